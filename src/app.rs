@@ -5,6 +5,7 @@ mod chosen;
 mod earlier;
 mod redis;
 mod reload;
+mod report;
 mod service_manager;
 mod settings;
 #[cfg(feature = "http")]
@@ -26,6 +27,7 @@ use crate::admin::{self, AdminServer, Board, Seen};
 use crate::app::earlier::earlier_starts;
 use crate::app::redis::{Phase, watch_redis};
 use crate::app::reload::{Read, Reload, Steward};
+use crate::app::report::Reporter;
 use crate::app::service_manager::ServiceManager;
 use crate::app::settings::{settings, tell_policy};
 use crate::broker::BrokerError;
@@ -218,17 +220,14 @@ impl<H: PreparingHandler> Worker<H> {
         let Self {
             config,
             handler,
-            seen:
-                Seen {
-                    metrics,
-                    health,
-                    config: in_force,
-                },
+            seen,
             gate,
             own,
             fresh,
             ..
         } = self;
+        let (metrics, health) = (Arc::clone(&seen.metrics), Arc::clone(&seen.health));
+        let in_force = Arc::clone(&seen.config);
         let settings = settings(&config);
         let start = if fresh {
             Some(Start::Fresh)
@@ -254,9 +253,18 @@ impl<H: PreparingHandler> Worker<H> {
         let (news, updates) = mpsc::channel(UPDATES);
         let shutdown_timeout = config.dispatch.shutdown_timeout;
         let registry = Registry::new(Arc::clone(&gate), own);
+        let reporter = Reporter {
+            name: registry.name().to_owned(),
+            seen,
+            gate: Arc::clone(&gate),
+        };
         let steward = Steward::new(config, registry, news, (Arc::clone(&metrics), in_force));
         let broker = Arc::new(broker);
         tasks.spawn("what agrees with the other workers", steward.run(reload));
+        tasks.spawn(
+            "what tells the fleet of this worker",
+            reporter.clone().run(),
+        );
         tasks.spawn("what keeps the pulse in Redis", {
             let (gate, health, metrics) = (gate.clone(), health.clone(), metrics.clone());
             async move { watch_redis(&gate, &health, &metrics, Phase::Runs).await }
@@ -288,7 +296,8 @@ impl<H: PreparingHandler> Worker<H> {
         let ended = tasks.run("what moves the jobs", moving, &stop.soft).await;
         drop(tasks);
         // Unsaid, it may cost other workers a window after a restart of Redis, and nothing else.
-        let _ = timeout(LEAVE_WITHIN, gate.leave()).await;
+        let leaves = async { tokio::join!(gate.leave(), reporter.stopped()) };
+        let _ = timeout(LEAVE_WITHIN, leaves).await;
         ended.map_err(AppError::Ended)
     }
 }

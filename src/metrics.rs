@@ -4,8 +4,10 @@
 mod load;
 mod series;
 mod together;
+mod told;
 
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use prometheus_client::encoding::EncodeLabelSet;
@@ -18,7 +20,7 @@ use prometheus_client::registry::Registry;
 
 pub use self::together::together;
 use crate::broker::{PublishError, Source};
-use crate::engine::facts::{Census, Sent};
+use crate::engine::facts::{Census, Sent, Tenants};
 use crate::gate::Primaries;
 use crate::handler::Outcome;
 use crate::rules::lateness::Heard;
@@ -99,6 +101,8 @@ pub struct Metrics {
     in_memory: Gauge,
     abandoned: Gauge,
     load: load::Load,
+    /// For the fleet.
+    tenants: Mutex<Arc<Tenants>>,
 }
 
 impl Default for Metrics {
@@ -335,6 +339,7 @@ impl Metrics {
         self.set_backlog(None);
         self.set_census(&Census::default());
         self.set_saturation(0.0);
+        self.set_tenants(Tenants::default());
     }
 
     /// So many policies are enforced together.

@@ -36,6 +36,8 @@ pub struct Seen {
     pub health: Arc<Health>,
     /// For `/api/v1`.
     pub config: Arc<InForce>,
+    /// Its name, where it has one.
+    pub name: Option<PipelineName>,
 }
 
 impl Seen {
@@ -45,6 +47,7 @@ impl Seen {
             metrics: Arc::new(Metrics::of(Some(name.as_str()))),
             health: Arc::default(),
             config: Arc::default(),
+            name: Some(name.clone()),
         }
     }
 }

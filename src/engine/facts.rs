@@ -9,6 +9,7 @@ use crate::gate::{GateError, Whose};
 use crate::handler::Outcome;
 use crate::rules::lateness::Heard;
 use crate::rules::limit::Limits;
+use crate::rules::report::{LeftOut, OfTenant};
 use crate::rules::scope::Labels;
 use crate::rules::steering::Hold;
 use crate::rules::tenant::Tenant;
@@ -327,4 +328,17 @@ pub struct Census {
     pub idle: [usize; Lacks::NAMES.len()],
     /// How long ago the time of the first of them came.
     pub oldest: Duration,
+}
+
+/// How the tenants stand, for whoever looks at the fleet.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Tenants {
+    /// Starts and denials are those of so long.
+    pub over: Duration,
+    /// Jobs in memory that wait.
+    pub waiting: u64,
+    /// The busiest.
+    pub busiest: Vec<OfTenant>,
+    /// All others.
+    pub left_out: LeftOut,
 }

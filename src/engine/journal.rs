@@ -55,6 +55,7 @@ impl Journal {
             let share = load.counted(now, gauges.all_slots, gauges.in_memory);
             metrics.set_saturation(share);
             metrics.set_census(&scheduler.census(now));
+            metrics.set_tenants(scheduler.tenants(now));
         }
     }
 

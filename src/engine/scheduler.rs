@@ -65,6 +65,7 @@ mod spans;
 mod starting;
 mod steering;
 mod suspects;
+mod tenants;
 mod traced;
 mod undecided;
 mod way;
@@ -96,6 +97,7 @@ use self::results::LostResults;
 use self::settlement::Settlement;
 use self::spans::Traces;
 use self::steering::Steered;
+use self::tenants::Tallies;
 use crate::broker::Delivery;
 use crate::engine::action::{Action, Changeable, Key, Settings};
 use crate::engine::facts::{Fact, Gauges};
@@ -144,6 +146,8 @@ pub struct Scheduler {
     doors: Doors,
     /// The spans of jobs.
     traces: Traces,
+    /// What happened to the jobs of each tenant.
+    tallies: Tallies,
     /// What operators ask, and what they are to be told.
     steered: Steered,
     /// The messages on their way to other queues.
@@ -180,6 +184,7 @@ impl Scheduler {
             suspended: Suspended::default(),
             doors: Doors::default(),
             traces: Traces::new(seed),
+            tallies: Tallies::default(),
             steered: Steered::default(),
             moves: Moves::default(),
             lost_results: LostResults::default(),

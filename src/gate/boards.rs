@@ -74,6 +74,14 @@ pub struct Seen {
 /// # Errors
 /// The first that any primary has.
 pub async fn see(gate: &RedisGate) -> Result<Vec<Seen>, GateError> {
+    see_each(gate).await?.into_iter().collect()
+}
+
+/// Looks at all boards; each is there, or why it could not be read.
+///
+/// # Errors
+/// [`GateError`]: which boards there are is not known.
+pub async fn see_each(gate: &RedisGate) -> Result<Vec<Result<Seen, GateError>>, GateError> {
     let primaries = gate.registries().await?;
     let looks = primaries.iter().map(async |primary| {
         let board = &primary.board;
@@ -89,7 +97,7 @@ pub async fn see(gate: &RedisGate) -> Result<Vec<Seen>, GateError> {
             workers: looked.workers.into_iter().filter(live).collect(),
         })
     });
-    join_all(looks).await.into_iter().collect()
+    Ok(join_all(looks).await)
 }
 
 /// All that is in force at these boards.

@@ -194,6 +194,12 @@ impl Keys {
         self.shared("%audit", None)
     }
 
+    /// What a worker says of itself, a STRING. In a cluster each is where its name falls: nothing is written together with it.
+    pub fn report(&self, worker: &str) -> String {
+        let prefix = &self.prefix;
+        format!("{prefix}:%report:{worker}")
+    }
+
     fn shared(&self, name: &str, tag: Option<u32>) -> String {
         let prefix = &self.prefix;
         match tag {

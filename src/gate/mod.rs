@@ -10,6 +10,7 @@ mod primaries;
 pub mod redis;
 mod refusal;
 pub(crate) mod reply;
+pub mod reports;
 pub mod scripts;
 pub mod store;
 mod watches;

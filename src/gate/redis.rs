@@ -4,6 +4,7 @@ mod by_primary;
 mod calls;
 mod health;
 mod outlook;
+mod reports;
 mod steering;
 mod watched;
 
@@ -160,6 +161,11 @@ impl RedisGate {
         clock.map_or(0, |(now, read)| {
             now + u64::try_from(read.elapsed().as_millis()).unwrap_or(u64::MAX - now)
         })
+    }
+
+    /// Redis's clock in milliseconds, as far as it was heard lately; 0: it was not.
+    pub fn now_ms(&self) -> u64 {
+        self.estimate()
     }
 
     fn learn(&self, now_ms: u64) {

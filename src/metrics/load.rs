@@ -29,8 +29,8 @@ const BUCKETS: [f64; 14] = [
 ];
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Lacking {
-    lacks: &'static str,
+pub(super) struct Lacking {
+    pub(super) lacks: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -47,7 +47,7 @@ struct OfJob {
 pub(super) struct Load {
     backlog: Family<InState, Gauge<f64, AtomicU64>>,
     tenants: Family<InState, Gauge>,
-    quota_idle: Family<Lacking, Gauge>,
+    pub(super) quota_idle: Family<Lacking, Gauge>,
     oldest: Gauge<f64, AtomicU64>,
     start_delay: HistogramWithExemplars<OfJob>,
     late_starts: Counter,
@@ -55,9 +55,9 @@ pub(super) struct Load {
     denials: Family<OfLimit, Counter>,
     /// The limits that have a series, so that nothing is allocated to find it.
     limits: Mutex<Vec<(String, Counter)>>,
-    worker_slots: Gauge,
+    pub(super) worker_slots: Gauge,
     slot_seconds: Counter<f64, AtomicU64>,
-    saturation: Gauge<f64, AtomicU64>,
+    pub(super) saturation: Gauge<f64, AtomicU64>,
 }
 
 impl Load {

@@ -259,6 +259,7 @@ impl Metrics {
                 Gauge::default(),
             ),
             load: Load::register(r),
+            tenants: std::sync::Mutex::default(),
             registry,
         };
         metrics.show_all_series();

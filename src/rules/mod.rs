@@ -16,6 +16,7 @@ pub mod layout;
 pub mod limit;
 pub mod model;
 pub mod policy;
+pub mod report;
 pub mod retry;
 pub mod scope;
 pub mod shares;

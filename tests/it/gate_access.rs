@@ -9,8 +9,10 @@ use kit::servers::{Redis, unique};
 use sluicegate::config::RedisServers;
 use sluicegate::gate::fleet::registry;
 use sluicegate::gate::redis::RedisGate;
+use sluicegate::gate::reports;
 use sluicegate::gate::{Gate, GateError, Start};
 use sluicegate::rules::limit::{Algorithm, Limits};
+use sluicegate::rules::report::Report;
 
 use crate::gate_conformance::{FRESH, LONG, Limited, ask, conforms, limit, started};
 use crate::gate_topology::configured;
@@ -82,6 +84,12 @@ async fn a_workers_gate_is_allowed(servers: &RedisServers, prefix: &str, limits:
     let worker = Limited::new(worker, limits.clone());
     assert_eq!(started(&ask(&worker, "t", 1, &[FRESH]).await), 1);
     worker.ping().await.expect("allowed");
+    worker
+        .put_report("w", Report::default())
+        .await
+        .expect("allowed");
+    let fleet = reports::see(&worker.gate).await.expect("allowed");
+    assert!(fleet.failed.is_empty(), "{:?}", fleet.failed);
     worker.leave().await.expect("allowed");
 }
 
@@ -135,11 +143,18 @@ async fn who_may_only_read_can_check() {
     // What a worker left long ago, and no other has taken out.
     let old = ["abc", "a policy", "abc:times", "1:1:1"];
     redis.ctl(&[&["hset", "p:%policies"], &old[..]].concat());
+    // One that may write lives.
+    let now = redis.ctl(&["time"]);
+    let spoke = format!("{}999:0:", now.lines().next().expect("seconds").trim());
+    redis.ctl(&["hset", "p:%board", "w:abc", &spoke]);
+    redis.ctl(&["set", "p:%report:abc", "what it says"]);
     for algorithm in Algorithm::ALL {
         let gate = gate(&servers, "p", algorithm);
         gate.check(&gate.limits).await.expect("it only reads");
         let seen = registry::look(&gate.gate).await.expect("it only reads");
         assert!(seen.known.policies().is_empty(), "it is over");
+        let fleet = reports::see(&gate.gate).await.expect("it only reads");
+        assert_eq!(fleet.view.unread.len(), 1);
     }
     assert_eq!(redis.ctl(&["hlen", "p:%policies"]), "2");
 }

@@ -30,6 +30,7 @@ mod deduping;
 mod delay_queue_policies;
 mod delayed_starts;
 mod demo;
+mod fleet;
 mod flood;
 mod gate_access;
 mod gate_clock;

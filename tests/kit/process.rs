@@ -119,6 +119,11 @@ impl Process {
         metrics.lines().find_map(of)
     }
 
+    /// Its id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn signal(&self, signal: Signal) {
         let id = i32::try_from(self.child.id()).expect("an id");
         kill_process(Pid::from_raw(id).expect("an id"), signal).expect("it runs");

@@ -159,6 +159,45 @@ fn suspended_tenants_are_those_of_which_an_answer_said_so() {
 }
 
 #[test]
+fn what_happened_to_each_tenants_jobs_is_told_once_and_what_still_waits_again() {
+    let mut desk = Desk::new(4);
+    desk.deliver(Source::Fresh, &["a", "b", "b"]);
+    desk.answer(MS, vec![vec![START], vec![START, wait(300, 1)]]);
+    let now = desk.scheduler.tenants(desk.now);
+    assert_eq!((now.over, now.waiting), (desk.now, 1));
+    assert!(now.left_out.is_nothing());
+    let [a, b] = now.busiest.as_slice() else {
+        panic!("{now:?}");
+    };
+    assert_eq!((a.tenant.as_str(), a.starts, a.running), ("a", 1, 1));
+    assert_eq!((a.denials, a.waiting, a.line_ends_ms), (0, 0, 0));
+    assert_eq!((b.starts, b.running, b.denials, b.waiting), (1, 1, 1, 1));
+    assert_eq!(
+        (b.line_ends_ms, b.waits_for.as_str()),
+        (STORE_MS + 300, "default")
+    );
+
+    desk.now += 200 * MS;
+    let reply = TenantReply {
+        now_ms: STORE_MS,
+        blocked_until_ms: STORE_MS + 5_000,
+        has_failures: false,
+        answers: vec![wait(5_000, 1)],
+    };
+    desk.deliver(Source::Fresh, &["c"]);
+    let answers = Ok(vec![Ok(reply)]);
+    (desk.scheduler).answered(desk.now, ShardId::default(), answers);
+    let now = desk.scheduler.tenants(desk.now);
+    let [a, b, c] = now.busiest.as_slice() else {
+        panic!("{now:?}");
+    };
+    assert_eq!((a.starts, a.running), (0, 1), "its call goes on");
+    assert_eq!((b.starts, b.denials, b.waiting), (0, 0, 1));
+    assert_eq!(b.line_ends_ms, STORE_MS + 300);
+    assert_eq!((c.denials, c.closed_until_ms), (1, STORE_MS + 5_000));
+}
+
+#[test]
 fn a_publishers_timestamp_tells_how_long_a_new_job_was_queued() {
     let mut desk = Desk::new(4);
     let stamped = || {

@@ -316,6 +316,11 @@ fn note_settled(world: &World, name: &str, batch: &[TenantSettled]) {
         ));
         let partitions = asked(told.tenant.as_str(), &told.labels);
         for one in told.settled.iter().filter(|_| first) {
+            if one.end == End::Late {
+                // It counts from later on, and as much: this corrects nothing, and ends nothing.
+                history.late += 1;
+                continue;
+            }
             let cost = i64::from(one.receipt.cost);
             let permit = &one.receipt.permit;
             let late = matches!(one.end, End::Running | End::Abandoned { .. });

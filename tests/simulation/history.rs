@@ -92,6 +92,8 @@ pub struct History {
     lines: Option<Vec<String>>,
     pub events: u64,
     pub faults: u64,
+    /// Starts that count from when they came, and not from when they were to.
+    pub late: u64,
     /// Failures that met, and left, all breakers closed.
     pub closed_failures: u64,
     /// Workers began so often to close all tenants after a 429.
@@ -136,6 +138,7 @@ impl History {
             lines: keep.then(Vec::new),
             events: 0,
             faults: 0,
+            late: 0,
             closed_failures: 0,
             closings_of_all: 0,
             running: 0,

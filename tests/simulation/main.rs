@@ -324,8 +324,8 @@ fn report(world: &World, lasted: Duration) -> Report {
     let deliveries = deliveries as f64 / plan.jobs.len() as f64;
     let mut history = world.history();
     check::never_exceeded(plan, &mut history);
-    // How long calls hold their leases can only be guessed.
-    let guessed = plan.limits[0].algorithm() == Algorithm::Concurrency;
+    // How long calls hold their leases can only be guessed, and what comes late costs its lateness.
+    let guessed = plan.limits[0].algorithm() == Algorithm::Concurrency || history.late > 0;
     let makespan = (plan.ideal && !guessed).then(|| check::makespan(plan, &history));
     // P3: 97 % are used, and 99 % of long windows.
     let longest = match plan.limits[0].window_ms() {

@@ -251,7 +251,7 @@ async fn letters(part: &Part, client: &Client, input: &Input) -> Result<Value, N
     Ok(json!({
         "letters": rows.map(|row| row.as_json()).collect::<Vec<_>>(),
         "found": listed.rows.len(),
-        "not_looked_at": listed.left,
+        "not_looked_at": listed.look.left,
         "next_offset": next(offset, limit, listed.rows.len()),
     }))
 }

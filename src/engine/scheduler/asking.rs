@@ -200,13 +200,15 @@ impl Scheduler {
         &mut self,
         now: Duration,
         asked_at: Duration,
-        tenant: &Tenant,
+        question: &Question,
         reply: &TenantReply,
     ) {
+        let tenant = &question.tenant;
         self.away.over(tenant);
         self.suspended.heard(now, tenant, reply);
         self.clock.read(reply.now_ms, asked_at, now);
         self.breakers.heard(tenant, reply.has_failures);
+        self.tallies.denied(question, reply);
     }
 
     /// What tells a job apart from others of its tenant: what its limits look at, and its level.

@@ -15,9 +15,9 @@ use crate::rules::tenant::Tenant;
 /// So many suspended tenants are remembered.
 const MOST_TENANTS: usize = 10_000;
 
-/// The tenants that are suspended, as the gate's answers said, and until when.
+/// The tenants that are suspended, as the gate's answers said, and until when: also by the store's clock, in milliseconds.
 #[derive(Debug, Default)]
-pub(super) struct Suspended(HashMap<Tenant, Duration>);
+pub(super) struct Suspended(HashMap<Tenant, (Duration, u64)>);
 
 impl Suspended {
     /// What an answer says of `tenant`.
@@ -28,6 +28,7 @@ impl Suspended {
             left_ms => {
                 let until = now + Duration::from_millis(left_ms);
                 if self.0.len() < MOST_TENANTS || self.0.contains_key(tenant) {
+                    let until = (until, reply.blocked_until_ms);
                     self.0.insert(tenant.clone(), until);
                 }
             }
@@ -36,8 +37,15 @@ impl Suspended {
 
     /// How many are.
     fn count(&mut self, now: Duration) -> usize {
-        self.0.retain(|_, until| now < *until);
+        self.0.retain(|_, (until, _)| now < *until);
         self.0.len()
+    }
+
+    /// Until when each is suspended that was counted last, by the store's clock in milliseconds.
+    pub(super) fn until_ms(&self) -> impl Iterator<Item = (&Tenant, u64)> {
+        self.0
+            .iter()
+            .map(|(tenant, (_, until_ms))| (tenant, *until_ms))
     }
 }
 

@@ -199,7 +199,7 @@ impl Scheduler {
         reply: &TenantReply,
         back: &mut Back,
     ) {
-        self.hear_of_tenant(now, asked_at, &question.tenant, reply);
+        self.hear_of_tenant(now, asked_at, question, reply);
         self.look_at_door(now, question, reply);
         for (number, (asked, answer)) in question.jobs.iter().zip(&reply.answers).enumerate() {
             let (key, place) = (asked.key, asked.place);
@@ -269,6 +269,7 @@ impl Scheduler {
             return false;
         };
         self.facts.push(job.starts(now));
+        self.tallies.started(&job.claims);
         job.hand = Hand::Empty;
         job.phase = Phase::Running;
         self.queues.start(&job.claims.tenant);

@@ -116,6 +116,11 @@ impl Registry {
         &self.own
     }
 
+    /// What the worker is called on the boards.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// What the worker says of itself from the next exchange on.
     pub fn says(&mut self, says: String) {
         self.says = says;

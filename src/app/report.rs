@@ -1,0 +1,178 @@
+//! Says every two seconds in Redis what this worker does, for whoever looks at the fleet. Nothing waits for it: where it can't be said,
+//! it is said the next time.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tracing::debug;
+
+use crate::admin::{Readiness, Seen};
+use crate::gate::redis::RedisGate;
+use crate::rules::report::{EVERY_MS, Report};
+
+const EVERY: Duration = Duration::from_millis(EVERY_MS);
+
+/// A worker, as it names itself.
+#[derive(Clone)]
+pub struct Reporter {
+    /// What it is called on the boards.
+    pub name: String,
+    /// What is to be said.
+    pub seen: Seen,
+    /// Where.
+    pub gate: Arc<RedisGate>,
+}
+
+impl Reporter {
+    /// Runs until it is aborted.
+    pub async fn run(self) -> Infallible {
+        let began = Instant::now();
+        let mut ticks = interval(EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            self.say(self.report(began.elapsed())).await;
+        }
+    }
+
+    /// It ends in order. Whoever looks does not miss it.
+    pub async fn stopped(&self) {
+        let mut last = of_process();
+        last.stopped = true;
+        self.say(last).await;
+    }
+
+    async fn say(&self, report: Report) {
+        let said = timeout(EVERY, self.gate.put_report(&self.name, report)).await;
+        // Who can't reach Redis says so elsewhere.
+        match said {
+            Ok(Ok(())) => {}
+            Ok(Err(why)) => debug!(reason = %why, "the fleet was not told of this worker"),
+            Err(_) => debug!("the fleet was not told of this worker in time"),
+        }
+    }
+
+    fn report(&self, up: Duration) -> Report {
+        let Seen {
+            metrics,
+            health,
+            name,
+            ..
+        } = &self.seen;
+        let readiness = Readiness::from(&**health);
+        let tenants = metrics.tenants();
+        let millis = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
+        let mut report = of_process();
+        report.at_ms = self.gate.now_ms();
+        report.pipeline = name.as_ref().map(ToString::to_string).unwrap_or_default();
+        report.up_ms = millis(up);
+        report.ready = readiness.is_ready;
+        report.notes = readiness.lines;
+        report.load = metrics.load_now();
+        report.waiting = tenants.waiting;
+        report.over_ms = millis(tenants.over);
+        report.tenants.clone_from(&tenants.busiest);
+        report.left_out = tenants.left_out;
+        report
+    }
+}
+
+/// Which process this is.
+fn of_process() -> Report {
+    let system = rustix::system::uname();
+    Report {
+        host: system.nodename().to_string_lossy().into_owned(),
+        pid: std::process::id(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        ..Report::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::sync::Mutex;
+
+    use ::redis::Value;
+    use futures_util::FutureExt;
+    use futures_util::future::BoxFuture;
+
+    use super::*;
+    use crate::gate::GateError;
+    use crate::gate::store::{Command, Store};
+    use crate::rules::report::{KEPT_MS, MAX_BYTES};
+
+    /// Keeps the words of each command, or hangs.
+    #[derive(Default)]
+    struct Heard {
+        hangs: bool,
+        words: Mutex<Vec<Vec<String>>>,
+    }
+
+    impl Store for Heard {
+        fn run<'a>(
+            &'a self,
+            commands: Vec<Command<'a>>,
+        ) -> BoxFuture<'a, Result<Vec<Value>, GateError>> {
+            if self.hangs {
+                return pending().boxed();
+            }
+            let mut heard = self.words.lock().expect("no panic");
+            for command in &commands {
+                let words = command.command.args_iter().map(|word| match word {
+                    ::redis::Arg::Simple(word) => String::from_utf8_lossy(word).into_owned(),
+                    ::redis::Arg::Cursor => String::new(),
+                    _ => "another kind".to_owned(),
+                });
+                heard.push(words.collect());
+            }
+            let all = commands.iter().map(|_| Value::Okay).collect();
+            async move { Ok(all) }.boxed()
+        }
+    }
+
+    fn reporter(store: &Arc<Heard>) -> Reporter {
+        let store: Arc<Heard> = Arc::clone(store);
+        Reporter {
+            name: "abc".to_owned(),
+            seen: Seen::default(),
+            gate: Arc::new(RedisGate::on(store, "p")),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_worker_costs_one_command_in_two_seconds() {
+        let heard = Arc::new(Heard::default());
+        let reporter = reporter(&heard);
+        let _ = timeout(Duration::from_secs(61), reporter.clone().run()).await;
+        reporter.stopped().await;
+        let all = heard.words.lock().expect("no panic");
+        assert_eq!(all.len(), 32);
+        let kept = KEPT_MS.to_string();
+        for words in &*all {
+            let [set, key, text, px, ms] = words.as_slice() else {
+                panic!("{words:?}");
+            };
+            assert_eq!([set, key, px, ms], ["SET", "p:%report:abc", "PX", &kept]);
+            assert!(text.len() < MAX_BYTES);
+        }
+        let read = |words: &[String]| Report::read(&words[2]).expect("a report");
+        let (first, last) = (read(&all[0]), read(&all[31]));
+        assert!(!first.ready && !first.notes.is_empty() && !first.host.is_empty());
+        assert_eq!(read(&all[30]).up_ms, 60_000);
+        assert!(last.stopped && !first.stopped);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_hangs_holds_up_nobody_for_long() {
+        let heard = Arc::new(Heard {
+            hangs: true,
+            ..Heard::default()
+        });
+        let begun = Instant::now();
+        reporter(&heard).stopped().await;
+        assert_eq!(begun.elapsed(), EVERY);
+    }
+}

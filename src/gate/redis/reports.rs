@@ -1,0 +1,74 @@
+//! What workers say of themselves, as Redis has it: a key with an expiry for each.
+
+use ::redis::{Cmd, Value, cmd};
+
+use super::RedisGate;
+use crate::gate::GateError;
+use crate::gate::link::Request;
+use crate::gate::refusal;
+use crate::gate::store::Meaning;
+use crate::rules::report::{KEPT_MS, Report, ReportError};
+
+impl RedisGate {
+    /// `worker` says `report` of itself: one command.
+    ///
+    /// # Errors
+    /// [`GateError`]: it may be stored, or not.
+    pub async fn put_report(&self, worker: &str, report: Report) -> Result<(), GateError> {
+        let key = self.keys.report(worker);
+        let mut set = cmd("SET");
+        set.arg(&key).arg(report.write()).arg("PX").arg(KEPT_MS);
+        let mut stored = self.send_plain(&[key], |_| set.clone()).await?;
+        stored.pop().map_or(Ok(()), |answer| answer.map(drop))
+    }
+
+    /// What these `workers` said, in their order; `None`: nothing lately. Why one can't be read is its own error: in a cluster others
+    /// are elsewhere.
+    ///
+    /// # Errors
+    /// [`GateError`]: none can be read.
+    pub(in crate::gate) async fn reports(
+        &self,
+        workers: &[String],
+    ) -> Result<Vec<Result<Option<Result<Report, ReportError>>, GateError>>, GateError> {
+        let keys: Vec<String> = workers.iter().map(|name| self.keys.report(name)).collect();
+        let get = |key: &str| {
+            let mut get = cmd("GET");
+            get.arg(key);
+            get
+        };
+        let answers = self.send_plain(&keys, get).await?;
+        let read = |value: Value| match value {
+            Value::Nil => None,
+            value => {
+                let text: Result<String, _> = ::redis::from_redis_value(value);
+                let broken = |_| ReportError::Broken("it is no text".to_owned());
+                Some(text.map_err(broken).and_then(|text| Report::read(&text)))
+            }
+        };
+        Ok((answers.into_iter())
+            .map(|answer| answer.map(read))
+            .collect())
+    }
+
+    /// A command for each of these keys, in one round trip.
+    async fn send_plain(
+        &self,
+        keys: &[String],
+        command: impl Fn(&str) -> Cmd,
+    ) -> Result<Vec<Result<Value, GateError>>, GateError> {
+        let request = |key| Request {
+            key,
+            command: command(key),
+            load: None,
+            meaning: Meaning::Itself,
+        };
+        let requests = keys.iter().map(|key| request(key.as_str())).collect();
+        let answers = self.link.send(requests).await?;
+        let answered = |(key, answer): (&String, Result<Value, GateError>)| match answer? {
+            Value::ServerError(error) => Err(refusal::refused(&error, key)),
+            value => Ok(value),
+        };
+        Ok(keys.iter().zip(answers).map(answered).collect())
+    }
+}

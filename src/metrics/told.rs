@@ -1,0 +1,78 @@
+//! What the fleet is told of this worker (`app::report`). Its tenants are no series: they are here for whoever asks for them.
+
+use std::sync::{Arc, PoisonError};
+
+use prometheus_client::metrics::gauge::Gauge;
+
+use super::Metrics;
+use super::load::Lacking;
+use crate::engine::facts::{Lacks, Tenants};
+use crate::rules::report::Load;
+
+impl Metrics {
+    /// How the tenants stand now.
+    pub fn set_tenants(&self, tenants: Tenants) {
+        *(self.tenants.lock()).unwrap_or_else(PoisonError::into_inner) = Arc::new(tenants);
+    }
+
+    /// How the tenants stood when they were looked at last.
+    pub fn tenants(&self) -> Arc<Tenants> {
+        let tenants = self.tenants.lock();
+        Arc::clone(&tenants.unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What the worker does now.
+    pub fn load_now(&self) -> Load {
+        let number = |gauge: &Gauge| u64::try_from(gauge.get()).unwrap_or_default();
+        let idle = Lacks::NAMES
+            .into_iter()
+            .map(|(_, lacks)| number(&(self.load.quota_idle).get_or_create(&Lacking { lacks })));
+        Load {
+            running: number(&self.calls_in_flight),
+            slots: number(&self.load.worker_slots),
+            saturation: self.load.saturation.get(),
+            in_memory: number(&self.in_memory),
+            delayed: number(&self.delayed_in_memory),
+            idle: idle.sum(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::engine::facts::Census;
+
+    #[test]
+    fn the_fleet_is_told_what_the_metrics_say() {
+        let metrics = Metrics::new();
+        assert_eq!(*metrics.tenants(), Tenants::default());
+        metrics.show(3, 2, 5);
+        metrics.used_slots((3, 8), Duration::from_millis(500));
+        metrics.set_saturation(0.375);
+        let census = Census {
+            idle: [1, 0, 2, 0],
+            ..Census::default()
+        };
+        metrics.set_census(&census);
+        let load = Load {
+            running: 3,
+            slots: 8,
+            saturation: 0.375,
+            in_memory: 5,
+            delayed: 2,
+            idle: 3,
+        };
+        assert_eq!(metrics.load_now(), load);
+        let tenants = Tenants {
+            waiting: 7,
+            ..Tenants::default()
+        };
+        metrics.set_tenants(tenants.clone());
+        assert_eq!(*metrics.tenants(), tenants);
+        metrics.gone();
+        assert_eq!(*metrics.tenants(), Tenants::default());
+    }
+}

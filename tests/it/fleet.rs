@@ -1,0 +1,298 @@
+//! What a fleet says of itself: two workers as users start them, a thousand tenants, a worker that stops and one that dies; in a cluster,
+//! and with few rights.
+
+use std::sync::Arc;
+
+use kit::api::Api;
+use kit::process::Process;
+use kit::redis_topologies::RedisCluster;
+use kit::servers::{shared_rabbit, shared_redis, unique};
+use kit::{Bed, jobs, until};
+use rustix::process::Signal;
+use serde_json::Value;
+use sluicegate::config::SecretUrl;
+use sluicegate::gate::fleet::registry::{Named, Registry};
+use sluicegate::gate::redis::RedisGate;
+use sluicegate::gate::reports::{self, see};
+use sluicegate::rules::limit::Algorithm;
+use sluicegate::rules::policy::Policy;
+use sluicegate::rules::report::view::Sort;
+use sluicegate::rules::report::{KEPT_MS, MAX_BYTES, MOST_TENANTS, OfTenant, Report};
+
+use crate::PROGRAM;
+use crate::cli::sluicegate;
+use crate::gate_conformance::{LONG, limit, tenant};
+use crate::gate_topology::connect;
+
+const TENANTS: usize = 1_000;
+/// Of the tenant with the most jobs.
+const MANY: usize = 100;
+/// No text of it may reach a terminal as it is.
+const HOSTILE: &str = "\u{202e}{evil}\"*%:\u{200b}";
+
+/// The keys of reports that there are.
+fn keys_of(prefix: &str) -> Vec<String> {
+    let keys = shared_redis().ctl(&["keys", &format!("{prefix}:%report:*")]);
+    let keys = keys.lines().map(|key| key.trim().to_owned());
+    keys.filter(|key| !key.is_empty()).collect()
+}
+
+struct Two {
+    bed: Bed,
+    yaml: String,
+    workers: Vec<Process>,
+    _api: Api,
+}
+
+impl Two {
+    /// Two workers that let each tenant have one call an hour.
+    async fn start() -> Self {
+        let (bed, api) = (
+            Bed::on(shared_rabbit().url(), shared_redis().url()),
+            Api::start().await,
+        );
+        let Bed { name, amqp, redis } = &bed;
+        let yaml = format!(
+            "amqp: {{url: '{amqp}', queue: '{name}', prefetch: 500}}
+redis: {{url: '{redis}', prefix: '{name}'}}
+rate-limiter: {{max-requests: 1, window-size: 1h}}
+delay: {{max-delay: 5s}}
+dispatch: {{http: {{url: '{}'}}}}
+admin: {{listen: '127.0.0.1:0'}}
+",
+            api.url()
+        );
+        let workers = (0..2).map(|_| PROGRAM.start(&yaml)).collect();
+        Self {
+            bed,
+            yaml,
+            workers,
+            _api: api,
+        }
+    }
+
+    /// What a command shows.
+    fn json(&self, args: &[&str]) -> Value {
+        let args = [args, &["--json"]].concat();
+        tokio::task::block_in_place(|| sluicegate(&self.yaml, &args).exited(0).json())
+    }
+
+    fn text(&self, args: &[&str]) -> String {
+        tokio::task::block_in_place(|| sluicegate(&self.yaml, args).exited(0).out)
+    }
+
+    /// So many workers are shown, and none says nothing.
+    fn are(&self, number: usize) -> bool {
+        let shown = self.json(&["workers"]);
+        let silent = &shown["not_known"]["silent_workers"];
+        let (Some(workers), Some(silent)) = (shown["workers"].as_array(), silent.as_array()) else {
+            panic!("{shown}");
+        };
+        workers.len() == number && silent.is_empty()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_tenants_at_two_workers_are_seen_until_these_stop_and_die() {
+    let mut two = Two::start().await;
+    let all_ready = || {
+        let shown = two.json(&["workers"]);
+        let workers = shown["workers"].as_array().expect("a list");
+        workers.len() == 2 && workers.iter().all(|it| it["ready"] == true)
+    };
+    until("two workers that are ready", all_ready).await;
+    let empty = two.text(&["tenants"]);
+    assert_eq!(empty, "no tenant has jobs at 2 workers\n");
+    let shown = two.json(&["workers"]);
+    for worker in shown["workers"].as_array().expect("two") {
+        assert_eq!(worker["version"], env!("CARGO_PKG_VERSION"));
+        assert_eq!(
+            (&worker["ready"], &worker["pipeline"]),
+            (&true.into(), &Value::Null)
+        );
+        let pid = worker["pid"].as_u64().expect("a number");
+        assert!(
+            two.workers.iter().any(|it| u64::from(it.id()) == pid),
+            "{worker}"
+        );
+    }
+
+    let named = (0..TENANTS).map(|number| format!("t-{number:04}"));
+    let names: Vec<String> = named.chain([HOSTILE.to_owned()]).collect();
+    let all = names.iter().flat_map(|name| jobs(name, 2));
+    (two.bed.publish(&two.yaml, all.chain(jobs("many", MANY)))).await;
+
+    // Who has the most is first, whatever worker has them.
+    until("the tenant with the most jobs to be the first", || {
+        let shown = two.json(&["tenants", "--sort", "denied", "--limit", "1"]);
+        let first = &shown["tenants"][0];
+        first["tenant"] == "many" && first["limit"] == "default" && shown["workers"] == 2
+    })
+    .await;
+    let gate =
+        RedisGate::connect(&SecretUrl::new(shared_redis().url()), &two.bed.name).expect("a url");
+    until("more tenants than are named", || {
+        let seen = tokio::task::block_in_place(|| {
+            tokio::runtime::Handle::current()
+                .block_on(see(&gate))
+                .expect("it answers")
+        });
+        is_bounded_and_complete(&two.bed.name, &seen);
+        seen.view.left_out.tenants > 0
+    })
+    .await;
+
+    two.text(&["tenant", "pause", HOSTILE]);
+    two.bed.publish(&two.yaml, jobs(HOSTILE, 3)).await;
+    until("the suspended tenant to be the first", || {
+        let shown = two.json(&["tenants", "--sort", "closed", "--limit", "1"]);
+        let first = &shown["tenants"][0];
+        first["tenant"] == HOSTILE && first["closed_until_ms"].as_u64() > shown["now_ms"].as_u64()
+    })
+    .await;
+    let text = two.text(&["tenants", "--sort", "closed", "--limit", "1"]);
+    let line = text.lines().nth(1).expect("a tenant");
+    assert!(line.starts_with("\\u{202e}{evil}\"*%:\\u{200b} "), "{text}");
+    assert!(text.contains("--limit shows more"), "{text}");
+    assert!(text.starts_with("TENANT "), "{text}");
+
+    // One that stops says so; one that dies is missed when its key expires.
+    two.workers.remove(0).stop();
+    assert!(two.are(1), "{}", two.text(&["workers"]));
+    two.workers[0].signal(Signal::KILL);
+    until("no worker", || two.are(0)).await;
+    let text = two.text(&["workers"]);
+    assert_eq!(text, "no worker runs: none was heard of in the last 10 s\n");
+    assert_eq!(two.text(&["tenants"]), text);
+    until("no report", || keys_of(&two.bed.name).is_empty()).await;
+}
+
+/// Each report has its bounds, and whatever waits is in the view: with its tenant's name, or among what is left out.
+fn is_bounded_and_complete(prefix: &str, seen: &reports::Fleet) {
+    let view = &seen.view;
+    let waiting: u64 = view.workers.iter().map(|it| it.report.waiting).sum();
+    let named: u64 = view.tenants.iter().map(|row| row.waiting).sum();
+    assert_eq!(named + view.left_out.waiting, waiting);
+    assert!(view.tenants.len() <= 2 * MOST_TENANTS);
+    let keys = keys_of(prefix);
+    assert!(keys.len() <= 2, "{keys:?}");
+    for key in keys {
+        let redis = shared_redis();
+        let bytes: usize = redis
+            .ctl(&["strlen", &key])
+            .trim()
+            .parse()
+            .expect("a number");
+        assert!(bytes <= MAX_BYTES, "{key}: {bytes} bytes");
+        let left: i64 = redis.ctl(&["pttl", &key]).trim().parse().expect("a number");
+        assert!(
+            left <= i64::try_from(KEPT_MS).expect("small"),
+            "{key}: {left} ms"
+        );
+        assert!(left != -1, "{key} has no expiry");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_look_can_be_taken_again_and_again() {
+    let (name, redis) = (unique("watch"), shared_redis().url());
+    let yaml = format!("redis: {{url: '{redis}', prefix: '{name}'}}\n");
+    let file = tempfile::NamedTempFile::with_suffix(".yaml").expect("a file");
+    std::fs::write(file.path(), yaml).expect("written");
+    let mut command = std::process::Command::new(PROGRAM.0);
+    command
+        .args(["workers", "--watch", "--json", "--config"])
+        .arg(file.path());
+    let looks = Process::start(command);
+    until("three looks", || looks.log().len() >= 3).await;
+    for line in looks.log() {
+        let seen: Value = serde_json::from_str(&line).expect("a line of JSON");
+        assert_eq!(seen["workers"], Value::Array(Vec::new()));
+    }
+}
+
+/// Workers that are known on all boards, and what each says.
+async fn speak(gate: &Arc<RedisGate>, number: usize) -> Vec<Registry> {
+    let mut workers = Vec::new();
+    for pid in 0..number {
+        let own = Named::new(Policy::from(limit(Algorithm::SlidingWindow, 5, LONG)));
+        let mut worker = Registry::new(Arc::clone(gate), own.expect("it is small"));
+        worker.exchange().await.expect("all answer");
+        let mut acme = OfTenant::new(tenant("acme"));
+        (acme.waiting, acme.starts) = (1, 2);
+        let report = Report {
+            pid: u32::try_from(pid).expect("small"),
+            over_ms: 1_000,
+            waiting: 1,
+            tenants: vec![acme],
+            ..Report::default()
+        };
+        gate.put_report(worker.name(), report)
+            .await
+            .expect("all answer");
+        workers.push(worker);
+    }
+    workers
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_a_cluster_reports_are_at_all_primaries_and_a_lost_one_hides_its_own() {
+    let (cluster, prefix) = (RedisCluster::start(&[]), unique("fleet"));
+    let limited = connect(&cluster, &prefix, limit(Algorithm::SlidingWindow, 5, LONG));
+    let gate = Arc::new(limited.gate);
+    let mut workers = speak(&gate, 24).await;
+    let fleet = see(&gate).await.expect("all answer");
+    assert!(fleet.failed.is_empty() && !fleet.view.is_partial());
+    assert_eq!(fleet.view.workers.len(), 24);
+    let rows = fleet.view.sorted(Sort::Waiting);
+    assert_eq!((rows[0].waiting, rows[0].workers), (24, 24));
+    assert!((rows[0].starts - 48.0).abs() < 1e-9);
+    let own = |node: usize| {
+        let keys = cluster.primaries[node].ctl(&["keys", &format!("{prefix}:%report:*")]);
+        keys.lines().filter(|key| key.contains("%report")).count()
+    };
+    let each = [0, 1, 2].map(own);
+    assert_eq!(each.iter().sum::<usize>(), 24);
+    assert!(each.iter().all(|number| *number > 0), "{each:?}");
+
+    cluster.primaries[0].kill();
+    // The others' boards have all names still; what the lost one has is not known.
+    for worker in &mut workers {
+        worker.exchange().await.expect("two answer");
+    }
+    let fleet = see(&gate).await.expect("two answer");
+    assert!(!fleet.failed.is_empty() && fleet.view.is_partial());
+    assert!(fleet.view.workers.len() + fleet.view.silent.len() == 24);
+    assert!(
+        fleet.view.silent.len() >= each[0],
+        "{:?}",
+        fleet.view.silent
+    );
+    assert!(fleet.view.tenants.iter().all(|row| row.at_least));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_report_is_told_apart_from_none() {
+    let prefix = unique("fleet");
+    let gate = RedisGate::connect(&SecretUrl::new(shared_redis().url()), &prefix).expect("a url");
+    let gate = Arc::new(gate);
+    let workers = speak(&gate, 4).await;
+    let key = |at: usize| format!("{prefix}:%report:{}", workers[at].name());
+    let redis = shared_redis();
+    redis.ctl(&["set", &key(0), "{\"format\": 99}"]);
+    redis.ctl(&["set", &key(1), "\u{1b}[2J"]);
+    redis.ctl(&["del", &key(2)]);
+    let fleet = see(&gate).await.expect("it answers");
+    let view = &fleet.view;
+    assert_eq!(
+        [view.workers.len(), view.unread.len(), view.silent.len()],
+        [1, 2, 1]
+    );
+    assert!(view.tenants[0].at_least);
+    // A key of another type is an error of its own.
+    redis.ctl(&["del", &key(3)]);
+    redis.ctl(&["hset", &key(3), "a", "b"]);
+    let fleet = see(&gate).await.expect("it answers");
+    assert_eq!(fleet.view.workers.len(), 0);
+    assert_eq!(fleet.failed.len(), 1);
+}

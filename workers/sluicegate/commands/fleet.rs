@@ -1,0 +1,77 @@
+//! What `tenants` and `workers` have in common: what is to be said of a fleet beside its rows.
+
+use serde_json::{Value, json};
+use sluicegate::gate::redis::RedisGate;
+use sluicegate::gate::reports::{self, Fleet};
+
+use super::together::At;
+use super::{Failure, count, plain};
+
+/// The fleet of a pipeline.
+pub async fn of(at: At<'_>) -> Result<Fleet, Failure> {
+    let redis = &at.config.redis;
+    let gate = RedisGate::connect(&redis.url, &redis.prefix)?;
+    Ok(reports::see(&gate).await?)
+}
+
+/// What operators ask of all workers, in a line; empty: nothing.
+pub fn held(fleet: &Fleet) -> String {
+    match sluicegate::operator::hold::held_in_words(&fleet.boards) {
+        words if words.is_empty() => words,
+        words => format!("{words}\n"),
+    }
+}
+
+/// What is missing, a line each; empty: nothing.
+pub fn gaps(fleet: &Fleet) -> String {
+    let view = &fleet.view;
+    let mut text = String::new();
+    match view.silent.len() {
+        0 => {}
+        1 => {
+            text += "1 worker more lives and says nothing of itself: it has just begun or ended, or its version is older\n"
+        }
+        more => {
+            text += &format!(
+                "{more} workers more live and say nothing of themselves: they have just begun or ended, or their version is older\n"
+            );
+        }
+    }
+    for (name, why) in &view.unread {
+        let (name, why) = (plain(name, 40), plain(&why.to_string(), 200));
+        text += &format!("what worker {name} says can't be read: {why}\n");
+    }
+    if fleet.unasked > 0 {
+        let more = count(fleet.unasked as u64, "worker");
+        text += &format!("{more} more: too many to be asked\n");
+    }
+    for why in &fleet.failed {
+        let why = plain(&why.to_string(), 200);
+        text += &format!("there may be more workers: {why}\n");
+    }
+    text
+}
+
+/// No worker was heard of.
+pub fn is_empty(fleet: &Fleet) -> bool {
+    let view = &fleet.view;
+    view.workers.is_empty() && view.silent.is_empty() && view.unread.is_empty()
+}
+
+/// Said where there is none.
+pub const NOBODY: &str = "no worker runs: none was heard of in the last 10 s\n";
+
+/// The same for programs.
+pub fn gaps_as_json(fleet: &Fleet) -> Value {
+    let view = &fleet.view;
+    let unread = view.unread.iter();
+    let failed = fleet.failed.iter();
+    json!({
+        "silent_workers": view.silent,
+        "unread_workers": unread
+            .map(|(name, why)| json!({"name": name, "why": why.to_string()}))
+            .collect::<Vec<_>>(),
+        "unasked_workers": fleet.unasked,
+        "unread_servers": failed.map(ToString::to_string).collect::<Vec<_>>(),
+    })
+}

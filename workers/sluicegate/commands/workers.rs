@@ -1,0 +1,192 @@
+//! `sluicegate workers`: which workers run, and what each does.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::{Value, json};
+use sluicegate::config::Pipelines;
+use sluicegate::gate::reports::Fleet;
+use sluicegate::rules::report::view::Worker;
+
+use super::table::{Side, look_at, table};
+use super::times::span;
+use super::together::{Said, Together};
+use super::{Failure, fleet, plain};
+
+/// Show the workers that run: version, whether they take jobs, calls in flight, and what waits
+///
+/// Each worker says this every 2 s in Redis, and is gone 10 s after its last word. Of several pipelines all are shown, unless --pipeline
+/// names one.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  sluicegate workers
+  sluicegate workers --watch
+  sluicegate workers --json | jq '.workers[] | select(.ready | not)'
+
+CALLS are those in flight of those that it can make at once; USED is the share of them that was taken in the last seconds. WAITING are
+jobs in its memory that wait; LATE are those of them whose time came over a second ago, which should be none.")]
+pub struct WorkersArgs {
+    /// Look again every 2 s, until Ctrl-C
+    #[arg(long)]
+    watch: bool,
+    /// Print JSON; with --watch a line each time
+    #[arg(long)]
+    json: bool,
+}
+
+/// Shows them.
+pub async fn run(
+    args: WorkersArgs,
+    all: &Pipelines,
+    name: Option<&str>,
+) -> Result<ExitCode, Failure> {
+    look_at(args.watch, args.json, async || {
+        let seen = Together::new(all, name)?.then(async |at, ()| {
+            let fleet = fleet::of(at).await?;
+            Ok(Said {
+                json: as_json(&fleet),
+                text: in_words(&fleet),
+                failure: None,
+            })
+        });
+        seen.await.end(args.json)
+    })
+    .await
+}
+
+const HEADS: [(&str, Side); 8] = [
+    ("WORKER", Side::Left),
+    ("VERSION", Side::Left),
+    ("UP", Side::Right),
+    ("CALLS", Side::Right),
+    ("USED", Side::Right),
+    ("WAITING", Side::Right),
+    ("LATE", Side::Right),
+    ("STATE", Side::Left),
+];
+
+fn in_words(fleet: &Fleet) -> String {
+    let mut text = fleet::held(fleet);
+    if fleet::is_empty(fleet) {
+        text += fleet::NOBODY;
+    } else {
+        let rows: Vec<_> = fleet.view.workers.iter().map(cells).collect();
+        text += &table(HEADS, &rows);
+    }
+    text + &fleet::gaps(fleet)
+}
+
+fn cells(worker: &Worker) -> [String; 8] {
+    let report = &worker.report;
+    let load = &report.load;
+    let notes = plain(&report.notes.join("; "), 400);
+    [
+        format!("{}:{}", plain(&report.host, 40), report.pid),
+        plain(&report.version, 20),
+        span(report.up_ms),
+        format!("{}/{}", load.running, load.slots),
+        format!("{:.0} %", load.saturation * 100.0),
+        report.waiting.to_string(),
+        load.idle.to_string(),
+        match (report.ready, notes.is_empty()) {
+            (true, true) => "ready".to_owned(),
+            (true, false) => format!("ready, but {notes}"),
+            (false, true) => "not ready".to_owned(),
+            (false, false) => format!("not ready: {notes}"),
+        },
+    ]
+}
+
+fn as_json(fleet: &Fleet) -> Value {
+    let worker = |worker: &Worker| {
+        let report = &worker.report;
+        let load = &report.load;
+        json!({
+            "name": worker.name,
+            "host": report.host,
+            "pid": report.pid,
+            "version": report.version,
+            "pipeline": (!report.pipeline.is_empty()).then_some(&report.pipeline),
+            "up_ms": report.up_ms,
+            "said_ms_ago": worker.age_ms,
+            "ready": report.ready,
+            "notes": report.notes,
+            "calls_in_flight": load.running,
+            "worker_slots": load.slots,
+            "saturation": load.saturation,
+            "jobs_in_memory": load.in_memory,
+            "jobs_delayed_in_memory": load.delayed,
+            "jobs_waiting": report.waiting,
+            "quota_idle": load.idle,
+        })
+    };
+    json!({
+        "now_ms": fleet.view.now_ms,
+        "workers": fleet.view.workers.iter().map(worker).collect::<Vec<_>>(),
+        "not_known": fleet::gaps_as_json(fleet),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use sluicegate::rules::report::view::{Said, View};
+    use sluicegate::rules::report::{Load, Report, ReportError};
+
+    use super::*;
+
+    fn fleet(said: Vec<(&str, Said)>) -> Fleet {
+        let said = said.into_iter().map(|(name, said)| (name.to_owned(), said));
+        Fleet {
+            view: View::of(1_700_000_000_000, said.collect()),
+            ..Fleet::default()
+        }
+    }
+
+    #[test]
+    fn each_worker_has_a_line_and_what_is_not_known_follows() {
+        let ready = Report {
+            host: "a".to_owned(),
+            pid: 7,
+            version: "0.1.0".to_owned(),
+            up_ms: 125_000,
+            ready: true,
+            waiting: 240,
+            load: Load {
+                running: 3,
+                slots: 16,
+                saturation: 0.1875,
+                ..Load::default()
+            },
+            ..Report::default()
+        };
+        let ill = Report {
+            host: "b\u{1b}[2J".to_owned(),
+            pid: 8,
+            version: "0.1.0".to_owned(),
+            notes: vec!["Redis does not answer".to_owned(), "x\ny".to_owned()],
+            ..Report::default()
+        };
+        let fleet = fleet(vec![
+            ("1", Some(Ok(ill))),
+            ("2", Some(Ok(ready))),
+            ("3", None),
+            ("4", Some(Err(ReportError::Format(2)))),
+        ]);
+        assert_eq!(
+            in_words(&fleet),
+            "WORKER        VERSION     UP  CALLS  USED  WAITING  LATE  STATE\n\
+             a:7           0.1.0    2m 5s   3/16  19 %      240     0  ready\n\
+             b\\u{1b}[2J:8  0.1.0      0ms    0/0   0 %        0     0  not ready: Redis does not answer; x\\ny\n\
+             1 worker more lives and says nothing of itself: it has just begun or ended, or its version is older\n\
+             what worker 4 says can't be read: it has format 2, and this version of sluicegate reads 1\n"
+        );
+        let json = as_json(&fleet);
+        assert_eq!(json["workers"][0]["jobs_waiting"], 240);
+        assert_eq!(json["not_known"]["silent_workers"], json!(["3"]));
+    }
+
+    #[test]
+    fn where_nobody_runs_that_is_said() {
+        assert_eq!(in_words(&fleet(Vec::new())), fleet::NOBODY);
+    }
+}
