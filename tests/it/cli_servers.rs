@@ -337,7 +337,8 @@ async fn inspect_tells_what_is_used_and_who_waits() {
     for line in [
         "used    5 of 5, 0 free",
         "why       no job is admitted before the suspension ends, in 29m ",
-        "waitlist  2 units of cost waiting, the last is admitted in ",
+        "limit     default: at most 5 calls in any 1h: ",
+        "waitlist  2 jobs waiting, the last is admitted in ",
         "suspended ends in 29m ",
     ] {
         assert!(text.contains(line), "{line}: {text}");

@@ -140,7 +140,7 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
             "all_blocked_by": all.as_ref().ok().map(|all| &all.by),
             "all_blocked_unread": all.as_ref().err(),
             "waits_for": waits.short(),
-            "reason": waits.in_words(&given, &found, counts_cost(&rows)),
+            "reason": waits.in_words(&given, &found, counts_cost(&rows, &found)),
             "advertised": said,
             "advertised_at_ms": found.quotas_at_ms,
             "redis_round_trip_ms": round_trip_ms,
