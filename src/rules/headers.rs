@@ -32,6 +32,8 @@ pub const FIRST_CALL: &str = "x-sluicegate-first-call";
 pub const SUSPECT: &str = "x-sluicegate-suspect";
 /// A job was found to be the first with its dedupe key: it does not ask again.
 pub const FIRST: &str = "x-sluicegate-first";
+/// How often a job was put into a delay queue; one that never was has none.
+pub const WAITS: &str = "x-sluicegate-waits";
 /// Why a job is a dead letter.
 pub const REASON: &str = "x-sluicegate-reason";
 /// When it became one, by the store's clock, in milliseconds since the epoch; one whose worker had not read that clock has none.
@@ -79,7 +81,7 @@ const RESET: &str = "x-ratelimit-reset";
 pub const RETRY_AFTER: &str = "retry-after";
 
 /// Every header that we set on a job that moves; each move removes the old ones first, so none ever grows.
-pub const OURS: [&str; 18] = [
+pub const OURS: [&str; 19] = [
     ATTEMPT,
     TICKET,
     NOT_BEFORE,
@@ -91,6 +93,7 @@ pub const OURS: [&str; 18] = [
     FIRST_CALL,
     SUSPECT,
     FIRST,
+    WAITS,
     REASON,
     DIED,
     POLICY,

@@ -57,7 +57,7 @@ pub struct DeadArgs {
 
 #[derive(Debug, Subcommand)]
 enum DeadCommand {
-    /// List dead letters, the newest first: id, tenant, when it died, after which attempt and how long, why
+    /// List dead letters, the newest first: id, tenant, when it died, after which attempt, how many waits and how long, why
     #[command(after_help = "Example:\n  sluicegate dead list --tenant acme --limit 20 --json")]
     List {
         #[command(flatten)]
