@@ -23,6 +23,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::letters::{Row, again, headers, hex, in_columns, reason};
 use super::pace::Rate;
+use super::progress::Progress;
 use super::steer::{FOLLOW_WITHIN, followed};
 use super::{Failure, count, plain, print_json};
 
@@ -32,8 +33,6 @@ const BATCH: usize = 100;
 const MOST_LISTED: usize = 10_000;
 /// Nor does it fetch more, in bytes of bodies: each message comes over the network, though only its headers are shown.
 const MOST_LISTED_BYTES: usize = 256 << 20;
-/// What takes long says so often how far it is.
-const TOLD_EVERY: Duration = Duration::from_secs(2);
 /// Bytes of their bodies, and one job more.
 const BATCH_BYTES: usize = 4 << 20;
 
@@ -252,18 +251,16 @@ impl Dead<'_> {
     async fn list(&self, filter: &Filter, limit: u32, as_json: bool) -> Result<ExitCode, Failure> {
         let mut look = Look::at(self.client.depth(&self.queue).await?, MOST_LISTED_BYTES);
         let mut rows = Vec::new();
-        let mut told = Instant::now();
+        let progress = Progress::begin("fetching dead letters");
         while rows.len() < MOST_LISTED
             && let Some(fetched) = self.next(filter, &mut look).await?
         {
             let message = &fetched.message;
             rows.push(Row::new(message, self.tenant(message)));
-            if told.elapsed() >= TOLD_EVERY {
-                told = Instant::now();
-                let found = count(rows.len() as u64, self.noun);
-                eprintln!("{found} found, {} messages left to look at", look.left);
-            }
+            let found = count(rows.len() as u64, self.noun);
+            progress.says(format!("{found} found, {} left to look at", look.left));
         }
+        drop(progress);
         let all = rows.len();
         // Of those without a time, in the order of the queue.
         rows.sort_by_key(|row| Reverse(row.died_ms));
@@ -293,7 +290,10 @@ impl Dead<'_> {
             tenant: None,
         };
         let mut look = Look::at(self.client.depth(&self.queue).await?, usize::MAX);
-        let Some(fetched) = self.next(&filter, &mut look).await? else {
+        let progress = Progress::begin("looking for it");
+        let found = self.next(&filter, &mut look).await?;
+        drop(progress);
+        let Some(fetched) = found else {
             return Err(Failure::Failed(format!(
                 "{} holds no dead letter with the id {id:?}",
                 self.queue
@@ -350,7 +350,7 @@ impl Dead<'_> {
         let most = rate.map_or(BATCH, Rate::batch).min(BATCH);
         let mut stop = pin!(interrupted());
         let (mut stopped, began) = (false, Instant::now());
-        let mut told = began;
+        let progress = Progress::begin("fetching");
         // What dies again meanwhile is behind these.
         let mut look = Look::at(self.client.depth(&self.queue).await?, usize::MAX);
         let limit = u64::from(change.limit.unwrap_or(u32::MAX));
@@ -392,10 +392,7 @@ impl Dead<'_> {
                     more = false;
                 }
             }
-            if rate.is_some() && !change.json && more && told.elapsed() >= TOLD_EVERY {
-                told = Instant::now();
-                eprintln!("{done} so far, {} to look at", look.left);
-            }
+            progress.says(format!("{done} so far, {} left to look at", look.left));
             let due = began + rate.map_or(Duration::ZERO, |rate| rate.due(done + refused));
             tokio::select! {
                 biased;
@@ -404,6 +401,7 @@ impl Dead<'_> {
                 else => {}
             }
         }
+        drop(progress);
         let what = if replay.is_some() {
             "replayed"
         } else {

@@ -21,6 +21,7 @@ pub mod limits;
 pub mod lines;
 pub mod man;
 mod pace;
+mod progress;
 pub mod publish;
 pub mod queues;
 pub mod recovery;
