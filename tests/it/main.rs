@@ -59,6 +59,7 @@ mod guard;
 mod http;
 mod least_rights;
 mod monitoring;
+mod moving;
 mod observability;
 mod packages;
 mod pipelines;
