@@ -13,12 +13,15 @@
 -- [5]  when the last of them may start, in milliseconds from now; 0 when nobody waits
 -- [6]  until when the tenant is closed, in milliseconds since the epoch; 0: it is not
 -- [7]  when a job of one unit that comes now may start, in milliseconds from now; 0: now, unless there is a waitlist
--- [8 + 6n]   limit n (from 0): the max in force
--- [9 + 6n]   until when an operator's max is in force, in milliseconds since the epoch; 0: it is the configuration's
--- [10 + 6n]  units that count now
--- [11 + 6n]  units that may start now, the waitlist ignored
--- [12 + 6n]  when the next unit may start, in milliseconds from now; 0: now
--- [13 + 6n]  units that wait where it counts
+-- [8]  the largest cost in the waitlist; 0: nobody waits
+-- [9 + 8n]   limit n (from 0): the max in force
+-- [10 + 8n]  until when an operator's max is in force, in milliseconds since the epoch; 0: it is the configuration's
+-- [11 + 8n]  units that count now
+-- [12 + 8n]  units that may start now, the waitlist ignored
+-- [13 + 8n]  when the next unit may start, in milliseconds from now; 0: now
+-- [14 + 8n]  units that wait where it counts
+-- [15 + 8n]  the largest cost among them; 0: nobody waits
+-- [16 + 8n]  calls that count now, and one more; 0: that is not known, since there is no log
 -- [last]  what the downstream says of its own limits, as waitlist.lua has it; empty: nothing
 
 -- Units that may start at once now.
@@ -33,6 +36,23 @@ local function limit_free(limit)
     end
   end
   return free
+end
+
+-- Calls that count now; nil: the algorithm counts units alone.
+local function limit_calls(limit, limits)
+  if limit.calls then
+    return limit.algorithm.count(limit)
+  elseif not limit.algorithm.shared then
+    return nil
+  end
+  local by_calls = {}
+  for name, value in pairs(limit) do
+    by_calls[name] = value
+  end
+  by_calls.calls = true
+  -- The log was read already.
+  limit.algorithm.load(by_calls, limits, nil, limits_own(limits, limit))
+  return limit.algorithm.count(by_calls)
 end
 
 local now, stamp = read_clock(ARGV[1])
@@ -67,6 +87,7 @@ local reply = {
   waiting > 0 and limits_turn(limits, waitlist, base, waiting, 1) - now or 0,
   closed and control.closed or 0,
   limits_turn(limits, waitlist, base, waiting + 1, 1) - now,
+  waiting > 0 and waitlist.widest or 0,
 }
 for _, limit in ipairs(limits) do
   local n = #reply
@@ -75,7 +96,14 @@ for _, limit in ipairs(limits) do
   reply[n + 3] = limit.algorithm.count(limit)
   reply[n + 4] = closed and 0 or limit_free(limit)
   reply[n + 5] = limit.algorithm.nth(limit, base, 1) - now
-  reply[n + 6] = limit.partition and limits.partitions[limit.partition].fair_queue.waiting or waiting
+  local all, widest = waiting, waitlist.widest
+  if limit.partition then
+    local queue = limits.partitions[limit.partition].fair_queue
+    all, widest = queue.waiting, queue.widest
+  end
+  reply[n + 6] = all
+  reply[n + 7] = all > 0 and widest or 0
+  reply[n + 8] = (limit_calls(limit, limits) or -1) + 1
 end
 reply[#reply + 1] = redis.call('HGET', control.key, 'quota') or ''
 return reply

@@ -367,12 +367,13 @@ pub fn inspected(reply: &Value, limits: usize) -> Result<Inspection, GateError> 
             waitlist_end_ms,
             blocked_until_ms,
             turn_ms,
+            widest,
             rest @ ..,
         ] = numbers.as_slice()
         else {
             return None;
         };
-        let (chunks, []) = rest.as_chunks::<6>() else {
+        let (chunks, []) = rest.as_chunks::<8>() else {
             return None;
         };
         let usage: Vec<Usage> = chunks.iter().map(usage).collect::<Option<_>>()?;
@@ -380,6 +381,7 @@ pub fn inspected(reply: &Value, limits: usize) -> Result<Inspection, GateError> 
             now_ms: *now_ms,
             limits: usage,
             waiting: *waiting,
+            widest: *widest,
             waitlist_end_ms: *waitlist_end_ms,
             turn_ms: *turn_ms,
             blocked_until_ms: *blocked_until_ms,
@@ -391,7 +393,17 @@ pub fn inspected(reply: &Value, limits: usize) -> Result<Inspection, GateError> 
     decode().ok_or_else(|| unreadable("inspect"))
 }
 
-fn usage(&[max, override_until_ms, count, free, next_ms, waiting]: &[u64; 6]) -> Option<Usage> {
+fn usage(numbers: &[u64; 8]) -> Option<Usage> {
+    let &[
+        max,
+        override_until_ms,
+        count,
+        free,
+        next_ms,
+        waiting,
+        widest,
+        calls,
+    ] = numbers;
     Some(Usage {
         max: u32::try_from(max).ok()?,
         override_until_ms,
@@ -399,6 +411,8 @@ fn usage(&[max, override_until_ms, count, free, next_ms, waiting]: &[u64; 6]) ->
         free,
         next_ms,
         waiting,
+        widest,
+        calls: calls.checked_sub(1),
     })
 }
 

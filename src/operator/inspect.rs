@@ -165,7 +165,7 @@ impl Inspected {
             "all_blocked_by": self.all.as_ref().ok().map(|all| &all.by),
             "all_blocked_unread": self.all.as_ref().err(),
             "waits_for": waits.short(),
-            "reason": waits.in_words(&self.given, found, counts_cost(&rows)),
+            "reason": waits.in_words(&self.given, found, counts_cost(&rows, found)),
             "advertised": self.said,
             "advertised_at_ms": found.quotas_at_ms,
             "redis_round_trip_ms": self.round_trip_ms,

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use crate::broker::{Message, Outgoing};
 use crate::rules::delays::QueueNames;
-use crate::rules::headers::{ATTEMPT, DIED, FIRST_CALL, HeaderValue, OURS, REASON, ROUTING_KEY};
+use crate::rules::headers::{
+    ATTEMPT, DIED, FIRST_CALL, HeaderValue, OURS, REASON, ROUTING_KEY, WAITS,
+};
 use crate::rules::job::dedupe::{DEDUPE_FOR, DEDUPE_KEY};
 use crate::rules::job::start::{self, DELAY};
 use crate::rules::job::{Envelope as _, Field};
@@ -12,7 +14,7 @@ use lapin::types::AMQPValue;
 use serde_json::{Value, json};
 
 use super::times::{at, span};
-use super::words::plain;
+use super::words::{count, plain};
 
 /// The letter as a job, and the queue where it starts again. Its publisher's routing key can't be had by publishing it to
 /// the work queue; where jobs come back from delay queues, our header says it.
@@ -70,6 +72,8 @@ pub struct Row {
     published_ms: Option<u64>,
     first_call_ms: Option<u64>,
     attempt: Option<u64>,
+    /// How often it was put into a delay queue.
+    waits: u64,
 }
 
 impl Row {
@@ -88,6 +92,7 @@ impl Row {
             published_ms: letter.published_ms(),
             first_call_ms: number(FIRST_CALL),
             attempt: number(ATTEMPT),
+            waits: number(WAITS).unwrap_or_default(),
         }
     }
 
@@ -100,6 +105,7 @@ impl Row {
             "bytes": self.bytes,
             "died_ms": self.died_ms,
             "attempt": self.attempt,
+            "waits": self.waits,
             "published_ms": self.published_ms,
             "first_call_ms": self.first_call_ms,
         })
@@ -113,7 +119,9 @@ impl Row {
             .and_then(|(from, to)| to.checked_sub(from));
         let attempt = self.attempt.map(|number| format!("attempt {number}"));
         let lived = lived.map(|ms| format!("after {}", span(ms)));
-        let parts: Vec<String> = attempt.into_iter().chain(lived).collect();
+        let waits = (self.waits > 0).then(|| count(self.waits, "wait"));
+        let parts = [attempt, waits, lived];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
         [
             or_dash(self.id.as_deref(), 64),
             or_dash(self.tenant.as_deref(), 40),
@@ -127,7 +135,7 @@ impl Row {
     }
 }
 
-/// For people, a line each: id, tenant, when it died, after which attempt and how long, why.
+/// For people, a line each: id, tenant, when it died, after which attempt, how many waits and how long, why.
 pub fn in_columns(rows: &[Row]) -> String {
     let rows: Vec<[String; 5]> = rows.iter().map(Row::cells).collect();
     let wide = |column: usize| {
@@ -208,6 +216,7 @@ mod tests {
         let strange = Row::new(&letter(&strange), None);
         let known = [
             (ATTEMPT, int(2)),
+            (WAITS, int(12)),
             (FIRST_CALL, int(1_700_000_000_000)),
             (DIED, int(1_700_000_090_000)),
             (REASON, HeaderValue::Text("HTTP 500".into())),
@@ -218,9 +227,9 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "-  -     -                              -                        unknown",
-                "-  -     -                              -                        unknown",
-                "7  acme  Tue, 14 Nov 2023 22:14:50 GMT  attempt 2, after 1m 30s  HTTP 500",
+                "-  -     -                              -                                  unknown",
+                "-  -     -                              -                                  unknown",
+                "7  acme  Tue, 14 Nov 2023 22:14:50 GMT  attempt 2, 12 waits, after 1m 30s  HTTP 500",
             ]
         );
         assert_eq!(in_columns(&[]), "");

@@ -221,6 +221,8 @@ pub struct Inspection {
     pub limits: Vec<Usage>,
     /// Units that wait in the waitlist.
     pub waiting: u64,
+    /// The largest cost in the waitlist; 0: nobody waits.
+    pub widest: u64,
     /// When the last of them may start, milliseconds from now; 0 when nobody waits.
     pub waitlist_end_ms: u64,
     /// When a job of one unit that comes now may start, behind the waitlist and in turns with the others, milliseconds from now; 0:
@@ -252,6 +254,10 @@ pub struct Usage {
     pub next_ms: u64,
     /// Units that wait where it counts: in the waitlist, or of all waitlists that share the partition.
     pub waiting: u64,
+    /// The largest cost among them; 0: nobody waits.
+    pub widest: u64,
+    /// Calls that count now. `None`: the algorithm has no log, so it knows of units alone.
+    pub calls: Option<u64>,
 }
 
 /// What an operator changes for one tenant, at once for all workers.

@@ -37,6 +37,8 @@ pub const FIRST: &str = "x-sluicegate-first";
 pub const TRACE: &str = "x-sluicegate-trace";
 /// The span that a job, a call or a result belongs to (W3C Trace Context).
 pub const TRACEPARENT: &str = "traceparent";
+/// How often a job was put into a delay queue; one that never was has none.
+pub const WAITS: &str = "x-sluicegate-waits";
 /// Why a job is a dead letter.
 pub const REASON: &str = "x-sluicegate-reason";
 /// When it became one, by the store's clock, in milliseconds since the epoch; one whose worker had not read that clock has none.
@@ -84,7 +86,7 @@ const RESET: &str = "x-ratelimit-reset";
 pub const RETRY_AFTER: &str = "retry-after";
 
 /// Every header that we set on a job that moves; each move removes the old ones first, so none ever grows.
-pub const OURS: [&str; 19] = [
+pub const OURS: [&str; 20] = [
     ATTEMPT,
     TICKET,
     NOT_BEFORE,
@@ -97,6 +99,7 @@ pub const OURS: [&str; 19] = [
     SUSPECT,
     FIRST,
     TRACE,
+    WAITS,
     REASON,
     DIED,
     POLICY,

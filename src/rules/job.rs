@@ -201,6 +201,8 @@ pub struct Claims {
     pub trip: Option<Trip>,
     /// It was delivered again, so its calls may end their workers (`rules::crash`), and so many are known to have done so.
     pub suspect: Option<u32>,
+    /// How often it was put into a delay queue.
+    pub waits: u32,
     /// What its call carries of it.
     pub values: Values,
 }
@@ -315,6 +317,7 @@ pub fn read_with(
         first_call_ms: None,
         trip: None,
         suspect: None,
+        waits: 0,
         values,
     };
     if returned {
@@ -340,8 +343,9 @@ pub fn read_with(
             Field::Text(text) => headers::read_trip(text),
             _ => None,
         };
-        let suspect = number(headers::SUSPECT);
-        claims.suspect = suspect.map(|crashes| u32::try_from(crashes).unwrap_or(u32::MAX));
+        let most = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+        claims.suspect = number(headers::SUSPECT).map(most);
+        claims.waits = number(headers::WAITS).map_or(0, most);
     }
     Ok(claims)
 }

@@ -108,6 +108,12 @@ impl PartitionUsage {
         self.state(limit).count(limit.terms(), clock.now_ms)
     }
 
+    /// Calls that count now; `None`: the algorithm counts units alone.
+    pub fn calls(&self, limit: &Limit, clock: Clock) -> Option<u64> {
+        let knows = limit.unit() == Unit::Calls || has_log(limit);
+        knows.then(|| self.count(&limit.clone().with_unit(Unit::Calls), clock))
+    }
+
     /// When the `k`-th next unit (from 1) may start if nobody starts before `base`, which is now or later.
     pub fn nth(&self, limit: &Limit, base: u64, k: u64) -> u64 {
         self.state(limit).nth(limit.terms(), base, k)

@@ -1,5 +1,6 @@
 //! `sluicegate check` measures the ways to its servers, and leaves no trace there.
 
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use kit::Bed;
@@ -10,6 +11,7 @@ use kit::proxy::{Proxy, Ways};
 use kit::servers::{Rabbit, shared_rabbit, shared_redis};
 use serde_json::Value;
 
+use crate::PROGRAM;
 use crate::cli::sluicegate;
 
 const LIMITS: &str = "max-requests: 10, window-size: 1s";
@@ -164,4 +166,33 @@ async fn a_rabbitmq_that_takes_nothing_is_a_warning() {
     let out = sluicegate(&yaml, &["check"]).exited(0).out;
     let blocked = "warn  rabbitmq  a publish was not confirmed: it blocks publishing";
     assert!(out.contains(blocked), "{out}");
+}
+
+/// What the command prints on a terminal.
+fn on_a_terminal(yaml: &str, command: &str) -> String {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("sluicegate.yaml");
+    std::fs::write(&file, yaml).expect("written");
+    let line = format!("{} {command} --config {}", PROGRAM.0, file.display());
+    let output = Command::new("script")
+        .args(["--quiet", "--return", "--command", &line, "/dev/null"])
+        .env("TERM", "xterm")
+        .stdin(Stdio::null())
+        .output()
+        .expect("script runs");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_terminal_sees_how_far_it_is_and_nobody_else_does() {
+    let api = Api::start().await;
+    let yaml = bed().yaml(LIMITS, &api.url(), "");
+    let shown = on_a_terminal(&yaml, "check");
+    for what in ["looking at RabbitMQ", "looking at Redis"] {
+        assert!(shown.contains(what), "{what}: {shown}");
+    }
+    assert!(shown.contains("ok    capacity  "), "{shown}");
+    let done = sluicegate(&yaml, &["check"]).exited(0);
+    assert_eq!(done.err, "");
+    assert!(!done.out.contains("looking at"), "{}", done.out);
 }

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use kit::api::{Api, Call, Reply};
 use kit::servers::{Rabbit, shared_rabbit, shared_redis, unique};
+use kit::{Bed, job, until};
 use lapin::BasicProperties;
 use serde_json::{Value, json};
 use sluicegate::broker::amqp::Client;
@@ -17,6 +19,7 @@ use sluicegate::rules::job::Field;
 use sluicegate::rules::scope::Labels;
 use sluicegate::rules::tenant::Tenant;
 
+use crate::PROGRAM;
 use crate::cli::{sluicegate, sluicegate_with};
 
 /// A queue and a prefix of its own on the shared servers, with few delay queues.
@@ -337,7 +340,8 @@ async fn inspect_tells_what_is_used_and_who_waits() {
     for line in [
         "used    5 of 5, 0 free",
         "why       no job is admitted before the suspension ends, in 29m ",
-        "waitlist  2 units of cost waiting, the last is admitted in ",
+        "limit     default: at most 5 calls in any 1h: ",
+        "waitlist  2 jobs waiting, the last is admitted in ",
         "suspended ends in 29m ",
     ] {
         assert!(text.contains(line), "{line}: {text}");
@@ -434,6 +438,40 @@ async fn looking_at_dead_letters_leaves_them_there() {
         format!("error: {queue}.dead holds no dead letter with the id \"9\"\n")
     );
     buried(&client, 3).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_letter_says_how_often_its_job_was_put_to_wait() {
+    let api = Api::start().await;
+    api.answers(|call: &Call| match call.job.as_str() {
+        "good" => Reply::ok(),
+        _ => Reply::status(422),
+    });
+    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let yaml = bed.yaml("max-requests: 1, window-size: 4s", &api.url(), "");
+    let yaml = yaml + "delay: {max-in-memory: 100ms}\n";
+    let worker = PROGRAM.start(&yaml);
+    bed.publish(&yaml, [job("other", "never-waits")]).await;
+    bed.publish(&yaml, [job("acme", "good")]).await;
+    until("both calls", || api.count() == 2).await;
+    bed.publish(&yaml, [job("acme", "waits")]).await;
+    until("the call after its wait", || api.count() == 3).await;
+    worker.stop();
+    let list = |id: &str| {
+        let args = ["dead", "list", "--json", "--id", id];
+        sluicegate(&yaml, &args).exited(0).json()["waits"].as_u64()
+    };
+    assert_eq!(list("never-waits"), Some(0));
+    assert!(list("waits") >= Some(1));
+    let text = sluicegate(&yaml, &["dead", "list", "--id", "waits"])
+        .exited(0)
+        .out;
+    assert!(
+        text.contains("  attempt 1, ") && text.contains(" wait"),
+        "{text}"
+    );
+    let shown = sluicegate(&yaml, &["dead", "show", "waits"]).exited(0).out;
+    assert!(shown.contains("x-sluicegate-waits: "), "{shown}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -160,6 +160,12 @@ admin: {{listen: '127.0.0.1:0'}}
     ] {
         sluicegate(&yaml, args).exited(0);
     }
+    // The queue by which confirms are measured is one that they may make.
+    let json = sluicegate(&yaml, &["check", "--json"]).exited(0).json();
+    assert_eq!(
+        json["measured"]["rabbitmq_confirm"]["samples"], 10,
+        "{json}"
+    );
     until("the replay", || {
         downstream.requests().len() == jobs.len() + 2
     })

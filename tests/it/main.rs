@@ -63,6 +63,7 @@ mod http;
 mod least_rights;
 mod log_lines;
 mod monitoring;
+mod moving;
 mod observability;
 mod packages;
 mod pipelines;

@@ -112,7 +112,7 @@ fn the_quickstart_runs_as_pasted_and_shows_a_wait() {
     for line in [
         "  used    3 of 3, 0 free\n",
         // One of the two may be in RabbitMQ yet.
-        " of cost waiting, the last is admitted in ",
+        " waiting, the last is admitted in ",
         "why       the limit default is used up: the next unit is available in ",
     ] {
         assert!(end.contains(line), "{line}: {end}");

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use sluicegate::broker::{Message, Outgoing, Source};
+use sluicegate::handler::Outcome;
 use sluicegate::rules::delays::{DelayLevels, QueueNames, Trip};
 use sluicegate::rules::headers::{self, HeaderValue};
 use sluicegate::rules::job::Field;
@@ -202,4 +203,50 @@ fn a_lost_session_forgets_who_waits_in_delay_queues() {
     desk.arrives(in_delay_queue(10_000, STORE_MS + 10_000));
     desk.scheduler.session_up(2);
     assert!(desk.step(MS * 20_000).asked.is_empty());
+}
+
+#[test]
+fn how_often_a_job_was_put_into_a_delay_queue_travels_with_it_to_its_dead_letter() {
+    let (mut desk, _) = desk();
+    let waits = |message: &Message| match message.header(headers::WAITS) {
+        Field::Int(number) => Some(number),
+        _ => None,
+    };
+    // A publisher's word counts for nothing.
+    let claimed = message(&[tenant(), (headers::WAITS, HeaderValue::Int(7))]);
+    desk.deliver_messages(Source::Fresh, vec![claimed]);
+    for (number, wait_ms) in [(1, 1_000), (2, 10_000), (3, 200_000)] {
+        let done = desk.answer(MS, vec![vec![wait(wait_ms, 4)]]);
+        let (key, outgoing) = done.published.into_iter().next().expect("a delay queue");
+        assert_eq!(waits(&outgoing.message), Some(number));
+        desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
+        desk.actions();
+        assert_eq!(desk.back(outgoing).asked.len(), 1);
+    }
+    let done = desk.answer(MS, vec![vec![START]]);
+    let reason = "no such order".to_owned();
+    let outcome = Outcome::Reject { reason };
+    (desk.scheduler).finished(desk.now, done.dispatched[0].0, MS, outcome);
+    let done = desk.step(MS);
+    let (_, dead) = done.published.into_iter().next().expect("a dead letter");
+    assert_eq!(waits(&dead.message), Some(3));
+}
+
+#[test]
+fn what_is_no_number_of_waits_is_none_and_no_number_is_too_large() {
+    for (value, expected) in [
+        (HeaderValue::Int(-1), 1),
+        (HeaderValue::Text("3".to_owned()), 1),
+        (HeaderValue::Int(4), 5),
+        (HeaderValue::Int(i64::MAX), i64::from(u32::MAX)),
+    ] {
+        let (mut desk, _) = desk();
+        let mut late = in_delay_queue(1_000, STORE_MS - 1);
+        late.message = late.message.with_headers(&[(headers::WAITS, value)], &[]);
+        desk.arrives(late);
+        let done = desk.answer(MS, vec![vec![wait(200_000, 4)]]);
+        let (_, outgoing) = done.published.into_iter().next().expect("a delay queue");
+        let waits = outgoing.message.header(headers::WAITS);
+        assert_eq!(waits, Field::Int(expected));
+    }
 }

@@ -82,6 +82,7 @@ pub fn inspected(seen: &Inspection) -> Value {
         seen.waitlist_end_ms,
         seen.blocked_until_ms,
         seen.turn_ms,
+        seen.widest,
     ];
     let usage = seen.limits.iter().flat_map(|usage| {
         let max = u64::from(usage.max);
@@ -93,6 +94,8 @@ pub fn inspected(seen: &Inspection) -> Value {
             free,
             usage.next_ms,
             usage.waiting,
+            usage.widest,
+            usage.calls.map_or(0, |calls| calls + 1),
         ]
     });
     let numbers = head.into_iter().chain(usage).map(integer);

@@ -41,10 +41,12 @@ fn whole(found: Vec<(&str, Inspection)>) -> Option<(Inspection, Levels)> {
         }
     }
     let waiting = found.iter().map(|(_, it)| it.waiting).sum();
+    let widest = found.iter().map(|(_, it)| it.widest).max()?;
     let waitlist_end_ms = found.iter().map(|(_, it)| it.waitlist_end_ms).max()?;
     let normal = found.into_iter().find(|(name, _)| *name == NORMAL)?.1;
     let all = Inspection {
         waiting,
+        widest,
         waitlist_end_ms,
         ..normal
     };
@@ -73,6 +75,7 @@ mod tests {
             now_ms: 7,
             limits: Vec::new(),
             waiting,
+            widest: waiting,
             waitlist_end_ms,
             turn_ms,
             blocked_until_ms: 0,

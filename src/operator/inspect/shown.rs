@@ -16,9 +16,18 @@ use crate::operator::recovery::Recovery;
 use crate::operator::times::{at, when};
 use crate::operator::words::{count, plain};
 
-/// A waitlist counts a job's cost where a limit does, else one.
-pub(super) fn counts_cost(rows: &[Row<'_>]) -> bool {
-    rows.iter().any(|(limit, _)| limit.unit() == Unit::Cost)
+/// A waitlist counts a job's cost where a limit does, else one; where nothing that waits has another one, that is the same.
+pub(super) fn counts_cost(rows: &[Row<'_>], found: &Inspection) -> bool {
+    found.widest > 1 && rows.iter().any(|(limit, _)| limit.unit() == Unit::Cost)
+}
+
+/// The limit in the words for what it has seen: calls, where each of them had one unit, and units of cost where that is not so, or not
+/// known.
+fn told((limit, usage): &Row<'_>) -> String {
+    match usage.widest <= 1 && usage.calls == Some(usage.count) {
+        true => limits::in_words(&(*limit).clone().with_unit(Unit::Calls)),
+        false => limits::in_words(limit),
+    }
 }
 
 /// What waits: `2 jobs`, or `2 units of cost` where jobs may have more than one.
@@ -40,6 +49,7 @@ pub(super) fn as_json((limit, usage): &Row<'_>, given: &Given) -> Value {
     json["free"] = known.then_some(usage.free).into();
     json["next_in_ms"] = known.then_some(usage.next_ms).into();
     json["waiting"] = known.then_some(usage.waiting).into();
+    json["used_by_calls"] = usage.calls.filter(|_| known).into();
     json
 }
 
@@ -72,14 +82,14 @@ pub(super) fn in_words(
             ),
         };
         if given.lacks(limit) {
-            let (name, words) = (limit.name(), limits::in_words(limit));
+            let (name, words) = (limit.name(), told(&(*limit, *usage)));
             text += &format!("limit     {name}: {words}{changed}\n  used    see {hint}\n");
             continue;
         }
         // The waitlist's own number is below.
         let waiting = match usage.waiting {
             all if all > found.waiting => {
-                let all = amount(all, limit.unit() == Unit::Cost);
+                let all = amount(all, limit.unit() == Unit::Cost && usage.widest > 1);
                 format!(", {all} waiting in all waitlists that share it")
             }
             _ => String::new(),
@@ -91,7 +101,7 @@ pub(super) fn in_words(
   used    {} of {}, {} free{waiting}
   next    {next}\n",
             limit.name(),
-            limits::in_words(limit),
+            told(&(*limit, *usage)),
             usage.count,
             usage.max,
             usage.free,
@@ -104,7 +114,7 @@ pub(super) fn in_words(
         0 => "no job waits".to_owned(),
         waiting => format!(
             "{} waiting{}, the last is admitted {}",
-            amount(waiting, counts_cost(rows)),
+            amount(waiting, counts_cost(rows, found)),
             levels::in_words(levels),
             when(found.now_ms, found.waitlist_end_ms)
         ),
@@ -119,7 +129,7 @@ pub(super) fn in_words(
     };
     let recovers = (recovery.in_words()).map_or_else(String::new, |it| format!("recovery  {it}\n"));
     let waits = Waits::of(rows, given, found, recovery);
-    let why = waits.in_words(given, found, counts_cost(rows));
+    let why = waits.in_words(given, found, counts_cost(rows, found));
     let _ = write!(
         text,
         "waitlist  {waitlist}\nsuspended {suspended}\n{recovers}why       {why}\n"
@@ -148,6 +158,9 @@ mod tests {
             free,
             next_ms,
             waiting: 0,
+            // Some cost more than one, and there is no log.
+            widest: 2,
+            calls: None,
         }
     }
 
@@ -172,6 +185,7 @@ mod tests {
             now_ms: NOW,
             limits: vec![usage],
             waiting: 0,
+            widest: 2,
             waitlist_end_ms: 0,
             turn_ms: 0,
             blocked_until_ms: 0,
@@ -219,6 +233,52 @@ why       no job is admitted before the suspension ends, in 12.3s (Tue, 14 Nov 2
     }
 
     #[test]
+    fn where_nothing_costs_more_than_one_calls_and_jobs_are_counted() {
+        let of_one = |count, calls, widest| Usage {
+            calls,
+            widest,
+            ..usage(count, 5 - count, 350)
+        };
+        let show = |usage: Usage, widest| {
+            shown(usage, |found| {
+                found.waiting = 2;
+                found.widest = widest;
+            })
+        };
+        let text = show(of_one(5, Some(5), 1), 1);
+        for line in [
+            "limit     default: at most 5 calls in any 1m: sliding-window-algo, guard 50ms; worst case in any window: 5\n  used    5 of 5, 0 free\n",
+            "waitlist  2 jobs waiting, ",
+            "the waitlist has 2 jobs ahead",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
+        // One call of cost 3, or one that waits, or nobody knows.
+        for usage in [
+            of_one(3, Some(1), 1),
+            of_one(1, Some(1), 3),
+            of_one(1, None, 1),
+        ] {
+            let text = show(usage, usage.widest);
+            assert!(text.contains("at most 5 units of cost in any 1m"), "{text}");
+            let waits = match usage.widest {
+                1 => "waitlist  2 jobs waiting",
+                _ => "waitlist  2 units of cost waiting",
+            };
+            assert!(text.contains(waits), "{text}");
+        }
+        let shared = Usage {
+            waiting: 9,
+            ..of_one(3, Some(3), 1)
+        };
+        let text = show(shared, 1);
+        assert!(
+            text.contains("2 free, 9 jobs waiting in all waitlists"),
+            "{text}"
+        );
+    }
+
+    #[test]
     fn what_was_not_said_is_not_guessed() {
         let path = Scope::Header("x-path".to_owned());
         let limit = |name: &str, scope: &Scope| {
@@ -234,6 +294,7 @@ why       no job is admitted before the suspension ends, in 12.3s (Tue, 14 Nov 2
                 now_ms: NOW,
                 limits: Vec::new(),
                 waiting: 7,
+                widest: 1,
                 waitlist_end_ms: 1,
                 turn_ms: 1,
                 blocked_until_ms: 0,

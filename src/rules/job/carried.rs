@@ -1,7 +1,7 @@
 //! What a job carries on its way, for the worker that gets it next.
 
 use crate::rules::headers::{
-    ATTEMPT, EXPIRES, FIRST, HeaderValue, Headers, RETRY_AFTER, SUSPECT, int, not_before,
+    ATTEMPT, EXPIRES, FIRST, HeaderValue, Headers, RETRY_AFTER, SUSPECT, WAITS, int, not_before,
     ticket_header,
 };
 use crate::rules::job::Claims;
@@ -22,7 +22,13 @@ pub fn lasting(claims: &Claims) -> Headers {
     let ends = claims.expiry.ends_ms();
     let suspect = claims.suspect.map(u64::from);
     let first = claims.is_first.then_some(1);
-    let all = [(EXPIRES, ends), (SUSPECT, suspect), (FIRST, first)];
+    let waits = (claims.waits > 0).then_some(claims.waits.into());
+    let all = [
+        (EXPIRES, ends),
+        (SUSPECT, suspect),
+        (FIRST, first),
+        (WAITS, waits),
+    ];
     let set = |(name, value): (_, Option<u64>)| Some((name, int(value?)));
     all.into_iter().filter_map(set).collect()
 }

@@ -7,7 +7,7 @@ use crate::rules::fair_queue::reach;
 use crate::rules::layout::Layout;
 use crate::rules::limit::Limit;
 use crate::rules::usage::Clock;
-use crate::rules::waitlist::KEEP_MS;
+use crate::rules::waitlist::{KEEP_MS, Waitlist};
 
 /// The states of one [`Layout`].
 pub struct Scopes<'a> {
@@ -141,6 +141,7 @@ impl<'a> Scopes<'a> {
         states.forget_who_was_reset(now);
         states.states[self.layout.control].pull_back(now);
         let waiting = states.states[0].waitlist.waiting();
+        let widest = widest_of(&states.states[0].waitlist);
         let closed = states.control().closed(now);
         let blocked_by = states.control().closed_by(now);
         let base = now.max(closed);
@@ -160,6 +161,14 @@ impl<'a> Scopes<'a> {
                     0 => state.waitlist.waiting(),
                     partition => self.states[partition].fair_queue.waiting,
                 },
+                widest: match partition {
+                    0 => widest_of(&state.waitlist),
+                    partition => match &self.states[partition].fair_queue {
+                        queue if queue.waiting > 0 => queue.widest,
+                        _ => 0,
+                    },
+                },
+                calls: state.usage.calls(limit, clock),
             }
         };
         let partitions = self.layout.partitions.iter().copied();
@@ -168,6 +177,7 @@ impl<'a> Scopes<'a> {
             now_ms: now,
             limits: usages,
             waiting,
+            widest,
             waitlist_end_ms: match waiting {
                 0 => 0,
                 waiting => call.turn(waiting, 1).0 - now,
@@ -244,5 +254,13 @@ impl<'a> Scopes<'a> {
     fn newest_window_end(&self, index: usize, limits: &[Limit]) -> u64 {
         let limits = self.layout.limits_in(index, limits);
         self.states[index].usage.newest_window_end(&limits)
+    }
+}
+
+/// The largest cost in the waitlist; 0: nobody waits.
+fn widest_of(waitlist: &Waitlist) -> u64 {
+    match waitlist.waiting() {
+        0 => 0,
+        _ => waitlist.widest,
     }
 }

@@ -18,6 +18,7 @@ use sluicegate::rules::policy::Source;
 use sluicegate::rules::tenant::Tenant;
 use tokio::time::timeout;
 
+use super::progress::Progress;
 use super::{Failure, count, limits, print_json, together};
 use findings::{Findings, Level};
 use measured::{Measured, Terms};
@@ -111,6 +112,7 @@ pub async fn run(
         common.add(Level::Warn, "config", words);
     }
     let mut checked = Vec::new();
+    let progress = Progress::begin("looking at the configuration");
     for (name, config) in chosen {
         let policy = &config.rate_limiter.policy;
         let (source, limits) = match &tenant {
@@ -126,7 +128,11 @@ pub async fn run(
             false => findings.0.append(&mut common.0),
         }
         let whose = (tenant.as_ref(), limits);
-        let measured = look(config, whose, args.offline, &mut findings).await;
+        let says = |what: &str| match named {
+            true => progress.says(format!("pipeline {name}: looking at {what}")),
+            false => progress.says(format!("looking at {what}")),
+        };
+        let measured = look(config, whose, (args.offline, says), &mut findings).await;
         checked.push(Checked {
             name,
             source,
@@ -135,6 +141,7 @@ pub async fn run(
             measured,
         });
     }
+    drop(progress);
     let failed = (checked.iter().flat_map(|each| &each.findings.0))
         .any(|finding| finding.level == Level::Error);
     if args.json {
@@ -178,7 +185,7 @@ pub async fn run(
 async fn look(
     config: &Config,
     (tenant, limits): (Option<&Tenant>, &Limits),
-    offline: bool,
+    (offline, says): (bool, impl Fn(&str)),
     findings: &mut Findings,
 ) -> Option<Json> {
     for advice in config.advice() {
@@ -197,11 +204,13 @@ async fn look(
     let mut measured = Measured::default();
     let too_slow = |url: String| format!("{url} is too slow: no end within {SERVER_TIMEOUT:?}");
     // One silent server must not keep the other from being checked.
+    says("RabbitMQ");
     let looking = rabbitmq(config, terms, (&mut measured, &mut *findings));
     if timeout(SERVER_TIMEOUT, looking).await.is_err() {
         let why = too_slow(config.amqp.url.to_string());
         findings.add(Level::Error, "rabbitmq", why);
     }
+    says("Redis");
     let looking = redis(
         config,
         (tenant, limits),
@@ -213,6 +222,7 @@ async fn look(
         findings.add(Level::Error, "redis", why);
     }
     if let Some(http) = &config.dispatch.http {
+        says("the API");
         // It has a timeout of its own.
         api(http, terms, (&mut measured, &mut *findings)).await;
     }

@@ -3,7 +3,6 @@
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde_json::Value;
@@ -12,15 +11,12 @@ use sluicegate::config::Config;
 use sluicegate::operator::dead::{self, Change, Dead, Look};
 use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::tenant::Tenant;
-use tokio::time::Instant;
 
 use super::letters::in_columns;
 use super::pace::Rate;
+use super::progress::Progress;
 use super::steer::FOLLOW_WITHIN;
 use super::{Failure, count, plain, print_json};
-
-/// What takes long says so often how far it is.
-const TOLD_EVERY: Duration = Duration::from_secs(2);
 
 /// Look at dead letters, replay them, or drop them
 ///
@@ -42,7 +38,7 @@ pub struct DeadArgs {
 
 #[derive(Debug, Subcommand)]
 enum DeadCommand {
-    /// List dead letters, the newest first: id, tenant, when it died, after which attempt and how long, why
+    /// List dead letters, the newest first: id, tenant, when it died, after which attempt, how many waits and how long, why
     #[command(after_help = "Example:\n  sluicegate dead list --tenant acme --limit 20 --json")]
     List {
         #[command(flatten)]
@@ -202,17 +198,6 @@ struct Letters<'a> {
     noun: &'static str,
 }
 
-/// Says something from time to time.
-fn from_time_to_time() -> impl FnMut(&dyn Fn() -> String) {
-    let mut told = Instant::now();
-    move |words| {
-        if told.elapsed() >= TOLD_EVERY {
-            told = Instant::now();
-            eprintln!("{}", words());
-        }
-    }
-}
-
 /// What is told where `all` were found, `hidden` of them are not shown, and the `look` ended before the queue did.
 fn cut_short(queue: &str, (all, hidden): (usize, usize), look: &Look) -> String {
     let why = match look.is_full() {
@@ -234,14 +219,13 @@ impl Letters<'_> {
         limit: u32,
         as_json: bool,
     ) -> Result<ExitCode, Failure> {
-        let mut say = from_time_to_time();
+        let progress = Progress::begin("fetching dead letters");
         let told = |found: usize, left| {
-            say(&|| {
-                let found = count(found as u64, self.noun);
-                format!("{found} found, {left} messages left to look at")
-            });
+            let found = count(found as u64, self.noun);
+            progress.says(format!("{found} found, {left} left to look at"));
         };
         let dead::Listed { mut rows, look } = self.dead.list(&filter, told).await?;
+        drop(progress);
         let all = rows.len();
         rows.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
         if as_json {
@@ -263,7 +247,10 @@ impl Letters<'_> {
     }
 
     async fn show(&self, id: &str, as_json: bool) -> Result<ExitCode, Failure> {
-        let letter = self.dead.find(id).await?;
+        let progress = Progress::begin("looking for it");
+        let letter = self.dead.find(id).await;
+        drop(progress);
+        let letter = letter?;
         let shown = self.dead.as_json(&letter, usize::MAX);
         if as_json {
             print_json(&shown)?;
@@ -291,18 +278,15 @@ impl Letters<'_> {
 
     /// Does it to what `chosen` names.
     async fn change(&self, chosen: Chosen, change: Change) -> Result<ExitCode, Failure> {
-        let mut say = from_time_to_time();
-        let tells = matches!(change, Change::Replay(Some(_))) && !chosen.json;
-        let told = |done, left| {
-            if tells {
-                say(&|| format!("{done} so far, {left} to look at"));
-            }
-        };
+        let progress = Progress::begin("fetching");
+        let told = |done, left| progress.says(format!("{done} so far, {left} left to look at"));
         let (filter, limit) = (chosen.filter.into(), chosen.limit);
         let done = self
             .dead
             .change((&filter, limit), change, interrupted(), told)
-            .await?;
+            .await;
+        drop(progress);
+        let done = done?;
         if chosen.json {
             print_json(&done.as_json(change.word()))?;
         } else {

@@ -9,6 +9,7 @@ use sluicegate::broker::amqp::Leftovers;
 use sluicegate::config::{Config, parse_duration, show_duration};
 use sluicegate::rules::delays::DelayLevels;
 
+use super::progress::Progress;
 use super::{Failure, count};
 
 /// The `delay.max-delay` of a configuration that names none.
@@ -60,20 +61,27 @@ pub async fn run(args: QueuesArgs, config: &Config) -> Result<ExitCode, Failure>
     }) = args.command;
     max_delay.extend([config.delay.max_delay, USUAL]);
     let levels = DelayLevels::new(config.delay.max_delay);
+    let progress = Progress::begin("looking for delay queues of earlier versions");
     let leftovers = Leftovers::find(&config.amqp, &levels, &max_delay).await?;
-    let removed = remove(&leftovers, quiet_for).await;
+    let removed = remove(&leftovers, quiet_for, &progress).await;
+    drop(progress);
     leftovers.close().await;
     removed
 }
 
-async fn remove(leftovers: &Leftovers, quiet_for: Duration) -> Result<ExitCode, Failure> {
-    let mut out = std::io::stdout();
+async fn remove(
+    leftovers: &Leftovers,
+    quiet_for: Duration,
+    progress: &Progress,
+) -> Result<ExitCode, Failure> {
+    let say = |text: String| progress.beside(|| writeln!(std::io::stdout(), "{text}"));
     let number = leftovers.names().len() as u64;
     if number == 0 {
-        writeln!(out, "no delay queues of earlier versions")?;
+        say("no delay queues of earlier versions".to_owned())?;
         return Ok(ExitCode::SUCCESS);
     }
-    writeln!(out, "{} of earlier versions", count(number, "delay queue"))?;
+    let queues = count(number, "delay queue");
+    say(format!("{queues} of earlier versions"))?;
     let mut is_first = true;
     loop {
         if leftovers.has_earlier_workers().await? {
@@ -81,28 +89,27 @@ async fn remove(leftovers: &Leftovers, quiet_for: Duration) -> Result<ExitCode, 
                 "a worker of an earlier version may run: it takes jobs from the work queue and from none of this version's delay queues; stop it, then run this again".to_owned(),
             ));
         }
+        progress.says("moving jobs");
         let moved = leftovers.drain().await?;
         if moved > 0 {
-            writeln!(out, "{} moved", count(moved, "job"))?;
+            say(format!("{} moved", count(moved, "job")))?;
         } else if !is_first {
             break;
         }
         is_first = false;
         if !quiet_for.is_zero() {
             let pause = show_duration(quiet_for);
-            writeln!(
-                out,
+            say(format!(
                 "waits for {pause}: RabbitMQ may have expired jobs on their way"
-            )?;
+            ))?;
         }
+        progress.says("waiting for expired jobs");
         tokio::time::sleep(quiet_for).await;
     }
+    progress.says("deleting");
     let left = leftovers.delete().await?;
-    writeln!(
-        out,
-        "{} deleted",
-        count(number - left.len() as u64, "delay queue")
-    )?;
+    let deleted = count(number - left.len() as u64, "delay queue");
+    say(format!("{deleted} deleted"))?;
     if let Some(first) = left.first() {
         return Err(Failure::Failed(format!(
             "{} not deleted, such as {first}: jobs have come, or something consumes from it; stop that, then run this again",

@@ -255,8 +255,11 @@ impl Scheduler {
             until_ms: store_now.map_or(0, until),
             wait_ms: route.wait_ms,
         }));
-        let job = self.jobs.get(&key);
-        let priority = job.and_then(|job| *job.message.properties.priority());
+        let job = self.jobs.get_mut(&key);
+        let priority = job.and_then(|job| {
+            job.claims.waits = job.claims.waits.saturating_add(1);
+            *job.message.properties.priority()
+        });
         headers.extend(priority.map(headers::priority));
         // It comes back to be told how long its wait is: before its time that is no news.
         if !route.whole && !headers.iter().any(|(name, _)| *name == headers::NOT_BEFORE) {
