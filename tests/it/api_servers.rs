@@ -16,6 +16,8 @@ use tokio::time::timeout;
 
 use crate::PROGRAM;
 use crate::api::{JSON, OPERATOR, Port, READER, Run, send};
+use crate::api_document::Document;
+use crate::cli::sluicegate;
 use crate::gate_conformance::{LONG, limit};
 use crate::gate_topology::connect;
 use crate::pipelines::{File, consume, to};
@@ -266,5 +268,55 @@ async fn what_was_begun_is_finished_also_for_those_who_left() {
         .await;
     asking.abort();
     run.worker.says(&["an operator drains all workers"]).await;
+    run.worker.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_commands_change_is_written_down_too() {
+    let run = Run::start("max-requests: 5, window-size: 1h").await;
+    let commands: [(&[&str], &str); 11] = [
+        (&["tenant", "pause", "acme", "--for", "1h"], "tenant pause"),
+        (&["tenant", "resume", "acme"], "tenant resume"),
+        (&["tenant", "resume", "--all"], "tenant resume --all"),
+        (&["tenant", "limit", "acme", "9"], "tenant limit"),
+        (&["tenant", "reset", "acme"], "tenant reset"),
+        (
+            &["tenant", "divert", "acme", "--for", "1h"],
+            "tenant divert",
+        ),
+        (&["tenant", "undivert", "acme"], "tenant undivert"),
+        (&["pause", "--all"], "pause --all"),
+        (&["resume", "--all"], "resume --all"),
+        (
+            &[
+                "job", "cancel", "--tenant", "acme", "--id", "1", "--wait", "0s",
+            ],
+            "job cancel",
+        ),
+        (&["dead", "drop", "--all"], "dead drop"),
+    ];
+    for (args, action) in commands {
+        let yaml = run.yaml.clone();
+        let done = tokio::task::spawn_blocking(move || sluicegate(&yaml, args)).await;
+        done.expect("no panic").exited(0);
+        let newest = run.port.get("/audit?limit=1").await.is(200)["entries"][0].clone();
+        assert_eq!(
+            (&newest["action"], &newest["peer"]),
+            (&json!(action), &json!("command"))
+        );
+        assert_ne!(newest["operator"], "");
+        if action.starts_with("tenant") && action != "tenant resume --all" {
+            assert_eq!(newest["of"]["tenant"], "acme", "{newest}");
+        }
+    }
+    // What only looks is not.
+    let yaml = run.yaml.clone();
+    let look = move || sluicegate(&yaml, &["inspect", "acme"]);
+    let done = tokio::task::spawn_blocking(look).await;
+    done.expect("no panic").exited(0);
+    let all = run.port.get("/audit").await;
+    Document::of(run.port).await.check_of("get", "/audit", &all);
+    let all = all.is(200);
+    assert_eq!(all["entries"].as_array().map(Vec::len), Some(11), "{all}");
     run.worker.stop();
 }

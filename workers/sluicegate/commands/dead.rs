@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use serde_json::Value;
+use serde_json::{Value, json};
 use sluicegate::broker::amqp::Client;
 use sluicegate::config::Config;
 use sluicegate::operator::dead::{self, Change, Dead};
@@ -15,6 +15,7 @@ use sluicegate::rules::tenant::Tenant;
 use tokio::time::Instant;
 
 use super::letters::in_columns;
+use super::noted::note_by;
 use super::pace::Rate;
 use super::steer::FOLLOW_WITHIN;
 use super::{Failure, count, plain, print_json};
@@ -123,6 +124,13 @@ impl From<Filter> for dead::Filter {
     }
 }
 
+impl Chosen {
+    fn in_the_audit(&self) -> Value {
+        let Filter { reason, tenant, id } = &self.filter;
+        json!({"reason": reason, "tenant": tenant, "id": id, "all": self.all, "limit": self.limit})
+    }
+}
+
 /// Does it.
 pub async fn run(args: DeadArgs, config: &Config) -> Result<ExitCode, Failure> {
     let asked = match &args.command {
@@ -133,8 +141,16 @@ pub async fn run(args: DeadArgs, config: &Config) -> Result<ExitCode, Failure> {
     if let Some((chosen, change)) = asked {
         change.check(&chosen.filter.clone().into(), chosen.all, config)?;
     }
+    let of_it = asked.map(|(chosen, change)| (chosen.in_the_audit(), change));
     let levels = DelayLevels::new(config.delay.max_delay);
     let client = Client::connect_existing(&config.amqp, &levels).await?;
+    match of_it {
+        Some((which, Change::Replay(_))) => {
+            note_by(config, "dead replay", json!({}), which).await?
+        }
+        Some((which, Change::Drop)) => note_by(config, "dead drop", json!({}), which).await?,
+        None => {}
+    }
     let queue = Arc::clone(&client.names().dead);
     let letters = Letters {
         dead: dead_in(queue, &client, config),
