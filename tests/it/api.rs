@@ -13,6 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::PROGRAM;
+use crate::api_document::Document;
 
 pub const READER: &str = "reader-0123456789";
 pub const OPERATOR: &str = "operator-0123456789";
@@ -324,8 +325,17 @@ async fn actions_do_what_the_commands_do_and_are_written_down() {
     // The other one's.
     assert_eq!(run.api.calls()[0].job, "two");
     let job_path = format!("/tenants/{tenant}/jobs/one");
-    let shown = port.get(&format!("{job_path}?wait=5s")).await.is(200);
-    assert_eq!(shown["workers"], 1, "{shown}");
+    let document = Document::of(port).await;
+    loop {
+        let shown = port.get(&format!("{job_path}?wait=5s")).await;
+        document.check_of("get", "/tenants/{tenant}/jobs/{id}", &shown);
+        let shown = shown.is(200);
+        assert_eq!(shown["workers"], 1, "{shown}");
+        if shown["seen"].is_object() {
+            assert_eq!(shown["seen"]["attempt"], 1, "{shown}");
+            break;
+        }
+    }
     port.post(&format!("/tenants/{tenant}/resume"), &json!({}))
         .await
         .is(200);
@@ -357,7 +367,9 @@ async fn actions_do_what_the_commands_do_and_are_written_down() {
         (&diverted["workers"], &diverted["workers_following"]),
         (&json!(1), &json!(1))
     );
-    let asked = port.get("/instructions").await.is(200);
+    let asked = port.get("/instructions").await;
+    document.check_of("get", "/instructions", &asked);
+    let asked = asked.is(200);
     assert_eq!(asked["diverted"][0]["tenant"], name);
     run.bed.publish(&run.yaml, [job(name, "three")]).await;
     let client = run.bed.client(&run.yaml).await;
@@ -390,7 +402,9 @@ async fn actions_do_what_the_commands_do_and_are_written_down() {
     assert_eq!(resumed["was"], "drain");
     // It was cancelled before anybody could call it.
     run.holds("dead", 1).await;
-    let letters = port.get("/dead/letters?tenant=acme").await.is(200);
+    let letters = port.get("/dead/letters?tenant=acme").await;
+    document.check_of("get", "/dead/letters", &letters);
+    let letters = letters.is(200);
     assert_eq!(letters["letters"][0]["id"], "four");
     let letter = port.get("/dead/letters/four").await.is(200);
     assert_eq!(
@@ -460,7 +474,9 @@ async fn actions_do_what_the_commands_do_and_are_written_down() {
         let detail = problem["detail"].as_str().expect("a text");
         assert!(detail.contains(words), "{path} {body}: {detail}");
     }
-    let done = port.get("/audit").await.is(200);
+    let done = port.get("/audit").await;
+    document.check_of("get", "/audit", &done);
+    let done = done.is(200);
     let entries = done["entries"].as_array().expect("a list");
     let actions: Vec<&str> = (entries.iter().rev())
         .filter_map(|entry| entry["action"].as_str())

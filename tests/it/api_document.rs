@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use sluicegate::admin::{Board, Seen, serve};
 use sluicegate::config::{Admin, Config, Secret};
 
-use crate::api::{Answer, JSON, OPERATOR, READER, Run, send};
+use crate::api::{Answer, JSON, OPERATOR, Port, READER, Run, send};
 
 const FILE: &str = "docs/openapi.json";
 
@@ -22,7 +22,7 @@ const FILE: &str = "docs/openapi.json";
 struct Tried(BTreeMap<String, BTreeSet<String>>);
 
 /// The file, and its schemas.
-struct Document(Value);
+pub struct Document(Value);
 
 impl Document {
     /// Each method and path, and what is said of it.
@@ -35,6 +35,16 @@ impl Document {
             }
         }
         all
+    }
+
+    /// What the server at `listen` says.
+    pub async fn of(port: Port) -> Self {
+        Self(port.get("/openapi.json").await.is(200))
+    }
+
+    /// `answer` to `method path` is what is said of its status.
+    pub fn check_of(&self, method: &str, path: &str, answer: &Answer) {
+        self.check(&self.0["paths"][path][method], answer);
     }
 
     /// `answer` is what `operation` says of its status.
@@ -103,14 +113,13 @@ async fn each_path_and_status_of_the_document_is_what_the_server_answers() {
         body: "{}".into(),
     };
     run.bed.publish(&run.yaml, [letter]).await;
-    let served = run.port.get("/openapi.json").await.is(200);
-    let text = serde_json::to_string_pretty(&served).expect("JSON") + "\n";
+    let document = Document::of(run.port).await;
+    let text = serde_json::to_string_pretty(&document.0).expect("JSON") + "\n";
     if std::env::var_os("RENEW_PAGES").is_some() {
         fs::write(root().join(FILE), &text).expect("it can be written");
     }
     let renew = "RENEW_PAGES=1 cargo test --test it api_document:: writes it anew";
     assert_eq!(kit::sources::page(FILE), text, "{renew}");
-    let document = Document(served);
 
     let mut tried = Tried::default();
     let (read, act) = (

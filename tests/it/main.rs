@@ -2,6 +2,7 @@
 mod admin;
 mod api;
 mod api_document;
+mod api_servers;
 mod broker;
 mod broker_amqp;
 mod broker_bed;

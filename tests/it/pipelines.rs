@@ -54,7 +54,7 @@ pipelines:
     }
 
     /// Replaces the file by a rename, as editors and deployments do.
-    fn write(&self, yaml: &str) -> PathBuf {
+    pub fn write(&self, yaml: &str) -> PathBuf {
         let [new, path] = ["new", "sluicegate.yaml"].map(|name| self.folder.path().join(name));
         std::fs::write(&new, yaml).expect("written");
         std::fs::rename(&new, &path).expect("renamed");

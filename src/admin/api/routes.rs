@@ -349,7 +349,7 @@ pub const ROUTES: &[Route] = &[
     Route { misses: true, ..read("/dead/letters/{id}", Read::Letter, &[JOB, PIPELINE], "Letter",
         "A dead letter with its headers and its body; as `sluicegate dead show --json`") },
     read("/audit", Read::Audit, &[LIMIT, BEFORE, PIPELINE], "Audit",
-        "What operators did by this interface, the newest first"),
+        "What operators did, by this interface and by commands, the newest first"),
     act("/tenants/{tenant}/pause", Act::Pause, &[TENANT, FOR, PIPELINE], "Changed",
         "Admits no job of the tenant; as `sluicegate tenant pause`"),
     act("/tenants/{tenant}/resume", Act::Resume, &[TENANT, PIPELINE], "Changed",

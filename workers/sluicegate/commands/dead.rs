@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{Args, Subcommand};
-use serde_json::Value;
+use serde_json::{Value, json};
 use sluicegate::broker::amqp::Client;
 use sluicegate::config::Config;
 use sluicegate::operator::dead::{self, Change, Dead, Look};
@@ -13,6 +13,7 @@ use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::tenant::Tenant;
 
 use super::letters::in_columns;
+use super::noted::note_by;
 use super::pace::Rate;
 use super::progress::Progress;
 use super::steer::FOLLOW_WITHIN;
@@ -119,6 +120,13 @@ impl From<Filter> for dead::Filter {
     }
 }
 
+impl Chosen {
+    fn in_the_audit(&self) -> Value {
+        let Filter { reason, tenant, id } = &self.filter;
+        json!({"reason": reason, "tenant": tenant, "id": id, "all": self.all, "limit": self.limit})
+    }
+}
+
 /// Does it.
 pub async fn run(args: DeadArgs, config: &Config) -> Result<ExitCode, Failure> {
     let asked = match &args.command {
@@ -129,8 +137,16 @@ pub async fn run(args: DeadArgs, config: &Config) -> Result<ExitCode, Failure> {
     if let Some((chosen, change)) = asked {
         change.check(&chosen.filter.clone().into(), chosen.all, config)?;
     }
+    let of_it = asked.map(|(chosen, change)| (chosen.in_the_audit(), change));
     let levels = DelayLevels::new(config.delay.max_delay);
     let client = Client::connect_existing(&config.amqp, &levels).await?;
+    match of_it {
+        Some((which, Change::Replay(_))) => {
+            note_by(config, "dead replay", json!({}), which).await?
+        }
+        Some((which, Change::Drop)) => note_by(config, "dead drop", json!({}), which).await?,
+        None => {}
+    }
     let queue = Arc::clone(&client.names().dead);
     let letters = Letters {
         dead: dead_in(queue, &client, config),

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Args;
+use serde_json::json;
 use sluicegate::broker::amqp::Client;
 use sluicegate::config::{Config, show_duration};
 use sluicegate::gate::redis::RedisGate;
@@ -12,6 +13,7 @@ use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::tenant::Tenant;
 
 use super::dead;
+use super::noted::note;
 use super::steer::{FOLLOW_WITHIN, Span};
 use super::times::at;
 use super::{Failure, plain, print_json};
@@ -53,6 +55,14 @@ pub async fn divert(
 ) -> Result<ExitCode, Failure> {
     let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
     let times = (args.span.millis(), FOLLOW_WITHIN);
+    let request = json!({"to": args.to, "for_ms": times.0});
+    note(
+        &gate,
+        "tenant divert",
+        json!({"tenant": tenant.as_str()}),
+        request,
+    )
+    .await;
     let diverted = divert::divert((&gate, config), &tenant, args.to, times).await?;
     if args.json {
         print_json(&diverted.as_json())?;
@@ -75,6 +85,14 @@ pub async fn undivert(
     config: &Config,
 ) -> Result<ExitCode, Failure> {
     let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
+    let request = json!({"back": args.back, "from": args.from});
+    note(
+        &gate,
+        "tenant undivert",
+        json!({"tenant": tenant.as_str()}),
+        request,
+    )
+    .await;
     let undiverted = divert::undivert(&gate, &tenant, FOLLOW_WITHIN).await?;
     if !args.json {
         let was = match undiverted.before {

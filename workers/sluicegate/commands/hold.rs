@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use serde_json::json;
 use sluicegate::broker::amqp::Client;
 use sluicegate::config::{Config, Pipelines, show_duration};
 use sluicegate::gate::boards::{Seen, Versions, put, see};
@@ -13,6 +14,7 @@ use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::steering::{Hold, Instruction};
 use tokio::time::{Instant, sleep};
 
+use super::noted::note;
 use super::steer::{EVERY, FOLLOW_WITHIN, Followers, Load, Span, loads, wait};
 use super::times::at;
 use super::together::{At, Said, Together};
@@ -86,6 +88,7 @@ pub async fn pause(
     let span_ms = args.span.millis();
     let asked = Together::new(all, name)?.then(async |at, ()| {
         let gate = gate_of(at.config)?;
+        note(&gate, "pause --all", json!({}), json!({"for_ms": span_ms})).await;
         let versions = put(&gate, &Instruction::All(Hold::Paused), span_ms).await?;
         Ok((gate, versions))
     });
@@ -114,6 +117,7 @@ pub async fn resume(
 ) -> Result<ExitCode, Failure> {
     let asked = Together::new(all, name)?.then(async |at, ()| {
         let gate = gate_of(at.config)?;
+        note(&gate, "resume --all", json!({}), json!({})).await;
         let resuming = hold::resume(&gate).await?;
         Ok((gate, resuming))
     });
@@ -157,6 +161,7 @@ pub async fn drain(
         let levels = DelayLevels::new(at.config.delay.max_delay);
         let client = Client::connect_existing(&at.config.amqp, &levels).await?;
         let gate = gate_of(at.config)?;
+        note(&gate, "drain", json!({}), json!({"for_ms": span_ms})).await;
         let versions = put(&gate, &Instruction::All(Hold::Draining), span_ms).await?;
         Ok((client, gate, versions))
     });

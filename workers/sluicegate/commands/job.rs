@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use serde_json::{Value, json};
 use sluicegate::config::{Config, show_duration};
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::operator::job::{Cancelled, Which};
@@ -12,6 +13,7 @@ use sluicegate::operator::tenant::parse;
 use sluicegate::rules::limit::ceil_ms;
 use sluicegate::rules::steering::{Sighting, State};
 
+use super::noted::note;
 use super::steer::{FOLLOW_WITHIN, span, wait};
 use super::times::at;
 use super::{Failure, plain, print_json};
@@ -119,7 +121,13 @@ impl Asked<'_> {
         )
     }
 
+    fn in_the_audit(&self) -> Value {
+        json!({"tenant": self.which.tenant.as_str(), "id": self.which.id})
+    }
+
     async fn undo(&self) -> Result<ExitCode, Failure> {
+        let request = json!({"undo": true});
+        note(&self.gate, "job cancel", self.in_the_audit(), request).await;
         let followers = self.which.undo(&self.gate, FOLLOW_WITHIN).await?;
         if self.json {
             print_json(&self.which.undone_as_json(&followers))?;
@@ -134,6 +142,8 @@ impl Asked<'_> {
     }
 
     async fn cancel(&self, wait: Duration, for_ms: u64) -> Result<ExitCode, Failure> {
+        let request = json!({"for_ms": for_ms});
+        note(&self.gate, "job cancel", self.in_the_audit(), request).await;
         let now = self.which.cancel(&self.gate, wait, for_ms).await?;
         if self.json {
             print_json(&self.which.cancelling_as_json(&now))?;

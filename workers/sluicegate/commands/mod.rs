@@ -18,6 +18,7 @@ pub mod labels;
 mod later;
 pub mod lines;
 pub mod man;
+mod noted;
 mod progress;
 pub mod publish;
 pub mod queues;

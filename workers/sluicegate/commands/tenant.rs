@@ -4,6 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
+use serde_json::{Value, json};
 use sluicegate::config::{Config, show_duration};
 use sluicegate::gate::Change;
 use sluicegate::gate::redis::RedisGate;
@@ -11,6 +12,7 @@ use sluicegate::operator::tenant::{self as operator, Changed, limit_name, parse}
 use sluicegate::rules::limit::MAX_REQUESTS;
 
 use super::divert::{DivertArgs, UndivertArgs, divert, undivert};
+use super::noted::note;
 use super::steer::Span;
 use super::times::at;
 use super::{Failure, print_json};
@@ -161,6 +163,9 @@ pub async fn run(args: TenantArgs, config: &Config) -> Result<ExitCode, Failure>
     };
     let tenant = parse(&of.tenant)?;
     let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
+    let of_it = json!({"tenant": tenant.as_str()});
+    let (action, request) = in_the_audit(&change);
+    note(&gate, action, of_it, request).await;
     let changed = operator::change(&gate, tenant, change).await?;
     if of.json {
         print_json(&changed.as_json())?;
@@ -179,6 +184,7 @@ pub async fn run(args: TenantArgs, config: &Config) -> Result<ExitCode, Failure>
 /// Ends what stops the calls of all tenants.
 async fn resume_all(config: &Config, json: bool) -> Result<ExitCode, Failure> {
     let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
+    note(&gate, "tenant resume --all", json!({}), json!({})).await;
     let resumed = operator::resume_all(&gate).await?;
     if json {
         print_json(&resumed)?;
@@ -187,6 +193,24 @@ async fn resume_all(config: &Config, json: bool) -> Result<ExitCode, Failure> {
         writeln!(std::io::stdout().lock(), "{said}")?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What is written down: its name, and what it says beside the tenant.
+fn in_the_audit(change: &Change) -> (&'static str, Value) {
+    match change {
+        Change::Pause { duration_ms } => ("tenant pause", json!({"for_ms": duration_ms})),
+        Change::Resume => ("tenant resume", json!({})),
+        Change::Limit {
+            name,
+            max,
+            duration_ms,
+        } => (
+            "tenant limit",
+            json!({"limit": name, "max": max, "for_ms": duration_ms}),
+        ),
+        Change::Unlimit { name } => ("tenant limit", json!({"limit": name, "clear": true})),
+        Change::Reset => ("tenant reset", json!({})),
+    }
 }
 
 fn in_words(changed: &Changed) -> String {

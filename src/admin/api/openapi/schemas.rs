@@ -251,7 +251,29 @@ fn tenant() -> Value {
 
 /// What a worker says of a job.
 fn sighting() -> Value {
-    json!({"type": "object"})
+    let states = [
+        "waiting",
+        "asking",
+        "running",
+        "done",
+        "cancelled",
+        "diverted",
+    ];
+    object(
+        &[("state", json!({"enum": states}))],
+        &[
+            ("cancel", "integer?"),
+            ("show", "integer?"),
+            ("at_ms", "integer"),
+            ("attempt", "integer"),
+            ("cost", "integer"),
+            ("queue", "string"),
+            ("here_ms", "integer"),
+            ("wait_ms", "integer?"),
+            ("ticket", "integer?"),
+            ("limit", "string?"),
+        ],
+    )
 }
 
 fn seen() -> Value {
