@@ -26,7 +26,7 @@ fn bed() -> Bed {
     Bed::on(shared_rabbit().url(), shared_redis().url())
 }
 
-fn yaml(bed: &Bed, limits: &str, forward: &str) -> String {
+pub fn yaml(bed: &Bed, limits: &str, forward: &str) -> String {
     let yaml = bed.yaml(limits, "http://unused/", "");
     let forward = format!("dispatch: {{forward: {{{forward}}}");
     let yaml = yaml.replace("dispatch: {http: {url: 'http://unused/'}", &forward);
@@ -40,7 +40,7 @@ async fn channel() -> Channel {
     link.create_channel().await.expect("a channel")
 }
 
-async fn queue(channel: &Channel, name: &str) {
+pub async fn queue(channel: &Channel, name: &str) {
     let options = QueueDeclareOptions {
         durable: true,
         ..QueueDeclareOptions::default()
@@ -50,7 +50,7 @@ async fn queue(channel: &Channel, name: &str) {
 }
 
 /// The next message of `queue`, acked.
-async fn next(channel: &Channel, queue: &str) -> lapin::message::BasicGetMessage {
+pub async fn next(channel: &Channel, queue: &str) -> lapin::message::BasicGetMessage {
     let getting = async {
         loop {
             let options = BasicGetOptions::default();
@@ -72,7 +72,7 @@ async fn next(channel: &Channel, queue: &str) -> lapin::message::BasicGetMessage
     got.unwrap_or_else(|_| panic!("nothing comes to {queue}"))
 }
 
-fn header(message: &lapin::message::BasicGetMessage, name: &str) -> Option<String> {
+pub fn header(message: &lapin::message::BasicGetMessage, name: &str) -> Option<String> {
     let headers = message.properties.headers().as_ref()?;
     match headers.inner().get(name)? {
         AMQPValue::LongString(text) => Some(text.to_string()),
