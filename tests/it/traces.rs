@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 
 use kit::api::{Api, Reply};
 use kit::collector::{Collector, Span};
+use kit::papers::Papers;
 use kit::process::Process;
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, job, jobs, until};
@@ -15,6 +16,7 @@ use tempfile::{NamedTempFile, TempPath};
 
 use crate::PROGRAM;
 use crate::broker_bed::channel;
+use crate::worker_forward;
 use crate::worker_results::{queue, results};
 
 const DONE: &str = "sluicegate_dispatches_total{outcome=\"done\"}";
@@ -223,4 +225,45 @@ async fn a_collector_that_hangs_or_refuses_costs_spans_and_no_job() {
     // It ends although nobody takes the rest.
     worker.stop();
     assert!(!log.contains(SECRET), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forwarded_job_has_the_context_and_a_collector_may_want_tls() {
+    let papers = Papers::new();
+    let collector = Collector::over_tls(&papers).await;
+    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let work = format!("{}-work", bed.name);
+    let limits = "max-requests: 100, window-size: 1s";
+    let yaml = worker_forward::yaml(&bed, limits, &format!("routing-key: {work}"));
+    let channel = channel().await;
+    worker_forward::queue(&channel, &work).await;
+    let (endpoint, ca) = (
+        format!("https://{}", collector.address),
+        papers.path("ca.pem"),
+    );
+    let variables = [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()),
+        (
+            "OTEL_EXPORTER_OTLP_CERTIFICATE",
+            ca.to_str().expect("a path"),
+        ),
+        ("OTEL_TRACES_SAMPLER", "parentbased_always_off"),
+    ];
+    let (worker, _config) = start(&yaml, &collector, &variables);
+    worker.says(&["RabbitMQ: consuming"]).await;
+    for (id, headers) in [("kept", &[("traceparent", PARENT)][..]), ("dropped", &[])] {
+        bed.publish(&yaml, [with(job("acme", id), headers)]).await;
+        let got = worker_forward::next(&channel, &work).await;
+        let context = worker_forward::header(&got, "traceparent").expect("a context");
+        let is_kept = id == "kept";
+        assert_eq!(parse(&context).sampled, is_kept, "{context}");
+        assert_eq!(parse(&context).trace == parse(PARENT).trace, is_kept);
+    }
+    worker.stop();
+    let spans = collector.spans();
+    assert!(!spans.is_empty(), "what waits is sent at the end");
+    for span in spans {
+        assert_eq!(span.attributes["messaging.message.id"], "kept", "{span:?}");
+        assert_eq!(span.service, "sluicegate");
+    }
 }

@@ -27,14 +27,14 @@ fn bed() -> Bed {
     Bed::on(shared_rabbit().url(), shared_redis().url())
 }
 
-fn yaml(bed: &Bed, limits: &str, forward: &str) -> String {
+pub fn yaml(bed: &Bed, limits: &str, forward: &str) -> String {
     let yaml = bed.yaml(limits, "http://unused/", "");
     let forward = format!("dispatch: {{forward: {{{forward}}}");
     let yaml = yaml.replace("dispatch: {http: {url: 'http://unused/'}", &forward);
     format!("{yaml}retry: {{max-attempts: 2, initial-interval: 100ms}}\n")
 }
 
-async fn queue(channel: &Channel, name: &str) {
+pub async fn queue(channel: &Channel, name: &str) {
     let options = QueueDeclareOptions {
         durable: true,
         ..QueueDeclareOptions::default()
@@ -44,7 +44,7 @@ async fn queue(channel: &Channel, name: &str) {
 }
 
 /// The next message of `queue`, acked.
-async fn next(channel: &Channel, queue: &str) -> lapin::message::BasicGetMessage {
+pub async fn next(channel: &Channel, queue: &str) -> lapin::message::BasicGetMessage {
     let getting = async {
         loop {
             let options = BasicGetOptions::default();
@@ -66,7 +66,7 @@ async fn next(channel: &Channel, queue: &str) -> lapin::message::BasicGetMessage
     got.unwrap_or_else(|_| panic!("nothing comes to {queue}"))
 }
 
-fn header(message: &lapin::message::BasicGetMessage, name: &str) -> Option<String> {
+pub fn header(message: &lapin::message::BasicGetMessage, name: &str) -> Option<String> {
     let headers = message.properties.headers().as_ref()?;
     match headers.inner().get(name)? {
         AMQPValue::LongString(text) => Some(text.to_string()),

@@ -15,6 +15,9 @@ use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue, any_value::Value};
 use prost::Message;
 use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+
+use crate::papers::Papers;
 
 /// A span, in words.
 #[derive(Debug, Clone)]
@@ -101,6 +104,16 @@ fn spans(body: Bytes) -> Vec<Span> {
 
 impl Collector {
     pub async fn start() -> Self {
+        Self::with(None).await
+    }
+
+    /// Over TLS, with a certificate of `papers`.
+    pub async fn over_tls(papers: &Papers) -> Self {
+        papers.issue("collector", &["127.0.0.1"]);
+        Self::with(Some(papers.acceptor("collector", None))).await
+    }
+
+    async fn with(tls: Option<TlsAcceptor>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let (kept, status) = (Arc::<Mutex<Kept>>::default(), Arc::new(AtomicU16::new(200)));
@@ -130,10 +143,18 @@ impl Collector {
                         Ok::<_, Infallible>(response)
                     }
                 });
-                let io = TokioIo::new(stream);
-                tokio::spawn(
-                    hyper::server::conn::http1::Builder::new().serve_connection(io, serve),
-                );
+                let http = hyper::server::conn::http1::Builder::new();
+                let tls = tls.clone();
+                tokio::spawn(async move {
+                    match tls {
+                        None => _ = http.serve_connection(TokioIo::new(stream), serve).await,
+                        Some(tls) => {
+                            if let Ok(stream) = tls.accept(stream).await {
+                                _ = http.serve_connection(TokioIo::new(stream), serve).await;
+                            }
+                        }
+                    }
+                });
             }
         });
         Self {

@@ -41,6 +41,9 @@ impl Serialize for Line<'_> {
                 map.serialize_entry(name, kind)?;
             }
         }
+        if let Some(context) = job.traceparent() {
+            map.serialize_entry("traceparent", &context)?;
+        }
         match std::str::from_utf8(&job.body) {
             Ok(text) => map.serialize_entry("body", text)?,
             Err(_) => map.serialize_entry("body_base64", &BASE64_STANDARD.encode(&job.body))?,
@@ -107,6 +110,7 @@ mod tests {
 
     use super::*;
     use crate::rules::tenant::Tenant;
+    use crate::rules::trace::Context;
 
     fn read(job: &Job) -> serde_json::Value {
         let line = job.line();
@@ -125,6 +129,9 @@ mod tests {
             "headers": {"a": "x\ny"}, "properties": {}, "content_type": "text/plain", "body": "one\ntwo",
         });
         assert_eq!(read(&job), line);
+        let context = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        let trace = Context::parse(context);
+        assert_eq!(read(&Job { trace, ..job })["traceparent"], context);
     }
 
     #[test]
