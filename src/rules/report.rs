@@ -189,11 +189,11 @@ impl OfTenant {
 impl LeftOut {
     /// So does this tenant.
     pub fn add(&mut self, tenant: &OfTenant) {
-        self.tenants += 1;
-        self.waiting += tenant.waiting;
-        self.running += tenant.running;
-        self.starts += tenant.starts;
-        self.denials += tenant.denials;
+        self.tenants = self.tenants.saturating_add(1);
+        self.waiting = self.waiting.saturating_add(tenant.waiting);
+        self.running = self.running.saturating_add(tenant.running);
+        self.starts = self.starts.saturating_add(tenant.starts);
+        self.denials = self.denials.saturating_add(tenant.denials);
     }
 
     /// All that there is was named.
