@@ -4,6 +4,7 @@ pub mod boards;
 pub mod epoch;
 pub mod fleet;
 pub mod keys;
+pub mod lines;
 pub(crate) mod link;
 pub mod memory;
 mod primaries;

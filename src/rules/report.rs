@@ -3,6 +3,7 @@
 
 pub mod view;
 
+use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::hash::Hash;
 
@@ -188,11 +189,11 @@ impl OfTenant {
 impl LeftOut {
     /// So does this tenant.
     pub fn add(&mut self, tenant: &OfTenant) {
-        self.tenants += 1;
-        self.waiting += tenant.waiting;
-        self.running += tenant.running;
-        self.starts += tenant.starts;
-        self.denials += tenant.denials;
+        self.tenants = self.tenants.saturating_add(1);
+        self.waiting = self.waiting.saturating_add(tenant.waiting);
+        self.running = self.running.saturating_add(tenant.running);
+        self.starts = self.starts.saturating_add(tenant.starts);
+        self.denials = self.denials.saturating_add(tenant.denials);
     }
 
     /// All that there is was named.
@@ -204,9 +205,8 @@ impl LeftOut {
 /// The busiest of `all`, [`MOST_TENANTS`] at most: of each order in which somebody may look at them the first ones, in turns. The others
 /// are added to `left_out`.
 pub fn busiest(mut all: Vec<OfTenant>, left_out: &mut LeftOut) -> Vec<OfTenant> {
-    // Equal ones stand in an order that all workers have: they name the same ones.
-    all.sort_unstable_by(|one, two| one.tenant.cmp(&two.tenant));
     if all.len() <= MOST_TENANTS {
+        all.sort_unstable_by(|one, two| one.tenant.cmp(&two.tenant));
         return all;
     }
     type By = fn(&OfTenant) -> u64;
@@ -217,7 +217,9 @@ pub fn busiest(mut all: Vec<OfTenant>, left_out: &mut LeftOut) -> Vec<OfTenant> 
         |it| it.closed_until_ms,
         |it| it.starts,
     ];
-    let firsts = orders.map(|by| first_by(all.len(), |at| by(&all[at])));
+    // Equal ones stand in an order that all workers have, so that they name the same ones: of numbers, for they are many.
+    let marks: Vec<u64> = all.iter().map(|it| mark(it.tenant.as_str())).collect();
+    let firsts = orders.map(|by| first_by(&marks, |at| by(&all[at])));
     let places =
         (0..MOST_TENANTS).flat_map(|place| firsts.iter().map(move |first| first.get(place)));
     let named = each_once(places.flatten().copied(), MOST_TENANTS);
@@ -231,16 +233,22 @@ pub fn busiest(mut all: Vec<OfTenant>, left_out: &mut LeftOut) -> Vec<OfTenant> 
     named.into_iter().filter_map(|at| all[at].take()).collect()
 }
 
-/// The places of the largest of `number` values, the largest first.
-fn first_by(number: usize, value: impl Fn(usize) -> u64) -> Vec<usize> {
-    let mut places: Vec<usize> = (0..number).filter(|at| value(*at) > 0).collect();
-    let order = |at: &usize| (std::cmp::Reverse(value(*at)), *at);
+/// The places of the largest values, the largest first; of equal ones that with the smaller of `marks`.
+fn first_by(marks: &[u64], value: impl Fn(usize) -> u64) -> Vec<usize> {
+    let mut places: Vec<usize> = (0..marks.len()).filter(|at| value(*at) > 0).collect();
+    let order = |at: &usize| (Reverse(value(*at)), marks[*at]);
     if places.len() > MOST_TENANTS {
         places.select_nth_unstable_by_key(MOST_TENANTS - 1, order);
         places.truncate(MOST_TENANTS);
     }
     places.sort_unstable_by_key(order);
     places
+}
+
+/// A number for a name, the same everywhere (FNV-1a).
+fn mark(name: &str) -> u64 {
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
 /// The first so many different ones.

@@ -88,6 +88,25 @@ impl Two {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_fleet_of_each_pipeline_is_shown_under_its_name() {
+    let two = Two::start(MANY).await;
+    until("a report of each", || {
+        let shown = two.json(&["workers"]);
+        ["orders", "mail"].iter().all(|name| {
+            let worker = &shown["pipelines"][name]["workers"][0];
+            worker["pipeline"] == *name && worker["ready"] == true
+        })
+    })
+    .await;
+    let one = two.json(&["tenants", "--pipeline", "mail"]);
+    assert_eq!((&one["workers"], &one["tenants"]), (&json!(1), &json!([])));
+    let text = two.runs(&["tenants"]).exited(0).out;
+    let expected = "pipeline mail\nno tenant has jobs at 1 worker\n\
+         pipeline orders\nno tenant has jobs at 1 worker\n";
+    assert_eq!(text, expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn all_pipelines_are_paused_drained_and_resumed_unless_one_is_named() {
     let two = Two::start(MANY).await;
     let paused = two.json(&["pause", "--all"]);

@@ -1,6 +1,7 @@
 //! What a fleet says of itself: two workers as users start them, a thousand tenants, a worker that stops and one that dies; in a cluster,
 //! and with few rights.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use kit::api::Api;
@@ -35,6 +36,22 @@ fn keys_of(prefix: &str) -> Vec<String> {
     let keys = shared_redis().ctl(&["keys", &format!("{prefix}:%report:*")]);
     let keys = keys.lines().map(|key| key.trim().to_owned());
     keys.filter(|key| !key.is_empty()).collect()
+}
+
+/// The fields of `value` are those that the page lists under `head`.
+fn has_listed_fields(value: &Value, head: &str) {
+    let page = kit::sources::page("docs/OBSERVABILITY.md");
+    let (_, table) = page.split_once(head).expect(head);
+    let rows = table
+        .lines()
+        .skip(4)
+        .take_while(|line| line.starts_with('|'));
+    let cells = rows.filter_map(|row| row.split(" | ").next());
+    let listed: BTreeSet<&str> = cells
+        .flat_map(|cell| cell.split('`').skip(1).step_by(2))
+        .collect();
+    let fields = value.as_object().expect("an object").keys();
+    assert_eq!(fields.map(String::as_str).collect::<BTreeSet<_>>(), listed);
 }
 
 struct Two {
@@ -110,6 +127,7 @@ async fn a_thousand_tenants_at_two_workers_are_seen_until_these_stop_and_die() {
             (&worker["ready"], &worker["pipeline"]),
             (&true.into(), &Value::Null)
         );
+        has_listed_fields(worker, "Fields of a worker in `workers`:");
         let pid = worker["pid"].as_u64().expect("a number");
         assert!(
             two.workers.iter().any(|it| u64::from(it.id()) == pid),
@@ -147,7 +165,8 @@ async fn a_thousand_tenants_at_two_workers_are_seen_until_these_stop_and_die() {
     until("the suspended tenant to be the first", || {
         let shown = two.json(&["tenants", "--sort", "closed", "--limit", "1"]);
         let first = &shown["tenants"][0];
-        first["tenant"] == HOSTILE && first["closed_until_ms"].as_u64() > shown["now_ms"].as_u64()
+        first["tenant"] == HOSTILE
+            && first["suspended_until_ms"].as_u64() > shown["now_ms"].as_u64()
     })
     .await;
     let text = two.text(&["tenants", "--sort", "closed", "--limit", "1"]);
@@ -244,7 +263,7 @@ async fn in_a_cluster_reports_are_at_all_primaries_and_a_lost_one_hides_its_own(
     let fleet = see(&gate).await.expect("all answer");
     assert!(fleet.failed.is_empty() && !fleet.view.is_partial());
     assert_eq!(fleet.view.workers.len(), 24);
-    let rows = fleet.view.sorted(Sort::Waiting);
+    let rows = fleet.view.first(Sort::Waiting, 1);
     assert_eq!((rows[0].waiting, rows[0].workers), (24, 24));
     assert!((rows[0].starts - 48.0).abs() < 1e-9);
     let own = |node: usize| {

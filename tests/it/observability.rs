@@ -236,6 +236,7 @@ fn keys() -> BTreeMap<String, &'static str> {
         (keys.breaker(&Whose::Api), "hash"),
         (keys.board(None), "hash"),
         (keys.audit(), "zset"),
+        (keys.report("WORKER"), "string"),
         (keys.suspect(&tenant, "ID"), "string"),
         (keys.first(&tenant, "KEY"), "string"),
         (keys.sighting(&tenant, "ID"), "string"),
@@ -307,7 +308,8 @@ fn fields(value: &Value) -> BTreeSet<&str> {
 fn every_field_of_json_is_listed() {
     let section = section("JSON fields");
     let (commands, rest) = section.split_once("Fields of `inspect`:").expect("a table");
-    let (inspect, limit) = rest.split_once("Fields of a limit").expect("a table");
+    let (inspect, rest) = rest.split_once("Fields of a limit").expect("a table");
+    let (limit, _) = rest.split_once("Fields of a worker").expect("a table");
     let listed = |table: &'static str| -> BTreeSet<&'static str> {
         let rows = table.lines().filter_map(|line| line.strip_prefix("| `"));
         let cells = rows.filter_map(|row| row.split_once(" | ").map(|(cell, _)| cell));
@@ -325,6 +327,9 @@ fn every_field_of_json_is_listed() {
     let run = |args: &[&str]| sluicegate(&yaml, args).exited(0).json();
     let published = run(&["publish", "--tenant", "acme", "--json"]);
     assert_eq!(fields(&published), of("publish"));
+    for command in ["workers", "tenants"] {
+        assert_eq!(fields(&run(&[command, "--json"])), of(command));
+    }
     let inspected = run(&["inspect", "acme", "--json"]);
     assert_eq!(fields(&inspected), listed(inspect));
     for (old, new) in [

@@ -1,8 +1,10 @@
-//! What workers store in Redis for each other beside policies: the epoch, slots, quotas, and a job's ticket.
+//! What workers store in Redis for each other beside policies: the epoch, slots, quotas, a job's ticket, and what they say of themselves.
 
 use sluicegate::gate::epoch::{Known, Memory, Start, Step, Stored, decide};
 use sluicegate::rules::answers::Quotas;
 use sluicegate::rules::headers::read_ticket;
+use sluicegate::rules::report::view::{Sort, View};
+use sluicegate::rules::report::{MAX_BYTES, Report};
 use sluicegate::rules::slots::Claims;
 
 /// Some time of Redis's clock.
@@ -30,6 +32,8 @@ pub fn check(data: &[u8]) {
         assert_eq!(Quotas::read(&quotas.text()), quotas);
         assert!(read_ticket(value).is_none_or(|ticket| ticket.number > 0));
     }
+    let reports = fields.iter().map(|(_, value)| Report::read(value));
+    joined(reports.filter_map(Result::ok).collect());
     let said = fields.iter().filter(|(name, _)| *name == "info");
     let said: String = said
         .map(|(_, value)| format!("{}\n", value.replace(';', "\n")))
@@ -57,6 +61,27 @@ pub fn check(data: &[u8]) {
         ..Known::default()
     };
     step(&stored, &known, &memory);
+}
+
+/// Whatever workers say of themselves, it is one view; what one says again fits, and is read.
+fn joined(reports: Vec<Report>) {
+    for report in &reports {
+        let text = report.clone().write();
+        assert!(text.len() <= MAX_BYTES, "{text}");
+        assert!(Report::read(&text).is_ok(), "{text}");
+    }
+    let named = |(at, report): (usize, Report)| (at.to_string(), Some(Ok(report)));
+    let said = reports.into_iter().enumerate().map(named).collect();
+    let view = View::of(NOW_MS, said);
+    for row in &view.tenants {
+        assert!(row.starts.is_finite() && row.denials.is_finite());
+        for until_ms in [row.closed_until_ms, row.line_ends_ms] {
+            assert!(until_ms == 0 || until_ms > NOW_MS);
+        }
+    }
+    for sort in [Sort::Waiting, Sort::Denied, Sort::Closed, Sort::Starts] {
+        assert_eq!(view.first(sort, usize::MAX).len(), view.tenants.len());
+    }
 }
 
 fn step(stored: &Stored, known: &Known, memory: &Memory) {

@@ -16,7 +16,7 @@ use crate::rules::report::{LeftOut, OfTenant, busiest};
 use crate::rules::tenant::Tenant;
 
 /// So many tenants are told apart. Those whose jobs did nothing lately make room first.
-const MOST_TENANTS: usize = 20_000;
+const MOST_TENANTS: usize = 10_000;
 
 /// What happened to the jobs of one tenant.
 #[derive(Debug, Default)]
@@ -41,13 +41,10 @@ pub(super) struct Tallies {
 
 impl Tallies {
     fn of(&mut self, tenant: &Tenant) -> Option<&mut Tally> {
-        if !self.tenants.contains_key(tenant) {
-            if self.tenants.len() >= MOST_TENANTS {
-                return None;
-            }
-            self.tenants.insert(tenant.clone(), Tally::default());
+        if self.tenants.len() >= MOST_TENANTS {
+            return self.tenants.get_mut(tenant);
         }
-        self.tenants.get_mut(tenant)
+        Some(self.tenants.entry(tenant.clone()).or_default())
     }
 
     /// A job starts.
@@ -121,7 +118,6 @@ impl Scheduler {
             let one = all.entry(tenant).or_insert_with(|| new(tenant));
             (one.starts, one.denials) = (tally.starts, tally.denials);
             one.line_ends_ms = tally.line_ends_ms;
-            one.waits_for.clone_from(&tally.waits_for);
         }
         let mut waiting = 0;
         for job in self.jobs.values() {
@@ -148,10 +144,16 @@ impl Scheduler {
             uncounted: starts + denials > 0,
             ..LeftOut::default()
         };
+        let mut busiest = busiest(all.into_values().collect(), &mut left_out);
+        for one in &mut busiest {
+            if let Some(tally) = self.tallies.tenants.get(&one.tenant) {
+                one.waits_for.clone_from(&tally.waits_for);
+            }
+        }
         let tenants = Tenants {
             over: now.saturating_sub(self.tallies.since),
             waiting,
-            busiest: busiest(all.into_values().collect(), &mut left_out),
+            busiest,
             left_out,
         };
         let store_ms = self.clock.at_least(now).unwrap_or_default();

@@ -1,6 +1,7 @@
 //! What several workers said, as one view: sums of what each counts, and what nobody told.
 
-use std::collections::BTreeMap;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, HashSet};
 
 use super::{KEPT_MS, LeftOut, OfTenant, Report, ReportError};
 use crate::rules::tenant::Tenant;
@@ -38,6 +39,8 @@ pub struct Worker {
 pub struct Row {
     /// Its name.
     pub tenant: Tenant,
+    /// Units that wait in its waitlists, as the gate itself says; `None`: it does not.
+    pub in_line: Option<u64>,
     /// Its jobs in the workers' memory that wait.
     pub waiting: u64,
     /// Its calls in flight.
@@ -46,6 +49,8 @@ pub struct Row {
     pub starts: f64,
     /// Its jobs' denials in a second.
     pub denials: f64,
+    /// What suspends it, as the gate itself says; empty: nothing, or it does not.
+    pub closed_by: String,
     /// Until when it is suspended, by Redis's clock in milliseconds; 0: it is not.
     pub closed_until_ms: u64,
     /// When the last of its jobs has its turn that the gate told of; 0: none waits for one.
@@ -56,6 +61,19 @@ pub struct Row {
     pub workers: usize,
     /// A worker that does not name it leaves tenants out, or can't be read: there may be more of each number.
     pub at_least: bool,
+}
+
+/// What the gate itself says of a tenant.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Line {
+    /// Units that wait in its waitlists, wherever their jobs are; `None`: it has too many of them.
+    pub waiting: Option<u64>,
+    /// When the last of them has its turn, by Redis's clock in milliseconds; 0: none waits.
+    pub ends_ms: u64,
+    /// Until when it is suspended; 0: it is not.
+    pub closed_until_ms: u64,
+    /// What suspends it.
+    pub closed_by: String,
 }
 
 /// What reports leave out.
@@ -78,7 +96,7 @@ pub struct Others {
 /// What comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sort {
-    /// Who has the most jobs that wait; of these, whose line is the longest.
+    /// Who has the most jobs that wait, in line or in memory; of these, whose line ends last.
     Waiting,
     /// Who is denied most often.
     Denied,
@@ -164,21 +182,37 @@ impl View {
         self.left_out != Others::default() || !self.silent.is_empty() || !self.unread.is_empty()
     }
 
-    /// The tenants, those that `sort` asks for first; equal ones by their names.
-    pub fn sorted(&self, sort: Sort) -> Vec<&Row> {
+    /// The tenants of whom the gate is to be asked so that the first `most` by `sort` are right: of those with the longest lines workers
+    /// may have few jobs in memory.
+    pub fn first(&self, sort: Sort, most: usize) -> Vec<Row> {
         let mut rows: Vec<&Row> = self.tenants.iter().collect();
-        rows.sort_by(|one, two| {
-            let by_number = |by: fn(&Row) -> u64| by(two).cmp(&by(one));
-            let by_rate = |by: fn(&Row) -> f64| by(two).total_cmp(&by(one));
-            let waiting = by_number(|row| row.waiting);
-            match sort {
-                Sort::Waiting => waiting.then(by_number(|row| row.line_ends_ms)),
-                Sort::Denied => by_rate(|row| row.denials).then(waiting),
-                Sort::Closed => by_number(|row| row.closed_until_ms).then(waiting),
-                Sort::Starts => by_rate(|row| row.starts).then(waiting),
-            }
-        });
-        rows
+        let (mut first, mut known) = (Vec::new(), HashSet::new());
+        let by_line = |one: &&Row, two: &&Row| two.line_ends_ms.cmp(&one.line_ends_ms);
+        if sort == Sort::Waiting {
+            rows.sort_by(by_line);
+            first.extend(rows.iter().take(most).copied());
+        }
+        rows.sort_by(|one, two| sort.order(one, two));
+        first.extend(rows.iter().take(most));
+        first.retain(|row| known.insert(&row.tenant));
+        let mut first: Vec<Row> = first.into_iter().cloned().collect();
+        first.sort_by(|one, two| one.tenant.cmp(&two.tenant));
+        first
+    }
+}
+
+impl Sort {
+    /// Who of two stands first; equal ones as they stood.
+    pub fn order(self, one: &Row, two: &Row) -> Ordering {
+        let by_number = |by: fn(&Row) -> u64| by(two).cmp(&by(one));
+        let by_rate = |by: fn(&Row) -> f64| by(two).total_cmp(&by(one));
+        let waiting = by_number(|row| row.waiting.max(row.in_line.unwrap_or(0)));
+        match self {
+            Self::Waiting => waiting.then(by_number(|row| row.line_ends_ms)),
+            Self::Denied => by_rate(|row| row.denials).then(waiting),
+            Self::Closed => by_number(|row| row.closed_until_ms).then(waiting),
+            Self::Starts => by_rate(|row| row.starts).then(waiting),
+        }
     }
 }
 
@@ -207,10 +241,12 @@ impl Row {
     fn new(tenant: &Tenant) -> Self {
         Self {
             tenant: tenant.clone(),
+            in_line: None,
             waiting: 0,
             running: 0,
             starts: 0.0,
             denials: 0.0,
+            closed_by: String::new(),
             closed_until_ms: 0,
             line_ends_ms: 0,
             waits_for: String::new(),
@@ -232,6 +268,24 @@ impl Row {
         self.workers += 1;
     }
 
+    /// The gate itself says this of it, which is newer than what workers were told.
+    pub fn told(&mut self, line: Line) {
+        self.in_line = line.waiting;
+        self.closed_until_ms = line.closed_until_ms;
+        self.closed_by = line.closed_by;
+        if line.waiting.is_some() {
+            self.line_ends_ms = line.ends_ms;
+        }
+        self.forget_limit();
+    }
+
+    /// Who waits for nothing waits for no limit.
+    fn forget_limit(&mut self) {
+        if self.line_ends_ms == 0 && self.waiting == 0 {
+            self.waits_for.clear();
+        }
+    }
+
     /// What is over at `now_ms` is not told.
     fn at(mut self, now_ms: u64) -> Self {
         for until in [&mut self.closed_until_ms, &mut self.line_ends_ms] {
@@ -239,9 +293,7 @@ impl Row {
                 *until = 0;
             }
         }
-        if self.line_ends_ms == 0 && self.waiting == 0 {
-            self.waits_for.clear();
-        }
+        self.forget_limit();
         self
     }
 
@@ -306,6 +358,8 @@ mod tests {
             *row(&view, "acme"),
             Row {
                 tenant: Tenant::parse("acme").expect("a tenant"),
+                in_line: None,
+                closed_by: String::new(),
                 waiting: 7,
                 running: 1,
                 starts: 3.5,
@@ -389,14 +443,60 @@ mod tests {
             tenant("f", |it| it.running = 9),
         ];
         let view = view(vec![Some(Ok(report("h", all)))]);
-        let first = |sort| {
-            let rows = view.sorted(sort);
-            let names = rows.iter().map(|row| row.tenant.as_str());
-            names.collect::<String>()
+        let names =
+            |rows: &[Row]| -> String { rows.iter().map(|row| row.tenant.as_str()).collect() };
+        let sorted = |sort: Sort, most| {
+            let mut rows = view.first(sort, most);
+            rows.sort_by(|one, two| sort.order(one, two));
+            names(&rows)
         };
-        assert_eq!(first(Sort::Waiting), "deabcf");
-        assert_eq!(first(Sort::Denied), "bdacef");
-        assert_eq!(first(Sort::Closed), "cdabef");
-        assert_eq!(first(Sort::Starts), "adbcef");
+        assert_eq!(sorted(Sort::Waiting, 9), "deabcf");
+        assert_eq!(sorted(Sort::Denied, 9), "bdacef");
+        assert_eq!(sorted(Sort::Closed, 9), "cdabef");
+        assert_eq!(sorted(Sort::Starts, 9), "adbcef");
+        assert_eq!(sorted(Sort::Starts, 2), "ad");
+        assert_eq!(
+            names(&view.first(Sort::Waiting, 1)),
+            "de",
+            "its line may be the longest"
+        );
+    }
+
+    #[test]
+    fn what_the_gate_says_is_newer() {
+        let acme = tenant("acme", |it| {
+            (it.line_ends_ms, it.closed_until_ms) = (NOW + 9_000, NOW + 7_000);
+            it.waits_for = "hour".to_owned();
+        });
+        let view = view(vec![Some(Ok(report("h", vec![acme])))]);
+        let told = |line: Line| {
+            let mut row = row(&view, "acme").clone();
+            row.told(line);
+            row
+        };
+        let row = told(Line {
+            waiting: Some(0),
+            ..Line::default()
+        });
+        assert_eq!(
+            (row.in_line, row.line_ends_ms, row.closed_until_ms),
+            (Some(0), 0, 0)
+        );
+        assert_eq!(row.waits_for, "", "nothing waits");
+        let row = told(Line {
+            closed_until_ms: NOW + 1_000,
+            closed_by: "429 from the API".to_owned(),
+            ..Line::default()
+        });
+        assert_eq!(
+            (row.in_line, row.line_ends_ms),
+            (None, NOW + 9_000),
+            "it has several"
+        );
+        assert_eq!(
+            (row.closed_until_ms, row.closed_by.as_str()),
+            (NOW + 1_000, "429 from the API")
+        );
+        assert_eq!(row.waits_for, "hour");
     }
 }

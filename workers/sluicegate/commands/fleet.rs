@@ -7,11 +7,12 @@ use sluicegate::gate::reports::{self, Fleet};
 use super::together::At;
 use super::{Failure, count, plain};
 
-/// The fleet of a pipeline.
-pub async fn of(at: At<'_>) -> Result<Fleet, Failure> {
+/// The fleet of a pipeline, and its gate.
+pub async fn of(at: At<'_>) -> Result<(RedisGate, Fleet), Failure> {
     let redis = &at.config.redis;
     let gate = RedisGate::connect(&redis.url, &redis.prefix)?;
-    Ok(reports::see(&gate).await?)
+    let fleet = reports::see(&gate).await?;
+    Ok((gate, fleet))
 }
 
 /// What operators ask of all workers, in a line; empty: nothing.

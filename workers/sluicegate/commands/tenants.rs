@@ -4,10 +4,13 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
-use sluicegate::config::Pipelines;
+use sluicegate::config::{Config, Pipelines};
+use sluicegate::gate::lines::lines;
+use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::reports::Fleet;
 use sluicegate::rules::report::MOST_TENANTS;
 use sluicegate::rules::report::view::{Row, Sort};
+use sluicegate::rules::tenant::Tenant;
 
 use super::table::{Side, look_at, table};
 use super::times::span;
@@ -16,19 +19,19 @@ use super::{Failure, count, fleet, plain};
 
 /// Show the busiest tenants: what waits, starts and is denied, who is suspended, and until when
 ///
-/// Put together of what each worker says every 2 s in Redis. A worker names 100 tenants at most, the first in each of the orders below,
-/// and sums up the others. Of several pipelines all are shown, unless --pipeline names one.
+/// Put together of what each worker says every 2 s in Redis, and of what the gate says of these tenants. A worker names 100 tenants at
+/// most, the first in each of the orders below, and sums up the others. Of several pipelines all are shown, unless --pipeline names one.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sluicegate tenants
   sluicegate tenants --sort closed --limit 50
   sluicegate tenants --sort denied --watch
-  sluicegate tenants --json | jq -r '.tenants[] | select(.closed_until_ms > 0) | .tenant'
+  sluicegate tenants --json | jq -r '.tenants[] | select(.suspended_until_ms > 0) | .tenant'
 
-WAITING are jobs in the workers' memory, of those that wait; inspect TENANT counts those in delay queues, too. N+: a worker does not name
-the tenant, and may have more of it. STARTS and DENIED are in a second; a job that waits may be denied several times. CLOSED: for so long
-a pause, a 429 or the breaker stops the tenant. LINE ENDS: then the last job has its turn, as far as workers were told. LIMIT: which
-one made a job wait last.")]
+LINE are jobs, or units of cost, in the tenant's waitlist, wherever they wait; -: it has one for each value of a header or routing key.
+MEMORY are jobs in the workers' memory that wait, CALLS those in flight; N+: a worker does not name the tenant, and may have more.
+DENIED counts a job each time that it asks. CLOSED: for so long a pause, a 429 or the breaker stops the tenant. ENDS IN: then the
+last job of the line has its turn. WHY: what stops the tenant, or the limit that made one of its jobs wait last.")]
 pub struct TenantsArgs {
     /// What comes first
     #[arg(long, value_enum, default_value_t = By::Waiting)]
@@ -47,7 +50,7 @@ pub struct TenantsArgs {
 /// What comes first.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum By {
-    /// The most jobs that wait; of these, the longest line
+    /// The most jobs that wait, in line or in memory
     Waiting,
     /// The most denials
     Denied,
@@ -77,10 +80,11 @@ pub async fn run(
     let (sort, most) = (Sort::from(args.sort), args.limit as usize);
     look_at(args.watch, args.json, async || {
         let seen = Together::new(all, name)?.then(async |at, ()| {
-            let fleet = fleet::of(at).await?;
+            let (gate, fleet) = fleet::of(at).await?;
+            let shown = Shown::of(&gate, at.config, &fleet, (sort, most)).await;
             Ok(Said {
-                json: as_json(&fleet, sort, most),
-                text: in_words(&fleet, sort, most),
+                json: as_json(&fleet, &shown),
+                text: in_words(&fleet, &shown),
                 failure: None,
             })
         });
@@ -89,39 +93,91 @@ pub async fn run(
     .await
 }
 
-const HEADS: [(&str, Side); 8] = [
+/// The tenants that are shown.
+#[derive(Debug, Default)]
+struct Shown {
+    rows: Vec<Row>,
+    /// So many others are known.
+    more: usize,
+    /// Why the gate does not say of all of them how they stand.
+    untold: Option<String>,
+}
+
+impl Shown {
+    /// The first `most` by `sort`, with what the gate itself says of them.
+    async fn of(
+        gate: &RedisGate,
+        config: &Config,
+        fleet: &Fleet,
+        (sort, most): (Sort, usize),
+    ) -> Self {
+        let mut shown = Self {
+            rows: fleet.view.first(sort, most),
+            ..Self::default()
+        };
+        let tenants: Vec<Tenant> = shown.rows.iter().map(|row| row.tenant.clone()).collect();
+        let policy = &config.rate_limiter.policy;
+        let lines = match tenants.is_empty() {
+            true => Ok(Vec::new()),
+            false => lines(gate, policy, &config.job.priorities, &tenants).await,
+        };
+        match lines {
+            Ok(lines) => {
+                for (row, line) in shown.rows.iter_mut().zip(lines) {
+                    match line {
+                        Ok(line) => row.told(line),
+                        Err(why) => shown.untold = Some(why.to_string()),
+                    }
+                }
+            }
+            Err(why) => shown.untold = Some(why.to_string()),
+        }
+        shown.sorted(sort, most, fleet.view.tenants.len())
+    }
+
+    /// The first `most` of them, of `all` that are known.
+    fn sorted(mut self, sort: Sort, most: usize, all: usize) -> Self {
+        self.rows.sort_by(|one, two| sort.order(one, two));
+        self.rows.truncate(most);
+        self.more = all - self.rows.len();
+        self
+    }
+}
+
+const HEADS: [(&str, Side); 9] = [
     ("TENANT", Side::Left),
-    ("WAITING", Side::Right),
-    ("RUNNING", Side::Right),
+    ("LINE", Side::Right),
+    ("MEMORY", Side::Right),
+    ("CALLS", Side::Right),
     ("STARTS/S", Side::Right),
     ("DENIED/S", Side::Right),
     ("CLOSED", Side::Right),
-    ("LINE ENDS", Side::Right),
-    ("LIMIT", Side::Left),
+    ("ENDS IN", Side::Right),
+    ("WHY", Side::Left),
 ];
 
-fn in_words(fleet: &Fleet, sort: Sort, most: usize) -> String {
+fn in_words(fleet: &Fleet, shown: &Shown) -> String {
     let mut text = fleet::held(fleet);
     if fleet::is_empty(fleet) {
         return text + fleet::NOBODY + &fleet::gaps(fleet);
     }
     let view = &fleet.view;
-    let sorted = view.sorted(sort);
-    let rows: Vec<_> = (sorted.iter().take(most))
+    let rows: Vec<_> = (shown.rows.iter())
         .map(|row| cells(row, view.now_ms))
         .collect();
-    let workers = count(view.workers.len() as u64, "worker");
     if rows.is_empty() {
+        let workers = count(view.workers.len() as u64, "worker");
         text += &format!("no tenant has jobs at {workers}\n");
     } else {
         text += &table(HEADS, &rows);
     }
-    if sorted.len() > rows.len() {
-        text += &format!(
-            "{} of {}: --limit shows more\n",
-            rows.len(),
-            count(sorted.len() as u64, "tenant")
-        );
+    if shown.more > 0 {
+        let all = count((rows.len() + shown.more) as u64, "tenant");
+        text += &format!("{} of {all}: --limit shows more\n", rows.len());
+    }
+    if let Some(why) = &shown.untold {
+        let why = plain(why, 200);
+        text += &format!("what the gate itself says of tenants is not known of all: {why}\n");
     }
     text + &left_out(fleet) + &fleet::gaps(fleet)
 }
@@ -145,7 +201,7 @@ fn left_out(fleet: &Fleet) -> String {
     )
 }
 
-fn cells(row: &Row, now_ms: u64) -> [String; 8] {
+fn cells(row: &Row, now_ms: u64) -> [String; 9] {
     let more = if row.at_least { "+" } else { "" };
     let until = |until_ms: u64| match until_ms.saturating_sub(now_ms) {
         0 => "-".to_owned(),
@@ -153,32 +209,36 @@ fn cells(row: &Row, now_ms: u64) -> [String; 8] {
     };
     [
         plain(row.tenant.as_str(), 40),
+        (row.in_line).map_or_else(|| "-".to_owned(), |units| units.to_string()),
         format!("{}{more}", row.waiting),
         format!("{}{more}", row.running),
         format!("{:.1}{more}", row.starts),
         format!("{:.1}{more}", row.denials),
         until(row.closed_until_ms),
         until(row.line_ends_ms),
-        match row.waits_for.as_str() {
-            "" => "-".to_owned(),
-            limit => plain(limit, 64),
+        match (row.closed_by.as_str(), row.waits_for.as_str()) {
+            ("", "") => "-".to_owned(),
+            ("", limit) => format!("limit {}", plain(limit, 64)),
+            (by, _) => plain(by, 80),
         },
     ]
 }
 
-fn as_json(fleet: &Fleet, sort: Sort, most: usize) -> Value {
+fn as_json(fleet: &Fleet, shown: &Shown) -> Value {
     let view = &fleet.view;
-    let sorted = view.sorted(sort);
-    let row = |row: &&Row| {
+    let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    let row = |row: &Row| {
         json!({
             "tenant": row.tenant.as_str(),
-            "waiting": row.waiting,
-            "running": row.running,
+            "waiting": row.in_line,
+            "waiting_in_memory": row.waiting,
+            "calls_in_flight": row.running,
             "starts_per_s": row.starts,
             "denials_per_s": row.denials,
-            "closed_until_ms": row.closed_until_ms,
+            "suspended_until_ms": row.closed_until_ms,
+            "suspended_by": text(&row.closed_by),
             "line_ends_ms": row.line_ends_ms,
-            "limit": (!row.waits_for.is_empty()).then_some(&row.waits_for),
+            "limit": text(&row.waits_for),
             "workers": row.workers,
             "at_least": row.at_least,
         })
@@ -187,12 +247,13 @@ fn as_json(fleet: &Fleet, sort: Sort, most: usize) -> Value {
     json!({
         "now_ms": view.now_ms,
         "workers": view.workers.len(),
-        "tenants": sorted.iter().take(most).map(row).collect::<Vec<_>>(),
-        "tenants_not_shown": sorted.len().saturating_sub(most),
+        "tenants": shown.rows.iter().map(row).collect::<Vec<_>>(),
+        "tenants_not_shown": shown.more,
+        "tenants_untold": shown.untold,
         "left_out": {
             "tenants_at_most": (!others.uncounted).then_some(others.tenants),
-            "waiting": others.waiting,
-            "running": others.running,
+            "waiting_in_memory": others.waiting,
+            "calls_in_flight": others.running,
             "starts_per_s": others.starts,
             "denials_per_s": others.denials,
         },
@@ -202,9 +263,8 @@ fn as_json(fleet: &Fleet, sort: Sort, most: usize) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use sluicegate::rules::report::view::View;
+    use sluicegate::rules::report::view::{Line, View};
     use sluicegate::rules::report::{LeftOut, OfTenant, Report};
-    use sluicegate::rules::tenant::Tenant;
 
     use super::*;
 
@@ -223,6 +283,15 @@ mod tests {
             view: View::of(NOW, said.collect()),
             ..Fleet::default()
         }
+    }
+
+    /// Without what the gate says.
+    fn shown(fleet: &Fleet, sort: Sort, most: usize) -> Shown {
+        let shown = Shown {
+            rows: fleet.view.first(sort, most),
+            ..Shown::default()
+        };
+        shown.sorted(sort, most, fleet.view.tenants.len())
     }
 
     #[test]
@@ -251,40 +320,53 @@ mod tests {
             ..Report::default()
         };
         let fleet = fleet(vec![cut, whole]);
+        let mut shown = shown(&fleet, Sort::Waiting, 9);
         assert_eq!(
-            in_words(&fleet, Sort::Waiting, 9),
-            "TENANT                WAITING  RUNNING  STARTS/S  DENIED/S  CLOSED  LINE ENDS  LIMIT\n\
-             acme                      240        3      12.5       3.5       -      2m 5s  hour\n\
-             \\u{202e}evil\\u{200b}       2+       0+      0.0+      0.0+       -          -  -\n\
-             beta                        0        0       0.0       0.0   1m 0s          -  -\n\
+            in_words(&fleet, &shown),
+            "TENANT                LINE  MEMORY  CALLS  STARTS/S  DENIED/S  CLOSED  ENDS IN  WHY\n\
+             acme                     -     240      3      12.5       3.5       -    2m 5s  limit hour\n\
+             \\u{202e}evil\\u{200b}     -      2+     0+      0.0+      0.0+       -        -  -\n\
+             beta                     -       0      0       0.0       0.0   1m 0s        -  -\n\
              a worker names 100 tenants at most; up to 1200 others have 1 waiting job, 0 calls in flight, 1.5 starts and 0.0 denials a second\n"
         );
-        let first = in_words(&fleet, Sort::Closed, 1);
-        assert!(
-            first.contains("\nbeta ") && !first.contains("acme"),
-            "{first}"
+        let beta = Line {
+            waiting: Some(700),
+            ends_ms: NOW + 3_600_000,
+            closed_until_ms: NOW + 61_000,
+            closed_by: "429 from the\nAPI".to_owned(),
+        };
+        shown.rows[2].told(beta);
+        shown.untold = Some("Redis is\taway".to_owned());
+        let shown = shown.sorted(Sort::Waiting, 1, 3);
+        let text = in_words(&fleet, &shown);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines[1..4],
+            [
+                "beta     700       0      0       0.0       0.0   1m 1s    1h 0m  429 from the\\nAPI",
+                "1 of 3 tenants: --limit shows more",
+                "what the gate itself says of tenants is not known of all: Redis is\\taway",
+            ]
         );
-        assert!(
-            first.contains("\n1 of 3 tenants: --limit shows more\n"),
-            "{first}"
+        let json = as_json(&fleet, &shown);
+        let first = &json["tenants"][0];
+        assert_eq!(
+            (&first["waiting"], &first["waiting_in_memory"]),
+            (&json!(700), &json!(0))
         );
-        let json = as_json(&fleet, Sort::Waiting, 2);
-        assert_eq!(json["tenants"][1]["tenant"], hostile);
-        assert_eq!(json["tenants"][1]["at_least"], true);
+        assert_eq!(first["suspended_by"], "429 from the\nAPI");
         assert_eq!(
             (&json["tenants_not_shown"], &json["workers"]),
-            (&json!(1), &json!(2))
+            (&json!(2), &json!(2))
         );
     }
 
     #[test]
     fn where_there_is_nothing_that_is_said() {
-        assert_eq!(
-            in_words(&fleet(Vec::new()), Sort::Waiting, 9),
-            fleet::NOBODY
-        );
+        let nobody = fleet(Vec::new());
+        assert_eq!(in_words(&nobody, &Shown::default()), fleet::NOBODY);
         let idle = fleet(vec![Report::default()]);
-        let text = in_words(&idle, Sort::Waiting, 9);
+        let text = in_words(&idle, &Shown::default());
         assert_eq!(text, "no tenant has jobs at 1 worker\n");
     }
 }

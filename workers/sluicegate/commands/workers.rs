@@ -42,7 +42,7 @@ pub async fn run(
 ) -> Result<ExitCode, Failure> {
     look_at(args.watch, args.json, async || {
         let seen = Together::new(all, name)?.then(async |at, ()| {
-            let fleet = fleet::of(at).await?;
+            let (_, fleet) = fleet::of(at).await?;
             Ok(Said {
                 json: as_json(&fleet),
                 text: in_words(&fleet),
