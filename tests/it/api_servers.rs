@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kit::PATIENCE;
 use kit::api::Api;
 use kit::redis_topologies::shared_cluster;
-use kit::servers::unique;
+use kit::servers::{free_port, unique};
 use serde_json::{Value, json};
 use sluicegate::admin::{AdminServer, Board, Seen, serve};
 use sluicegate::config::{Admin, Config, Secret};
@@ -309,6 +309,16 @@ async fn what_commands_change_is_written_down_too() {
             assert_eq!(newest["of"]["tenant"], "acme", "{newest}");
         }
     }
+    // Where Redis is away, what needs RabbitMQ alone is done all the same.
+    let redis = format!("127.0.0.1:{}", free_port());
+    let yaml = run
+        .yaml
+        .replace(&run.bed.redis, &format!("redis://{redis}"));
+    let drop = move || sluicegate(&yaml, &["dead", "drop", "--all"]);
+    let done = tokio::task::spawn_blocking(drop).await.expect("no panic");
+    let done = done.exited(0);
+    let note = "note: this is not written to the audit: Redis can't be reached: ";
+    assert!(done.err.starts_with(note), "{done:?}");
     // What only looks is not.
     let yaml = run.yaml.clone();
     let look = move || sluicegate(&yaml, &["inspect", "acme"]);

@@ -64,10 +64,14 @@ impl Input {
             return Err(too_large());
         }
         let bytes = to_bytes(body, MOST_BYTES).await.map_err(|_| too_large())?;
+        self.take_body(route, &bytes)
+    }
+
+    fn take_body(&mut self, route: &Route, bytes: &[u8]) -> Result<(), Problem> {
         if bytes.trim_ascii().is_empty() {
             return Ok(());
         }
-        let object = serde_json::from_slice::<Map<String, Value>>(&bytes);
+        let object = serde_json::from_slice::<Map<String, Value>>(bytes);
         let object =
             object.map_err(|why| Problem::wrong(format!("the body is no JSON object: {why}")))?;
         for (name, value) in &object {
@@ -165,6 +169,8 @@ fn fits(kind: Kind, value: &Value) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::super::routes::ROUTES;
     use super::*;
 
@@ -204,5 +210,33 @@ mod tests {
         }
         assert!(fits(Kind::Flag, &true.into()).is_ok());
         assert!(fits(Kind::Span, &"1h".into()).is_ok() && fits(Kind::Rate, &"5/m".into()).is_ok());
+    }
+
+    /// A text that looks like what a route takes, or like anything.
+    fn text() -> impl Strategy<Value = String> {
+        prop_oneof![
+            any::<String>(),
+            "(limit|offset|for|max|header|tenant|all|rate|id|%[0-9a-f]{0,2}|[=&?{}\\[\\]\",:]|[0-9]{1,25}|true|1h){0,8}",
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_asked_is_refused_or_has_its_bounds(
+            at in 0..ROUTES.len(),
+            path in proptest::collection::vec(text(), 2),
+            query in text(),
+            body in prop_oneof![text().prop_map(String::into_bytes), proptest::collection::vec(any::<u8>(), 0..64)],
+        ) {
+            let route = &ROUTES[at];
+            let path: Vec<&str> = path.iter().map(String::as_str).collect();
+            if let Ok(mut input) = Input::of(route, &path, &query) {
+                let _ = input.take_body(route, &body);
+                for (name, value) in &input.values {
+                    let of_it = |param: &&Param| param.name == *name && fits(param.kind, value).is_ok();
+                    prop_assert!(route.params().any(|param| of_it(&param)), "{name}: {value}");
+                }
+            }
+        }
     }
 }
