@@ -94,3 +94,99 @@ pub(super) fn data(
         instrumentation_scope: scope,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::rules::limit::{Algorithm, Limit, Limits};
+    use crate::rules::tenant::Tenant;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn span(about: About) -> Span {
+        let context = Context {
+            trace: 0xa,
+            span: 0xb,
+            sampled: true,
+        };
+        Span {
+            about,
+            context,
+            parent: Some(context.beside(0xc)),
+            first_call: Some(0xd),
+            began: 7 * SECOND,
+            before: 100 * SECOND,
+            ended: 9 * SECOND,
+            id: "7".to_owned(),
+            tenant: Tenant::parse("a").expect("a tenant"),
+            queue: Arc::from("jobs"),
+            attempt: 2,
+        }
+    }
+
+    fn of(about: About) -> SpanData {
+        let wall = SystemTime::UNIX_EPOCH + 1_000 * SECOND;
+        let scope = InstrumentationScope::builder("test").build();
+        data(span(about), (10 * SECOND, wall), scope)
+    }
+
+    #[test]
+    fn times_are_this_machines_and_a_wait_begins_in_its_delay_queue() {
+        let limit = Limit::new("hourly", Algorithm::SlidingWindow, 5, SECOND, SECOND / 20);
+        let told = Told {
+            at: 8 * SECOND,
+            limits: Limits::from(limit.expect("a limit")),
+            limit: 0,
+            ttl_ms: 1_500,
+        };
+        let data = of(About::Wait {
+            told: vec![told],
+            more: 3,
+        });
+        let at = |seconds: u32| SystemTime::UNIX_EPOCH + seconds * SECOND;
+        assert_eq!((data.start_time, data.end_time), (at(897), at(999)));
+        assert_eq!((data.events.len(), data.events.dropped_count), (1, 3));
+        let event = &data.events[0];
+        let says = |key: &str| {
+            event
+                .attributes
+                .iter()
+                .find(|pair| pair.key.as_str() == key)
+        };
+        assert_eq!(event.timestamp, at(998));
+        assert_eq!(
+            says("sluicegate.limit").expect("it").value.as_str(),
+            "hourly"
+        );
+        assert_eq!(
+            says("sluicegate.ttl_ms").expect("it").value.as_str(),
+            "1500"
+        );
+        let of = &data.span_context;
+        assert_eq!(
+            format!("{}{}", of.trace_id(), of.span_id()),
+            format!("{:032x}{:016x}", 0xa, 0xb)
+        );
+        assert_eq!(format!("{}", data.parent_span_id), format!("{:016x}", 0xc));
+        assert!(data.parent_span_is_remote && !of.is_remote());
+    }
+
+    #[test]
+    fn a_call_that_failed_says_why_and_is_linked_to_the_first() {
+        let call = |outcome, reason: Option<&str>| {
+            of(About::Call {
+                outcome,
+                reason: reason.map(str::to_owned),
+            })
+        };
+        let data = call("retry", Some("503"));
+        assert_eq!(data.status, Status::error("503"));
+        assert_eq!(call("snooze", None).status, Status::error("snooze"));
+        assert_eq!(call("done", None).status, Status::Ok);
+        assert_eq!(data.links.len(), 1);
+        let first = data.links[0].span_context.span_id();
+        assert_eq!(format!("{first}"), format!("{:016x}", 0xd));
+    }
+}
