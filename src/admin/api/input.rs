@@ -164,6 +164,10 @@ fn fits(kind: Kind, value: &Value) -> Result<(), String> {
         },
         Kind::Flag if value.is_boolean() => Ok(()),
         Kind::Flag => Err("must be true or false".to_owned()),
+        Kind::Word(words) => match text(value) {
+            Some(text) if words.contains(&text.as_str()) => Ok(()),
+            _ => Err(format!("must be one of {}", words.join(", "))),
+        },
     }
 }
 
@@ -197,6 +201,12 @@ mod tests {
             (letters, "", "limit=x", "a whole number from 1 to 500"),
             (letters, "", "limit=18446744073709551616", "a whole number"),
             (route("/pause"), "", "for=1h", "there are: pipeline"),
+            (
+                route("/tenants"),
+                "",
+                "sort=name",
+                "must be one of waiting, denied, closed, starts",
+            ),
         ] {
             let why = Input::of(route, &[path], query).expect_err(query);
             assert!(format!("{why:?}").contains(words), "{why:?}");
@@ -216,7 +226,7 @@ mod tests {
     fn text() -> impl Strategy<Value = String> {
         prop_oneof![
             any::<String>(),
-            "(limit|offset|for|max|header|tenant|all|rate|id|%[0-9a-f]{0,2}|[=&?{}\\[\\]\",:]|[0-9]{1,25}|true|1h){0,8}",
+            "(limit|offset|for|max|header|tenant|all|rate|sort|starts|id|%[0-9a-f]{0,2}|[=&?{}\\[\\]\",:]|[0-9]{1,25}|true|1h){0,8}",
         ]
     }
 

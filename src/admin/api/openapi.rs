@@ -90,6 +90,7 @@ fn schema(param: &Param) -> Value {
             json!({"type": "integer", "minimum": least, "maximum": most})
         }
         Kind::Flag => json!({"type": "boolean"}),
+        Kind::Word(words) => json!({"type": "string", "enum": words}),
     };
     if param.place == Place::Body {
         schema["description"] = param.about.into();

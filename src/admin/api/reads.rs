@@ -12,8 +12,9 @@ use super::part::{Part, PartsOfAll};
 use super::problem::Problem;
 use crate::admin::{Board, Readiness};
 use crate::broker::amqp::Client;
-use crate::gate::boards;
+use crate::gate::{boards, reports};
 use crate::operator::dead::{Dead, Filter};
+use crate::operator::fleet::{Shown, workers_as_json};
 use crate::operator::hold::held;
 use crate::operator::inspect::inspect;
 use crate::operator::job::Which;
@@ -21,6 +22,7 @@ use crate::operator::labels::{Given, value};
 use crate::operator::{NotDone, audit, limits, steer, tenant};
 use crate::rules::limit::Limits;
 use crate::rules::policy::Own;
+use crate::rules::report::view::Sort;
 use crate::rules::steering::Instruction;
 
 /// What a request waits for workers at most, and how long it looks at dead letters.
@@ -38,6 +40,8 @@ pub enum Read {
     OpenApi,
     Pipelines,
     Limits,
+    Workers,
+    Tenants,
     Tenant,
     Job,
     Instructions,
@@ -62,6 +66,8 @@ pub async fn answer(
     match read {
         Read::OpenApi | Read::Pipelines => Ok(Value::Null),
         Read::Limits => Ok(in_force(&part, input).boxed().await?),
+        Read::Workers => Ok(workers(&part).boxed().await?),
+        Read::Tenants => Ok(tenants(&part, input).boxed().await?),
         Read::Tenant => Ok(one_tenant(&part, input).boxed().await?),
         Read::Job => Ok(job(&part, input).boxed().await?),
         Read::Instructions => Ok(instructions(&part).boxed().await?),
@@ -131,6 +137,23 @@ async fn in_force(part: &Part, input: &Input) -> Result<Value, NotDone> {
 fn next(offset: usize, limit: usize, all: usize) -> Option<usize> {
     let next = offset.saturating_add(limit);
     (next < all).then_some(next)
+}
+
+async fn workers(part: &Part) -> Result<Value, NotDone> {
+    Ok(workers_as_json(&reports::see(&part.gate).await?))
+}
+
+async fn tenants(part: &Part, input: &Input) -> Result<Value, NotDone> {
+    let sort = match input.text("sort") {
+        Some("denied") => Sort::Denied,
+        Some("closed") => Sort::Closed,
+        Some("starts") => Sort::Starts,
+        _ => Sort::Waiting,
+    };
+    let (most, _) = page(input);
+    let fleet = reports::see(&part.gate).await?;
+    let shown = Shown::of(&part.gate, &part.config, &fleet, (sort, most)).await;
+    Ok(shown.as_json(&fleet))
 }
 
 async fn one_tenant(part: &Part, input: &Input) -> Result<Value, NotDone> {

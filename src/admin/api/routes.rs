@@ -21,6 +21,8 @@ pub enum Kind {
     },
     /// Yes or no.
     Flag,
+    /// One of these words.
+    Word(&'static [&'static str]),
 }
 
 /// Where a parameter is.
@@ -169,6 +171,12 @@ const BEFORE: &[Param] = &[param(
         most: 1 << 53,
     },
     "Entries below this number: next of the page before",
+)];
+const SORT: &[Param] = &[param(
+    "sort",
+    Place::Query,
+    Kind::Word(&["waiting", "denied", "closed", "starts"]),
+    "Whose jobs, denials, suspension or starts come first: those with most; without it waiting",
 )];
 const PLAN: &[Param] = &[param(
     "plan",
@@ -336,6 +344,10 @@ pub const ROUTES: &[Route] = &[
         "The pipelines of this worker, whether each is ready, and what is missing") },
     read("/limits", Read::Limits, &[LIMIT, OFFSET, PIPELINE], "Limits",
         "The limits and plans of the configuration in force, and a page of the tenants that have others"),
+    read("/workers", Read::Workers, &[PIPELINE], "Workers",
+        "The workers that run and what each does, as they say it every 2 s; as `sluicegate workers --json`"),
+    read("/tenants", Read::Tenants, &[SORT, LIMIT, PIPELINE], "Tenants",
+        "The busiest tenants at all workers, and what is not known of others; as `sluicegate tenants --json`"),
     read("/tenants/{tenant}", Read::Tenant, &[TENANT, PLAN, LABELS, PIPELINE], "Tenant",
         "A tenant's limits: what is used, how much waits, why, and until when; as `sluicegate inspect --json`"),
     read("/tenants/{tenant}/jobs/{id}", Read::Job, &[TENANT, JOB, WAIT_QUERY, PIPELINE], "Job",
@@ -408,7 +420,6 @@ mod tests {
         for path in [
             "",
             "/",
-            "/tenants",
             "/tenants/",
             "/tenants//pause",
             "/pause/",

@@ -1,6 +1,5 @@
 //! What `tenants` and `workers` have in common: what is to be said of a fleet beside its rows.
 
-use serde_json::{Value, json};
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::reports::{self, Fleet};
 
@@ -61,18 +60,3 @@ pub fn is_empty(fleet: &Fleet) -> bool {
 
 /// Said where there is none.
 pub const NOBODY: &str = "no worker runs: none was heard of in the last 10 s\n";
-
-/// The same for programs.
-pub fn gaps_as_json(fleet: &Fleet) -> Value {
-    let view = &fleet.view;
-    let unread = view.unread.iter();
-    let failed = fleet.failed.iter();
-    json!({
-        "silent_workers": view.silent,
-        "unread_workers": unread
-            .map(|(name, why)| json!({"name": name, "why": why.to_string()}))
-            .collect::<Vec<_>>(),
-        "unasked_workers": fleet.unasked,
-        "unread_servers": failed.map(ToString::to_string).collect::<Vec<_>>(),
-    })
-}

@@ -3,14 +3,11 @@
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use serde_json::{Value, json};
-use sluicegate::config::{Config, Pipelines};
-use sluicegate::gate::lines::lines;
-use sluicegate::gate::redis::RedisGate;
+use sluicegate::config::Pipelines;
 use sluicegate::gate::reports::Fleet;
+use sluicegate::operator::fleet::Shown;
 use sluicegate::rules::report::MOST_TENANTS;
 use sluicegate::rules::report::view::{Row, Sort};
-use sluicegate::rules::tenant::Tenant;
 
 use super::table::{Side, look_at, table};
 use super::times::span;
@@ -83,7 +80,7 @@ pub async fn run(
             let (gate, fleet) = fleet::of(at).await?;
             let shown = Shown::of(&gate, at.config, &fleet, (sort, most)).await;
             Ok(Said {
-                json: as_json(&fleet, &shown),
+                json: shown.as_json(&fleet),
                 text: in_words(&fleet, &shown),
                 failure: None,
             })
@@ -91,57 +88,6 @@ pub async fn run(
         seen.await.end(args.json)
     })
     .await
-}
-
-/// The tenants that are shown.
-#[derive(Debug, Default)]
-struct Shown {
-    rows: Vec<Row>,
-    /// So many others are known.
-    more: usize,
-    /// Why the gate does not say of all of them how they stand.
-    untold: Option<String>,
-}
-
-impl Shown {
-    /// The first `most` by `sort`, with what the gate itself says of them.
-    async fn of(
-        gate: &RedisGate,
-        config: &Config,
-        fleet: &Fleet,
-        (sort, most): (Sort, usize),
-    ) -> Self {
-        let mut shown = Self {
-            rows: fleet.view.first(sort, most),
-            ..Self::default()
-        };
-        let tenants: Vec<Tenant> = shown.rows.iter().map(|row| row.tenant.clone()).collect();
-        let policy = &config.rate_limiter.policy;
-        let lines = match tenants.is_empty() {
-            true => Ok(Vec::new()),
-            false => lines(gate, policy, &config.job.priorities, &tenants).await,
-        };
-        match lines {
-            Ok(lines) => {
-                for (row, line) in shown.rows.iter_mut().zip(lines) {
-                    match line {
-                        Ok(line) => row.told(line),
-                        Err(why) => shown.untold = Some(why.to_string()),
-                    }
-                }
-            }
-            Err(why) => shown.untold = Some(why.to_string()),
-        }
-        shown.sorted(sort, most, fleet.view.tenants.len())
-    }
-
-    /// The first `most` of them, of `all` that are known.
-    fn sorted(mut self, sort: Sort, most: usize, all: usize) -> Self {
-        self.rows.sort_by(|one, two| sort.order(one, two));
-        self.rows.truncate(most);
-        self.more = all - self.rows.len();
-        self
-    }
 }
 
 const HEADS: [(&str, Side); 9] = [
@@ -224,47 +170,12 @@ fn cells(row: &Row, now_ms: u64) -> [String; 9] {
     ]
 }
 
-fn as_json(fleet: &Fleet, shown: &Shown) -> Value {
-    let view = &fleet.view;
-    let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-    let row = |row: &Row| {
-        json!({
-            "tenant": row.tenant.as_str(),
-            "waiting": row.in_line,
-            "waiting_in_memory": row.waiting,
-            "calls_in_flight": row.running,
-            "starts_per_s": row.starts,
-            "denials_per_s": row.denials,
-            "suspended_until_ms": row.closed_until_ms,
-            "suspended_by": text(&row.closed_by),
-            "line_ends_ms": row.line_ends_ms,
-            "limit": text(&row.waits_for),
-            "workers": row.workers,
-            "at_least": row.at_least,
-        })
-    };
-    let others = &view.left_out;
-    json!({
-        "now_ms": view.now_ms,
-        "workers": view.workers.len(),
-        "tenants": shown.rows.iter().map(row).collect::<Vec<_>>(),
-        "tenants_not_shown": shown.more,
-        "tenants_untold": shown.untold,
-        "left_out": {
-            "tenants_at_most": (!others.uncounted).then_some(others.tenants),
-            "waiting_in_memory": others.waiting,
-            "calls_in_flight": others.running,
-            "starts_per_s": others.starts,
-            "denials_per_s": others.denials,
-        },
-        "not_known": fleet::gaps_as_json(fleet),
-    })
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
     use sluicegate::rules::report::view::{Line, View};
     use sluicegate::rules::report::{LeftOut, OfTenant, Report};
+    use sluicegate::rules::tenant::Tenant;
 
     use super::*;
 
@@ -348,7 +259,7 @@ mod tests {
                 "what the gate itself says of tenants is not known of all: Redis is\\taway",
             ]
         );
-        let json = as_json(&fleet, &shown);
+        let json = shown.as_json(&fleet);
         let first = &json["tenants"][0];
         assert_eq!(
             (&first["waiting"], &first["waiting_in_memory"]),

@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use serde_json::{Value, json};
 use sluicegate::config::Pipelines;
 use sluicegate::gate::reports::Fleet;
+use sluicegate::operator::fleet::workers_as_json;
 use sluicegate::rules::report::view::Worker;
 
 use super::table::{Side, look_at, table};
@@ -44,7 +44,7 @@ pub async fn run(
         let seen = Together::new(all, name)?.then(async |at, ()| {
             let (_, fleet) = fleet::of(at).await?;
             Ok(Said {
-                json: as_json(&fleet),
+                json: workers_as_json(&fleet),
                 text: in_words(&fleet),
                 failure: None,
             })
@@ -97,38 +97,9 @@ fn cells(worker: &Worker) -> [String; 8] {
     ]
 }
 
-fn as_json(fleet: &Fleet) -> Value {
-    let worker = |worker: &Worker| {
-        let report = &worker.report;
-        let load = &report.load;
-        json!({
-            "name": worker.name,
-            "host": report.host,
-            "pid": report.pid,
-            "version": report.version,
-            "pipeline": (!report.pipeline.is_empty()).then_some(&report.pipeline),
-            "up_ms": report.up_ms,
-            "said_ms_ago": worker.age_ms,
-            "ready": report.ready,
-            "notes": report.notes,
-            "calls_in_flight": load.running,
-            "worker_slots": load.slots,
-            "saturation": load.saturation,
-            "jobs_in_memory": load.in_memory,
-            "jobs_delayed_in_memory": load.delayed,
-            "jobs_waiting": report.waiting,
-            "quota_idle": load.idle,
-        })
-    };
-    json!({
-        "now_ms": fleet.view.now_ms,
-        "workers": fleet.view.workers.iter().map(worker).collect::<Vec<_>>(),
-        "not_known": fleet::gaps_as_json(fleet),
-    })
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
     use sluicegate::rules::report::view::{Said, View};
     use sluicegate::rules::report::{Load, Report, ReportError};
 
@@ -180,7 +151,7 @@ mod tests {
              1 worker more lives and says nothing of itself: it has just begun or ended, or its version is older\n\
              what worker 4 says can't be read: it has format 2, and this version of sluicegate reads 1\n"
         );
-        let json = as_json(&fleet);
+        let json = workers_as_json(&fleet);
         assert_eq!(json["workers"][0]["jobs_waiting"], 240);
         assert_eq!(json["not_known"]["silent_workers"], json!(["3"]));
     }

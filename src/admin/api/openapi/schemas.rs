@@ -1,5 +1,7 @@
 //! What the answers of `/api/v1` look like.
 
+mod fleet;
+
 use serde_json::{Map, Value, json};
 
 /// All of them, by name.
@@ -10,6 +12,9 @@ pub fn all() -> Value {
         ("Pipelines", pipelines()),
         ("Limit", object(&[], LIMIT)),
         ("Limits", limits()),
+        ("NotKnown", fleet::not_known()),
+        ("Workers", fleet::workers()),
+        ("Tenants", fleet::tenants()),
         ("Tenant", tenant()),
         ("Sighting", sighting()),
         ("Job", job()),
@@ -87,6 +92,7 @@ const USED: &[Field] = &[
     ("configured_max_requests", "integer"),
     ("override_until_ms", "integer"),
     ("used", "integer?"),
+    ("used_by_calls", "integer?"),
     ("free", "integer?"),
     ("next_in_ms", "integer?"),
     ("waiting", "integer?"),
@@ -99,6 +105,7 @@ const LETTER: &[Field] = &[
     ("bytes", "integer"),
     ("died_ms", "integer?"),
     ("attempt", "integer?"),
+    ("waits", "integer?"),
     ("published_ms", "integer?"),
     ("first_call_ms", "integer?"),
 ];

@@ -1,0 +1,146 @@
+//! The fleet as its workers tell of it, and the busiest tenants, with what the gate itself says of these.
+
+use serde_json::{Value, json};
+
+use crate::config::Config;
+use crate::gate::lines::lines;
+use crate::gate::redis::RedisGate;
+use crate::gate::reports::Fleet;
+use crate::rules::report::view::{Row, Sort, Worker};
+use crate::rules::tenant::Tenant;
+
+/// The tenants that are shown.
+#[derive(Debug, Default)]
+pub struct Shown {
+    /// They, in their order.
+    pub rows: Vec<Row>,
+    /// So many others are known.
+    pub more: usize,
+    /// Why the gate does not say of all of them how they stand.
+    pub untold: Option<String>,
+}
+
+impl Shown {
+    /// The first `most` by `sort`, with what the gate itself says of them.
+    pub async fn of(
+        gate: &RedisGate,
+        config: &Config,
+        fleet: &Fleet,
+        (sort, most): (Sort, usize),
+    ) -> Self {
+        let mut shown = Self {
+            rows: fleet.view.first(sort, most),
+            ..Self::default()
+        };
+        let tenants: Vec<Tenant> = shown.rows.iter().map(|row| row.tenant.clone()).collect();
+        let policy = &config.rate_limiter.policy;
+        let lines = match tenants.is_empty() {
+            true => Ok(Vec::new()),
+            false => lines(gate, policy, &config.job.priorities, &tenants).await,
+        };
+        match lines {
+            Ok(lines) => {
+                for (row, line) in shown.rows.iter_mut().zip(lines) {
+                    match line {
+                        Ok(line) => row.told(line),
+                        Err(why) => shown.untold = Some(why.to_string()),
+                    }
+                }
+            }
+            Err(why) => shown.untold = Some(why.to_string()),
+        }
+        shown.sorted(sort, most, fleet.view.tenants.len())
+    }
+
+    /// The first `most` of them, of `all` that are known.
+    pub fn sorted(mut self, sort: Sort, most: usize, all: usize) -> Self {
+        self.rows.sort_by(|one, two| sort.order(one, two));
+        self.rows.truncate(most);
+        self.more = all - self.rows.len();
+        self
+    }
+
+    /// For programs; what `fleet` leaves out, too.
+    pub fn as_json(&self, fleet: &Fleet) -> Value {
+        let view = &fleet.view;
+        let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let row = |row: &Row| {
+            json!({
+                "tenant": row.tenant.as_str(),
+                "waiting": row.in_line,
+                "waiting_in_memory": row.waiting,
+                "calls_in_flight": row.running,
+                "starts_per_s": row.starts,
+                "denials_per_s": row.denials,
+                "suspended_until_ms": row.closed_until_ms,
+                "suspended_by": text(&row.closed_by),
+                "line_ends_ms": row.line_ends_ms,
+                "limit": text(&row.waits_for),
+                "workers": row.workers,
+                "at_least": row.at_least,
+            })
+        };
+        let others = &view.left_out;
+        json!({
+            "now_ms": view.now_ms,
+            "workers": view.workers.len(),
+            "tenants": self.rows.iter().map(row).collect::<Vec<_>>(),
+            "tenants_not_shown": self.more,
+            "tenants_untold": self.untold,
+            "left_out": {
+                "tenants_at_most": (!others.uncounted).then_some(others.tenants),
+                "waiting_in_memory": others.waiting,
+                "calls_in_flight": others.running,
+                "starts_per_s": others.starts,
+                "denials_per_s": others.denials,
+            },
+            "not_known": gaps(fleet),
+        })
+    }
+}
+
+/// The workers, for programs.
+pub fn workers_as_json(fleet: &Fleet) -> Value {
+    let worker = |worker: &Worker| {
+        let report = &worker.report;
+        let load = &report.load;
+        json!({
+            "name": worker.name,
+            "host": report.host,
+            "pid": report.pid,
+            "version": report.version,
+            "pipeline": (!report.pipeline.is_empty()).then_some(&report.pipeline),
+            "up_ms": report.up_ms,
+            "said_ms_ago": worker.age_ms,
+            "ready": report.ready,
+            "notes": report.notes,
+            "calls_in_flight": load.running,
+            "worker_slots": load.slots,
+            "saturation": load.saturation,
+            "jobs_in_memory": load.in_memory,
+            "jobs_delayed_in_memory": load.delayed,
+            "jobs_waiting": report.waiting,
+            "quota_idle": load.idle,
+        })
+    };
+    json!({
+        "now_ms": fleet.view.now_ms,
+        "workers": fleet.view.workers.iter().map(worker).collect::<Vec<_>>(),
+        "not_known": gaps(fleet),
+    })
+}
+
+/// What is missing.
+fn gaps(fleet: &Fleet) -> Value {
+    let view = &fleet.view;
+    let unread = view.unread.iter();
+    let failed = fleet.failed.iter();
+    json!({
+        "silent_workers": view.silent,
+        "unread_workers": unread
+            .map(|(name, why)| json!({"name": name, "why": why.to_string()}))
+            .collect::<Vec<_>>(),
+        "unasked_workers": fleet.unasked,
+        "unread_servers": failed.map(ToString::to_string).collect::<Vec<_>>(),
+    })
+}
