@@ -82,9 +82,14 @@ impl Scheduler {
         now: Duration,
         is_ready: &mut impl FnMut(Key, &Tenant) -> bool,
     ) -> Rounds {
-        // Of an API whose breaker is open, one job is the probe.
+        // Of an API whose breaker is open, one job is the probe: of a tenant that has not failed, since others' jobs may fail
+        // whatever the API does.
         let most = match self.breakers.only_one() {
-            true => 1,
+            true => {
+                let breakers = &self.breakers;
+                (self.queues).begin_with(|tenant| !breakers.may_have_failures(tenant));
+                1
+            }
             false => self.admission.most(),
         };
         let (admission, settlement) = (&self.admission, &self.settlement);
