@@ -238,6 +238,8 @@ pub enum Fact {
     ResultPublished,
     /// Nobody gets a job's result, and the job goes on without.
     ResultLost {
+        /// The job's id.
+        job: String,
         /// Why not.
         sent: Sent,
         /// Where it was to go.

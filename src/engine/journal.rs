@@ -265,6 +265,7 @@ fn note(metrics: &Metrics, few: &mut Few, now: Duration, fact: Fact) {
         }
         Fact::ResultPublished => metrics.result(Sent::Published),
         Fact::ResultLost {
+            job,
             sent,
             exchange,
             routing_key,
@@ -278,7 +279,7 @@ fn note(metrics: &Metrics, few: &mut Few, now: Duration, fact: Fact) {
                         "there is no such queue or exchange, or it is one of the worker's own queues"
                     }
                 };
-                warn!(%exchange, %routing_key, reason, "a result has no target: its job ends without");
+                warn!(job.id = job, %exchange, %routing_key, reason, "a result has no target: its job ends without");
             }
         }
         Fact::UsageLost(calls, why) => {

@@ -235,7 +235,9 @@ impl Requests {
             Sign::With(signer) => signer,
             Sign::ByTenant => {
                 let keys = signing_keys(secret);
-                let keys = keys.map_err(|why| format!("the secret of this tenant {why}"))?;
+                let keys = keys.map_err(|why| {
+                    format!("the secret of this tenant (dispatch.http.secrets-folder) {why}")
+                })?;
                 of_tenant = Signer::new(&keys);
                 &of_tenant
             }
