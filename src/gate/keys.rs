@@ -118,7 +118,8 @@ impl Keys {
         let mut names =
             Vec::with_capacity(1 + 2 * limits.len() + FAIR_QUEUE.len() * layout.shared.len());
         names.push([&bases[0], ":line"].concat());
-        let mut types = vec!["hash"];
+        let mut types = Vec::with_capacity(names.capacity());
+        types.push("hash");
         let mut sliding = vec![None; bases.len()];
         let mut all = Vec::with_capacity(limits.len());
         for (limit, partition) in limits.iter().zip(&layout.partitions) {

@@ -12,9 +12,12 @@ use crate::rules::crash;
 use crate::rules::layout::{Layout, Partition};
 use crate::rules::limit::{Limit, Unit};
 
+/// What a limit takes in a command, about.
+pub const LIMIT_BYTES: usize = 80;
+
 /// The limits as `lua/limits.lua` unpacks them: numbers with the highest byte first, texts that a zero byte ends.
 pub fn limits_argument(limits: &[Limit], layout: &Layout, keys: &CallKeys) -> Vec<u8> {
-    let mut packed = Vec::with_capacity(limits.len() * 80);
+    let mut packed = Vec::with_capacity(LIMIT_BYTES * limits.len());
     for ((limit, keys), partition) in limits.iter().zip(&keys.limits).zip(&layout.partitions) {
         packed.extend(limit.max().to_be_bytes());
         packed.extend(limit.span().to_be_bytes());

@@ -105,6 +105,14 @@ pub struct Ready {
     token: Option<Arc<Token>>,
 }
 
+/// A request on its way.
+struct Begun {
+    exchange: Exchange,
+    /// As in [`Answer`].
+    secret: Option<Arc<str>>,
+    token: Option<Arc<Token>>,
+}
+
 /// What came back for a request.
 struct Answer {
     status: StatusCode,
@@ -292,10 +300,9 @@ impl HttpHandler {
         Some(Ready { connection, token })
     }
 
-    /// Sends one request at most. The error is what becomes of a job without an answer.
-    async fn exchange(&self, job: &Job, ready: Ready, permit: Permit) -> Result<Answer, Attempt> {
+    /// Begins to send a request. The error is what becomes of a job of which none was sent.
+    fn begin(&self, job: &Job, ready: Ready, permit: &Permit) -> Result<Begun, Attempt> {
         let Ready { connection, token } = ready;
-        let deadline = Instant::now() + self.timeout;
         let made = self.requests.of(job);
         let mut made = made.map_err(|why| Attempt {
             fate: Fate::Unwritten,
@@ -314,13 +321,28 @@ impl HttpHandler {
         // From here to the first poll of what sends, there is nothing to wait for.
         let connection = Some(connection).filter(|_| permit.is_good());
         let sent = connection.and_then(|free| free.send(made.request, &made.whole));
-        let Some(mut exchange) = sent else {
+        let Some(exchange) = sent else {
             return Err(Outcome::Late.into());
         };
         // A proxy acknowledges what the API may see much later, or never.
         if self.pool.is_direct() {
-            permit.written(exchange.arrival());
+            exchange.is_written_by(permit);
         }
+        Ok(Begun {
+            exchange,
+            secret: made.secret,
+            token,
+        })
+    }
+
+    /// Sends one request at most. The error is what becomes of a job without an answer.
+    async fn exchange(&self, job: &Job, ready: Ready, permit: Permit) -> Result<Answer, Attempt> {
+        let deadline = Instant::now() + self.timeout;
+        let Begun {
+            mut exchange,
+            secret,
+            token,
+        } = self.begin(job, ready, &permit)?;
         match timeout_at(deadline, exchange.answer()).await {
             Ok(Sent::Answered(head)) => {
                 self.refused.store(0, Ordering::Relaxed);
@@ -338,7 +360,7 @@ impl HttpHandler {
                     headers: head.headers,
                     cut: !ended,
                     start,
-                    secret: made.secret,
+                    secret,
                     token,
                 })
             }

@@ -55,11 +55,19 @@ pub struct TenantAsk {
 /// A start's number in the sliding log of each partition of its [`Layout`](crate::rules::layout::Layout), in that order; 0
 /// where there is none.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Sequences(Vec<u64>);
+pub struct Sequences {
+    /// In the waitlist's own.
+    first: u64,
+    /// In the shared ones, up to the last that is not 0. Most starts have none, and need no memory for them.
+    shared: Vec<u64>,
+}
 
 impl Sequences {
     /// No number anywhere.
-    pub const NONE: Self = Self(Vec::new());
+    pub const NONE: Self = Self {
+        first: 0,
+        shared: Vec::new(),
+    };
 
     /// One of the waitlist's own partition alone.
     pub fn of_waitlist(sequence: u64) -> Self {
@@ -70,7 +78,10 @@ impl Sequences {
 
     /// The number in `partition`.
     pub fn get(&self, partition: usize) -> u64 {
-        self.0.get(partition).copied().unwrap_or(0)
+        match partition {
+            0 => self.first,
+            shared => self.shared.get(shared - 1).copied().unwrap_or(0),
+        }
     }
 
     /// Sets the number in `partition`.
@@ -78,10 +89,15 @@ impl Sequences {
         if sequence == 0 {
             return;
         }
-        if self.0.len() <= partition {
-            self.0.resize(partition + 1, 0);
+        match partition {
+            0 => self.first = sequence,
+            shared => {
+                if self.shared.len() < shared {
+                    self.shared.resize(shared, 0);
+                }
+                self.shared[shared - 1] = sequence;
+            }
         }
-        self.0[partition] = sequence;
     }
 
     /// Reads what it is written as: the numbers, joined by `:`.
@@ -97,8 +113,8 @@ impl Sequences {
 impl fmt::Display for Sequences {
     /// Up to the last one that is not 0.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.get(0))?;
-        let mut others = self.0.iter().skip(1);
+        write!(f, "{}", self.first)?;
+        let mut others = self.shared.iter();
         others.try_for_each(|number| write!(f, ":{number}"))
     }
 }
@@ -106,7 +122,7 @@ impl fmt::Display for Sequences {
 /// What a start leaves to be settled when its call has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Receipt {
-    /// The permit's name: [`TenantAsk::permits`] and the job's number in it.
+    /// The permit's name: [`TenantAsk::permits`] and the job's number in it; empty where no limit holds leases.
     pub permit: String,
     /// The store's clock when it started, as [`TenantReply::now_ms`] said.
     pub started_ms: u64,

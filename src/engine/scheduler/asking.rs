@@ -140,8 +140,9 @@ impl Scheduler {
             // All have left.
             self.queues.set_limited(&turn.tenant, false);
         }
-        let mut questions: Vec<(TenantAsk, Question)> = Vec::new();
-        // Where those with the same labels are; jobs of another plan have other limits.
+        // Mostly there is one.
+        let mut questions: Vec<(TenantAsk, Question)> = Vec::with_capacity(1);
+        // Where those with the same labels are, but for the first; jobs of another plan have other limits.
         let mut alike: HashMap<Labels, Vec<usize>> = HashMap::new();
         let mut slots = turn.slots;
         let mut jobs: Vec<_> = Vec::with_capacity(turn.keys.len());
@@ -179,17 +180,23 @@ impl Scheduler {
             let Claims { tenant, plan, .. } = &job.claims;
             let limits = self.agreement.limits(tenant, plan.as_deref());
             let labels = self.labels_of(job, &limits);
-            let known = alike.entry(labels.clone()).or_default();
-            let same = (known.iter().copied()).find(|at| questions[*at].0.limits == limits);
+            let first = questions.first();
+            let is_first = first.is_some_and(|(it, _)| it.labels == labels && it.limits == limits);
+            let mut others = alike.get(&labels).into_iter().flatten().copied();
+            let other = |at: &usize| questions[*at].0.limits == limits;
+            let same = is_first.then_some(0).or_else(|| others.find(other));
             let at = same.unwrap_or_else(|| {
                 let permits = match limits.hold_leases() {
                     true => self.settlement.name(),
                     false => String::new(),
                 };
+                let at = questions.len();
+                if at > 0 {
+                    alike.entry(labels.clone()).or_default().push(at);
+                }
                 let question = Question::new(tenant.clone(), labels, limits, permits);
-                known.push(questions.len());
                 questions.push((question.ask(), question));
-                questions.len() - 1
+                at
             });
             let (ask, question) = &mut questions[at];
             let (ticket, cost) = (job.claims.ticket, job.claims.cost);
