@@ -25,7 +25,7 @@ const TICK: Duration = Duration::from_secs(1);
 const FRAME: Duration = Duration::from_millis(40);
 /// Who leaves while a replay runs waits so long for its end.
 const LEAVE_WITHIN: Duration = Duration::from_secs(5);
-/// Keys that nobody has looked at yet.
+/// Keys, and answers, that nobody has looked at yet.
 const MOST_KEYS: usize = 64;
 
 /// The time of day, which does not jump while this runs.
@@ -115,10 +115,10 @@ impl Tasks {
         let kind = kind(&request);
         let (servers, answers) = (self.servers.clone(), self.answers.clone());
         let task = self.all.spawn(async move {
-            // Where nobody listens any more, the screen is gone.
-            let told = |came: Came| drop(answers.send((number, came)));
+            // How far it is, is told again soon. Where nobody listens any more, the screen is gone.
+            let told = |came: Came| drop(answers.try_send((number, came)));
             if let Some(came) = servers.perform(request, &told).await {
-                told(came);
+                let _ = answers.send((number, came)).await;
             }
         });
         if let Some(kind) = kind
@@ -143,7 +143,7 @@ pub async fn run(
         signal(SignalKind::terminate())?,
         signal(SignalKind::hangup())?,
     ];
-    let (answers, mut answered) = mpsc::unbounded_channel();
+    let (answers, mut answered) = mpsc::channel(MOST_KEYS);
     let mut tasks = Tasks {
         all: JoinSet::new(),
         looks: HashMap::new(),
@@ -212,7 +212,7 @@ pub async fn run(
 }
 
 /// What is being done comes to its end.
-async fn leave(tasks: Tasks, answered: &mut mpsc::UnboundedReceiver<(u64, Came)>) {
+async fn leave(tasks: Tasks, answered: &mut mpsc::Receiver<(u64, Came)>) {
     eprintln!("waiting for what is being done, {LEAVE_WITHIN:?} at most ...");
     tasks.servers.stop();
     let end = async {

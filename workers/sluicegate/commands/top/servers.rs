@@ -18,7 +18,7 @@ use sluicegate::operator::words::count;
 use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::tenant::Tenant;
 use tokio::sync::Notify;
-use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::mpsc::Sender;
 use tokio::time::{Instant, timeout};
 
 use super::act::{Act, Which};
@@ -233,4 +233,4 @@ async fn close(client: Client) {
 }
 
 /// What comes back, with the number of its question.
-pub type Answers = UnboundedSender<(u64, Came)>;
+pub type Answers = Sender<(u64, Came)>;
