@@ -1,5 +1,6 @@
 //! Why does a tenant's job wait, and until when? All that the gate knows of one tenant, in words and as JSON.
 
+mod glance;
 mod levels;
 mod others;
 mod shown;
@@ -11,6 +12,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+pub use self::glance::Glance;
 use self::levels::Levels;
 use self::others::Other;
 use self::shown::{as_json, counts_cost, in_words};

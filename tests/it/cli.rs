@@ -92,6 +92,7 @@ pub const COMMANDS: &[&[&str]] = &[
     &["check"],
     &["workers"],
     &["tenants"],
+    &["top"],
     &["inspect"],
     &["job"],
     &["job", "cancel"],

@@ -26,6 +26,7 @@ mod cli_scopes;
 mod cli_servers;
 mod cli_steering;
 mod cli_tenant;
+mod cli_top;
 mod config_schema;
 mod deduping;
 mod delay_queue_policies;

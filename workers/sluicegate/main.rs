@@ -12,7 +12,7 @@ use sluicegate::config::Pipelines;
 
 use commands::{
     Failure, check, completions, dead, echo, health, hold, init, inspect, job, man, publish,
-    queues, run, schema, tenant, tenants, workers,
+    queues, run, schema, tenant, tenants, top, workers,
 };
 
 /// Rate-limits RabbitMQ workers per tenant with an atomic gate in Redis
@@ -29,8 +29,8 @@ struct Cli {
     /// The configuration; without it sluicegate.yaml, if there is one
     #[arg(long, global = true, value_name = "FILE", env = "SLUICEGATE_CONFIG")]
     config: Option<PathBuf>,
-    /// The pipeline, where the configuration has several; run, check, workers, tenants, pause, resume, drain and health take
-    /// all of them without it
+    /// The pipeline, where the configuration has several; run, check, workers, tenants, top, pause, resume, drain and health
+    /// take all of them without it
     #[arg(long, global = true, value_name = "NAME", env = "SLUICEGATE_PIPELINE")]
     pipeline: Option<String>,
     #[command(subcommand)]
@@ -45,6 +45,7 @@ enum Command {
     Check(check::CheckArgs),
     Workers(workers::WorkersArgs),
     Tenants(tenants::TenantsArgs),
+    Top(top::TopArgs),
     Inspect(inspect::InspectArgs),
     Job(job::JobArgs),
     Dead(dead::DeadArgs),
@@ -92,6 +93,7 @@ async fn perform(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Check(args) => check::run(args, &all()?, name.as_deref()).await,
         Command::Workers(args) => workers::run(args, &all()?, name.as_deref()).await,
         Command::Tenants(args) => tenants::run(args, &all()?, name.as_deref()).await,
+        Command::Top(args) => top::run(args, &all()?, name.as_deref()).await,
         Command::Inspect(args) => inspect::run(args, &load()?).await,
         Command::Dead(args) => dead::run(args, &load()?).await,
         Command::Tenant(args) => tenant::run(args, &load()?).await,

@@ -279,9 +279,14 @@ impl Row {
         self.forget_limit();
     }
 
+    /// Jobs of it wait.
+    pub fn waits(&self) -> bool {
+        self.line_ends_ms > 0 || self.waiting > 0
+    }
+
     /// Who waits for nothing waits for no limit.
     fn forget_limit(&mut self) {
-        if self.line_ends_ms == 0 && self.waiting == 0 {
+        if !self.waits() {
             self.waits_for.clear();
         }
     }

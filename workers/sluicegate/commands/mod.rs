@@ -29,6 +29,7 @@ mod table;
 pub mod tenant;
 pub mod tenants;
 pub mod together;
+pub mod top;
 pub mod workers;
 
 use std::io::{self, ErrorKind, Write};
