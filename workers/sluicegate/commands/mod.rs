@@ -24,10 +24,12 @@ pub mod publish;
 pub mod queues;
 pub mod run;
 pub mod schema;
+pub mod simulate;
 pub mod steer;
 mod table;
 pub mod tenant;
 pub mod tenants;
+pub mod test;
 pub mod together;
 pub mod workers;
 
