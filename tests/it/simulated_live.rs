@@ -185,7 +185,7 @@ impl Workload {
         tokio::time::sleep(2 * SECOND).await;
 
         let calls: Arc<Mutex<Vec<(Instant, Call)>>> = Arc::default();
-        let taken = Mutex::new(VecDeque::new());
+        let taken = Mutex::new(VecDeque::<Instant>::new());
         let random = Mutex::new(SmallRng::seed_from_u64(2));
         let noted = Arc::clone(&calls);
         api.answers(move |call| {

@@ -40,6 +40,7 @@ mod handed;
 mod history;
 mod later;
 mod limits;
+mod load;
 mod mixed;
 mod operator;
 mod plan;
