@@ -137,7 +137,7 @@ fn hostile_files_and_absurd_numbers_are_refused_with_words() {
             "cannot be used with",
         ),
         (&[], "nothing says when jobs come"),
-        (&["--rate", "-1/s"], "it must be jobs in a time"),
+        (&["--rate=-1/s"], "it must be jobs in a time"),
         (&["--rate", "NaN/s"], "it must be jobs in a time"),
         (
             &["--rate", "1000/s", "--for", "30d"],
