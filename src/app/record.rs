@@ -53,7 +53,7 @@ struct Came {
 
 /// What the writer is told.
 enum Said {
-    Came(Came),
+    Came(Box<Came>),
     Flush(oneshot::Sender<()>),
 }
 
@@ -135,7 +135,9 @@ impl Recording {
             at: Instant::now(),
             message,
         };
-        if (self.reads_bodies && is_long) || self.sender.try_send(Said::Came(came)).is_err() {
+        if (self.reads_bodies && is_long)
+            || self.sender.try_send(Said::Came(Box::new(came))).is_err()
+        {
             self.left_out.fetch_add(1, Ordering::Relaxed);
         }
     }
