@@ -52,7 +52,7 @@ impl FromStr for Rate {
             _ => return Err(wrong()),
         };
         let per_second = positive(number).ok_or_else(wrong)? / seconds;
-        if per_second > MOST_A_SECOND || per_second < 1.0 / 86_400.0 {
+        if !(1.0 / 86_400.0..=MOST_A_SECOND).contains(&per_second) {
             return Err(format!(
                 "is {}; it must be from one job a day to {MOST_A_SECOND} a second",
                 shown(text)

@@ -8,7 +8,7 @@ use sluicegate::rules::scope::Scope;
 use sluicegate::rules::tenant::Tenant;
 use trial::windows;
 
-use crate::history::History;
+use crate::history::{Call, History};
 use crate::jobs::{Job, Text};
 
 /// All quotas, by the limit's name and whose it is.
@@ -26,45 +26,40 @@ pub(super) struct Quota {
 impl Quotas {
     /// Of all calls; which limits there are is a matter of the jobs.
     pub fn of(policy: &Policy, jobs: &[Job], history: &History) -> Self {
-        let mut quotas: BTreeMap<String, BTreeMap<String, Quota>> = BTreeMap::new();
-        let has_plans = policy.plan_header().is_some();
-        let each = |job: &Job,
-                    mut with: Box<dyn FnMut(&mut Quota, u64) + '_>,
-                    quotas: &mut BTreeMap<String, BTreeMap<String, Quota>>| {
-            let Ok(tenant) = Tenant::parse(&job.tenant) else {
-                return;
-            };
-            let plan = job.plan.as_deref().filter(|_| has_plans);
-            let limits = policy.limits(&tenant, plan);
-            let cost = job.cost.min(limits.max_cost());
-            for limit in limits.iter() {
-                if !quotas.contains_key(limit.name()) {
-                    quotas.insert(limit.name().to_owned(), BTreeMap::new());
-                }
-                let Some(of_limit) = quotas.get_mut(limit.name()) else {
-                    continue;
-                };
-                let whose = whose(limit.scope(), job);
-                let quota = of_limit.entry(whose).or_insert_with(|| Quota {
-                    limit: limit.clone(),
-                    since_us: job.at_us(),
-                    calls: Vec::new(),
-                });
-                with(quota, limit.unit().of(cost.into()));
-            }
-        };
+        let mut quotas = Self(BTreeMap::new());
         for job in jobs {
-            each(job, Box::new(|_, _| {}), &mut quotas);
+            quotas.add(policy, job, None);
         }
         for call in &history.calls {
             if let Some(job) = jobs.get(call.job) {
-                let add = |quota: &mut Quota, units| {
-                    quota.calls.push((call.at_us, units, call.until_us));
-                };
-                each(job, Box::new(add), &mut quotas);
+                quotas.add(policy, job, Some(call));
             }
         }
-        Self(quotas)
+        quotas
+    }
+
+    /// Adds a call of `job`, or its quotas alone.
+    fn add(&mut self, policy: &Policy, job: &Job, call: Option<&Call>) {
+        let Ok(tenant) = Tenant::parse(&job.tenant) else {
+            return;
+        };
+        let names_plan = policy.plan_header().is_some();
+        let plan = job.plan.as_deref().filter(|_| names_plan);
+        let limits = policy.limits(&tenant, plan);
+        let cost = job.cost.min(limits.max_cost());
+        for limit in limits.iter() {
+            let of_limit = self.0.entry(limit.name().to_owned()).or_default();
+            let whose = whose(limit.scope(), job);
+            let quota = of_limit.entry(whose).or_insert_with(|| Quota {
+                limit: limit.clone(),
+                since_us: job.at_us(),
+                calls: Vec::new(),
+            });
+            let units = limit.unit().of(cost.into());
+            quota
+                .calls
+                .extend(call.map(|call| (call.at_us, units, call.until_us)));
+        }
     }
 
     /// The limits' names.
