@@ -90,6 +90,8 @@ pub const COMMANDS: &[&[&str]] = &[
     &["run"],
     &["publish"],
     &["check"],
+    &["simulate"],
+    &["test"],
     &["workers"],
     &["tenants"],
     &["top"],

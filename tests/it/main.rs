@@ -78,6 +78,8 @@ mod scale;
 mod secrets;
 mod servers_themselves;
 mod service_manager;
+mod simulate;
+mod simulated_live;
 mod standstill;
 mod traces;
 mod worker_calls;

@@ -10,15 +10,13 @@ use bytes::Bytes;
 use kit::settings;
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
-use sluicegate::admin::Health;
-use sluicegate::broker::memory::MemoryBroker;
+use simulator::stage::{self, Stage, in_simulated_time};
 use sluicegate::broker::{Broker, Message, Outgoing};
+use sluicegate::engine::Stop;
 use sluicegate::engine::scheduler::Scheduler;
-use sluicegate::engine::{Engine, Stop};
-use sluicegate::gate::memory::MemoryGate;
 use sluicegate::handler::{Handler, Outcome, Permit};
 use sluicegate::metrics::Metrics;
-use sluicegate::rules::delays::{self, DelayLevels};
+use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::job::Job;
 use sluicegate::rules::limit::{Algorithm, Limit};
 use tokio::time::{Instant, sleep};
@@ -164,8 +162,8 @@ fn message(backlog: &Backlog, number: usize) -> Message {
 }
 
 async fn drain(backlog: &Backlog, levels: &DelayLevels) -> Figures {
-    let (server, _events) = MemoryBroker::start("jobs", levels, 1, 1);
-    server.stop_consuming().await;
+    let (stage, _events) = Stage::begin(EPOCH_US, levels).await;
+    let server = &stage.server;
     let fresh = server.names().fresh;
     let all = (0..backlog.jobs).map(|number| Outgoing {
         queue: Arc::clone(&fresh),
@@ -176,10 +174,8 @@ async fn drain(backlog: &Backlog, levels: &DelayLevels) -> Figures {
     }
     let before = server.publishes();
 
-    let began = Instant::now();
+    let began = stage.began;
     let starts = Starts::new(Mutex::new(vec![Vec::new(); backlog.tenants]));
-    let clock = move || EPOCH_US + u64::try_from(began.elapsed().as_micros()).expect("no ages");
-    let gate = Arc::new(MemoryGate::new(clock));
     let algorithm = Algorithm::SlidingWindow;
     let second = Duration::from_secs(1);
     let limit = Limit::new(
@@ -193,29 +189,21 @@ async fn drain(backlog: &Backlog, levels: &DelayLevels) -> Figures {
     let (stop, mut workers) = (Stop::default(), Vec::new());
     let metrics = Arc::new(Metrics::new());
     for seed in 0..WORKERS {
-        let window = delays::delivery_window(usize::from(PREFETCH), CONCURRENCY);
-        let (client, events) = server.join(PREFETCH, window);
+        let (client, events) = stage.join(PREFETCH, CONCURRENCY);
         let mut settings = settings::open(CONCURRENCY);
         settings.policy = limit.clone().into();
         settings.prefetch = usize::from(PREFETCH);
-        settings.names = client.names();
         settings.levels = levels.clone();
-        let engine = Engine {
-            broker: Arc::new(client),
-            gate: Arc::clone(&gate),
-            handler: Arc::new(Notes {
-                began,
-                starts: Arc::clone(&starts),
-            }),
-            metrics: Arc::clone(&metrics),
-            health: Arc::new(Health::default()),
-            shutdown_timeout: second,
+        let settings = stage::settings(settings, &client);
+        let notes = Notes {
+            began,
+            starts: Arc::clone(&starts),
         };
+        let engine = stage::engine((client, Arc::clone(&stage.gate), notes), &metrics, second);
         let scheduler = Scheduler::new(settings, seed);
         workers.push(tokio::spawn(engine.run(scheduler, events, stop.clone())));
     }
-    let left = || server.ready() + server.unacked() + server.waiting();
-    while left() > 0 {
+    while stage.left() > 0 {
         sleep(ms(100)).await;
         assert!(began.elapsed() < Duration::from_secs(86_400), "no end");
     }
@@ -268,12 +256,7 @@ fn a_long_backlog_is_delivered_few_times_and_starts_in_time() {
             levels.from_ms().len()
         );
         for backlog in BACKLOGS.iter().filter(|backlog| backlog.jobs <= most) {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_time()
-                .start_paused(true)
-                .build()
-                .expect("a runtime");
-            let figures = runtime.block_on(drain(backlog, levels));
+            let figures = in_simulated_time(drain(backlog, levels));
             println!("{:48} {figures}", backlog.name);
             // With other numbers of queues it only measures.
             if *levels == DelayLevels::new(MAX_DELAY) {

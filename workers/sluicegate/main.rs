@@ -12,7 +12,7 @@ use sluicegate::config::Pipelines;
 
 use commands::{
     Failure, check, completions, dead, echo, health, hold, init, inspect, job, man, publish,
-    queues, run, schema, tenant, tenants, top, workers,
+    queues, run, schema, simulate, tenant, tenants, test, top, workers,
 };
 
 /// Rate-limits RabbitMQ workers per tenant with an atomic gate in Redis
@@ -43,6 +43,8 @@ enum Command {
     Run(run::RunArgs),
     Publish(publish::PublishArgs),
     Check(check::CheckArgs),
+    Simulate(simulate::SimulateArgs),
+    Test(test::TestArgs),
     Workers(workers::WorkersArgs),
     Tenants(tenants::TenantsArgs),
     Top(top::TopArgs),
@@ -104,8 +106,11 @@ async fn perform(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Queues(args) => queues::run(args, &load()?).await,
         // With --url it needs none.
         Command::Health(args) => health::run(args, all, name.as_deref()).await,
+        // It may have several.
+        Command::Simulate(args) => simulate::run(args, name.as_deref()).await,
         // These have no configuration, so a wrong one does not keep them from running.
         Command::Echo(args) => echo::run(args).await,
+        Command::Test(args) => test::run(args).await,
         Command::Init(args) => init::run(&args),
         Command::Schema(args) => schema::run(&args),
         Command::Completions(args) => completions::run(&args, Cli::command()),
