@@ -3,6 +3,7 @@
 
 mod load;
 mod series;
+mod shadows;
 mod together;
 mod told;
 
@@ -101,6 +102,7 @@ pub struct Metrics {
     in_memory: Gauge,
     abandoned: Gauge,
     load: load::Load,
+    shadows: shadows::Shadows,
     /// For the fleet.
     tenants: Mutex<Arc<Tenants>>,
 }

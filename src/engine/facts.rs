@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::broker::{PublishError, Source};
 use crate::gate::{GateError, Whose};
 use crate::handler::Outcome;
+use crate::rules::decision::Tally;
 use crate::rules::lateness::Heard;
 use crate::rules::limit::Limits;
 use crate::rules::report::{LeftOut, OfTenant};
@@ -118,6 +119,8 @@ pub enum Fact {
     GateAnswered(Duration, bool),
     /// The gate decided on a job.
     Decided(Decision),
+    /// Jobs started, and the shadow limit of this name says what it would have made of them.
+    Tried(String, Tally),
     /// A job that was denied is to wait.
     MustWait {
         /// The job.

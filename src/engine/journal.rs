@@ -97,6 +97,7 @@ fn note(metrics: &Metrics, few: &mut Few, now: Duration, fact: Fact) {
             Decision::Denied => "wait",
             Decision::NoSlot => "capacity",
         }),
+        Fact::Tried(limit, tally) => metrics.tried(&limit, &tally),
         Fact::MustWait {
             job: Named { id, tenant, trace },
             labels,

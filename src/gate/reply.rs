@@ -9,6 +9,7 @@ use crate::gate::{
 };
 use crate::rules::answers::Quotas;
 use crate::rules::crash;
+use crate::rules::decision::{Tally, Tried};
 use crate::rules::layout::{Layout, Partition};
 use crate::rules::limit::{Limit, Unit};
 
@@ -23,10 +24,13 @@ pub fn limits_argument(limits: &[Limit], layout: &Layout, keys: &CallKeys) -> Ve
         packed.extend(limit.span().to_be_bytes());
         packed.extend(limit.terms().margin().to_be_bytes());
         packed.extend(limit.burst().to_be_bytes());
-        packed.push(u8::from(limit.unit() == Unit::Calls));
+        packed.push(u8::from(limit.unit() == Unit::Calls) + 2 * u8::from(limit.is_shadow()));
         packed.extend((keys.first as u64).to_be_bytes());
         packed.extend(keys.index.to_be_bytes());
-        packed.push(byte(*partition));
+        packed.push(match partition.checked_sub(1 + layout.shared.len()) {
+            Some(beside) => BESIDE + byte(beside),
+            None => byte(*partition),
+        });
         for text in [limit.name(), limit.algorithm().name()] {
             packed.extend(text.as_bytes());
             packed.push(0);
@@ -50,6 +54,17 @@ pub fn shared_argument(layout: &Layout, keys: &CallKeys) -> Option<Vec<u8>> {
     }
     Some(packed)
 }
+
+/// What `lua/shadows.lua` takes from the end; `None`: there are no shadows.
+pub fn shadows_argument(layout: &Layout, keys: &CallKeys) -> Option<Vec<u8>> {
+    let first = keys.shadows.first()?;
+    let mut packed = (*first as u64).to_be_bytes().to_vec();
+    packed.push(byte(layout.beside.len()));
+    Some(packed)
+}
+
+/// The number of the first partition beside, as the scripts know it: behind all that are shared.
+const BESIDE: u8 = 128;
 
 /// The number of a partition: there are a handful.
 fn byte(partition: usize) -> u8 {
@@ -258,8 +273,8 @@ pub fn head(reply: &Value) -> Option<(bool, u64)> {
     Some((decided > 0, number(numbers.next()?)?))
 }
 
-/// The reply of `acquire` for `jobs` jobs.
-pub fn acquired(reply: &Value, jobs: usize) -> Result<TenantReply, GateError> {
+/// The reply of `acquire` for `jobs` jobs, with so many shadows.
+pub fn acquired(reply: &Value, jobs: usize, shadows: usize) -> Result<TenantReply, GateError> {
     let decode = || {
         if let Some((now_ms, first)) = started(reply) {
             return all_start(now_ms, first, jobs);
@@ -270,6 +285,7 @@ pub fn acquired(reply: &Value, jobs: usize) -> Result<TenantReply, GateError> {
         let [decided, now, blocked_until, rest @ ..] = values.as_slice() else {
             return None;
         };
+        let (rest, tallies) = rest.split_at_checked(rest.len().checked_sub(4 * shadows)?)?;
         let (decided @ 1..=2, chunks, []) = (
             number(decided)?,
             rest.as_chunks::<6>().0,
@@ -278,11 +294,13 @@ pub fn acquired(reply: &Value, jobs: usize) -> Result<TenantReply, GateError> {
             return None;
         };
         let answers: Vec<Answer> = chunks.iter().map(answer).collect::<Option<_>>()?;
+        let tallies = tallies.as_chunks::<4>().0.iter();
         (answers.len() == jobs).then_some(TenantReply {
             now_ms: number(now)?,
             blocked_until_ms: number(blocked_until)?,
             has_failures: decided == 2,
             answers,
+            shadows: tallies.map(tally_of).collect::<Option<_>>()?,
         })
     };
     decode().ok_or_else(|| unreadable("acquire"))
@@ -321,6 +339,16 @@ fn all_start(now_ms: u64, first: u64, jobs: usize) -> Option<TenantReply> {
         blocked_until_ms: 0,
         has_failures: false,
         answers: answers.collect::<Option<_>>()?,
+        shadows: Vec::new(),
+    })
+}
+
+fn tally_of([starts, waited, never, worst_ms]: &[Value; 4]) -> Option<Tally> {
+    Some(Tally {
+        starts: number(starts)?,
+        waited: number(waited)?,
+        never: number(never)?,
+        worst_ms: number(worst_ms)?,
     })
 }
 
@@ -352,8 +380,8 @@ fn sequences(value: &Value) -> Option<Sequences> {
     }
 }
 
-/// The reply of `inspect` for so many limits.
-pub fn inspected(reply: &Value, limits: usize) -> Result<Inspection, GateError> {
+/// The reply of `inspect` for so many limits that are enforced, and so many shadows.
+pub fn inspected(reply: &Value, limits: usize, shadows: usize) -> Result<Inspection, GateError> {
     let decode = || {
         let Value::Array(values) = reply else {
             return None;
@@ -376,13 +404,21 @@ pub fn inspected(reply: &Value, limits: usize) -> Result<Inspection, GateError> 
         else {
             return None;
         };
-        let (chunks, []) = rest.as_chunks::<8>() else {
+        let (rest, tried) = rest.split_at_checked(8 * (limits + shadows))?;
+        let (tried, []) = tried.as_chunks::<6>() else {
             return None;
         };
-        let usage: Vec<Usage> = chunks.iter().map(usage).collect::<Option<_>>()?;
-        (usage.len() == limits).then_some(Inspection {
+        let mut usage: Vec<Usage> = (rest.as_chunks::<8>().0.iter())
+            .map(usage)
+            .collect::<Option<_>>()?;
+        let of_shadows = usage.split_off(limits);
+        (of_shadows.len() == tried.len() && tried.len() == shadows).then_some(Inspection {
             now_ms: *now_ms,
             limits: usage,
+            shadows: of_shadows
+                .into_iter()
+                .zip(tried.iter().map(tried_of))
+                .collect(),
             waiting: *waiting,
             widest: *widest,
             waitlist_end_ms: *waitlist_end_ms,
@@ -394,6 +430,21 @@ pub fn inspected(reply: &Value, limits: usize) -> Result<Inspection, GateError> 
         })
     };
     decode().ok_or_else(|| unreadable("inspect"))
+}
+
+fn tried_of(numbers: &[u64; 6]) -> Tried {
+    let &[since_ms, starts, waited, never, worst_ms, behind_ms] = numbers;
+    let tally = Tally {
+        starts,
+        waited,
+        never,
+        worst_ms,
+    };
+    Tried {
+        tally,
+        since_ms,
+        behind_ms,
+    }
 }
 
 fn usage(numbers: &[u64; 8]) -> Option<Usage> {

@@ -7,10 +7,10 @@ use std::sync::{LazyLock, OnceLock};
 use crate::rules::algorithms::{bucket, held};
 use crate::rules::layout::Layout;
 use crate::rules::limit::{Algorithm, Limit};
-use crate::rules::{fair_queue, model, waitlist};
+use crate::rules::{fair_queue, model, shadow, waitlist};
 
 /// The constants of rules that scripts name, too. A file in `lua/` never sets them.
-pub const SHARED: [(&str, u64); 18] = [
+pub const SHARED: [(&str, u64); 21] = [
     ("AHEAD_MS", waitlist::AHEAD_MS),
     ("DEBT", bucket::DEBT),
     ("DEBT_MS", bucket::DEBT_MS),
@@ -24,10 +24,13 @@ pub const SHARED: [(&str, u64); 18] = [
     ("LOOK_MS", held::LOOK_MS),
     ("MARK_MS", model::MARK_MS),
     ("MAX_REACH", waitlist::MAX_REACH),
+    ("MOST_BEHIND_MS", shadow::MOST_BEHIND_MS),
     ("PERIOD_MS", bucket::PERIOD_MS),
     ("PURGE", fair_queue::PURGE as u64),
     ("RESET_MS", model::RESET_MS),
     ("STEP", fair_queue::STEP),
+    ("TRIAL_MS", shadow::TRIAL_MS),
+    ("TRIES", shadow::TRIES),
     ("WIDE", fair_queue::WIDE as u64),
 ];
 
@@ -90,8 +93,8 @@ struct Family {
     name: &'static str,
     entry: &'static str,
     shortcut: Shortcut,
-    /// By a bit for each of [`Algorithm::EVERY`], and one for shared partitions.
-    members: [OnceLock<Script>; 2 << Algorithm::EVERY.len()],
+    /// By a bit for each of [`Algorithm::EVERY`], one for shared partitions and one for shadows.
+    members: [OnceLock<Script>; 4 << Algorithm::EVERY.len()],
 }
 
 impl Family {
@@ -100,7 +103,7 @@ impl Family {
             name,
             entry,
             shortcut,
-            members: [const { OnceLock::new() }; 2 << Algorithm::EVERY.len()],
+            members: [const { OnceLock::new() }; 4 << Algorithm::EVERY.len()],
         }
     }
 
@@ -112,7 +115,8 @@ impl Family {
         shortcut.filter(|_| is_alone && self.shortcut == Shortcut::Taken)
     }
 
-    /// With what shared partitions need only where [`shared_argument`](crate::gate::reply::shared_argument) sends them.
+    /// With what shared partitions need only where [`shared_argument`](crate::gate::reply::shared_argument) sends them, and so for
+    /// shadows.
     fn member(&self, limits: &[Limit], layout: &Layout) -> &Script {
         let is_used = |algorithm| limits.iter().any(|limit| limit.algorithm() == algorithm);
         let bits = Algorithm::EVERY.iter().enumerate();
@@ -120,15 +124,20 @@ impl Family {
             used | usize::from(is_used(*algorithm)) << bit
         });
         let shares = !layout.shared.is_empty();
-        let member = used | usize::from(shares) << Algorithm::EVERY.len();
+        let shadows = limits.iter().any(Limit::is_shadow);
+        let of_both = usize::from(shares) | usize::from(shadows) << 1;
+        let member = used | of_both << Algorithm::EVERY.len();
         self.members[member].get_or_init(|| {
             let mut parts = vec![WAITLIST[0], WAITLIST[1]];
-            if let Some(shortcut) = self.shortcut_of(limits).filter(|_| !shares) {
+            if let Some(shortcut) = self.shortcut_of(limits).filter(|_| of_both == 0) {
                 parts.extend([shortcut, lua!("shortcut")]);
             }
             parts.extend([WAITLIST[2], WAITLIST[3], lua!("limits")]);
             if shares {
                 parts.extend([lua!("fair_queue"), lua!("shared_partitions")]);
+            }
+            if shadows {
+                parts.push(lua!("shadows"));
             }
             for algorithm in Algorithm::EVERY.into_iter().filter(|a| is_used(*a)) {
                 let script = algorithm.rules().script();

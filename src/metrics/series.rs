@@ -10,6 +10,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry, Unit};
 
 use super::load::Load;
+use super::shadows::Shadows;
 use super::{
     Decision, Ended, How, Kind, Metrics, PLACES_OF_DELAYS, Queue, Reason, Reloaded, Server, Told,
     Where, Whose,
@@ -259,6 +260,7 @@ impl Metrics {
                 Gauge::default(),
             ),
             load: Load::register(r),
+            shadows: Shadows::new(r),
             tenants: std::sync::Mutex::default(),
             registry,
         };
@@ -269,6 +271,7 @@ impl Metrics {
     /// A rate over a series that appears later misses its first count: all exist from the start.
     fn show_all_series(&self) {
         self.load.show_all_series();
+        self.shadows.show_all_series();
         for queue in ["fresh", "due", "recheck", "lane"] {
             drop(self.deliveries.get_or_create(&Queue { queue }));
         }

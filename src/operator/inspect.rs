@@ -3,6 +3,7 @@
 mod glance;
 mod levels;
 mod others;
+mod shadows;
 mod shown;
 mod waits;
 
@@ -79,7 +80,7 @@ pub async fn inspect(
     } = registry::look(gate).await?;
     let own = Named::new(policy.clone())?;
     let limits = (known.fleet(Arc::clone(&own.policy), &own.id, now_ms)).limits(&tenant, plan);
-    let given = labels(&limits)?;
+    let given = labels(limits.all())?;
     let priorities = &config.job.priorities;
     let (found, levels) =
         levels::inspect(gate, &tenant, &given.labels, &limits, priorities).await?;
@@ -133,6 +134,10 @@ impl Inspected {
         self.limits.iter().zip(&self.found.limits).collect()
     }
 
+    fn shadows(&self) -> impl Iterator<Item = shadows::Row<'_>> {
+        self.limits.shadows().iter().zip(&self.found.shadows)
+    }
+
     /// For programs.
     pub fn as_json(&self) -> Value {
         let (rows, found) = (self.rows(), &self.found);
@@ -147,6 +152,7 @@ impl Inspected {
             "labels": self.given.as_json(),
             "labels_missing": missing,
             "limits": rows.iter().map(|row| as_json(row, &self.given)).collect::<Vec<_>>(),
+            "shadows": self.shadows().map(|row| shadows::as_json(&row, &self.given)).collect::<Vec<_>>(),
             "waiting": one_waitlist.then_some(found.waiting),
             "waiting_by_level": self.levels.iter().cloned().collect::<BTreeMap<_, _>>(),
             "waitlist_end_in_ms": one_waitlist.then_some(found.waitlist_end_ms),
@@ -192,6 +198,9 @@ impl Inspected {
             (found, &self.levels),
             &self.recovery,
         );
+        for row in self.shadows() {
+            text += &shadows::in_words(&row, &self.given);
+        }
         text += &match &self.all {
             Ok(all) => all_suspended(all),
             Err(why) => {

@@ -226,6 +226,8 @@ pub struct TenantReply {
     pub has_failures: bool,
     /// One answer for each ask.
     pub answers: Vec<Answer>,
+    /// What each shadow of the limits makes of the jobs that start; empty where there is none.
+    pub shadows: Vec<Tally>,
 }
 
 /// What `inspect` shows of one tenant.
@@ -233,8 +235,10 @@ pub struct TenantReply {
 pub struct Inspection {
     /// The store's clock, in milliseconds since the epoch.
     pub now_ms: u64,
-    /// Each limit's use, in the order that was asked.
+    /// The use of each limit that is enforced, in the order that was asked.
     pub limits: Vec<Usage>,
+    /// The same of each shadow, and what it has seen.
+    pub shadows: Vec<(Usage, Tried)>,
     /// Units that wait in the waitlist.
     pub waiting: u64,
     /// The largest cost in the waitlist; 0: nobody waits.
@@ -274,6 +278,40 @@ pub struct Usage {
     pub widest: u64,
     /// Calls that count now. `None`: the algorithm has no log, so it knows of units alone.
     pub calls: Option<u64>,
+}
+
+/// What the trial of a shadow has seen.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Jobs that started.
+    pub starts: u64,
+    /// Those of them that would have waited.
+    pub waited: u64,
+    /// Those of these that would have waited for more than a day ([`MOST_BEHIND_MS`](crate::rules::shadow::MOST_BEHIND_MS)), or cost more than the whole limit.
+    pub never: u64,
+    /// The longest wait of the others, in milliseconds.
+    pub worst_ms: u64,
+}
+
+/// What `inspect` says of a shadow.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tried {
+    /// What it has seen.
+    pub tally: Tally,
+    /// Since when, in milliseconds since the epoch; 0: it has seen nothing.
+    pub since_ms: u64,
+    /// How far it is behind now: a job that comes now would wait so long for those ahead of it, in milliseconds.
+    pub behind_ms: u64,
+}
+
+impl Tally {
+    /// Both together.
+    pub fn add(&mut self, more: &Self) {
+        self.starts += more.starts;
+        self.waited += more.waited;
+        self.never += more.never;
+        self.worst_ms = self.worst_ms.max(more.worst_ms);
+    }
 }
 
 /// What an operator changes for one tenant, at once for all workers.

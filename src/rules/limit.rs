@@ -29,6 +29,8 @@ pub struct Limit {
     /// A bucket's `max` and `burst` as configured: an operator's changes count with the same state.
     bucket: Option<(u32, u32)>,
     scope: Scope,
+    /// It counts, and denies nothing.
+    shadow: bool,
 }
 
 /// Why the numbers make no limit.
@@ -67,6 +69,16 @@ pub enum LimitError {
     /// None, or more than [`MAX_LIMITS`].
     #[error("{0} limits; there must be from 1 to {MAX_LIMITS}")]
     Number(usize),
+    /// A shadow of a limit that counts calls until they have ended.
+    #[error(
+        "shadow has no meaning for {}: how long a job would have waited depends on when the calls before it would have ended, and they were never held back", if *.0 == Algorithm::Strict { "guard: strict" } else { .0.name() }
+    )]
+    Shadow(Algorithm),
+    /// All limits are shadows.
+    #[error(
+        "each limit is a shadow, so nothing would be limited; enforce one beside it, such as {{name: most, max-requests: 1000000, window-size: 1, use-algo: token-bucket-algo}}"
+    )]
+    NothingEnforced,
     /// More than [`MAX_PARTS`] scopes that are parts of a tenant.
     #[error(
         "{0} different headers (or the routing key) in the scopes of limits that are enforced together; {MAX_PARTS} at most can be"
@@ -113,6 +125,7 @@ impl Limit {
             },
             bucket: algorithm.has_burst().then_some((max, burst)),
             scope: Scope::Tenant,
+            shadow: false,
         })
     }
 
@@ -159,6 +172,20 @@ impl Limit {
     /// In the partition that `scope` says, instead of a tenant's.
     pub fn with_scope(self, scope: Scope) -> Self {
         Self { scope, ..self }
+    }
+
+    /// As a shadow: it counts what starts, says how long that would have waited, and denies nothing.
+    ///
+    /// # Errors
+    /// [`LimitError::Shadow`]: the algorithm holds leases.
+    pub fn in_shadow(self) -> Result<Self, LimitError> {
+        match self.algorithm().holds_leases() {
+            true => Err(LimitError::Shadow(self.algorithm())),
+            false => Ok(Self {
+                shadow: true,
+                ..self
+            }),
+        }
     }
 
     /// With another `max`, from 1 to [`MAX_REQUESTS`], which counts with the same state; a burst that was the old one's default
@@ -217,6 +244,10 @@ impl Limit {
     /// Whose quota it is.
     pub fn scope(&self) -> &Scope {
         &self.scope
+    }
+    /// It denies nothing.
+    pub fn is_shadow(&self) -> bool {
+        self.shadow
     }
     /// All tenants share it.
     pub fn is_global(&self) -> bool {

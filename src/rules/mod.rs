@@ -19,6 +19,7 @@ pub mod policy;
 pub mod report;
 pub mod retry;
 pub mod scope;
+pub mod shadow;
 pub mod shares;
 pub mod slots;
 pub mod steering;

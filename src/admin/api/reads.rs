@@ -109,7 +109,7 @@ fn pipelines(board: &Board) -> Value {
 
 async fn in_force(part: &Part, input: &Input) -> Result<Value, NotDone> {
     let policy = &part.config.rate_limiter.policy;
-    let all = |set: &Limits| set.iter().map(limits::as_json).collect::<Vec<_>>();
+    let all = |set: &Limits| set.all().iter().map(limits::as_json).collect::<Vec<_>>();
     let plans = policy.plans().iter();
     let plans = plans.map(|(name, set)| json!({"plan": name, "limits": all(set)}));
     let (limit, offset) = page(input);

@@ -10,9 +10,10 @@ use super::questions::{Asked, Question};
 use super::queues::Turn;
 use super::suspects::May;
 use crate::engine::action::Key;
+use crate::engine::facts::Fact;
 use crate::gate::{Ask, ShardId, TenantAsk, TenantReply};
 use crate::rules::job::{self, Claims};
-use crate::rules::limit::Limit;
+use crate::rules::limit::Limits;
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 
@@ -221,11 +222,15 @@ impl Scheduler {
         self.clock.read(reply.now_ms, asked_at, now);
         self.breakers.heard(tenant, reply.has_failures);
         self.tallies.denied(question, reply);
+        let shadows = question.limits.shadows().iter().zip(&reply.shadows);
+        let tried = shadows.filter(|(_, tally)| tally.starts > 0);
+        self.facts
+            .extend(tried.map(|(limit, tally)| Fact::Tried(limit.name().to_owned(), *tally)));
     }
 
     /// What tells a job apart from others of its tenant: what its limits look at, and its level.
-    fn labels_of(&self, job: &JobEntry, limits: &[Limit]) -> Labels {
-        let labels = job::labels(&*job.message, limits);
+    fn labels_of(&self, job: &JobEntry, limits: &Limits) -> Labels {
+        let labels = job::labels(&*job.message, limits.all());
         let level = self.settings.fields.priorities.label(&*job.message);
         // Whoever names no level is no job.
         match level.ok().flatten() {

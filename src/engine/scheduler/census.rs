@@ -118,6 +118,7 @@ mod tests {
             now_ms: 10_000,
             blocked_until_ms,
             has_failures: false,
+            shadows: Vec::new(),
             answers: Vec::new(),
         }
     }

@@ -159,6 +159,7 @@ impl RedisGate {
         }
         command.arg(&call.more);
         command.arg(reply::shared_argument(&call.layout, &call.keys));
+        command.arg(reply::shadows_argument(&call.layout, &call.keys));
         Request {
             key: call.keys.waitlist(),
             command,

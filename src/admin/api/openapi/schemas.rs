@@ -85,7 +85,19 @@ const LIMIT: &[Field] = &[
     ("guard", "string"),
     ("guard_ms", "integer?"),
     ("scope", "string"),
+    ("shadow", "boolean"),
     ("worst_case", "integer"),
+];
+
+const TRIED: &[Field] = &[
+    ("used", "integer?"),
+    ("since_ms", "integer?"),
+    ("starts", "integer?"),
+    ("would_have_waited", "integer?"),
+    ("would_have_waited_share", "number?"),
+    ("would_never_have_started", "integer?"),
+    ("longest_wait_ms", "integer?"),
+    ("behind_ms", "integer?"),
 ];
 
 const USED: &[Field] = &[
@@ -195,6 +207,7 @@ fn limits() -> Value {
 
 fn tenant() -> Value {
     let limit = object(&[], &[LIMIT, USED].concat());
+    let shadow = object(&[], &[LIMIT, TRIED].concat());
     let exceeded = object(
         &[],
         &[
@@ -220,6 +233,7 @@ fn tenant() -> Value {
             ("labels", json!({"type": "object"})),
             ("labels_missing", strings()),
             ("limits", list(limit)),
+            ("shadows", list(shadow)),
             ("waiting_by_level", json!({"type": "object"})),
             ("held", json!({"enum": ["pause", "drain", null]})),
             ("advertised", list(said)),

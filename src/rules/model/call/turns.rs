@@ -56,8 +56,7 @@ impl Call<'_> {
     /// When the `k`-th unit may start as far as one partition goes; `None`: it has no limit.
     pub(super) fn nth(&self, partition: usize, k: u64) -> Option<u64> {
         let calls = self.others_calls(k).max(1);
-        let all = self.layout.partitions.iter().enumerate();
-        let here = all.filter(|(_, here)| **here == partition);
+        let here = self.partitions().filter(|(_, here)| *here == partition);
         here.map(|(index, _)| self.nth_of(index, self.base, k, calls))
             .max()
     }
@@ -106,8 +105,8 @@ impl Call<'_> {
             .fair_queue
             .widest
             .clamp(1, self.most());
-        let all = self.layout.partitions.iter().enumerate();
-        let here = all.filter(|(_, here)| self.layout.is_behind(**here, partition));
+        let is_behind = |(_, here): &(usize, usize)| self.layout.is_behind(*here, partition);
+        let here = self.partitions().filter(is_behind);
         let latest = here
             .map(|(index, _)| self.nth_of(index, now, widest, 1))
             .max();
@@ -124,10 +123,15 @@ impl Call<'_> {
             .fair_queue
             .widest
             .clamp(1, self.most());
-        let mut all = self.layout.partitions.iter().enumerate();
-        all.any(|(index, here)| {
-            self.layout.is_behind(*here, partition) && self.takes_room(index, widest)
+        self.partitions().any(|(index, here)| {
+            self.layout.is_behind(here, partition) && self.takes_room(index, widest)
         })
+    }
+
+    /// The partition of each limit that is enforced, with its number.
+    fn partitions(&self) -> impl Iterator<Item = (usize, usize)> {
+        let all = self.layout.partitions.iter().copied().enumerate();
+        all.take(self.limits.len())
     }
 
     fn takes_room(&self, index: usize, units: u64) -> bool {
