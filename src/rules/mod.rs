@@ -9,6 +9,7 @@ pub mod dedupe;
 pub mod delays;
 pub mod expiry;
 pub mod fair_queue;
+pub mod forecast;
 pub mod headers;
 pub mod job;
 pub mod lateness;
