@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::broker::{PublishError, Source};
 use crate::gate::{GateError, Whose};
 use crate::handler::Outcome;
+use crate::rules::forecast::Off;
 use crate::rules::lateness::Heard;
 use crate::rules::limit::Limits;
 use crate::rules::report::{LeftOut, OfTenant};
@@ -177,6 +178,8 @@ pub enum Fact {
     },
     /// A job starts, so long after its time had come; its name where that is late.
     Started(Duration, Option<Named>),
+    /// A job starts that was told its turn: so far off that was.
+    Promised(Off),
     /// A new job had been in the work queue for so long, as its publisher says.
     Queued(Duration),
     /// A job was admitted, and could not be sent in time.
