@@ -16,7 +16,7 @@ use super::series::{register, register_seconds};
 use super::{InState, Metrics};
 use crate::broker::Backlog;
 use crate::engine::facts::{Census, Lacks};
-use crate::rules::forecast;
+use crate::rules::promise;
 
 /// So many limits have a series of their own.
 const MOST_LIMITS: usize = 64;
@@ -224,7 +224,7 @@ impl Metrics {
     }
 
     /// A job started that had been told its turn.
-    pub fn promised(&self, off: forecast::Off) {
+    pub fn promised(&self, off: promise::Off) {
         let of_sign = &self.load.forecast_error[usize::from(off.is_late)];
         of_sign.observe(Duration::from_millis(off.ms).as_secs_f64());
         if off.is_kept {
@@ -327,7 +327,7 @@ mod tests {
     #[test]
     fn a_promise_that_was_off_counts_on_its_side() {
         let metrics = Metrics::new();
-        let promise = forecast::Promise {
+        let promise = promise::Promise {
             at_ms: 10_000,
             wait_ms: 5_000,
         };

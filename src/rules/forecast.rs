@@ -5,9 +5,6 @@
 //! makes wait uses the others later. So here the jobs start one by one, at the earliest moment that all limits allow, and the limits' own
 //! [algorithms](crate::rules::algorithms) count them.
 
-mod promise;
-
-pub use self::promise::{Off, Promise};
 use crate::rules::decision::Ticket;
 use crate::rules::limit::Limit;
 use crate::rules::usage::{Clock, PartitionUsage};
@@ -234,6 +231,3 @@ fn clock(at_ms: u64) -> Clock {
         stamp_ms: at_ms,
     }
 }
-
-#[cfg(test)]
-mod tests;

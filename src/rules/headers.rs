@@ -2,8 +2,8 @@
 
 use crate::rules::decision::Ticket;
 use crate::rules::delays::{MAX_TRIP_MS, Trip};
-use crate::rules::forecast::Promise;
 use crate::rules::limit::Limit;
+use crate::rules::promise::Promise;
 
 /// Units of the limit that a job uses; set by its publisher.
 pub const COST: &str = "x-cost";

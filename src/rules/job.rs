@@ -26,9 +26,9 @@ pub use self::traced::traced;
 use crate::rules::decision::Ticket;
 use crate::rules::delays::Trip;
 use crate::rules::expiry::{self, Expiry};
-use crate::rules::forecast::Promise;
 use crate::rules::headers;
 use crate::rules::policy::Policy;
+use crate::rules::promise::Promise;
 use crate::rules::tenant::Tenant;
 use crate::rules::trace::Context;
 

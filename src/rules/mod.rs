@@ -17,6 +17,7 @@ pub mod layout;
 pub mod limit;
 pub mod model;
 pub mod policy;
+pub mod promise;
 pub mod report;
 pub mod retry;
 pub mod scope;

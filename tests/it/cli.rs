@@ -93,6 +93,7 @@ pub const COMMANDS: &[&[&str]] = &[
     &["workers"],
     &["tenants"],
     &["inspect"],
+    &["explain"],
     &["job"],
     &["job", "cancel"],
     &["job", "show"],

@@ -6,9 +6,9 @@ use sluicegate::broker::{Message, Outgoing, Source};
 use sluicegate::engine::facts::Fact;
 use sluicegate::handler::Outcome;
 use sluicegate::rules::delays::{DelayLevels, QueueNames, Trip};
-use sluicegate::rules::forecast::Promise;
 use sluicegate::rules::headers::{self, HeaderValue};
 use sluicegate::rules::job::Field;
+use sluicegate::rules::promise::Promise;
 
 use crate::scheduler::{Desk, MS, START, message, trip, wait};
 

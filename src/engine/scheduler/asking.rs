@@ -212,7 +212,7 @@ impl Scheduler {
     }
 
     /// What tells a job apart from others of its tenant: what its limits look at, and its level.
-    fn labels_of(&self, job: &JobEntry, limits: &[Limit]) -> Labels {
+    pub(super) fn labels_of(&self, job: &JobEntry, limits: &[Limit]) -> Labels {
         let labels = job::labels(&*job.message, limits);
         let level = self.settings.fields.priorities.label(&*job.message);
         // Whoever names no level is no job.

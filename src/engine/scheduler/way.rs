@@ -16,7 +16,6 @@ use super::Scheduler;
 use super::admission::Round;
 use super::entry::{Hand, JobEntry, Phase, Started};
 use super::intake::{Intake, Invalid};
-use super::plan::Plan;
 use super::questions::Question;
 use super::queues::End;
 use crate::broker::{Delivery, Message, Outgoing, PublishError, Reply, Source, Tag};
@@ -24,7 +23,6 @@ use crate::engine::action::{Action, Key};
 use crate::engine::facts::{Death, Decision, Fact};
 use crate::gate::{Answer, GateError, Receipt, Replies, ShardId, TenantReply};
 use crate::handler::{Attempt, Fate, Outcome};
-use crate::rules::forecast::Promise;
 use crate::rules::headers::{self, HeaderValue, Headers};
 use crate::rules::job::{self, InBody};
 use crate::rules::steering::State;
@@ -269,10 +267,7 @@ impl Scheduler {
         let Some(job) = self.jobs.get_mut(&key) else {
             return false;
         };
-        self.facts.push(job.starts(now));
-        let promise = job.claims.promise.take();
-        let off = promise.map(|promise| Fact::Promised(promise.off(receipt.started_ms)));
-        self.facts.extend(off);
+        self.facts.extend(job.starts(now, receipt.started_ms));
         self.tallies.started(&job.claims);
         job.hand = Hand::Empty;
         job.phase = Phase::Running;
@@ -336,11 +331,7 @@ impl Scheduler {
         let attempt = job.claims.attempt;
         let headers = headers::waiting(limit, attempt, ticket, count, store_ms, ttl_ms);
         let wait = Duration::from_millis(ttl_ms);
-        job.plan = Plan::at(now + wait);
-        job.claims.promise.get_or_insert(Promise {
-            at_ms: store_ms.saturating_add(ttl_ms),
-            wait_ms: ttl_ms,
-        });
+        job.told(now, store_ms, ttl_ms);
         // The answer was on its way for a part of it, and the next question will be.
         let here = wait.saturating_sub(self.admission.base());
         if self.delay_in_window(now, key, here) || self.delay_in_memory(now, key, here) {

@@ -53,3 +53,6 @@ impl Scopes<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

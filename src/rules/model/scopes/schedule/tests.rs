@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::*;
 use crate::rules::decision::{Answer, Ask, Change, Ticket};
+use crate::rules::forecast::{Asked, End, Opens, Place, Schedule, Sure, end};
 use crate::rules::layout::Layout;
-use crate::rules::limit::{Algorithm, Unit};
+use crate::rules::limit::{Algorithm, Limit, Unit};
 use crate::rules::model::{Scopes, State};
+use crate::rules::usage::Clock;
 
 /// Some time, not on the edge of any window.
 const BEGIN: u64 = 1_700_000_000_123;
@@ -19,6 +20,13 @@ fn limit(name: &str, algorithm: Algorithm, max: u64, window_ms: u64, guard_ms: u
         Duration::from_millis(guard_ms),
     );
     Limit::new(name, algorithm, max, window, guard).expect("this is a limit")
+}
+
+fn clock(at_ms: u64) -> Clock {
+    Clock {
+        now_ms: at_ms,
+        stamp_ms: at_ms,
+    }
 }
 
 /// Every algorithm that counts starts alone.
