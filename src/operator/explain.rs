@@ -166,12 +166,12 @@ fn causes(
         let words = format!("the recovery wait, since Redis may have lost data: {why}");
         add("recovery", words, Some(*until_ms));
     }
-    if let Ok(all) = around.all {
-        if all.closed_until_ms > all.now_ms || all.is_open {
-            let until = Some(all.closed_until_ms).filter(|until| *until > all.now_ms);
-            let words = format!("all tenants are suspended, by {}", plain(&all.by, 200));
-            add("all-suspended", words, until);
-        }
+    if let Ok(all) = around.all
+        && (all.closed_until_ms > all.now_ms || all.is_open)
+    {
+        let until = Some(all.closed_until_ms).filter(|until| *until > all.now_ms);
+        let words = format!("all tenants are suspended, by {}", plain(&all.by, 200));
+        add("all-suspended", words, until);
     }
     let found = around.found;
     if found.blocked_until_ms > found.now_ms {

@@ -11,12 +11,13 @@ use kit::{Bed, MS, jobs, steadily, until};
 use serde_json::Value;
 
 use crate::PROGRAM;
+use crate::api::{Port, READER};
 use crate::cli::{Done, sluicegate};
 
 const TENANTS: [&str; 4] = ["a", "b", "c", "d"];
 /// Starts of each tenant in a window, and how long that is.
 const PER_WINDOW: usize = 10;
-const WINDOW_SECONDS: usize = 5;
+const WINDOW_SECONDS: usize = 20;
 
 fn sum(workers: &[Process], series: &str) -> f64 {
     let of_each = workers
@@ -45,7 +46,7 @@ async fn promises_of(seconds: usize) {
         Api::start().await,
     );
     // Short waits are in workers' memories, long ones in delay queues.
-    let limits = format!("max-requests: {PER_WINDOW}, window-size: {WINDOW_SECONDS}s");
+    let limits = format!("max-requests: {PER_WINDOW}, window-size: {WINDOW_SECONDS}s, guard: 2s");
     let yaml = bed.yaml(&limits, &api.url(), "") + "delay: {max-in-memory: 2s}\n";
     let workers = [(); 2].map(|()| PROGRAM.start(&yaml));
     for worker in &workers {
@@ -72,7 +73,7 @@ async fn promises_of(seconds: usize) {
 #[tokio::test(flavor = "multi_thread")]
 async fn promises_are_kept_on_real_servers() {
     let seconds = std::env::var("FORECAST_SECONDS");
-    let seconds = seconds.map_or(10, |seconds| seconds.parse().expect("a whole number"));
+    let seconds = seconds.map_or(40, |seconds| seconds.parse().expect("a whole number"));
     steadily(50 * MS, move || promises_of(seconds)).await;
 }
 
@@ -90,7 +91,10 @@ impl Slow {
             Api::start().await,
         );
         let limits = "max-requests: 5, window-size: 1h, plan-header: x-plan, plans: {gold: {max-requests: 10, window-size: 1h}}";
-        let yaml = bed.yaml(limits, &api.url(), "");
+        let token = format!("listen: '127.0.0.1:0', token: {READER}");
+        let yaml = bed
+            .yaml(limits, &api.url(), "")
+            .replace("listen: '127.0.0.1:0'", &token);
         let worker = PROGRAM.start(&yaml);
         worker.says(&["admin.listen="]).await;
         bed.publish(&yaml, jobs("acme", 20)).await;
@@ -159,9 +163,9 @@ async fn what_if_says_when_the_backlog_would_end_and_changes_nothing() {
         text.contains("what if   max-requests=20\n  now     15 jobs waiting"),
         "{text}"
     );
-    let path = "/api/v1/tenants/acme?what-if=max-requests%3D10&what-if=resume";
-    let answer = slow.worker.get(path).expect("it answers");
-    let answer: Value = serde_json::from_str(&answer).expect("JSON");
+    let port = Port::of(&slow.worker).await;
+    let path = "/tenants/acme?what-if=max-requests%3D10&what-if=resume";
+    let answer = port.get(path).await.is(200);
     assert_eq!(
         answer["what_if"]["changes"],
         serde_json::json!(["max-requests=10", "resume"])
@@ -174,11 +178,10 @@ async fn what_if_says_when_the_backlog_would_end_and_changes_nothing() {
     ] {
         let failed = slow.runs(&["inspect", "acme", "--what-if", text]).exited(2);
         assert!(failed.err.contains(hint), "{failed:?}");
-        let answer = slow.worker.get(&format!(
-            "/api/v1/tenants/acme?what-if={}",
-            text.replace('=', "%3D")
-        ));
-        assert!(answer.expect("it answers").contains(hint));
+        let path = format!("/tenants/acme?what-if={}", text.replace('=', "%3D"));
+        let answer = port.get(&path).await.is(400);
+        let why = answer["detail"].as_str().expect("a text");
+        assert!(why.contains(hint), "{why}");
     }
     let after = slow.inspect(&[]);
     for field in ["waiting", "limits", "suspended_until_ms"] {
@@ -217,7 +220,8 @@ async fn explain_says_where_each_job_stands_and_when_it_starts() {
         assert!((hours(&told["starts_in_ms"]) - turn).abs() < 0.1, "{told}");
         let (starts, promised) = (&told["starts_at_ms"], &told["promised_at_ms"]);
         let apart = starts.as_i64().expect("ms") - promised.as_i64().expect("ms");
-        assert!(apart.abs() < 100, "{told}");
+        // A job that starts a little late puts off those behind it.
+        assert!(apart.abs() < 60_000, "{told}");
         places.push(place);
     }
     places.sort_unstable();
@@ -253,9 +257,8 @@ async fn explain_says_where_each_job_stands_and_when_it_starts() {
     ] {
         assert!(text.contains(words), "{words} is not in {text}");
     }
-    let path = format!("/api/v1/tenants/acme/jobs/{id}/explanation?wait=5s");
-    let answer: Value =
-        serde_json::from_str(&slow.worker.get(&path).expect("it answers")).expect("JSON");
+    let path = format!("/tenants/acme/jobs/{id}/explanation?wait=5s");
+    let answer = Port::of(&slow.worker).await.get(&path).await.is(200);
     assert_eq!(answer["place"], told["place"]);
     let nobody = slow.runs(&[
         "explain",
