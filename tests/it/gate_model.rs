@@ -711,9 +711,9 @@ impl Bench {
 /// What is asked of the gate as things stand, and if something were different: by the clock now this and now that.
 fn what_if(limits: &[Limit], clock: Clock, ticket: Option<&(Ticket, u32)>) -> [Asked; 2] {
     let turn = clock.now_ms as usize;
-    let place = match ticket {
-        Some((ticket, cost)) if turn % 3 == 0 => Place::Job(Some(*ticket), *cost),
-        Some((_, cost)) if turn % 3 == 1 => Place::Job(None, *cost),
+    let place = match (turn % 3, ticket) {
+        (0, Some((ticket, cost))) => Place::Job(Some(*ticket), *cost),
+        (1, Some((_, cost))) => Place::Job(None, *cost),
         _ => Place::Last,
     };
     let not_before_ms = clock.now_ms - 500 + clock.now_ms % 1_000;
@@ -724,7 +724,9 @@ fn what_if(limits: &[Limit], clock: Clock, ticket: Option<&(Ticket, u32)>) -> [A
     let half = |limit: &Limit| limit.clone().with_max(limit.max() / 2 + 1);
     let would_be = Asked {
         limits: limits.iter().map(half).collect(),
-        as_said: (0..limits.len()).map(|at| (at + turn) % 2 == 0).collect(),
+        as_said: (0..limits.len())
+            .map(|at| (at + turn).is_multiple_of(2))
+            .collect(),
         opens: [Opens::AsItIs, Opens::Now, Opens::In(777)][turn % 3],
         ..as_it_is.clone()
     };
