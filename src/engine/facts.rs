@@ -10,6 +10,7 @@ use crate::handler::Outcome;
 use crate::rules::decision::Tally;
 use crate::rules::lateness::Heard;
 use crate::rules::limit::Limits;
+use crate::rules::promise::Off;
 use crate::rules::report::{LeftOut, OfTenant};
 use crate::rules::scope::Labels;
 use crate::rules::steering::Hold;
@@ -180,6 +181,8 @@ pub enum Fact {
     },
     /// A job starts, so long after its time had come; its name where that is late.
     Started(Duration, Option<Named>),
+    /// A job starts that was told its turn: so far off that was.
+    Promised(Off),
     /// A new job had been in the work queue for so long, as its publisher says.
     Queued(Duration),
     /// A job was admitted, and could not be sent in time.

@@ -175,6 +175,7 @@ fn note(metrics: &Metrics, few: &mut Few, now: Duration, fact: Fact) {
         }
         Fact::Started(late, None) => metrics.started(late),
         Fact::Started(late, Some(Named { id, .. })) => metrics.started_late(late, id.as_deref()),
+        Fact::Promised(off) => metrics.promised(off),
         Fact::Queued(age) => metrics.queued(age),
         Fact::ExpiredPermit => metrics.permit_expired(),
         Fact::Delayed(delay) => metrics.delayed(match delay {

@@ -2,6 +2,7 @@
 
 mod by_primary;
 mod calls;
+mod forecast;
 mod health;
 mod outlook;
 mod reports;

@@ -1,7 +1,10 @@
-//! What goes into the scripts and comes out, as the headers of `lua/acquire.lua` and `lua/inspect.lua` say.
+//! What goes into the scripts and comes out, as the headers of `lua/acquire.lua`, `lua/inspect.lua` and `lua/forecast.lua` say.
+
+mod forecast;
 
 use ::redis::Value;
 
+pub use self::forecast::{forecast_arguments, forecasted};
 use crate::gate::keys::CallKeys;
 use crate::gate::{
     Answer, Candidate, Change, Deduped, End, Event, GateError, Inspection, LEASE_MS, Note, Rule,

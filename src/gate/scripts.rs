@@ -7,10 +7,10 @@ use std::sync::{LazyLock, OnceLock};
 use crate::rules::algorithms::{bucket, held};
 use crate::rules::layout::Layout;
 use crate::rules::limit::{Algorithm, Limit};
-use crate::rules::{fair_queue, model, shadow, waitlist};
+use crate::rules::{fair_queue, forecast, model, shadow, waitlist};
 
 /// The constants of rules that scripts name, too. A file in `lua/` never sets them.
-pub const SHARED: [(&str, u64); 21] = [
+pub const SHARED: [(&str, u64); 22] = [
     ("AHEAD_MS", waitlist::AHEAD_MS),
     ("DEBT", bucket::DEBT),
     ("DEBT_MS", bucket::DEBT_MS),
@@ -26,6 +26,7 @@ pub const SHARED: [(&str, u64); 21] = [
     ("MAX_REACH", waitlist::MAX_REACH),
     ("MOST_BEHIND_MS", shadow::MOST_BEHIND_MS),
     ("PERIOD_MS", bucket::PERIOD_MS),
+    ("POINTS", forecast::POINTS),
     ("PURGE", fair_queue::PURGE as u64),
     ("RESET_MS", model::RESET_MS),
     ("STEP", fair_queue::STEP),
@@ -176,6 +177,12 @@ pub fn settle(limits: &[Limit], layout: &Layout) -> &'static Script {
 /// Shows the state of one tenant.
 pub fn inspect(limits: &[Limit], layout: &Layout) -> &'static Script {
     static FAMILY: Family = Family::new("inspect", lua!("inspect"), Shortcut::Left);
+    FAMILY.member(limits, layout)
+}
+
+/// Says when the units of a waitlist have their turns.
+pub fn forecast(limits: &[Limit], layout: &Layout) -> &'static Script {
+    static FAMILY: Family = Family::new("forecast", lua!("forecast"), Shortcut::Left);
     FAMILY.member(limits, layout)
 }
 

@@ -4,6 +4,7 @@ pub mod advertised;
 pub mod audit;
 pub mod dead;
 pub mod divert;
+pub mod explain;
 pub mod fleet;
 pub mod fullness;
 pub mod hold;

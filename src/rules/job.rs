@@ -30,6 +30,7 @@ use crate::rules::delays::Trip;
 use crate::rules::expiry::{self, Expiry};
 use crate::rules::headers;
 use crate::rules::policy::Policy;
+use crate::rules::promise::Promise;
 use crate::rules::tenant::Tenant;
 use crate::rules::trace::Context;
 
@@ -203,6 +204,8 @@ pub struct Claims {
     pub trip: Option<Trip>,
     /// It was delivered again, so its calls may end their workers (`rules::crash`), and so many are known to have done so.
     pub suspect: Option<u32>,
+    /// The first turn that it was told since it last started.
+    pub promise: Option<Promise>,
     /// How often it was put into a delay queue.
     pub waits: u32,
     /// What its call carries of it.
@@ -319,6 +322,7 @@ pub fn read_with(
         first_call_ms: None,
         trip: None,
         suspect: None,
+        promise: None,
         waits: 0,
         values,
     };
@@ -343,6 +347,10 @@ pub fn read_with(
         claims.first_call_ms = number(headers::FIRST_CALL);
         claims.trip = match message.header(headers::TRIP) {
             Field::Text(text) => headers::read_trip(text),
+            _ => None,
+        };
+        claims.promise = match message.header(headers::PROMISE) {
+            Field::Text(text) => Promise::read(text),
             _ => None,
         };
         let most = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);

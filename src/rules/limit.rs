@@ -200,6 +200,26 @@ impl Limit {
         self
     }
 
+    /// With another window. What it counts in a state of its own begins anew with it.
+    ///
+    /// # Errors
+    /// [`LimitError`] names what is out of range.
+    pub fn with_window(self, window: Duration) -> Result<Self, LimitError> {
+        let guard = Duration::from_millis(self.guard_ms());
+        let new = Self::new(
+            &self.name,
+            self.algorithm(),
+            self.max().into(),
+            window,
+            guard,
+        )?;
+        let terms = Terms {
+            window_ms: new.terms.window_ms,
+            ..self.terms
+        };
+        Ok(Self { terms, ..self })
+    }
+
     /// With the same numbers, counted by segments. A strict guard becomes none.
     pub(super) fn counted_by_segments(&self) -> Self {
         let mut limit = self.clone();

@@ -1,8 +1,8 @@
 //! Every decision of the gate, for one tenant: the specification that the Lua scripts are held to.
 //!
-//! `lua/acquire.lua`, `lua/settle.lua`, `lua/inspect.lua`, `lua/block.lua`, `lua/change.lua`, `lua/quota.lua` and
-//! `lua/report.lua` are [`Scopes::ask`], [`Scopes::settle`], [`Scopes::inspect`], [`State::block`], [`State::change`],
-//! [`State::advertised`] and [`State::report`]; property tests demand equal answers.
+//! `lua/acquire.lua`, `lua/settle.lua`, `lua/inspect.lua`, `lua/forecast.lua`, `lua/block.lua`, `lua/change.lua`, `lua/quota.lua` and
+//! `lua/report.lua` are [`Scopes::ask`], [`Scopes::settle`], [`Scopes::inspect`], [`Scopes::schedule`], [`State::block`],
+//! [`State::change`], [`State::advertised`] and [`State::report`]; property tests demand equal answers.
 
 mod call;
 mod scopes;

@@ -73,6 +73,17 @@ pub struct Labels(
 );
 
 impl Labels {
+    /// These, whatever their order; what is no scope is left out.
+    pub fn told<'a>(labels: impl IntoIterator<Item = (&'a String, &'a String)>) -> Self {
+        let label =
+            |(scope, value): (&String, &String)| Some((Scope::parse(scope)?, value.clone()));
+        let mut all: Vec<_> = labels.into_iter().filter_map(label).collect();
+        all.retain(|(scope, _)| scope.is_part());
+        all.sort_unstable();
+        all.truncate(MAX_PARTS);
+        Self(all)
+    }
+
     /// True where nothing tells the tenant's jobs apart.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -96,6 +96,7 @@ pub const COMMANDS: &[&[&str]] = &[
     &["tenants"],
     &["top"],
     &["inspect"],
+    &["explain"],
     &["job"],
     &["job", "cancel"],
     &["job", "show"],

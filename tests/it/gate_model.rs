@@ -22,6 +22,7 @@ use sluicegate::gate::{
 };
 use sluicegate::rules::answers::Quotas;
 use sluicegate::rules::decision::Answer;
+use sluicegate::rules::forecast::{Asked, Opens, Place};
 use sluicegate::rules::layout::{Layout, Partition};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
 use sluicegate::rules::model::{Scopes, State};
@@ -739,6 +740,15 @@ impl Bench {
             let layout = Layout::of(limits.all(), tenant, &labels);
             let expected = world.with(&layout, |scopes| scopes.inspect(limits.all(), clock));
             prop_assert_eq!(shown, expected);
+            let given = all_given.get(&(tenant.clone(), labels.clone()));
+            let ticket = given.and_then(|given| given.tickets.last());
+            let [as_it_is, would_be] = what_if(limits, clock, ticket);
+            let told = (self.runtime)
+                .block_on(gate.forecast((tenant, &labels), limits, &would_be))
+                .expect("Redis answers");
+            let expected = [as_it_is, would_be]
+                .map(|asked| world.with(&layout, |scopes| scopes.schedule(&asked, clock)));
+            prop_assert_eq!(told, expected);
         }
         for key in self.all_keys(&mut raw) {
             let left: i64 = raw.pttl(&key).expect("Redis answers");
@@ -756,6 +766,31 @@ impl Bench {
         let pattern = format!("{}*", self.prefix);
         raw.keys(pattern).expect("Redis answers")
     }
+}
+
+/// What is asked of the gate as things stand, and if something were different: by the clock now this and now that.
+fn what_if(limits: &[Limit], clock: Clock, ticket: Option<&(Ticket, u32)>) -> [Asked; 2] {
+    let turn = clock.now_ms as usize;
+    let place = match (turn % 3, ticket) {
+        (0, Some((ticket, cost))) => Place::Job(Some(*ticket), *cost),
+        (1, Some((_, cost))) => Place::Job(None, *cost),
+        _ => Place::Last,
+    };
+    let not_before_ms = clock.now_ms - 500 + clock.now_ms % 1_000;
+    let as_it_is = Asked {
+        place,
+        ..Asked::as_it_is(limits, not_before_ms)
+    };
+    let half = |limit: &Limit| limit.clone().with_max(limit.max() / 2 + 1);
+    let would_be = Asked {
+        limits: limits.iter().map(half).collect(),
+        as_said: (0..limits.len())
+            .map(|at| (at + turn).is_multiple_of(2))
+            .collect(),
+        opens: [Opens::AsItIs, Opens::Now, Opens::In(777)][turn % 3],
+        ..as_it_is.clone()
+    };
+    [as_it_is, would_be]
 }
 
 fn play_random_histories(family: Family, shortcut: Shortcut) {

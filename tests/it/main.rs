@@ -34,6 +34,7 @@ mod delayed_starts;
 mod demo;
 mod fleet;
 mod flood;
+mod forecasts;
 mod gate_access;
 mod gate_clock;
 mod gate_conformance;

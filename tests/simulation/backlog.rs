@@ -100,15 +100,32 @@ struct Figures {
     late_ms: [u64; 3],
     /// The end, as a part of the ideal one.
     makespan: f64,
+    /// Jobs that were told their turn, and those of them that started within 2 % of their wait or 100 ms of it.
+    promised: f64,
+    kept: f64,
 }
 
 impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{:.2} {:.2} {:.2}; {:?} ms; {:.4}",
-            self.deliveries, self.publishes, self.questions, self.late_ms, self.makespan
+            "{:.2} {:.2} {:.2}; {:?} ms; {:.4}; {} of {} kept",
+            self.deliveries,
+            self.publishes,
+            self.questions,
+            self.late_ms,
+            self.makespan,
+            self.kept,
+            self.promised
         )
+    }
+}
+
+impl Figures {
+    /// The first turn that a job was told is when it starts.
+    fn keep_promises(&self, name: &str) {
+        assert!(self.promised > 0.0, "{name}: {self}");
+        assert!(self.kept >= self.promised, "{name}: {self}");
     }
 }
 
@@ -123,6 +140,7 @@ impl Backlog {
             "{name}: {figures}"
         );
         assert!(figures.makespan <= 1.01, "{name}: {figures}");
+        figures.keep_promises(name);
     }
 }
 
@@ -161,7 +179,7 @@ fn message(backlog: &Backlog, number: usize) -> Message {
     }
 }
 
-async fn drain(backlog: &Backlog, levels: &DelayLevels) -> Figures {
+async fn drain(backlog: &Backlog, levels: &DelayLevels, algorithm: Algorithm) -> Figures {
     let (stage, _events) = Stage::begin(EPOCH_US, levels).await;
     let server = &stage.server;
     let fresh = server.names().fresh;
@@ -176,7 +194,6 @@ async fn drain(backlog: &Backlog, levels: &DelayLevels) -> Figures {
 
     let began = stage.began;
     let starts = Starts::new(Mutex::new(vec![Vec::new(); backlog.tenants]));
-    let algorithm = Algorithm::SlidingWindow;
     let second = Duration::from_secs(1);
     let limit = Limit::new(
         "default",
@@ -214,11 +231,12 @@ async fn drain(backlog: &Backlog, levels: &DelayLevels) -> Figures {
 
     let deliveries: u64 = server.deliveries().values().sum();
     let publishes = server.publishes() - before;
-    let questions = metrics.encode();
-    let questions = questions
-        .lines()
-        .filter(|line| line.starts_with("sluicegate_decisions_total{"))
-        .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+    let shown = metrics.encode();
+    let sum = |series: &str| -> f64 {
+        let lines = shown.lines().filter(|line| line.starts_with(series));
+        let values = lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+        values.sum()
+    };
     let each = |count: f64| count / backlog.jobs as f64;
     let rate = backlog.per_second;
     let mut late = Vec::new();
@@ -236,7 +254,9 @@ async fn drain(backlog: &Backlog, levels: &DelayLevels) -> Figures {
     Figures {
         deliveries: each(deliveries as f64),
         publishes: each(publishes as f64),
-        questions: each(questions.sum()),
+        questions: each(sum("sluicegate_decisions_total{")),
+        promised: sum("sluicegate_forecast_error_seconds_count{"),
+        kept: sum("sluicegate_forecasts_kept_total "),
         late_ms: [at(50), at(99), at(100)],
         makespan: last as f64 / ideal as f64,
     }
@@ -252,16 +272,35 @@ fn a_long_backlog_is_delivered_few_times_and_starts_in_time() {
     };
     for levels in &numbers {
         println!(
-            "{} delay queues: deliveries, publishes, questions a job; late p50, p99, at most; makespan",
+            "{} delay queues: deliveries, publishes, questions a job; late p50, p99, at most; makespan; promises",
             levels.from_ms().len()
         );
         for backlog in BACKLOGS.iter().filter(|backlog| backlog.jobs <= most) {
-            let figures = in_simulated_time(drain(backlog, levels));
+            let figures = in_simulated_time(drain(backlog, levels, Algorithm::SlidingWindow));
             println!("{:48} {figures}", backlog.name);
             // With other numbers of queues it only measures.
             if *levels == DelayLevels::new(MAX_DELAY) {
                 backlog.demand(&figures);
             }
         }
+    }
+}
+
+/// By every algorithm, and while nothing goes wrong, jobs start when they were first told: those that wait in memory and those that take
+/// delay queues.
+#[test]
+fn promises_are_kept_by_every_algorithm() {
+    for algorithm in Algorithm::ALL {
+        let backlog = Backlog {
+            name: algorithm.name(),
+            jobs: 1_000,
+            tenants: 5,
+            one_by_one: false,
+            per_second: 2,
+        };
+        let levels = DelayLevels::new(MAX_DELAY);
+        let figures = in_simulated_time(drain(&backlog, &levels, algorithm));
+        println!("{:48} {figures}", backlog.name);
+        figures.keep_promises(backlog.name);
     }
 }

@@ -11,8 +11,8 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use sluicegate::config::Pipelines;
 
 use commands::{
-    Failure, check, completions, dead, echo, health, hold, init, inspect, job, man, publish,
-    queues, run, schema, simulate, tenant, tenants, test, top, workers,
+    Failure, check, completions, dead, echo, explain, health, hold, init, inspect, job, man,
+    publish, queues, run, schema, simulate, tenant, tenants, test, top, workers,
 };
 
 /// Rate-limits RabbitMQ workers per tenant with an atomic gate in Redis
@@ -49,6 +49,7 @@ enum Command {
     Tenants(tenants::TenantsArgs),
     Top(top::TopArgs),
     Inspect(inspect::InspectArgs),
+    Explain(explain::ExplainArgs),
     Job(job::JobArgs),
     Dead(dead::DeadArgs),
     Tenant(tenant::TenantArgs),
@@ -99,6 +100,7 @@ async fn perform(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Inspect(args) => inspect::run(args, &load()?).await,
         Command::Dead(args) => dead::run(args, &load()?).await,
         Command::Tenant(args) => tenant::run(args, &load()?).await,
+        Command::Explain(args) => explain::run(args, &load()?).await,
         Command::Job(args) => job::run(args, &load()?).await,
         Command::Pause(args) => hold::pause(args, &all()?, name.as_deref()).await,
         Command::Resume(args) => hold::resume(args, &all()?, name.as_deref()).await,

@@ -229,7 +229,7 @@ impl Scheduler {
     }
 
     /// What tells a job apart from others of its tenant: what its limits look at, and its level.
-    fn labels_of(&self, job: &JobEntry, limits: &Limits) -> Labels {
+    pub(super) fn labels_of(&self, job: &JobEntry, limits: &Limits) -> Labels {
         let labels = job::labels(&*job.message, limits.all());
         let level = self.settings.fields.priorities.label(&*job.message);
         // Whoever names no level is no job.

@@ -16,7 +16,6 @@ use super::Scheduler;
 use super::admission::Round;
 use super::entry::{Hand, JobEntry, Phase, Started};
 use super::intake::{Intake, Invalid};
-use super::plan::Plan;
 use super::questions::Question;
 use super::queues::End;
 use crate::broker::{Delivery, Message, Outgoing, PublishError, Reply, Source, Tag};
@@ -269,7 +268,7 @@ impl Scheduler {
         let Some(job) = self.jobs.get_mut(&key) else {
             return Err(receipt);
         };
-        self.facts.push(job.starts(now));
+        self.facts.extend(job.starts(now, receipt.started_ms));
         self.tallies.started(&job.claims);
         job.hand = Hand::Empty;
         job.phase = Phase::Running;
@@ -333,7 +332,7 @@ impl Scheduler {
         let attempt = job.claims.attempt;
         let headers = headers::waiting(limit, attempt, ticket, count, store_ms, ttl_ms);
         let wait = Duration::from_millis(ttl_ms);
-        job.plan = Plan::at(now + wait);
+        job.told(now, store_ms, ttl_ms);
         // The answer was on its way for a part of it, and the next question will be.
         let here = wait.saturating_sub(self.admission.base());
         if self.delay_in_window(now, key, here) || self.delay_in_memory(now, key, here) {

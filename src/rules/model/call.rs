@@ -102,16 +102,13 @@ impl<'a> Call<'a> {
             false => 1,
         };
         let waitlist = self.waitlist();
-        let waits = |t: &Ticket| {
-            t.generation == waitlist.generation && (1..=waitlist.last_issued).contains(&t.number)
-        };
         let ticket = match ask.ticket {
             // Its start claims no ticket.
             Some(Ticket::HAD_ITS_TURN) if waitlist.last_issued > 0 => Some(Ticket {
                 generation: waitlist.generation,
                 number: waitlist.now_serving,
             }),
-            ticket => ticket.filter(waits),
+            ticket => ticket.filter(|ticket| waitlist.waits(ticket)),
         };
         if self.full && ticket.is_none() {
             return Answer::Capacity;

@@ -1,5 +1,7 @@
 //! The partitions of one call: the waitlist where its jobs wait, and what that shares with other waitlists.
 
+mod schedule;
+
 use super::call::Call;
 use super::{MARK_MS, State};
 use crate::rules::decision::{Answer, Ask, End, Inspection, Settled, Tally, Tried, Usage};

@@ -6,6 +6,7 @@ pub mod completions;
 pub mod dead;
 mod divert;
 pub mod echo;
+pub mod explain;
 mod fleet;
 mod headers;
 pub mod health;

@@ -1,6 +1,7 @@
 //! What the answers of `/api/v1` look like.
 
 mod fleet;
+mod forecasts;
 
 use serde_json::{Map, Value, json};
 
@@ -18,6 +19,7 @@ pub fn all() -> Value {
         ("Tenant", tenant()),
         ("Sighting", sighting()),
         ("Job", job()),
+        ("Explanation", forecasts::explanation()),
         ("Instructions", instructions()),
         ("Queues", queues()),
         ("LetterRow", object(&[], LETTER)),
@@ -239,6 +241,7 @@ fn tenant() -> Value {
             ("advertised", list(said)),
             ("other_configurations", list(other)),
             ("other_configurations_unread", strings()),
+            ("what_if", forecasts::what_if()),
         ],
         &[
             ("tenant", "string"),
@@ -280,8 +283,20 @@ fn sighting() -> Value {
         "cancelled",
         "diverted",
     ];
+    let waits = object(
+        &[("labels", json!({"type": "object"}))],
+        &[
+            ("what", "string"),
+            ("plan", "string?"),
+            ("generation", "integer?"),
+            ("promised_ms", "integer?"),
+        ],
+    );
     object(
-        &[("state", json!({"enum": states}))],
+        &[
+            ("state", json!({"enum": states})),
+            ("waits", json!({"anyOf": [waits, {"type": "null"}]})),
+        ],
         &[
             ("cancel", "integer?"),
             ("show", "integer?"),
@@ -301,13 +316,14 @@ fn seen() -> Value {
     json!({"anyOf": [refers("Sighting"), {"type": "null"}]})
 }
 
+const JOB: &[Field] = &[
+    ("tenant", "string"),
+    ("id", "string"),
+    ("looked_at_within_ms", "integer"),
+];
+
 fn job() -> Value {
-    let own = [
-        ("tenant", "string"),
-        ("id", "string"),
-        ("looked_at_within_ms", "integer"),
-    ];
-    object(&[("seen", seen())], &[FOLLOWED, &own].concat())
+    object(&[("seen", seen())], &[FOLLOWED, JOB].concat())
 }
 
 fn instructions() -> Value {

@@ -1,6 +1,7 @@
 //! When units may start, by the limits, the waitlist and the turns of the others. Nothing is changed here.
 
 use super::Call;
+use crate::rules::forecast::Place;
 use crate::rules::limit::{Limit, Unit};
 
 impl Call<'_> {
@@ -26,19 +27,47 @@ impl Call<'_> {
         let calls = self.waitlist().jobs_in(k, own);
         let mut latest = (0, 0);
         for index in 0..self.limits.len() {
-            let (of_units, of_calls) = match self.layout.partitions[index] {
-                0 => (k, calls),
-                partition => {
-                    let rank = self.rank(partition, k, own);
-                    (rank, calls + self.others_calls(rank - k))
-                }
-            };
-            let at = self.nth_of(index, self.base, of_units, of_calls);
+            let at = self.turn_in(index, k, own, calls);
             if at > latest.0 {
                 latest = (at, index);
             }
         }
         latest
+    }
+
+    /// How many units there are up to a place, and how many of them are its own.
+    pub(in crate::rules::model) fn up_to(&self, place: Place) -> (u64, u64) {
+        let waitlist = self.waitlist();
+        let Place::Job(ticket, cost) = place else {
+            return (waitlist.waiting(), 1);
+        };
+        let own = match self.counts_cost() {
+            true => u64::from(cost).clamp(1, self.most()),
+            false => 1,
+        };
+        match ticket.filter(|ticket| waitlist.waits(ticket)) {
+            Some(ticket) => (self.distance(ticket.number, own), own),
+            None => (waitlist.waiting() + own, own),
+        }
+    }
+
+    /// [`Self::turn`] as far as each of the limits goes on its own.
+    pub(in crate::rules::model) fn turn_by_limit(&mut self, k: u64, own: u64) -> Vec<u64> {
+        let calls = self.waitlist().jobs_in(k, own);
+        let all = 0..self.limits.len();
+        all.map(|index| self.turn_in(index, k, own, calls))
+            .collect()
+    }
+
+    fn turn_in(&mut self, index: usize, k: u64, own: u64, calls: u64) -> u64 {
+        let (of_units, of_calls) = match self.layout.partitions[index] {
+            0 => (k, calls),
+            partition => {
+                let rank = self.rank(partition, k, own);
+                (rank, calls + self.others_calls(rank - k))
+            }
+        };
+        self.nth_of(index, self.base, of_units, of_calls)
     }
 
     /// How many units start from this partition up to the `k`-th of the waitlist, the last of a job of so many, if all take
