@@ -67,6 +67,7 @@ mod monitoring;
 mod moving;
 mod observability;
 mod packages;
+mod page;
 mod pipelines;
 mod priorities;
 mod publishers;
