@@ -68,6 +68,7 @@ mod moving;
 mod observability;
 mod packages;
 mod page;
+mod page_browser;
 mod pipelines;
 mod priorities;
 mod publishers;
