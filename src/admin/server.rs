@@ -167,7 +167,7 @@ async fn door(
     if is_below(api::PREFIX, request.uri().path()) {
         return shown.api.answer(request, peer).await;
     }
-    if request.uri().path() == "/" || is_below(page::PREFIX, request.uri().path()) {
+    if is_below(page::PREFIX, request.uri().path()) {
         return shown.page.answer(request, peer).await;
     }
     let open = match &shown.token {

@@ -187,9 +187,6 @@ impl Page {
     async fn answered(&self, visit: &Visit<'_>, body: Body) -> Response {
         let Parts { uri, method, .. } = visit.parts;
         let path = uri.path().strip_prefix(PREFIX).unwrap_or_default();
-        if uri.path() == "/" {
-            return see_other(PREFIX, []);
-        }
         let reads = matches!(*method, Method::GET | Method::HEAD);
         match (path, reads) {
             ("/page.css", true) => asset("text/css; charset=utf-8", STYLE),
