@@ -135,6 +135,8 @@ pub fn workers_as_json(fleet: &Fleet) -> Value {
             "calls_in_flight": load.running,
             "worker_slots": load.slots,
             "saturation": load.saturation,
+            "starts_per_s": worker.starts,
+            "denials_per_s": worker.denials,
             "jobs_in_memory": load.in_memory,
             "jobs_delayed_in_memory": load.delayed,
             "jobs_waiting": report.waiting,

@@ -70,6 +70,8 @@ mod monitoring;
 mod moving;
 mod observability;
 mod packages;
+mod page;
+mod page_browser;
 mod pipelines;
 mod priorities;
 mod publishers;

@@ -153,10 +153,19 @@ async fn tenants(part: &Part, input: &Input) -> Result<Value, NotDone> {
         Some("starts") => Sort::Starts,
         _ => Sort::Waiting,
     };
-    let (most, _) = page(input);
-    let fleet = reports::see(&part.gate).await?;
-    let shown = Shown::of(&part.gate, &part.config, &fleet, (sort, most)).await;
-    Ok(shown.as_json(&fleet))
+    let (limit, offset) = page(input);
+    let mut fleet = reports::see(&part.gate).await?;
+    if let Some(part) = input.text("search") {
+        fleet.view.keep(part);
+    }
+    // Those before the page are looked at, too: only then it is known who they are.
+    let most = offset.saturating_add(limit);
+    let all = fleet.view.tenants.len();
+    let mut shown = Shown::of(&part.gate, &part.config, &fleet, (sort, most)).await;
+    shown.rows.drain(..offset.min(shown.rows.len()));
+    let mut json = shown.as_json(&fleet);
+    json["next_offset"] = next(offset, limit, all).into();
+    Ok(json)
 }
 
 async fn one_tenant(part: &Part, input: &Input) -> Result<Value, NotDone> {

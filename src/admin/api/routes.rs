@@ -178,6 +178,21 @@ const SORT: &[Param] = &[param(
     Kind::Word(&["waiting", "denied", "closed", "starts"]),
     "Whose jobs, denials, suspension or starts come first: those with most; without it waiting",
 )];
+const SEARCH: &[Param] = &[param(
+    "search",
+    Place::Query,
+    NAME,
+    "Only those whose name contains this, in whatever case",
+)];
+const TENANTS_OFFSET: &[Param] = &[param(
+    "offset",
+    Place::Query,
+    Kind::Number {
+        least: 0,
+        most: 100_000,
+    },
+    "So many rows are passed over",
+)];
 const PLAN: &[Param] = &[param(
     "plan",
     Place::Query,
@@ -353,7 +368,7 @@ pub const ROUTES: &[Route] = &[
         "The limits and plans of the configuration in force, and a page of the tenants that have others"),
     read("/workers", Read::Workers, &[PIPELINE], "Workers",
         "The workers that run and what each does, as they say it every 2 s; as `sluicegate workers --json`"),
-    read("/tenants", Read::Tenants, &[SORT, LIMIT, PIPELINE], "Tenants",
+    read("/tenants", Read::Tenants, &[SORT, SEARCH, LIMIT, TENANTS_OFFSET, PIPELINE], "Tenants",
         "The busiest tenants at all workers, and what is not known of others; as `sluicegate tenants --json`"),
     read("/tenants/{tenant}", Read::Tenant, &[TENANT, PLAN, LABELS, WHAT_IF, PIPELINE], "Tenant",
         "A tenant's limits: what is used, how much waits, why, and until when; as `sluicegate inspect --json`"),
