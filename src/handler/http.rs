@@ -301,19 +301,21 @@ impl HttpHandler {
     }
 
     /// Begins to send a request. The error is what becomes of a job of which none was sent.
-    fn begin(&self, job: &Job, ready: Ready, permit: &Permit) -> Result<Begun, Attempt> {
+    fn begin(&self, job: &Job, ready: Ready, permit: &Permit) -> Result<Begun, Box<Attempt>> {
         let Ready { connection, token } = ready;
         let made = self.requests.of(job);
-        let mut made = made.map_err(|why| Attempt {
-            fate: Fate::Unwritten,
-            // The API has no part in it.
-            trouble: None,
-            ..Outcome::from(why).into()
+        let mut made = made.map_err(|why| {
+            Box::new(Attempt {
+                fate: Fate::Unwritten,
+                // The API has no part in it.
+                trouble: None,
+                ..Outcome::from(why).into()
+            })
         })?;
         if let Some(token) = &token {
             // It has expired, or was refused, since it was looked at: the job asks again, with the next one.
             if !token.is_usable() {
-                return Err(Outcome::Late.into());
+                return Err(Box::new(Outcome::Late.into()));
             }
             let headers = made.request.headers_mut();
             headers.insert(AUTHORIZATION, token.header.clone());
@@ -322,7 +324,7 @@ impl HttpHandler {
         let connection = Some(connection).filter(|_| permit.is_good());
         let sent = connection.and_then(|free| free.send(made.request, &made.whole));
         let Some(exchange) = sent else {
-            return Err(Outcome::Late.into());
+            return Err(Box::new(Outcome::Late.into()));
         };
         // A proxy acknowledges what the API may see much later, or never.
         if self.pool.is_direct() {
@@ -342,7 +344,9 @@ impl HttpHandler {
             mut exchange,
             secret,
             token,
-        } = self.begin(job, ready, &permit)?;
+        } = self
+            .begin(job, ready, &permit)
+            .map_err(|attempt| *attempt)?;
         match timeout_at(deadline, exchange.answer()).await {
             Ok(Sent::Answered(head)) => {
                 self.refused.store(0, Ordering::Relaxed);

@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-pub use self::glance::Glance;
 use self::ends::Forecast;
+pub use self::glance::Glance;
 use self::levels::Levels;
 use self::others::Other;
 use self::shown::{as_json, counts_cost, in_words};

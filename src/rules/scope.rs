@@ -81,7 +81,7 @@ impl Labels {
         all.retain(|(scope, _)| scope.is_part());
         all.sort_unstable();
         all.truncate(MAX_PARTS);
-        Self(all)
+        Self(all, Vec::new())
     }
 
     /// True where nothing tells the tenant's jobs apart.

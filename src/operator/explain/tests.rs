@@ -41,6 +41,7 @@ fn found(blocked_ms: u64) -> Inspection {
     Inspection {
         now_ms: NOW,
         limits: Vec::new(),
+        shadows: Vec::new(),
         waiting: 12,
         widest: 1,
         waitlist_end_ms: 0,

@@ -20,6 +20,7 @@ impl Scopes<'_> {
         let mut states = Scopes {
             layout: self.layout,
             states: self.states.clone(),
+            tallies: Vec::new(),
         };
         states.load(&limits, clock, State::load);
         states.forget_who_was_reset(now);

@@ -147,7 +147,7 @@ impl Part {
 
     async fn glance(&self, tenant: Tenant) -> Result<Glance, String> {
         let labels = |limits: &[_]| Given::of(Vec::new(), None, limits);
-        let found = inspect(&self.gate, &self.config, tenant, None, labels).await;
+        let found = inspect(&self.gate, &self.config, (tenant, None), labels, &[]).await;
         found
             .map(|found| found.glance())
             .map_err(|why| why.to_string())
