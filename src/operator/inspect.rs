@@ -199,10 +199,62 @@ impl Inspected {
         self.limits.shadows().iter().zip(&self.found.shadows)
     }
 
+    /// What a job that comes now waits for.
+    fn waits<'a>(&'a self, rows: &[Row<'a>]) -> Waits<'a> {
+        match self.stop() {
+            Some((word, words)) => Waits::Stop(word, words),
+            None => Waits::of(rows, &self.given, &self.found, &self.recovery),
+        }
+    }
+
+    /// What stops its jobs, whatever the tenant's own state is.
+    fn stop(&self) -> Option<(&'static str, String)> {
+        if let Ok(held) = &self.held {
+            let hold = held.hold;
+            if hold == Some(Hold::Paused) {
+                let words = "all workers are paused: no job is called before `resume --all`";
+                return Some(("pause", words.to_owned()));
+            }
+            if let Some(queue) = held.diverts(&self.tenant) {
+                let queue = plain(queue, 255);
+                let words = format!(
+                    "its jobs go to {queue} instead of being called: `tenant undivert` ends it"
+                );
+                return Some(("divert", words));
+            }
+            if hold == Some(Hold::Draining) {
+                let words =
+                    "workers are drained: a new job waits in the work queue for `resume --all`";
+                return Some(("drain", words.to_owned()));
+            }
+        }
+        let (all, now_ms) = (self.all.as_ref().ok()?, self.found.now_ms);
+        let left_ms = all.closed_until_ms.saturating_sub(now_ms);
+        let own_ms = self.found.blocked_until_ms.saturating_sub(now_ms);
+        let until = match left_ms {
+            0 if all.is_open => {
+                "one call of any tenant at a time is made until one succeeds".to_owned()
+            }
+            _ => format!(
+                "no job of any tenant is called before it ends, {}",
+                when(now_ms, left_ms)
+            ),
+        };
+        let stops =
+            left_ms > own_ms.max(self.recovery.in_ms()) || all.is_open && left_ms + own_ms == 0;
+        let by = plain(&all.by, 200);
+        stops.then(|| {
+            (
+                "all-suspended",
+                format!("all tenants are suspended, by {by}: {until}"),
+            )
+        })
+    }
+
     /// For programs.
     pub fn as_json(&self) -> Value {
         let (rows, found) = (self.rows(), &self.found);
-        let waits = Waits::of(&rows, &self.given, found, &self.recovery);
+        let waits = self.waits(&rows);
         let (recovery_until, recovery_why) = self.recovery.as_json();
         let one_waitlist = self.given.missing.is_empty();
         let missing: Vec<String> = self.given.missing.iter().map(Scope::to_string).collect();
@@ -251,14 +303,14 @@ impl Inspected {
             Some(hint) => format!("{} ({hint})", self.source),
             None => self.source.clone(),
         };
-        let found = &self.found;
+        let (rows, found) = (self.rows(), &self.found);
         let mut text = in_words(
             &self.tenant,
             &source,
-            &self.rows(),
+            &rows,
             &self.given,
             (found, &self.levels),
-            &self.recovery,
+            (&self.recovery, &self.waits(&rows)),
         );
         for row in self.shadows() {
             text += &shadows::in_words(&row, &self.given);

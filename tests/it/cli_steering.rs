@@ -293,6 +293,9 @@ async fn a_paused_fleet_calls_nobody_also_after_a_restart_and_goes_on_when_it_re
             done.out
         );
     }
+    // Why a job waits is that, whatever its limits have.
+    let inspected = fleet.json(&["inspect", "acme"]).await;
+    assert_eq!(inspected["waits_for"], "pause", "{inspected:#}");
     let work = client(&fleet.yaml).await;
     let queue = Arc::clone(&work.names().fresh);
     while work.depth(&queue).await.expect("a depth") < 2 {
@@ -400,6 +403,7 @@ async fn jobs_of_a_diverted_tenant_wait_elsewhere_until_they_are_brought_back() 
     fleet.calls.are(6).await;
     let inspected = fleet.json(&["inspect", "acme"]).await;
     assert_eq!(inspected["diverted_to"], queue);
+    assert_eq!(inspected["waits_for"], "divert", "{inspected:#}");
     fleet
         .runs(&["tenant", "limit", "acme", "100"])
         .await

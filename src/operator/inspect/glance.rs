@@ -2,7 +2,6 @@
 
 use super::Inspected;
 use super::shown::counts_cost;
-use super::waits::Waits;
 use crate::operator::fullness::Fullness;
 
 /// What is known of a tenant. Times are Redis's, in milliseconds since 1970.
@@ -41,7 +40,7 @@ impl Inspected {
             0 => 0,
             in_ms => found.now_ms.saturating_add(in_ms),
         };
-        let waits = Waits::of(&rows, &self.given, found, &self.recovery);
+        let waits = self.waits(&rows);
         Glance {
             now_ms: found.now_ms,
             limits: full.collect(),

@@ -60,7 +60,7 @@ pub(super) fn in_words(
     rows: &[Row<'_>],
     given: &Given,
     (found, levels): (&Inspection, &Levels),
-    recovery: &Recovery,
+    (recovery, waits): (&Recovery, &Waits<'_>),
 ) -> String {
     let mut text = format!("tenant    {tenant}\nsource    {source}\n");
     if !given.told.is_empty() {
@@ -128,7 +128,6 @@ pub(super) fn in_words(
         ),
     };
     let recovers = (recovery.in_words()).map_or_else(String::new, |it| format!("recovery  {it}\n"));
-    let waits = Waits::of(rows, given, found, recovery);
     let why = waits.in_words(given, found, counts_cost(rows, found));
     let _ = write!(
         text,
@@ -207,7 +206,7 @@ mod tests {
             &rows,
             &given,
             (&found, &Levels::new()),
-            recovery,
+            (recovery, &Waits::of(&rows, &given, &found, recovery)),
         ) + &said
     }
 

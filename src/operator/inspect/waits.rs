@@ -10,6 +10,8 @@ use crate::operator::times::when;
 
 /// What a job that comes now waits for.
 pub(super) enum Waits<'a> {
+    /// What stops its jobs, whatever the tenant's own state is: a word, and a sentence.
+    Stop(&'static str, String),
     /// The recovery wait ends.
     Recovery(String),
     Suspension,
@@ -62,6 +64,7 @@ impl<'a> Waits<'a> {
 
     pub(super) fn short(&self) -> Option<String> {
         match self {
+            Self::Stop(word, _) => Some((*word).to_owned()),
             Self::Recovery(_) => Some("recovery".to_owned()),
             Self::Suspension => Some("block".to_owned()),
             Self::Waitlist => Some("line".to_owned()),
@@ -72,6 +75,8 @@ impl<'a> Waits<'a> {
 
     pub(super) fn in_words(&self, given: &Given, found: &Inspection, of_cost: bool) -> String {
         let first = match self {
+            // When its waitlist ends, nobody knows before it is over.
+            Self::Stop(_, words) => return words.clone(),
             Self::Recovery(end) => {
                 format!("no job is admitted before the recovery wait ends, {end}")
             }
