@@ -22,6 +22,7 @@
 -- [14 + 8n]  units that wait where it counts
 -- [15 + 8n]  the largest cost among them; 0: nobody waits
 -- [16 + 8n]  calls that count now, and one more; 0: that is not known, since there is no log
+-- [last - 1]  what was learned of each limit, as learned.lua has its numbers, each with a ';' behind it; empty: nothing
 -- [last]  what the downstream says of its own limits, as waitlist.lua has it; empty: nothing
 
 -- Units that may start at once now.
@@ -82,6 +83,16 @@ if closed then
     by = breaker_words(control.breaker, redis.call('HGET', control.key, 'breaker-by'))
   end
 end
+
+-- What was learned of the limits of one partition, by their names.
+local function learned_of(key)
+  local all = {}
+  for name, numbers in string.gmatch(redis.call('HGET', key, 'overrides') or '', '([%w-]+)~([%d,]+)') do
+    all[name] = learned_parse(numbers).ends > now and numbers or nil
+  end
+  return all
+end
+
 local reply = {
   by, 1, now, waiting,
   waiting > 0 and limits_turn(limits, waitlist, base, waiting, 1) - now or 0,
@@ -105,5 +116,13 @@ for _, limit in ipairs(limits) do
   reply[n + 7] = all > 0 and widest or 0
   reply[n + 8] = (limit_calls(limit, limits) or -1) + 1
 end
+local text, at, learned = ARGV[2], 1, {}
+for n = 1, #limits do
+  local floor, name, _
+  _, _, _, _, floor, _, _, _, _, name, _, at = struct.unpack(LIMIT_FORMAT, text, at)
+  local home = limits[n].partition and limits.partitions[limits[n].partition] or waitlist
+  learned[n] = (floor < NEVER and home.overrides and learned_of(home.key)[name] or '') .. ';'
+end
+reply[#reply + 1] = table.concat(learned)
 reply[#reply + 1] = redis.call('HGET', control.key, 'quota') or ''
 return reply

@@ -5,7 +5,7 @@
 -- ARGV[2]  the limits, packed, one after the other: as text, nine arguments for each, they would take six times as long.
 --          Each: max: units in a window; the span in milliseconds: the window, with the guard where the algorithm counts
 --          over both; its margin in milliseconds (fixed window: the guard; segments: the length of one; counter and buckets: the
---          lateness that they forgive); the burst in units; the unit: 1: calls, 0: cost; which of KEYS is its first; the index of the fixed
+--          lateness that they forgive); the burst in units; what it may sink to by what is learned, 4294967295: it does not learn; the unit: 1: calls, 0: cost; which of KEYS is its first; the index of the fixed
 --          window that this key belongs to, 0 for the others; whose it is: 0: the waitlist's, n: that of the n-th shared
 --          partition; its name; its algorithm
 -- ARGV[#ARGV]  what shared_partitions.lua says, where any of the limits is shared
@@ -55,7 +55,12 @@ end
 -- The limits at `now`; nil if a fixed window of now is not among KEYS. `jobs`: how many the call decides for.
 local function limits_load(waitlist, now, stamp, jobs, writing)
   local partitions = SHARED and SHARED.load(waitlist, now)
-  local overrides = (partitions and partitions.control or waitlist).overrides
+  local control = partitions and partitions.control or waitlist
+  local overrides = control.overrides
+  if writing and overrides and not next(overrides) then
+    -- All of it is over: shortcuts are good again.
+    redis.call('HDEL', control.key, 'overrides')
+  end
   -- All fields at once: a table that grows takes longer.
   local limits = {
     now = now, stamp = stamp, jobs = jobs, writing = writing, most = 4294967295, usual = waitlist.usual,
@@ -63,8 +68,8 @@ local function limits_load(waitlist, now, stamp, jobs, writing)
   }
   local text, at = ARGV[2], 1
   while at <= #text do
-    local max, span, margin, burst, unit, key, index, partition, name, algorithm
-    max, span, margin, burst, unit, key, index, partition, name, algorithm, at = struct.unpack(LIMIT_FORMAT, text, at)
+    local max, span, margin, burst, floor, unit, key, index, partition, name, algorithm
+    max, span, margin, burst, floor, unit, key, index, partition, name, algorithm, at = struct.unpack(LIMIT_FORMAT, text, at)
     local limit = {
       algorithm = ALGORITHMS[algorithm],
       max = max,
@@ -87,6 +92,15 @@ local function limits_load(waitlist, now, stamp, jobs, writing)
         limit.burst = set.max
       end
       limit.max, limit.ends = set.max, set.ends
+    end
+    local home = limit.partition and own or waitlist
+    local most = home.overrides and home.overrides[LEARNED_OF .. name]
+    if most and math.max(most, floor) < limit.max then
+      most = math.max(most, floor)
+      if limit.burst == limit.max and algorithm ~= 'leaky-bucket-algo' then
+        limit.burst = most
+      end
+      limit.max = most
     end
     if not limit.calls then
       limits.cost = true

@@ -4,12 +4,14 @@ use ::redis::Value;
 
 use crate::gate::keys::CallKeys;
 use crate::gate::{
-    Answer, Candidate, Change, Deduped, End, Event, GateError, Inspection, LEASE_MS, Note, Rule,
-    Sequences, Settled, Standing, Suspected, TenantAsk, TenantReply, Ticket, Usage, Verdict,
+    Answer, Candidate, Change, Deduped, End, Event, Evidence, GateError, Inspection, LEASE_MS,
+    Note, Rule, Sequences, Settled, Standing, Sunk, Suspected, TenantAsk, TenantReply, Ticket,
+    Usage, Verdict,
 };
 use crate::rules::answers::Quotas;
 use crate::rules::crash;
 use crate::rules::layout::{Layout, Partition};
+use crate::rules::learned::Learned;
 use crate::rules::limit::{Limit, Unit};
 
 /// The limits as `lua/limits.lua` unpacks them: numbers with the highest byte first, texts that a zero byte ends.
@@ -20,6 +22,7 @@ pub fn limits_argument(limits: &[Limit], layout: &Layout, keys: &CallKeys) -> Ve
         packed.extend(limit.span().to_be_bytes());
         packed.extend(limit.terms().margin().to_be_bytes());
         packed.extend(limit.burst().to_be_bytes());
+        packed.extend(limit.floor().unwrap_or(u32::MAX).to_be_bytes());
         packed.push(u8::from(limit.unit() == Unit::Calls));
         packed.extend((keys.first as u64).to_be_bytes());
         packed.extend(keys.index.to_be_bytes());
@@ -86,6 +89,62 @@ pub fn settle_arguments(settled: &[Settled]) -> Vec<Vec<u8>> {
         arguments.extend(fields.map(String::into_bytes));
     }
     arguments
+}
+
+/// What `learn` is told.
+pub fn learn_arguments(limits: &[Limit], evidence: &Evidence) -> Vec<Vec<u8>> {
+    let (what, started_ms, cost, more) = match evidence {
+        Evidence::Refused {
+            started_ms,
+            cost,
+            after_ms,
+        } => ("refused", *started_ms, *cost, after_ms.to_string()),
+        Evidence::Advertised(all) => ("advertised", 0, 0, joined(all)),
+    };
+    let windows = limits.iter().flat_map(|limit| {
+        let aligned = limit.algorithm().rules().is_aligned();
+        [limit.window_ms(), aligned.into()]
+    });
+    let arguments = [
+        what.to_owned(),
+        started_ms.to_string(),
+        cost.to_string(),
+        more,
+        joined(&windows.collect::<Vec<_>>()),
+    ];
+    arguments.map(String::into_bytes).to_vec()
+}
+
+fn joined<T: ToString>(numbers: &[T]) -> String {
+    let texts: Vec<String> = numbers.iter().map(T::to_string).collect();
+    texts.join(",")
+}
+
+/// The reply of `learn`.
+pub fn learned(reply: &Value) -> Result<Vec<Sunk>, GateError> {
+    let decode = || {
+        let Value::Array(values) = reply else {
+            return None;
+        };
+        let numbers: Vec<u64> = values.iter().map(number).collect::<Option<_>>()?;
+        let [1, _now, rest @ ..] = numbers.as_slice() else {
+            return None;
+        };
+        let (chunks, []) = rest.as_chunks::<5>() else {
+            return None;
+        };
+        let sunk = |&[limit, from, to, ends_ms, is_new]: &[u64; 5]| {
+            Some(Sunk {
+                limit: usize::try_from(limit).ok()?,
+                from: u32::try_from(from).ok()?,
+                to: u32::try_from(to).ok()?,
+                ends_ms,
+                is_new: is_new == 1,
+            })
+        };
+        chunks.iter().map(sunk).collect()
+    };
+    decode().ok_or_else(|| unreadable("learn"))
 }
 
 /// What `change` is told.
@@ -357,6 +416,8 @@ pub fn inspected(reply: &Value, limits: usize) -> Result<Inspection, GateError> 
         };
         let (by, numbers) = values.split_first()?;
         let (quotas, numbers) = numbers.split_last()?;
+        let (learned, numbers) = numbers.split_last()?;
+        let learned = learned_each(&::redis::from_redis_value_ref::<String>(learned).ok()?)?;
         let (quotas, quotas_at_ms) =
             quotas_at(&::redis::from_redis_value_ref::<String>(quotas).ok()?)?;
         let numbers: Vec<u64> = numbers.iter().map(number).collect::<Option<_>>()?;
@@ -376,7 +437,8 @@ pub fn inspected(reply: &Value, limits: usize) -> Result<Inspection, GateError> 
         let (chunks, []) = rest.as_chunks::<8>() else {
             return None;
         };
-        let usage: Vec<Usage> = chunks.iter().map(usage).collect::<Option<_>>()?;
+        let usage = chunks.iter().zip(&learned).map(usage);
+        let usage: Vec<Usage> = usage.collect::<Option<_>>()?;
         (usage.len() == limits).then_some(Inspection {
             now_ms: *now_ms,
             limits: usage,
@@ -393,7 +455,16 @@ pub fn inspected(reply: &Value, limits: usize) -> Result<Inspection, GateError> 
     decode().ok_or_else(|| unreadable("inspect"))
 }
 
-fn usage(numbers: &[u64; 8]) -> Option<Usage> {
+/// What was learned of each limit, as `lua/inspect.lua` has it.
+fn learned_each(text: &str) -> Option<Vec<Option<Learned>>> {
+    let each = text.split_terminator(';').map(|numbers| match numbers {
+        "" => Some(None),
+        numbers => Learned::read(numbers).map(Some),
+    });
+    each.collect()
+}
+
+fn usage((numbers, learned): (&[u64; 8], &Option<Learned>)) -> Option<Usage> {
     let &[
         max,
         override_until_ms,
@@ -413,6 +484,7 @@ fn usage(numbers: &[u64; 8]) -> Option<Usage> {
         waiting,
         widest,
         calls: calls.checked_sub(1),
+        learned: *learned,
     })
 }
 

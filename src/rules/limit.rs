@@ -29,6 +29,8 @@ pub struct Limit {
     /// A bucket's `max` and `burst` as configured: an operator's changes count with the same state.
     bucket: Option<(u32, u32)>,
     scope: Scope,
+    /// What it may sink to, in percent; `None`: it does not learn.
+    within: Option<u8>,
 }
 
 /// Why the numbers make no limit.
@@ -113,6 +115,7 @@ impl Limit {
             },
             bucket: algorithm.has_burst().then_some((max, burst)),
             scope: Scope::Tenant,
+            within: None,
         })
     }
 
@@ -159,6 +162,12 @@ impl Limit {
     /// In the partition that `scope` says, instead of a tenant's.
     pub fn with_scope(self, scope: Scope) -> Self {
         Self { scope, ..self }
+    }
+
+    /// One that learns from the API's answers: it may sink to so many percent ([`crate::rules::learned`]).
+    pub fn with_band(self, percent: u8) -> Self {
+        let within = Some(percent.clamp(1, 100));
+        Self { within, ..self }
     }
 
     /// With another `max`, from 1 to [`MAX_REQUESTS`], which counts with the same state; a burst that was the old one's default
@@ -217,6 +226,16 @@ impl Limit {
     /// Whose quota it is.
     pub fn scope(&self) -> &Scope {
         &self.scope
+    }
+    /// What it may sink to, in percent; `None`: it does not learn.
+    pub fn band(&self) -> Option<u8> {
+        self.within
+    }
+    /// The same in units, at least 1.
+    pub fn floor(&self) -> Option<u32> {
+        let percent = u64::from(self.within?);
+        let floor = (u64::from(self.max()) * percent).div_ceil(100);
+        u32::try_from(floor).ok().map(|floor| floor.max(1))
     }
     /// All tenants share it.
     pub fn is_global(&self) -> bool {

@@ -13,6 +13,7 @@ pub mod headers;
 pub mod job;
 pub mod lateness;
 pub mod layout;
+pub mod learned;
 pub mod limit;
 pub mod model;
 pub mod policy;

@@ -11,8 +11,8 @@ use crate::rules::waitlist::{KEEP_MS, Waitlist};
 
 /// The states of one [`Layout`].
 pub struct Scopes<'a> {
-    layout: &'a Layout,
-    states: Vec<State>,
+    pub(super) layout: &'a Layout,
+    pub(super) states: Vec<State>,
 }
 
 impl<'a> Scopes<'a> {
@@ -169,10 +169,16 @@ impl<'a> Scopes<'a> {
                     },
                 },
                 calls: state.usage.calls(limit, clock),
+                learned: None,
             }
         };
         let partitions = self.layout.partitions.iter().copied();
-        let usages = in_force.iter().zip(partitions).map(usage).collect();
+        let usages = in_force.iter().zip(partitions).map(usage);
+        let learned = self.learned_of(limits, now);
+        let usages = usages
+            .zip(learned)
+            .map(|(usage, learned)| Usage { learned, ..usage });
+        let usages = usages.collect();
         Inspection {
             now_ms: now,
             limits: usages,
@@ -195,13 +201,18 @@ impl<'a> Scopes<'a> {
         &self.states[self.layout.control]
     }
 
-    /// The limits with what an operator set instead. What all tenants share is not a tenant's operator's.
-    fn in_force(&self, limits: &[Limit], now: u64) -> Vec<Limit> {
-        let set = |limit: &Limit| match self.override_of(limit, now) {
-            Some((max, _)) => limit.clone().with_max(max),
-            None => limit.clone(),
+    /// The limits with what an operator set instead, and as far as what was learned lets them. What all tenants share is not a
+    /// tenant's operator's.
+    pub(super) fn in_force(&self, limits: &[Limit], now: u64) -> Vec<Limit> {
+        let set = |(limit, partition): (&Limit, &usize)| {
+            let set = match self.override_of(limit, now) {
+                Some((max, _)) => limit.clone().with_max(max),
+                None => limit.clone(),
+            };
+            self.states[*partition].learned.lowered(limit, set, now)
         };
-        limits.iter().map(set).collect()
+        let partitions = &self.layout.partitions;
+        limits.iter().zip(partitions).map(set).collect()
     }
 
     /// The `max` that an operator set instead of this limit's, and until when.
@@ -236,7 +247,7 @@ impl<'a> Scopes<'a> {
     }
 
     /// Brings all to `clock`, also one that was stepped back. For each partition whether its newest fixed window is a newer one.
-    fn load(
+    pub(super) fn load(
         &mut self,
         limits: &[Limit],
         clock: Clock,
