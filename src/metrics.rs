@@ -2,6 +2,7 @@
 //! 100,000 series. `sluicegate inspect TENANT` answers for one tenant.
 
 mod load;
+mod lowered;
 mod series;
 mod together;
 mod told;
@@ -101,6 +102,7 @@ pub struct Metrics {
     in_memory: Gauge,
     abandoned: Gauge,
     load: load::Load,
+    lowered: lowered::Lowered,
     /// For the fleet.
     tenants: Mutex<Arc<Tenants>>,
 }

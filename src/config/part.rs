@@ -6,7 +6,7 @@ use super::error::{Origin, Problem};
 use super::form::{Wrong, show};
 use super::key::Setting;
 use super::limit_keys::{
-    BURST, CONCURRENT, GUARD, Guard, MAX_CONCURRENT, MAX_REQUESTS, SCOPE, UNIT, USE_ALGO,
+    ADAPTIVE, BURST, CONCURRENT, GUARD, Guard, MAX_CONCURRENT, MAX_REQUESTS, SCOPE, UNIT, USE_ALGO,
     WINDOW_SIZE,
 };
 use super::yaml::Raw;
@@ -33,6 +33,7 @@ pub(super) struct Part {
     guard: Option<Given<Guard>>,
     scope: Option<Given<Scope>>,
     concurrent: Option<Given<u64>>,
+    adaptive: Option<Given<Option<u8>>>,
     /// Something in it is wrong, and has been reported.
     pub(super) broken: bool,
 }
@@ -72,6 +73,7 @@ impl Part {
                 name if name == BURST.key.name() => self.burst = take(&BURST, given)?,
                 name if name == UNIT.key.name() => self.unit = take(&UNIT, given)?,
                 name if name == GUARD.key.name() => self.guard = take(&GUARD, given)?,
+                name if name == ADAPTIVE.key.name() => self.adaptive = take(&ADAPTIVE, given)?,
                 MAX_CONCURRENT => self.concurrent = take(&CONCURRENT, given)?,
                 // One of [`FLAT`], so this is `scope`.
                 _ => self.scope = take(&SCOPE, given)?,
@@ -114,7 +116,32 @@ pub(super) fn build(
     if parts.iter().any(|part| part.broken) {
         return None;
     }
-    Some(build_of_tenant(name, parts, unit)?.map(|limit| limit.with_scope(scope)))
+    let limit = build_of_tenant(name, parts, unit)?.map(|limit| limit.with_scope(scope));
+    Some(limit.and_then(|limit| with_band(limit, parts)))
+}
+
+/// The limit with the band that `parts` say.
+fn with_band(limit: Limit, parts: &[&Part]) -> Result<Limit, Problem> {
+    let Some((depth, band)) = first(parts, |part| &part.adaptive) else {
+        return Ok(limit);
+    };
+    match band.value {
+        Some(_) if limit.scope().is_part() => {
+            // A band that stands further out is meant for those limits that can have one.
+            if depth > 0 {
+                return Ok(limit);
+            }
+            let words = format!(
+                "is set, and so is scope {}: a 429 says nothing of a part of a tenant's jobs; learned limits have scope tenant or global",
+                limit.scope()
+            );
+            Err(Problem::of(&band.at, &band.key, words))
+        }
+        Some(percent) if limit.algorithm() != Algorithm::Concurrency => {
+            Ok(limit.with_band(percent))
+        }
+        _ => Ok(limit),
+    }
 }
 
 /// Whose quota `parts` say, the first part first.

@@ -18,9 +18,9 @@ use crate::broker::Backlog;
 use crate::engine::facts::{Census, Lacks};
 
 /// So many limits have a series of their own.
-const MOST_LIMITS: usize = 64;
+pub(super) const MOST_LIMITS: usize = 64;
 /// The series of all others.
-const OTHER_LIMITS: &str = "other";
+pub(super) const OTHER_LIMITS: &str = "other";
 /// What is shown of a job's id; an exemplar has 128 characters at most.
 const MOST_OF_ID: usize = 64;
 /// The ends of the histograms' buckets, in seconds. One second is where a start is late.
@@ -34,8 +34,8 @@ pub(super) struct Lacking {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfLimit {
-    limit: String,
+pub(super) struct OfLimit {
+    pub(super) limit: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]

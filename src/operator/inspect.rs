@@ -1,5 +1,6 @@
 //! Why does a tenant's job wait, and until when? All that the gate knows of one tenant, in words and as JSON.
 
+mod learned;
 mod levels;
 mod others;
 mod shown;

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use super::Scheduler;
 use super::admission::Round;
+use super::answers::Learner;
 use super::entry::{Hand, JobEntry, Phase, Started};
 use super::intake::{Intake, Invalid};
 use super::plan::Plan;
@@ -378,10 +379,17 @@ impl Scheduler {
         self.keep_answer(now, key, (&outcome, took), answered);
         self.trace_call(now, key, took, &outcome);
         let waits = self.report_health(now, key, &outcome, trouble);
+        let mut learner = None;
         if let Some(job) = self.jobs.get_mut(&key)
             && let Some(started) = job.started.take()
         {
             let claims = &job.claims;
+            learner = Learner::of(&started);
+            if let (Some(learner), Outcome::Throttled { after, .. }) = (&learner, &outcome)
+                && seen.refused.is_some()
+            {
+                self.lessons.refused(&claims.tenant, learner, *after);
+            }
             let used = (claims.cost, seen.actual_cost);
             let ends = self
                 .settlement
@@ -389,7 +397,7 @@ impl Scheduler {
             ends.into_iter().for_each(|action| self.agenda.push(action));
         }
         self.throttle_used_up(now, key, seen.used_up);
-        self.hear(now, key, seen.quotas);
+        self.hear(now, key, seen.quotas, learner.as_ref());
         self.conclude(now, key, outcome, waits);
     }
 

@@ -86,6 +86,7 @@ const LIMIT: &[Field] = &[
     ("guard_ms", "integer?"),
     ("scope", "string"),
     ("worst_case", "integer"),
+    ("adaptive", "string?"),
 ];
 
 const USED: &[Field] = &[
@@ -96,6 +97,7 @@ const USED: &[Field] = &[
     ("free", "integer?"),
     ("next_in_ms", "integer?"),
     ("waiting", "integer?"),
+    ("learned", "object?"),
 ];
 
 const LETTER: &[Field] = &[
