@@ -134,11 +134,13 @@ local function refused(learned, n, started, units, count)
   is_new = is_new or learned.at ~= now
   local current = math.max(math.min(learned_most(learned, now), max), floor)
   local given = math.max(count - units, 0)
+  local step = math.ceil(max / STEPS)
   local to = math.min(given, current - 1)
-  if bucket or given < floor then
+  if bucket then
+    to = current - 2 * step
+  elseif given < floor then
     to = current - math.max(math.floor(current / SINKS), 1)
   end
-  local step = math.ceil(max / STEPS)
   local least = all[n].window * math.ceil(CALLS * step / max)
   local first = least
   if learned.at > 0 then

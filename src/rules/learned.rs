@@ -174,15 +174,19 @@ impl Learned {
         }
         let current = it.most(now).min(max).max(floor);
         let given = count.saturating_sub(units);
-        let to = if is_bucket || given < u64::from(floor) {
-            // Buckets do not count a window, and what is below the band is another matter.
-            u64::from(current) - (u64::from(current) / SINKS).max(1)
-        } else {
-            given.min(u64::from(current) - 1)
-        };
         let step = u64::from(max).div_ceil(STEPS);
+        let current_units = u64::from(current);
+        let to = if is_bucket {
+            // It does not count a window: what it has says nothing of the number.
+            current_units.saturating_sub(2 * step)
+        } else if given < u64::from(floor) {
+            // Below the band it is another matter, or comes again.
+            current_units - (current_units / SINKS).max(1)
+        } else {
+            given.min(current_units - 1)
+        };
         let least_ms = limit.window_ms() * (CALLS * step).div_ceil(u64::from(max));
-        let soon = it.at_ms > 0 && u64::from(current) <= u64::from(it.to) + 2 * step;
+        let soon = it.at_ms > 0 && current_units <= u64::from(it.to) + 2 * step;
         if it.at_ms > 0 {
             it.past.rotate_right(1);
             it.past[0] = (it.at_ms, it.to);
@@ -366,3 +370,6 @@ pub(in crate::rules) fn is_heard(limit: &Limit, now: u64, started_ms: u64, after
         now.saturating_sub(started_ms) < span
     }
 }
+
+#[cfg(test)]
+mod tests;
