@@ -66,7 +66,7 @@ end
 -- Whether a refusal says how much of limit `n` the API gives.
 local function is_heard(n, started, after)
   local limit = limits[n]
-  if not all[n].learns or all[n].window == 0 or after > 2 * all[n].window then
+  if not all[n].learns or all[n].window == 0 or after > math.max(EXPLAINED_MS, 2 * all[n].window) then
     return false
   end
   if limit.algorithm.bucket then

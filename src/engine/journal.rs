@@ -17,7 +17,6 @@ use crate::gate::Whose;
 use crate::metrics::Metrics;
 use crate::rules::scope::Labels;
 use crate::rules::steering::Hold;
-use crate::rules::tenant::Tenant;
 use crate::rules::trace::Context;
 use crate::telemetry::traces;
 
@@ -303,7 +302,7 @@ fn note(metrics: &Metrics, few: &mut Few, now: Duration, fact: Fact) {
         } => {
             metrics.limit_sunk(&limit, lowered);
             let (says, whole_in_s) = (few.may_say(now, Kind::Lowered), left.as_secs());
-            let tenant = whose.as_ref().map(Tenant::as_str);
+            let tenant = whose.as_ref().map(display);
             info_if!(
                 says,
                 tenant,
@@ -323,7 +322,7 @@ fn note(metrics: &Metrics, few: &mut Few, now: Duration, fact: Fact) {
         } => {
             metrics.limit_whole(&limit, lowered);
             let (says, lowered_s) = (few.may_say(now, Kind::Whole), after.as_secs());
-            let tenant = whose.as_ref().map(Tenant::as_str);
+            let tenant = whose.as_ref().map(display);
             info_if!(says, tenant, limit, lowered_s, "limit whole again");
         }
         Fact::FailuresUntold(why) => {

@@ -10,12 +10,13 @@ use crate::rules::limit::{Algorithm, Limit};
 use crate::rules::{fair_queue, learned, model, waitlist};
 
 /// The constants of rules that scripts name, too. A file in `lua/` never sets them.
-pub const SHARED: [(&str, u64); 26] = [
+pub const SHARED: [(&str, u64); 27] = [
     ("AHEAD_MS", waitlist::AHEAD_MS),
     ("CALLS", learned::CALLS),
     ("DEBT", bucket::DEBT),
     ("DEBT_MS", bucket::DEBT_MS),
     ("EIGHTH", fair_queue::EIGHTH),
+    ("EXPLAINED_MS", learned::EXPLAINED_MS),
     ("GRACE_MS", waitlist::GRACE_MS),
     ("IDLE", fair_queue::IDLE as u64),
     ("JOIN", fair_queue::JOIN),

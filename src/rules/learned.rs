@@ -24,6 +24,8 @@ pub(crate) const SINKS: u64 = 16;
 pub(crate) const TOLD_MS: u64 = 3_600_000;
 /// In place of [`Limit::floor`] of a limit that does not learn.
 pub(crate) const NEVER: u64 = u32::MAX as u64;
+/// A shorter wait any window explains, in milliseconds: the forms of it count whole seconds.
+pub(crate) const EXPLAINED_MS: u64 = 1_000;
 /// All is forgotten after so long, in milliseconds: 31 days.
 pub(crate) const LEARNED_MS: u64 = 31 * 86_400_000;
 /// So many sinkings before the last are remembered.
@@ -359,7 +361,10 @@ impl AllLearned {
 /// yet, and the API does not refuse for longer than the limit's window explains.
 pub(in crate::rules) fn is_heard(limit: &Limit, now: u64, started_ms: u64, after_ms: u64) -> bool {
     let span = limit.span();
-    if limit.floor().is_none() || limit.window_ms() == 0 || after_ms > 2 * limit.window_ms() {
+    if limit.floor().is_none()
+        || limit.window_ms() == 0
+        || after_ms > EXPLAINED_MS.max(2 * limit.window_ms())
+    {
         return false;
     }
     if limit.algorithm().has_burst() {

@@ -100,7 +100,7 @@ mod tests {
             ticket: None,
             cost: 1,
         };
-        let mut shown = |state: &mut State, after_s: u64, refuse: u32, told: Option<u32>| {
+        let shown = |state: &mut State, after_s: u64, refuse: u32, told: Option<u32>| {
             let clock = Clock::from_micros((1_700_000_000 + after_s) * 1_000_000);
             state.alone(&limits, |scopes| {
                 if refuse > 0 {
