@@ -81,7 +81,7 @@ keys! {
         .live()
         .about("Who shares the limit: each tenant has its own, all tenants share one, or each value of a header or routing key within a tenant has its own.")
         .note("See [scopes](LIMITS.md#scopes).");
-    ADAPTIVE: Option<u8> = text(
+    ADAPTIVE: Option<u8> = tree(
         "rate-limiter.adaptive",
         "`off`, or `{within: N%..100%}` (`N%..100%` for short) with N from 1 to 99",
         adaptive_schema,
