@@ -110,7 +110,7 @@ fn it_rises_by_steps_and_waits_longer_after_each_that_fails() {
         bench.start(81);
         bench.refuse(1);
     }
-    assert_eq!(waits, [2, 4, 8, 16, 32, 32, 32], "in windows");
+    assert_eq!(waits, [2, 4, 8, 8, 8, 8, 8], "in windows");
     // Nothing is refused any more: each step takes half as long as the one before.
     let (mut seen, began) = (Vec::new(), bench.now);
     while bench.max() < 100 {
@@ -120,7 +120,7 @@ fn it_rises_by_steps_and_waits_longer_after_each_that_fails() {
             seen.push((bench.now - began) / WINDOW);
         }
     }
-    assert_eq!(seen[..7], [32, 48, 56, 60, 62, 64, 66]);
+    assert_eq!(seen[..7], [8, 12, 14, 16, 18, 20, 22]);
     assert_eq!(bench.usage().learned, None, "all is forgotten");
 }
 
