@@ -1,11 +1,12 @@
 -- acquire: decides for jobs of one tenant, in order, as if they came one after the other.
 -- The specification is Scopes::ask in src/rules/model/scopes.rs and src/rules/model/call.rs. Needs clock.lua, formats.lua, waitlist.lua,
--- limits.lua, fair_queue.lua and shared_partitions.lua where a limit is shared, and the algorithms before it.
+-- limits.lua, fair_queue.lua and shared_partitions.lua where a limit is shared, shadows.lua where one is a shadow, and the algorithms
+-- before it.
 --
 -- KEYS[1]  the waitlist (HASH)
 -- KEYS[2…] the limits' keys: two for all sliding windows of a partition together, as sliding_window.lua says; two for each fixed
 --          window: that of the index that is given with the limit, and the next one; one for each other limit; then five
---          for each shared partition, as fair_queue.lua says
+--          for each shared partition, as fair_queue.lua says; then three for each shadow, as shadows.lua says
 --
 -- ARGV     the clock and the limits, as limits.lua says; then
 -- ARGV[3]  the budget: how many jobs may start at most
@@ -25,6 +26,8 @@
 -- [8 + 6n]  generation of its ticket; 0 unless it waits
 -- [9 + 6n]  number of its ticket; where it starts, its number in the sliding log, 0 without one. With shared partitions a
 --           text: its numbers in the logs of all partitions, the waitlist's first, joined by ':'
+-- behind the jobs  for each shadow: jobs that start, but for those that do so again; how many of them would have waited; how many of these
+--           never would have started; and the longest wait of the others in milliseconds
 
 local now, stamp = read_clock(ARGV[1])
 local waitlist = waitlist_load(KEYS[1], now)
@@ -34,6 +37,9 @@ if not limits then
   return { 0, now }
 end
 
+if SHADOWS then
+  SHADOWS.part(limits)
+end
 if SHARED then
   SHARED.begin(limits, now)
 end
@@ -96,6 +102,9 @@ local function start(ticket, cost, units, due)
     local partition = limit.partition or 0
     sequences[partition] = sequence or sequences[partition]
   end
+  if SHADOWS then
+    SHADOWS.start(limits, cost, sequences, limits.again or ticket and ticket <= waitlist.now_serving)
+  end
   if not due then
     waitlist_reset(waitlist, now)
   elseif ticket then
@@ -105,13 +114,14 @@ local function start(ticket, cost, units, due)
     SHARED.start(limits, units)
   end
   waitlist_note(waitlist, 0, waitlist_waiting(waitlist) > 0 and first() or waitlist.room)
-  if not SHARED then
+  if not limits.partitions then
     return sequences[0]
   end
   for n = 0, #limits.partitions do
     sequences[n] = int(sequences[n] or 0)
   end
-  return table.concat(sequences, ':', 0)
+  local numbers = table.concat(sequences, ':', 0, #limits.partitions)
+  return SHADOWS and SHADOWS.numbers(numbers, sequences) or numbers
 end
 
 -- A limit that has no room for so many units has let something start.
@@ -158,6 +168,9 @@ local function decide(n)
   -- A lower limit of an operator, or of other workers, lets a job that costs more start alone; it is charged all the same, and
   -- needs room for all of it where a limit is higher.
   local units = limits.cost and math.min(cost, limits.most) or 1
+  if SHADOWS then
+    limits.again = generation == 0 and ticket == 1
+  end
   if generation == 0 and ticket == 1 and waitlist.last_issued > 0 then
     -- Its start claims no ticket.
     ticket = waitlist.now_serving
@@ -225,6 +238,9 @@ end
 for i = 1, #limits do
   local limit = limits[i]
   limit.algorithm.save(limit, limits)
+end
+if SHADOWS then
+  SHADOWS.save(limits, reply)
 end
 if SHARED then
   SHARED.save(limits, base, ends)

@@ -1,6 +1,6 @@
 -- inspect: the state of one tenant; writes nothing.
 -- The specification is Scopes::inspect in src/rules/model/scopes.rs. Needs clock.lua, waitlist.lua, limits.lua, fair_queue.lua and
--- shared_partitions.lua where a limit is shared, and the algorithms before it.
+-- shared_partitions.lua where a limit is shared, shadows.lua where one is a shadow, and the algorithms before it.
 --
 -- KEYS[1]  the waitlist (HASH); the others as acquire.lua has them
 -- ARGV     the clock and the limits, as limits.lua says
@@ -14,7 +14,7 @@
 -- [6]  until when the tenant is closed, in milliseconds since the epoch; 0: it is not
 -- [7]  when a job of one unit that comes now may start, in milliseconds from now; 0: now, unless there is a waitlist
 -- [8]  the largest cost in the waitlist; 0: nobody waits
--- [9 + 8n]   limit n (from 0): the max in force
+-- [9 + 8n]   limit n (from 0), the shadows behind the others: the max in force
 -- [10 + 8n]  until when an operator's max is in force, in milliseconds since the epoch; 0: it is the configuration's
 -- [11 + 8n]  units that count now
 -- [12 + 8n]  units that may start now, the waitlist ignored
@@ -22,7 +22,10 @@
 -- [14 + 8n]  units that wait where it counts
 -- [15 + 8n]  the largest cost among them; 0: nobody waits
 -- [16 + 8n]  calls that count now, and one more; 0: that is not known, since there is no log
--- [last - 1]  what was learned of each limit, as learned.lua has its numbers, each with a ';' behind it; empty: nothing
+-- then of each shadow: since when it has counted, in milliseconds since the epoch, 0: it has not; jobs that started; those that would
+--         have waited; those of them that never would have started; the longest wait of the others, in milliseconds; how long a job that
+--         comes now would wait for those ahead, in milliseconds
+-- [last - 1]  what was learned of each limit that is no shadow, as learned.lua has its numbers, each with a ';' behind it; empty: nothing
 -- [last]  what the downstream says of its own limits, as waitlist.lua has it; empty: nothing
 
 -- Units that may start at once now.
@@ -63,6 +66,9 @@ if not limits then
   return { '', 0, now }
 end
 
+if SHADOWS then
+  SHADOWS.part(limits)
+end
 if SHARED then
   SHARED.look(limits)
 end
@@ -100,7 +106,7 @@ local reply = {
   limits_turn(limits, waitlist, base, waiting + 1, 1) - now,
   waiting > 0 and waitlist.widest or 0,
 }
-for _, limit in ipairs(limits) do
+local function show(limit)
   local n = #reply
   reply[n + 1] = limit.max
   reply[n + 2] = limit.ends
@@ -108,13 +114,24 @@ for _, limit in ipairs(limits) do
   reply[n + 4] = closed and 0 or limit_free(limit)
   reply[n + 5] = limit.algorithm.nth(limit, base, 1) - now
   local all, widest = waiting, waitlist.widest
-  if limit.partition then
+  if limit.shadow then
+    all = 0
+  elseif limit.partition then
     local queue = limits.partitions[limit.partition].fair_queue
     all, widest = queue.waiting, queue.widest
   end
   reply[n + 6] = all
   reply[n + 7] = all > 0 and widest or 0
   reply[n + 8] = (limit_calls(limit, limits) or -1) + 1
+end
+for _, limit in ipairs(limits) do
+  show(limit)
+end
+if SHADOWS then
+  for _, limit in ipairs(limits.shadows) do
+    show(limit)
+  end
+  SHADOWS.look(limits, reply)
 end
 local text, at, learned = ARGV[2], 1, {}
 for n = 1, #limits do

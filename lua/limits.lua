@@ -5,13 +5,16 @@
 -- ARGV[2]  the limits, packed, one after the other: as text, nine arguments for each, they would take six times as long.
 --          Each: max: units in a window; the span in milliseconds: the window, with the guard where the algorithm counts
 --          over both; its margin in milliseconds (fixed window: the guard; segments: the length of one; counter and buckets: the
---          lateness that they forgive); the burst in units; what it may sink to by what is learned, 4294967295: it does not learn; the unit: 1: calls, 0: cost; which of KEYS is its first; the index of the fixed
+--          lateness that they forgive); the burst in units; what it may sink to by what is learned, 4294967295: it does not learn; the
+--          unit: 1: calls, 0: cost, of a shadow 3 and 2; which of KEYS is its first; the index of the fixed
 --          window that this key belongs to, 0 for the others; whose it is: 0: the waitlist's, n: that of the n-th shared
 --          partition; its name; its algorithm
--- ARGV[#ARGV]  what shared_partitions.lua says, where any of the limits is shared
+-- ARGV[#ARGV]  what shared_partitions.lua says, where any of the limits is shared; behind it what shadows.lua says, where any is a shadow
 
 -- What shared_partitions.lua does with partitions that several waitlists share; nil where it is not part of the script.
 local SHARED
+-- What shadows.lua does with limits that deny nothing; as SHARED.
+local SHADOWS
 
 -- An algorithm is a table of functions, put into ALGORITHMS by its file:
 -- load(limit, limits, waitlist, own)  what the store has of it at limits.now; nil if the window of now is not among KEYS.
@@ -55,6 +58,9 @@ end
 -- The limits at `now`; nil if a fixed window of now is not among KEYS. `jobs`: how many the call decides for.
 local function limits_load(waitlist, now, stamp, jobs, writing)
   local partitions = SHARED and SHARED.load(waitlist, now)
+  if SHADOWS then
+    partitions = SHADOWS.partitions(partitions)
+  end
   local control = partitions and partitions.control or waitlist
   local overrides = control.overrides
   if writing and overrides and not next(overrides) then
@@ -76,7 +82,7 @@ local function limits_load(waitlist, now, stamp, jobs, writing)
       span = span,
       margin = margin,
       burst = burst,
-      calls = unit == 1,
+      calls = unit % 2 == 1,
       key = key,
       index = index,
       -- nil for the waitlist's own, as in all scripts without shared partitions: one field more, and the table doubles.
@@ -85,7 +91,7 @@ local function limits_load(waitlist, now, stamp, jobs, writing)
       ends = 0,
     }
     local own = limits_own(limits, limit)
-    local set = overrides and not own.everybody and overrides[name]
+    local set = overrides and unit < 2 and not own.everybody and overrides[name]
     if set then
       -- A burst that was the default of the old max becomes that of the new one. A leaky bucket's default is 1.
       if burst == max and algorithm ~= 'leaky-bucket-algo' then
@@ -102,7 +108,9 @@ local function limits_load(waitlist, now, stamp, jobs, writing)
       end
       limit.max = most
     end
-    if not limit.calls then
+    if unit > 1 then
+      limit.shadow = true
+    elseif not limit.calls then
       limits.cost = true
       limits.most = math.min(limits.most, limit.algorithm.bucket and limit.burst or limit.max)
     end
@@ -114,7 +122,12 @@ local function limits_load(waitlist, now, stamp, jobs, writing)
   for i = 1, #limits do
     local limit = limits[i]
     local own = limits_own(limits, limit)
-    if not limit.algorithm.load(limit, limits, limit.partition and own or waitlist, own) then
+    local known = limit.partition and own or waitlist
+    if limit.shadow and not limit.algorithm.shared then
+      own = SHADOWS.own(own)
+      known = own
+    end
+    if not limit.algorithm.load(limit, limits, known, own) then
       return nil
     end
   end

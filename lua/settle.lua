@@ -1,7 +1,7 @@
 -- settle: calls have ended, or are still under way: what they used in fact is set against what they were charged, and
 -- leases that they hold are given back or kept.
 -- The specification is Scopes::settle in src/rules/model/scopes.rs. Needs clock.lua, waitlist.lua, limits.lua, fair_queue.lua and
--- shared_partitions.lua where a limit is shared, and the algorithms before it.
+-- shared_partitions.lua where a limit is shared, shadows.lua where one is a shadow, and the algorithms before it.
 --
 -- KEYS[1]  the waitlist (HASH); then the limits' keys, as acquire.lua has them
 -- KEYS[#KEYS]  a mark (STRING) of this very call: one that is repeated because its answer was lost does nothing
@@ -36,6 +36,9 @@ local function sequences_parse(text)
   local sequences, n = {}, 0
   for number in string.gmatch(text, '%d+') do
     sequences[n], n = tonumber(number), n + 1
+  end
+  if SHADOWS then
+    SHADOWS.read(sequences, limits.partitions and #limits.partitions or 0)
   end
   return sequences
 end

@@ -1,5 +1,5 @@
-//! What an operator's systems ask a worker over HTTP: `/metrics`, `/livez`, `/readyz`, `/readyz/PIPELINE`, and
-//! `/api/v1`, which has a door of its own (`api/guard.rs`).
+//! What an operator's systems ask a worker over HTTP: `/metrics`, `/livez`, `/readyz`, `/readyz/PIPELINE`, `/api/v1`, which has a door
+//! of its own (`api/guard.rs`), and the page for people (`page`), which has one, too (`page/door.rs`).
 //!
 //! With `admin.token` only those who show it (`Authorization: Bearer TOKEN`, RFC 6750) see what there is. Two questions
 //! are answered to everybody, yes or no: is it alive (`/livez`), is it ready (`/readyz`, without what is missing). What
@@ -11,6 +11,8 @@ mod api;
 mod board;
 #[cfg(not(feature = "admin"))]
 mod none;
+#[cfg(feature = "admin")]
+mod page;
 #[cfg(feature = "admin")]
 mod server;
 

@@ -3,6 +3,7 @@
 #[cfg(feature = "http")]
 mod chosen;
 mod earlier;
+mod record;
 mod redis;
 mod reload;
 mod report;
@@ -25,10 +26,12 @@ use tracing::{error, info, warn};
 
 use crate::admin::{self, AdminServer, Board, Seen};
 use crate::app::earlier::earlier_starts;
+pub use crate::app::record::{Recorded, Recording};
 use crate::app::redis::{Phase, watch_redis};
 use crate::app::reload::{Read, Reload, Steward};
 use crate::app::report::Reporter;
 use crate::app::service_manager::ServiceManager;
+pub use crate::app::settings::settings as scheduler_settings;
 use crate::app::settings::{settings, tell_policy};
 use crate::broker::BrokerError;
 use crate::broker::amqp::AmqpBroker;
@@ -124,6 +127,7 @@ pub async fn run_until<H: PreparingHandler>(
 struct Parts {
     seen: Seen,
     links: Arc<Links>,
+    recording: Option<Recording>,
 }
 
 /// A worker that is put together, but not started.
@@ -135,6 +139,8 @@ pub struct Worker<H> {
     own: Named,
     fresh: bool,
     source: Option<Source>,
+    /// Where new jobs are recorded.
+    recording: Option<Recording>,
     /// What listens for signals; `None`: somebody else stops the worker.
     signals: Option<Watched>,
 }
@@ -154,6 +160,7 @@ impl<H> Worker<H> {
             own,
             fresh: false,
             source: None,
+            recording: parts.recording.clone(),
             signals: None,
         })
     }
@@ -224,6 +231,7 @@ impl<H: PreparingHandler> Worker<H> {
             gate,
             own,
             fresh,
+            recording,
             ..
         } = self;
         let (metrics, health) = (Arc::clone(&seen.metrics), Arc::clone(&seen.health));
@@ -248,6 +256,10 @@ impl<H: PreparingHandler> Worker<H> {
         let _ = gate.measure().await;
         let window = delays::delivery_window(settings.prefetch, settings.live.concurrency);
         let (broker, events) = AmqpBroker::start(&config.amqp, &settings.levels, window)?;
+        let events = match &recording {
+            Some(recording) => recording.tap(events),
+            None => events,
+        };
         let scheduler = Scheduler::new(settings, rand::random()).must_agree();
         let scheduler = scheduler.tracing(traces::sampler());
         let (news, updates) = mpsc::channel(UPDATES);
@@ -298,6 +310,9 @@ impl<H: PreparingHandler> Worker<H> {
         // Unsaid, it may cost other workers a window after a restart of Redis, and nothing else.
         let leaves = async { tokio::join!(gate.leave(), reporter.stopped()) };
         let _ = timeout(LEAVE_WITHIN, leaves).await;
+        if let Some(recording) = recording {
+            recording.flush().await;
+        }
         ended.map_err(AppError::Ended)
     }
 }

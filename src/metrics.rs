@@ -4,6 +4,7 @@
 mod load;
 mod lowered;
 mod series;
+mod shadows;
 mod together;
 mod told;
 
@@ -103,6 +104,7 @@ pub struct Metrics {
     abandoned: Gauge,
     load: load::Load,
     lowered: lowered::Lowered,
+    shadows: shadows::Shadows,
     /// For the fleet.
     tenants: Mutex<Arc<Tenants>>,
 }

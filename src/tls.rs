@@ -104,6 +104,24 @@ pub(crate) fn advice(why: &(dyn Error + 'static), section: &str) -> Option<Strin
         ) => Some(format!(
             "nobody that is trusted signed the server's certificate: see {section}.ca-file"
         )),
+        // As `openssl req -x509` makes it. webpki has no type for it that rustls shows.
+        rustls::Error::InvalidCertificate(CertificateError::Other(why))
+            if why.to_string().contains("CaUsedAsEndEntity") =>
+        {
+            Some(
+                "the server shows the certificate of an authority (CA:TRUE): let that authority sign one for the server, or make it with CA:FALSE"
+                    .to_owned(),
+            )
+        }
+        rustls::Error::InvalidCertificate(
+            CertificateError::Expired
+            | CertificateError::ExpiredContext { .. }
+            | CertificateError::NotValidYet
+            | CertificateError::NotValidYetContext { .. },
+        ) => Some(
+            "the server's certificate is not valid at this machine's time: renew it, or set the clock"
+                .to_owned(),
+        ),
         _ => None,
     }
 }

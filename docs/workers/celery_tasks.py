@@ -19,9 +19,14 @@ def make(order):
 
 
 @signals.task_postrun.connect
-def say_done(task=None, **_):
+def say_done(task=None, state=None, retval=None, **_):
     queue = getattr(task.request, "x-sluicegate-done", None)
-    if queue:
-        with app.producer_pool.acquire() as producer:
-            token = getattr(task.request, "x-sluicegate-done-token")
-            producer.publish(b"", exchange="", routing_key=queue, correlation_id=token)
+    # A task that Celery itself runs again is not done; the next run says how it ended.
+    if not queue or state == "RETRY":
+        return
+    said = {"outcome": "done"}
+    if state == "FAILURE":
+        said = {"outcome": "retry", "reason": repr(retval)[:500]}
+    with app.producer_pool.acquire() as producer:
+        token = getattr(task.request, "x-sluicegate-done-token")
+        producer.publish(said, serializer="json", exchange="", routing_key=queue, correlation_id=token)

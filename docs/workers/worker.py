@@ -1,5 +1,6 @@
 """Calls an API for each job: reads jobs from its input, a line of JSON each, and answers each with a line."""
 
+import base64
 import json
 import os
 import sys
@@ -15,14 +16,18 @@ def call(job):
         "x-job-id": job["id"],
         "x-attempt": str(job["attempt"]),
     }
-    request = urllib.request.Request(API, job["body"].encode(), headers)
+    # A body that is no text comes in base64.
+    text, coded = job.get("body"), job.get("body_base64")
+    data = base64.b64decode(coded) if text is None else text.encode()
+    request = urllib.request.Request(API, data, headers)
     try:
         with urllib.request.urlopen(request, timeout=8) as answer:
-            body = answer.read().decode()
+            body = answer.read().decode(errors="replace")
             return {"outcome": "done", "status": answer.status, "body": body}
     except urllib.error.HTTPError as refusal:
         if refusal.code == 429:
-            return {"outcome": "throttled", "after": int(refusal.headers.get("retry-after", 1))}
+            after = refusal.headers.get("retry-after", "")
+            return {"outcome": "throttled", "after": int(after) if after.isdigit() else 1}
         outcome = "retry" if refusal.code >= 500 else "reject"
         return {"outcome": outcome, "reason": str(refusal)}
     except OSError as error:

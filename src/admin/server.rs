@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::api::{self, Api, challenge, shows};
+use super::page::{self, Lasting, Page};
 use super::{AdminError, Board, Readiness};
 use crate::config::{Admin, Secret};
 use crate::tasks::Watched;
@@ -29,8 +31,8 @@ use crate::tasks::Watched;
 const STOP_WITHIN: Duration = Duration::from_secs(1);
 /// A connection carries one request and is closed after this: slow clients don't hold it for ever.
 const CONNECTION_WITHIN: Duration = Duration::from_secs(10);
-/// So many connections are open at once. One more takes the place of the oldest: connections that say nothing keep nobody out, and
-/// who asks has an answer long before so many others have come.
+/// So many connections are open at once, beside those that last. One more takes the place of the oldest: connections that say nothing keep
+/// nobody out, and who asks has an answer long before so many others have come.
 const MAX_CONNECTIONS: usize = 64;
 /// A request's head has at most this many bytes.
 const MAX_HEAD: usize = 16 * 1024;
@@ -61,6 +63,7 @@ struct Shown {
     token: Option<Secret>,
     operator_token: Option<Secret>,
     api: Arc<Api>,
+    page: Arc<Page>,
 }
 
 /// Who is at the other end of a connection.
@@ -79,8 +82,12 @@ pub async fn serve(admin: &Admin, board: Arc<Board>) -> Result<AdminServer, Admi
     let listener = TcpListener::bind(admin.listen).await.map_err(failed)?;
     let listen = listener.local_addr().map_err(failed)?;
     info!(admin.listen = %listen, "metrics and health");
+    let stop = CancellationToken::new();
+    let api = Arc::new(Api::new(admin, &board));
+    let page = Arc::new(Page::new(admin, listen, (&board, &api), stop.clone()));
     let shown = Shown {
-        api: Arc::new(Api::new(admin, &board)),
+        api,
+        page: Arc::clone(&page),
         board,
         token: admin.token.clone(),
         operator_token: admin.operator_token.clone(),
@@ -92,11 +99,12 @@ pub async fn serve(admin: &Admin, board: Arc<Board>) -> Result<AdminServer, Admi
         .route("/readyz/{pipeline}", get(ready_of))
         .layer(from_fn_with_state(shown.clone(), door))
         .with_state(shown);
-    let stop = CancellationToken::new();
     let accepting = accept(listener, routes, stop.clone());
     let task = Watched::spawn(async move {
-        accepting.await;
-        "it was stopped"
+        tokio::select! {
+            () = accepting => "it was stopped",
+            never = page.keep_history() => match never {},
+        }
     });
     Ok(AdminServer { listen, stop, task })
 }
@@ -104,19 +112,21 @@ pub async fn serve(admin: &Admin, board: Arc<Board>) -> Result<AdminServer, Admi
 /// Serves connections until it is stopped.
 async fn accept(listener: TcpListener, routes: Router, stop: CancellationToken) {
     let mut connections = JoinSet::new();
-    // Those that are open, the oldest first.
-    let mut open: VecDeque<AbortHandle> = VecDeque::new();
+    // Those that are open and do not last, the oldest first.
+    let mut open: VecDeque<(AbortHandle, Lasting)> = VecDeque::new();
     loop {
         tokio::select! {
             () = stop.cancelled() => break,
             Some(_) = connections.join_next() => {}
             accepted = listener.accept() => match accepted {
                 Ok((stream, peer)) => {
-                    open.retain(|connection| !connection.is_finished());
-                    if open.len() >= MAX_CONNECTIONS && let Some(oldest) = open.pop_front() {
+                    open.retain(|(connection, lasting)| !connection.is_finished() && !lasting.is_so());
+                    if open.len() >= MAX_CONNECTIONS && let Some((oldest, _)) = open.pop_front() {
                         oldest.abort();
                     }
-                    open.push_back(connections.spawn(answer(stream, peer, routes.clone())));
+                    let lasting = Lasting::default();
+                    let answering = answer(stream, peer, routes.clone(), lasting.clone());
+                    open.push_back((connections.spawn(answering), lasting));
                 }
                 Err(why) => {
                     warn!(reason = %why, "the admin port can't accept a connection");
@@ -132,14 +142,18 @@ async fn accept(listener: TcpListener, routes: Router, stop: CancellationToken) 
 }
 
 /// Answers the one request of a connection.
-async fn answer(stream: TcpStream, peer: SocketAddr, routes: Router) {
-    let routes = routes.layer(Extension(Peer(peer)));
+async fn answer(stream: TcpStream, peer: SocketAddr, routes: Router, lasting: Lasting) {
+    let routes = routes.layer((Extension(Peer(peer)), Extension(lasting.clone())));
     let connection = http1::Builder::new()
         .keep_alive(false)
         .max_buf_size(MAX_HEAD)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
+    let mut connection = pin!(connection);
     // Whatever goes wrong is the client's affair.
-    let _ = timeout(CONNECTION_WITHIN, connection).await;
+    let ended = timeout(CONNECTION_WITHIN, &mut connection).await;
+    if ended.is_err() && lasting.is_so() {
+        let _ = timeout(page::LASTS, connection).await;
+    }
 }
 
 /// Lets those in who may see everything, and tells others whether the worker lives and is ready.
@@ -149,9 +163,12 @@ async fn door(
     request: Request,
     next: Next,
 ) -> Response {
-    // It has a door of its own.
-    if is_api(request.uri().path()) {
+    // Both have doors of their own.
+    if is_below(api::PREFIX, request.uri().path()) {
         return shown.api.answer(request, peer).await;
+    }
+    if is_below(page::PREFIX, request.uri().path()) {
+        return shown.page.answer(request, peer).await;
     }
     let open = match &shown.token {
         None => true,
@@ -185,9 +202,9 @@ async fn door(
     }
 }
 
-/// `/api/v1`, and all below it.
-fn is_api(path: &str) -> bool {
-    let below = path.strip_prefix(api::PREFIX);
+/// `prefix`, such as `/api/v1`, and all below it.
+fn is_below(prefix: &str, path: &str) -> bool {
+    let below = path.strip_prefix(prefix);
     below.is_some_and(|below| below.is_empty() || below.starts_with('/'))
 }
 

@@ -13,7 +13,7 @@ use crate::rules::limit::{Algorithm, ceil_ms};
 use crate::rules::policy::Policy;
 
 /// The scheduler's settings.
-pub(super) fn settings(config: &Config) -> Settings {
+pub fn settings(config: &Config) -> Settings {
     let levels = DelayLevels::new(config.delay.max_delay);
     Settings {
         policy: config.rate_limiter.policy.clone(),

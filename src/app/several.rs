@@ -142,6 +142,8 @@ impl Several {
         let keeper = Keeper {
             name: name.clone(),
             parts: Parts {
+                // What makes the work knows it.
+                recording: None,
                 seen: running.seen.clone(),
                 links: Arc::clone(&self.parts.links),
             },

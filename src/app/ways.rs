@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::chosen::Chosen;
-use super::{AppError, Parts, Work, Worker, install_tls_provider, several, signals};
+use super::{AppError, Parts, Recording, Work, Worker, install_tls_provider, several, signals};
 use crate::config::{Config, Pipelines, Source};
 use crate::engine::Stop;
 use crate::handler::exec::ExecHandler;
@@ -13,21 +13,40 @@ use crate::metrics::Metrics;
 
 /// Runs workers that send each job to `dispatch.http.url`, give it to `dispatch.exec.command` or forward it by `dispatch.forward`, one
 /// for each pipeline, until SIGTERM or SIGINT. With `fresh`, an operator says that nothing was started within the longest window: see
-/// [`Worker::fresh`]. The configuration was read from `source`, and is applied again when it changes: see [`Worker::reloading`].
+/// [`Worker::fresh`]. The configuration was read from `source`, and is applied again when it changes: see [`Worker::reloading`]. New
+/// jobs are recorded in `recording`.
 ///
 /// # Errors
 /// [`AppError`] when it can't start.
-pub async fn run(pipelines: Pipelines, source: Source, fresh: bool) -> Result<(), AppError> {
+pub async fn run(
+    pipelines: Pipelines,
+    source: Source,
+    fresh: bool,
+    recording: Option<Recording>,
+) -> Result<(), AppError> {
     install_tls_provider();
     let stop = Stop::default();
     let signals = signals::listen(&stop).map_err(AppError::Signals)?;
     let mut all = pipelines.each().values();
     match all.next() {
         Some(config) if !pipelines.are_named() => {
-            let work = work(config.clone(), &Parts::default(), fresh)?;
+            let parts = Parts {
+                recording,
+                ..Parts::default()
+            };
+            let work = work(config.clone(), &parts, fresh)?;
             work.alone(Some(source), Some(signals), stop).await
         }
-        _ => several::run(pipelines, source, fresh, work, (stop, signals)).await,
+        _ => {
+            let work = move |config, parts: &Parts, fresh| {
+                let parts = Parts {
+                    recording: recording.clone(),
+                    ..parts.clone()
+                };
+                work(config, &parts, fresh)
+            };
+            several::run(pipelines, source, fresh, work, (stop, signals)).await
+        }
     }
 }
 
@@ -90,6 +109,7 @@ impl Worker<()> {
             own: self.own,
             fresh: self.fresh,
             source: self.source,
+            recording: self.recording,
             signals: self.signals,
         }
     }

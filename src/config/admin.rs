@@ -18,7 +18,7 @@ keys! {
     LISTEN: SocketAddr = text("admin.listen", "address:port", listen_schema, listen)
         .default("127.0.0.1:9464")
         .example("[::1]:0")
-        .about("Where /metrics, /livez, /readyz and /api/v1 are served.")
+        .about("Where /metrics, /livez, /readyz, /api/v1 and the page (/ui) are served.")
         .note("Port 0 takes any free one and logs it.");
     TOKEN: Secret = text(
         "admin.token",

@@ -10,7 +10,8 @@ use super::form::{
 };
 use super::header::{after_prefix, header_name};
 use super::key::{
-    DAY, Key, Named, SECOND, Setting, as_written, choice, duration, integer, keys, text, tree,
+    DAY, Key, Named, SECOND, Setting, as_written, boolean, choice, duration, integer, keys, text,
+    tree,
 };
 use super::shape;
 use super::suggest::hint;
@@ -92,6 +93,12 @@ keys! {
         .live()
         .about("To how many percent the limit may sink where the API answers 429 within it, or advertises less.")
         .note("It never rises above `max-requests`. See [learned limits](LIMITS.md#learned-limits).");
+    SHADOW: bool = boolean("rate-limiter.shadow")
+        .default("false")
+        .example("false")
+        .live()
+        .about("Whether the limit only counts: it denies nothing, and metrics and `inspect` say which jobs it would have made wait, and for how long.")
+        .note("For a limit beside others, in `rate-limiter.limits`, a plan's or a tenant's: one at least must be enforced. See [try a limit first](LIMITS.md#try-a-limit-first).");
     LIMITS: Raw = tree("rate-limiter.limits", "list of up to 16 limits", || reference("limits"), as_written)
         .example("[{name: a, window-size: 1}, {name: b, max-requests: 3}]")
         .live()
@@ -142,7 +149,7 @@ pub(super) static CONCURRENT: Setting<u64> =
     integer::<_, 1, MOST>("rate-limiter.limits[].max-concurrent", "calls")
         .about("How many calls can be in flight at once, of all workers together.");
 /// The keys of one limit.
-pub(super) const FLAT: [&Key; 8] = [
+pub(super) const FLAT: [&Key; 9] = [
     &USE_ALGO.key,
     &WINDOW_SIZE.key,
     &MAX_REQUESTS.key,
@@ -151,6 +158,7 @@ pub(super) const FLAT: [&Key; 8] = [
     &GUARD.key,
     &SCOPE.key,
     &ADAPTIVE.key,
+    &SHADOW.key,
 ];
 
 impl Named for Algorithm {

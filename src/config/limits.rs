@@ -9,7 +9,7 @@ use super::limit_keys::{self, FLAT, LIST_ONLY, MAX_CONCURRENT, limit_name};
 use super::part::{self, Part, build};
 use super::suggest::{closest, hint};
 use super::yaml::{Field, Raw};
-use crate::rules::limit::{DEFAULT_LIMIT, Limit, LimitError, Limits, MAX_LIMITS, Unit};
+use crate::rules::limit::{Algorithm, DEFAULT_LIMIT, Limit, LimitError, Limits, MAX_LIMITS, Unit};
 use crate::rules::policy::{Own, Pattern, Policy};
 use crate::rules::scope::{MAX_PARTS, Scope};
 use crate::rules::tenant::MAX_TENANT_BYTES;
@@ -79,9 +79,7 @@ impl Reader<'_> {
     ) -> Option<Policy> {
         let common = match limits {
             Some((raw, at)) => self.list(raw, at, LIMITS, &[self.flat]),
-            None => self
-                .limit(DEFAULT_LIMIT, &[self.flat], self.unit)
-                .map(Limits::from),
+            None => self.only(&[self.flat]),
         };
         let global = common.iter().flat_map(Limits::global);
         self.global = Some(global.map(|limit| limit.name().to_owned()).collect());
@@ -229,7 +227,19 @@ impl Reader<'_> {
                 );
                 self.wrong(&mapping.at, &mapping.path, words)
             }
-            None => (self.limit(DEFAULT_LIMIT, &parts, self.unit)).map(Limits::from),
+            None => self.only(&parts),
+        }
+    }
+
+    /// The only limit that `parts` say.
+    fn only(&mut self, parts: &[&Part]) -> Option<Limits> {
+        let limit = self.limit(DEFAULT_LIMIT, parts, self.unit)?;
+        match Limits::new(vec![limit]) {
+            Ok(limits) => Some(limits),
+            Err(error) => {
+                let (at, key) = part::shadow(parts)?;
+                self.wrong(at, key, error)
+            }
         }
     }
 
@@ -260,9 +270,13 @@ impl Reader<'_> {
                 let fits = [MAX_CONCURRENT, "name", "scope"];
                 let mut beside = beside.filter(|other| !fits.contains(other));
                 if let Some(other) = beside.next() {
-                    let words = format!(
-                        "is set next to {other}; calls in flight are a limit of their own, with a name and a scope and no other key"
-                    );
+                    let words = if other == limit_keys::SHADOW.key.name() {
+                        LimitError::Shadow(Algorithm::Concurrency).to_string()
+                    } else {
+                        format!(
+                            "is set next to {other}; calls in flight are a limit of their own, with a name and a scope and no other key"
+                        )
+                    };
                     part.broken = true;
                     self.wrong::<()>(&at, &key, words);
                 } else if let Err(words) = part.set(name, raw, &at, &key) {

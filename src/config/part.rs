@@ -6,8 +6,8 @@ use super::error::{Origin, Problem};
 use super::form::{Wrong, show};
 use super::key::Setting;
 use super::limit_keys::{
-    ADAPTIVE, BURST, CONCURRENT, GUARD, Guard, MAX_CONCURRENT, MAX_REQUESTS, SCOPE, UNIT, USE_ALGO,
-    WINDOW_SIZE,
+    ADAPTIVE, BURST, CONCURRENT, GUARD, Guard, MAX_CONCURRENT, MAX_REQUESTS, SCOPE, SHADOW, UNIT,
+    USE_ALGO, WINDOW_SIZE,
 };
 use super::yaml::Raw;
 use crate::rules::lateness::AUTO_GUARD;
@@ -32,6 +32,7 @@ pub(super) struct Part {
     unit: Option<Given<Unit>>,
     guard: Option<Given<Guard>>,
     scope: Option<Given<Scope>>,
+    shadow: Option<Given<bool>>,
     concurrent: Option<Given<u64>>,
     adaptive: Option<Given<Option<u8>>>,
     /// Something in it is wrong, and has been reported.
@@ -74,6 +75,7 @@ impl Part {
                 name if name == UNIT.key.name() => self.unit = take(&UNIT, given)?,
                 name if name == GUARD.key.name() => self.guard = take(&GUARD, given)?,
                 name if name == ADAPTIVE.key.name() => self.adaptive = take(&ADAPTIVE, given)?,
+                name if name == SHADOW.key.name() => self.shadow = take(&SHADOW, given)?,
                 MAX_CONCURRENT => self.concurrent = take(&CONCURRENT, given)?,
                 // One of [`FLAT`], so this is `scope`.
                 _ => self.scope = take(&SCOPE, given)?,
@@ -117,7 +119,13 @@ pub(super) fn build(
         return None;
     }
     let limit = build_of_tenant(name, parts, unit)?.map(|limit| limit.with_scope(scope));
-    Some(limit.and_then(|limit| with_band(limit, parts)))
+    let limit = limit.and_then(|limit| with_band(limit, parts));
+    let shadow = first(parts, |part| &part.shadow).filter(|(_, shadow)| shadow.value);
+    let Some((_, shadow)) = shadow.filter(|_| !is_concurrent(parts)) else {
+        return Some(limit);
+    };
+    let error = |error| Problem::of(&shadow.at, &shadow.key, error);
+    Some(limit.and_then(|limit| limit.in_shadow().map_err(error)))
 }
 
 /// The limit with the band that `parts` say.
@@ -144,6 +152,16 @@ fn with_band(limit: Limit, parts: &[&Part]) -> Result<Limit, Problem> {
     }
 }
 
+/// Who of `parts` says that it is a shadow, or that it is none, and what an error calls that.
+pub(super) fn shadow<'a>(parts: &[&'a Part]) -> Option<(&'a Origin, &'a str)> {
+    first(parts, |part| &part.shadow).map(|(_, shadow)| (&shadow.at, shadow.key.as_str()))
+}
+
+/// It says all there is to say but for its scope: nothing else of it comes from further out.
+fn is_concurrent(parts: &[&Part]) -> bool {
+    parts.first().is_some_and(|part| part.concurrent.is_some())
+}
+
 /// Whose quota `parts` say, the first part first.
 pub(super) fn scope(parts: &[&Part]) -> Scope {
     first(parts, |part| &part.scope)
@@ -152,7 +170,6 @@ pub(super) fn scope(parts: &[&Part]) -> Scope {
 }
 
 fn build_of_tenant(name: &str, parts: &[&Part], unit: Unit) -> Option<Result<Limit, Problem>> {
-    // It says all there is to say but for its scope: nothing else of it comes from further out.
     if let [
         Part {
             concurrent: Some(most),

@@ -7,7 +7,7 @@ use super::input::Input;
 use super::key::Key;
 use super::limit_keys::{
     ADAPTIVE, BURST, FLAT, GUARD, GUARD_BUDGET, LIMITS, MAX_CONCURRENT, MAX_REQUESTS, MAX_THROTTLE,
-    PLAN_HEADER, PLANS, SCOPE, TENANTS, THROTTLE_SCOPE, UNIT, USE_ALGO, WINDOW_SIZE,
+    PLAN_HEADER, PLANS, SCOPE, SHADOW, TENANTS, THROTTLE_SCOPE, UNIT, USE_ALGO, WINDOW_SIZE,
 };
 use super::limits::{Reader, Tree};
 use super::part::Part;
@@ -41,7 +41,7 @@ impl RateLimiter {
             guard_budget,
             throttle_scope,
         } = self;
-        let common: Vec<&Limit> = policy.default_limits().iter().collect();
+        let common: Vec<&Limit> = policy.default_limits().all().iter().collect();
         match flat(&common) {
             Some(limit) => {
                 for (key, value) in keys_of(limit) {
@@ -136,6 +136,7 @@ fn keys_of(limit: &Limit) -> Vec<(&'static Key, Shown)> {
         (&GUARD.key, guard),
         (&SCOPE.key, shown_scope(limit.scope())),
         (&ADAPTIVE.key, shown_band(limit)),
+        (&SHADOW.key, Shown::bare(limit.is_shadow())),
     ]);
     keys
 }

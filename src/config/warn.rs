@@ -192,6 +192,18 @@ fn idle_limits(source: &Source<'_>, limits: &Limits, found: &mut Vec<String>) {
             ));
         }
     }
+    for shadow in limits.shadows() {
+        if shadow.is_global() && *source != Source::Common {
+            continue;
+        }
+        if let Some(stricter) = limits.iter().find(|limit| limit.implies(shadow)) {
+            found.push(format!(
+                "{source}: the shadow limit {} would never make a job wait: {} is enforced, and stricter in every respect",
+                shadow.name(),
+                stricter.name()
+            ));
+        }
+    }
 }
 
 /// Entries that stand behind one that fits all of their tenants.

@@ -1,6 +1,7 @@
 //! One call of the handler: prepared, and made while its permit is good. A handler that panics has failed.
 
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -46,7 +47,8 @@ pub(super) async fn attempt<H: PreparingHandler>(
             heard: None,
         };
     };
-    let sent = AssertUnwindSafe(handler.send(job, call, permit.clone())).catch_unwind();
+    // Here it stays: it is a kilobyte.
+    let sent = pin!(AssertUnwindSafe(handler.send(job, call, permit.clone())).catch_unwind());
     let (attempt, is_late) = match watch {
         Some(watch) => watched(sent, &permit, &watch).await,
         None => (sent.await, false),

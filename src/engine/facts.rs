@@ -7,8 +7,10 @@ use std::time::Duration;
 use crate::broker::{PublishError, Source};
 use crate::gate::{GateError, Whose};
 use crate::handler::Outcome;
+use crate::rules::decision::Tally;
 use crate::rules::lateness::Heard;
 use crate::rules::limit::Limits;
+use crate::rules::promise::Off;
 use crate::rules::report::{LeftOut, OfTenant};
 use crate::rules::scope::Labels;
 use crate::rules::steering::Hold;
@@ -118,6 +120,8 @@ pub enum Fact {
     GateAnswered(Duration, bool),
     /// The gate decided on a job.
     Decided(Decision),
+    /// Jobs started, and the shadow limit of this name says what it would have made of them.
+    Tried(String, Tally),
     /// A job that was denied is to wait.
     MustWait {
         /// The job.
@@ -177,6 +181,8 @@ pub enum Fact {
     },
     /// A job starts, so long after its time had come; its name where that is late.
     Started(Duration, Option<Named>),
+    /// A job starts that was told its turn: so far off that was.
+    Promised(Off),
     /// A new job had been in the work queue for so long, as its publisher says.
     Queued(Duration),
     /// A job was admitted, and could not be sent in time.
@@ -238,6 +244,8 @@ pub enum Fact {
     ResultPublished,
     /// Nobody gets a job's result, and the job goes on without.
     ResultLost {
+        /// The job's id.
+        job: String,
         /// Why not.
         sent: Sent,
         /// Where it was to go.

@@ -97,6 +97,7 @@ fn note(metrics: &Metrics, few: &mut Few, now: Duration, fact: Fact) {
             Decision::Denied => "wait",
             Decision::NoSlot => "capacity",
         }),
+        Fact::Tried(limit, tally) => metrics.tried(&limit, &tally),
         Fact::MustWait {
             job: Named { id, tenant, trace },
             labels,
@@ -174,6 +175,7 @@ fn note(metrics: &Metrics, few: &mut Few, now: Duration, fact: Fact) {
         }
         Fact::Started(late, None) => metrics.started(late),
         Fact::Started(late, Some(Named { id, .. })) => metrics.started_late(late, id.as_deref()),
+        Fact::Promised(off) => metrics.promised(off),
         Fact::Queued(age) => metrics.queued(age),
         Fact::ExpiredPermit => metrics.permit_expired(),
         Fact::Delayed(delay) => metrics.delayed(match delay {
@@ -265,6 +267,7 @@ fn note(metrics: &Metrics, few: &mut Few, now: Duration, fact: Fact) {
         }
         Fact::ResultPublished => metrics.result(Sent::Published),
         Fact::ResultLost {
+            job,
             sent,
             exchange,
             routing_key,
@@ -278,7 +281,7 @@ fn note(metrics: &Metrics, few: &mut Few, now: Duration, fact: Fact) {
                         "there is no such queue or exchange, or it is one of the worker's own queues"
                     }
                 };
-                warn!(%exchange, %routing_key, reason, "a result has no target: its job ends without");
+                warn!(job.id = job, %exchange, %routing_key, reason, "a result has no target: its job ends without");
             }
         }
         Fact::UsageLost(calls, why) => {

@@ -59,9 +59,9 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 Action::Ack(tags) => acks.extend(tags),
                 Action::Ask(shard, batch) => {
                     let gate = Arc::clone(&self.gate);
-                    // On the heap at once: on its way there a task is moved several times, and these are kilobytes.
+                    // On the heap first of all: each step on a task's way there copies what it is made of, and these are kilobytes.
                     let asks = async move { Report::Answered(shard, gate.ask(&batch).await) };
-                    tasks.spawn(Box::pin(asks.in_current_span()));
+                    tasks.spawn(Box::pin(asks).in_current_span());
                 }
                 Action::Settle(shard, batch) => {
                     let gate = Arc::clone(&self.gate);
@@ -168,7 +168,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                         let ended = calls::attempt(&*handler, &job, call, permit, watch).await;
                         Report::Finished(key, ended)
                     };
-                    tasks.spawn(Box::pin(calls.in_current_span()));
+                    tasks.spawn(Box::pin(calls).in_current_span());
                 }
             }
         }

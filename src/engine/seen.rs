@@ -48,6 +48,7 @@ mod tests {
             now_ms: 1,
             blocked_until_ms: 0,
             has_failures: false,
+            shadows: Vec::new(),
             answers: Vec::new(),
         };
         let seen = |answers, cold| Some(Seen { answers, cold });

@@ -1,7 +1,7 @@
 //! Looks at calls that are under way: whether what was written has arrived. What that means, the scheduler decides.
 
 use std::future::Future;
-use std::pin::pin;
+use std::pin::Pin;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -31,7 +31,7 @@ pub(super) struct Watch {
 /// time. Also returns whether its end is the first that is heard of a call that was late: it had not arrived when it was last
 /// looked at.
 pub(super) async fn watched<T>(
-    call: impl Future<Output = T>,
+    mut call: Pin<&mut impl Future<Output = T>>,
     permit: &Permit,
     watch: &Watch,
 ) -> (T, bool) {
@@ -41,7 +41,6 @@ pub(super) async fn watched<T>(
         started,
         heard,
     } = watch;
-    let mut call = pin!(call);
     let written = Instant::now();
     let Look {
         at,
@@ -91,19 +90,24 @@ pub(super) async fn watched<T>(
 
 /// What the end of a call says of its way; `None`: nothing, or nobody can tell. `is_late`: see [`watched`].
 pub(super) fn heard_at_the_end(fate: &Fate, permit: &Permit, is_late: bool) -> Option<Heard> {
-    let has_arrived = permit.has_arrived()?;
     match fate {
         Fate::Unwritten => None,
+        // Answered, it has arrived: that costs no look at its connection.
+        Fate::Answered if !permit.is_watched() => None,
         // That it had not arrived before is no doubt that an answer leaves.
         Fate::Answered if is_late => Some(Heard::Acked { closely: false }),
         Fate::Answered => Some(Heard::Answered),
         // What the other machine has acknowledged has been told; anything else may arrive only now.
-        Fate::Unknown | Fate::Abandoned { .. } => (!has_arrived).then_some(Heard::Nothing),
+        Fate::Unknown | Fate::Abandoned { .. } => {
+            let has_arrived = permit.has_arrived()?;
+            (!has_arrived).then_some(Heard::Nothing)
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -149,7 +153,7 @@ mod tests {
             tokio::spawn(arrives);
             tokio::time::sleep(MS * answer_ms).await;
         };
-        let ((), is_late) = watched(call, &permit, &watch(closely, started, sender)).await;
+        let ((), is_late) = watched(pin!(call), &permit, &watch(closely, started, sender)).await;
         assert!(!is_late, "it was told of");
         listening.await.expect("it does not panic")
     }
@@ -196,7 +200,7 @@ mod tests {
             permit.written(|| false);
             tokio::time::sleep(MS * 3000).await;
         };
-        let ((), is_late) = watched(call, &permit, &watch(false, started, sender)).await;
+        let ((), is_late) = watched(pin!(call), &permit, &watch(false, started, sender)).await;
         assert!(is_late);
         let heard = heard_at_the_end(&Fate::Answered, &permit, is_late);
         assert_eq!(heard, Some(Heard::Acked { closely: false }));
@@ -208,7 +212,7 @@ mod tests {
         let started = Instant::now();
         let permit = Permit::until(started + MS * 25);
         let call = tokio::time::sleep(MS * 3000);
-        watched(call, &permit, &watch(true, started, sender)).await;
+        watched(pin!(call), &permit, &watch(true, started, sender)).await;
         assert!(receiver.recv().await.is_none());
     }
 }

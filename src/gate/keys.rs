@@ -34,6 +34,8 @@ pub struct CallKeys {
     pub limits: Vec<LimitKeys>,
     /// The first of the five keys of each shared partition, counted from 1 as Lua does.
     pub shared: Vec<usize>,
+    /// The first of the three keys of each shadow's trial, as `lua/shadows.lua` says.
+    pub shadows: Vec<usize>,
 }
 
 impl CallKeys {
@@ -111,14 +113,15 @@ impl Keys {
     /// The waitlist, what the limits need, and what tells the shared partitions of `layout` who waits. `now_ms` is the best
     /// guess of Redis's clock: a guess that is late by up to a window names the right key.
     pub fn call(&self, layout: &Layout, limits: &[Limit], now_ms: u64) -> CallKeys {
-        let partitions = 0..=layout.shared.len();
+        let partitions = 0..layout.count();
         let bases: Vec<String> = partitions
             .map(|partition| self.base(layout.partition(partition)))
             .collect();
         let mut names =
             Vec::with_capacity(1 + 2 * limits.len() + FAIR_QUEUE.len() * layout.shared.len());
         names.push([&bases[0], ":line"].concat());
-        let mut types = vec!["hash"];
+        let mut types = Vec::with_capacity(names.capacity());
+        types.push("hash");
         let mut sliding = vec![None; bases.len()];
         let mut all = Vec::with_capacity(limits.len());
         for (limit, partition) in limits.iter().zip(&layout.partitions) {
@@ -155,16 +158,31 @@ impl Keys {
             all.push(keys);
         }
         let mut shared = Vec::with_capacity(layout.shared.len());
-        for base in &bases[1..] {
+        for base in &bases[1..=layout.shared.len()] {
             shared.push(names.len() + 1);
             names.extend(FAIR_QUEUE.map(|(kind, _)| format!("{base}:{kind}")));
             types.extend(FAIR_QUEUE.map(|(_, holds)| holds));
+        }
+        let mut shadows = Vec::new();
+        for (limit, partition) in limits.iter().zip(&layout.partitions) {
+            if limit.is_shadow() {
+                shadows.push(names.len() + 1);
+                let trial = trial(&bases[*partition], limit);
+                let (usage, spans) = (format!("{trial}:usage"), format!("{trial}:usage:spans"));
+                names.extend([trial, usage, spans]);
+                types.extend(match limit.algorithm().rules().keys() {
+                    By::Log => ["string", "zset", "hash"],
+                    By::Windows => ["string", "string", "hash"],
+                    By::Own { holds, .. } => ["string", holds, "hash"],
+                });
+            }
         }
         CallKeys {
             names,
             types,
             limits: all,
             shared,
+            shadows,
         }
     }
 
@@ -252,6 +270,14 @@ fn state(base: &str, kind: &str, limit: &Limit) -> String {
         key.push_str(":calls");
     }
     key
+}
+
+/// The key of a shadow's trial. With all of its numbers: others are another trial. No limit's name begins with a `%`.
+fn trial(base: &str, limit: &Limit) -> String {
+    let (name, algorithm, unit) = (limit.name(), limit.algorithm().name(), limit.unit().name());
+    let (max, burst) = (limit.max(), limit.burst());
+    let (window, guard) = (limit.window_ms(), limit.guard_ms());
+    format!("{base}:%shadow:{name}:{algorithm}:{max}/{burst}:{window}+{guard}:{unit}")
 }
 
 #[cfg(test)]

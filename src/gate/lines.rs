@@ -6,7 +6,7 @@ use futures_util::future::{join_all, try_join_all};
 
 use crate::gate::fleet::registry::{self, Named};
 use crate::gate::redis::RedisGate;
-use crate::gate::{Gate as _, GateError};
+use crate::gate::{Gate as _, GateError, Usage};
 use crate::rules::job::priority::Priorities;
 use crate::rules::limit::{Limit, Limits};
 use crate::rules::policy::Policy;
@@ -19,7 +19,16 @@ const MOST_LOOKS: usize = 1_000;
 /// and of so many tenants at once.
 const AT_ONCE: usize = 20;
 
-/// The lines of the first of `tenants`, 1,000 waitlists at most, by the limits of `policy` without a plan, and what other workers
+/// How a tenant stands.
+#[derive(Debug, Clone, Default)]
+pub struct Stands {
+    /// What waits, and what suspends it.
+    pub line: Line,
+    /// Its limits, and what each has counted. Of a limit that tells its jobs apart it is what those without such a value used.
+    pub limits: Vec<(Limit, Usage)>,
+}
+
+/// How the first of `tenants` stand, 1,000 waitlists at most, by the limits of `policy` without a plan, and what other workers
 /// enforce beside them.
 ///
 /// # Errors
@@ -29,7 +38,7 @@ pub async fn lines(
     policy: &Policy,
     priorities: &Priorities,
     tenants: &[Tenant],
-) -> Result<Vec<Result<Line, GateError>>, GateError> {
+) -> Result<Vec<Result<Stands, GateError>>, GateError> {
     let own = Named::new(policy.clone())?;
     let registry::Seen { known, now_ms, .. } = registry::look(gate).await?;
     let mut fleet = known.fleet(Arc::clone(&own.policy), &own.id, now_ms);
@@ -60,12 +69,12 @@ async fn line(
     tenant: &Tenant,
     limits: &Limits,
     waitlists: &[Labels],
-) -> Result<Line, GateError> {
+) -> Result<Stands, GateError> {
     let looks = waitlists
         .iter()
         .map(|labels| gate.inspect(tenant, labels, limits));
     let mut line = Line::default();
-    let mut waiting = 0;
+    let (mut waiting, mut usages) = (0, Vec::new());
     for found in try_join_all(looks).await? {
         waiting += found.waiting;
         if found.waitlist_end_ms > 0 {
@@ -73,10 +82,14 @@ async fn line(
         }
         line.closed_until_ms = found.blocked_until_ms;
         line.closed_by = found.blocked_by;
+        usages = found.limits;
     }
     // By such values a tenant has a waitlist for each, and nobody knows which there are.
     let mut scopes = limits.iter().map(Limit::scope);
     let by_value = scopes.any(|scope| matches!(scope, Scope::Header(_) | Scope::RoutingKey));
     line.waiting = (!by_value).then_some(waiting);
-    Ok(line)
+    Ok(Stands {
+        line,
+        limits: limits.iter().cloned().zip(usages).collect(),
+    })
 }

@@ -153,7 +153,7 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> MemoryGate<C> {
         decide: impl FnOnce(&mut Scopes<'_>, Clock) -> T,
     ) -> T {
         let (mut states, clock) = self.states();
-        let layout = Layout::of(limits, tenant, labels);
+        let layout = Layout::of(limits.all(), tenant, labels);
         let take = |partition| states.take(layout.partition(partition), clock.now_ms);
         let mut scopes = Scopes::take(&layout, take);
         let result = decide(&mut scopes, clock);
@@ -194,12 +194,13 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Gate for MemoryGate<C> {
         let decide = |ask: &TenantAsk| {
             self.with((&ask.tenant, &ask.labels, &ask.limits), |scopes, clock| {
                 let (answers, blocked_until_ms) =
-                    scopes.ask(&ask.limits, clock, ask.budget, &ask.permits, &ask.asks);
+                    scopes.ask(ask.limits.all(), clock, ask.budget, &ask.permits, &ask.asks);
                 Ok(TenantReply {
                     now_ms: clock.now_ms,
                     blocked_until_ms,
                     has_failures: scopes.has_failures(),
                     answers,
+                    shadows: scopes.tallies().to_vec(),
                 })
             })
         };
@@ -216,7 +217,7 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Gate for MemoryGate<C> {
         } in batch
         {
             self.with((tenant, labels, limits), |scopes, clock| {
-                scopes.settle(limits, clock, call, settled);
+                scopes.settle(limits.all(), clock, call, settled);
             });
         }
         Ok(batch.iter().map(|_| Ok(())).collect())
@@ -301,7 +302,7 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Gate for MemoryGate<C> {
         limits: &Limits,
     ) -> Result<Inspection, GateError> {
         Ok(self.with((tenant, labels, limits), |scopes, clock| {
-            scopes.inspect(limits, clock)
+            scopes.inspect(limits.all(), clock)
         }))
     }
 }

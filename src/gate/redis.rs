@@ -2,6 +2,7 @@
 
 mod by_primary;
 mod calls;
+mod forecast;
 mod health;
 mod outlook;
 mod reports;
@@ -282,7 +283,7 @@ impl Gate for RedisGate {
                 let whose = (&ask.tenant, &ask.labels);
                 let acquire =
                     |limits: &[Limit], layout: &_| scripts::acquire(limits, layout, self.shortcut);
-                let mut call = self.call(acquire, whose, &ask.limits, more);
+                let mut call = self.call(acquire, whose, ask.limits.all(), more);
                 if !ask.asks.is_empty() {
                     call.span_ms = ask.limits.memory_ms();
                 }
@@ -300,7 +301,7 @@ impl Gate for RedisGate {
             }
         };
         let decode = |(ask, reply): (&TenantAsk, Result<Value, GateError>)| {
-            reply::acquired(&reply?, ask.asks.len())
+            reply::acquired(&reply?, ask.asks.len(), ask.limits.shadows().len())
         };
         Ok(batch.iter().zip(replies).map(decode).collect())
     }
@@ -333,7 +334,7 @@ impl Gate for RedisGate {
                     ..
                 } = settled;
                 let more = reply::settle_arguments(&settled.settled);
-                let mut call = self.call(scripts::settle, (tenant, labels), limits, more);
+                let mut call = self.call(scripts::settle, (tenant, labels), limits.all(), more);
                 call.mark = Some(self.keys.mark(&call.layout, &settled.call));
                 call.meaning = Meaning::Settle(settled);
                 call
@@ -457,8 +458,12 @@ impl Gate for RedisGate {
         labels: &Labels,
         limits: &Limits,
     ) -> Result<Inspection, GateError> {
-        let mut call = self.call(scripts::inspect, (tenant, labels), limits, Vec::new());
+        let mut call = self.call(scripts::inspect, (tenant, labels), limits.all(), Vec::new());
         call.meaning = Meaning::Inspect(tenant, labels, limits);
-        reply::inspected(&self.run_one(call).await?, limits.len())
+        reply::inspected(
+            &self.run_one(call).await?,
+            limits.len(),
+            limits.shadows().len(),
+        )
     }
 }

@@ -1,32 +1,43 @@
-//! What goes into the scripts and comes out, as the headers of `lua/acquire.lua` and `lua/inspect.lua` say.
+//! What goes into the scripts and comes out, as the headers of `lua/acquire.lua`, `lua/inspect.lua` and `lua/forecast.lua` say.
+
+mod forecast;
+mod learned;
 
 use ::redis::Value;
 
+pub use self::forecast::{forecast_arguments, forecasted};
+use self::learned::learned_each;
+pub use self::learned::{learn_arguments, learned};
 use crate::gate::keys::CallKeys;
 use crate::gate::{
-    Answer, Candidate, Change, Deduped, End, Event, Evidence, GateError, Inspection, LEASE_MS,
-    Note, Rule, Sequences, Settled, Standing, Sunk, Suspected, TenantAsk, TenantReply, Ticket,
-    Usage, Verdict,
+    Answer, Candidate, Change, Deduped, End, Event, GateError, Inspection, LEASE_MS, Note, Rule,
+    Sequences, Settled, Standing, Suspected, TenantAsk, TenantReply, Ticket, Usage, Verdict,
 };
 use crate::rules::answers::Quotas;
 use crate::rules::crash;
+use crate::rules::decision::{Tally, Tried};
 use crate::rules::layout::{Layout, Partition};
-use crate::rules::learned::Learned;
 use crate::rules::limit::{Limit, Unit};
+
+/// What a limit takes in a command, about.
+pub const LIMIT_BYTES: usize = 80;
 
 /// The limits as `lua/limits.lua` unpacks them: numbers with the highest byte first, texts that a zero byte ends.
 pub fn limits_argument(limits: &[Limit], layout: &Layout, keys: &CallKeys) -> Vec<u8> {
-    let mut packed = Vec::with_capacity(limits.len() * 80);
+    let mut packed = Vec::with_capacity(LIMIT_BYTES * limits.len());
     for ((limit, keys), partition) in limits.iter().zip(&keys.limits).zip(&layout.partitions) {
         packed.extend(limit.max().to_be_bytes());
         packed.extend(limit.span().to_be_bytes());
         packed.extend(limit.terms().margin().to_be_bytes());
         packed.extend(limit.burst().to_be_bytes());
         packed.extend(limit.floor().unwrap_or(u32::MAX).to_be_bytes());
-        packed.push(u8::from(limit.unit() == Unit::Calls));
+        packed.push(u8::from(limit.unit() == Unit::Calls) + 2 * u8::from(limit.is_shadow()));
         packed.extend((keys.first as u64).to_be_bytes());
         packed.extend(keys.index.to_be_bytes());
-        packed.push(byte(*partition));
+        packed.push(match partition.checked_sub(1 + layout.shared.len()) {
+            Some(beside) => BESIDE + byte(beside),
+            None => byte(*partition),
+        });
         for text in [limit.name(), limit.algorithm().name()] {
             packed.extend(text.as_bytes());
             packed.push(0);
@@ -50,6 +61,17 @@ pub fn shared_argument(layout: &Layout, keys: &CallKeys) -> Option<Vec<u8>> {
     }
     Some(packed)
 }
+
+/// What `lua/shadows.lua` takes from the end; `None`: there are no shadows.
+pub fn shadows_argument(layout: &Layout, keys: &CallKeys) -> Option<Vec<u8>> {
+    let first = keys.shadows.first()?;
+    let mut packed = (*first as u64).to_be_bytes().to_vec();
+    packed.push(byte(layout.beside.len()));
+    Some(packed)
+}
+
+/// The number of the first partition beside, as the scripts know it: behind all that are shared.
+const BESIDE: u8 = 128;
 
 /// The number of a partition: there are a handful.
 fn byte(partition: usize) -> u8 {
@@ -89,62 +111,6 @@ pub fn settle_arguments(settled: &[Settled]) -> Vec<Vec<u8>> {
         arguments.extend(fields.map(String::into_bytes));
     }
     arguments
-}
-
-/// What `learn` is told.
-pub fn learn_arguments(limits: &[Limit], evidence: &Evidence) -> Vec<Vec<u8>> {
-    let (what, started_ms, cost, more) = match evidence {
-        Evidence::Refused {
-            started_ms,
-            cost,
-            after_ms,
-        } => ("refused", *started_ms, *cost, after_ms.to_string()),
-        Evidence::Advertised(all) => ("advertised", 0, 0, joined(all)),
-    };
-    let windows = limits.iter().flat_map(|limit| {
-        let aligned = limit.algorithm().rules().is_aligned();
-        [limit.window_ms(), aligned.into()]
-    });
-    let arguments = [
-        what.to_owned(),
-        started_ms.to_string(),
-        cost.to_string(),
-        more,
-        joined(&windows.collect::<Vec<_>>()),
-    ];
-    arguments.map(String::into_bytes).to_vec()
-}
-
-fn joined<T: ToString>(numbers: &[T]) -> String {
-    let texts: Vec<String> = numbers.iter().map(T::to_string).collect();
-    texts.join(",")
-}
-
-/// The reply of `learn`.
-pub fn learned(reply: &Value) -> Result<Vec<Sunk>, GateError> {
-    let decode = || {
-        let Value::Array(values) = reply else {
-            return None;
-        };
-        let numbers: Vec<u64> = values.iter().map(number).collect::<Option<_>>()?;
-        let [1, _now, rest @ ..] = numbers.as_slice() else {
-            return None;
-        };
-        let (chunks, []) = rest.as_chunks::<5>() else {
-            return None;
-        };
-        let sunk = |&[limit, from, to, ends_ms, is_new]: &[u64; 5]| {
-            Some(Sunk {
-                limit: usize::try_from(limit).ok()?,
-                from: u32::try_from(from).ok()?,
-                to: u32::try_from(to).ok()?,
-                ends_ms,
-                is_new: is_new == 1,
-            })
-        };
-        chunks.iter().map(sunk).collect()
-    };
-    decode().ok_or_else(|| unreadable("learn"))
 }
 
 /// What `change` is told.
@@ -314,8 +280,8 @@ pub fn head(reply: &Value) -> Option<(bool, u64)> {
     Some((decided > 0, number(numbers.next()?)?))
 }
 
-/// The reply of `acquire` for `jobs` jobs.
-pub fn acquired(reply: &Value, jobs: usize) -> Result<TenantReply, GateError> {
+/// The reply of `acquire` for `jobs` jobs, with so many shadows.
+pub fn acquired(reply: &Value, jobs: usize, shadows: usize) -> Result<TenantReply, GateError> {
     let decode = || {
         if let Some((now_ms, first)) = started(reply) {
             return all_start(now_ms, first, jobs);
@@ -326,6 +292,7 @@ pub fn acquired(reply: &Value, jobs: usize) -> Result<TenantReply, GateError> {
         let [decided, now, blocked_until, rest @ ..] = values.as_slice() else {
             return None;
         };
+        let (rest, tallies) = rest.split_at_checked(rest.len().checked_sub(4 * shadows)?)?;
         let (decided @ 1..=2, chunks, []) = (
             number(decided)?,
             rest.as_chunks::<6>().0,
@@ -334,11 +301,13 @@ pub fn acquired(reply: &Value, jobs: usize) -> Result<TenantReply, GateError> {
             return None;
         };
         let answers: Vec<Answer> = chunks.iter().map(answer).collect::<Option<_>>()?;
+        let tallies = tallies.as_chunks::<4>().0.iter();
         (answers.len() == jobs).then_some(TenantReply {
             now_ms: number(now)?,
             blocked_until_ms: number(blocked_until)?,
             has_failures: decided == 2,
             answers,
+            shadows: tallies.map(tally_of).collect::<Option<_>>()?,
         })
     };
     decode().ok_or_else(|| unreadable("acquire"))
@@ -377,6 +346,16 @@ fn all_start(now_ms: u64, first: u64, jobs: usize) -> Option<TenantReply> {
         blocked_until_ms: 0,
         has_failures: false,
         answers: answers.collect::<Option<_>>()?,
+        shadows: Vec::new(),
+    })
+}
+
+fn tally_of([starts, waited, never, worst_ms]: &[Value; 4]) -> Option<Tally> {
+    Some(Tally {
+        starts: number(starts)?,
+        waited: number(waited)?,
+        never: number(never)?,
+        worst_ms: number(worst_ms)?,
     })
 }
 
@@ -408,8 +387,8 @@ fn sequences(value: &Value) -> Option<Sequences> {
     }
 }
 
-/// The reply of `inspect` for so many limits.
-pub fn inspected(reply: &Value, limits: usize) -> Result<Inspection, GateError> {
+/// The reply of `inspect` for so many limits that are enforced, and so many shadows.
+pub fn inspected(reply: &Value, limits: usize, shadows: usize) -> Result<Inspection, GateError> {
     let decode = || {
         let Value::Array(values) = reply else {
             return None;
@@ -434,14 +413,25 @@ pub fn inspected(reply: &Value, limits: usize) -> Result<Inspection, GateError> 
         else {
             return None;
         };
-        let (chunks, []) = rest.as_chunks::<8>() else {
+        let (rest, tried) = rest.split_at_checked(8 * (limits + shadows))?;
+        let (tried, []) = tried.as_chunks::<6>() else {
             return None;
         };
-        let usage = chunks.iter().zip(&learned).map(usage);
-        let usage: Vec<Usage> = usage.collect::<Option<_>>()?;
-        (usage.len() == limits).then_some(Inspection {
+        let mut usage: Vec<Usage> = (rest.as_chunks::<8>().0.iter())
+            .map(usage)
+            .collect::<Option<_>>()?;
+        let of_shadows = usage.split_off(limits);
+        let is_whole = of_shadows.len() == tried.len() && tried.len() == shadows;
+        for (usage, learned) in usage.iter_mut().zip(&learned) {
+            usage.learned = *learned;
+        }
+        (is_whole && learned.len() == limits).then_some(Inspection {
             now_ms: *now_ms,
             limits: usage,
+            shadows: of_shadows
+                .into_iter()
+                .zip(tried.iter().map(tried_of))
+                .collect(),
             waiting: *waiting,
             widest: *widest,
             waitlist_end_ms: *waitlist_end_ms,
@@ -455,16 +445,22 @@ pub fn inspected(reply: &Value, limits: usize) -> Result<Inspection, GateError> 
     decode().ok_or_else(|| unreadable("inspect"))
 }
 
-/// What was learned of each limit, as `lua/inspect.lua` has it.
-fn learned_each(text: &str) -> Option<Vec<Option<Learned>>> {
-    let each = text.split_terminator(';').map(|numbers| match numbers {
-        "" => Some(None),
-        numbers => Learned::read(numbers).map(Some),
-    });
-    each.collect()
+fn tried_of(numbers: &[u64; 6]) -> Tried {
+    let &[since_ms, starts, waited, never, worst_ms, behind_ms] = numbers;
+    let tally = Tally {
+        starts,
+        waited,
+        never,
+        worst_ms,
+    };
+    Tried {
+        tally,
+        since_ms,
+        behind_ms,
+    }
 }
 
-fn usage((numbers, learned): (&[u64; 8], &Option<Learned>)) -> Option<Usage> {
+fn usage(numbers: &[u64; 8]) -> Option<Usage> {
     let &[
         max,
         override_until_ms,
@@ -484,7 +480,7 @@ fn usage((numbers, learned): (&[u64; 8], &Option<Learned>)) -> Option<Usage> {
         waiting,
         widest,
         calls: calls.checked_sub(1),
-        learned: *learned,
+        learned: None,
     })
 }
 

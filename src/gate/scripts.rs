@@ -7,10 +7,10 @@ use std::sync::{LazyLock, OnceLock};
 use crate::rules::algorithms::{bucket, held};
 use crate::rules::layout::Layout;
 use crate::rules::limit::{Algorithm, Limit};
-use crate::rules::{fair_queue, learned, model, waitlist};
+use crate::rules::{fair_queue, forecast, learned, model, shadow, waitlist};
 
 /// The constants of rules that scripts name, too. A file in `lua/` never sets them.
-pub const SHARED: [(&str, u64); 27] = [
+pub const SHARED: [(&str, u64); 31] = [
     ("AHEAD_MS", waitlist::AHEAD_MS),
     ("CALLS", learned::CALLS),
     ("DEBT", bucket::DEBT),
@@ -27,16 +27,20 @@ pub const SHARED: [(&str, u64); 27] = [
     ("LOOK_MS", held::LOOK_MS),
     ("MARK_MS", model::MARK_MS),
     ("MAX_REACH", waitlist::MAX_REACH),
+    ("MOST_BEHIND_MS", shadow::MOST_BEHIND_MS),
     ("NEVER", learned::NEVER),
     ("PAST", learned::PAST as u64),
     ("PATIENCE", learned::PATIENCE),
     ("PERIOD_MS", bucket::PERIOD_MS),
+    ("POINTS", forecast::POINTS),
     ("PURGE", fair_queue::PURGE as u64),
     ("RESET_MS", model::RESET_MS),
     ("SINKS", learned::SINKS),
     ("STEP", fair_queue::STEP),
     ("STEPS", learned::STEPS),
     ("TOLD_MS", learned::TOLD_MS),
+    ("TRIAL_MS", shadow::TRIAL_MS),
+    ("TRIES", shadow::TRIES),
     ("WIDE", fair_queue::WIDE as u64),
 ];
 
@@ -100,8 +104,8 @@ struct Family {
     name: &'static str,
     entry: &'static str,
     shortcut: Shortcut,
-    /// By a bit for each of [`Algorithm::EVERY`], and one for shared partitions.
-    members: [OnceLock<Script>; 2 << Algorithm::EVERY.len()],
+    /// By a bit for each of [`Algorithm::EVERY`], one for shared partitions and one for shadows.
+    members: [OnceLock<Script>; 4 << Algorithm::EVERY.len()],
 }
 
 impl Family {
@@ -110,7 +114,7 @@ impl Family {
             name,
             entry,
             shortcut,
-            members: [const { OnceLock::new() }; 2 << Algorithm::EVERY.len()],
+            members: [const { OnceLock::new() }; 4 << Algorithm::EVERY.len()],
         }
     }
 
@@ -122,7 +126,8 @@ impl Family {
         shortcut.filter(|_| is_alone && self.shortcut == Shortcut::Taken)
     }
 
-    /// With what shared partitions need only where [`shared_argument`](crate::gate::reply::shared_argument) sends them.
+    /// With what shared partitions need only where [`shared_argument`](crate::gate::reply::shared_argument) sends them, and so for
+    /// shadows.
     fn member(&self, limits: &[Limit], layout: &Layout) -> &Script {
         let is_used = |algorithm| limits.iter().any(|limit| limit.algorithm() == algorithm);
         let bits = Algorithm::EVERY.iter().enumerate();
@@ -130,15 +135,20 @@ impl Family {
             used | usize::from(is_used(*algorithm)) << bit
         });
         let shares = !layout.shared.is_empty();
-        let member = used | usize::from(shares) << Algorithm::EVERY.len();
+        let shadows = limits.iter().any(Limit::is_shadow);
+        let of_both = usize::from(shares) | usize::from(shadows) << 1;
+        let member = used | of_both << Algorithm::EVERY.len();
         self.members[member].get_or_init(|| {
             let mut parts = vec![WAITLIST[0], WAITLIST[1]];
-            if let Some(shortcut) = self.shortcut_of(limits).filter(|_| !shares) {
+            if let Some(shortcut) = self.shortcut_of(limits).filter(|_| of_both == 0) {
                 parts.extend([shortcut, lua!("shortcut")]);
             }
             parts.extend([WAITLIST[2], WAITLIST[3], WAITLIST[4], lua!("limits")]);
             if shares {
                 parts.extend([lua!("fair_queue"), lua!("shared_partitions")]);
+            }
+            if shadows {
+                parts.push(lua!("shadows"));
             }
             for algorithm in Algorithm::EVERY.into_iter().filter(|a| is_used(*a)) {
                 let script = algorithm.rules().script();
@@ -183,6 +193,12 @@ pub fn inspect(limits: &[Limit], layout: &Layout) -> &'static Script {
 /// Tells limits what an answer of the API says of them.
 pub fn learn(limits: &[Limit], layout: &Layout) -> &'static Script {
     static FAMILY: Family = Family::new("learn", lua!("learn"), Shortcut::Left);
+    FAMILY.member(limits, layout)
+}
+
+/// Says when the units of a waitlist have their turns.
+pub fn forecast(limits: &[Limit], layout: &Layout) -> &'static Script {
+    static FAMILY: Family = Family::new("forecast", lua!("forecast"), Shortcut::Left);
     FAMILY.member(limits, layout)
 }
 

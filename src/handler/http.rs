@@ -105,6 +105,14 @@ pub struct Ready {
     token: Option<Arc<Token>>,
 }
 
+/// A request on its way.
+struct Begun {
+    exchange: Exchange,
+    /// As in [`Answer`].
+    secret: Option<Arc<str>>,
+    token: Option<Arc<Token>>,
+}
+
 /// What came back for a request.
 struct Answer {
     status: StatusCode,
@@ -292,21 +300,22 @@ impl HttpHandler {
         Some(Ready { connection, token })
     }
 
-    /// Sends one request at most. The error is what becomes of a job without an answer.
-    async fn exchange(&self, job: &Job, ready: Ready, permit: Permit) -> Result<Answer, Attempt> {
+    /// Begins to send a request. The error is what becomes of a job of which none was sent.
+    fn begin(&self, job: &Job, ready: Ready, permit: &Permit) -> Result<Begun, Box<Attempt>> {
         let Ready { connection, token } = ready;
-        let deadline = Instant::now() + self.timeout;
         let made = self.requests.of(job);
-        let mut made = made.map_err(|why| Attempt {
-            fate: Fate::Unwritten,
-            // The API has no part in it.
-            trouble: None,
-            ..Outcome::from(why).into()
+        let mut made = made.map_err(|why| {
+            Box::new(Attempt {
+                fate: Fate::Unwritten,
+                // The API has no part in it.
+                trouble: None,
+                ..Outcome::from(why).into()
+            })
         })?;
         if let Some(token) = &token {
             // It has expired, or was refused, since it was looked at: the job asks again, with the next one.
             if !token.is_usable() {
-                return Err(Outcome::Late.into());
+                return Err(Box::new(Outcome::Late.into()));
             }
             let headers = made.request.headers_mut();
             headers.insert(AUTHORIZATION, token.header.clone());
@@ -314,13 +323,30 @@ impl HttpHandler {
         // From here to the first poll of what sends, there is nothing to wait for.
         let connection = Some(connection).filter(|_| permit.is_good());
         let sent = connection.and_then(|free| free.send(made.request, &made.whole));
-        let Some(mut exchange) = sent else {
-            return Err(Outcome::Late.into());
+        let Some(exchange) = sent else {
+            return Err(Box::new(Outcome::Late.into()));
         };
         // A proxy acknowledges what the API may see much later, or never.
         if self.pool.is_direct() {
-            permit.written(exchange.arrival());
+            exchange.is_written_by(permit);
         }
+        Ok(Begun {
+            exchange,
+            secret: made.secret,
+            token,
+        })
+    }
+
+    /// Sends one request at most. The error is what becomes of a job without an answer.
+    async fn exchange(&self, job: &Job, ready: Ready, permit: Permit) -> Result<Answer, Attempt> {
+        let deadline = Instant::now() + self.timeout;
+        let Begun {
+            mut exchange,
+            secret,
+            token,
+        } = self
+            .begin(job, ready, &permit)
+            .map_err(|attempt| *attempt)?;
         match timeout_at(deadline, exchange.answer()).await {
             Ok(Sent::Answered(head)) => {
                 self.refused.store(0, Ordering::Relaxed);
@@ -338,7 +364,7 @@ impl HttpHandler {
                     headers: head.headers,
                     cut: !ended,
                     start,
-                    secret: made.secret,
+                    secret,
                     token,
                 })
             }

@@ -97,6 +97,11 @@ impl Permit {
         let _ = self.way.set(Way(Box::new(has_arrived)));
     }
 
+    /// Whether somebody can tell that the call has arrived.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.way.get().is_some()
+    }
+
     /// Whether the call has arrived; `None`: nobody can tell.
     pub(crate) fn has_arrived(&self) -> Option<bool> {
         self.way.get().map(|Way(has_arrived)| has_arrived())

@@ -16,6 +16,7 @@ use super::series::{register, register_seconds};
 use super::{InState, Metrics};
 use crate::broker::Backlog;
 use crate::engine::facts::{Census, Lacks};
+use crate::rules::promise;
 
 /// So many limits have a series of their own.
 pub(super) const MOST_LIMITS: usize = 64;
@@ -39,6 +40,11 @@ pub(super) struct OfLimit {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Off {
+    off: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfJob {
     job_id: String,
 }
@@ -51,6 +57,8 @@ pub(super) struct Load {
     oldest: Gauge<f64, AtomicU64>,
     start_delay: HistogramWithExemplars<OfJob>,
     late_starts: Counter,
+    forecast_error: [Histogram; 2],
+    forecasts_kept: Counter,
     queued: Histogram,
     denials: Family<OfLimit, Counter>,
     /// The limits that have a series, so that nothing is allocated to find it.
@@ -66,8 +74,26 @@ impl Load {
         let help =
             "By how much jobs start after their time: their arrival, or the end of their last wait";
         r.register_with_unit("start_delay", help, Unit::Seconds, start_delay.clone());
+        let forecast_error =
+            Family::<Off, Histogram>::new_with_constructor(|| Histogram::new(BUCKETS));
+        let help = "By how much jobs start before or after the first turn that they were told";
+        r.register_with_unit(
+            "forecast_error",
+            help,
+            Unit::Seconds,
+            forecast_error.clone(),
+        );
+        let [early, late] =
+            ["early", "late"].map(|off| forecast_error.get_or_create(&Off { off }).clone());
         Self {
             start_delay,
+            forecast_error: [early, late],
+            forecasts_kept: register(
+                r,
+                "forecasts_kept",
+                "Jobs that started within 2 % of their wait or 100 ms of the first turn that they were told",
+                Counter::default(),
+            ),
             backlog: register(
                 r,
                 "backlog_jobs",
@@ -197,6 +223,15 @@ impl Metrics {
         self.load.late_starts.inc();
     }
 
+    /// A job started that had been told its turn.
+    pub fn promised(&self, off: promise::Off) {
+        let of_sign = &self.load.forecast_error[usize::from(off.is_late)];
+        of_sign.observe(Duration::from_millis(off.ms).as_secs_f64());
+        if off.is_kept {
+            self.load.forecasts_kept.inc();
+        }
+    }
+
     /// A new job had been in the work queue for so long.
     pub fn queued(&self, age: Duration) {
         self.load.queued.observe(age.as_secs_f64());
@@ -285,6 +320,28 @@ mod tests {
                 "sluicegate_start_delay_seconds_bucket{le=\"1.0\"} 1",
                 "sluicegate_start_delay_seconds_count 3",
                 "sluicegate_late_starts_total 2",
+            ],
+        );
+    }
+
+    #[test]
+    fn a_promise_that_was_off_counts_on_its_side() {
+        let metrics = Metrics::new();
+        let promise = promise::Promise {
+            at_ms: 10_000,
+            wait_ms: 5_000,
+        };
+        metrics.promised(promise.off(9_960));
+        metrics.promised(promise.off(10_000));
+        metrics.promised(promise.off(12_000));
+        shows(
+            &metrics,
+            &[
+                "sluicegate_forecast_error_seconds_sum{off=\"early\"} 0.04",
+                "sluicegate_forecast_error_seconds_count{off=\"early\"} 2",
+                "sluicegate_forecast_error_seconds_sum{off=\"late\"} 2.0",
+                "sluicegate_forecast_error_seconds_count{off=\"late\"} 1",
+                "sluicegate_forecasts_kept_total 2",
             ],
         );
     }

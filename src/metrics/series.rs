@@ -11,6 +11,7 @@ use prometheus_client::registry::{Metric, Registry, Unit};
 
 use super::load::Load;
 use super::lowered::Lowered;
+use super::shadows::Shadows;
 use super::{
     Decision, Ended, How, Kind, Metrics, PLACES_OF_DELAYS, Queue, Reason, Reloaded, Server, Told,
     Where, Whose,
@@ -261,6 +262,7 @@ impl Metrics {
             ),
             load: Load::register(r),
             lowered: Lowered::register(r),
+            shadows: Shadows::new(r),
             tenants: std::sync::Mutex::default(),
             registry,
         };
@@ -271,6 +273,7 @@ impl Metrics {
     /// A rate over a series that appears later misses its first count: all exist from the start.
     fn show_all_series(&self) {
         self.load.show_all_series();
+        self.shadows.show_all_series();
         for queue in ["fresh", "due", "recheck", "lane"] {
             drop(self.deliveries.get_or_create(&Queue { queue }));
         }

@@ -4,8 +4,8 @@ use std::sync::{Arc, PoisonError};
 
 use prometheus_client::metrics::gauge::Gauge;
 
-use super::Metrics;
 use super::load::Lacking;
+use super::{Decision, Metrics};
 use crate::engine::facts::{Lacks, Tenants};
 use crate::rules::report::Load;
 
@@ -19,6 +19,11 @@ impl Metrics {
     pub fn tenants(&self) -> Arc<Tenants> {
         let tenants = self.tenants.lock();
         Arc::clone(&tenants.unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// How many jobs the gate let start, and how many it let wait, since the worker began.
+    pub fn decided_so_far(&self) -> [u64; 2] {
+        ["start", "wait"].map(|answer| self.decisions.get_or_create(&Decision { answer }).get())
     }
 
     /// What the worker does now.

@@ -1,7 +1,10 @@
 //! The fleet as its workers tell of it, and the busiest tenants, with what the gate itself says of these.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
+use super::fullness::Fullness;
 use crate::config::Config;
 use crate::gate::lines::lines;
 use crate::gate::redis::RedisGate;
@@ -14,6 +17,8 @@ use crate::rules::tenant::Tenant;
 pub struct Shown {
     /// They, in their order.
     pub rows: Vec<Row>,
+    /// How full their limits are, of those of whom the gate says it.
+    pub limits: BTreeMap<Tenant, Vec<Fullness>>,
     /// So many others are known.
     pub more: usize,
     /// Why the gate does not say of all of them how they stand.
@@ -42,7 +47,20 @@ impl Shown {
             Ok(lines) => {
                 for (row, line) in shown.rows.iter_mut().zip(lines) {
                     match line {
-                        Ok(line) => row.told(line),
+                        Ok(stands) => {
+                            row.told(stands.line);
+                            let full = stands.limits.iter();
+                            let full = full.map(|(limit, usage)| Fullness::of(limit, usage));
+                            let full: Vec<Fullness> = full.collect();
+                            // What the gate says now is newer than what a worker was told.
+                            let last = full.iter().max_by_key(|limit| limit.next_ms);
+                            if let Some(last) = last.filter(|limit| limit.next_ms > 0)
+                                && row.waits()
+                            {
+                                row.waits_for.clone_from(&last.name);
+                            }
+                            (shown.limits).insert(row.tenant.clone(), full);
+                        }
                         Err(why) => shown.untold = Some(why.to_string()),
                     }
                 }
@@ -117,6 +135,8 @@ pub fn workers_as_json(fleet: &Fleet) -> Value {
             "calls_in_flight": load.running,
             "worker_slots": load.slots,
             "saturation": load.saturation,
+            "starts_per_s": worker.starts,
+            "denials_per_s": worker.denials,
             "jobs_in_memory": load.in_memory,
             "jobs_delayed_in_memory": load.delayed,
             "jobs_waiting": report.waiting,

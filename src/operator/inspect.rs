@@ -1,10 +1,14 @@
 //! Why does a tenant's job wait, and until when? All that the gate knows of one tenant, in words and as JSON.
 
+mod ends;
+mod glance;
 mod learned;
 mod levels;
 mod others;
+mod shadows;
 mod shown;
 mod waits;
+mod what_if;
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -12,10 +16,13 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use self::ends::Forecast;
+pub use self::glance::Glance;
 use self::levels::Levels;
 use self::others::Other;
 use self::shown::{as_json, counts_cost, in_words};
 use self::waits::Waits;
+pub use self::what_if::WhatIf;
 use super::advertised::{self, Said};
 use super::labels::Given;
 use super::recovery::Recovery;
@@ -26,7 +33,8 @@ use crate::config::Config;
 use crate::gate::boards;
 use crate::gate::fleet::registry::{self, Named};
 use crate::gate::redis::RedisGate;
-use crate::gate::{Event, Gate as _, Inspection, Rule, Standing, Usage, Whose};
+use crate::gate::{Event, Gate as _, GateError, Inspection, Rule, Standing, Usage, Whose};
+use crate::rules::forecast::Asked;
 use crate::rules::limit::{Limit, Limits};
 use crate::rules::policy::Policy;
 use crate::rules::scope::Scope;
@@ -56,18 +64,20 @@ pub struct Inspected {
     in_force: bool,
     others: Vec<Other>,
     unread: Vec<String>,
+    forecast: Option<Forecast>,
 }
 
-/// Asks the gate for all that it knows of `tenant` and its jobs that name `plan`; `labels` says which of these jobs are meant.
+/// Asks the gate for all that it knows of `tenant` and its jobs that name `plan`; `labels` says which of these jobs are meant, `what_if` what
+/// would be different when its backlog is forecast.
 ///
 /// # Errors
-/// [`NotDone::Wrong`]: there is no such plan, or the labels fit no limit; [`NotDone::Redis`]: Redis can't be asked.
+/// [`NotDone::Wrong`]: there is no such plan, the labels fit no limit, or what would be can't; [`NotDone::Redis`]: Redis can't be asked.
 pub async fn inspect(
     gate: &RedisGate,
     config: &Config,
-    tenant: Tenant,
-    plan: Option<&str>,
+    (tenant, plan): (Tenant, Option<&str>),
     labels: impl FnOnce(&[Limit]) -> Result<Given, NotDone>,
+    what_if: &[WhatIf],
 ) -> Result<Inspected, NotDone> {
     let policy = &config.rate_limiter.policy;
     let (source, _) = limits::of(policy, &tenant, plan)?;
@@ -78,7 +88,11 @@ pub async fn inspect(
     } = registry::look(gate).await?;
     let own = Named::new(policy.clone())?;
     let limits = (known.fleet(Arc::clone(&own.policy), &own.id, now_ms)).limits(&tenant, plan);
-    let given = labels(&limits)?;
+    let given = labels(limits.all())?;
+    let would_be = match what_if {
+        [] => None,
+        changes => Some(would_be(policy, &tenant, changes, (&limits, &given))?),
+    };
     let priorities = &config.job.priorities;
     let (found, levels) =
         levels::inspect(gate, &tenant, &given.labels, &limits, priorities).await?;
@@ -89,16 +103,15 @@ pub async fn inspect(
     }
     let round_trip_ms = u64::try_from(gate.base().as_millis()).unwrap_or(u64::MAX);
     let held = held_by_operator(gate).await;
-    let look = [(Whose::Api, Event::Look)];
-    // In a cluster the primary that knows it may be away, and another have the tenant.
-    let all = (gate.report(&Rule::NONE, &look).await?).into_iter().next();
-    let all = all.unwrap_or_else(|| Ok(Standing::default()));
-    let recovery = match gate.outlook(Some(&tenant), &limits, policy).await {
-        Ok(looks) => looks
-            .into_iter()
-            .next()
-            .map_or(Recovery::NoWorker, Recovery::from),
-        Err(why) => Recovery::from(Err(why)),
+    let (all, recovery) = around(gate, &tenant, &limits, policy).await?;
+    let forecast = match would_be {
+        None => None,
+        Some(mut asked) => {
+            asked.not_before_ms = not_before(&recovery, &all);
+            let whose = (&tenant, &given.labels);
+            let what = (what_if, &asked);
+            Some(ends::forecast(gate, whose, &limits, what, priorities).await?)
+        }
     };
     let others: Vec<Other> = (known.policies().iter())
         .filter(|other| other.id != own.id)
@@ -124,12 +137,67 @@ pub async fn inspect(
         held,
         round_trip_ms,
         others,
+        forecast,
     })
+}
+
+/// What suspends all tenants, and what is known of the recovery wait.
+pub(super) async fn around(
+    gate: &RedisGate,
+    tenant: &Tenant,
+    limits: &Limits,
+    policy: &Policy,
+) -> Result<(Result<Standing, GateError>, Recovery), GateError> {
+    let look = [(Whose::Api, Event::Look)];
+    // In a cluster the primary that knows it may be away, and another have the tenant.
+    let all = (gate.report(&Rule::NONE, &look).await?).into_iter().next();
+    let all = all.unwrap_or_else(|| Ok(Standing::default()));
+    let recovery = match gate.outlook(Some(tenant), limits, policy).await {
+        Ok(looks) => looks
+            .into_iter()
+            .next()
+            .map_or(Recovery::NoWorker, Recovery::from),
+        Err(why) => Recovery::from(Err(why)),
+    };
+    Ok((all, recovery))
+}
+
+/// What would be enforced, if `changes` were so.
+fn would_be(
+    policy: &Policy,
+    tenant: &Tenant,
+    changes: &[WhatIf],
+    (now, given): (&Limits, &Given),
+) -> Result<Asked, NotDone> {
+    if let Some(hint) = given.hint() {
+        return Err(NotDone::Wrong(format!(
+            "what-if: there is a backlog for each {}; say which: {hint}",
+            given.lacking()
+        )));
+    }
+    what_if::asked(changes, now, |plan| {
+        limits::of(policy, tenant, Some(plan))?;
+        Ok(policy.plan(plan).unwrap_or(now).clone())
+    })
+}
+
+/// Before this (ms) nobody starts, whatever the tenant's own state says; 0: there is nothing.
+pub(super) fn not_before(recovery: &Recovery, all: &Result<Standing, GateError>) -> u64 {
+    let recovers = match recovery {
+        Recovery::Waits { until_ms, .. } => *until_ms,
+        _ => 0,
+    };
+    let closed = all.as_ref().map_or(0, |all| all.closed_until_ms);
+    recovers.max(closed)
 }
 
 impl Inspected {
     fn rows(&self) -> Vec<Row<'_>> {
         self.limits.iter().zip(&self.found.limits).collect()
+    }
+
+    fn shadows(&self) -> impl Iterator<Item = shadows::Row<'_>> {
+        self.limits.shadows().iter().zip(&self.found.shadows)
     }
 
     /// For programs.
@@ -146,6 +214,7 @@ impl Inspected {
             "labels": self.given.as_json(),
             "labels_missing": missing,
             "limits": rows.iter().map(|row| as_json(row, &self.given)).collect::<Vec<_>>(),
+            "shadows": self.shadows().map(|row| shadows::as_json(&row, &self.given)).collect::<Vec<_>>(),
             "waiting": one_waitlist.then_some(found.waiting),
             "waiting_by_level": self.levels.iter().cloned().collect::<BTreeMap<_, _>>(),
             "waitlist_end_in_ms": one_waitlist.then_some(found.waitlist_end_ms),
@@ -173,6 +242,7 @@ impl Inspected {
             "in_force": self.in_force,
             "other_configurations": self.others,
             "other_configurations_unread": self.unread,
+            "what_if": self.forecast.as_ref().map(Forecast::as_json),
         })
     }
 
@@ -191,6 +261,9 @@ impl Inspected {
             (found, &self.levels),
             &self.recovery,
         );
+        for row in self.shadows() {
+            text += &shadows::in_words(&row, &self.given);
+        }
         text += &match &self.all {
             Ok(all) => all_suspended(all),
             Err(why) => {
@@ -221,6 +294,9 @@ impl Inspected {
             text += &format!(
                 "also      the other policies at a primary of the cluster are not known: {why}\n"
             );
+        }
+        if let Some(forecast) = &self.forecast {
+            text += &forecast.in_words(counts_cost(&self.rows(), found));
         }
         if !self.in_force {
             text += "also      no worker enforces the limits of this file\n";

@@ -68,6 +68,8 @@ impl Given {
                 option(other, value)
             )));
         }
+        let enforced = limits.iter().filter(|limit| !limit.is_shadow());
+        let enforced: Vec<&Scope> = enforced.map(Limit::scope).collect();
         let find = |scope: &Scope| said.iter().find(|(known, _)| known == scope);
         let known = |limit: &&Limit| find(limit.scope()).is_some();
         let told: Vec<Limit> = limits.iter().filter(known).cloned().collect();
@@ -75,13 +77,18 @@ impl Given {
         Ok(Self {
             told: Labels::of(&told, text),
             labels: Labels::of(limits, text),
-            missing: scopes.into_iter().filter(|s| find(s).is_none()).collect(),
+            // Where shadows alone tell them apart, all wait together.
+            missing: (scopes.into_iter())
+                .filter(|scope| find(scope).is_none() && enforced.contains(&scope))
+                .collect(),
         })
     }
 
     /// What `limit` counts is not known: nothing was said of its scope.
     pub fn lacks(&self, limit: &Limit) -> bool {
-        self.missing.contains(limit.scope())
+        let scope = limit.scope();
+        self.missing.contains(scope)
+            || limit.is_shadow() && scope.is_part() && !self.told.tell(scope)
     }
 
     /// What to give to see more: `--header x-endpoint=…`; `None`: nothing is missing.

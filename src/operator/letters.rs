@@ -111,8 +111,23 @@ impl Row {
         })
     }
 
-    /// Its columns.
-    fn cells(&self) -> [String; 5] {
+    /// Its id, if it has one.
+    pub fn id(&self) -> Option<&str> {
+        self.id.as_deref()
+    }
+
+    /// Its tenant as the message names it, usable or not.
+    pub fn tenant(&self) -> Option<&str> {
+        self.tenant.as_deref()
+    }
+
+    /// After which attempt it died, if that is known.
+    pub fn attempt(&self) -> Option<u64> {
+        self.attempt
+    }
+
+    /// Its columns, for a terminal: id, tenant, when it died, after which attempt, how many waits and how long, why.
+    pub fn cells(&self) -> [String; 5] {
         let or_dash = |text: Option<&str>, most| plain(text.unwrap_or("-"), most);
         let lived = (self.published_ms.or(self.first_call_ms))
             .zip(self.died_ms)

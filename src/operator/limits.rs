@@ -84,6 +84,15 @@ pub fn in_words(limit: &Limit) -> String {
     )
 }
 
+/// A limit as `check` lists it: `day: at most …`, and whether it is a shadow.
+pub fn line(limit: &Limit) -> String {
+    let shadow = match limit.is_shadow() {
+        true => " (shadow: it counts, and denies nothing)",
+        false => "",
+    };
+    format!("{}: {}{shadow}", limit.name(), in_words(limit))
+}
+
 /// Whose quota it is, where it is not simply the tenant's.
 fn whose(scope: &Scope) -> String {
     match scope {
@@ -115,6 +124,7 @@ pub fn as_json(limit: &Limit) -> Value {
         "guard": guard(limit),
         "guard_ms": (!strict(limit)).then(|| limit.guard_ms()),
         "scope": limit.scope().to_string(),
+        "shadow": limit.is_shadow(),
         "worst_case": limit.worst_case(),
         "adaptive": limit.band().map(|percent| format!("{percent}%..100%")),
     })

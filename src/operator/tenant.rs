@@ -68,6 +68,7 @@ pub fn limit_name(
     let mut names: Vec<&str> = sets
         .iter()
         .flat_map(|set| set.own())
+        .filter(|limit| !limit.is_shadow())
         .map(Limit::name)
         .collect();
     names.sort_unstable();
@@ -76,6 +77,15 @@ pub fn limit_name(
     if let Some(wanted) = wanted.filter(|wanted| is_global(wanted)) {
         return Err(NotDone::Wrong(format!(
             "the limit {wanted} is one of all tenants together (scope: global), not {tenant}'s; change it in the configuration, and workers apply it while they run"
+        )));
+    }
+    let is_shadow = |name: &str| {
+        let mut shadows = sets.iter().flat_map(|set| set.shadows());
+        shadows.any(|limit| limit.name() == name)
+    };
+    if let Some(wanted) = wanted.filter(|wanted| is_shadow(wanted) && !names.contains(wanted)) {
+        return Err(NotDone::Wrong(format!(
+            "the limit {wanted} is a shadow ({source}): it denies nothing, whatever its max-requests; to enforce it, take shadow: true out of the configuration, and workers apply that while they run"
         )));
     }
     if names.is_empty() {

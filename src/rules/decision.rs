@@ -56,11 +56,19 @@ pub struct TenantAsk {
 /// A start's number in the sliding log of each partition of its [`Layout`](crate::rules::layout::Layout), in that order; 0
 /// where there is none.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Sequences(Vec<u64>);
+pub struct Sequences {
+    /// In the waitlist's own.
+    first: u64,
+    /// In the shared ones, up to the last that is not 0. Most starts have none, and need no memory for them.
+    shared: Vec<u64>,
+}
 
 impl Sequences {
     /// No number anywhere.
-    pub const NONE: Self = Self(Vec::new());
+    pub const NONE: Self = Self {
+        first: 0,
+        shared: Vec::new(),
+    };
 
     /// One of the waitlist's own partition alone.
     pub fn of_waitlist(sequence: u64) -> Self {
@@ -71,7 +79,10 @@ impl Sequences {
 
     /// The number in `partition`.
     pub fn get(&self, partition: usize) -> u64 {
-        self.0.get(partition).copied().unwrap_or(0)
+        match partition {
+            0 => self.first,
+            shared => self.shared.get(shared - 1).copied().unwrap_or(0),
+        }
     }
 
     /// Sets the number in `partition`.
@@ -79,10 +90,15 @@ impl Sequences {
         if sequence == 0 {
             return;
         }
-        if self.0.len() <= partition {
-            self.0.resize(partition + 1, 0);
+        match partition {
+            0 => self.first = sequence,
+            shared => {
+                if self.shared.len() < shared {
+                    self.shared.resize(shared, 0);
+                }
+                self.shared[shared - 1] = sequence;
+            }
         }
-        self.0[partition] = sequence;
     }
 
     /// Reads what it is written as: the numbers, joined by `:`.
@@ -98,8 +114,8 @@ impl Sequences {
 impl fmt::Display for Sequences {
     /// Up to the last one that is not 0.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.get(0))?;
-        let mut others = self.0.iter().skip(1);
+        write!(f, "{}", self.first)?;
+        let mut others = self.shared.iter();
         others.try_for_each(|number| write!(f, ":{number}"))
     }
 }
@@ -107,7 +123,7 @@ impl fmt::Display for Sequences {
 /// What a start leaves to be settled when its call has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Receipt {
-    /// The permit's name: [`TenantAsk::permits`] and the job's number in it.
+    /// The permit's name: [`TenantAsk::permits`] and the job's number in it; empty where no limit holds leases.
     pub permit: String,
     /// The store's clock when it started, as [`TenantReply::now_ms`] said.
     pub started_ms: u64,
@@ -211,6 +227,8 @@ pub struct TenantReply {
     pub has_failures: bool,
     /// One answer for each ask.
     pub answers: Vec<Answer>,
+    /// What each shadow of the limits makes of the jobs that start; empty where there is none.
+    pub shadows: Vec<Tally>,
 }
 
 /// What `inspect` shows of one tenant.
@@ -218,8 +236,10 @@ pub struct TenantReply {
 pub struct Inspection {
     /// The store's clock, in milliseconds since the epoch.
     pub now_ms: u64,
-    /// Each limit's use, in the order that was asked.
+    /// The use of each limit that is enforced, in the order that was asked.
     pub limits: Vec<Usage>,
+    /// The same of each shadow, and what it has seen.
+    pub shadows: Vec<(Usage, Tried)>,
     /// Units that wait in the waitlist.
     pub waiting: u64,
     /// The largest cost in the waitlist; 0: nobody waits.
@@ -261,6 +281,40 @@ pub struct Usage {
     pub calls: Option<u64>,
     /// What was learned of it, as far as it counts yet.
     pub learned: Option<Learned>,
+}
+
+/// What the trial of a shadow has seen.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Jobs that started.
+    pub starts: u64,
+    /// Those of them that would have waited.
+    pub waited: u64,
+    /// Those of these that would have waited for more than a day ([`MOST_BEHIND_MS`](crate::rules::shadow::MOST_BEHIND_MS)), or cost more than the whole limit.
+    pub never: u64,
+    /// The longest wait of the others, in milliseconds.
+    pub worst_ms: u64,
+}
+
+/// What `inspect` says of a shadow.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tried {
+    /// What it has seen.
+    pub tally: Tally,
+    /// Since when, in milliseconds since the epoch; 0: it has seen nothing.
+    pub since_ms: u64,
+    /// How far it is behind now: a job that comes now would wait so long for those ahead of it, in milliseconds.
+    pub behind_ms: u64,
+}
+
+impl Tally {
+    /// Both together.
+    pub fn add(&mut self, more: &Self) {
+        self.starts += more.starts;
+        self.waited += more.waited;
+        self.never += more.never;
+        self.worst_ms = self.worst_ms.max(more.worst_ms);
+    }
 }
 
 /// What an operator changes for one tenant, at once for all workers.

@@ -3,6 +3,7 @@
 use crate::rules::decision::Ticket;
 use crate::rules::delays::{MAX_TRIP_MS, Trip};
 use crate::rules::limit::Limit;
+use crate::rules::promise::Promise;
 
 /// Units of the limit that a job uses; set by its publisher.
 pub const COST: &str = "x-cost";
@@ -37,6 +38,8 @@ pub const FIRST: &str = "x-sluicegate-first";
 pub const TRACE: &str = "x-sluicegate-trace";
 /// The span that a job, a call or a result belongs to (W3C Trace Context).
 pub const TRACEPARENT: &str = "traceparent";
+/// The first turn that a waiting job was told: `at:wait`, in milliseconds of the store's clock and in milliseconds.
+pub const PROMISE: &str = "x-sluicegate-promise";
 /// How often a job was put into a delay queue; one that never was has none.
 pub const WAITS: &str = "x-sluicegate-waits";
 /// Why a job is a dead letter.
@@ -86,7 +89,7 @@ const RESET: &str = "x-ratelimit-reset";
 pub const RETRY_AFTER: &str = "retry-after";
 
 /// Every header that we set on a job that moves; each move removes the old ones first, so none ever grows.
-pub const OURS: [&str; 20] = [
+pub const OURS: [&str; 21] = [
     ATTEMPT,
     TICKET,
     NOT_BEFORE,
@@ -99,6 +102,7 @@ pub const OURS: [&str; 20] = [
     SUSPECT,
     FIRST,
     TRACE,
+    PROMISE,
     WAITS,
     REASON,
     DIED,
@@ -232,6 +236,11 @@ pub fn called(first_call_ms: u64) -> (&'static str, HeaderValue) {
 pub fn trip(trip: Trip) -> (&'static str, HeaderValue) {
     let Trip { until_ms, wait_ms } = trip;
     (TRIP, HeaderValue::Text(format!("{until_ms}:{wait_ms}")))
+}
+
+/// What a waiting job carries of the first turn that it was told.
+pub fn promise(promise: Promise) -> (&'static str, HeaderValue) {
+    (PROMISE, HeaderValue::Text(promise.to_string()))
 }
 
 /// What a job carries that is not to be asked for before this time of the store's clock.

@@ -11,6 +11,8 @@ mod published;
 pub mod start;
 mod traced;
 
+use std::fmt::Arguments;
+
 use bytes::Bytes;
 
 pub use self::body::InBody;
@@ -28,6 +30,7 @@ use crate::rules::delays::Trip;
 use crate::rules::expiry::{self, Expiry};
 use crate::rules::headers;
 use crate::rules::policy::Policy;
+use crate::rules::promise::Promise;
 use crate::rules::tenant::Tenant;
 use crate::rules::trace::Context;
 
@@ -201,6 +204,8 @@ pub struct Claims {
     pub trip: Option<Trip>,
     /// It was delivered again, so its calls may end their workers (`rules::crash`), and so many are known to have done so.
     pub suspect: Option<u32>,
+    /// The first turn that it was told since it last started.
+    pub promise: Option<Promise>,
     /// How often it was put into a delay queue.
     pub waits: u32,
     /// What its call carries of it.
@@ -317,6 +322,7 @@ pub fn read_with(
         first_call_ms: None,
         trip: None,
         suspect: None,
+        promise: None,
         waits: 0,
         values,
     };
@@ -341,6 +347,10 @@ pub fn read_with(
         claims.first_call_ms = number(headers::FIRST_CALL);
         claims.trip = match message.header(headers::TRIP) {
             Field::Text(text) => headers::read_trip(text),
+            _ => None,
+        };
+        claims.promise = match message.header(headers::PROMISE) {
+            Field::Text(text) => Promise::read(text),
             _ => None,
         };
         let most = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
@@ -373,22 +383,22 @@ fn tenant_of(
     inside: &InBody,
     field: &TenantField,
 ) -> Result<Tenant, BadMessage> {
-    let parse = |place: &str, id: &str| {
+    let parse = |place: Arguments<'_>, id: &str| {
         Tenant::parse(id).map_err(|why| BadMessage(format!("{why} ({place})")))
     };
     match field {
         TenantField::Header(name) => match message.header(name) {
-            Field::Text(id) => parse(&format!("header {name}"), id),
+            Field::Text(id) => parse(format_args!("header {name}"), id),
             Field::Missing => Err(BadMessage(format!("no tenant: header {name} is missing"))),
             other => Err(BadMessage(format!(
                 "header {name} is {}; a tenant is a string",
                 other.kind()
             ))),
         },
-        TenantField::RoutingKey => parse("routing key", message.routing_key()),
-        TenantField::All => parse("job.tenant", ALL_TENANTS),
+        TenantField::RoutingKey => parse(format_args!("routing key"), message.routing_key()),
+        TenantField::All => parse(format_args!("job.tenant"), ALL_TENANTS),
         TenantField::Json(pointer) => match inside.found(0, "tenant")? {
-            Field::Text(id) => parse(&format!("json:{pointer}"), id),
+            Field::Text(id) => parse(format_args!("json:{pointer}"), id),
             Field::Missing => Err(BadMessage(format!(
                 "no tenant: the body has no json:{pointer}"
             ))),
@@ -428,11 +438,11 @@ fn read_cost(
 ) -> Result<u32, BadMessage> {
     match field {
         ValueField::Header(name) => {
-            check_cost(message.header(name), &format!("header {name}"), max)
+            check_cost(message.header(name), format_args!("header {name}"), max)
         }
         ValueField::Json(pointer) => {
             let found = inside.found(1, "cost")?;
-            check_cost(found, &format!("json:{pointer}"), max)
+            check_cost(found, format_args!("json:{pointer}"), max)
         }
     }
 }
@@ -474,7 +484,7 @@ fn read_deadline(
     )))
 }
 
-fn check_cost(found: Field<'_>, place: &str, max: u32) -> Result<u32, BadMessage> {
+fn check_cost(found: Field<'_>, place: Arguments<'_>, max: u32) -> Result<u32, BadMessage> {
     let bad = |what: String| {
         Err(BadMessage(format!(
             "{place} is {what}; a cost is a whole number from 1 to {max}"

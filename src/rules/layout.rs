@@ -7,16 +7,25 @@ use crate::rules::tenant::Tenant;
 
 impl Labels {
     /// The value of each scope of `limits` that is a part of a tenant, as `value` gives it; a job without one has the
-    /// empty value, and shares it with all others that have none.
+    /// empty value, and shares it with all others that have none. What shadows alone tell apart is kept beside.
     pub fn of(limits: &[Limit], mut value: impl FnMut(&Scope) -> String) -> Self {
-        let mut labels: Vec<(Scope, String)> = Vec::new();
-        for scope in limits.iter().map(Limit::scope).filter(|s| s.is_part()) {
-            if labels.iter().all(|(known, _)| known != scope) {
-                labels.push((scope.clone(), value(scope)));
+        let (mut labels, mut beside) = (Vec::new(), Vec::new());
+        // Shadows come behind all that is enforced.
+        for limit in limits.iter().filter(|limit| limit.scope().is_part()) {
+            let scope = limit.scope();
+            let mut known = labels.iter().chain(&beside);
+            if known.any(|(known, _): &(Scope, String)| known == scope) {
+                continue;
+            }
+            let label = (scope.clone(), value(scope));
+            match limit.is_shadow() {
+                true => beside.push(label),
+                false => labels.push(label),
             }
         }
         labels.sort_unstable();
-        Self(labels)
+        beside.sort_unstable();
+        Self(labels, beside)
     }
 
     /// The same, told apart by the waitlist of a level too, where that is not done by its header already.
@@ -51,22 +60,31 @@ pub struct Layout {
     pub waitlist: Partition,
     /// The wider partitions, the widest last, which other waitlists use as well.
     pub shared: Vec<Shared>,
-    /// For each limit the number of its partition: 0 the waitlist's, n the n-th of the shared ones, from 1.
+    /// Partitions in which shadows alone count: nobody waits for them.
+    pub beside: Vec<Partition>,
+    /// For each limit the number of its partition: 0 the waitlist's, n the n-th of the shared ones, from 1; those beside come behind
+    /// these.
     pub partitions: Vec<usize>,
     /// The same for what closes the tenant and what an operator set.
     pub control: usize,
 }
 
 impl Layout {
-    /// The partition of this number: the waitlist's or one of the shared ones.
+    /// The partition of this number: the waitlist's, one of the shared ones or of those beside.
     ///
     /// # Panics
     /// When there is no such.
     pub fn partition(&self, number: usize) -> &Partition {
-        match number {
-            0 => &self.waitlist,
-            shared => &self.shared[shared - 1].partition,
+        match (number, self.shared.get(number.wrapping_sub(1))) {
+            (0, _) => &self.waitlist,
+            (_, Some(shared)) => &shared.partition,
+            (number, None) => &self.beside[number - 1 - self.shared.len()],
         }
+    }
+
+    /// How many partitions there are.
+    pub fn count(&self) -> usize {
+        1 + self.shared.len() + self.beside.len()
     }
 
     /// What waits for the shared partition of this number waits for `wider` too: that is the same one, or its waitlists come through it.
@@ -100,6 +118,7 @@ impl Layout {
         Self {
             waitlist: Partition::Global,
             shared: Vec::new(),
+            beside: Vec::new(),
             partitions: vec![0; limits.len()],
             control: 0,
         }
@@ -131,7 +150,8 @@ impl Layout {
             true => 0,
             false => share(Partition::Tenant(tenant.clone()), &flow, 0),
         };
-        let global = match limits.iter().any(|limit| *limit.scope() == Scope::Global) {
+        let is_global = |limit: &Limit| limit.is_global() && !limit.is_shadow();
+        let global = match limits.iter().any(is_global) {
             true => share(Partition::Global, &tenant.key(), control),
             false => 0,
         };
@@ -144,15 +164,35 @@ impl Layout {
                 (labels.find(|((known, _), _)| known == part)).map_or(0, |(_, at)| *at)
             }
         };
-        Self {
+        let enforced = limits.iter().filter(|limit| !limit.is_shadow());
+        let mut layout = Self {
             waitlist: match labels.is_empty() {
                 true => Partition::Tenant(tenant.clone()),
-                false => Partition::Part(tenant.clone(), labels.clone()),
+                false => Partition::Part(tenant.clone(), labels.waiting()),
             },
-            partitions: limits.iter().map(partition).collect(),
+            partitions: enforced.map(partition).collect(),
             shared,
+            beside: Vec::new(),
             control,
+        };
+        for shadow in limits.iter().filter(|limit| limit.is_shadow()) {
+            let place = layout.place_beside(match shadow.scope() {
+                Scope::Global => Partition::Global,
+                Scope::Tenant => Partition::Tenant(tenant.clone()),
+                part => Partition::Part(tenant.clone(), labels.only(part)),
+            });
+            layout.partitions.push(place);
         }
+        layout
+    }
+
+    /// The number of `partition`, which is one beside where nobody waits for it.
+    fn place_beside(&mut self, partition: Partition) -> usize {
+        let known = (0..self.count()).find(|number| *self.partition(*number) == partition);
+        known.unwrap_or_else(|| {
+            self.beside.push(partition);
+            self.count() - 1
+        })
     }
 }
 

@@ -31,6 +31,8 @@ pub struct Limit {
     scope: Scope,
     /// What it may sink to, in percent; `None`: it does not learn.
     within: Option<u8>,
+    /// It counts, and denies nothing.
+    shadow: bool,
 }
 
 /// Why the numbers make no limit.
@@ -69,6 +71,16 @@ pub enum LimitError {
     /// None, or more than [`MAX_LIMITS`].
     #[error("{0} limits; there must be from 1 to {MAX_LIMITS}")]
     Number(usize),
+    /// A shadow of a limit that counts calls until they have ended.
+    #[error(
+        "shadow has no meaning for {}: how long a job would have waited depends on when the calls before it would have ended, and they were never held back", if *.0 == Algorithm::Strict { "guard: strict" } else { .0.name() }
+    )]
+    Shadow(Algorithm),
+    /// All limits are shadows.
+    #[error(
+        "each limit is a shadow, so nothing would be limited; enforce one beside it, such as {{name: most, max-requests: 1000000, window-size: 1, use-algo: token-bucket-algo}}"
+    )]
+    NothingEnforced,
     /// More than [`MAX_PARTS`] scopes that are parts of a tenant.
     #[error(
         "{0} different headers (or the routing key) in the scopes of limits that are enforced together; {MAX_PARTS} at most can be"
@@ -116,6 +128,7 @@ impl Limit {
             bucket: algorithm.has_burst().then_some((max, burst)),
             scope: Scope::Tenant,
             within: None,
+            shadow: false,
         })
     }
 
@@ -164,10 +177,26 @@ impl Limit {
         Self { scope, ..self }
     }
 
-    /// One that learns from the API's answers: it may sink to so many percent ([`crate::rules::learned`]).
+    /// One that learns from the API's answers: it may sink to so many percent ([`crate::rules::learned`]). A shadow does not: it refuses
+    /// nothing, so no answer is about it.
     pub fn with_band(self, percent: u8) -> Self {
-        let within = Some(percent.clamp(1, 100));
+        let within = (!self.shadow).then_some(percent.clamp(1, 100));
         Self { within, ..self }
+    }
+
+    /// As a shadow: it counts what starts, says how long that would have waited, denies nothing, and does not learn.
+    ///
+    /// # Errors
+    /// [`LimitError::Shadow`]: the algorithm holds leases.
+    pub fn in_shadow(self) -> Result<Self, LimitError> {
+        match self.algorithm().holds_leases() {
+            true => Err(LimitError::Shadow(self.algorithm())),
+            false => Ok(Self {
+                shadow: true,
+                within: None,
+                ..self
+            }),
+        }
     }
 
     /// With another `max`, from 1 to [`MAX_REQUESTS`], which counts with the same state; a burst that was the old one's default
@@ -180,6 +209,26 @@ impl Limit {
         }
         terms.max = max;
         self
+    }
+
+    /// With another window. What it counts in a state of its own begins anew with it.
+    ///
+    /// # Errors
+    /// [`LimitError`] names what is out of range.
+    pub fn with_window(self, window: Duration) -> Result<Self, LimitError> {
+        let guard = Duration::from_millis(self.guard_ms());
+        let new = Self::new(
+            &self.name,
+            self.algorithm(),
+            self.max().into(),
+            window,
+            guard,
+        )?;
+        let terms = Terms {
+            window_ms: new.terms.window_ms,
+            ..self.terms
+        };
+        Ok(Self { terms, ..self })
     }
 
     /// With the same numbers, counted by segments. A strict guard becomes none.
@@ -236,6 +285,10 @@ impl Limit {
         let percent = u64::from(self.within?);
         let floor = (u64::from(self.max()) * percent).div_ceil(100);
         u32::try_from(floor).ok().map(|floor| floor.max(1))
+    }
+    /// It denies nothing.
+    pub fn is_shadow(&self) -> bool {
+        self.shadow
     }
     /// All tenants share it.
     pub fn is_global(&self) -> bool {

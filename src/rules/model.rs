@@ -1,14 +1,15 @@
 //! Every decision of the gate, for one tenant: the specification that the Lua scripts are held to.
 //!
-//! `lua/acquire.lua`, `lua/settle.lua`, `lua/inspect.lua`, `lua/learn.lua`, `lua/block.lua`, `lua/change.lua`, `lua/quota.lua` and
-//! `lua/report.lua` are [`Scopes::ask`], [`Scopes::settle`], [`Scopes::inspect`], [`Scopes::learn`], [`State::block`],
+//! `lua/acquire.lua`, `lua/settle.lua`, `lua/inspect.lua`, `lua/forecast.lua`, `lua/learn.lua`, `lua/block.lua`, `lua/change.lua`,
+//! `lua/quota.lua` and `lua/report.lua` are [`Scopes::ask`], [`Scopes::settle`], [`Scopes::inspect`], [`Scopes::schedule`],
+//! [`Scopes::learn`], [`State::block`],
 //! [`State::change`], [`State::advertised`] and [`State::report`]; property tests demand equal answers.
 
 mod call;
 mod learn;
 mod scopes;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 pub use self::scopes::Scopes;
 use crate::rules::answers::Quotas;
@@ -18,6 +19,7 @@ use crate::rules::fair_queue::FairQueue;
 use crate::rules::layout::Layout;
 use crate::rules::learned::AllLearned;
 use crate::rules::limit::Limit;
+use crate::rules::shadow::Trial;
 use crate::rules::usage::{Clock, PartitionUsage};
 use crate::rules::waitlist::{KEEP_MS, Waitlist};
 
@@ -48,6 +50,8 @@ pub struct State {
     learned: AllLearned,
     /// What the API says of its own limits, and since when.
     quotas: (Quotas, u64),
+    /// What shadows have seen; by their limits: with other numbers it is another trial.
+    trials: HashMap<Limit, Trial>,
     /// Until when each call of [`Scopes::settle`] is remembered.
     marks: BTreeMap<String, u64>,
     /// When the waitlist and the fair queue, with all that their hash keeps, are forgotten; 0: there is nothing to forget.
@@ -89,7 +93,9 @@ impl State {
             self.forget_waitlist();
         }
         self.marks.retain(|_, until| *until > now);
-        self.expires == 0 && self.marks.is_empty() && self.usage.is_over(now)
+        self.trials.retain(|_, trial| !trial.is_over(now));
+        let is_empty = self.marks.is_empty() && self.trials.is_empty();
+        self.expires == 0 && is_empty && self.usage.is_over(now)
     }
 
     /// Forgets all that the waitlist's hash keeps: who waits, what is closed or changed, and the newest window.
@@ -98,6 +104,7 @@ impl State {
         *self = Self {
             usage: std::mem::take(&mut self.usage),
             marks: std::mem::take(&mut self.marks),
+            trials: std::mem::take(&mut self.trials),
             ..Self::default()
         };
     }

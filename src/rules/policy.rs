@@ -100,11 +100,7 @@ impl Policy {
     }
 
     fn with_global(&self, limits: Limits) -> Limits {
-        match Limits::new(self.common.global().cloned().collect()) {
-            Ok(global) => limits.with_all([&global]),
-            // There are none.
-            Err(_) => limits,
-        }
+        limits.with_global_of(&self.common)
     }
 
     /// With the header in which publishers name a tenant's plan.

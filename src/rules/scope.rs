@@ -66,12 +66,35 @@ impl fmt::Display for Scope {
 /// What a job has in the headers (or the routing key) by which its limits tell a tenant's jobs apart; empty where they
 /// don't. In the order of the scopes, each once.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Labels(pub(super) Vec<(Scope, String)>);
+pub struct Labels(
+    pub(super) Vec<(Scope, String)>,
+    /// What shadows alone tell apart: jobs that differ in it wait together.
+    pub(super) Vec<(Scope, String)>,
+);
 
 impl Labels {
+    /// These, whatever their order; what is no scope is left out.
+    pub fn told<'a>(labels: impl IntoIterator<Item = (&'a String, &'a String)>) -> Self {
+        let label =
+            |(scope, value): (&String, &String)| Some((Scope::parse(scope)?, value.clone()));
+        let mut all: Vec<_> = labels.into_iter().filter_map(label).collect();
+        all.retain(|(scope, _)| scope.is_part());
+        all.sort_unstable();
+        all.truncate(MAX_PARTS);
+        Self(all, Vec::new())
+    }
+
     /// True where nothing tells the tenant's jobs apart.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// They have a value for this scope.
+    pub fn tell(&self, scope: &Scope) -> bool {
+        self.0
+            .iter()
+            .chain(&self.1)
+            .any(|(known, _)| known == scope)
     }
 
     /// Each scope and its value.
@@ -93,9 +116,15 @@ impl Labels {
         self.0.iter().map(part).collect::<Vec<_>>().join(":")
     }
 
+    /// Without what shadows alone tell apart.
+    pub(super) fn waiting(&self) -> Self {
+        Self(self.0.clone(), Vec::new())
+    }
+
     pub(super) fn only(&self, scope: &Scope) -> Self {
-        let label = self.0.iter().find(|(known, _)| known == scope);
-        Self(label.into_iter().cloned().collect())
+        let mut labels = self.0.iter().chain(&self.1);
+        let label = labels.find(|(known, _)| known == scope);
+        Self(label.into_iter().cloned().collect(), Vec::new())
     }
 }
 

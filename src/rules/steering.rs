@@ -1,7 +1,7 @@
 //! What an operator asks of all workers while they run: to hold still, to take no new jobs, and what is to become of single jobs and of
 //! tenants. Each such *instruction* has a name and a text in Redis (`lua/steer.lua`), and ends by itself. What is in force is [`Steering`].
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -234,6 +234,60 @@ pub struct Sighting {
     pub ticket: Option<u64>,
     /// The limit that denied it last.
     pub limit: Option<String>,
+    /// For what it waits, and where; `None`: it does not, or its worker is of a version that does not say it.
+    #[serde(default)]
+    pub waits: Option<Waits>,
+}
+
+/// For what a job waits, and where.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waits {
+    /// For what, as far as its worker knows.
+    pub what: WaitsFor,
+    /// The plan that it names.
+    pub plan: Option<String>,
+    /// By what it is told apart from its tenant's other jobs: the scope and its value.
+    pub labels: BTreeMap<String, String>,
+    /// Of its ticket.
+    pub generation: Option<u64>,
+    /// The first turn that it was told, by the store's clock in milliseconds.
+    pub promised_ms: Option<u64>,
+}
+
+/// For what a job waits, as far as its worker knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WaitsFor {
+    /// Its turn: the gate denied it.
+    Turn,
+    /// The time that its publisher said.
+    DelayedStart,
+    /// Its next attempt.
+    Retry,
+    /// A time before which it is not to ask again.
+    Later,
+    /// The breaker, which has stopped all calls.
+    Breaker,
+    /// That the workers agree on the limits, or that an operator lets them go on.
+    Agreement,
+    /// A worker slot.
+    Slot,
+    /// An answer of Redis.
+    Redis,
+    /// A connection to the API.
+    Connection,
+    /// Nothing: it is about to start.
+    Nothing,
+    /// What a later version says.
+    #[serde(other)]
+    Other,
+}
+
+impl WaitsFor {
+    /// It waits until a time that the worker knows.
+    pub fn is_time(self) -> bool {
+        matches!(self, Self::DelayedStart | Self::Retry | Self::Later)
+    }
 }
 
 /// A [`Sighting`], and of which job.
@@ -281,6 +335,18 @@ mod tests {
         ] {
             assert_eq!(Instruction::read(name, text), None, "{name}");
         }
+    }
+
+    #[test]
+    fn what_other_versions_say_of_a_job_is_read_as_far_as_it_is_known() {
+        let old = r#"{"cancel":null,"show":1,"state":"waiting","at_ms":2,"attempt":1,"cost":1,"queue":"q","here_ms":0,"wait_ms":null,"ticket":null,"limit":null}"#;
+        let seen: Sighting = serde_json::from_str(old).expect("an older worker's");
+        assert_eq!(seen.waits, None);
+        let waits = r#"{"what":"moon","plan":null,"labels":{},"generation":null,"promised_ms":null,"more":1}"#;
+        let new = old.replace('}', &format!(",\"waits\":{waits}}}"));
+        let seen: Sighting = serde_json::from_str(&new).expect("a newer worker's");
+        let waits = seen.waits.expect("it waits");
+        assert_eq!((waits.what, waits.what.is_time()), (WaitsFor::Other, false));
     }
 
     #[test]

@@ -83,13 +83,22 @@ impl PartitionUsage {
             state.get_mut().forget(clock.now_ms);
         }
         for limit in limits.iter().filter(|limit| loads(limit)) {
-            if limit.algorithm().rules().is_aligned() {
+            if limit.algorithm().rules().is_aligned() && !limit.is_shadow() {
                 newest = newest.max(clock.now_ms / limit.span() * limit.span());
             }
-            let mut around = Around {
-                usual,
-                newest: self.newest,
-                stepped: &mut self.stepped,
+            // A shadow must not tell what is enforced of a window that nobody else has seen.
+            let mut unknown = SteppedBack::default();
+            let mut around = match limit.is_shadow() {
+                true => Around {
+                    usual,
+                    newest: 0,
+                    stepped: &mut unknown,
+                },
+                false => Around {
+                    usual,
+                    newest: self.newest,
+                    stepped: &mut self.stepped,
+                },
             };
             let state =
                 (self.states.entry(own(limit))).or_insert_with(|| State::new(limit.algorithm()));
@@ -203,7 +212,8 @@ impl PartitionUsage {
     /// The end of the newest fixed window of any of `limits`, until which the waitlist's hash must remember it; 0
     /// without one.
     pub fn newest_window_end(&self, limits: &[Limit]) -> u64 {
-        let aligned = (limits.iter()).filter(|limit| limit.algorithm().rules().is_aligned());
+        let is_aligned = |limit: &Limit| limit.algorithm().rules().is_aligned();
+        let aligned = (limits.iter()).filter(|limit| is_aligned(limit) && !limit.is_shadow());
         aligned.map(|l| self.newest + l.span()).max().unwrap_or(0)
     }
 

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 
+use crate::rules::decision::Ticket;
 use crate::rules::limit::Limit;
 
 /// A waiting job may be admitted this much before its turn, if quota is available: that of a late job is not wasted.
@@ -54,6 +55,11 @@ impl Waitlist {
     /// Units that wait.
     pub fn waiting(&self) -> u64 {
         self.last_issued.saturating_sub(self.served())
+    }
+
+    /// It gave out this ticket.
+    pub fn waits(&self, ticket: &Ticket) -> bool {
+        ticket.generation == self.generation && (1..=self.last_issued).contains(&ticket.number)
     }
 
     /// Gives out the next `cost` tickets; the last of them is the job's.

@@ -22,6 +22,7 @@ use sluicegate::gate::{
 };
 use sluicegate::rules::answers::Quotas;
 use sluicegate::rules::decision::Answer;
+use sluicegate::rules::forecast::{Asked, Opens, Place};
 use sluicegate::rules::layout::{Layout, Partition};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
 use sluicegate::rules::model::{Scopes, State};
@@ -32,7 +33,7 @@ use sluicegate::rules::usage::Clock;
 use crate::gate_simulator::violations;
 
 /// A day ahead of the real clock, so that no key expires in Redis while a history runs.
-fn begin() -> u64 {
+pub(crate) fn begin() -> u64 {
     let now = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .expect("after 1970");
@@ -40,7 +41,7 @@ fn begin() -> u64 {
 }
 
 #[derive(Debug, Clone)]
-enum Step {
+pub(crate) enum Step {
     Ask {
         budget: u32,
         jobs: Vec<Job>,
@@ -92,7 +93,7 @@ enum Step {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Told {
+pub(crate) enum Told {
     Failed { of: &'static str, jitter: u32 },
     Sound,
     Probe,
@@ -101,7 +102,7 @@ enum Told {
 }
 
 impl Told {
-    fn event(self, started_ms: u64) -> Event {
+    pub(crate) fn event(self, started_ms: u64) -> Event {
         match self {
             Self::Failed { of, jitter } => Event::Failed {
                 started_ms,
@@ -118,7 +119,7 @@ impl Told {
 }
 
 /// Short, so that histories see all of it.
-const RULE: Rule = Rule {
+pub(crate) const RULE: Rule = Rule {
     failures: 2,
     first_wait_ms: 300,
     longest_wait_ms: 1_000,
@@ -137,7 +138,7 @@ fn told() -> impl Strategy<Value = Told> {
 }
 
 #[derive(Debug, Clone)]
-enum Job {
+pub(crate) enum Job {
     Fresh {
         cost: u32,
     },
@@ -240,19 +241,38 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn history() -> impl Strategy<Value = Vec<Step>> {
+pub(crate) fn history() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step(), 1..50)
 }
 
 /// What a history is played with: four sets of limits that it switches between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Family {
+pub(crate) enum Family {
     /// One limit of one algorithm.
     Of(Algorithm),
     /// Several at once.
     Several,
     /// Some of them of partitions that are shared.
     Shared,
+    /// Some of them shadows, of these partitions and of others.
+    Shadowed,
+}
+
+/// What [`Step::Learn`] says, of the call that `started`.
+pub(crate) fn evidence(
+    started: Option<&Receipt>,
+    now_ms: u64,
+    after_ms: u64,
+    told: &[u32],
+) -> Evidence {
+    match told.is_empty() {
+        true => Evidence::Refused {
+            started_ms: started.map_or(now_ms, |one| one.started_ms),
+            cost: started.map_or(1, |one| one.cost),
+            after_ms,
+        },
+        false => Evidence::Advertised(told.to_vec()),
+    }
 }
 
 /// One that learns, but for a few.
@@ -265,7 +285,7 @@ fn limit(name: &str, algorithm: Algorithm, (max, window, guard): (u64, u64, u64)
     }
 }
 
-fn sets(family: Family) -> Vec<Limits> {
+pub(crate) fn sets(family: Family) -> Vec<Limits> {
     let numbers = [(3, 1000, 50), (20, 1000, 0), (2, 3000, 100), (150, 700, 7)];
     match family {
         Family::Of(algorithm) => {
@@ -319,6 +339,7 @@ fn sets(family: Family) -> Vec<Limits> {
                 .map(|limits| Limits::new(limits).expect("their names differ"))
                 .to_vec()
         }
+        Family::Shadowed => shadowed(),
         Family::Several => {
             use Algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
             let several = [
@@ -355,9 +376,64 @@ fn sets(family: Family) -> Vec<Limits> {
     }
 }
 
+/// Shadows of all algorithms beside limits that are enforced: of one partition, of wider and narrower ones, and of the same limits.
+fn shadowed() -> Vec<Limits> {
+    use Algorithm::{FixedWindow, LeakyBucket, SlidingSegments, SlidingWindow, TokenBucket};
+    let shadow = |limit: Limit| limit.in_shadow().expect("it holds no leases");
+    let (path, key) = (Scope::Header("path".to_owned()), Scope::RoutingKey);
+    let all_algorithms = Algorithm::ALL.map(|algorithm| {
+        let name = algorithm.name().trim_end_matches("-algo");
+        let limit = limit(name, algorithm, (4, 1500, 30));
+        match algorithm.has_burst() {
+            true => limit.with_burst(3).expect("in range"),
+            false => limit,
+        }
+    });
+    let second = || limit("second", SlidingWindow, (3, 1000, 50));
+    let minute = || limit("minute", SlidingWindow, (4, 3000, 100)).with_unit(Unit::Calls);
+    let bucket = || limit("bucket", TokenBucket, (5, 2000, 20));
+    let day = || limit("day", FixedWindow, (6, 1500, 20));
+    let all = || limit("all", LeakyBucket, (20, 1000, 10)).with_scope(Scope::Global);
+    let everybody = || limit("everybody", SlidingWindow, (9, 2000, 10)).with_scope(Scope::Global);
+    let running = Limit::concurrent("running", 7).expect("in range");
+    let sets = [
+        vec![
+            second(),
+            running.clone(),
+            shadow(minute()),
+            shadow(bucket()),
+            shadow(day()),
+        ],
+        // What was a shadow is enforced, and the other way round.
+        vec![
+            minute(),
+            bucket(),
+            day(),
+            shadow(second()),
+            shadow(everybody()),
+        ],
+        vec![
+            all(),
+            limit("second", SlidingWindow, (15, 1000, 50)),
+            limit("path", SlidingWindow, (9, 900, 20)).with_scope(path.clone()),
+            shadow(limit("paths", FixedWindow, (2, 700, 20)).with_scope(path)),
+            shadow(limit("key", SlidingSegments, (3, 1200, 0)).with_scope(key.clone())),
+            shadow(limit("keys", SlidingWindow, (3, 4000, 0)).with_scope(key)),
+            shadow(everybody()),
+            shadow(minute()),
+        ],
+        [limit("most", SlidingWindow, (150, 700, 7))]
+            .into_iter()
+            .chain(all_algorithms.map(shadow))
+            .collect(),
+    ];
+    sets.map(|limits| Limits::new(limits).expect("their names differ"))
+        .to_vec()
+}
+
 /// Which of the tenants' waitlists number `who` is: of each tenant four, as the path and the routing key of its jobs have one of
 /// two values each, so that waitlists share the partition of a path, that of a key, both or none.
-fn labels_of(limits: &[Limit], who: usize) -> Labels {
+pub(crate) fn labels_of(limits: &[Limit], who: usize) -> Labels {
     Labels::of(limits, |scope| match scope {
         Scope::RoutingKey => (who / 2 % 2).to_string(),
         _ => (who % 2).to_string(),
@@ -365,7 +441,7 @@ fn labels_of(limits: &[Limit], who: usize) -> Labels {
 }
 
 /// The job as it is asked, once the tickets are known that were given out.
-fn ask(job: &Job, tickets: &[(Ticket, u32)], generation: u64) -> Ask {
+pub(crate) fn ask(job: &Job, tickets: &[(Ticket, u32)], generation: u64) -> Ask {
     match job {
         Job::Return { which } if !tickets.is_empty() => {
             let (ticket, cost) = *which.get(tickets);
@@ -447,10 +523,10 @@ fn sums_are_those_of_the_entries(
 
 /// What the store keeps, as the model says.
 #[derive(Default)]
-struct World(HashMap<Partition, State>);
+pub(crate) struct World(HashMap<Partition, State>);
 
 impl World {
-    fn with<T>(&mut self, layout: &Layout, run: impl FnOnce(&mut Scopes<'_>) -> T) -> T {
+    pub(crate) fn with<T>(&mut self, layout: &Layout, run: impl FnOnce(&mut Scopes<'_>) -> T) -> T {
         let take = |partition| {
             self.0
                 .remove(layout.partition(partition))
@@ -464,7 +540,7 @@ impl World {
         result
     }
 
-    fn at(&mut self, partition: &Partition) -> &mut State {
+    pub(crate) fn at(&mut self, partition: &Partition) -> &mut State {
         self.0.entry(partition.clone()).or_default()
     }
 }
@@ -526,9 +602,9 @@ impl Bench {
             let micros = self.clock.load(Ordering::SeqCst);
             let clock = Clock::from_micros(micros);
             let limits = &sets[which];
-            let (tenant, labels) = (&tenants[now_of / 4], labels_of(limits, now_of));
-            let layout = Layout::of(limits, tenant, &labels);
-            let keys = self.keys.call(&layout, limits, clock.now_ms);
+            let (tenant, labels) = (&tenants[now_of / 4], labels_of(limits.all(), now_of));
+            let layout = Layout::of(limits.all(), tenant, &labels);
+            let keys = self.keys.call(&layout, limits.all(), clock.now_ms);
             let own = Partition::Tenant(tenant.clone());
             let given = all_given
                 .entry((tenant.clone(), labels.clone()))
@@ -546,7 +622,7 @@ impl Bench {
                         .expect("Redis answers");
                 }
                 // What is asked counts in this window, what came late perhaps in the next one.
-                for (limit, place) in limits.iter().zip(&keys.limits) {
+                for (limit, place) in limits.all().iter().zip(&keys.limits) {
                     if limit.algorithm() == Algorithm::FixedWindow {
                         let ends = |later| (place.index + later) * limit.window_ms();
                         windows.push((ends(1), keys.names[place.first - 1].clone()));
@@ -561,8 +637,9 @@ impl Bench {
                         (jobs.iter()).map(|j| ask(j, tickets, generation)).collect();
                     calls += 1;
                     let permits = format!("p{calls}");
-                    let (answers, blocked) = world.with(&layout, |scopes| {
-                        scopes.ask(limits, clock, *budget, &permits, &asks)
+                    let ((answers, blocked), tallies) = world.with(&layout, |scopes| {
+                        let answers = scopes.ask(limits.all(), clock, *budget, &permits, &asks);
+                        (answers, scopes.tallies().to_vec())
                     });
                     let batch = [TenantAsk {
                         tenant: tenant.clone(),
@@ -579,6 +656,7 @@ impl Bench {
                         .remove(0)
                         .expect("a decision");
                     prop_assert_eq!(&reply.answers, &answers);
+                    prop_assert_eq!(&reply.shadows, &tallies);
                     let failures = world.with(&layout, |scopes| scopes.has_failures());
                     prop_assert_eq!(
                         (reply.now_ms, reply.blocked_until_ms, reply.has_failures),
@@ -663,14 +741,7 @@ impl Bench {
                 } => {
                     let started = which.filter(|_| !receipts.is_empty());
                     let started = started.map(|which| which.get(receipts.as_slice()));
-                    let evidence = match told.is_empty() {
-                        true => Evidence::Refused {
-                            started_ms: started.map_or(clock.now_ms, |one| one.started_ms),
-                            cost: started.map_or(1, |one| one.cost),
-                            after_ms: *after_ms,
-                        },
-                        false => Evidence::Advertised(told.clone()),
-                    };
+                    let evidence = evidence(started, clock.now_ms, *after_ms, told);
                     let expected =
                         world.with(&layout, |scopes| scopes.learn(limits, clock, &evidence));
                     let lesson = Lesson {
@@ -698,7 +769,7 @@ impl Bench {
                     };
                     for _ in 0..=usize::from(*again) {
                         world.with(&layout, |scopes| {
-                            scopes.settle(limits, clock, &settled.call, &settled.settled);
+                            scopes.settle(limits.all(), clock, &settled.call, &settled.settled);
                         });
                         self.runtime
                             .block_on(gate.settle(std::slice::from_ref(&settled)))
@@ -725,14 +796,23 @@ impl Bench {
             }
             let clock = Clock::from_micros(self.clock.load(Ordering::SeqCst));
             let (tenant, limits) = (&tenants[now_of / 4], &sets[which]);
-            let labels = labels_of(limits, now_of);
+            let labels = labels_of(limits.all(), now_of);
             let shown = self
                 .runtime
                 .block_on(gate.inspect(tenant, &labels, limits))
                 .expect("Redis answers");
-            let layout = Layout::of(limits, tenant, &labels);
-            let expected = world.with(&layout, |scopes| scopes.inspect(limits, clock));
+            let layout = Layout::of(limits.all(), tenant, &labels);
+            let expected = world.with(&layout, |scopes| scopes.inspect(limits.all(), clock));
             prop_assert_eq!(shown, expected);
+            let given = all_given.get(&(tenant.clone(), labels.clone()));
+            let ticket = given.and_then(|given| given.tickets.last());
+            let [as_it_is, would_be] = what_if(limits, clock, ticket);
+            let told = (self.runtime)
+                .block_on(gate.forecast((tenant, &labels), limits, &would_be))
+                .expect("Redis answers");
+            let expected = [as_it_is, would_be]
+                .map(|asked| world.with(&layout, |scopes| scopes.schedule(&asked, clock)));
+            prop_assert_eq!(told, expected);
         }
         for key in self.all_keys(&mut raw) {
             let left: i64 = raw.pttl(&key).expect("Redis answers");
@@ -752,6 +832,31 @@ impl Bench {
     }
 }
 
+/// What is asked of the gate as things stand, and if something were different: by the clock now this and now that.
+fn what_if(limits: &[Limit], clock: Clock, ticket: Option<&(Ticket, u32)>) -> [Asked; 2] {
+    let turn = clock.now_ms as usize;
+    let place = match (turn % 3, ticket) {
+        (0, Some((ticket, cost))) => Place::Job(Some(*ticket), *cost),
+        (1, Some((_, cost))) => Place::Job(None, *cost),
+        _ => Place::Last,
+    };
+    let not_before_ms = clock.now_ms - 500 + clock.now_ms % 1_000;
+    let as_it_is = Asked {
+        place,
+        ..Asked::as_it_is(limits, not_before_ms)
+    };
+    let half = |limit: &Limit| limit.clone().with_max(limit.max() / 2 + 1);
+    let would_be = Asked {
+        limits: limits.iter().map(half).collect(),
+        as_said: (0..limits.len())
+            .map(|at| (at + turn).is_multiple_of(2))
+            .collect(),
+        opens: [Opens::AsItIs, Opens::Now, Opens::In(777)][turn % 3],
+        ..as_it_is.clone()
+    };
+    [as_it_is, would_be]
+}
+
 fn play_random_histories(family: Family, shortcut: Shortcut) {
     let (mut bench, sets) = (Bench::new(), sets(family));
     if shortcut == Shortcut::Left {
@@ -764,7 +869,11 @@ fn play_random_histories(family: Family, shortcut: Shortcut) {
     };
     TestRunner::new(config)
         .run(&history(), |steps| {
-            bench.play(&sets, family == Family::Shared, &steps)
+            bench.play(
+                &sets,
+                matches!(family, Family::Shared | Family::Shadowed),
+                &steps,
+            )
         })
         .unwrap_or_else(|error| panic!("{error}"));
 }
@@ -798,6 +907,11 @@ async fn the_scripts_of_several_limits_equal_the_model() {
 #[tokio::test]
 async fn the_scripts_of_shared_partitions_equal_the_model() {
     scripts_equal_the_model(Family::Shared, Shortcut::Taken).await;
+}
+
+#[tokio::test]
+async fn the_scripts_of_shadows_equal_the_model() {
+    scripts_equal_the_model(Family::Shadowed, Shortcut::Taken).await;
 }
 
 fn any_index() -> prop::sample::Index {

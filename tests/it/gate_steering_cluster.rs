@@ -102,6 +102,7 @@ fn sighting() -> Sighting {
         wait_ms: None,
         ticket: None,
         limit: None,
+        waits: None,
     }
 }
 

@@ -264,6 +264,8 @@ fn keys() -> BTreeMap<String, &'static str> {
         log(header),
         limit("name", Algorithm::SlidingWindow, Unit::Cost, Scope::Tenant),
     ]);
+    let shadow = limit("name", Algorithm::SlidingWindow, Unit::Cost, Scope::Tenant);
+    add(&[shadow.in_shadow().expect("it holds no leases")]);
     let written = found.into_iter().filter_map(|(key, holds)| {
         // What stands in the place of `P:T` the page says in words.
         if key.contains("=VALUE") || key == "P:%global" || key == "P:%global:spans" {
@@ -276,7 +278,9 @@ fn keys() -> BTreeMap<String, &'static str> {
             .enumerate()
             .filter_map(|(at, part)| match *part {
                 "calls" if own => None,
-                DEFAULT_LIMIT | "name" if at == 2 => Some("NAME"),
+                DEFAULT_LIMIT | "name" if at == 2 || parts[2] == "%shadow" => Some("NAME"),
+                "sliding-window-algo" => Some("ALGORITHM"),
+                "cost" => Some("UNIT"),
                 part if part.contains('+') => Some("SPAN"),
                 part if part.contains('/') => Some("MAX/BURST"),
                 "0" | "1" => Some("INDEX"),
@@ -347,7 +351,11 @@ fn every_field_of_json_is_listed() {
     let known = of("check");
     assert!(fields(&checked).is_subset(&known), "{checked}");
     assert!(fields(&checked["checks"][0]).is_subset(&known), "{checked}");
-    assert_eq!(fields(&checked["limits"][0]).len(), 10, "the page says ten");
+    assert_eq!(
+        fields(&checked["limits"][0]).len(),
+        11,
+        "the page says eleven"
+    );
     assert!(fields(&checked["limits"][0]).is_subset(&listed(limit)));
     let known = of("pause`, `resume`, `drain");
     let drained = run(&["drain", "--wait", "30s", "--json"]);

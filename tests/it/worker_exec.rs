@@ -175,6 +175,35 @@ async fn what_an_answer_says_is_done_with_the_job() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_examples_bear_bodies_that_are_no_text_and_give_up_what_is_refused() {
+    for example in ["/usr/bin/python3 worker.py", "sh worker.sh"] {
+        let api = Api::start().await;
+        api.answers(|call: &Call| match &*call.body {
+            [0xff, 0x00] => Reply::ok(),
+            body if String::from_utf8_lossy(body).contains("\"/wA=\"") => Reply::ok(),
+            _ => Reply::status(404),
+        });
+        let (bed, folder) = (bed(), tempfile::tempdir().expect("a folder"));
+        let command = folder_with_url(&folder, &api, example);
+        let yaml = with_command(&bed, MANY, &command, "");
+        let worker = PROGRAM.start(&yaml);
+        let no_text = sluicegate::broker::Message {
+            body: vec![0xff, 0x00].into(),
+            ..kit::job("acme", "no-text")
+        };
+        bed.publish(&yaml, [no_text, kit::job("acme", "unknown")])
+            .await;
+        let reasons = reasons(&bed, &yaml, 1).await;
+        assert!(reasons[0].contains("404"), "{example}: {reasons:?}");
+        let done = || worker.metric("sluicegate_dispatches_total{outcome=\"done\"}") == Some(1.0);
+        until("the other one is done", done).await;
+        assert_eq!(api.count(), 2, "{example}: each once");
+        worker.stop();
+        assert_eq!(bed.dead(&yaml).await, []);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_program_that_dies_with_a_job_uses_an_attempt_and_is_replaced() {
     let worker = fails("exit 3", "", "exit status 3").await;
     worker.says(&["a program has ended", "exit status 3"]).await;

@@ -319,7 +319,8 @@ impl Theirs {
     }
 
     /// Twelve jobs are done by workers that would take many at once; never more than two are.
-    async fn never_more_than_two(&self, sluice: Process) {
+    /// Those that become dead letters do so for `dead`.
+    async fn never_more_than_two(&self, sluice: Process, dead: Option<&str>) {
         let log = self.folder.path().join("log");
         until("all are done", || most(&log).1 >= 12).await;
         assert_eq!(most(&log), (2, 12));
@@ -327,6 +328,13 @@ impl Theirs {
             sluice.metric("sluicegate_calls_in_flight").unwrap_or(1.0) == 0.0
         })
         .await;
+        if let Some(reason) = dead {
+            let series = "sluicegate_dead_letters_total{reason=\"attempts\"}";
+            until("one is dead", || sluice.metric(series) == Some(1.0)).await;
+            let letters = self.bed.dead(&self.yaml).await;
+            let told = format!("{:?}", letters[0].header("x-sluicegate-reason"));
+            assert!(letters.len() == 1 && told.contains(reason), "{letters:?}");
+        }
         sluice.stop();
         assert_eq!(self.bed.dead(&self.yaml).await, []);
         let channel = channel().await;
@@ -340,7 +348,7 @@ impl Theirs {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_celery_worker_never_has_more_than_max_concurrent() {
-    let slow = "import time\n    log = open(os.environ['LOG'], 'a', buffering=1)\n    log.write('begin\\n'); time.sleep(0.2); log.write('end\\n')";
+    let slow = "import time\n    if order == 13: raise ValueError('no such order')\n    log = open(os.environ['LOG'], 'a', buffering=1)\n    log.write('begin\\n'); time.sleep(0.2); log.write('end\\n')";
     let theirs = Theirs::new(
         "celery_tasks.py",
         [r#"print(f"made {order}", flush=True)"#, slow],
@@ -377,12 +385,13 @@ async fn a_celery_worker_never_has_more_than_max_concurrent() {
         .env("AMQP_URL", shared_rabbit().url())
         .env("WORK", &theirs.bed.name);
     run("publishing", &mut publish);
-    theirs.never_more_than_two(sluice).await;
+    // What a task raises is no success: tried again, and then a dead letter that says it.
+    (theirs.never_more_than_two(sluice, Some("ValueError('no such order')"))).await;
     assert!(worker.count(&["succeeded"]) >= 12, "{:#?}", worker.log());
     worker.signal(rustix::process::Signal::TERM);
 }
 
-/// How the page publishes tasks, twelve of them.
+/// How the page publishes tasks, twelve of them and one that fails.
 fn publisher() -> String {
     let page = page("docs/FORWARD.md");
     let code = page
@@ -391,7 +400,8 @@ fn publisher() -> String {
     let (code, _) = code.expect("the page shows it");
     let one = "make.apply_async([7], queue=jobs, headers={\"x-tenant\": \"acme\"})";
     assert!(code.contains(one));
-    code.replace(one, &format!("for _ in range(12):\n    {one}"))
+    let fails = one.replace('7', "13");
+    code.replace(one, &format!("for _ in range(12):\n    {one}\n{fails}"))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -415,7 +425,7 @@ async fn a_node_worker_never_has_more_than_max_concurrent() {
     }
     let sluice = PROGRAM.start(&theirs.yaml);
     theirs.bed.publish(&theirs.yaml, jobs("acme", 12)).await;
-    theirs.never_more_than_two(sluice).await;
+    theirs.never_more_than_two(sluice, None).await;
 }
 
 #[test]

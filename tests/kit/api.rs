@@ -267,9 +267,12 @@ async fn call(
     // A program that says nothing of its job by headers has it in the body.
     let by_program = !headers.contains_key("x-job-id");
     let text = |name: &str| {
-        let value = headers.get(name).and_then(|v| v.to_str().ok());
-        let value = value.or(by_program.then_some(""));
-        value.expect("the worker sets it").to_owned()
+        // Tenants may have names that are no ASCII.
+        let value = headers
+            .get(name)
+            .map(|v| String::from_utf8_lossy(v.as_bytes()).into_owned());
+        let value = value.or(by_program.then(String::new));
+        value.expect("the worker sets it")
     };
     let mut seen = Call {
         job: text("x-job-id"),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
-    KeyPair,
+    KeyPair, date_time_ymd,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -87,6 +87,24 @@ impl Papers {
             ExtendedKeyUsagePurpose::ServerAuth,
             ExtendedKeyUsagePurpose::ClientAuth,
         ];
+        self.sign(name, params);
+    }
+
+    /// `NAME.pem` and `NAME.key` that are the authority's own, as a server has them whose certificate was made by `openssl req -x509`.
+    pub fn issue_itself(&self, name: &str) {
+        self.write(&format!("{name}.pem"), &self.ca.pem());
+        self.write(&format!("{name}.key"), &self.ca.key().serialize_pem());
+    }
+
+    /// `NAME.pem` and `NAME.key` for `host`, valid until a time in the past.
+    pub fn issue_expired(&self, name: &str, host: &str) {
+        let mut params = CertificateParams::new([host.to_owned()]).expect("a good name");
+        params.not_before = date_time_ymd(2020, 1, 1);
+        params.not_after = date_time_ymd(2020, 1, 2);
+        self.sign(name, params);
+    }
+
+    fn sign(&self, name: &str, params: CertificateParams) {
         let key = KeyPair::generate().expect("a key");
         let cert = params.signed_by(&key, &self.ca).expect("a certificate");
         self.write(&format!("{name}.pem"), &cert.pem());

@@ -803,3 +803,62 @@ fn each_algorithm_is_documented_as_its_rules_say() {
         assert!(sample.contains(&format!("  #   {name}")), "{name}");
     }
 }
+
+#[test]
+fn a_shadow_stands_beside_what_is_enforced() {
+    let config = parse(
+        "rate-limiter:
+  plans: {free: {limits: [{name: day, max-requests: 9, shadow: true}, {name: most}]}}
+  limits: [{name: hour, max-requests: 3, shadow: true, scope: global}, {name: minute}]
+",
+    );
+    let policy = &config.rate_limiter.policy;
+    let tenant = Tenant::parse("anybody").expect("a tenant");
+    let names = |plan: Option<&str>| {
+        let limits = policy.limits(&tenant, plan);
+        let names = |limits: &[Limit]| -> Vec<String> {
+            limits.iter().map(|limit| limit.name().to_owned()).collect()
+        };
+        (names(limits), names(limits.shadows()))
+    };
+    let all = |names: [&str; 1]| names.map(str::to_owned).to_vec();
+    assert_eq!(names(None), (all(["minute"]), all(["hour"])));
+    let (enforced, mut shadows) = names(Some("free"));
+    shadows.sort();
+    assert_eq!(
+        (enforced, shadows),
+        (all(["most"]), vec!["day".to_owned(), "hour".to_owned()])
+    );
+}
+
+#[test]
+fn a_shadow_that_tries_nothing_is_refused_or_warned_of() {
+    const NONE: &str = "each limit is a shadow, so nothing would be limited; enforce one beside it, such as {name: most, max-requests: 1000000, window-size: 1, use-algo: token-bucket-algo}";
+    const LEASES: &str = "how long a job would have waited depends on when the calls before it would have ended, and they were never held back";
+    check_errors(
+        "  shadow: true",
+        &[&format!("c.yaml:2:3: rate-limiter.shadow: {NONE}")],
+    );
+    check_errors(
+        "  limits: [{name: a, shadow: true}]",
+        &[&format!("c.yaml:2:3: rate-limiter.limits: {NONE}")],
+    );
+    check_errors(
+        "  limits: [{name: a}, {name: b, guard: strict, shadow: true}]",
+        &[&format!(
+            "c.yaml:2:48: rate-limiter.limits[1].shadow: shadow has no meaning for guard: strict: {LEASES}"
+        )],
+    );
+    check_errors(
+        "  limits: [{name: a}, {name: b, max-concurrent: 3, shadow: true}]",
+        &[&format!(
+            "c.yaml:2:33: rate-limiter.limits[1].max-concurrent: shadow has no meaning for max-concurrent: {LEASES}"
+        )],
+    );
+    let config = parse(
+        "rate-limiter: {limits: [{name: a, max-requests: 3}, {name: b, max-requests: 4, shadow: true}]}\n",
+    );
+    let warnings = config.warnings();
+    let words = "rate-limiter: the shadow limit b would never make a job wait: a is enforced, and stricter in every respect";
+    assert!(warnings.iter().any(|found| found == words), "{warnings:?}");
+}

@@ -111,6 +111,7 @@ impl Gate for Opens {
             now_ms: 1,
             blocked_until_ms: 0,
             has_failures: false,
+            shadows: Vec::new(),
             answers: ask
                 .asks
                 .iter()

@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+mod cases;
 mod config;
 mod config_amqp;
 mod config_answers;

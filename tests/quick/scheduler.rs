@@ -248,6 +248,7 @@ impl Desk {
             blocked_until_ms: 0,
             has_failures,
             answers,
+            shadows: Vec::new(),
         };
         let replies = answers
             .into_iter()
@@ -824,6 +825,7 @@ fn a_tenant_without_a_decision_waits_alone() {
             now_ms: STORE_MS,
             blocked_until_ms: 0,
             has_failures: false,
+            shadows: Vec::new(),
             answers: vec![START],
         };
         desk.scheduler
@@ -849,6 +851,7 @@ fn outage(opens: Duration, why: impl Fn(Duration) -> GateError) -> (u32, Duratio
             now_ms: store_ms(&desk),
             blocked_until_ms: 0,
             has_failures: false,
+            shadows: Vec::new(),
             answers,
         };
         let left = (began + opens).saturating_sub(desk.now);
@@ -945,6 +948,7 @@ fn a_clock_that_cannot_be_read_is_not_asked_for_all_the_time() {
         now_ms: STORE_MS,
         blocked_until_ms: 0,
         has_failures: false,
+        shadows: Vec::new(),
         answers: Vec::new(),
     };
     desk.scheduler

@@ -235,6 +235,52 @@ fn while_the_api_s_breaker_is_open_nobody_asks_and_one_job_is_the_probe() {
     assert_eq!(jobs, 3);
 }
 
+/// Whose job the next probe is, and which: it is asked for and starts.
+fn next_probe(desk: &mut Desk) -> (Key, Job) {
+    desk.step(SECOND * 2);
+    desk.told(vec![granted()]);
+    let (key, job, ..) = desk.answer(MS, vec![vec![START]]).dispatched.remove(0);
+    (key, job)
+}
+
+#[test]
+fn jobs_and_tenants_that_have_failed_are_probes_after_those_that_have_not() {
+    let mut desk = desk();
+    desk.shut();
+    // Of tenant b the first job fails whatever the API does.
+    desk.deliver(Source::Fresh, &["b", "b"]);
+    let (probe, first) = next_probe(&mut desk);
+    assert_eq!(
+        first.tenant.as_str(),
+        "a",
+        "there was no connection, which is not its fault"
+    );
+    desk.fails(probe, Trouble::Failing);
+    desk.told(vec![closed(1), open(1_000)]);
+    let (probe, second) = next_probe(&mut desk);
+    assert_eq!(second.tenant.as_str(), "b");
+    desk.fails(probe, Trouble::Failing);
+    desk.told(vec![closed(1), open(1_000)]);
+    // Both have failed, and take turns; c has not.
+    desk.deliver(Source::Fresh, &["c"]);
+    let (probe, third) = next_probe(&mut desk);
+    assert_eq!(third.tenant.as_str(), "c");
+    desk.fails(probe, Trouble::Failing);
+    desk.told(vec![closed(1), open(1_000)]);
+    let mut jobs = Vec::new();
+    for _ in 0..3 {
+        let (probe, job) = next_probe(&mut desk);
+        desk.fails(probe, Trouble::Failing);
+        desk.told(vec![closed(1), open(1_000)]);
+        jobs.push((job.tenant.to_string(), job.id.clone()));
+    }
+    let of_b = jobs
+        .iter()
+        .find(|(tenant, _)| tenant == "b")
+        .expect("its turn");
+    assert_ne!(of_b.1, second.id, "its other job has not failed");
+}
+
 #[test]
 fn a_probe_that_may_not_start_is_given_back() {
     let mut desk = desk();

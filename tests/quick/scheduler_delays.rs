@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use sluicegate::broker::{Message, Outgoing, Source};
+use sluicegate::engine::facts::Fact;
 use sluicegate::handler::Outcome;
 use sluicegate::rules::delays::{DelayLevels, QueueNames, Trip};
 use sluicegate::rules::headers::{self, HeaderValue};
 use sluicegate::rules::job::Field;
+use sluicegate::rules::promise::Promise;
 
 use crate::scheduler::{Desk, MS, START, message, trip, wait};
 
@@ -249,4 +251,38 @@ fn what_is_no_number_of_waits_is_none_and_no_number_is_too_large() {
         let waits = outgoing.message.header(headers::WAITS);
         assert_eq!(waits, Field::Int(expected));
     }
+}
+
+#[test]
+fn the_first_turn_that_a_job_was_told_goes_with_it_and_its_start_is_held_against_it() {
+    let (mut desk, _) = desk();
+    let promise = |message: &Message| match message.header(headers::PROMISE) {
+        Field::Text(text) => Promise::read(text),
+        _ => None,
+    };
+    // A publisher's word counts for nothing.
+    let claim = HeaderValue::Text("1:1".to_owned());
+    let claimed = message(&[tenant(), (headers::PROMISE, claim)]);
+    desk.deliver_messages(Source::Fresh, vec![claimed]);
+    let mut first = None;
+    for wait_ms in [10_000, 5_000, 70_000] {
+        let done = desk.answer(MS, vec![vec![wait(wait_ms, 4)]]);
+        let (key, outgoing) = done.published.into_iter().next().expect("a delay queue");
+        let told = promise(&outgoing.message).expect("it was told its turn");
+        assert_eq!(*first.get_or_insert(told), told, "later ones correct it");
+        assert_eq!(told.wait_ms, 10_000);
+        desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
+        desk.actions();
+        assert_eq!(desk.back(outgoing).asked.len(), 1);
+    }
+    desk.scheduler.take_facts();
+    desk.answer(MS, vec![vec![START]]);
+    let facts = desk.scheduler.take_facts();
+    let off = facts.iter().find_map(|fact| match fact {
+        Fact::Promised(off) => Some(*off),
+        _ => None,
+    });
+    // By the store's clock, which stands still here.
+    let off = off.expect("it was held against it");
+    assert_eq!((off.ms, off.is_late, off.is_kept), (10_000, false, false));
 }

@@ -149,6 +149,7 @@ fn suspended_tenants_are_those_of_which_an_answer_said_so() {
         now_ms: STORE_MS,
         blocked_until_ms: STORE_MS + 5_000,
         has_failures: false,
+        shadows: Vec::new(),
         answers: vec![wait(5_000, 1)],
     };
     let answers = Ok(vec![Ok(reply)]);
@@ -182,6 +183,7 @@ fn what_happened_to_each_tenants_jobs_is_told_once_and_what_still_waits_again() 
         now_ms: STORE_MS,
         blocked_until_ms: STORE_MS + 5_000,
         has_failures: false,
+        shadows: Vec::new(),
         answers: vec![wait(5_000, 1)],
     };
     desk.deliver(Source::Fresh, &["c"]);

@@ -199,6 +199,7 @@ fn labels_without_a_decision_wait_alone() {
         now_ms: 1_700_000_000_000,
         blocked_until_ms: 0,
         has_failures: false,
+        shadows: Vec::new(),
         answers: vec![START],
     };
     let why = GateError::Refused("WRONGTYPE".into());

@@ -25,6 +25,7 @@ fn reply(answers: Vec<sluicegate::gate::Answer>) -> TenantReply {
         now_ms: 1_700_000_000_000,
         blocked_until_ms: 0,
         has_failures: false,
+        shadows: Vec::new(),
         answers,
     }
 }

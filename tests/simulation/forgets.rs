@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use simulator::stage::in_simulated_time;
 use sluicegate::gate::Start;
 use sluicegate::gate::fleet::registry::Named;
 use sluicegate::gate::memory::store::MemoryStore;
@@ -209,12 +210,7 @@ pub fn simulate(seed: u64) -> Report {
 }
 
 fn simulate_with(seed: u64, bug: Bug) -> Report {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .expect("a runtime");
-    LocalSet::new().block_on(&runtime, async move {
+    in_simulated_time(LocalSet::new().run_until(async move {
         let world = Rc::new(world(seed, bug));
         for slot in 0..WORKERS {
             tokio::task::spawn_local(worker::keep(Rc::clone(&world), slot));
@@ -223,7 +219,7 @@ fn simulate_with(seed: u64, bug: Bug) -> Report {
         faults::go_wrong(&world).await;
         judge::full(&world);
         report(&world)
-    })
+    }))
 }
 
 fn world(seed: u64, bug: Bug) -> World {

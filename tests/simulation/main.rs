@@ -23,6 +23,8 @@
 //! | updates (agreements, settings, what operators ask: [`steering`]) | late, behind a full channel | no agreement for longer than it holds | | |
 //! | timers, ends of tasks | the worker stands still | | | |
 //!
+//! Broker, gate and time are those of `sluicegate simulate` ([`simulator::stage`]); the plan, the faults and the judge are here.
+//!
 //! The gate in memory forgets nothing. [`forgets`] has the code that notices what Redis forgot.
 
 mod away;
@@ -38,6 +40,7 @@ mod handed;
 mod history;
 mod later;
 mod limits;
+mod load;
 mod mixed;
 mod operator;
 mod plan;
@@ -58,17 +61,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
-use sluicegate::broker::memory::MemoryBroker;
+use simulator::stage::{Stage, in_simulated_time};
 use sluicegate::broker::{Broker, Message, Outgoing};
 use sluicegate::gate::LEASE_MS;
-use sluicegate::gate::memory::MemoryGate;
 use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::limit::{Algorithm, Limit};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use plan::{Costs, Plan, Planned, ms};
-use world::{Clock, World, micros};
+use world::World;
 
 /// What runs unless `SIMULATION_SEEDS` says otherwise: a few of each kind.
 const SEEDS: [Range<u64>; 13] = [
@@ -114,23 +116,14 @@ fn simulate(seed: u64, keep: bool) -> Report {
     if (forgets::FORGETS..forgets::UNTIL).contains(&seed) {
         return forgets::simulate(seed);
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .expect("a runtime");
-    runtime.block_on(run(Plan::new(seed), keep))
+    in_simulated_time(run(Plan::new(seed), keep))
 }
 
 async fn run(plan: Plan, keep: bool) -> Report {
-    let (server, events) = MemoryBroker::start("jobs", &DelayLevels::new(plan.max_delay), 1, 1);
-    // It only publishes.
-    server.stop_consuming().await;
-    let began = Instant::now();
-    let epoch_us = plan.epoch_us;
-    let clock: Clock = Box::new(move || epoch_us + micros(began.elapsed()));
-    let gate = MemoryGate::new(clock);
-    let world = Arc::new(World::new(plan, gate, server, keep));
+    let levels = DelayLevels::new(plan.max_delay);
+    let (stage, events) = Stage::begin(plan.epoch_us, &levels).await;
+    let world = Arc::new(World::new(plan, stage, keep));
+    let began = world.began;
     world.note(format_args!(
         "{:?} {:?} {:?}",
         world.plan.limits, world.plan.others, world.plan.trouble
@@ -178,8 +171,8 @@ async fn run(plan: Plan, keep: bool) -> Report {
 
 /// How long the rest may take once nothing goes wrong any more.
 fn patience(world: &World) -> Duration {
-    let (plan, server) = (&world.plan, &world.server);
-    let copies = server.ready() + server.unacked() + server.waiting();
+    let plan = &world.plan;
+    let copies = world.left();
     let cost = plan.jobs.iter().map(|job| job.cost).max().unwrap_or(1);
     let units = copies as u64 * u64::from(cost);
     let call_ms = plan.call_ms() + 4 * plan.gate_ms + 10;
@@ -217,12 +210,11 @@ fn patience(world: &World) -> Duration {
 
 /// Ends when no message is left but the dead letters.
 async fn quiet(world: &World) {
-    let server = &world.server;
     let busy = || {
         let history = world.history();
         history.running + history.sent > 0
     };
-    while server.ready() + server.unacked() + server.waiting() > 0 || busy() {
+    while world.left() > 0 || busy() {
         sleep(ms(1000)).await;
     }
     // The last of it is told to the gate.
@@ -315,7 +307,7 @@ async fn strike(world: Arc<World>) {
 
 fn report(world: &World, lasted: Duration) -> Report {
     let plan = &world.plan;
-    if world.server.unacked() + world.server.ready() + world.server.waiting() > 0 {
+    if world.left() > 0 {
         world.history().wrong(format_args!("jobs are left"));
     }
     check::nothing_lost(world);
@@ -409,6 +401,8 @@ fn seeds() -> Vec<Range<u64>> {
 /// What all simulations of a run have seen.
 #[derive(Default)]
 struct Sums {
+    /// Of all histories: the same before and after a change that is to change none.
+    hash: u64,
     events: u64,
     faults: u64,
     arrivals: usize,
@@ -420,6 +414,7 @@ struct Sums {
 
 impl Sums {
     fn add(&mut self, report: &Report) {
+        self.hash = self.hash.wrapping_add(report.hash);
         self.events += report.events;
         self.faults += report.faults;
         self.arrivals += report.arrivals;
@@ -467,7 +462,7 @@ fn all_keep(seeds: Range<u64>) -> Vec<String> {
     let sums = sums.into_inner().unwrap();
     println!(
         "seeds {}..{}: {} events, {} faults, {} calls in {:?} of virtual time; \
-         without faults at worst {:.4} of the ideal makespan, {:.2} deliveries a job",
+         without faults at worst {:.4} of the ideal makespan, {:.2} deliveries a job; all histories: {:016x}",
         seeds.start,
         seeds.end,
         sums.events,
@@ -475,7 +470,8 @@ fn all_keep(seeds: Range<u64>) -> Vec<String> {
         sums.arrivals,
         sums.lasted,
         sums.makespan,
-        sums.deliveries
+        sums.deliveries,
+        sums.hash
     );
     sums.wrongs
 }

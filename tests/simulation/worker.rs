@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use sluicegate::admin::Health;
+use simulator::stage;
 use sluicegate::broker::Broker;
+use sluicegate::engine::Over;
 use sluicegate::engine::action::{Changeable, Settings};
 use sluicegate::engine::scheduler::Scheduler;
-use sluicegate::engine::{Engine, Over};
 use sluicegate::metrics::Metrics;
-use sluicegate::rules::delays::{self, DelayLevels};
+use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::job::{Fields, TenantField, ValueField};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
@@ -69,8 +69,7 @@ pub async fn keep(world: Arc<World>, slot: usize) {
 
 async fn live(world: &Arc<World>, slot: usize, number: u64) {
     let plan = &world.plan;
-    let window = delays::delivery_window(usize::from(plan.prefetch), plan.concurrency);
-    let (client, events) = world.server.join(plan.prefetch, window);
+    let (client, events) = world.join(plan.prefetch, plan.concurrency);
     let life = Arc::new(Life::new(
         format!("w{slot}.{number}"),
         Arc::clone(world),
@@ -87,14 +86,10 @@ async fn live(world: &Arc<World>, slot: usize, number: u64) {
     if world.plan.agreed {
         scheduler = scheduler.must_agree();
     }
-    let engine = Engine {
-        broker: Arc::new(broker),
-        gate: Arc::new(SimGate(Arc::clone(&life))),
-        handler: Arc::new(SimHandler(Arc::clone(&life))),
-        metrics: Arc::new(Metrics::new()),
-        health: Arc::new(Health::default()),
-        shutdown_timeout: world.plan.shutdown_timeout,
-    };
+    let gate = Arc::new(SimGate(Arc::clone(&life)));
+    let handler = SimHandler(Arc::clone(&life));
+    let metrics = Arc::new(Metrics::new());
+    let engine = stage::engine((broker, gate, handler), &metrics, plan.shutdown_timeout);
     let (updates, updated) = mpsc::channel(1);
     let updating = match world.plan.seed {
         LATER.. => Some(tokio::spawn(update(Arc::clone(&life), updates))),

@@ -2,15 +2,17 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use simulator::stage::Stage;
+pub use simulator::stage::micros;
 use sluicegate::broker::forwarding::Ends;
 use sluicegate::broker::memory::MemoryBroker;
 use sluicegate::engine::Stop;
-use sluicegate::gate::memory::MemoryGate;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -20,14 +22,10 @@ use super::later::Outage;
 use super::plan::{Plan, Trouble, ms};
 use super::steering::Steered;
 
-pub type Clock = Box<dyn Fn() -> u64 + Send + Sync>;
-
 pub struct World {
     pub plan: Plan,
-    pub began: Instant,
-    pub gate: Arc<MemoryGate<Clock>>,
-    /// The publisher's client.
-    pub server: MemoryBroker,
+    /// The broker, the gate, and their time.
+    stage: Stage,
     pub gate_down_until: Mutex<Instant>,
     pub finish: CancellationToken,
     pub lives: Mutex<Vec<Option<Arc<Life>>>>,
@@ -37,12 +35,18 @@ pub struct World {
     history: Mutex<History>,
 }
 
+impl Deref for World {
+    type Target = Stage;
+
+    fn deref(&self) -> &Stage {
+        &self.stage
+    }
+}
+
 impl World {
-    pub fn new(plan: Plan, gate: MemoryGate<Clock>, server: MemoryBroker, keep: bool) -> Self {
+    pub fn new(plan: Plan, stage: Stage, keep: bool) -> Self {
         Self {
-            began: Instant::now(),
-            gate: Arc::new(gate),
-            server,
+            stage,
             gate_down_until: Mutex::new(Instant::now()),
             finish: CancellationToken::new(),
             lives: Mutex::new(vec![None; plan.workers]),
@@ -65,11 +69,6 @@ impl World {
     /// Notes something that goes wrong on purpose.
     pub fn fault(&self, what: fmt::Arguments<'_>) {
         self.note(format_args!("fault: {what}"));
-    }
-
-    /// The gate's clock, in microseconds since the epoch.
-    pub fn now_us(&self) -> u64 {
-        self.plan.epoch_us + micros(self.began.elapsed())
     }
 
     /// Waits about as long as `every`; false: no more trouble comes. None ever does where that is zero.
@@ -119,10 +118,6 @@ impl World {
     fn random(&self) -> MutexGuard<'_, SmallRng> {
         self.random.lock().expect("nobody panics with it")
     }
-}
-
-pub fn micros(d: Duration) -> u64 {
-    u64::try_from(d.as_micros()).expect("a simulation is short")
 }
 
 /// One run of a worker, from its start to its end.

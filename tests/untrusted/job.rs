@@ -325,6 +325,7 @@ fn moved(message: &Message, claims: &Claims, fields: &Fields, policy: &Policy) {
             seen_before: true,
             ..dedupe.clone()
         }),
+        promise: None,
         trip: Some(trip),
         not_before: Some(job::NotBefore {
             at_ms: not_before,

@@ -3,9 +3,11 @@
 //!
 //! `scripts/fuzz` searches for such bytes; `cargo test --test quick corpus::` runs what was found, and changes of it.
 
+pub mod cases;
 pub mod config;
 pub mod frames;
 pub mod job;
+pub mod jobs;
 pub mod policy;
 pub mod pushback;
 pub mod reply;
@@ -17,10 +19,12 @@ pub mod verdict;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 9] = [
+pub const TARGETS: [Target; 11] = [
+    ("cases", cases::check),
     ("config", config::check),
     ("frames", frames::check),
     ("job", job::check),
+    ("jobs", jobs::check),
     ("policy", policy::check),
     ("pushback", pushback::check),
     ("reply", reply::check),

@@ -6,19 +6,20 @@ use sluicegate::rules::decision::Sequences;
 use sluicegate::rules::slots::SLOTS;
 use sluicegate::untrusted::{acquired, changed, head, inspected, owned, redirect};
 
-/// A first byte says how many jobs or limits were asked for; an answer in Redis's protocol follows.
+/// A first byte says how many jobs or limits were asked for, and with how many shadows; an answer in Redis's protocol follows.
 ///
 /// What can be read has as many parts as were asked for; everything else is an error.
 pub fn check(data: &[u8]) {
     let Some((&asked, rest)) = data.split_first() else {
         return;
     };
-    let asked = usize::from(asked % 8);
+    let (asked, shadows) = (usize::from(asked % 8), usize::from(asked / 8 % 4));
     let Ok(value) = parse_redis_value(rest) else {
         return;
     };
-    if let Ok(reply) = acquired(&value, asked) {
+    if let Ok(reply) = acquired(&value, asked, shadows) {
         assert_eq!(reply.answers.len(), asked);
+        assert!([0, shadows].contains(&reply.shadows.len()));
         assert_eq!(head(&value), Some((true, reply.now_ms)));
         for answer in reply.answers {
             if let Answer::Start { sequences, .. } = answer {
@@ -27,8 +28,8 @@ pub fn check(data: &[u8]) {
             }
         }
     }
-    if let Ok(found) = inspected(&value, asked) {
-        assert_eq!(found.limits.len(), asked);
+    if let Ok(found) = inspected(&value, asked, shadows) {
+        assert_eq!((found.limits.len(), found.shadows.len()), (asked, shadows));
     }
     let _ = changed(&value);
     if let Ok(slots) = owned(&Value::SimpleString("id".to_owned()), &value) {

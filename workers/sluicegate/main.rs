@@ -11,8 +11,8 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use sluicegate::config::Pipelines;
 
 use commands::{
-    Failure, check, completions, dead, echo, health, hold, init, inspect, job, man, publish,
-    queues, run, schema, tenant, tenants, workers,
+    Failure, check, completions, dead, echo, explain, health, hold, init, inspect, job, man,
+    publish, queues, run, schema, simulate, tenant, tenants, test, top, workers,
 };
 
 /// Rate-limits RabbitMQ workers per tenant with an atomic gate in Redis
@@ -29,8 +29,8 @@ struct Cli {
     /// The configuration; without it sluicegate.yaml, if there is one
     #[arg(long, global = true, value_name = "FILE", env = "SLUICEGATE_CONFIG")]
     config: Option<PathBuf>,
-    /// The pipeline, where the configuration has several; run, check, workers, tenants, pause, resume, drain and health take
-    /// all of them without it
+    /// The pipeline, where the configuration has several; run, check, workers, tenants, top, pause, resume, drain and health
+    /// take all of them without it
     #[arg(long, global = true, value_name = "NAME", env = "SLUICEGATE_PIPELINE")]
     pipeline: Option<String>,
     #[command(subcommand)]
@@ -43,9 +43,13 @@ enum Command {
     Run(run::RunArgs),
     Publish(publish::PublishArgs),
     Check(check::CheckArgs),
+    Simulate(simulate::SimulateArgs),
+    Test(test::TestArgs),
     Workers(workers::WorkersArgs),
     Tenants(tenants::TenantsArgs),
+    Top(top::TopArgs),
     Inspect(inspect::InspectArgs),
+    Explain(explain::ExplainArgs),
     Job(job::JobArgs),
     Dead(dead::DeadArgs),
     Tenant(tenant::TenantArgs),
@@ -92,9 +96,11 @@ async fn perform(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Check(args) => check::run(args, &all()?, name.as_deref()).await,
         Command::Workers(args) => workers::run(args, &all()?, name.as_deref()).await,
         Command::Tenants(args) => tenants::run(args, &all()?, name.as_deref()).await,
+        Command::Top(args) => top::run(args, &all()?, name.as_deref()).await,
         Command::Inspect(args) => inspect::run(args, &load()?).await,
         Command::Dead(args) => dead::run(args, &load()?).await,
         Command::Tenant(args) => tenant::run(args, &load()?).await,
+        Command::Explain(args) => explain::run(args, &load()?).await,
         Command::Job(args) => job::run(args, &load()?).await,
         Command::Pause(args) => hold::pause(args, &all()?, name.as_deref()).await,
         Command::Resume(args) => hold::resume(args, &all()?, name.as_deref()).await,
@@ -102,8 +108,11 @@ async fn perform(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Queues(args) => queues::run(args, &load()?).await,
         // With --url it needs none.
         Command::Health(args) => health::run(args, all, name.as_deref()).await,
+        // It may have several.
+        Command::Simulate(args) => simulate::run(args, name.as_deref()).await,
         // These have no configuration, so a wrong one does not keep them from running.
         Command::Echo(args) => echo::run(args).await,
+        Command::Test(args) => test::run(args).await,
         Command::Init(args) => init::run(&args),
         Command::Schema(args) => schema::run(&args),
         Command::Completions(args) => completions::run(&args, Cli::command()),

@@ -81,7 +81,7 @@ impl Guard {
 }
 
 /// The value of a header that is there once.
-fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+pub fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     let mut all = headers.get_all(name).iter();
     match (all.next(), all.next()) {
         (Some(only), None) => only.to_str().ok(),
@@ -90,7 +90,10 @@ fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
 }
 
 /// No page of another site has a browser ask this.
-fn own_site(headers: &HeaderMap) -> Result<(), Problem> {
+///
+/// # Errors
+/// One does.
+pub fn own_site(headers: &HeaderMap) -> Result<(), Problem> {
     let own_fetch = match headers.get("sec-fetch-site") {
         None => true,
         Some(site) => site == "same-origin" || site == "none",

@@ -74,6 +74,18 @@ impl Input {
         let object = serde_json::from_slice::<Map<String, Value>>(bytes);
         let object =
             object.map_err(|why| Problem::wrong(format!("the body is no JSON object: {why}")))?;
+        self.take_fields(route, object)
+    }
+
+    /// Takes what a body has.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn take_fields(
+        &mut self,
+        route: &Route,
+        object: Map<String, Value>,
+    ) -> Result<(), Problem> {
         for (name, value) in &object {
             let param = known(route, Place::Body, name)?;
             if !value.is_null() {

@@ -21,18 +21,19 @@ use axum::extract::Request;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
+use tokio::task::JoinError;
 use tokio::time::timeout;
 
-use self::actions::Asker;
+pub use self::actions::Asker;
 use self::guard::Guard;
-pub use self::guard::shows;
+pub use self::guard::{one, own_site, shows};
 use self::input::Input;
 use self::part::PartsOfAll;
-use self::problem::Problem;
-pub use self::problem::challenge;
-use self::routes::{Does, ROUTES, Route};
+pub use self::problem::{Problem, challenge};
+use self::routes::{Does, ROUTES};
+pub use self::routes::{Kind, Param, Place, Route};
 use super::Board;
 use crate::config::Admin;
 use crate::operator::audit::name_of;
@@ -72,12 +73,7 @@ impl Api {
         let mut response = match answered {
             Ok(Ok(response)) => response,
             Ok(Err(problem)) => problem.into_response(),
-            Err(_) => {
-                let words = format!(
-                    "not done within {ANSWER_WITHIN:?}; an action may be done all the same: /audit says what was begun"
-                );
-                Problem::new(StatusCode::GATEWAY_TIMEOUT, words).into_response()
-            }
+            Err(_) => too_late().into_response(),
         };
         for (name, value) in [
             (header::CACHE_CONTROL, "no-store"),
@@ -96,9 +92,7 @@ impl Api {
         peer: SocketAddr,
     ) -> Result<Response, Problem> {
         let path = parts.uri.path().strip_prefix(PREFIX).unwrap_or_default();
-        let found = ROUTES
-            .iter()
-            .find_map(|route| Some((route, route.fits(path)?)));
+        let found = found(path);
         let acts = matches!(
             found,
             Some((
@@ -113,10 +107,7 @@ impl Api {
             true => self.guard.may_act(&parts.headers)?,
             false => self.guard.may_read(&parts.headers, peer)?,
         }
-        let Some((route, values)) = found else {
-            let words = "there is nothing here; /api/v1/openapi.json says what there is";
-            return Err(Problem::new(StatusCode::NOT_FOUND, words));
-        };
+        let (route, values) = found.ok_or_else(nothing_here)?;
         let methods = match route.does {
             Does::Reads(_) => "GET, HEAD, OPTIONS",
             Does::Acts(_) => "POST, OPTIONS",
@@ -154,12 +145,96 @@ impl Api {
                 })
             }
         };
-        let json = answering.await.map_err(|why| {
-            let words = format!("it has ended by an error: {why}");
-            Problem::new(StatusCode::INTERNAL_SERVER_ERROR, words)
-        })??;
-        Ok(shown(&json))
+        Ok(shown(&answering.await.map_err(ended)??))
     }
+
+    /// Who may ask.
+    pub fn guard(&self) -> &Guard {
+        &self.guard
+    }
+
+    /// What a GET of `path`, below `/api/v1`, shows: for the page, which has looked at who asks, and how many do.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn read(&self, path: &str, query: &str) -> Result<Value, Problem> {
+        let (route, values) = found(path).ok_or_else(nothing_here)?;
+        let Does::Reads(read) = route.does else {
+            return Err(Problem::method("POST, OPTIONS"));
+        };
+        let input = Input::of(route, &values, query)?;
+        let reading = reads::answer(read, (&self.board, &self.parts), &input);
+        match timeout(ANSWER_WITHIN, reading).await {
+            Ok(answer) => answer,
+            Err(_) => Err(too_late()),
+        }
+    }
+
+    /// What a POST of `path` with these fields does, for the page. It is finished also where nobody waits for it any more.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn act(
+        &self,
+        path: &str,
+        query: &str,
+        fields: Map<String, Value>,
+        asker: Asker,
+    ) -> Result<Value, Problem> {
+        let (route, values) = found(path).ok_or_else(nothing_here)?;
+        let Does::Acts(act) = route.does else {
+            return Err(Problem::method("GET, HEAD, OPTIONS"));
+        };
+        let one = Arc::clone(&self.at_once).try_acquire_owned();
+        let one = one.map_err(|_| Problem::busy())?;
+        let mut input = Input::of(route, &values, query)?;
+        input.take_fields(route, fields)?;
+        let pipelines = Arc::clone(&self.parts);
+        let acting = tokio::spawn(async move {
+            let _one = one;
+            actions::act(act, pipelines, input, asker).await
+        });
+        match timeout(ANSWER_WITHIN, acting).await {
+            Ok(done) => done.map_err(ended)?,
+            Err(_) => Err(too_late()),
+        }
+    }
+}
+
+/// The route that `path` fits, and the values in it.
+fn found(path: &str) -> Option<(&'static Route, Vec<&str>)> {
+    (ROUTES.iter()).find_map(|route| Some((route, route.fits(path)?)))
+}
+
+/// What is asked where: `path` as the table has it.
+pub fn route(path: &str) -> Option<&'static Route> {
+    ROUTES.iter().find(|route| route.path == path)
+}
+
+/// The paths of all actions.
+#[cfg(test)]
+pub fn actions() -> impl Iterator<Item = &'static str> {
+    let acts = (ROUTES.iter()).filter(|route| matches!(route.does, Does::Acts(_)));
+    acts.map(|route| route.path)
+}
+
+fn nothing_here() -> Problem {
+    let words = "there is nothing here; /api/v1/openapi.json says what there is";
+    Problem::new(StatusCode::NOT_FOUND, words)
+}
+
+fn too_late() -> Problem {
+    let words = format!(
+        "not done within {ANSWER_WITHIN:?}; an action may be done all the same: /audit says what was begun"
+    );
+    Problem::new(StatusCode::GATEWAY_TIMEOUT, words)
+}
+
+// As map_err gives it.
+#[expect(clippy::needless_pass_by_value)]
+fn ended(why: JoinError) -> Problem {
+    let words = format!("it has ended by an error: {why}");
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, words)
 }
 
 fn shown(json: &Value) -> Response {

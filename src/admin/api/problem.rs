@@ -53,6 +53,16 @@ impl Problem {
         Self::new(StatusCode::METHOD_NOT_ALLOWED, words).with("allow", methods)
     }
 
+    /// The answer's status.
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// What is wrong, for people.
+    pub fn words(&self) -> String {
+        plain(&self.detail, LONGEST)
+    }
+
     /// What was done in each pipeline.
     pub fn with_pipelines(mut self, pipelines: Value) -> Self {
         self.pipelines = Some(pipelines);

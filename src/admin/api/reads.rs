@@ -14,9 +14,10 @@ use crate::admin::{Board, Readiness};
 use crate::broker::amqp::Client;
 use crate::gate::{boards, reports};
 use crate::operator::dead::{Dead, Filter};
+use crate::operator::explain::explain;
 use crate::operator::fleet::{Shown, workers_as_json};
 use crate::operator::hold::held;
-use crate::operator::inspect::inspect;
+use crate::operator::inspect::{WhatIf, inspect};
 use crate::operator::job::Which;
 use crate::operator::labels::{Given, value};
 use crate::operator::{NotDone, audit, limits, steer, tenant};
@@ -44,6 +45,7 @@ pub enum Read {
     Tenants,
     Tenant,
     Job,
+    Explanation,
     Instructions,
     Queues,
     Letters,
@@ -70,6 +72,7 @@ pub async fn answer(
         Read::Tenants => Ok(tenants(&part, input).boxed().await?),
         Read::Tenant => Ok(one_tenant(&part, input).boxed().await?),
         Read::Job => Ok(job(&part, input).boxed().await?),
+        Read::Explanation => Ok(explanation(&part, input).boxed().await?),
         Read::Instructions => Ok(instructions(&part).boxed().await?),
         Read::Audit => Ok(done(&part, input).boxed().await?),
         Read::Queues | Read::Letters | Read::Letter => {
@@ -109,7 +112,7 @@ fn pipelines(board: &Board) -> Value {
 
 async fn in_force(part: &Part, input: &Input) -> Result<Value, NotDone> {
     let policy = &part.config.rate_limiter.policy;
-    let all = |set: &Limits| set.iter().map(limits::as_json).collect::<Vec<_>>();
+    let all = |set: &Limits| set.all().iter().map(limits::as_json).collect::<Vec<_>>();
     let plans = policy.plans().iter();
     let plans = plans.map(|(name, set)| json!({"plan": name, "limits": all(set)}));
     let (limit, offset) = page(input);
@@ -150,10 +153,19 @@ async fn tenants(part: &Part, input: &Input) -> Result<Value, NotDone> {
         Some("starts") => Sort::Starts,
         _ => Sort::Waiting,
     };
-    let (most, _) = page(input);
-    let fleet = reports::see(&part.gate).await?;
-    let shown = Shown::of(&part.gate, &part.config, &fleet, (sort, most)).await;
-    Ok(shown.as_json(&fleet))
+    let (limit, offset) = page(input);
+    let mut fleet = reports::see(&part.gate).await?;
+    if let Some(part) = input.text("search") {
+        fleet.view.keep(part);
+    }
+    // Those before the page are looked at, too: only then it is known who they are.
+    let most = offset.saturating_add(limit);
+    let all = fleet.view.tenants.len();
+    let mut shown = Shown::of(&part.gate, &part.config, &fleet, (sort, most)).await;
+    shown.rows.drain(..offset.min(shown.rows.len()));
+    let mut json = shown.as_json(&fleet);
+    json["next_offset"] = next(offset, limit, all).into();
+    Ok(json)
 }
 
 async fn one_tenant(part: &Part, input: &Input) -> Result<Value, NotDone> {
@@ -169,7 +181,10 @@ async fn one_tenant(part: &Part, input: &Input) -> Result<Value, NotDone> {
     let key = key.map_err(|why| NotDone::Wrong(format!("routing-key: {why}")))?;
     let labels = |limits: &_| Given::of(headers, key, limits);
     let plan = input.text("plan");
-    let found = inspect(&part.gate, &part.config, tenant, plan, labels).await?;
+    let what_if = input.texts("what-if").map(WhatIf::parse);
+    let what_if: Result<Vec<WhatIf>, String> = what_if.collect();
+    let what_if = what_if.map_err(|why| NotDone::Wrong(format!("what-if: {why}")))?;
+    let found = inspect(&part.gate, &part.config, (tenant, plan), labels, &what_if).await?;
     Ok(found.as_json())
 }
 
@@ -195,6 +210,12 @@ async fn job(part: &Part, input: &Input) -> Result<Value, NotDone> {
     let (which, wait) = (which(part, input)?, wait(input)?);
     let shown = which.show(&part.gate, wait).await?;
     Ok(which.shown_as_json(&shown))
+}
+
+async fn explanation(part: &Part, input: &Input) -> Result<Value, NotDone> {
+    let (which, wait) = (which(part, input)?, wait(input)?);
+    let told = explain(&part.gate, &part.config, which, wait).await?;
+    Ok(told.as_json())
 }
 
 async fn instructions(part: &Part) -> Result<Value, NotDone> {

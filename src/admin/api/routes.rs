@@ -178,6 +178,21 @@ const SORT: &[Param] = &[param(
     Kind::Word(&["waiting", "denied", "closed", "starts"]),
     "Whose jobs, denials, suspension or starts come first: those with most; without it waiting",
 )];
+const SEARCH: &[Param] = &[param(
+    "search",
+    Place::Query,
+    NAME,
+    "Only those whose name contains this, in whatever case",
+)];
+const TENANTS_OFFSET: &[Param] = &[param(
+    "offset",
+    Place::Query,
+    Kind::Number {
+        least: 0,
+        most: 100_000,
+    },
+    "So many rows are passed over",
+)];
 const PLAN: &[Param] = &[param(
     "plan",
     Place::Query,
@@ -199,6 +214,13 @@ const LABELS: &[Param] = &[
         "The routing key that the jobs are published with",
     ),
 ];
+const WHAT_IF: &[Param] = &[Param {
+    name: "what-if",
+    place: Place::Query,
+    kind: Kind::Text(255),
+    repeats: true,
+    about: "When the backlog would end if this were so, which it is not: max-requests=N, window-size=DURATION (after NAME. where there are several limits), plan=NAME, pause=DURATION, resume",
+}];
 const WAIT: &str = "How long to wait until a worker has seen the job, 5s at most; without it 2s";
 const WAIT_QUERY: &[Param] = &[param("wait", Place::Query, Kind::Span, WAIT)];
 const WAIT_BODY: &[Param] = &[param("wait", Place::Body, Kind::Span, WAIT)];
@@ -346,12 +368,14 @@ pub const ROUTES: &[Route] = &[
         "The limits and plans of the configuration in force, and a page of the tenants that have others"),
     read("/workers", Read::Workers, &[PIPELINE], "Workers",
         "The workers that run and what each does, as they say it every 2 s; as `sluicegate workers --json`"),
-    read("/tenants", Read::Tenants, &[SORT, LIMIT, PIPELINE], "Tenants",
+    read("/tenants", Read::Tenants, &[SORT, SEARCH, LIMIT, TENANTS_OFFSET, PIPELINE], "Tenants",
         "The busiest tenants at all workers, and what is not known of others; as `sluicegate tenants --json`"),
-    read("/tenants/{tenant}", Read::Tenant, &[TENANT, PLAN, LABELS, PIPELINE], "Tenant",
+    read("/tenants/{tenant}", Read::Tenant, &[TENANT, PLAN, LABELS, WHAT_IF, PIPELINE], "Tenant",
         "A tenant's limits: what is used, how much waits, why, and until when; as `sluicegate inspect --json`"),
     read("/tenants/{tenant}/jobs/{id}", Read::Job, &[TENANT, JOB, WAIT_QUERY, PIPELINE], "Job",
         "How a job stands that a worker has in its memory; as `sluicegate job show --json`"),
+    read("/tenants/{tenant}/jobs/{id}/explanation", Read::Explanation, &[TENANT, JOB, WAIT_QUERY, PIPELINE], "Explanation",
+        "What a job waits for, its place in the line, when it starts and how sure that is; as `sluicegate explain --json`"),
     read("/instructions", Read::Instructions, &[PIPELINE], "Instructions",
         "What operators ask of all workers now: pause or drain, diverted tenants, cancelled jobs"),
     read("/queues", Read::Queues, &[PIPELINE], "Queues",

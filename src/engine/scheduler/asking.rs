@@ -10,9 +10,10 @@ use super::questions::{Asked, Question};
 use super::queues::Turn;
 use super::suspects::May;
 use crate::engine::action::Key;
+use crate::engine::facts::Fact;
 use crate::gate::{Ask, ShardId, TenantAsk, TenantReply};
 use crate::rules::job::{self, Claims};
-use crate::rules::limit::Limit;
+use crate::rules::limit::Limits;
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 
@@ -82,9 +83,14 @@ impl Scheduler {
         now: Duration,
         is_ready: &mut impl FnMut(Key, &Tenant) -> bool,
     ) -> Rounds {
-        // Of an API whose breaker is open, one job is the probe.
+        // Of an API whose breaker is open, one job is the probe: of a tenant that has not failed, since others' jobs may fail
+        // whatever the API does.
         let most = match self.breakers.only_one() {
-            true => 1,
+            true => {
+                let breakers = &self.breakers;
+                (self.queues).begin_with(|tenant| !breakers.may_have_failures(tenant));
+                1
+            }
             false => self.admission.most(),
         };
         let (admission, settlement) = (&self.admission, &self.settlement);
@@ -135,8 +141,9 @@ impl Scheduler {
             // All have left.
             self.queues.set_limited(&turn.tenant, false);
         }
-        let mut questions: Vec<(TenantAsk, Question)> = Vec::new();
-        // Where those with the same labels are; jobs of another plan have other limits.
+        // Mostly there is one.
+        let mut questions: Vec<(TenantAsk, Question)> = Vec::with_capacity(1);
+        // Where those with the same labels are, but for the first; jobs of another plan have other limits.
         let mut alike: HashMap<Labels, Vec<usize>> = HashMap::new();
         let mut slots = turn.slots;
         let mut jobs: Vec<_> = Vec::with_capacity(turn.keys.len());
@@ -174,17 +181,23 @@ impl Scheduler {
             let Claims { tenant, plan, .. } = &job.claims;
             let limits = self.agreement.limits(tenant, plan.as_deref());
             let labels = self.labels_of(job, &limits);
-            let known = alike.entry(labels.clone()).or_default();
-            let same = (known.iter().copied()).find(|at| questions[*at].0.limits == limits);
+            let first = questions.first();
+            let is_first = first.is_some_and(|(it, _)| it.labels == labels && it.limits == limits);
+            let mut others = alike.get(&labels).into_iter().flatten().copied();
+            let other = |at: &usize| questions[*at].0.limits == limits;
+            let same = is_first.then_some(0).or_else(|| others.find(other));
             let at = same.unwrap_or_else(|| {
                 let permits = match limits.hold_leases() {
                     true => self.settlement.name(),
                     false => String::new(),
                 };
+                let at = questions.len();
+                if at > 0 {
+                    alike.entry(labels.clone()).or_default().push(at);
+                }
                 let question = Question::new(tenant.clone(), labels, limits, permits);
-                known.push(questions.len());
                 questions.push((question.ask(), question));
-                questions.len() - 1
+                at
             });
             let (ask, question) = &mut questions[at];
             let (ticket, cost) = (job.claims.ticket, job.claims.cost);
@@ -209,11 +222,15 @@ impl Scheduler {
         self.clock.read(reply.now_ms, asked_at, now);
         self.breakers.heard(tenant, reply.has_failures);
         self.tallies.denied(question, reply);
+        let shadows = question.limits.shadows().iter().zip(&reply.shadows);
+        let tried = shadows.filter(|(_, tally)| tally.starts > 0);
+        self.facts
+            .extend(tried.map(|(limit, tally)| Fact::Tried(limit.name().to_owned(), *tally)));
     }
 
     /// What tells a job apart from others of its tenant: what its limits look at, and its level.
-    fn labels_of(&self, job: &JobEntry, limits: &[Limit]) -> Labels {
-        let labels = job::labels(&*job.message, limits);
+    pub(super) fn labels_of(&self, job: &JobEntry, limits: &Limits) -> Labels {
+        let labels = job::labels(&*job.message, limits.all());
         let level = self.settings.fields.priorities.label(&*job.message);
         // Whoever names no level is no job.
         match level.ok().flatten() {

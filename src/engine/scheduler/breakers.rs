@@ -206,7 +206,8 @@ impl Breakers {
         reports.flat_map(|report| &report.events).any(fails)
     }
 
-    fn may_have_failures(&self, tenant: &Tenant) -> bool {
+    /// Calls of `tenant` may have failed in a row. More tenants than are remembered: they may all have.
+    pub fn may_have_failures(&self, tenant: &Tenant) -> bool {
         self.failing.len() >= MOST_TENANTS || self.failing.contains(tenant)
     }
 

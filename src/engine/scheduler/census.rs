@@ -9,7 +9,8 @@ use super::plan::LATE;
 use crate::broker::Source;
 use crate::engine::facts::{Census, Fact, Lacks};
 use crate::gate::TenantReply;
-use crate::rules::job::Envelope;
+use crate::rules::job::{Envelope, Field, start};
+use crate::rules::steering::WaitsFor;
 use crate::rules::tenant::Tenant;
 
 /// So many suspended tenants are remembered.
@@ -92,6 +93,34 @@ impl Scheduler {
         census
     }
 
+    /// For what a job waits; `None`: it does not.
+    pub(super) fn waits_for(&self, now: Duration, job: &JobEntry) -> Option<WaitsFor> {
+        let says_when = || {
+            let says = |header| job.message.header(header) != Field::Missing;
+            [start::DELAY, start::NOT_BEFORE].into_iter().any(says)
+        };
+        Some(match job.phase {
+            Phase::Running | Phase::Throttling { .. } | Phase::Reporting => return None,
+            // It was told its turn since it last started.
+            Phase::Delayed { .. } | Phase::InWindow { .. } if job.claims.promise.is_some() => {
+                WaitsFor::Turn
+            }
+            Phase::Delayed { .. } | Phase::InWindow { .. } => match job.claims.attempt {
+                1 if says_when() => WaitsFor::DelayedStart,
+                1 => WaitsFor::Later,
+                _ => WaitsFor::Retry,
+            },
+            _ if self.breakers.is_shut(now) => WaitsFor::Breaker,
+            _ if !self.agreement.allows(now) => WaitsFor::Agreement,
+            _ => match self.lacks(job) {
+                Lacks::Slot => WaitsFor::Slot,
+                Lacks::Redis => WaitsFor::Redis,
+                Lacks::Connection => WaitsFor::Connection,
+                Lacks::Worker => WaitsFor::Nothing,
+            },
+        })
+    }
+
     /// What keeps a job from being called whose time has come.
     fn lacks(&self, job: &JobEntry) -> Lacks {
         let shard = || self.queues.shard_of(&job.claims.tenant);
@@ -118,6 +147,7 @@ mod tests {
             now_ms: 10_000,
             blocked_until_ms,
             has_failures: false,
+            shadows: Vec::new(),
             answers: Vec::new(),
         }
     }

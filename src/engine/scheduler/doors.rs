@@ -206,6 +206,7 @@ mod tests {
             now_ms: STORE_MS,
             blocked_until_ms: if left_ms > 0 { STORE_MS + left_ms } else { 0 },
             has_failures: false,
+            shadows: Vec::new(),
             answers,
         }
     }

@@ -11,6 +11,7 @@ use crate::engine::facts::{Fact, Named};
 use crate::gate::{Receipt, Ticket};
 use crate::rules::job::{Claims, Job, Published};
 use crate::rules::limit::Limits;
+use crate::rules::promise::Promise;
 use crate::rules::scope::Labels;
 
 /// How far a job is. It is in one phase at a time, until it leaves.
@@ -95,10 +96,27 @@ impl JobEntry {
         }
     }
 
-    /// What is to be said of its start.
-    pub(super) fn starts(&self, now: Duration) -> Fact {
+    /// What is to be said of its start, at this time of the store's clock: by how much it is late, and how far off the first turn was that it
+    /// was told.
+    pub(super) fn starts(
+        &mut self,
+        now: Duration,
+        store_ms: u64,
+    ) -> impl Iterator<Item = Fact> + use<> {
         let late = self.plan.late(now);
-        Fact::Started(late, (late >= LATE).then(|| self.named()))
+        let started = Fact::Started(late, (late >= LATE).then(|| self.named()));
+        let promise = self.claims.promise.take();
+        let promised = promise.map(|promise| Fact::Promised(promise.off(store_ms)));
+        std::iter::once(started).chain(promised)
+    }
+
+    /// The gate told it its turn, so much after this time of the store's clock.
+    pub(super) fn told(&mut self, now: Duration, store_ms: u64, wait_ms: u64) {
+        self.plan = Plan::at(now + Duration::from_millis(wait_ms));
+        self.claims.promise.get_or_insert(Promise {
+            at_ms: store_ms.saturating_add(wait_ms),
+            wait_ms,
+        });
     }
 
     /// It came from the work queue.

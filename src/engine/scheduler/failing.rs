@@ -108,7 +108,8 @@ impl Scheduler {
                 // Its ticket was claimed when it started: it takes a new one.
                 job.claims.ticket = None;
                 job.last_call = None;
-                self.join(key, End::Due);
+                // Behind those that have not failed: if it fails whatever the API does, the next probe is another job.
+                self.join(key, End::Fresh);
             }
             None => {
                 job.claims.ticket = None;

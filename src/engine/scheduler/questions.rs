@@ -12,7 +12,7 @@ pub(super) struct Question {
     pub(super) tenant: Tenant,
     pub(super) labels: Labels,
     pub(super) limits: Limits,
-    /// What their permits are called.
+    /// What their permits are called; empty where no limit holds leases, and nobody asks for a permit's name.
     pub(super) permits: String,
     pub(super) jobs: Vec<Asked>,
 }
@@ -53,7 +53,10 @@ impl Question {
     /// What the gate gave the job that was asked for as the `number`-th, from 0.
     pub(super) fn receipt(&self, number: usize, started_ms: u64, sequences: Sequences) -> Receipt {
         Receipt {
-            permit: format!("{}:{number}", self.permits),
+            permit: match self.permits.as_str() {
+                "" => String::new(),
+                permits => format!("{permits}:{number}"),
+            },
             started_ms,
             sequences,
             cost: self.jobs[number].cost,

@@ -174,6 +174,15 @@ impl Queues {
         }
     }
 
+    /// The first tenant in turn that is one of `these` comes next, if there is one. The others keep their order.
+    pub fn begin_with(&mut self, these: impl Fn(&Tenant) -> bool) {
+        if let Some(at) = self.rotation.iter().position(these)
+            && let Some(tenant) = self.rotation.remove(at)
+        {
+            self.rotation.push_front(tenant);
+        }
+    }
+
     /// Takes up to `most` jobs of the open shards for one round trip, and shares them, and the free slots, among their tenants.
     /// Who was left out comes first in the next round. No slot is taken yet.
     pub fn take_round(

@@ -266,6 +266,7 @@ impl Scheduler {
 
 fn lost(sent: Sent, reply: &Reply, is_news: bool) -> Fact {
     Fact::ResultLost {
+        job: reply.message.id().unwrap_or_default().to_owned(),
         sent,
         exchange: Arc::clone(&reply.exchange),
         routing_key: Arc::clone(&reply.routing_key),

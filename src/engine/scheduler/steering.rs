@@ -12,7 +12,9 @@ use crate::engine::action::{Action, Key};
 use crate::engine::facts::{Death, Fact};
 use crate::gate::GateError;
 use crate::rules::headers;
-use crate::rules::steering::{CANCELLED, DIVERTED, Hold, Sighted, Sighting, State, Steering, Wish};
+use crate::rules::steering::{
+    CANCELLED, DIVERTED, Hold, Sighted, Sighting, State, Steering, Waits, Wish,
+};
 use crate::rules::tenant::Tenant;
 
 /// What could not be told is told again after this.
@@ -144,6 +146,21 @@ impl Scheduler {
         let Some(Wish { cancel, show }) = self.steered.wish(job) else {
             return;
         };
+        let (tenant, plan) = (&job.claims.tenant, job.claims.plan.clone());
+        let limits = self.agreement.limits(tenant, plan.as_deref());
+        let what = match state.is_end() {
+            true => None,
+            false => self.waits_for(now, job),
+        };
+        let waits = what.map(|what| Waits {
+            what,
+            plan,
+            labels: (self.labels_of(job, &limits).iter())
+                .map(|(scope, value)| (scope.to_string(), value.to_owned()))
+                .collect(),
+            generation: job.claims.ticket.map(|ticket| ticket.generation),
+            promised_ms: job.claims.promise.map(|promise| promise.at_ms),
+        });
         let wait = match job.phase {
             Phase::Delayed { until } | Phase::InWindow { until } => Some(until.saturating_sub(now)),
             _ => None,
@@ -162,6 +179,7 @@ impl Scheduler {
             wait_ms: wait.map(millis),
             ticket: job.claims.ticket.map(|ticket| ticket.number),
             limit: limit.map(|limit| limit.name().to_owned()),
+            waits,
         };
         let id = job.message.id().unwrap_or_default().to_owned();
         let named = (job.claims.tenant.clone(), id);

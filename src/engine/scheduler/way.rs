@@ -17,7 +17,6 @@ use super::admission::Round;
 use super::answers::Learner;
 use super::entry::{Hand, JobEntry, Phase, Started};
 use super::intake::{Intake, Invalid};
-use super::plan::Plan;
 use super::questions::Question;
 use super::queues::End;
 use crate::broker::{Delivery, Message, Outgoing, PublishError, Reply, Source, Tag};
@@ -209,7 +208,7 @@ impl Scheduler {
                     self.facts.push(Fact::Decided(Decision::Admitted));
                     let receipt = question.receipt(number, reply.now_ms, sequences.clone());
                     let when = (asked_at, lapsed);
-                    if !self.admitted(now, when, key, question, receipt.clone()) {
+                    if let Err(receipt) = self.admitted(now, when, key, question, receipt) {
                         self.permit_expired(question, key, receipt);
                         back.jobs.push((place, key));
                     }
@@ -230,7 +229,8 @@ impl Scheduler {
         }
     }
 
-    /// Step 6a: Admitted: the job starts, as long as its permit is good. False: it is too late for that, or the job is gone.
+    /// Step 6a: Admitted: the job starts, as long as its permit is good. The error gives back what it would have started with: it is too
+    /// late for that, or the job is gone.
     fn admitted(
         &mut self,
         now: Duration,
@@ -238,18 +238,18 @@ impl Scheduler {
         key: Key,
         question: &Question,
         receipt: Receipt,
-    ) -> bool {
+    ) -> Result<(), Receipt> {
         let limits = &question.limits;
         let Some(job) = self.jobs.get(&key) else {
-            return false;
+            return Err(receipt);
         };
         if !self.is_wanted(job) {
-            return false;
+            return Err(receipt);
         }
         let good_for = self.admission.good_for(limits);
         let deadline = match job.claims.expiry.at_ms() {
             None => asked_at + good_for,
-            Some(at) if at <= receipt.started_ms => return false,
+            Some(at) if at <= receipt.started_ms => return Err(receipt),
             // The store's clock was read after the question was sent; in the last millisecond it may be over.
             Some(at) => {
                 let left = Duration::from_millis(at - receipt.started_ms - 1);
@@ -260,16 +260,16 @@ impl Scheduler {
         if lapsed || now > deadline {
             let told = self.admission.came_late(now, asked_at, limits);
             self.facts.extend(told);
-            return false;
+            return Err(receipt);
         }
         self.admission.came_in_time(now, asked_at);
         // One that is served by the slot of another that must wait.
         self.give_slot(key);
         self.trace_start(now, key);
         let Some(job) = self.jobs.get_mut(&key) else {
-            return false;
+            return Err(receipt);
         };
-        self.facts.push(job.starts(now));
+        self.facts.extend(job.starts(now, receipt.started_ms));
         self.tallies.started(&job.claims);
         job.hand = Hand::Empty;
         job.phase = Phase::Running;
@@ -289,7 +289,7 @@ impl Scheduler {
             deadline,
             look,
         });
-        true
+        Ok(())
     }
 
     /// Step 6b: Denied: the job is delayed until its turn, where there is room for it (`delays`).
@@ -333,7 +333,7 @@ impl Scheduler {
         let attempt = job.claims.attempt;
         let headers = headers::waiting(limit, attempt, ticket, count, store_ms, ttl_ms);
         let wait = Duration::from_millis(ttl_ms);
-        job.plan = Plan::at(now + wait);
+        job.told(now, store_ms, ttl_ms);
         // The answer was on its way for a part of it, and the next question will be.
         let here = wait.saturating_sub(self.admission.base());
         if self.delay_in_window(now, key, here) || self.delay_in_memory(now, key, here) {

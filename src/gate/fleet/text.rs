@@ -35,8 +35,11 @@ struct Head {
 #[derive(Serialize, Deserialize)]
 struct Whole {
     format: u32,
-    /// The sets of limits; the others name them by their place.
+    /// The sets of limits that are enforced; the others name them by their place.
     sets: Vec<Vec<One>>,
+    /// The shadows of those sets that have some. Versions that know of none leave them out: they enforce what is enforced.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    shadows: BTreeMap<usize, Vec<One>>,
     common: usize,
     plans: BTreeMap<String, usize>,
     tenants: Vec<(String, Target)>,
@@ -77,16 +80,23 @@ enum Target {
 struct Sets<'a> {
     all: Vec<Vec<One>>,
     bands: Vec<(usize, usize, u8)>,
+    shadows: BTreeMap<usize, Vec<One>>,
     places: HashMap<Vec<&'a Limit>, usize>,
 }
 
 impl<'a> Sets<'a> {
     fn place(&mut self, limits: impl Iterator<Item = &'a Limit>) -> usize {
-        let (all, bands) = (&mut self.all, &mut self.bands);
+        let (all, all_shadows, bands) = (&mut self.all, &mut self.shadows, &mut self.bands);
         let place = |set: &Vec<&Limit>| {
-            let learning = set.iter().enumerate();
+            let set = set.iter().copied();
+            let (shadows, enforced): (Vec<_>, Vec<_>) = set.partition(|limit| limit.is_shadow());
+            let learning = enforced.iter().enumerate();
             bands.extend(learning.filter_map(|(at, limit)| Some((all.len(), at, limit.band()?))));
-            all.push(set.iter().copied().map(One::of).collect());
+            all.push(enforced.into_iter().map(One::of).collect());
+            if !shadows.is_empty() {
+                let shadows = shadows.into_iter().map(One::of).collect();
+                all_shadows.insert(all.len() - 1, shadows);
+            }
             all.len() - 1
         };
         *(self.places.entry(limits.collect())).or_insert_with_key(place)
@@ -96,7 +106,7 @@ impl<'a> Sets<'a> {
 /// `policy` as text.
 pub fn write(policy: &Policy) -> String {
     let mut sets = Sets::default();
-    let common = sets.place(policy.default_limits().iter());
+    let common = sets.place(policy.default_limits().all().iter());
     // What all tenants share stands with the common ones, and is put in again by who reads it.
     let mut place = |limits| sets.place(Limits::own(limits));
     let plans = policy.plans().iter();
@@ -114,6 +124,7 @@ pub fn write(policy: &Policy) -> String {
     let whole = Whole {
         format: FORMAT,
         sets: sets.all,
+        shadows: sets.shadows,
         common,
         plans,
         tenants,
@@ -135,10 +146,12 @@ pub fn read(text: &str) -> Result<Policy, TextError> {
     }
     let whole: Whole = serde_json::from_str(text).map_err(|why| broken(&why))?;
     let mut sets = Vec::with_capacity(whole.sets.len());
-    for (number, set) in whole.sets.iter().enumerate() {
-        let limits: Option<Vec<Limit>> = set.iter().map(One::limit).collect();
+    for (place, set) in whole.sets.iter().enumerate() {
+        let shadows = whole.shadows.get(&place).into_iter().flatten();
+        let shadows = shadows.map(|one| one.limit()?.in_shadow().ok());
+        let limits: Option<Vec<Limit>> = set.iter().map(One::limit).chain(shadows).collect();
         let mut limits = limits.ok_or_else(|| broken(&"a limit is out of range"))?;
-        for &(_, at, percent) in whole.bands.iter().filter(|(set, ..)| *set == number) {
+        for &(_, at, percent) in whole.bands.iter().filter(|(set, ..)| *set == place) {
             if let Some(limit) = limits.get_mut(at) {
                 *limit = limit.clone().with_band(percent);
             }
@@ -301,6 +314,42 @@ mod tests {
         let plain = write(&with(None));
         assert!(!plain.contains("bands"), "{plain}");
         assert_eq!(text.replace(r#","bands":[[1,0,50]]"#, ""), plain);
+    }
+
+    #[test]
+    fn shadows_survive_and_a_version_that_knows_of_none_reads_what_is_enforced() {
+        let shadow = |name: &str, scope| {
+            let limit = limits(name, Algorithm::FixedWindow)[0].clone();
+            let limit = limit.with_scope(scope).in_shadow();
+            limit.expect("it holds no leases")
+        };
+        let enforced = limits("a", Algorithm::TokenBucket);
+        let with = |shadows: Vec<Limit>| {
+            Limits::new([enforced.to_vec(), shadows].concat()).expect("names of their own")
+        };
+        let policy = |common, plan: Limits| {
+            Policy::common(common).with_plans([("pro".to_owned(), plan)].into())
+        };
+        let [global, own] = [Scope::Global, Scope::RoutingKey];
+        let common = with(vec![shadow("all", global), shadow("own", own.clone())]);
+        let policy_with = policy(common, with(vec![shadow("own", own)]));
+        let text = write(&policy_with);
+        assert_eq!(read(&text), Ok(policy_with.clone()));
+        assert_eq!(
+            policy_with.plans()["pro"].shadows().len(),
+            2,
+            "the global one, too"
+        );
+
+        // As it was read before there were shadows.
+        let mut json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        json.as_object_mut().expect("an object").remove("shadows");
+        let old = read(&json.to_string()).expect("it is read");
+        assert_eq!(old, policy(enforced.clone(), enforced.clone()));
+        assert!(
+            !write(&old).contains("shadow"),
+            "nothing is written that nobody has"
+        );
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use ::redis::Value;
 
 use crate::gate::{Answer, Deduped, Inspection, Standing, Sunk, TenantReply, Usage, Verdict};
+use crate::rules::decision::Tally;
 
 /// Of `crash`.
 pub fn suspected(verdict: &Verdict) -> Value {
@@ -66,6 +67,9 @@ pub fn acquired(reply: &TenantReply) -> Value {
             Answer::Capacity => [2, 0, 0, 0, 0, 0].map(integer),
         });
     }
+    let tallies =
+        (reply.shadows.iter()).flat_map(|it| [it.starts, it.waited, it.never, it.worst_ms]);
+    values.extend(tallies.map(integer));
     Value::Array(values)
 }
 
@@ -84,7 +88,8 @@ pub fn inspected(seen: &Inspection) -> Value {
         seen.turn_ms,
         seen.widest,
     ];
-    let usage = seen.limits.iter().flat_map(|usage| {
+    let shadows = seen.shadows.iter().map(|(usage, _)| usage);
+    let usage = seen.limits.iter().chain(shadows).flat_map(|usage| {
         let max = u64::from(usage.max);
         let Usage { count, free, .. } = *usage;
         [
@@ -98,7 +103,23 @@ pub fn inspected(seen: &Inspection) -> Value {
             usage.calls.map_or(0, |calls| calls + 1),
         ]
     });
-    let numbers = head.into_iter().chain(usage).map(integer);
+    let tried = seen.shadows.iter().flat_map(|(_, tried)| {
+        let Tally {
+            starts,
+            waited,
+            never,
+            worst_ms,
+        } = tried.tally;
+        [
+            tried.since_ms,
+            starts,
+            waited,
+            never,
+            worst_ms,
+            tried.behind_ms,
+        ]
+    });
+    let numbers = head.into_iter().chain(usage).chain(tried).map(integer);
     let by = std::iter::once(text(&seen.blocked_by));
     let learned = seen.limits.iter().map(|usage| {
         let numbers = usage.learned.map(|learned| learned.text());

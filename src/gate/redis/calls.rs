@@ -8,7 +8,7 @@ use crate::gate::epoch::{Sent, Watch};
 use crate::gate::keys::CallKeys;
 use crate::gate::link::{Request, Shard};
 use crate::gate::refusal;
-use crate::gate::reply;
+use crate::gate::reply::{self, LIMIT_BYTES};
 use crate::gate::scripts::Script;
 use crate::gate::store::Meaning;
 use crate::rules::layout::Layout;
@@ -17,6 +17,10 @@ use crate::rules::tenant::Tenant;
 
 /// How often a call is sent whose script was not cached, or whose window was guessed wrong.
 const TRIES: usize = 4;
+
+/// What a command usually has beside its keys, its limits, and what its call alone has: the script's name, numbers and a mark.
+const OTHER_BYTES: usize = 128;
+const OTHER_ARGUMENTS: usize = 7;
 
 /// What ends a pipeline of calls that admit.
 pub(super) struct Pulse<'a> {
@@ -137,7 +141,11 @@ impl RedisGate {
     }
 
     fn request<'c>(&self, call: &'c Call<'_>) -> Request<'c> {
-        let mut command = Cmd::new();
+        // A command that has no room is copied again and again as it grows.
+        let texts = (call.keys.names.iter().map(String::len)).chain(call.more.iter().map(Vec::len));
+        let bytes = texts.sum::<usize>() + LIMIT_BYTES * call.limits.len() + OTHER_BYTES;
+        let arguments = call.keys.names.len() + call.more.len() + OTHER_ARGUMENTS;
+        let mut command = Cmd::with_capacity(arguments, bytes);
         command
             .arg("EVALSHA")
             .arg(&call.script.sha)
@@ -151,6 +159,7 @@ impl RedisGate {
         }
         command.arg(&call.more);
         command.arg(reply::shared_argument(&call.layout, &call.keys));
+        command.arg(reply::shadows_argument(&call.layout, &call.keys));
         Request {
             key: call.keys.waitlist(),
             command,

@@ -97,7 +97,7 @@ impl RedisGate {
         let tenant = Tenant::parse("sluicegate-check")
             .map_err(|error| GateError::Refused(error.to_string()))?;
         // As of jobs without the headers that limits ask for: the scripts are those that jobs get.
-        let labels = Labels::of(limits, |_| String::new());
+        let labels = Labels::of(limits.all(), |_| String::new());
         self.inspect(&tenant, &labels, limits).await?;
         found.ok_or_else(|| {
             GateError::Unreachable(format!("{}: it has no primaries", self.link.servers()))

@@ -8,6 +8,7 @@ use hyper::http::response::Parts;
 
 use super::connection::{self, Connection};
 use super::stream;
+use crate::handler::Permit;
 
 /// A request on its way. Dropped, it is ended: its connection is closed, or its stream reset.
 pub(super) enum Exchange {
@@ -79,11 +80,11 @@ impl Exchange {
         }
     }
 
-    /// Tells whether the API's machine has all of the request, as far as is known. It may be asked at any time.
-    pub(super) fn arrival(&self) -> Box<dyn Fn() -> bool + Send + Sync> {
+    /// It is being written: `permit` can tell from now on whether the API's machine has all of it, as far as is known.
+    pub(super) fn is_written_by(&self, permit: &Permit) {
         match self {
-            Self::Own(exchange) => Box::new(exchange.arrival()),
-            Self::Stream(exchange) => Box::new(exchange.arrival()),
+            Self::Own(exchange) => permit.written(exchange.arrival()),
+            Self::Stream(exchange) => permit.written(exchange.arrival()),
         }
     }
 

@@ -13,7 +13,7 @@ use hyper_util::client::proxy::matcher::Matcher;
 use hyper_util::rt::TokioIo;
 use tower_service::Service;
 
-use super::socket::{Socket, Sockets};
+use super::socket::{Sockets, Tcp};
 use crate::config::Http;
 
 type Failure = Box<dyn Error + Send + Sync>;
@@ -98,7 +98,7 @@ impl Connector {
 }
 
 impl Service<Uri> for Connector {
-    type Response = TokioIo<Socket>;
+    type Response = TokioIo<Tcp>;
     type Error = Failure;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
 

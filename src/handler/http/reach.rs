@@ -19,7 +19,7 @@ use url::{Host, Position, Url};
 
 use super::pool::{offer, speaks_http2};
 use super::proxy::{Connector, Proxy};
-use super::socket::{Socket, Sockets};
+use super::socket::{Sockets, Tcp};
 use super::{SECTION, told};
 use crate::config::Http;
 use crate::tls;
@@ -128,12 +128,12 @@ impl Road {
         Ok(Self::Direct(tcp.peer_addr()?))
     }
 
-    async fn take(&mut self, server: &Uri) -> Result<TokioIo<Socket>, Failure> {
+    async fn take(&mut self, server: &Uri) -> Result<TokioIo<Tcp>, Failure> {
         match self {
             Self::Direct(address) => {
                 let tcp = TcpStream::connect(*address).await?;
                 tcp.set_nodelay(true)?;
-                Ok(TokioIo::new(Socket::over(tcp)))
+                Ok(TokioIo::new(Tcp::over(tcp)))
             }
             Self::Through(connector) => connector.call(server.clone()).await,
         }
@@ -141,23 +141,19 @@ impl Road {
 }
 
 /// Agrees on TLS over `socket`. Whether the API has chosen HTTP/2.
-async fn encrypt(
-    socket: TokioIo<Socket>,
-    tls: &ClientConfig,
-    server: &Uri,
-) -> Result<bool, Failure> {
+async fn encrypt(socket: TokioIo<Tcp>, tls: &ClientConfig, server: &Uri) -> Result<bool, Failure> {
     let mut connector = HttpsConnector::from((Given(Some(socket)), tls.clone()));
     let stream = connector.call(server.clone()).await?;
     Ok(speaks_http2(&stream))
 }
 
 /// A connection that is open already.
-struct Given(Option<TokioIo<Socket>>);
+struct Given(Option<TokioIo<Tcp>>);
 
 impl Service<Uri> for Given {
-    type Response = TokioIo<Socket>;
+    type Response = TokioIo<Tcp>;
     type Error = Failure;
-    type Future = Ready<Result<TokioIo<Socket>, Failure>>;
+    type Future = Ready<Result<TokioIo<Tcp>, Failure>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         Poll::Ready(Ok(()))

@@ -24,6 +24,9 @@ use crate::rules::headers::TRACEPARENT;
 use crate::rules::job::Job;
 use crate::rules::job::call::Template;
 
+/// So many headers a request has beside those that are configured: it is no bound.
+const MOST_USUAL: usize = 12;
+
 /// What we call ourselves.
 pub(super) const AGENT: &str = concat!("sluicegate/", env!("CARGO_PKG_VERSION"));
 
@@ -106,7 +109,8 @@ impl Requests {
         };
         let (target, whole) = (uri(path)?, format!("{}://{host}{path}", url.scheme()));
         let whole = uri(&whole)?;
-        let mut headers = HeaderMap::new();
+        // With room for those of a job: clones have it, too.
+        let mut headers = HeaderMap::with_capacity(http.headers.same.len() + MOST_USUAL);
         let host = HeaderValue::from_str(host).map_err(|why| why.to_string())?;
         headers.insert(HOST, host);
         headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
@@ -235,7 +239,9 @@ impl Requests {
             Sign::With(signer) => signer,
             Sign::ByTenant => {
                 let keys = signing_keys(secret);
-                let keys = keys.map_err(|why| format!("the secret of this tenant {why}"))?;
+                let keys = keys.map_err(|why| {
+                    format!("the secret of this tenant (dispatch.http.secrets-folder) {why}")
+                })?;
                 of_tenant = Signer::new(&keys);
                 &of_tenant
             }

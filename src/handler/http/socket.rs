@@ -16,39 +16,56 @@ use sluicegate_unacked::unacked;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tower_service::Service;
 
 /// TCP, with or without TLS on it.
-pub(super) type Stream = MaybeHttpsStream<TokioIo<Socket>>;
+pub(super) type Stream = MaybeHttpsStream<TokioIo<Tcp>>;
 
-/// A connection. Clones are the same one, which is closed with the last of them.
+/// What is read from and written to a [`Socket`].
+#[derive(Debug)]
+pub(super) struct Tcp {
+    /// Of its own: so tokio notices that a read got less than it had room for, and spares the next one, which would find nothing.
+    reader: OwnedReadHalf,
+    socket: Socket,
+}
+
+/// A connection. Clones are the same one, which is closed with the last of them and its [`Tcp`].
 #[derive(Debug, Clone)]
 pub(super) struct Socket(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    tcp: TcpStream,
+    writer: OwnedWriteHalf,
     written: AtomicU64,
     /// Whether the last that was to be written waits for room.
     waits: AtomicBool,
 }
 
-impl Socket {
+impl Tcp {
     pub(super) fn over(tcp: TcpStream) -> Self {
-        Self(Arc::new(Shared {
-            tcp,
+        let (reader, writer) = tcp.into_split();
+        let socket = Socket(Arc::new(Shared {
+            writer,
             written: AtomicU64::new(0),
             waits: AtomicBool::new(false),
-        }))
+        }));
+        Self { reader, socket }
     }
+}
 
+impl Socket {
     /// What is below `stream`, with or without TLS.
     pub(super) fn below(stream: &Stream) -> Self {
         let tcp = match stream {
             Stream::Http(tcp) => tcp,
             Stream::Https(tls) => tls.inner().get_ref().0.inner(),
         };
-        tcp.inner().clone()
+        tcp.inner().socket.clone()
+    }
+
+    fn tcp(&self) -> &TcpStream {
+        self.0.writer.as_ref()
     }
 
     /// Bytes that the kernel has taken so far.
@@ -63,7 +80,7 @@ impl Socket {
 
     /// Whether the machine at the other end has all that was written. Where the system does not tell, it may have.
     pub(super) fn is_acked(&self) -> bool {
-        unacked(&self.0.tcp).is_none_or(|bytes| bytes == 0)
+        unacked(self.tcp()).is_none_or(|bytes| bytes == 0)
     }
 
     /// Whether the machine at the other end has the first so many bytes that were written. Where the system does not tell, it may
@@ -71,7 +88,7 @@ impl Socket {
     pub(super) fn has_acked(&self, bytes: u64) -> bool {
         // What is written after this look may count as unacknowledged already, and never the other way around.
         let written = self.written();
-        unacked(&self.0.tcp).is_none_or(|left| {
+        unacked(self.tcp()).is_none_or(|left| {
             let left = u64::try_from(left).unwrap_or(u64::MAX);
             bytes <= written.saturating_sub(left)
         })
@@ -81,7 +98,7 @@ impl Socket {
     /// is. What was acknowledged can't be recalled.
     pub(super) fn recall(&self) {
         // It fails only where nothing can be sent any more.
-        let _ = self.0.tcp.set_zero_linger();
+        let _ = self.tcp().set_zero_linger();
     }
 
     fn count(&self, result: io::Result<usize>) -> io::Result<usize> {
@@ -99,8 +116,8 @@ impl Socket {
         // Until something was written, it waits.
         self.0.waits.store(true, Ordering::Release);
         loop {
-            ready!(self.0.tcp.poll_write_ready(cx))?;
-            match write(&self.0.tcp) {
+            ready!(self.tcp().poll_write_ready(cx))?;
+            match write(self.tcp()) {
                 Err(why) if why.kind() == io::ErrorKind::WouldBlock => {}
                 result => {
                     self.0.waits.store(false, Ordering::Release);
@@ -111,29 +128,23 @@ impl Socket {
     }
 }
 
-impl AsyncRead for Socket {
+impl AsyncRead for Tcp {
     fn poll_read(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        loop {
-            ready!(self.0.tcp.poll_read_ready(cx))?;
-            match self.0.tcp.try_read_buf(buf) {
-                Err(why) if why.kind() == io::ErrorKind::WouldBlock => {}
-                result => return Poll::Ready(result.map(drop)),
-            }
-        }
+        Pin::new(&mut self.reader).poll_read(cx, buf)
     }
 }
 
-impl AsyncWrite for Socket {
+impl AsyncWrite for Tcp {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.poll_write_by(cx, |tcp| tcp.try_write(buf))
+        self.socket.poll_write_by(cx, |tcp| tcp.try_write(buf))
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -141,7 +152,7 @@ impl AsyncWrite for Socket {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(SockRef::from(&self.0.tcp).shutdown(Shutdown::Write))
+        Poll::Ready(SockRef::from(self.socket.tcp()).shutdown(Shutdown::Write))
     }
 
     fn poll_write_vectored(
@@ -149,7 +160,8 @@ impl AsyncWrite for Socket {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.poll_write_by(cx, |tcp| tcp.try_write_vectored(bufs))
+        self.socket
+            .poll_write_by(cx, |tcp| tcp.try_write_vectored(bufs))
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -157,18 +169,18 @@ impl AsyncWrite for Socket {
     }
 }
 
-impl Connection for Socket {
+impl Connection for Tcp {
     fn connected(&self) -> Connected {
         Connected::new()
     }
 }
 
-/// Opens [`Socket`]s.
+/// Opens [`Tcp`]s.
 #[derive(Debug, Clone)]
 pub(super) struct Sockets(pub(super) HttpConnector);
 
 impl Service<Uri> for Sockets {
-    type Response = TokioIo<Socket>;
+    type Response = TokioIo<Tcp>;
     type Error = <HttpConnector as Service<Uri>>::Error;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
 
@@ -180,7 +192,7 @@ impl Service<Uri> for Sockets {
         let opening = self.0.call(server);
         Box::pin(async move {
             let tcp = opening.await?.into_inner();
-            Ok(TokioIo::new(Socket::over(tcp)))
+            Ok(TokioIo::new(Tcp::over(tcp)))
         })
     }
 }

@@ -142,7 +142,7 @@ impl Endpoint {
             None => {
                 let pair = secret.split_once(':').filter(|(id, _)| !id.is_empty());
                 let (id, secret) = pair.ok_or(
-                    "the secret of this tenant is not client-id:client-secret (dispatch.http.oauth2.client-id is not set)",
+                    "the secret of this tenant (dispatch.http.secrets-folder) is not client-id:client-secret (dispatch.http.oauth2.client-id is not set)",
                 )?;
                 (id.to_owned(), secret)
             }

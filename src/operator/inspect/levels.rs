@@ -74,6 +74,7 @@ mod tests {
         Inspection {
             now_ms: 7,
             limits: Vec::new(),
+            shadows: Vec::new(),
             waiting,
             widest: waiting,
             waitlist_end_ms,

@@ -1,7 +1,6 @@
 //! Limits of other policies, which are enforced as well as this one.
 
 use crate::gate::fleet::{Known, Registered};
-use crate::rules::limit::Limit;
 use crate::rules::tenant::Tenant;
 use serde::Serialize;
 
@@ -28,14 +27,13 @@ impl Other {
         tenant: &Tenant,
         plan: Option<&str>,
     ) -> Self {
-        let limits = other.policy.limits(tenant, plan).iter();
-        let words = |limit: &Limit| format!("{}: {}", limit.name(), limits::in_words(limit));
+        let limits = other.policy.limits(tenant, plan).all().iter();
         Self {
             policy: other.id.to_string(),
             since_ms: other.since_ms,
             used_ms: other.used_ms,
             until_ms: known.dropped_at(&other.id).unwrap_or(now_ms),
-            limits: limits.map(words).collect(),
+            limits: limits.map(limits::line).collect(),
         }
     }
 

@@ -188,6 +188,7 @@ mod tests {
         let mut found = Inspection {
             now_ms: NOW,
             limits: vec![usage],
+            shadows: Vec::new(),
             waiting: 0,
             widest: 2,
             waitlist_end_ms: 0,
@@ -297,6 +298,7 @@ why       no job is admitted before the suspension ends, in 12.3s (Tue, 14 Nov 2
                 quotas_at_ms: 0,
                 now_ms: NOW,
                 limits: Vec::new(),
+                shadows: Vec::new(),
                 waiting: 7,
                 widest: 1,
                 waitlist_end_ms: 1,

@@ -230,7 +230,7 @@ impl<'de> Visitor<'de> for Seek<'_, '_> {
     }
 
     fn visit_f64<E>(self, _: f64) -> Result<(), E> {
-        self.is(&Found::Other("a fraction"));
+        self.is(&Found::Other("a fraction, or beyond 64 bits"));
         Ok(())
     }
 
@@ -317,7 +317,7 @@ mod tests {
             None | Some(Value::Null) => Found::Missing,
             Some(Value::Bool(_)) => Found::Other("true or false"),
             Some(Value::String(text)) => Found::Text(text.clone()),
-            Some(Value::Number(n)) if n.is_f64() => Found::Other("a fraction"),
+            Some(Value::Number(n)) if n.is_f64() => Found::Other("a fraction, or beyond 64 bits"),
             Some(Value::Number(n)) => Found::Int(n.as_i64().unwrap_or(i64::MAX)),
             Some(Value::Array(_)) => Found::Other("a list"),
             Some(Value::Object(_)) => Found::Other("an object"),

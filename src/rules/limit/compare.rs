@@ -54,7 +54,14 @@ impl Limit {
     }
 
     /// What allows a start only if both allow it, where both count with the same state.
+    ///
+    /// One that is enforced beats a shadow of it; of two shadows this one stays, since what each counts is a matter of its own numbers.
     pub(super) fn stricter(&self, other: &Self) -> Self {
+        match (self.shadow, other.shadow) {
+            (true, false) => return other.clone(),
+            (_, true) => return self.clone(),
+            (false, false) => {}
+        }
         let mut limit = self.clone();
         limit.terms.max = self.max().min(other.max());
         limit.terms.burst = self.burst().min(other.burst());
@@ -72,7 +79,7 @@ impl Limit {
         if self.algorithm().rules().keys() == Keys::Log {
             before.algorithm() == self.algorithm() && before.span() >= self.span()
         } else if self.algorithm().has_burst() {
-            self == before
+            self.terms == before.terms && self.shares_state(before)
         } else {
             self.shares_state(before)
         }

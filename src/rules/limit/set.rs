@@ -13,9 +13,14 @@ const UNGUARDED: Duration = Duration::from_secs(1);
 /// The most limits that are enforced at once.
 pub const MAX_LIMITS: usize = 16;
 
-/// Limits that are enforced together: a job starts only when all of them allow it, and costs each of them or none.
+/// Limits that are enforced together: a job starts only when all of them allow it, and costs each of them or none. It is a slice of
+/// these; [`Limits::shadows`] are beside them, so whoever does not ask for shadows decides as if there were none.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Limits(Arc<[Limit]>);
+pub struct Limits {
+    /// Those that are enforced, then the shadows.
+    all: Arc<[Limit]>,
+    enforced: usize,
+}
 
 impl Limits {
     /// `limits` together.
@@ -38,15 +43,37 @@ impl Limits {
         if parts.len() > MAX_PARTS {
             return Err(LimitError::Parts(parts.len()));
         }
-        Ok(Self(limits.into()))
+        let limits = Self::of(limits);
+        match limits.enforced {
+            0 => Err(LimitError::NothingEnforced),
+            _ => Ok(limits),
+        }
+    }
+
+    fn of(mut all: Vec<Limit>) -> Self {
+        all.sort_by_key(Limit::is_shadow);
+        Self {
+            enforced: all.iter().filter(|limit| !limit.is_shadow()).count(),
+            all: all.into(),
+        }
+    }
+
+    /// Those that are enforced, in their order, and then the shadows: all that a start is charged to.
+    pub fn all(&self) -> &[Limit] {
+        &self.all
+    }
+
+    /// Those that count and deny nothing.
+    pub fn shadows(&self) -> &[Limit] {
+        &self.all[self.enforced..]
     }
 
     /// These and all of `others` at once: what each set lets start alone, less what the others deny. Limits that count
-    /// with the same state become one, the stricter of both; names may repeat among the rest.
+    /// with the same state become one, the stricter of both; names may repeat among the rest. A shadow of what is enforced is none.
     pub fn with_all<'a>(&self, others: impl IntoIterator<Item = &'a Self>) -> Self {
-        let mut all = self.0.to_vec();
+        let mut all = self.all.to_vec();
         let before = all.clone();
-        for limit in others.into_iter().flat_map(|other| other.iter()) {
+        for limit in others.into_iter().flat_map(|other| other.all.iter()) {
             match all.iter_mut().find(|known| known.shares_state(limit)) {
                 Some(known) => *known = known.stricter(limit),
                 None => all.push(limit.clone()),
@@ -55,35 +82,42 @@ impl Limits {
         if all == before {
             return self.clone();
         }
-        Self(all.into())
+        Self::of(all)
     }
 
-    /// Those that all tenants share.
+    /// These, and those of `common` that all tenants share.
+    pub fn with_global_of(&self, common: &Self) -> Self {
+        let global = common.global().cloned().collect();
+        self.with_all([&Self::of(global)])
+    }
+
+    /// Those that all tenants share, shadows included.
     pub fn global(&self) -> impl Iterator<Item = &Limit> {
-        self.0.iter().filter(|limit| limit.is_global())
+        self.all.iter().filter(|limit| limit.is_global())
     }
 
-    /// Those that are a tenant's alone.
+    /// Those that are a tenant's alone, shadows included.
     pub fn own(&self) -> impl Iterator<Item = &Limit> {
-        self.0.iter().filter(|limit| !limit.is_global())
+        self.all.iter().filter(|limit| !limit.is_global())
     }
 
-    /// Each of these continues one of `before`: see [`Limit::continues`].
+    /// Each of these continues one of `before`, or a shadow of it, to which every start was charged as well: see
+    /// [`Limit::continues`].
     pub fn continue_from(&self, before: &Self) -> bool {
         self.iter()
-            .all(|limit| before.iter().any(|old| limit.continues(old)))
+            .all(|limit| before.all.iter().any(|old| limit.continues(old)))
     }
 
     /// The highest cost of a job that can start: above it, it never could. Jobs of any cost can where no limit
     /// counts cost.
     pub fn max_cost(&self) -> u32 {
-        let costs = self.0.iter().filter(|limit| limit.unit() == Unit::Cost);
+        let costs = self.iter().filter(|limit| limit.unit() == Unit::Cost);
         costs.map(Limit::capacity).min().unwrap_or(u32::MAX)
     }
 
     /// The shortest guard, in milliseconds: a permit is good for half of it. 0: no limit has one.
     pub fn guard_ms(&self) -> u64 {
-        let guards = self.0.iter().map(Limit::guard_ms);
+        let guards = self.iter().map(Limit::guard_ms);
         guards.filter(|guard| *guard > 0).min().unwrap_or(0)
     }
 
@@ -98,22 +132,19 @@ impl Limits {
 
     /// Whether the gate must be told when a call has ended.
     pub fn hold_leases(&self) -> bool {
-        self.0.iter().any(|limit| limit.algorithm().holds_leases())
+        self.iter().any(|limit| limit.algorithm().holds_leases())
     }
 
     /// Those that hold leases, if any.
     pub fn held(&self) -> Option<Self> {
-        let held = self
-            .0
-            .iter()
-            .filter(|limit| limit.algorithm().holds_leases());
-        let held: Arc<[Limit]> = held.cloned().collect();
-        (!held.is_empty()).then_some(Self(held))
+        let held = self.iter().filter(|limit| limit.algorithm().holds_leases());
+        let held: Vec<Limit> = held.cloned().collect();
+        (!held.is_empty()).then(|| Self::of(held))
     }
 
     /// The longest [`Limit::memory_ms`] of them.
     pub fn memory_ms(&self) -> u64 {
-        self.0.iter().map(Limit::memory_ms).max().unwrap_or(0)
+        self.iter().map(Limit::memory_ms).max().unwrap_or(0)
     }
 }
 
@@ -121,13 +152,13 @@ impl Deref for Limits {
     type Target = [Limit];
 
     fn deref(&self) -> &[Limit] {
-        &self.0
+        &self.all[..self.enforced]
     }
 }
 
 impl From<Limit> for Limits {
     fn from(limit: Limit) -> Self {
-        Self(Arc::new([limit]))
+        Self::of(vec![limit])
     }
 }
 
@@ -135,6 +166,35 @@ impl From<Limit> for Limits {
 mod tests {
     use super::*;
     use crate::rules::limit::Algorithm;
+
+    #[test]
+    fn shadows_stand_beside_what_is_enforced() {
+        let second = Duration::from_secs(1);
+        let limit = |name: &str, max| {
+            let limit = Limit::new(name, Algorithm::FixedWindow, max, second, Duration::ZERO);
+            limit.expect("in range")
+        };
+        let shadow = |name: &str, max| limit(name, max).in_shadow().expect("it holds no leases");
+        let set = |limits: Vec<Limit>| Limits::new(limits).expect("names of their own");
+        let old = set(vec![shadow("b", 2), limit("a", 5)]);
+        assert_eq!(old[..], [limit("a", 5)]);
+        assert_eq!(old.shadows(), [shadow("b", 2)]);
+        assert_eq!((old.max_cost(), old.guard_ms()), (5, 0));
+        let alone = Limits::new(vec![shadow("b", 2)]);
+        assert_eq!(alone, Err(LimitError::NothingEnforced));
+        assert!(matches!(
+            Limit::concurrent("c", 5).map(Limit::in_shadow),
+            Ok(Err(LimitError::Shadow(Algorithm::Concurrency)))
+        ));
+
+        // While workers differ, what any of them enforces is enforced, and a shadow of that is none.
+        let new = set(vec![limit("a", 5), limit("b", 2)]);
+        assert_eq!(old.with_all([&new])[..], [limit("a", 5), limit("b", 2)]);
+        assert_eq!(new.with_all([&old]), new);
+        // Every start was charged to it.
+        assert!(new.continue_from(&old));
+        assert!(!new.continue_from(&set(vec![limit("a", 5)])));
+    }
 
     #[test]
     fn a_permit_lasts_half_of_the_shortest_guard_or_a_second_where_there_is_none() {

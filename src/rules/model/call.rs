@@ -4,7 +4,7 @@ mod turns;
 
 use self::turns::most_of;
 use super::State;
-use crate::rules::decision::{Answer, Ask, Sequences, Ticket};
+use crate::rules::decision::{Answer, Ask, Sequences, Tally, Ticket};
 use crate::rules::fair_queue::{FairQueue, View};
 use crate::rules::layout::Layout;
 use crate::rules::limit::Limit;
@@ -18,7 +18,12 @@ pub(super) struct Call<'a> {
     layout: &'a Layout,
     /// For each shared partition what the waitlist, or the tenant, sees of the others.
     views: Vec<View>,
+    /// Those that are enforced.
     limits: &'a [Limit],
+    /// These and the shadows behind them, to which a start is charged.
+    charged: &'a [Limit],
+    /// What was added to each shadow.
+    tallies: Vec<Tally>,
     clock: Clock,
     /// Before this nobody starts: now, or when the tenant is open again.
     base: u64,
@@ -35,11 +40,13 @@ impl<'a> Call<'a> {
     pub(super) fn new(
         states: &'a mut [State],
         layout: &'a Layout,
-        limits: &'a [Limit],
+        charged: &'a [Limit],
         clock: Clock,
         base: u64,
         budget: u32,
     ) -> Self {
+        let enforced = charged.partition_point(|limit| !limit.is_shadow());
+        let (limits, shadows) = charged.split_at(enforced);
         let shared = layout.shared.iter().zip(&states[1..]).enumerate();
         let views = shared.map(|(index, (shared, state))| {
             let most = most_of(&layout.limits_in(index + 1, limits));
@@ -50,12 +57,19 @@ impl<'a> Call<'a> {
             states,
             layout,
             limits,
+            charged,
+            tallies: vec![Tally::default(); shadows.len()],
             clock,
             base,
             budget,
             full: false,
             started: 0,
         }
+    }
+
+    /// How many of the limits are enforced.
+    pub(super) fn enforced(&self) -> usize {
+        self.limits.len()
     }
 
     pub(super) fn state(&self, partition: usize) -> &State {
@@ -88,16 +102,13 @@ impl<'a> Call<'a> {
             false => 1,
         };
         let waitlist = self.waitlist();
-        let waits = |t: &Ticket| {
-            t.generation == waitlist.generation && (1..=waitlist.last_issued).contains(&t.number)
-        };
         let ticket = match ask.ticket {
             // Its start claims no ticket.
             Some(Ticket::HAD_ITS_TURN) if waitlist.last_issued > 0 => Some(Ticket {
                 generation: waitlist.generation,
                 number: waitlist.now_serving,
             }),
-            ticket => ticket.filter(waits),
+            ticket => ticket.filter(|ticket| waitlist.waits(ticket)),
         };
         if self.full && ticket.is_none() {
             return Answer::Capacity;
@@ -137,7 +148,11 @@ impl<'a> Call<'a> {
                 return Answer::Capacity;
             }
             self.budget -= 1;
-            let sequences = self.start(ticket, cost, units, due, permit);
+            // It did not use its permit: that is the same start.
+            let served = |ticket: Ticket| ticket.number <= self.waitlist().now_serving;
+            let again = ask.ticket == Some(Ticket::HAD_ITS_TURN) || ticket.is_some_and(served);
+            let sequences = self.charge(cost, permit, again);
+            self.start(ticket, units, due);
             return Answer::Start { sequences };
         }
 
@@ -159,8 +174,9 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// After the last decision: tells the shared partitions who waits. Returns when the last of the waitlist may start.
-    pub(super) fn finish(mut self) -> u64 {
+    /// After the last decision: tells the shared partitions who waits. Returns when the last of the waitlist may start, and what was
+    /// added to each shadow.
+    pub(super) fn finish(mut self) -> (u64, Vec<Tally>) {
         let waiting = self.waitlist().waiting();
         let end = match waiting {
             0 => self.clock.now_ms,
@@ -184,7 +200,7 @@ impl<'a> Call<'a> {
             let queue = &mut self.states[partition].fair_queue;
             queue.save(flow, self.started, units, (widest, each), most);
         }
-        end
+        (end, self.tallies)
     }
 
     /// How many of the next `most` units wait for this partition, or for a wider one behind it, and not longer for what is
@@ -217,21 +233,27 @@ impl<'a> Call<'a> {
         narrow.max(self.base) <= wide
     }
 
-    /// Moves the waitlist on.
-    fn start(
-        &mut self,
-        ticket: Option<Ticket>,
-        cost: u64,
-        units: u64,
-        due: bool,
-        permit: &str,
-    ) -> Sequences {
-        let (now, clock) = (self.clock.now_ms, self.clock);
+    /// Charges the limits, and lets the shadows see the start, unless it is one `again`.
+    fn charge(&mut self, cost: u64, permit: &str, again: bool) -> Sequences {
+        let clock = self.clock;
         let mut sequences = Sequences::default();
         for (partition, state) in self.states.iter_mut().enumerate() {
-            let limits = self.layout.limits_in(partition, self.limits);
+            let limits = self.layout.limits_in(partition, self.charged);
             sequences.set(partition, state.usage.take(&limits, clock, cost, permit));
         }
+        let shadows = self.charged.iter().zip(&self.layout.partitions);
+        let shadows = shadows.skip(self.limits.len()).filter(|_| !again);
+        for ((limit, partition), tally) in shadows.zip(&mut self.tallies) {
+            let trials = &mut self.states[*partition].trials;
+            let trial = trials.entry(limit.clone()).or_default();
+            tally.add(&trial.start(limit, clock, cost));
+        }
+        sequences
+    }
+
+    /// Moves the waitlist on.
+    fn start(&mut self, ticket: Option<Ticket>, units: u64, due: bool) {
+        let now = self.clock.now_ms;
         if !due {
             self.waitlist_mut().reset(now);
         } else if let Some(ticket) = ticket {
@@ -250,7 +272,6 @@ impl<'a> Call<'a> {
                 (queue.seen, queue.room) = (0, room);
             }
         }
-        sequences
     }
 
     /// After an ask that must wait until `at`: notes since when room has been there and nobody of the waitlist, or of the
@@ -345,7 +366,7 @@ impl<'a> Call<'a> {
     fn ahead(&self) -> u64 {
         let wide = self.waitlist().widest > 1;
         match wide
-            || self.states[1..]
+            || self.states[self.shared()]
                 .iter()
                 .any(|state| state.fair_queue.widest > 1)
         {

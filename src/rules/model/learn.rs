@@ -53,6 +53,7 @@ impl Scopes<'_> {
         let mut states = Scopes {
             layout: self.layout,
             states: self.states.clone(),
+            tallies: Vec::new(),
         };
         states.load(&in_force, clock, State::load);
         let mut most: Option<(usize, u64)> = None;

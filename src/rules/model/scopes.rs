@@ -1,8 +1,10 @@
 //! The partitions of one call: the waitlist where its jobs wait, and what that shares with other waitlists.
 
+mod schedule;
+
 use super::call::Call;
 use super::{MARK_MS, State};
-use crate::rules::decision::{Answer, Ask, End, Inspection, Settled, Usage};
+use crate::rules::decision::{Answer, Ask, End, Inspection, Settled, Tally, Tried, Usage};
 use crate::rules::fair_queue::reach;
 use crate::rules::layout::Layout;
 use crate::rules::limit::Limit;
@@ -13,13 +15,19 @@ use crate::rules::waitlist::{KEEP_MS, Waitlist};
 pub struct Scopes<'a> {
     pub(super) layout: &'a Layout,
     pub(super) states: Vec<State>,
+    /// What the last question added to each shadow.
+    pub(super) tallies: Vec<Tally>,
 }
 
 impl<'a> Scopes<'a> {
     /// `state` gives what the store keeps of each partition: 0 is the waitlist, n the n-th shared one.
     pub fn take(layout: &'a Layout, state: impl FnMut(usize) -> State) -> Self {
-        let states = (0..=layout.shared.len()).map(state).collect();
-        Self { layout, states }
+        let states = (0..layout.count()).map(state).collect();
+        Self {
+            layout,
+            states,
+            tallies: Vec::new(),
+        }
     }
 
     /// What the store keeps from now on, in the same order.
@@ -27,8 +35,13 @@ impl<'a> Scopes<'a> {
         self.states
     }
 
-    /// Decides for `asks` in order, as if they came one after the other; at most `budget` of them start. Also
-    /// returns until when the tenant is closed (milliseconds since the epoch, 0: it is not).
+    /// What the last question added to each of the shadows.
+    pub fn tallies(&self) -> &[Tally] {
+        &self.tallies
+    }
+
+    /// Decides for `asks` in order, as if they came one after the other; at most `budget` of them start. Shadows among `limits`
+    /// come behind the others, and deny nothing. Also returns until when the tenant is closed (milliseconds since the epoch, 0: it is not).
     pub fn ask(
         &mut self,
         limits: &[Limit],
@@ -51,9 +64,11 @@ impl<'a> Scopes<'a> {
         let half_open = control.breaker.is_open();
         let budget = if half_open { budget.min(1) } else { budget };
         let mut call = Call::new(&mut self.states, self.layout, &limits, clock, base, budget);
+        self.tallies = Vec::new();
         let decide = |(number, ask)| call.decide(ask, &format!("{permits}:{number}"));
         let answers: Vec<Answer> = asks.iter().enumerate().map(decide).collect();
-        let end = call.finish();
+        let (end, tallies) = call.finish();
+        self.tallies = tallies;
         for (index, (newer, before)) in newer.into_iter().zip(&before).enumerate() {
             if newer || kept(&self.states[index]) != *before {
                 let kept = self.states[index].kept_until();
@@ -136,6 +151,7 @@ impl<'a> Scopes<'a> {
         let mut states = Scopes {
             layout: self.layout,
             states: self.states.clone(),
+            tallies: Vec::new(),
         };
         states.load(&in_force, clock, State::load);
         states.forget_who_was_reset(now);
@@ -158,10 +174,12 @@ impl<'a> Scopes<'a> {
                 },
                 next_ms: state.usage.nth(limit, base, 1) - now,
                 waiting: match partition {
+                    _ if limit.is_shadow() => 0,
                     0 => state.waitlist.waiting(),
                     partition => self.states[partition].fair_queue.waiting,
                 },
                 widest: match partition {
+                    _ if limit.is_shadow() => 0,
                     0 => widest_of(&state.waitlist),
                     partition => match &self.states[partition].fair_queue {
                         queue if queue.waiting > 0 => queue.widest,
@@ -173,15 +191,26 @@ impl<'a> Scopes<'a> {
             }
         };
         let partitions = self.layout.partitions.iter().copied();
-        let usages = in_force.iter().zip(partitions).map(usage);
-        let learned = self.learned_of(limits, now);
-        let usages = usages
-            .zip(learned)
-            .map(|(usage, learned)| Usage { learned, ..usage });
-        let usages = usages.collect();
+        let mut usages: Vec<Usage> = in_force.iter().zip(partitions).map(usage).collect();
+        let shadows = usages.split_off(call.enforced());
+        for (usage, learned) in usages.iter_mut().zip(self.learned_of(limits, now)) {
+            usage.learned = learned;
+        }
+        let tried = |(usage, (limit, partition)): (Usage, (&Limit, &usize))| {
+            let trial = self.states[*partition].trials.get(limit);
+            (
+                usage,
+                trial.map_or_else(Tried::default, |trial| trial.tried(now)),
+            )
+        };
+        let of_shadows = limits
+            .iter()
+            .zip(&self.layout.partitions)
+            .skip(call.enforced());
         Inspection {
             now_ms: now,
             limits: usages,
+            shadows: shadows.into_iter().zip(of_shadows).map(tried).collect(),
             waiting,
             widest,
             waitlist_end_ms: match waiting {
@@ -204,29 +233,36 @@ impl<'a> Scopes<'a> {
     /// The limits with what an operator set instead, and as far as what was learned lets them. What all tenants share is not a
     /// tenant's operator's.
     pub(super) fn in_force(&self, limits: &[Limit], now: u64) -> Vec<Limit> {
-        let set = |(limit, partition): (&Limit, &usize)| {
+        self.in_force_as(limits, &[], now)
+    }
+
+    /// The same, where no operator's max replaces that of the limits which are `as_said`; those of which that is not told are not.
+    fn in_force_as(&self, limits: &[Limit], as_said: &[bool], now: u64) -> Vec<Limit> {
+        let set = |(index, limit): (usize, &Limit)| {
+            let as_said = as_said.get(index).is_some_and(|as_said| *as_said);
             let set = match self.override_of(limit, now) {
-                Some((max, _)) => limit.clone().with_max(max),
-                None => limit.clone(),
+                Some((max, _)) if !as_said => limit.clone().with_max(max),
+                _ => limit.clone(),
             };
-            self.states[*partition].learned.lowered(limit, set, now)
+            let partition = self.layout.partitions[index];
+            self.states[partition].learned.lowered(limit, set, now)
         };
-        let partitions = &self.layout.partitions;
-        limits.iter().zip(partitions).map(set).collect()
+        limits.iter().enumerate().map(set).collect()
     }
 
     /// The `max` that an operator set instead of this limit's, and until when.
     fn override_of(&self, limit: &Limit, now: u64) -> Option<(u32, u64)> {
         let set = self.control().overrides.get(limit.name()).copied();
-        set.filter(|(_, until)| *until > now && !limit.is_global())
+        set.filter(|(_, until)| *until > now && !limit.is_global() && !limit.is_shadow())
     }
 
     /// Before the first decision: a waitlist of before the operator's reset, and those who let their turns pass.
     fn forget_what_is_over(&mut self, limits: &[Limit], now: u64) {
         self.forget_who_was_reset(now);
-        for partition in 1..self.states.len() {
+        for partition in 1..=self.layout.shared.len() {
             let behind = |(_, wider): &(&Limit, &usize)| self.layout.is_behind(**wider, partition);
-            let limits = limits.iter().zip(&self.layout.partitions).filter(behind);
+            let enforced = limits.iter().filter(|limit| !limit.is_shadow());
+            let limits = enforced.zip(&self.layout.partitions).filter(behind);
             let reach = reach(limits.map(|(limit, _)| limit));
             let queue = &mut self.states[partition].fair_queue;
             queue.seen = queue.seen.min(now);
@@ -256,7 +292,9 @@ impl<'a> Scopes<'a> {
         let usual = self.states[0].waitlist.usual;
         let states = self.states.iter_mut().enumerate();
         let load = |(index, state): (usize, &mut State)| {
-            state.waitlist.seen = state.waitlist.seen.min(clock.now_ms);
+            if index <= self.layout.shared.len() {
+                state.waitlist.seen = state.waitlist.seen.min(clock.now_ms);
+            }
             load(state, &self.layout.limits_in(index, limits), clock, usual)
         };
         states.map(load).collect()

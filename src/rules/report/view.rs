@@ -30,6 +30,10 @@ pub struct Worker {
     pub name: String,
     /// For so long it has said nothing, in milliseconds.
     pub age_ms: u64,
+    /// Its calls that begin in a second, of all tenants.
+    pub starts: f64,
+    /// The denials of its jobs in a second.
+    pub denials: f64,
     /// What it said, without its tenants.
     pub report: Report,
 }
@@ -136,6 +140,12 @@ impl View {
                 Some(Ok(report)) => report,
             };
             let tenants = std::mem::take(&mut report.tenants);
+            let whole = |named: fn(&OfTenant) -> u64, others: u64| {
+                let all = tenants.iter().map(named).fold(others, u64::saturating_add);
+                rate(all, report.over_ms)
+            };
+            let starts = whole(|it| it.starts, report.left_out.starts);
+            let denials = whole(|it| it.denials, report.left_out.denials);
             view.left_out.add(&report.left_out, report.over_ms);
             if !report.left_out.is_nothing() {
                 cut.push(
@@ -156,6 +166,8 @@ impl View {
                     0 => 0,
                     at_ms => now_ms.saturating_sub(at_ms).min(KEPT_MS),
                 },
+                starts,
+                denials,
                 report,
             });
         }
@@ -180,6 +192,13 @@ impl View {
     /// There is more than the view shows.
     pub fn is_partial(&self) -> bool {
         self.left_out != Others::default() || !self.silent.is_empty() || !self.unread.is_empty()
+    }
+
+    /// Only those tenants are left whose names contain `part`, in whatever case.
+    pub fn keep(&mut self, part: &str) {
+        let part = part.to_lowercase();
+        let has_it = |row: &Row| row.tenant.as_str().to_lowercase().contains(&part);
+        self.tenants.retain(has_it);
     }
 
     /// The tenants of whom the gate is to be asked so that the first `most` by `sort` are right: of those with the longest lines workers
@@ -279,9 +298,14 @@ impl Row {
         self.forget_limit();
     }
 
+    /// Jobs of it wait.
+    pub fn waits(&self) -> bool {
+        self.line_ends_ms > 0 || self.waiting > 0
+    }
+
     /// Who waits for nothing waits for no limit.
     fn forget_limit(&mut self) {
-        if self.line_ends_ms == 0 && self.waiting == 0 {
+        if !self.waits() {
             self.waits_for.clear();
         }
     }
@@ -375,6 +399,8 @@ mod tests {
             .map(|it| (it.report.host.as_str(), it.age_ms))
             .collect();
         assert_eq!(workers, [("h1", 500), ("h2", 500)]);
+        let rates = view.workers.iter().map(|it| (it.starts, it.denials));
+        assert_eq!(rates.collect::<Vec<_>>(), [(1.5, 0.0), (2.0, 5.0)]);
         assert!(!view.is_partial() && !row(&view, "beta").at_least);
     }
 

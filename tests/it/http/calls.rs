@@ -305,7 +305,9 @@ async fn a_signed_call_says_what_it_signs_with_each_key() {
     let (reason, request) = echoed(&of_tenants, "b").await;
     assert!(request.is_none());
     assert!(
-        reason.starts_with("the secret of this tenant must hold one or two keys"),
+        reason.starts_with(
+            "the secret of this tenant (dispatch.http.secrets-folder) must hold one or two keys"
+        ),
         "{reason}"
     );
 }

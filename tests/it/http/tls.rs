@@ -74,6 +74,25 @@ async fn nobody_else_is_trusted() {
     }
 }
 
+#[tokio::test]
+async fn what_is_wrong_with_a_certificate_is_said_with_what_to_do() {
+    let ca = Papers::called("ours");
+    ca.issue_itself("authority");
+    ca.issue_expired("expired", "127.0.0.1");
+    for (shown, advice) in [
+        ("authority", "make it with CA:FALSE"),
+        ("expired", "renew it, or set the clock"),
+    ] {
+        let downstream = downstream(ca.acceptor(shown, None), None).await;
+        let handler = handler_with(ca.trusted(), &downstream, LONG);
+        let outcome = handler.handle(&job("1"), permit()).await;
+        let Outcome::Retry { reason, .. } = outcome else {
+            panic!("{outcome:?}");
+        };
+        assert!(reason.contains(advice), "{reason}");
+    }
+}
+
 /// The promise of the guard: what is sent is sent on a good permit, however long the set-up took.
 #[tokio::test]
 async fn a_permit_that_runs_out_during_set_up_sends_nothing() {

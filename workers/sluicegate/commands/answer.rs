@@ -52,7 +52,7 @@ pub async fn wait(
             "the connection ended before the result of {id} came; the job goes on"
         ))),
         Err(_) => Err(Failure::Failed(format!(
-            "no result of {id} within {}; the job goes on. Do workers run with dispatch.results.to: reply-to?",
+            "no result of {id} within {}; the job goes on. `sluicegate inspect` says what its tenant waits for; without dispatch.results.to: reply-to no worker answers",
             show_duration(time)
         ))),
     }

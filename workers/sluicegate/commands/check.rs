@@ -66,7 +66,7 @@ struct Checked<'a> {
 
 impl Checked<'_> {
     fn as_json(&self) -> Json {
-        let limits = self.limits.iter().map(limits::as_json);
+        let limits = self.limits.all().iter().map(limits::as_json);
         json!({
             "source": self.source.to_string(),
             "limits": limits.collect::<Vec<_>>(),
@@ -79,8 +79,8 @@ impl Checked<'_> {
         self.findings.print(out)?;
         if let Some(tenant) = tenant {
             writeln!(out, "limits of {tenant}, from {}:", self.source)?;
-            for limit in self.limits.iter() {
-                writeln!(out, "  {}: {}", limit.name(), limits::in_words(limit))?;
+            for limit in self.limits.all() {
+                writeln!(out, "  {}", limits::line(limit))?;
             }
         }
         Ok(())

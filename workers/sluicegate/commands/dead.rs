@@ -27,7 +27,7 @@ use super::{Failure, count, plain, print_json};
 /// (x-delivery-count; the queue allows a million of them) and puts at the queue's end.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  sluicegate dead list --reason 'HTTP 422'
+  sluicegate dead list --reason 'answered 422'
   sluicegate dead show 01JCW1X5
   sluicegate dead replay --tenant acme
   sluicegate dead replay --all --rate 10/s
@@ -255,7 +255,11 @@ impl Letters<'_> {
         if look.left > 0 {
             eprintln!("{}", cut_short(queue, (all, hidden), &look));
         } else if all == 0 {
-            writeln!(std::io::stdout(), "no dead letter in {queue}")?;
+            let those = match filter.is_all() {
+                true => "",
+                false => " is among these",
+            };
+            writeln!(std::io::stdout(), "no dead letter in {queue}{those}")?;
         } else if hidden > 0 {
             eprintln!("{hidden} more in {queue}; --limit shows more");
         }

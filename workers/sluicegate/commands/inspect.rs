@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use sluicegate::config::Config;
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::operator::inspect::inspect;
+use sluicegate::operator::inspect::{WhatIf, inspect};
 use sluicegate::rules::tenant::Tenant;
 
 use super::labels::LabelArgs;
@@ -18,6 +18,8 @@ use super::{Failure, print_json};
   sluicegate inspect acme
   sluicegate inspect acme --plan pro
   sluicegate inspect acme --header x-endpoint=/v1
+  sluicegate inspect acme --what-if max-requests=200
+  sluicegate inspect acme --what-if per-day.max-requests=5000 --what-if resume
   sluicegate inspect acme --json")]
 pub struct InspectArgs {
     /// Whose limits
@@ -27,6 +29,10 @@ pub struct InspectArgs {
     plan: Option<String>,
     #[command(flatten)]
     labels: LabelArgs,
+    /// Show when the backlog would end if this were so, and change nothing: max-requests=N, window-size=DURATION (after NAME. where
+    /// there are several limits), plan=NAME, pause=DURATION, resume
+    #[arg(long, value_name = "KEY=VALUE", value_parser = WhatIf::parse)]
+    what_if: Vec<WhatIf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -37,7 +43,8 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
     let tenant = Tenant::parse(&args.tenant).map_err(|error| Failure::Usage(error.to_string()))?;
     let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
     let labels = |limits: &_| args.labels.given(limits);
-    let found = inspect(&gate, config, tenant, args.plan.as_deref(), labels).await?;
+    let whose = (tenant, args.plan.as_deref());
+    let found = inspect(&gate, config, whose, labels, &args.what_if).await?;
     if args.json {
         print_json(&found.as_json())?;
     } else {

@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use sluicegate::config::{Config, show_duration};
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::operator::job::{Cancelled, Which};
+use sluicegate::operator::job::{Cancelled, Shown, Which};
 use sluicegate::operator::tenant::parse;
 use sluicegate::rules::limit::ceil_ms;
 use sluicegate::rules::steering::{Sighting, State};
@@ -106,19 +106,7 @@ pub async fn run(args: JobArgs, config: &Config) -> Result<ExitCode, Failure> {
 
 impl Asked<'_> {
     fn words(&self) -> String {
-        format!(
-            "job {} of {}",
-            plain(&self.which.id, 255),
-            self.which.tenant
-        )
-    }
-
-    /// When a job is looked at that no worker has in its memory.
-    fn next_look(&self) -> String {
-        format!(
-            "a delayed job is looked at within {} (delay.max-delay), one in the work queue when a worker takes it",
-            show_duration(self.config.delay.max_delay)
-        )
+        of(&self.which)
     }
 
     fn in_the_audit(&self) -> Value {
@@ -161,7 +149,7 @@ impl Asked<'_> {
             Cancelled::Requested => format!(
                 "{job} is to be cancelled, and no worker has it in memory ({}); {}\nit stays cancelled until {}",
                 now.followers.in_words(),
-                self.next_look(),
+                next_look(self.config),
                 at(now.until_ms)
             ),
         };
@@ -174,27 +162,44 @@ impl Asked<'_> {
         if self.json {
             print_json(&self.which.shown_as_json(&now))?;
         }
-        let Some(sighting) = now.seen else {
+        let Some(sighting) = &now.seen else {
             if self.json {
                 return Err(Failure::Said);
             }
-            return Err(Failure::Failed(format!(
-                "no worker has {} in its memory ({}); {}; --wait DURATION waits for it",
-                self.words(),
-                now.followers.in_words(),
-                self.next_look()
-            )));
+            return Err(nobody_has_it(&self.words(), &now, self.config));
         };
         if !self.json {
-            let text = in_words(&self.words(), &sighting);
+            let text = in_words(&self.words(), sighting);
             std::io::stdout().write_all(text.as_bytes())?;
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
+/// `job order-7 of acme`
+pub fn of(which: &Which) -> String {
+    format!("job {} of {}", plain(&which.id, 255), which.tenant)
+}
+
+/// When a job is looked at that no worker has in its memory.
+fn next_look(config: &Config) -> String {
+    format!(
+        "a delayed job is looked at within {} (delay.max-delay), one in the work queue when a worker takes it",
+        show_duration(config.delay.max_delay)
+    )
+}
+
+/// No worker has this job in its memory.
+pub fn nobody_has_it(job: &str, shown: &Shown, config: &Config) -> Failure {
+    Failure::Failed(format!(
+        "no worker has {job} in its memory ({}); {}; --wait DURATION waits for it",
+        shown.followers.in_words(),
+        next_look(config)
+    ))
+}
+
 /// How a job stands, a line for each thing.
-fn in_words(job: &str, seen: &Sighting) -> String {
+pub fn in_words(job: &str, seen: &Sighting) -> String {
     let state = match seen.state {
         State::Waiting => "waits in a worker's memory",
         State::Asking => "asks for its permit",
@@ -250,6 +255,7 @@ mod tests {
             wait_ms: Some(30_000),
             ticket: Some(7),
             limit: Some("per-minute".to_owned()),
+            waits: None,
         };
         let text = in_words("job 1 of a", &sighting);
         for line in [

@@ -42,7 +42,11 @@ fn tell(why: &NotDone) {
     eprintln!("note: this is not written to the audit: {why}");
 }
 
-async fn written(
+/// The same for whoever tells of it in another place: it gives up after 2 s.
+///
+/// # Errors
+/// [`NotDone::Redis`]: it is not written.
+pub async fn written(
     gate: &RedisGate,
     action: &'static str,
     of: Value,

@@ -1,9 +1,11 @@
 //! `sluicegate run`: the worker.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use sluicegate::app::{Recorded, Recording};
 use sluicegate::config::{DEFAULT_FILE, Pipelines, Source};
 
 use super::Failure;
@@ -16,13 +18,56 @@ use super::Failure;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sluicegate run --config /etc/sluicegate.yaml
-  sluicegate run --pipeline orders")]
+  sluicegate run --pipeline orders
+  sluicegate run --record jobs.jsonl")]
 pub struct RunArgs {
     /// Skip the recovery wait, after Redis was emptied on purpose (formerly --fresh)
     ///
     /// Safe only if no job ran within the longest window. For one start.
     #[arg(long, alias = "fresh")]
     skip_recovery_wait: bool,
+    /// Records new jobs in this new file, for `simulate --jobs`: their times, costs, priorities and labels
+    ///
+    /// Without ids and bodies, and with numbers in place of tenants and labels. It never slows the worker: what there is no time to
+    /// write is left out. Only the file's owner may read it.
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+    /// Records tenants and labels by their names
+    #[arg(long, requires = "record")]
+    record_names: bool,
+    /// Ends the recording, not the worker, when the file has so many MiB
+    #[arg(long, value_name = "MIB", default_value_t = 64, requires = "record", value_parser = clap::value_parser!(u64).range(1..=65_536))]
+    record_max: u64,
+}
+
+impl RunArgs {
+    /// The recording that is asked for, of the only pipeline.
+    fn recording(&self, pipelines: &Pipelines) -> Result<Option<Recording>, Failure> {
+        let Some(file) = &self.record else {
+            return Ok(None);
+        };
+        let mut all = pipelines.each().values();
+        let (Some(config), None) = (all.next(), all.next()) else {
+            let words = format!(
+                "--record records one pipeline; say which with --pipeline NAME: {}",
+                pipelines.names()
+            );
+            return Err(Failure::Usage(words));
+        };
+        let recorded = Recorded {
+            max_bytes: self.record_max << 20,
+            with_names: self.record_names,
+        };
+        let begun = Recording::begin(file, recorded, config);
+        let begun = begun.map_err(|why| match why.kind() {
+            ErrorKind::AlreadyExists => Failure::Usage(format!(
+                "--record: {} is there already; a recording is a new file",
+                file.display()
+            )),
+            _ => Failure::Failed(format!("--record: {} can't be made: {why}", file.display())),
+        });
+        begun.map(Some)
+    }
 }
 
 /// Runs until a signal: all pipelines, or the one of that name. The configuration was read from the file; `None`: the default one.
@@ -54,9 +99,10 @@ pub async fn run(
             )));
         }
     }
+    let recording = args.recording(&pipelines)?;
     let failed = |error: &dyn std::fmt::Display| Failure::Failed(error.to_string());
     sluicegate::telemetry::init(&pipelines.log).map_err(|error| failed(&error))?;
-    (sluicegate::app::run(pipelines, source, args.skip_recovery_wait).await)
+    (sluicegate::app::run(pipelines, source, args.skip_recovery_wait, recording).await)
         .map_err(|error| failed(&error))?;
     Ok(ExitCode::SUCCESS)
 }

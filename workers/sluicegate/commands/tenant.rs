@@ -196,7 +196,7 @@ async fn resume_all(config: &Config, json: bool) -> Result<ExitCode, Failure> {
 }
 
 /// What is written down: its name, and what it says beside the tenant.
-fn in_the_audit(change: &Change) -> (&'static str, Value) {
+pub fn in_the_audit(change: &Change) -> (&'static str, Value) {
     match change {
         Change::Pause { duration_ms } => ("tenant pause", json!({"for_ms": duration_ms})),
         Change::Resume => ("tenant resume", json!({})),
@@ -213,7 +213,8 @@ fn in_the_audit(change: &Change) -> (&'static str, Value) {
     }
 }
 
-fn in_words(changed: &Changed) -> String {
+/// What was changed, for people.
+pub fn in_words(changed: &Changed) -> String {
     let (tenant, until) = (&changed.tenant, at(changed.until_ms));
     match &changed.change {
         Change::Pause { .. } => format!("paused {tenant} until {until}"),

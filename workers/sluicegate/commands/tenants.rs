@@ -28,7 +28,7 @@ use super::{Failure, count, fleet, plain};
 LINE are jobs, or units of cost, in the tenant's waitlist, wherever they wait; -: it has one for each value of a header or routing key.
 MEMORY are jobs in the workers' memory that wait, CALLS those in flight; N+: a worker does not name the tenant, and may have more.
 DENIED counts a job each time that it asks. CLOSED: for so long a pause, a 429 or the breaker stops the tenant. ENDS IN: then the
-last job of the line has its turn. WHY: what stops the tenant, or the limit that made one of its jobs wait last.")]
+last job of the line has its turn. WHY: what stops the tenant, or the limit of which the next unit is available last.")]
 pub struct TenantsArgs {
     /// What comes first
     #[arg(long, value_enum, default_value_t = By::Waiting)]
@@ -46,7 +46,7 @@ pub struct TenantsArgs {
 
 /// What comes first.
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum By {
+pub enum By {
     /// The most jobs that wait, in line or in memory
     Waiting,
     /// The most denials

@@ -1,6 +1,7 @@
 //! What the answers of `/api/v1` look like.
 
 mod fleet;
+mod forecasts;
 
 use serde_json::{Map, Value, json};
 
@@ -18,6 +19,7 @@ pub fn all() -> Value {
         ("Tenant", tenant()),
         ("Sighting", sighting()),
         ("Job", job()),
+        ("Explanation", forecasts::explanation()),
         ("Instructions", instructions()),
         ("Queues", queues()),
         ("LetterRow", object(&[], LETTER)),
@@ -85,8 +87,20 @@ const LIMIT: &[Field] = &[
     ("guard", "string"),
     ("guard_ms", "integer?"),
     ("scope", "string"),
+    ("shadow", "boolean"),
     ("worst_case", "integer"),
     ("adaptive", "string?"),
+];
+
+const TRIED: &[Field] = &[
+    ("used", "integer?"),
+    ("since_ms", "integer?"),
+    ("starts", "integer?"),
+    ("would_have_waited", "integer?"),
+    ("would_have_waited_share", "number?"),
+    ("would_never_have_started", "integer?"),
+    ("longest_wait_ms", "integer?"),
+    ("behind_ms", "integer?"),
 ];
 
 const USED: &[Field] = &[
@@ -197,6 +211,7 @@ fn limits() -> Value {
 
 fn tenant() -> Value {
     let limit = object(&[], &[LIMIT, USED].concat());
+    let shadow = object(&[], &[LIMIT, TRIED].concat());
     let exceeded = object(
         &[],
         &[
@@ -222,11 +237,13 @@ fn tenant() -> Value {
             ("labels", json!({"type": "object"})),
             ("labels_missing", strings()),
             ("limits", list(limit)),
+            ("shadows", list(shadow)),
             ("waiting_by_level", json!({"type": "object"})),
             ("held", json!({"enum": ["pause", "drain", null]})),
             ("advertised", list(said)),
             ("other_configurations", list(other)),
             ("other_configurations_unread", strings()),
+            ("what_if", forecasts::what_if()),
         ],
         &[
             ("tenant", "string"),
@@ -268,8 +285,20 @@ fn sighting() -> Value {
         "cancelled",
         "diverted",
     ];
+    let waits = object(
+        &[("labels", json!({"type": "object"}))],
+        &[
+            ("what", "string"),
+            ("plan", "string?"),
+            ("generation", "integer?"),
+            ("promised_ms", "integer?"),
+        ],
+    );
     object(
-        &[("state", json!({"enum": states}))],
+        &[
+            ("state", json!({"enum": states})),
+            ("waits", json!({"anyOf": [waits, {"type": "null"}]})),
+        ],
         &[
             ("cancel", "integer?"),
             ("show", "integer?"),
@@ -289,13 +318,14 @@ fn seen() -> Value {
     json!({"anyOf": [refers("Sighting"), {"type": "null"}]})
 }
 
+const JOB: &[Field] = &[
+    ("tenant", "string"),
+    ("id", "string"),
+    ("looked_at_within_ms", "integer"),
+];
+
 fn job() -> Value {
-    let own = [
-        ("tenant", "string"),
-        ("id", "string"),
-        ("looked_at_within_ms", "integer"),
-    ];
-    object(&[("seen", seen())], &[FOLLOWED, &own].concat())
+    object(&[("seen", seen())], &[FOLLOWED, JOB].concat())
 }
 
 fn instructions() -> Value {

@@ -258,6 +258,7 @@ impl Scheduler {
         let job = self.jobs.get_mut(&key);
         let priority = job.and_then(|job| {
             job.claims.waits = job.claims.waits.saturating_add(1);
+            headers.extend(job.claims.promise.map(headers::promise));
             *job.message.properties.priority()
         });
         headers.extend(priority.map(headers::priority));

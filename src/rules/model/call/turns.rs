@@ -1,6 +1,7 @@
 //! When units may start, by the limits, the waitlist and the turns of the others. Nothing is changed here.
 
 use super::Call;
+use crate::rules::forecast::Place;
 use crate::rules::limit::{Limit, Unit};
 
 impl Call<'_> {
@@ -26,19 +27,47 @@ impl Call<'_> {
         let calls = self.waitlist().jobs_in(k, own);
         let mut latest = (0, 0);
         for index in 0..self.limits.len() {
-            let (of_units, of_calls) = match self.layout.partitions[index] {
-                0 => (k, calls),
-                partition => {
-                    let rank = self.rank(partition, k, own);
-                    (rank, calls + self.others_calls(rank - k))
-                }
-            };
-            let at = self.nth_of(index, self.base, of_units, of_calls);
+            let at = self.turn_in(index, k, own, calls);
             if at > latest.0 {
                 latest = (at, index);
             }
         }
         latest
+    }
+
+    /// How many units there are up to a place, and how many of them are its own.
+    pub(in crate::rules::model) fn up_to(&self, place: Place) -> (u64, u64) {
+        let waitlist = self.waitlist();
+        let Place::Job(ticket, cost) = place else {
+            return (waitlist.waiting(), 1);
+        };
+        let own = match self.counts_cost() {
+            true => u64::from(cost).clamp(1, self.most()),
+            false => 1,
+        };
+        match ticket.filter(|ticket| waitlist.waits(ticket)) {
+            Some(ticket) => (self.distance(ticket.number, own), own),
+            None => (waitlist.waiting() + own, own),
+        }
+    }
+
+    /// [`Self::turn`] as far as each of the limits goes on its own.
+    pub(in crate::rules::model) fn turn_by_limit(&mut self, k: u64, own: u64) -> Vec<u64> {
+        let calls = self.waitlist().jobs_in(k, own);
+        let all = 0..self.limits.len();
+        all.map(|index| self.turn_in(index, k, own, calls))
+            .collect()
+    }
+
+    fn turn_in(&mut self, index: usize, k: u64, own: u64, calls: u64) -> u64 {
+        let (of_units, of_calls) = match self.layout.partitions[index] {
+            0 => (k, calls),
+            partition => {
+                let rank = self.rank(partition, k, own);
+                (rank, calls + self.others_calls(rank - k))
+            }
+        };
+        self.nth_of(index, self.base, of_units, of_calls)
     }
 
     /// How many units start from this partition up to the `k`-th of the waitlist, the last of a job of so many, if all take
@@ -56,8 +85,7 @@ impl Call<'_> {
     /// When the `k`-th unit may start as far as one partition goes; `None`: it has no limit.
     pub(super) fn nth(&self, partition: usize, k: u64) -> Option<u64> {
         let calls = self.others_calls(k).max(1);
-        let all = self.layout.partitions.iter().enumerate();
-        let here = all.filter(|(_, here)| **here == partition);
+        let here = self.partitions().filter(|(_, here)| *here == partition);
         here.map(|(index, _)| self.nth_of(index, self.base, k, calls))
             .max()
     }
@@ -106,8 +134,8 @@ impl Call<'_> {
             .fair_queue
             .widest
             .clamp(1, self.most());
-        let all = self.layout.partitions.iter().enumerate();
-        let here = all.filter(|(_, here)| self.layout.is_behind(**here, partition));
+        let is_behind = |(_, here): &(usize, usize)| self.layout.is_behind(*here, partition);
+        let here = self.partitions().filter(is_behind);
         let latest = here
             .map(|(index, _)| self.nth_of(index, now, widest, 1))
             .max();
@@ -124,10 +152,15 @@ impl Call<'_> {
             .fair_queue
             .widest
             .clamp(1, self.most());
-        let mut all = self.layout.partitions.iter().enumerate();
-        all.any(|(index, here)| {
-            self.layout.is_behind(*here, partition) && self.takes_room(index, widest)
+        self.partitions().any(|(index, here)| {
+            self.layout.is_behind(here, partition) && self.takes_room(index, widest)
         })
+    }
+
+    /// The partition of each limit that is enforced, with its number.
+    fn partitions(&self) -> impl Iterator<Item = (usize, usize)> {
+        let all = self.layout.partitions.iter().copied().enumerate();
+        all.take(self.limits.len())
     }
 
     fn takes_room(&self, index: usize, units: u64) -> bool {

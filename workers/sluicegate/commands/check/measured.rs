@@ -10,6 +10,8 @@ use super::findings::Level;
 const MOST_FAR: Duration = Duration::from_millis(500);
 /// Confirms that take less bound nothing that a worker could do.
 const SLOW_CONFIRM: Duration = Duration::from_millis(10);
+/// Calls a second that a busy core of a worker has time for, as docs/SCALING.md computes it: beyond it no way is what bounds.
+const A_CORE_CARRIES: u64 = 18_000;
 
 /// How long something took, several times; the shortest first, and never empty.
 #[derive(Debug, Clone)]
@@ -183,10 +185,16 @@ impl Measured {
             Some(api) => format!("{redis} and one to the API ({})", ms(api)),
             None => redis,
         };
+        let most = self.most_starts(terms)?;
+        if most > A_CORE_CARRIES {
+            return Some(format!(
+                "these ways bound nothing with dispatch.concurrency {}: a processor core of a worker carries some {A_CORE_CARRIES} calls a second, and an API that takes its time fewer (docs/SCALING.md)",
+                terms.concurrency
+            ));
+        }
         Some(format!(
             "a worker starts at most {} calls a second, by these ways alone: with dispatch.concurrency {} each has its worker slot for {ways} at least",
-            self.most_starts(terms)?,
-            terms.concurrency
+            most, terms.concurrency
         ))
     }
 
@@ -326,6 +334,14 @@ mod tests {
         // A tunnel is opened by more than one round trip, and who knows which.
         measured.api = Some(api(&[10], Some("http://proxy:3128/")));
         assert_eq!(measured.most_starts(&TERMS), Some(2_500));
+        // On one machine both ways are shorter than what a call takes of a core.
+        let text = redis(&[1]).starts_in_words(&TERMS).expect("measured");
+        assert!(
+            text.starts_with(
+                "these ways bound nothing with dispatch.concurrency 100: a processor core"
+            ),
+            "{text}"
+        );
         let nothing = Measured::default();
         assert!(nothing.starts_in_words(&TERMS).is_none(), "without Redis");
         // Nothing took any time that could be measured.

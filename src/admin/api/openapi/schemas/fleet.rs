@@ -31,6 +31,8 @@ pub fn workers() -> Value {
         ("calls_in_flight", "integer"),
         ("worker_slots", "integer"),
         ("saturation", "number"),
+        ("starts_per_s", "number"),
+        ("denials_per_s", "number"),
         ("jobs_in_memory", "integer"),
         ("jobs_delayed_in_memory", "integer"),
         ("jobs_waiting", "integer"),
@@ -72,6 +74,7 @@ pub fn tenants() -> Value {
         ("workers", "integer"),
         ("tenants_not_shown", "integer"),
         ("tenants_untold", "string?"),
+        ("next_offset", "integer?"),
     ];
     object(more, fields)
 }

@@ -1,0 +1,58 @@
+//! What is said of when jobs start.
+
+use serde_json::{Value, json};
+
+use super::{FOLLOWED, JOB, list, object, seen, strings};
+
+/// When a tenant's backlog ends, and when it would; null where nobody asked.
+pub(super) fn what_if() -> Value {
+    let ends = || {
+        object(
+            &[],
+            &[
+                ("ends_at_ms", "integer"),
+                ("ends_in_ms", "integer"),
+                ("limit", "string?"),
+            ],
+        )
+    };
+    let forecast = object(
+        &[
+            ("changes", strings()),
+            ("now", ends()),
+            ("then", ends()),
+            ("sure", json!({"enum": ["exact", "estimated"]})),
+        ],
+        &[("waiting", "integer"), ("earlier_by_ms", "integer")],
+    );
+    json!({"anyOf": [forecast, {"type": "null"}]})
+}
+
+/// Where a job stands.
+pub(super) fn explanation() -> Value {
+    let cause = object(
+        &[],
+        &[
+            ("what", "string"),
+            ("words", "string"),
+            ("until_ms", "integer?"),
+        ],
+    );
+    let own = [
+        ("now_ms", "integer"),
+        ("place", "integer?"),
+        ("waiting", "integer?"),
+        ("starts_at_ms", "integer?"),
+        ("starts_in_ms", "integer?"),
+        ("promised_at_ms", "integer?"),
+        ("why", "string"),
+    ];
+    object(
+        &[
+            ("seen", seen()),
+            ("waits_for", list(cause)),
+            ("sure", json!({"enum": ["exact", "estimated", "unknown"]})),
+        ],
+        &[FOLLOWED, JOB, &own].concat(),
+    )
+}

@@ -1,0 +1,382 @@
+//! What can be done: each action of `/api/v1` as a form that asks back. The fields are those of its table.
+
+use axum::http::HeaderMap;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::{Map, Value};
+
+use super::words::{Name, query};
+use crate::admin::api::{Kind, Param, Place, Problem, Route, route};
+use crate::operator::times::at;
+
+/// One of them.
+pub struct Act {
+    /// As addresses name it.
+    pub name: &'static str,
+    /// As the table of `/api/v1` has it.
+    pub path: &'static str,
+    /// What is asked; `{}` stands for the tenant, or the job.
+    pub question: &'static str,
+    /// What it does, in a sentence.
+    pub about: &'static str,
+    /// What the button says.
+    pub button: &'static str,
+    /// It can't be taken back.
+    pub is_grave: bool,
+    /// What is in its fields at first.
+    usual: &'static [(&'static str, &'static str)],
+}
+
+/// All of them.
+#[rustfmt::skip]
+pub const ACTS: [Act; 13] = [
+    act("pause", "/tenants/{tenant}/pause", "Pause {}?",
+        "No job of this tenant is admitted until then. Its jobs wait, and lose nothing.", "Pause", &[("for", "1h")]),
+    act("resume", "/tenants/{tenant}/resume", "Resume {}?",
+        "Ends a pause, a throttle, and what a breaker stopped, for this tenant.", "Resume", &[]),
+    act("limit", "/tenants/{tenant}/limit", "Change a limit of {}?",
+        "Sets another max-requests for a while. The configuration stays, and counts again after that.", "Change", &[("for", "1h")]),
+    act("reset", "/tenants/{tenant}/reset", "Empty the waitlist of {}?",
+        "The jobs stay, and ask for their turns anew. Limits are kept all the same.", "Empty it", &[]),
+    act("divert", "/tenants/{tenant}/divert", "Divert the jobs of {}?",
+        "Its jobs go to another queue in place of being called.", "Divert", &[("for", "1h")]),
+    act("undivert", "/tenants/{tenant}/undivert", "Stop diverting {}?",
+        "Its jobs are called again.", "Stop diverting", &[]),
+    grave("cancel", "/tenants/{tenant}/jobs/{id}/cancel", "Cancel the job {}?",
+        "The job is not called any more, and becomes a dead letter.", "Cancel the job", &[("for", "24h")]),
+    grave("pause-all", "/pause", "Pause all workers?",
+        "No worker makes a call until then. Calls in flight end.", "Pause all", &[("for", "1h")]),
+    act("drain", "/drain", "Drain all workers?",
+        "No worker takes a new job until then. Those that were taken are finished.", "Drain", &[("for", "1h")]),
+    act("resume-all", "/resume", "Resume all workers?",
+        "Ends a pause and a drain of all workers.", "Resume all", &[]),
+    act("resume-calls", "/calls/resume", "Resume the calls of all tenants?",
+        "Ends what stops all of them, such as an open breaker. A tenant that is suspended alone stays so.", "Resume calls", &[]),
+    act("replay", "/dead/replay", "Replay dead letters?",
+        "They go back to the work queue as new jobs, for 5 s at most: do it again for the rest.", "Replay", &[]),
+    grave("drop", "/dead/drop", "Delete dead letters?",
+        "They are gone for good.", "Delete", &[]),
+];
+
+const fn act(
+    name: &'static str,
+    path: &'static str,
+    question: &'static str,
+    about: &'static str,
+    button: &'static str,
+    usual: &'static [(&'static str, &'static str)],
+) -> Act {
+    Act {
+        name,
+        path,
+        question,
+        about,
+        button,
+        is_grave: false,
+        usual,
+    }
+}
+
+const fn grave(
+    name: &'static str,
+    path: &'static str,
+    question: &'static str,
+    about: &'static str,
+    button: &'static str,
+    usual: &'static [(&'static str, &'static str)],
+) -> Act {
+    Act {
+        is_grave: true,
+        ..act(name, path, question, about, button, usual)
+    }
+}
+
+/// What a form, or the link to it, says.
+#[derive(Debug, Default, Clone)]
+pub struct Said(Vec<(String, String)>);
+
+impl Said {
+    /// Of a query, or of a form's body.
+    pub fn of(text: &[u8]) -> Self {
+        let pairs = url::form_urlencoded::parse(text);
+        Self(pairs.into_owned().collect())
+    }
+
+    /// The value of this name; empty: there is none.
+    pub fn get(&self, name: &str) -> &str {
+        let found = self.0.iter().find(|(known, _)| known == name);
+        found.map_or("", |(_, value)| value)
+    }
+}
+
+/// A field of a form.
+pub struct Field {
+    pub name: &'static str,
+    pub about: &'static str,
+    pub value: String,
+    /// `text`, `number` or `checkbox`.
+    pub kind: &'static str,
+    pub is_checked: bool,
+    pub least: Option<u64>,
+    pub most: Option<u64>,
+    pub longest: Option<usize>,
+    /// What is in the way of the first key that is pressed.
+    pub is_first: bool,
+}
+
+impl Act {
+    /// The one with this name.
+    pub fn find(name: &str) -> Option<&'static Self> {
+        ACTS.iter().find(|act| act.name == name)
+    }
+
+    fn route(&self) -> &'static Route {
+        route(self.path).expect("each is one of the table, as a test says")
+    }
+
+    fn of(&self, place: Place) -> impl Iterator<Item = &'static Param> {
+        let all = self.route().params();
+        all.filter(move |param| param.place == place)
+    }
+
+    /// What is to be known before: a tenant, a job.
+    pub fn subject(&self) -> Vec<&'static str> {
+        self.of(Place::Path).map(|param| param.name).collect()
+    }
+
+    /// What is asked.
+    pub fn question(&self, said: &Said) -> String {
+        let subject = self.subject();
+        let name = Name::new(said.get(subject.last().copied().unwrap_or_default()));
+        let mut question = self.question.replacen("{}", &name.shown, 1);
+        if subject.len() > 1 {
+            let of = Name::new(said.get(subject[0]));
+            question = format!("{} of {}?", question.trim_end_matches('?'), of.shown);
+        }
+        match said.get("pipeline") {
+            "" => question,
+            pipeline => {
+                let pipeline = Name::new(pipeline);
+                format!(
+                    "{} (pipeline {})?",
+                    question.trim_end_matches('?'),
+                    pipeline.shown
+                )
+            }
+        }
+    }
+
+    /// The fields, with what was said already.
+    pub fn fields(&self, said: &Said, is_again: bool) -> Vec<Field> {
+        let fields = self.of(Place::Body).enumerate();
+        let field = |(place, param): (usize, &'static Param)| {
+            let usual = self.usual.iter().find(|(name, _)| *name == param.name);
+            let usual = usual.map_or("", |(_, value)| value);
+            let value = match said.get(param.name) {
+                "" if is_again => "",
+                "" => usual,
+                value => value,
+            };
+            let (kind, least, most, longest) = match param.kind {
+                Kind::Flag => ("checkbox", None, None, None),
+                Kind::Number { least, most } => ("number", Some(least), Some(most), None),
+                Kind::Text(most) => ("text", None, None, Some(most)),
+                Kind::Span | Kind::Rate | Kind::Word(_) => ("text", None, None, Some(64)),
+            };
+            Field {
+                name: param.name,
+                about: param.about,
+                value: value.to_owned(),
+                kind,
+                is_checked: kind == "checkbox" && !value.is_empty(),
+                least,
+                most,
+                longest,
+                is_first: place == 0,
+            }
+        };
+        fields.map(field).collect()
+    }
+
+    /// What a form keeps of its address.
+    pub fn kept<'a>(&self, said: &'a Said) -> Vec<(&'static str, &'a str)> {
+        let mut kept: Vec<_> = (self.subject().into_iter())
+            .map(|name| (name, said.get(name)))
+            .collect();
+        if self.route().takes_pipeline() {
+            kept.push(("pipeline", said.get("pipeline")));
+        }
+        kept.retain(|(_, value)| !value.is_empty());
+        kept
+    }
+
+    /// What is asked of `/api/v1`: path, query, and the fields.
+    ///
+    /// # Errors
+    /// Something is missing, or no number.
+    pub fn asks(&self, said: &Said) -> Result<(String, String, Map<String, Value>), Problem> {
+        let mut path = self.path.to_owned();
+        for name in self.subject() {
+            let value = said.get(name);
+            if value.is_empty() {
+                return Err(Problem::wrong(format!("which {name}?")));
+            }
+            let part = utf8_percent_encode(value, NON_ALPHANUMERIC).to_string();
+            path = path.replacen(&format!("{{{name}}}"), &part, 1);
+        }
+        let mut fields = Map::new();
+        for param in self.of(Place::Body) {
+            let value = said.get(param.name);
+            if value.is_empty() {
+                continue;
+            }
+            let value: Value = match param.kind {
+                Kind::Flag => true.into(),
+                Kind::Number { .. } => {
+                    let number = value.trim().parse::<u64>();
+                    let words =
+                        |_| Problem::wrong(format!("{}: must be a whole number", param.name));
+                    number.map_err(words)?.into()
+                }
+                _ => value.trim().into(),
+            };
+            fields.insert(param.name.to_owned(), value);
+        }
+        let pipeline = match self.route().takes_pipeline() {
+            true => said.get("pipeline"),
+            false => "",
+        };
+        Ok((path, query([("pipeline", pipeline)]), fields))
+    }
+
+    /// Where somebody comes from who does it, and goes to: below `/ui`.
+    pub fn home(&self, said: &Said) -> String {
+        let pipeline = said.get("pipeline");
+        let of_dead = self.path.starts_with("/dead");
+        let (path, pairs) = match said.get("tenant") {
+            "" if of_dead => ("/dead", [("pipeline", pipeline), ("", "")]),
+            _ if of_dead => (
+                "/dead",
+                [("tenant", said.get("tenant")), ("pipeline", pipeline)],
+            ),
+            "" => ("", [("pipeline", pipeline), ("", "")]),
+            tenant => ("/tenant", [("name", tenant), ("pipeline", pipeline)]),
+        };
+        match query(pairs) {
+            query if query.is_empty() => format!("{}{path}", super::PREFIX),
+            query => format!("{}{path}?{query}", super::PREFIX),
+        }
+    }
+
+    /// What was done, in a line.
+    pub fn done(&self, said: &Said, answer: &Value) -> String {
+        let question = self.question(said);
+        let question = question.trim_end_matches('?');
+        let mut words = Vec::new();
+        list(answer, "", &mut words);
+        format!("Done: {question}. {}", words.join(" · "))
+    }
+}
+
+/// What an answer says, as words.
+fn list(answer: &Value, before: &str, words: &mut Vec<String>) {
+    let Some(fields) = answer.as_object() else {
+        return;
+    };
+    for (name, value) in fields {
+        let spoken = name.trim_end_matches("_ms").replace('_', " ");
+        match value {
+            Value::Null | Value::Array(_) | Value::Bool(false) => {}
+            Value::Object(_) => list(value, &format!("{spoken} "), words),
+            Value::Number(ms) if name.ends_with("until_ms") => {
+                let time = ms.as_u64().filter(|ms| *ms > 0).map(at);
+                words.extend(time.map(|time| format!("{before}{spoken} {time}")));
+            }
+            // The question names it.
+            Value::String(_) if name == "tenant" || name == "id" => {}
+            Value::String(text) => {
+                words.push(format!("{before}{spoken} {}", Name::new(text).shown))
+            }
+            other => words.push(format!("{before}{spoken} {other}")),
+        }
+    }
+}
+
+/// A form's body, as browsers send it.
+///
+/// # Errors
+/// It is another kind.
+pub fn is_form(headers: &HeaderMap) -> bool {
+    let kind = crate::admin::api::one(headers, &axum::http::header::CONTENT_TYPE);
+    let kind = kind.and_then(|kind| kind.split(';').next());
+    kind.is_some_and(|kind| {
+        kind.trim()
+            .eq_ignore_ascii_case("application/x-www-form-urlencoded")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn each_action_of_the_api_has_a_form() {
+        for act in &ACTS {
+            assert!(
+                act.fields(&Said::default(), false).len() < 7,
+                "{}",
+                act.name
+            );
+            assert_eq!(act.question.contains("{}"), !act.subject().is_empty());
+            let fields = act.fields(&Said::default(), false);
+            for (name, _) in act.usual {
+                assert!(fields.iter().any(|field| field.name == *name), "{name}");
+            }
+        }
+        let paths = crate::admin::api::actions();
+        let missing: Vec<_> = paths
+            .filter(|path| !ACTS.iter().any(|act| act.path == *path))
+            .collect();
+        assert_eq!(missing, [""; 0]);
+    }
+
+    #[test]
+    fn a_form_says_what_a_request_would() {
+        let act = Act::find("limit").expect("one");
+        let said = Said::of(b"tenant=a%2Fb%3F&max=9&for=+30m&clear=&pipeline=mail");
+        assert_eq!(
+            act.question(&said),
+            "Change a limit of a/b (pipeline mail)?"
+        );
+        let (path, query, fields) = act.asks(&said).expect("right");
+        assert_eq!(
+            (path.as_str(), query.as_str()),
+            ("/tenants/a%2Fb%3F/limit", "pipeline=mail")
+        );
+        assert_eq!(Value::from(fields), json!({"max": 9, "for": "30m"}));
+        assert_eq!(act.home(&said), "/ui/tenant?name=a%2Fb%3F&pipeline=mail");
+        let wrong = act
+            .asks(&Said::of(b"tenant=a&max=x"))
+            .expect_err("no number");
+        assert_eq!(wrong.words(), "max: must be a whole number");
+        let none = act.asks(&Said::of(b"max=9")).expect_err("no tenant");
+        assert_eq!(none.words(), "which tenant?");
+        let drop = Act::find("drop").expect("one");
+        let (_, _, fields) = drop.asks(&Said::of(b"all=on")).expect("right");
+        assert_eq!(Value::from(fields), json!({"all": true}));
+        let cancel = Act::find("cancel").expect("one");
+        let said = Said::of(b"tenant=acme&id=7");
+        assert_eq!(cancel.question(&said), "Cancel the job 7 of acme?");
+    }
+
+    #[test]
+    fn what_was_done_is_told_in_a_line() {
+        let act = Act::find("pause").expect("one");
+        let answer = json!({"tenant": "acme", "change": "pause", "until_ms": 1_700_000_000_000_u64, "x": null});
+        assert_eq!(
+            act.done(&Said::of(b"tenant=acme"), &answer),
+            "Done: Pause acme. change pause · until Tue, 14 Nov 2023 22:13:20 GMT"
+        );
+    }
+}

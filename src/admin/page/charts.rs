@@ -1,0 +1,143 @@
+//! The charts: paths of SVG, made here, so that they are there without a script.
+
+use askama::Template;
+
+use super::history::{POINTS, Ring, SERIES};
+use super::words;
+
+/// The size of the picture that the paths are in.
+const WIDE: f32 = 240.0;
+const HIGH: f32 = 56.0;
+/// Points that are drawn as one: their mean.
+const TOGETHER: u64 = 6;
+
+/// What is drawn, and how it is called; the last one is a share.
+const NAMES: [&str; SERIES] = [
+    "Starts per second",
+    "Waiting in memory",
+    "Denied per second",
+    "Calls in flight",
+    "Saturation",
+];
+const SHARE: usize = SERIES - 1;
+
+/// One chart.
+#[derive(Debug, Template)]
+#[template(path = "chart.html")]
+pub struct Chart {
+    name: &'static str,
+    now: String,
+    most: String,
+    /// Nothing is drawn where nothing is known.
+    line: String,
+    area: String,
+}
+
+impl askama::filters::HtmlSafe for Chart {}
+
+/// All of them.
+pub fn charts(ring: &Ring) -> Vec<Chart> {
+    let all = NAMES.iter().enumerate();
+    all.map(|(series, name)| chart(ring, series, name))
+        .collect()
+}
+
+fn chart(ring: &Ring, series: usize, name: &'static str) -> Chart {
+    let values: Vec<f32> = ring.points.iter().map(|point| point[series]).collect();
+    let most = values.iter().copied().fold(0.0, f32::max);
+    let shown = |value: f32| match series {
+        SHARE => format!("{:.0} %", value * 100.0),
+        _ => words::decimal(value.into()),
+    };
+    let top = match series {
+        SHARE => 1.0_f32.max(most),
+        _ => top(most),
+    };
+    let (line, area) = paths(&values, ring.number, top);
+    Chart {
+        name,
+        now: values
+            .last()
+            .map_or_else(|| "–".to_owned(), |value| shown(*value)),
+        most: shown(most),
+        line,
+        area,
+    }
+}
+
+/// What is at the upper end: a round number above `most`.
+fn top(most: f32) -> f32 {
+    let mut step = 1.0_f32;
+    while step < most && step < 1e12 {
+        step *= 10.0;
+    }
+    let rounds = [0.1, 0.2, 0.5, 1.0];
+    let fits = rounds.into_iter().find(|part| step * part >= most);
+    step * fits.unwrap_or(1.0)
+}
+
+/// The line through `values`, of which the last is point `number`, and the area below it.
+fn paths(values: &[f32], number: u64, top: f32) -> (String, String) {
+    let first = number.saturating_sub(values.len() as u64);
+    // Points stay together whatever comes after them: what is drawn moves, and does not flicker.
+    let mut groups: Vec<(u64, f32, f32)> = Vec::new();
+    for (index, value) in (first..).zip(values) {
+        let group = index / TOGETHER;
+        match groups.last_mut() {
+            Some((last, sum, of)) if *last == group => (*sum, *of) = (*sum + value, *of + 1.0),
+            _ => groups.push((group, *value, 1.0)),
+        }
+    }
+    let Some((newest, ..)) = groups.last().copied() else {
+        return (String::new(), String::new());
+    };
+    // Few enough to be exact.
+    #[expect(clippy::cast_precision_loss)]
+    let step = WIDE / (POINTS as f32 / TOGETHER as f32);
+    let (mut line, mut least) = (String::new(), WIDE);
+    for (at, (group, sum, of)) in groups.iter().enumerate() {
+        #[expect(clippy::cast_precision_loss)]
+        let x = (WIDE - (newest - group) as f32 * step).max(0.0);
+        let y = HIGH - (sum / of / top).clamp(0.0, 1.0) * (HIGH - 2.0) - 1.0;
+        line += &format!("{}{x:.0} {y:.1}", if at == 0 { "M" } else { "L" });
+        least = least.min(x);
+    }
+    let area = format!("{line}L{WIDE:.0} {HIGH:.0}L{least:.0} {HIGH:.0}Z");
+    (line, area)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_ends_at_now_and_its_height_is_of_a_round_number() {
+        for (most, expected) in [
+            (0.0, 0.1),
+            (0.3, 0.5),
+            (1.0, 1.0),
+            (7.0, 10.0),
+            (130.0, 200.0),
+        ] {
+            assert!((top(most) - expected).abs() < 1e-3, "{most}: {}", top(most));
+        }
+        assert_eq!(paths(&[], 0, 1.0), (String::new(), String::new()));
+        let (line, area) = paths(&[1.0; 12], 12, 1.0);
+        assert_eq!(line, "M238 1.0L240 1.0");
+        assert_eq!(area, "M238 1.0L240 1.0L240 56L238 56Z");
+        let (line, _) = paths(&[0.0; POINTS], 100_000, 1.0);
+        assert!(
+            line.starts_with("M0 55.0L2 ") && line.ends_with("L240 55.0"),
+            "{line}"
+        );
+        assert!(line.len() < 1_500, "{}", line.len());
+    }
+
+    #[test]
+    fn nothing_is_known_of_a_worker_that_has_just_begun() {
+        let all = charts(&Ring::default());
+        let html: Vec<String> = all.iter().map(|it| it.render().expect("it can")).collect();
+        assert_eq!(html.len(), SERIES);
+        assert!(html[0].contains("Starts per second") && html[0].contains('–'));
+    }
+}

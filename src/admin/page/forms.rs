@@ -1,0 +1,143 @@
+//! What a browser sends: tokens to sign in, and actions, which are asked back.
+
+use axum::http::StatusCode;
+use axum::response::Response;
+
+use super::acts::{Act, Said};
+use super::door::Viewer;
+use super::frame::{self, Asking, sign_in_for};
+use super::{PREFIX, Page, Visit, is_link_from_elsewhere, own_path, see_other, sessions, target};
+use crate::admin::api::{Asker, Problem, own_site};
+
+impl Page {
+    pub(super) fn signing_in(&self, visit: &Visit<'_>) -> Response {
+        let said = Said::of(visit.parts.uri.query().unwrap_or_default().as_bytes());
+        let around = self.around(&self.viewer(visit), "Sign in", PREFIX);
+        frame::sign_in(around, None, said.get("for") == "operator", said.get("to"))
+    }
+
+    pub(super) fn sign_in(&self, visit: &Visit<'_>, said: &Said) -> Response {
+        let headers = &visit.parts.headers;
+        let who = (headers, visit.peer);
+        match self
+            .site
+            .door
+            .sign_in(who, said.get("token"), said.get("name"))
+        {
+            Ok(session) => {
+                let cookie = self.site.door.set_cookie(&session, headers);
+                see_other(own_path(said.get("to")), [cookie])
+            }
+            Err(problem) => {
+                let around = self.around(&Viewer::default(), "Sign in", PREFIX);
+                frame::sign_in(
+                    around,
+                    Some(&problem),
+                    said.get("for") == "operator",
+                    said.get("to"),
+                )
+            }
+        }
+    }
+
+    pub(super) fn sign_out(&self, visit: &Visit<'_>, said: &Said) -> Response {
+        let headers = &visit.parts.headers;
+        let viewer = self.viewer(visit);
+        let session = viewer.session();
+        let is_own =
+            session.is_some_and(|own| sessions::same(&own.form_token, said.get("form-token")));
+        match own_site(headers) {
+            Ok(()) if is_own => see_other(PREFIX, self.site.door.sign_out(&viewer, headers)),
+            _ => see_other(PREFIX, []),
+        }
+    }
+
+    /// The form of an action.
+    pub(super) fn asked_back(&self, visit: &Visit<'_>) -> Response {
+        let query = visit.parts.uri.query().unwrap_or_default();
+        let said = Said::of(query.as_bytes());
+        if is_link_from_elsewhere(&visit.parts.headers) {
+            return frame::again(&target(visit));
+        }
+        let viewer = self.viewer(visit);
+        let Some(act) = Act::find(said.get("do")) else {
+            let problem = Problem::new(StatusCode::NOT_FOUND, "there is no such action");
+            return frame::wrong(self.around(&viewer, "Not found", PREFIX), &problem);
+        };
+        let Some(operator) = &viewer.operator else {
+            if !self.site.door.has_operators() {
+                let words = "nothing can be changed here: set admin.operator-token";
+                let problem = Problem::new(StatusCode::FORBIDDEN, words);
+                return frame::wrong(self.around(&viewer, "Refused", &act.home(&said)), &problem);
+            }
+            return see_other(&sign_in_for(&target(visit), true), []);
+        };
+        let asking = asking_back(act, &said, &operator.form_token, false);
+        let question = asking.question.clone();
+        frame::act(
+            self.around(&viewer, &question, &act.home(&said)),
+            asking,
+            None,
+        )
+    }
+
+    /// Does it.
+    pub(super) async fn act(&self, visit: &Visit<'_>, said: &Said) -> Response {
+        let viewer = self.viewer(visit);
+        let door = &self.site.door;
+        let operator = match door.may_act(&visit.parts.headers, said.get("form-token")) {
+            Ok(operator) => operator,
+            Err(problem) => return frame::wrong(self.around(&viewer, "Refused", PREFIX), &problem),
+        };
+        let Some(act) = Act::find(said.get("do")) else {
+            let problem = Problem::new(StatusCode::NOT_FOUND, "there is no such action");
+            return frame::wrong(self.around(&viewer, "Not found", PREFIX), &problem);
+        };
+        let asker = Asker {
+            name: match operator.name.as_str() {
+                "" => "operator".to_owned(),
+                name => name.to_owned(),
+            },
+            peer: visit.peer.to_string(),
+        };
+        let done = match act.asks(said) {
+            Ok((path, query, fields)) => self.site.api.act(&path, &query, fields, asker).await,
+            Err(problem) => Err(problem),
+        };
+        self.site.live.forget();
+        match done {
+            Ok(answer) => {
+                door.tell(&operator, act.done(said, &answer));
+                see_other(&act.home(said), [])
+            }
+            Err(problem) => {
+                let asking = asking_back(act, said, &operator.form_token, true);
+                let question = asking.question.clone();
+                frame::act(
+                    self.around(&viewer, &question, &act.home(said)),
+                    asking,
+                    Some(&problem),
+                )
+            }
+        }
+    }
+}
+
+fn asking_back<'a>(
+    act: &'static Act,
+    said: &'a Said,
+    form_token: &'a str,
+    is_again: bool,
+) -> Asking<'a> {
+    Asking {
+        name: act.name,
+        question: act.question(said),
+        about: act.about,
+        button: act.button,
+        is_grave: act.is_grave,
+        fields: act.fields(said, is_again),
+        kept: act.kept(said),
+        form_token,
+        back: act.home(said),
+    }
+}

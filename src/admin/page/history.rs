@@ -1,0 +1,180 @@
+//! What this worker did in the last two hours, for the charts: a ring of points for each pipeline, of what the worker counts anyway. It
+//! takes no server, and 14,400 bytes for a pipeline, whatever runs.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::metrics::Metrics;
+
+/// So often the worker is looked at.
+pub const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// A point sums up so many looks.
+const LOOKS: u32 = 5;
+/// So many points are kept: two hours of them.
+pub const POINTS: usize = 720;
+/// What is drawn, in the order of a point's values.
+pub const SERIES: usize = 5;
+
+/// Ten seconds: starts in a second, jobs that wait in memory, denials in a second, calls in flight, saturation.
+pub type Point = [f32; SERIES];
+
+/// The memory of one pipeline, in bytes.
+#[cfg(test)]
+const MOST_BYTES: usize = 14_400;
+
+/// The last two hours of a pipeline.
+#[derive(Debug, Default, Clone)]
+pub struct Ring {
+    /// The newest last.
+    pub points: VecDeque<Point>,
+    /// So many points there were ever.
+    pub number: u64,
+    /// Of the looks since the last point.
+    sums: [f64; SERIES],
+    looks: u32,
+    /// Jobs that started, and that were denied, when that point was made.
+    counted: Option<[u64; 2]>,
+    /// When it was made.
+    at: Duration,
+}
+
+/// What a look sees.
+#[derive(Debug, Clone, Copy)]
+pub struct Look {
+    /// Jobs that started and that were denied, ever.
+    pub counted: [u64; 2],
+    /// Jobs that wait in memory, calls in flight, saturation.
+    pub now: [f64; 3],
+}
+
+impl Look {
+    fn at(metrics: &Metrics) -> Self {
+        let load = metrics.load_now();
+        // Above 2^53 the last digits are rounded.
+        #[expect(clippy::cast_precision_loss)]
+        let [waiting, running] = [metrics.tenants().waiting, load.running].map(|n| n as f64);
+        Self {
+            counted: metrics.decided_so_far(),
+            now: [waiting, running, load.saturation],
+        }
+    }
+}
+
+impl Ring {
+    /// It was looked at `now`.
+    pub fn looked(&mut self, now: Duration, look: Look) {
+        let Some(before) = self.counted else {
+            (self.counted, self.at) = (Some(look.counted), now);
+            return;
+        };
+        let [waiting, running, saturation] = look.now;
+        for (place, value) in [(1, waiting), (3, running), (4, saturation)] {
+            self.sums[place] += value;
+        }
+        self.looks += 1;
+        let seconds = now.saturating_sub(self.at).as_secs_f64();
+        if self.looks < LOOKS || seconds <= 0.0 {
+            return;
+        }
+        // A pipeline that was started again counts on.
+        let per_second = |place: usize| {
+            let counted = look.counted[place].saturating_sub(before[place]);
+            f64::from(u32::try_from(counted).unwrap_or(u32::MAX)) / seconds
+        };
+        let mean = |place: usize| self.sums[place] / f64::from(self.looks);
+        let point = [per_second(0), mean(1), per_second(1), mean(3), mean(4)];
+        // Seven digits are more than a chart shows.
+        #[expect(clippy::cast_possible_truncation)]
+        let point = point.map(|value| value as f32);
+        if self.points.len() >= POINTS {
+            self.points.pop_front();
+        }
+        self.points.push_back(point);
+        self.number += 1;
+        (self.sums, self.looks) = Default::default();
+        (self.counted, self.at) = (Some(look.counted), now);
+    }
+}
+
+/// Of all pipelines.
+#[derive(Default)]
+pub struct History(Mutex<BTreeMap<String, Ring>>);
+
+impl History {
+    /// Looks at all of them `now`; those that are there no more are forgotten.
+    pub fn look<'a>(&self, now: Duration, pipelines: impl Iterator<Item = (&'a str, &'a Metrics)>) {
+        let mut rings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut before = std::mem::take(&mut *rings);
+        for (name, metrics) in pipelines {
+            let mut ring = before.remove(name).unwrap_or_default();
+            ring.looked(now, Look::at(metrics));
+            rings.insert(name.to_owned(), ring);
+        }
+    }
+
+    /// That of the pipeline `name`.
+    pub fn of(&self, name: &str) -> Ring {
+        let rings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        rings.get(name).cloned().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn look(starts: u64, denials: u64, waiting: f64) -> Look {
+        Look {
+            counted: [starts, denials],
+            now: [waiting, 3.0, 0.5],
+        }
+    }
+
+    #[test]
+    fn a_point_is_what_was_counted_in_ten_seconds_and_the_mean_of_what_was_seen() {
+        let mut ring = Ring::default();
+        ring.looked(Duration::ZERO, look(100, 7, 0.0));
+        for second in [2, 4, 6, 8, 10_u32] {
+            assert!(ring.points.is_empty());
+            let starts = 100 + 5 * u64::from(second);
+            ring.looked(
+                Duration::from_secs(second.into()),
+                look(starts, 7, second.into()),
+            );
+        }
+        assert_eq!(ring.points, [[5.0, 6.0, 0.0, 3.0, 0.5]]);
+        // The process was held up: what was counted belongs to the time that it took.
+        for second in [12, 14, 16, 18, 110] {
+            ring.looked(Duration::from_secs(second), look(250, 7, 0.0));
+        }
+        assert_eq!(ring.points[1][0], 1.0);
+        assert_eq!(ring.number, 2);
+    }
+
+    #[test]
+    fn two_hours_are_kept_in_a_bound() {
+        let mut ring = Ring::default();
+        for second in 0..40_000 {
+            ring.looked(Duration::from_secs(2 * second), look(second, 0, 1.0));
+        }
+        assert_eq!(ring.points.len(), POINTS);
+        assert_eq!(POINTS * size_of::<Point>(), MOST_BYTES);
+        let span = LOOK_EVERY * LOOKS * u32::try_from(POINTS).expect("few");
+        assert_eq!(span, Duration::from_secs(7_200));
+        assert_eq!(ring.number, 39_999 / 5);
+    }
+
+    #[test]
+    fn pipelines_that_are_gone_are_forgotten() {
+        let (history, metrics) = (History::default(), Metrics::default());
+        for second in 0..6 {
+            let both = [("a", &metrics), ("b", &metrics)];
+            history.look(2 * Duration::from_secs(second), both.into_iter());
+        }
+        assert_eq!(history.of("a").points.len(), 1);
+        history.look(Duration::from_secs(12), [("a", &metrics)].into_iter());
+        assert_eq!(history.of("a").points.len(), 1);
+        assert_eq!(history.of("b").points.len(), 0);
+    }
+}

@@ -1,0 +1,426 @@
+//! The page for people, at `/ui`: what `/api/v1` shows and does, which it asks within the process, as HTML. It works without a script; with one
+//! it changes by itself.
+//!
+//! `door` says who may, `views` what is seen, `live` keeps it up to date, `acts` what can be done, `history` what the charts are made of.
+//! `docs/decisions/page.md` has the reasons.
+
+mod acts;
+mod charts;
+mod door;
+mod forms;
+mod frame;
+mod history;
+mod live;
+mod sessions;
+mod told;
+mod views;
+mod words;
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::Request;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio_util::sync::CancellationToken;
+
+use self::acts::{Said, is_form};
+use self::door::{Door, Viewer};
+use self::frame::{Around, Pipeline, Who, sign_in_for};
+use self::history::{History, LOOK_EVERY};
+use self::live::Live;
+use self::views::{Asked, Kind, Rosters, Source};
+use super::Board;
+use super::api::{Api, Problem};
+use crate::config::Admin;
+
+/// What all paths begin with.
+pub const PREFIX: &str = "/ui";
+/// A connection that lasts ends after this; a browser comes back.
+pub const LASTS: Duration = Duration::from_secs(600);
+/// A page comes within this, or is given up.
+const ANSWER_WITHIN: Duration = Duration::from_secs(9);
+/// So many pages are made at once; who comes then waits, for a turn or in vain.
+const MOST_AT_ONCE: usize = 8;
+/// Of a form, in bytes.
+const MOST_BYTES: usize = 16 * 1024;
+
+const STYLE: &str = include_str!("assets/page.css");
+const SCRIPT: &str = include_str!("assets/page.js");
+
+/// Nothing from elsewhere, and nothing within that is not a file of ours.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+const HEADERS: [(HeaderName, &str); 6] = [
+    (header::CONTENT_SECURITY_POLICY, POLICY),
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    // With no-referrer a browser would send forms with `Origin: null`, and none could be told from another site's.
+    (header::REFERRER_POLICY, "same-origin"),
+    (header::CACHE_CONTROL, "no-store"),
+    (
+        HeaderName::from_static("cross-origin-opener-policy"),
+        "same-origin",
+    ),
+    (
+        HeaderName::from_static("cross-origin-resource-policy"),
+        "same-origin",
+    ),
+];
+
+/// Whether a connection lasts: its answer goes on. The server ends others soon.
+#[derive(Clone, Default)]
+pub struct Lasting(Arc<AtomicBool>);
+
+impl Lasting {
+    /// It does.
+    pub fn is_so(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What pages are made of.
+struct Site {
+    board: Arc<Board>,
+    api: Arc<Api>,
+    door: Door,
+    live: Live,
+    history: History,
+    roster: Mutex<Rosters>,
+}
+
+impl Site {
+    fn source(&self) -> Source<'_> {
+        let mut names = self.pipelines();
+        Source {
+            api: &self.api,
+            history: &self.history,
+            only: names.pop().filter(|_| names.is_empty()),
+            roster: &self.roster,
+        }
+    }
+
+    fn pipelines(&self) -> Vec<String> {
+        let all = self.board.pipelines().into_iter();
+        all.map(|(name, _)| name).collect()
+    }
+}
+
+/// What answers.
+pub struct Page {
+    site: Arc<Site>,
+    at_once: Semaphore,
+}
+
+/// A request, as far as all need it.
+struct Visit<'a> {
+    parts: &'a Parts,
+    peer: SocketAddr,
+}
+
+impl Page {
+    /// Of what `board` and `api` show, until `stop`.
+    pub fn new(
+        admin: &Admin,
+        listen: SocketAddr,
+        (board, api): (&Arc<Board>, &Arc<Api>),
+        stop: CancellationToken,
+    ) -> Self {
+        let site = Site {
+            board: Arc::clone(board),
+            api: Arc::clone(api),
+            door: Door::new(admin, listen, Arc::clone(api)),
+            live: Live::new(stop),
+            history: History::default(),
+            roster: Mutex::default(),
+        };
+        Self {
+            site: Arc::new(site),
+            at_once: Semaphore::new(MOST_AT_ONCE),
+        }
+    }
+
+    /// Looks at the worker for the charts, as long as it runs: all that is done while nobody looks at the page.
+    pub async fn keep_history(&self) -> Infallible {
+        let began = Instant::now();
+        let mut ticks = interval(LOOK_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let all = self.site.board.pipelines();
+            let all = all
+                .iter()
+                .map(|(name, seen)| (name.as_str(), &*seen.metrics));
+            self.site.history.look(began.elapsed(), all);
+        }
+    }
+
+    /// Answers `request`, which came from `peer`.
+    pub async fn answer(&self, request: Request, peer: SocketAddr) -> Response {
+        let (parts, body) = request.into_parts();
+        let visit = Visit {
+            parts: &parts,
+            peer,
+        };
+        let mut response = timeout(ANSWER_WITHIN, self.answered(&visit, body)).await.unwrap_or_else(|_| {
+            let words = "too many others ask at the same time, or Redis or RabbitMQ does not answer: try it again\n";
+            (StatusCode::GATEWAY_TIMEOUT, words).into_response()
+        });
+        let headers = response.headers_mut();
+        for (name, value) in HEADERS {
+            headers
+                .entry(name)
+                .or_insert(HeaderValue::from_static(value));
+        }
+        response
+    }
+
+    async fn answered(&self, visit: &Visit<'_>, body: Body) -> Response {
+        let Parts { uri, method, .. } = visit.parts;
+        let path = uri.path().strip_prefix(PREFIX).unwrap_or_default();
+        let reads = matches!(*method, Method::GET | Method::HEAD);
+        match (path, reads) {
+            ("/page.css", true) => asset("text/css; charset=utf-8", STYLE),
+            ("/page.js", true) => asset("text/javascript; charset=utf-8", SCRIPT),
+            ("/sign-in", true) => self.signing_in(visit),
+            ("/act", true) => self.asked_back(visit),
+            (_, true) => self.view(visit, path).await,
+            ("/sign-in" | "/sign-out" | "/act", false) if method == Method::POST => {
+                if !is_form(&visit.parts.headers) {
+                    let words = "this takes a form\n";
+                    return (StatusCode::UNSUPPORTED_MEDIA_TYPE, words).into_response();
+                }
+                let Ok(bytes) = to_bytes(body, MOST_BYTES).await else {
+                    let words = format!("a form has at most {MOST_BYTES} bytes\n");
+                    return (StatusCode::PAYLOAD_TOO_LARGE, words).into_response();
+                };
+                let said = Said::of(&bytes);
+                match path {
+                    "/sign-in" => self.sign_in(visit, &said),
+                    "/sign-out" => self.sign_out(visit, &said),
+                    _ => self.act(visit, &said).await,
+                }
+            }
+            _ => {
+                let allow = [(header::ALLOW, "GET, HEAD, POST")];
+                (
+                    StatusCode::METHOD_NOT_ALLOWED,
+                    allow,
+                    "this is not asked so\n",
+                )
+                    .into_response()
+            }
+        }
+    }
+
+    /// A view, as a page or as what changes of it.
+    async fn view(&self, visit: &Visit<'_>, path: &str) -> Response {
+        let site = &self.site;
+        let headers = &visit.parts.headers;
+        let query = visit.parts.uri.query().unwrap_or_default();
+        let asked = match Asked::of(path, query, &site.pipelines()) {
+            Some(asked) => asked,
+            None => Err(Problem::new(StatusCode::NOT_FOUND, "there is no such page")),
+        };
+        let wants_stream = accepts_stream(headers);
+        let viewer = match site.door.may_look(headers, visit.peer) {
+            Ok(viewer) => viewer,
+            Err(_) if is_link_from_elsewhere(headers) => return frame::again(&target(visit)),
+            Err(problem) if wants_stream => return words(&problem),
+            Err(problem) if problem.status() == StatusCode::UNAUTHORIZED => {
+                return see_other(&sign_in_for(&target(visit), false), []);
+            }
+            Err(problem) => {
+                return frame::wrong(self.around(&Viewer::default(), "Refused", PREFIX), &problem);
+            }
+        };
+        let asked = match asked {
+            Ok(asked) => asked,
+            Err(problem) => {
+                return frame::wrong(self.around(&viewer, "Not found", PREFIX), &problem);
+            }
+        };
+        if wants_stream && asked.is_live() {
+            return self.stream(visit, asked, &viewer);
+        }
+        // Who comes while others wait for a server that is away waits behind them; what needs none is there at once.
+        let _turn = self.at_once.acquire().await;
+        let made = match asked.is_live() {
+            true => site.live.view(site, &asked).await,
+            false => {
+                let html = site.source().html(&asked).await;
+                Arc::new(html.map(|html| live::parts(&html)))
+            }
+        };
+        let (title, here) = (asked.title(), asked.address());
+        let mut around = self.around(&viewer, &title, &here);
+        around.place = match asked.kind {
+            Kind::Fleet => "fleet",
+            Kind::Tenants | Kind::Tenant => "tenants",
+            Kind::Letters | Kind::Letter => "dead",
+            Kind::Audit => "audit",
+        };
+        if let Some(pipeline) = asked.pipeline.as_deref() {
+            around.pipeline = words::query([("pipeline", pipeline)]);
+            around.pipelines = (site.pipelines().into_iter())
+                .map(|name| Pipeline {
+                    link: words::query([("pipeline", name.as_str())]),
+                    is_this: name == pipeline,
+                    name,
+                })
+                .collect();
+        }
+        around.told = site.door.told(&viewer);
+        frame::view(around, asked.is_live(), &made)
+    }
+
+    fn stream(&self, visit: &Visit<'_>, asked: Asked, viewer: &Viewer) -> Response {
+        let session = viewer.session().cloned();
+        let Some(body) = self
+            .site
+            .live
+            .stream(Arc::clone(&self.site), asked, session)
+        else {
+            let words = format!(
+                "{} others look at this worker already: close some, or load the page again by hand\n",
+                live::MOST_STREAMS
+            );
+            let again = [(header::RETRY_AFTER, "10")];
+            return (StatusCode::SERVICE_UNAVAILABLE, again, words).into_response();
+        };
+        if let Some(lasting) = visit.parts.extensions.get::<Lasting>() {
+            lasting.set();
+        }
+        let headers = [
+            (header::CONTENT_TYPE, "text/event-stream"),
+            // A proxy passes on what there is.
+            (HeaderName::from_static("x-accel-buffering"), "no"),
+        ];
+        (headers, body).into_response()
+    }
+
+    fn around<'a>(&self, viewer: &Viewer, title: &'a str, here: &str) -> Around<'a> {
+        Around {
+            title,
+            place: "",
+            pipelines: Vec::new(),
+            pipeline: String::new(),
+            who: Who::of(viewer),
+            has_operators: self.site.door.has_operators(),
+            here: here.to_owned(),
+            told: None,
+        }
+    }
+
+    /// Who asks, whoever that is.
+    fn viewer(&self, visit: &Visit<'_>) -> Viewer {
+        let found = self.site.door.may_look(&visit.parts.headers, visit.peer);
+        found.unwrap_or_default()
+    }
+}
+
+/// A file that everybody may have.
+fn asset(kind: &'static str, text: &'static str) -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, kind),
+        // A worker of another version has another one.
+        (header::CACHE_CONTROL, "no-cache"),
+    ];
+    (headers, Bytes::from_static(text.as_bytes())).into_response()
+}
+
+fn see_other(to: &str, cookies: impl IntoIterator<Item = HeaderValue>) -> Response {
+    let mut response = StatusCode::SEE_OTHER.into_response();
+    let location = HeaderValue::from_str(to).unwrap_or(HeaderValue::from_static(PREFIX));
+    let headers = response.headers_mut();
+    headers.insert(header::LOCATION, location);
+    for cookie in cookies {
+        headers.append(header::SET_COOKIE, cookie);
+    }
+    response
+}
+
+/// `to`, if it is an address of ours.
+fn own_path(to: &str) -> &str {
+    let rest = to.strip_prefix(PREFIX);
+    let is_own = rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '?']));
+    // A browser takes a backslash for a slash.
+    match is_own && !to.contains('\\') {
+        true => to,
+        false => PREFIX,
+    }
+}
+
+/// What was asked for.
+fn target(visit: &Visit<'_>) -> String {
+    let target = visit.parts.uri.path_and_query();
+    target.map_or(PREFIX, |target| target.as_str()).to_owned()
+}
+
+fn words(problem: &Problem) -> Response {
+    (problem.status(), format!("{}\n", problem.words())).into_response()
+}
+
+fn accepts_stream(headers: &HeaderMap) -> bool {
+    let accept = headers.get(header::ACCEPT);
+    accept.is_some_and(|accept| accept == "text/event-stream")
+}
+
+/// Somebody followed a link of another site: a browser keeps the cookie for itself then.
+fn is_link_from_elsewhere(headers: &HeaderMap) -> bool {
+    let is = |name: &str, value: &str| headers.get(name).is_some_and(|said| said == value);
+    let is_from_elsewhere = is("sec-fetch-site", "cross-site") || is("sec-fetch-site", "same-site");
+    is_from_elsewhere && is("sec-fetch-mode", "navigate") && is("sec-fetch-dest", "document")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_is_sent_elsewhere() {
+        for own in ["/ui", "/ui/tenants?sort=denied", "/ui?pipeline=a"] {
+            assert_eq!(own_path(own), own);
+        }
+        for other in [
+            "",
+            "/",
+            "//example.com",
+            "/uix",
+            "https://example.com",
+            "/ui/\\example.com",
+            "javascript:alert(1)",
+        ] {
+            assert_eq!(own_path(other), PREFIX, "{other}");
+        }
+        let response = see_other("/ui/\r\nset-cookie: a=b", []);
+        assert_eq!(response.headers()[header::LOCATION], PREFIX);
+    }
+
+    #[test]
+    fn only_a_link_is_asked_for_again() {
+        let headers = |site: &'static str, mode: &'static str| {
+            let mut headers = HeaderMap::new();
+            for (name, value) in [
+                ("sec-fetch-site", site),
+                ("sec-fetch-mode", mode),
+                ("sec-fetch-dest", "document"),
+            ] {
+                headers.insert(name, HeaderValue::from_static(value));
+            }
+            headers
+        };
+        assert!(is_link_from_elsewhere(&headers("cross-site", "navigate")));
+        assert!(!is_link_from_elsewhere(&headers("same-origin", "navigate")));
+        assert!(!is_link_from_elsewhere(&headers("cross-site", "no-cors")));
+    }
+}

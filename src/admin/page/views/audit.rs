@@ -1,0 +1,65 @@
+//! What operators did.
+
+use askama::Template;
+use serde_json::{Map, Value};
+
+use super::super::told::{Audit, Entry};
+use super::super::words::{Moment, number, text};
+use super::{Asked, Pager, Source, rendered};
+use crate::admin::api::Problem;
+
+/// Rows of a page.
+const ROWS: u64 = 50;
+
+#[derive(Template)]
+#[template(path = "audit.html")]
+struct View {
+    rows: Vec<Row>,
+    pager: Pager,
+}
+
+struct Row {
+    number: String,
+    at: Moment,
+    operator: String,
+    peer: String,
+    action: String,
+    what: String,
+    failed: Option<String>,
+}
+
+/// `tenant acme, for 1h`
+fn in_words(of: &Map<String, Value>, request: &Value) -> String {
+    let none = Map::new();
+    let asked = request.as_object().unwrap_or(&none);
+    let word = |(name, value): (&String, &Value)| match value {
+        Value::String(said) => format!("{name} {said}"),
+        other => format!("{name} {other}"),
+    };
+    let words: Vec<String> = of.iter().chain(asked).map(word).collect();
+    text(&words.join(", "))
+}
+
+pub(super) async fn html(source: &Source<'_>, asked: &Asked) -> Result<String, Problem> {
+    let (limit, before) = (ROWS.to_string(), asked.value("before"));
+    let query = asked.query([("limit", limit.as_str()), ("before", before)]);
+    let told: Audit = source.read("/audit", &query).await?;
+    let row = |entry: &Entry| Row {
+        number: number(entry.number),
+        at: Moment::dated(entry.at_ms),
+        operator: text(&entry.operator),
+        peer: text(&entry.peer),
+        action: text(&entry.action),
+        what: in_words(&entry.of, &entry.request),
+        failed: entry.failed.as_deref().map(text),
+    };
+    let next = told.next.map(|next| next.to_string());
+    let view = View {
+        rows: told.entries.iter().map(row).collect(),
+        pager: Pager {
+            first: (!before.is_empty()).then(|| asked.query([])),
+            next: next.map(|next| asked.query([("before", next.as_str())])),
+        },
+    };
+    rendered(&view)
+}

@@ -1,0 +1,195 @@
+//! The fleet: its workers, what they do together, and what this one did in the last two hours.
+
+use askama::Template;
+
+use super::super::charts::{Chart, charts};
+use super::super::told::{Instructions, NotKnown, Tenants, Worker, Workers};
+use super::super::words::{Bar, Moment, Name, decimal, number, text};
+use super::tenants::{Row, rows};
+use super::{Asked, Source, rendered};
+use crate::admin::api::Problem;
+use crate::operator::times::span;
+
+/// Tenants that are shown.
+const BUSIEST: usize = 8;
+/// Of each list of what operators ask.
+const MOST_ASKED: usize = 20;
+/// A worker speaks every two seconds.
+const SILENT_MS: u64 = 5_000;
+
+#[derive(Template)]
+#[template(path = "fleet.html")]
+struct Fleet {
+    now: Moment,
+    pipeline: String,
+    held: Option<Held>,
+    troubles: Vec<String>,
+    ready: usize,
+    workers: Vec<OfWorker>,
+    gone: Vec<OfGone>,
+    running: String,
+    slots: String,
+    slots_taken: Bar,
+    waiting: String,
+    starts: String,
+    denials: String,
+    idle: String,
+    is_idle: bool,
+    tenants: Vec<Row>,
+    all_tenants: String,
+    charts: Vec<Chart>,
+    diverted: Vec<(Name, String, Moment)>,
+    cancelled: Vec<(Name, Name, Moment)>,
+    not_listed: usize,
+}
+
+/// What an operator asks of all workers.
+struct Held {
+    is_paused: bool,
+    until: Option<Moment>,
+}
+
+struct OfWorker {
+    place: String,
+    name: String,
+    version: String,
+    up: String,
+    is_ready: bool,
+    /// It has said nothing for so long.
+    silent: Option<String>,
+    notes: Vec<String>,
+    running: String,
+    slots: String,
+    taken: Bar,
+    saturation: String,
+    starts: String,
+    denials: String,
+    in_memory: String,
+    waiting: String,
+    idle: String,
+    is_here: bool,
+}
+
+struct OfGone {
+    place: String,
+    seen: Moment,
+}
+
+fn place(worker: &Worker) -> String {
+    format!("{} / {}", text(&worker.host), worker.pid)
+}
+
+fn shown(worker: &Worker) -> OfWorker {
+    let host = rustix::system::uname();
+    let host = host.nodename().to_string_lossy();
+    OfWorker {
+        place: place(worker),
+        name: text(&worker.name),
+        version: text(&worker.version),
+        up: span(worker.up_ms),
+        is_ready: worker.ready,
+        silent: (worker.said_ms_ago >= SILENT_MS).then(|| span(worker.said_ms_ago)),
+        notes: worker.notes.iter().map(|note| text(note)).collect(),
+        running: number(worker.calls_in_flight),
+        slots: number(worker.worker_slots),
+        taken: Bar::of(worker.calls_in_flight, worker.worker_slots),
+        saturation: format!("{:.0} %", worker.saturation * 100.0),
+        starts: decimal(worker.starts_per_s),
+        denials: decimal(worker.denials_per_s),
+        in_memory: number(worker.jobs_in_memory),
+        waiting: number(worker.jobs_waiting),
+        idle: number(worker.quota_idle),
+        is_here: worker.pid == std::process::id() && worker.host == host,
+    }
+}
+
+/// What nobody knows, in words.
+pub(super) fn troubles(gaps: &NotKnown) -> Vec<String> {
+    let silent = gaps.silent_workers.iter().map(|name| {
+        format!(
+            "the worker {} says nothing: it has just begun, or died in the last seconds",
+            text(name)
+        )
+    });
+    let unread = gaps.unread_workers.iter().map(|worker| {
+        let (name, why) = (text(&worker.name), text(&worker.why));
+        format!("what the worker {name} says can't be read: {why}")
+    });
+    let servers = gaps.unread_servers.iter();
+    let servers = servers.map(|why| format!("a Redis primary does not answer: {}", text(why)));
+    let more = (gaps.unasked_workers > 0)
+        .then(|| format!("{} more workers were not asked", gaps.unasked_workers));
+    silent.chain(unread).chain(servers).chain(more).collect()
+}
+
+pub(super) async fn html(source: &Source<'_>, asked: &Asked) -> Result<String, Problem> {
+    let busiest = BUSIEST.to_string();
+    let query = asked.query([]);
+    let of_tenants = asked.query([("limit", busiest.as_str())]);
+    let workers: Workers = source.read("/workers", &query).await?;
+    let tenants: Tenants = source.read("/tenants", &of_tenants).await?;
+    let asks: Instructions = source.read("/instructions", &query).await?;
+    let pipeline = asked.pipeline.clone().or_else(|| source.only.clone());
+    let pipeline = pipeline.unwrap_or_default();
+
+    let now_ms = workers.now_ms;
+    let sum = |of: fn(&Worker) -> u64| workers.workers.iter().map(of).sum::<u64>();
+    let (running, slots) = (sum(|it| it.calls_in_flight), sum(|it| it.worker_slots));
+    let idle = sum(|it| it.quota_idle);
+    let rate = |of: fn(&Worker) -> f64| workers.workers.iter().map(of).sum::<f64>();
+    let named = workers.workers.iter();
+    let named = named.map(|worker| (worker.name.as_str(), place(worker)));
+    let gone = source.roster(|roster| roster.seen(&pipeline, now_ms, named));
+    let all = tenants.tenants.len() as u64 + tenants.tenants_not_shown;
+    let view = Fleet {
+        now: Moment::of(now_ms, now_ms),
+        held: asks.held.as_deref().map(|held| Held {
+            is_paused: held == "pause",
+            until: (asks.held_until_ms).map(|until_ms| Moment::end(now_ms, until_ms)),
+        }),
+        troubles: troubles(&workers.not_known),
+        ready: workers.workers.iter().filter(|it| it.ready).count(),
+        gone: gone
+            .into_iter()
+            .map(|it| OfGone {
+                seen: Moment::of(now_ms, it.seen_ms),
+                place: it.place,
+            })
+            .collect(),
+        running: number(running),
+        slots: number(slots),
+        slots_taken: Bar::of(running, slots),
+        waiting: number(sum(|it| it.jobs_waiting)),
+        starts: decimal(rate(|it| it.starts_per_s)),
+        denials: decimal(rate(|it| it.denials_per_s)),
+        idle: number(idle),
+        is_idle: idle > 0,
+        all_tenants: match tenants.left_out.tenants_at_most {
+            Some(0) => number(all),
+            Some(more) => format!("{} to {}", number(all), number(all + more)),
+            None => format!("more than {}", number(all)),
+        },
+        tenants: rows(asked, tenants.now_ms, &tenants.tenants),
+        charts: charts(&source.history.of(&pipeline)),
+        diverted: (asks.diverted.iter().take(MOST_ASKED))
+            .map(|it| {
+                let until = Moment::end(now_ms, it.until_ms);
+                (Name::new(&it.tenant), text(&it.queue), until)
+            })
+            .collect(),
+        cancelled: (asks.cancelled.iter().take(MOST_ASKED))
+            .map(|it| {
+                let until = Moment::end(now_ms, it.until_ms);
+                let of = Name::new;
+                (of(&it.tenant), of(&it.id), until)
+            })
+            .collect(),
+        not_listed: [asks.diverted.len(), asks.cancelled.len()]
+            .map(|number| number.saturating_sub(MOST_ASKED))
+            .iter()
+            .sum(),
+        workers: workers.workers.iter().map(shown).collect(),
+        pipeline: asked.query([]),
+    };
+    rendered(&view)
+}

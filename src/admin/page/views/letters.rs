@@ -1,0 +1,148 @@
+//! Dead letters: a list, and one with its body.
+
+use askama::Template;
+use serde_json::Value;
+
+use super::super::told::{Letter, LetterRow, Letters};
+use super::super::words::{Moment, Name, number, query, text};
+use super::{Asked, Pager, Source, part, rendered};
+use crate::admin::api::Problem;
+
+/// Rows of a page.
+const ROWS: u64 = 50;
+/// Of a body, in characters; the whole of it is at `/api/v1`.
+const LONGEST_BODY: usize = 64 * 1_024;
+
+#[derive(Template)]
+#[template(path = "letters.html")]
+struct List {
+    pipeline: String,
+    reason: String,
+    tenant: String,
+    id: String,
+    rows: Vec<Row>,
+    found: String,
+    not_looked_at: Option<String>,
+    first: u64,
+    last: u64,
+    /// For the links of what can be done with all of them.
+    these: String,
+    is_filtered: bool,
+    pager: Pager,
+}
+
+struct Row {
+    id: Option<Name>,
+    link: String,
+    tenant: Option<Name>,
+    tenant_link: String,
+    reason: String,
+    died: Option<Moment>,
+    attempt: String,
+    waits: String,
+    bytes: String,
+}
+
+fn row(asked: &Asked, it: &LetterRow) -> Row {
+    let some = |text: &Option<String>| text.clone().unwrap_or_default();
+    Row {
+        link: asked.query([("id", some(&it.id).as_str())]),
+        tenant_link: asked.query([("name", some(&it.tenant).as_str())]),
+        id: it.id.as_deref().map(Name::new),
+        tenant: it.tenant.as_deref().map(Name::new),
+        reason: text(&it.reason),
+        died: it.died_ms.map(Moment::dated),
+        attempt: it.attempt.map_or_else(|| "–".to_owned(), number),
+        waits: number(it.waits),
+        bytes: number(it.bytes),
+    }
+}
+
+pub(super) async fn list(source: &Source<'_>, asked: &Asked) -> Result<String, Problem> {
+    let [reason, tenant, id] = ["reason", "tenant", "id"].map(|name| asked.value(name));
+    let offset = asked.number("offset");
+    let (limit, passed) = (ROWS.to_string(), offset.to_string());
+    let filter = [("reason", reason), ("tenant", tenant), ("id", id)];
+    let more = [("limit", limit.as_str()), ("offset", passed.as_str())];
+    let asking = asked.query(filter.into_iter().chain(more));
+    let told: Letters = source.read("/dead/letters", &asking).await?;
+    let shown = told.letters.len() as u64;
+    let next = told.next_offset.map(|next| next.to_string());
+    let pipeline = asked.pipeline.as_deref().unwrap_or_default();
+    let view = List {
+        pipeline: pipeline.to_owned(),
+        reason: reason.to_owned(),
+        tenant: tenant.to_owned(),
+        id: id.to_owned(),
+        rows: told.letters.iter().map(|it| row(asked, it)).collect(),
+        found: number(told.found),
+        not_looked_at: (told.not_looked_at > 0).then(|| number(told.not_looked_at)),
+        first: offset + shown.min(1),
+        last: offset + shown,
+        these: query(filter.into_iter().chain([("pipeline", pipeline)])),
+        is_filtered: filter.iter().any(|(_, value)| !value.is_empty()),
+        pager: Pager {
+            first: (offset > 0).then(|| asked.query(filter)),
+            next: next
+                .map(|next| asked.query(filter.into_iter().chain([("offset", next.as_str())]))),
+        },
+    };
+    rendered(&view)
+}
+
+#[derive(Template)]
+#[template(path = "letter.html")]
+struct One {
+    id: Name,
+    of_it: String,
+    tenant: Option<Name>,
+    tenant_link: String,
+    reason: String,
+    content_type: Option<String>,
+    headers: Vec<(String, String)>,
+    is_text: bool,
+    body: String,
+    bytes: String,
+    is_cut: bool,
+}
+
+pub(super) async fn one(source: &Source<'_>, asked: &Asked) -> Result<String, Problem> {
+    let id = asked.value("id");
+    let path = format!("/dead/letters/{}", part(id));
+    let told: Letter = source.read(&path, &asked.query([])).await?;
+    let pipeline = asked.pipeline.as_deref().unwrap_or_default();
+    let cut = told.body.char_indices().nth(LONGEST_BODY);
+    let body = cut.map_or(told.body.as_str(), |(at, _)| &told.body[..at]);
+    let value = |value: &Value| match value {
+        Value::String(said) => text(said),
+        other => text(&other.to_string()),
+    };
+    let view = One {
+        id: Name::new(told.id.as_deref().unwrap_or(id)),
+        of_it: query([("id", id), ("pipeline", pipeline)]),
+        tenant_link: asked.query([("name", told.tenant.as_deref().unwrap_or_default())]),
+        tenant: told.tenant.as_deref().map(Name::new),
+        reason: text(&told.reason),
+        content_type: told.content_type.as_deref().map(text),
+        headers: (told.headers.iter())
+            .map(|(name, said)| (text(name), value(said)))
+            .collect(),
+        is_text: told.encoding == "utf-8",
+        body: readable(body),
+        bytes: number(told.bytes),
+        is_cut: told.truncated || cut.is_some(),
+    };
+    rendered(&view)
+}
+
+/// `body` with its lines, and with nothing that can't be seen.
+fn readable(body: &str) -> String {
+    let lines = body.split('\n');
+    let shown: Vec<String> = lines
+        .map(|line| {
+            let line = line.replace('\t', "    ");
+            crate::operator::words::plain(&line, usize::MAX)
+        })
+        .collect();
+    shown.join("\n")
+}

@@ -1,0 +1,265 @@
+//! The views: what each asks `/api/v1`, and how it is shown. A view is made of what its address says and nothing else, so that all who look
+//! at the same share it.
+
+mod audit;
+mod fleet;
+mod letters;
+mod roster;
+mod tenant;
+mod tenants;
+
+use std::sync::{Mutex, PoisonError};
+
+use askama::Template;
+use axum::http::StatusCode;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::de::DeserializeOwned;
+
+use self::roster::Roster;
+use super::PREFIX;
+use super::history::History;
+use super::words;
+use crate::admin::api::{Api, Problem};
+
+/// Of a value in an address, in bytes.
+const LONGEST: usize = 1_024;
+/// So many values there are at most.
+const MOST_VALUES: usize = 16;
+
+/// Which view.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Fleet,
+    Tenants,
+    Tenant,
+    Letters,
+    Letter,
+    Audit,
+}
+
+struct About {
+    kind: Kind,
+    path: &'static str,
+    values: &'static [&'static str],
+}
+
+const VIEWS: [About; 6] = [
+    About {
+        kind: Kind::Fleet,
+        path: "",
+        values: &[],
+    },
+    About {
+        kind: Kind::Tenants,
+        path: "/tenants",
+        values: &["sort", "search", "offset"],
+    },
+    About {
+        kind: Kind::Tenant,
+        path: "/tenant",
+        values: &["name", "plan", "header", "routing-key"],
+    },
+    About {
+        kind: Kind::Letters,
+        path: "/dead",
+        values: &["reason", "tenant", "id", "offset"],
+    },
+    About {
+        kind: Kind::Letter,
+        path: "/letter",
+        values: &["id"],
+    },
+    About {
+        kind: Kind::Audit,
+        path: "/audit",
+        values: &["before"],
+    },
+];
+
+/// A view, as its address says.
+#[derive(Debug, Clone)]
+pub struct Asked {
+    /// Which.
+    pub kind: Kind,
+    /// The pipeline, where there are several.
+    pub pipeline: Option<String>,
+    values: Vec<(&'static str, String)>,
+}
+
+impl Asked {
+    /// What `path`, below `/ui`, and `query` ask for; of several `pipelines` the first, unless they say another one. `None`: there is no such
+    /// view.
+    ///
+    /// # Errors
+    /// It is too long.
+    pub fn of(path: &str, query: &str, pipelines: &[String]) -> Option<Result<Self, Problem>> {
+        let about = VIEWS
+            .iter()
+            .find(|about| about.path == path.trim_end_matches('/'))?;
+        let mut asked = Self {
+            kind: about.kind,
+            pipeline: None,
+            values: Vec::new(),
+        };
+        for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
+            if value.len() > LONGEST || asked.values.len() >= MOST_VALUES {
+                let words = "this address is too long";
+                return Some(Err(Problem::wrong(words)));
+            }
+            if value.is_empty() {
+                continue;
+            }
+            if name == "pipeline" {
+                asked.pipeline = Some(value.into_owned());
+            } else if let Some(known) = about.values.iter().find(|known| **known == name) {
+                asked.values.push((known, value.into_owned()));
+            }
+        }
+        match (pipelines, &asked.pipeline) {
+            ([_] | [], _) => asked.pipeline = None,
+            ([first, ..], None) => asked.pipeline = Some(first.clone()),
+            _ => {}
+        }
+        Some(Ok(asked))
+    }
+
+    /// What changes by itself. Who looks at dead letters takes them out of their queue for a moment, and an audit is read as it is.
+    pub fn is_live(&self) -> bool {
+        matches!(self.kind, Kind::Fleet | Kind::Tenants | Kind::Tenant)
+    }
+
+    /// The value of this name; empty: none was said.
+    fn value(&self, name: &str) -> &str {
+        let found = self.values.iter().find(|(known, _)| *known == name);
+        found.map_or("", |(_, value)| value)
+    }
+
+    fn number(&self, name: &str) -> u64 {
+        self.value(name).parse().unwrap_or_default()
+    }
+
+    /// Its address: the same for all who ask the same.
+    pub fn address(&self) -> String {
+        let about = VIEWS.iter().find(|about| about.kind == self.kind);
+        let path = about.map_or("", |about| about.path);
+        let values = self.values.iter();
+        let values = values.map(|(name, value)| (*name, value.as_str()));
+        match self.query(values) {
+            query if query.is_empty() => format!("{PREFIX}{path}"),
+            query => format!("{PREFIX}{path}?{query}"),
+        }
+    }
+
+    /// A query with the pipeline in it.
+    fn query<'a>(&'a self, pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
+        let pipeline = self.pipeline.as_deref().unwrap_or_default();
+        words::query(pairs.into_iter().chain([("pipeline", pipeline)]))
+    }
+
+    /// What a browser's window is called.
+    pub fn title(&self) -> String {
+        match self.kind {
+            Kind::Fleet => "Fleet".to_owned(),
+            Kind::Tenants => "Tenants".to_owned(),
+            Kind::Tenant => words::Name::new(self.value("name")).shown,
+            Kind::Letters => "Dead letters".to_owned(),
+            Kind::Letter => "Dead letter".to_owned(),
+            Kind::Audit => "Audit".to_owned(),
+        }
+    }
+}
+
+/// What the views are made of.
+pub struct Source<'a> {
+    /// What everything but the charts is asked.
+    pub api: &'a Api,
+    /// The charts.
+    pub history: &'a History,
+    /// The name of the only pipeline.
+    pub only: Option<String>,
+    /// The workers that were seen.
+    pub roster: &'a Mutex<Rosters>,
+}
+
+/// Those of each pipeline.
+pub type Rosters = Roster;
+
+impl Source<'_> {
+    /// The HTML of a view, its parts behind marks.
+    ///
+    /// # Errors
+    /// What `/api/v1` says.
+    pub async fn html(&self, asked: &Asked) -> Result<String, Problem> {
+        match asked.kind {
+            Kind::Fleet => fleet::html(self, asked).await,
+            Kind::Tenants => tenants::html(self, asked).await,
+            Kind::Tenant => tenant::html(self, asked).await,
+            Kind::Letters => letters::list(self, asked).await,
+            Kind::Letter => letters::one(self, asked).await,
+            Kind::Audit => audit::html(self, asked).await,
+        }
+    }
+
+    /// What a GET of this path of `/api/v1` says.
+    async fn read<T: DeserializeOwned>(&self, path: &str, query: &str) -> Result<T, Problem> {
+        let said = self.api.read(path, query).await?;
+        serde_json::from_value(said).map_err(|why| {
+            let words = format!("what /api/v1{path} says has another form: {why}");
+            Problem::new(StatusCode::INTERNAL_SERVER_ERROR, words)
+        })
+    }
+
+    fn roster<R>(&self, look: impl FnOnce(&mut Roster) -> R) -> R {
+        look(&mut self.roster.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A part of a path.
+fn part(text: &str) -> String {
+    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
+}
+
+fn rendered(view: &impl Template) -> Result<String, Problem> {
+    view.render().map_err(|why| {
+        let words = format!("the page can't be written: {why}");
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, words)
+    })
+}
+
+/// One of the pages of a list.
+#[derive(Debug, Default)]
+struct Pager {
+    /// Addresses; `None`: there is none.
+    first: Option<String>,
+    next: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(path: &str, query: &str, pipelines: &[&str]) -> Option<String> {
+        let pipelines: Vec<String> = pipelines.iter().map(|it| (*it).to_owned()).collect();
+        let asked = Asked::of(path, query, &pipelines)?.expect("short");
+        Some(asked.address())
+    }
+
+    #[test]
+    fn who_asks_the_same_has_the_same_address() {
+        let one = ["default"];
+        assert_eq!(asked("", "utm=1", &one).as_deref(), Some("/ui"));
+        assert_eq!(asked("/", "pipeline=x", &one).as_deref(), Some("/ui"));
+        let two = ["a", "b"];
+        assert_eq!(asked("", "", &two).as_deref(), Some("/ui?pipeline=a"));
+        let b = asked("/tenants", "x=1&pipeline=b&sort=denied&search=", &two);
+        assert_eq!(b.as_deref(), Some("/ui/tenants?sort=denied&pipeline=b"));
+        assert_eq!(asked("/none", "", &one), None);
+        let long = format!("name={}", "x".repeat(LONGEST + 1));
+        assert!(Asked::of("/tenant", &long, &[]).expect("a view").is_err());
+    }
+
+    #[test]
+    fn a_path_can_name_whatever_is_a_name() {
+        assert_eq!(part("../a b"), "%2E%2E%2Fa%20b");
+    }
+}

@@ -1,0 +1,81 @@
+//! Workers that were seen while somebody looked: one that is there no more is shown as gone for a while, so that nobody has to notice.
+
+use std::collections::BTreeMap;
+
+/// For so long.
+const SHOWN_MS: u64 = 600_000;
+/// So many are remembered.
+const MOST: usize = 1_000;
+
+/// One that is gone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gone {
+    /// Where it ran.
+    pub place: String,
+    /// When it was seen last, by Redis's clock in milliseconds.
+    pub seen_ms: u64,
+}
+
+/// All that were seen, by pipeline and name.
+#[derive(Debug, Default)]
+pub struct Roster(BTreeMap<(String, String), Gone>);
+
+impl Roster {
+    /// The pipeline has these workers now: by name, and where each runs. Which are gone, the latest first.
+    pub fn seen<'a>(
+        &mut self,
+        pipeline: &str,
+        now_ms: u64,
+        workers: impl Iterator<Item = (&'a str, String)>,
+    ) -> Vec<Gone> {
+        for (name, place) in workers {
+            let key = (pipeline.to_owned(), name.to_owned());
+            let seen_ms = now_ms;
+            self.0.insert(key, Gone { place, seen_ms });
+        }
+        self.0
+            .retain(|(of, _), it| of != pipeline || it.seen_ms + SHOWN_MS > now_ms);
+        while self.0.len() > MOST {
+            self.0.pop_first();
+        }
+        let own = self.0.iter().filter(|((of, _), _)| of == pipeline);
+        let mut gone: Vec<Gone> = own
+            .filter(|(_, it)| it.seen_ms < now_ms)
+            .map(|(_, it)| it.clone())
+            .collect();
+        gone.sort_by_key(|it| std::cmp::Reverse(it.seen_ms));
+        gone
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_missing_is_gone_for_a_while() {
+        let mut roster = Roster::default();
+        let mut seen = |now_ms, names: &[&'static str]| {
+            let workers = names.iter().map(|name| (*name, format!("host {name}")));
+            let gone = roster.seen("p", now_ms, workers);
+            gone.iter().map(|it| it.place.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(seen(1_000, &["a", "b"]), [""; 0]);
+        assert_eq!(seen(3_000, &["a"]), ["host b"]);
+        assert_eq!(seen(5_000, &[]), ["host a", "host b"]);
+        assert_eq!(seen(6_000, &["b"]), ["host a"]);
+        assert_eq!(seen(3_000 + SHOWN_MS, &["b"]), [""; 0]);
+        assert_eq!(roster.seen("q", 7_000, std::iter::empty()), []);
+    }
+
+    #[test]
+    fn they_have_a_bound() {
+        let mut roster = Roster::default();
+        for number in 0..3_000 {
+            let name = format!("{number}");
+            let one = [(name.as_str(), String::new())];
+            roster.seen("p", 1, one.into_iter());
+        }
+        assert_eq!(roster.0.len(), MOST);
+    }
+}

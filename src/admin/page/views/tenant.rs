@@ -1,0 +1,197 @@
+//! One tenant: what `inspect` says of it.
+
+use askama::Template;
+
+use super::super::told::{Inspected, Limit};
+use super::super::words::{Bar, Moment, Name, number, query, text};
+use super::{Asked, Source, part, rendered};
+use crate::admin::api::Problem;
+use crate::operator::times::span;
+
+#[derive(Template)]
+#[template(path = "tenant.html")]
+struct View {
+    now: Moment,
+    name: Name,
+    pipeline: String,
+    /// For the links of what can be done.
+    of_it: String,
+    letters: String,
+    source: String,
+    plan: String,
+    state: &'static str,
+    state_word: &'static str,
+    reason: String,
+    waiting: Option<String>,
+    levels: Vec<(String, String)>,
+    empty: Option<Moment>,
+    new_job: Option<String>,
+    suspended: Option<Moment>,
+    suspended_by: String,
+    warnings: Vec<String>,
+    all_suspended: Option<Moment>,
+    all_suspended_by: String,
+    recovery: Option<Moment>,
+    recovery_why: String,
+    held: Option<String>,
+    diverted_to: Option<String>,
+    limits: Vec<Row>,
+    advertised: Vec<String>,
+    missing: Vec<String>,
+    others: Vec<(Moment, Vec<String>)>,
+}
+
+/// One of its limits.
+struct Row {
+    name: String,
+    used: Option<String>,
+    taken: Bar,
+    max: String,
+    free: String,
+    next: Option<Moment>,
+    per: String,
+    how: String,
+    whose: String,
+    set: Option<(String, Moment)>,
+}
+
+fn row(now_ms: u64, limit: &Limit) -> Row {
+    // Where each call had one unit, they are calls.
+    let unit = match limit.unit.as_str() {
+        "cost" if limit.used_by_calls != limit.used => "units of cost",
+        _ if limit.max_requests == 1 => "call",
+        _ => "calls",
+    };
+    let per = match limit.window_ms {
+        0 => "in flight".to_owned(),
+        window => format!("{unit} in {}", spoken(window)),
+    };
+    let burst = limit.burst.map(|burst| format!(", burst {burst}"));
+    Row {
+        name: text(&limit.name),
+        used: limit.used.map(number),
+        taken: Bar::of(limit.used.unwrap_or(0), limit.max_requests),
+        max: number(limit.max_requests),
+        free: limit.free.map_or_else(|| "–".to_owned(), number),
+        next: limit
+            .next_in_ms
+            .and_then(|ms| Moment::end_if(now_ms, now_ms + ms)),
+        per,
+        how: format!(
+            "{}{}, guard {}",
+            limit.algorithm,
+            burst.unwrap_or_default(),
+            limit.guard
+        ),
+        whose: match limit.scope.as_str() {
+            "tenant" => "of its own".to_owned(),
+            "global" => "of all tenants together".to_owned(),
+            other => format!("for each {}", text(other)),
+        },
+        set: (limit.override_until_ms > now_ms).then(|| {
+            let until = Moment::end(now_ms, limit.override_until_ms);
+            (number(limit.configured_max_requests), until)
+        }),
+    }
+}
+
+/// `1m`, `1h`: without what is zero.
+fn spoken(ms: u64) -> String {
+    crate::config::show_duration(std::time::Duration::from_millis(ms))
+}
+
+pub(super) async fn html(source: &Source<'_>, asked: &Asked) -> Result<String, Problem> {
+    let name = asked.value("name");
+    let given = asked.values.iter().filter(|(known, _)| *known != "name");
+    let given = given.map(|(known, value)| (*known, value.as_str()));
+    let path = format!("/tenants/{}", part(name));
+    let told: Inspected = source.read(&path, &asked.query(given)).await?;
+    let now_ms = told.now_ms;
+    let after = |ms: Option<u64>| ms.and_then(|ms| Moment::end_if(now_ms, now_ms + ms));
+    let is_suspended = told.suspended_until_ms > now_ms;
+    let all_suspended = Moment::end_if(now_ms, told.all_suspended_until_ms.unwrap_or_default());
+    let recovery = Moment::end_if(now_ms, told.recovery_wait_until_ms.unwrap_or_default());
+    let waits = told.waiting.unwrap_or_default() > 0;
+    let held = told.held.as_deref();
+    let (state, state_word) = match () {
+        () if recovery.is_some() => ("bad", "Recovery wait"),
+        () if held == Some("pause") => ("bad", "All workers paused"),
+        () if is_suspended => ("bad", "Suspended"),
+        () if all_suspended.is_some() => ("bad", "All tenants suspended"),
+        () if told.diverted_to.is_some() => ("warn", "Diverted"),
+        () if waits => ("warn", "Waiting"),
+        () => ("good", "Open"),
+    };
+    let levels = told.waiting_by_level.iter();
+    let mut warnings: Vec<String> = (told.advertised.iter())
+        .filter_map(|said| said.exceeded.as_ref())
+        .map(|exceeded| text(&exceeded.warning))
+        .collect();
+    warnings.extend(told.all_suspended_unread.as_deref().map(|why| {
+        format!(
+            "whether all tenants are suspended is not known: {}",
+            text(why)
+        )
+    }));
+    if !told.in_force {
+        warnings.push("no worker enforces the limits of this configuration".to_owned());
+    }
+    if told.redis_round_trip_ms >= 10 {
+        warnings.push(format!(
+            "a round trip to Redis takes {} ms: each permit comes that much later",
+            told.redis_round_trip_ms
+        ));
+    }
+    let pipeline = asked.pipeline.as_deref().unwrap_or_default();
+    let view = View {
+        now: Moment::of(now_ms, now_ms),
+        pipeline: pipeline.to_owned(),
+        of_it: query([("tenant", name), ("pipeline", pipeline)]),
+        letters: query([("tenant", name), ("pipeline", pipeline)]),
+        source: text(&told.source),
+        plan: asked.value("plan").to_owned(),
+        state,
+        state_word,
+        reason: capitalized(&text(&told.reason)),
+        waiting: told.waiting.map(number),
+        levels: levels
+            .map(|(level, waiting)| (text(level), waiting.to_string()))
+            .collect(),
+        empty: after(told.line_end_in_ms),
+        new_job: told.new_job_in_ms.map(|ms| match ms {
+            0 => "now".to_owned(),
+            ms => format!("in {}", span(ms)),
+        }),
+        suspended: Moment::end_if(now_ms, told.suspended_until_ms),
+        suspended_by: text(&told.suspended_by),
+        warnings,
+        all_suspended,
+        all_suspended_by: text(told.all_suspended_by.as_deref().unwrap_or_default()),
+        recovery,
+        recovery_why: text(told.recovery_wait_reason.as_deref().unwrap_or_default()),
+        held: told.held.clone(),
+        diverted_to: told.diverted_to.as_deref().map(text),
+        limits: (told.limits.iter()).map(|it| row(now_ms, it)).collect(),
+        advertised: (told.advertised.iter())
+            .map(|said| match said.window_ms {
+                Some(ms) => format!("{} in {}", number(said.limit), spoken(ms)),
+                None => format!("{} in a window that it does not name", number(said.limit)),
+            })
+            .collect(),
+        missing: told.labels_missing.iter().map(|it| text(it)).collect(),
+        others: (told.other_configurations.iter())
+            .map(|other| {
+                let limits = other.limits.iter().map(|it| text(it)).collect();
+                (Moment::end(now_ms, other.until_ms), limits)
+            })
+            .collect(),
+        name: Name::new(name),
+    };
+    rendered(&view)
+}
+
+fn capitalized(text: &str) -> String {
+    let mut chars = text.chars();
+    let first = chars.next().map(|c| c.to_uppercase().to_string());
+    first.unwrap_or_default() + chars.as_str()
+}

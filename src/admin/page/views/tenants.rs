@@ -1,0 +1,142 @@
+//! The busiest tenants, in pages.
+
+use askama::Template;
+
+use super::super::told::{self, Tenants};
+use super::super::words::{Moment, Name, decimal, number, text};
+use super::{Asked, Pager, Source, rendered};
+use crate::admin::api::Problem;
+
+/// Rows of a page.
+const ROWS: u64 = 50;
+
+/// In which order they can be, and how that is called.
+const SORTS: [(&str, &str); 4] = [
+    ("waiting", "Waiting"),
+    ("closed", "Suspended"),
+    ("denied", "Denied /s"),
+    ("starts", "Starts /s"),
+];
+
+/// A tenant in a list.
+pub(super) struct Row {
+    pub name: Name,
+    /// The query of its page.
+    pub link: String,
+    pub waiting: String,
+    pub running: String,
+    pub starts: String,
+    pub denials: String,
+    pub limit: Option<String>,
+    pub suspended: Option<Moment>,
+    pub suspended_by: Option<String>,
+    pub empty: Option<Moment>,
+    pub at_least: bool,
+}
+
+pub(super) fn rows(asked: &Asked, now_ms: u64, tenants: &[told::Tenant]) -> Vec<Row> {
+    let row = |it: &told::Tenant| Row {
+        link: asked.query([("name", it.tenant.as_str())]),
+        name: Name::new(&it.tenant),
+        waiting: number(it.waiting.unwrap_or(0).max(it.waiting_in_memory)),
+        running: number(it.calls_in_flight),
+        starts: decimal(it.starts_per_s),
+        denials: decimal(it.denials_per_s),
+        limit: it.limit.as_deref().map(text),
+        suspended: Moment::end_if(now_ms, it.suspended_until_ms),
+        suspended_by: it.suspended_by.as_deref().map(text),
+        empty: Moment::end_if(now_ms, it.line_ends_ms),
+        at_least: it.at_least,
+    };
+    tenants.iter().map(row).collect()
+}
+
+/// A column by which the list can be sorted.
+struct Column {
+    name: &'static str,
+    link: String,
+    is_sorted: bool,
+}
+
+#[derive(Template)]
+#[template(path = "tenants.html")]
+struct View {
+    now: Moment,
+    search: String,
+    sort: String,
+    pipeline: String,
+    columns: Vec<Column>,
+    rows: Vec<Row>,
+    first: u64,
+    last: u64,
+    all: String,
+    workers: u64,
+    left_out: Option<String>,
+    untold: Option<String>,
+    troubles: Vec<String>,
+    /// Of the page of the tenant that is searched for.
+    exact: String,
+    pager: Pager,
+}
+
+pub(super) async fn html(source: &Source<'_>, asked: &Asked) -> Result<String, Problem> {
+    let (search, offset) = (asked.value("search"), asked.number("offset"));
+    let known = SORTS.iter().find(|(sort, _)| *sort == asked.value("sort"));
+    let (sort, _) = known.unwrap_or(&SORTS[0]);
+    let (rows_of_page, offset_said) = (ROWS.to_string(), offset.to_string());
+    let query = asked.query([
+        ("sort", *sort),
+        ("search", search),
+        ("limit", rows_of_page.as_str()),
+        ("offset", offset_said.as_str()),
+    ]);
+    let told: Tenants = source.read("/tenants", &query).await?;
+    let address = |sort: &str, offset: u64| {
+        let offset = match offset {
+            0 => String::new(),
+            offset => offset.to_string(),
+        };
+        asked.query([
+            ("sort", sort),
+            ("search", search),
+            ("offset", offset.as_str()),
+        ])
+    };
+    let shown = told.tenants.len() as u64;
+    let view = View {
+        now: Moment::of(told.now_ms, told.now_ms),
+        search: search.to_owned(),
+        sort: (*sort).to_owned(),
+        pipeline: asked.pipeline.clone().unwrap_or_default(),
+        columns: SORTS
+            .iter()
+            .map(|(by, name)| Column {
+                name,
+                link: address(by, 0),
+                is_sorted: by == sort,
+            })
+            .collect(),
+        rows: rows(asked, told.now_ms, &told.tenants),
+        first: offset + shown.min(1),
+        last: offset + shown,
+        all: number(shown + told.tenants_not_shown),
+        workers: told.workers,
+        left_out: match told.left_out.tenants_at_most {
+            Some(0) => None,
+            Some(more) => Some(format!(
+                "{} more at most, which workers do not name: {} of their jobs wait in memory",
+                number(more),
+                number(told.left_out.waiting_in_memory)
+            )),
+            None => Some("more than workers tell apart".to_owned()),
+        },
+        untold: told.tenants_untold.as_deref().map(text),
+        troubles: super::fleet::troubles(&told.not_known),
+        exact: asked.query([("name", search)]),
+        pager: Pager {
+            first: (offset > 0).then(|| address(sort, 0)),
+            next: told.next_offset.map(|next| address(sort, next)),
+        },
+    };
+    rendered(&view)
+}

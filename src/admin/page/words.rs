@@ -1,0 +1,228 @@
+//! Numbers, names and times as the page shows them. All of it is escaped where it is written into HTML.
+
+use askama::Template;
+use url::form_urlencoded::Serializer;
+
+use crate::operator::times::{at, span};
+use crate::operator::words::plain;
+
+/// Of a name, in characters.
+const LONGEST_NAME: usize = 255;
+/// Of a text of others, such as a reason.
+const LONGEST_TEXT: usize = 500;
+
+/// `12,345`
+pub fn number(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// `3.5`, `120`, `0`
+pub fn decimal(value: f64) -> String {
+    match value {
+        value if value >= 100.0 => {
+            // What is shown has no digits behind the point, and is not negative.
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+            number(value.round() as u64)
+        }
+        value if value >= 0.05 => format!("{value:.1}"),
+        value if value > 0.0 => "< 0.1".to_owned(),
+        _ => "0".to_owned(),
+    }
+}
+
+/// A text of others, on one line.
+pub fn text(text: &str) -> String {
+    plain(text, LONGEST_TEXT)
+}
+
+/// `NAME=VALUE&…`, as a link has it behind its question mark.
+pub fn query<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
+    let mut query = Serializer::new(String::new());
+    for (name, value) in pairs.into_iter().filter(|(_, value)| !value.is_empty()) {
+        query.append_pair(name, value);
+    }
+    query.finish()
+}
+
+/// A name that others chose: as it is shown, and as links have it.
+#[derive(Debug, Clone, Default)]
+pub struct Name {
+    /// Nothing of it is invisible, or turns the line around.
+    pub shown: String,
+    /// As it is.
+    pub raw: String,
+}
+
+impl Name {
+    /// Of `raw`.
+    pub fn new(raw: &str) -> Self {
+        Self {
+            shown: plain(raw, LONGEST_NAME),
+            raw: raw.to_owned(),
+        }
+    }
+}
+
+/// A moment: as a clock that tells it, and how far away it is.
+#[derive(Debug, Clone, Template)]
+#[template(
+    ext = "html",
+    source = r#"<time title="{{ long }}" datetime="{{ machine }}">{{ clock }}</time>{% if !away.is_empty() %} <span class="away"{% if ends_ms > 0 %} data-ends="{{ ends_ms }}"{% endif %}>{{ away }}</span>{% endif %}"#
+)]
+pub struct Moment {
+    /// `14:32:05`, or `24 Nov 14:32` where that is another day.
+    clock: String,
+    long: String,
+    /// `2023-11-14T22:15:25Z`
+    machine: String,
+    /// `in 2m 5s`; empty: it is not said.
+    away: String,
+    /// Milliseconds since 1970, of an end that is still to come.
+    ends_ms: u64,
+}
+
+impl askama::filters::HtmlSafe for Moment {}
+
+impl Moment {
+    /// `at_ms`, seen from `now_ms`: it is to come, and how soon is said.
+    pub fn end(now_ms: u64, at_ms: u64) -> Self {
+        let left = at_ms.saturating_sub(now_ms);
+        Self {
+            away: match left {
+                0 => "now".to_owned(),
+                left => format!("in {}", span(left)),
+            },
+            ends_ms: at_ms,
+            ..Self::of(now_ms, at_ms)
+        }
+    }
+
+    /// The end, if there is one.
+    pub fn end_if(now_ms: u64, at_ms: u64) -> Option<Self> {
+        (at_ms > now_ms).then(|| Self::end(now_ms, at_ms))
+    }
+
+    /// `at_ms`, with its day: `24 Nov 2023 22:15:25`.
+    pub fn dated(at_ms: u64) -> Self {
+        let long = at(at_ms);
+        let clock = long.get(5..25).unwrap_or(&long).to_owned();
+        Self {
+            clock,
+            ..Self::of(at_ms, at_ms)
+        }
+    }
+
+    /// `at_ms`, seen from `now_ms`.
+    pub fn of(now_ms: u64, at_ms: u64) -> Self {
+        let long = at(at_ms);
+        // `Tue, 14 Nov 2023 22:15:25 GMT`
+        let parts: Vec<&str> = long.split(' ').collect();
+        let is_today = at(now_ms).get(..16) == long.get(..16);
+        let clock = match parts.as_slice() {
+            [_, _, _, _, clock, _] if is_today => (*clock).to_owned(),
+            [_, day, month, year, clock, _] => {
+                let minute = clock.get(..5).unwrap_or_default();
+                match at(now_ms).get(12..16) == Some(*year) {
+                    true => format!("{day} {month} {minute}"),
+                    false => format!("{day} {month} {year}"),
+                }
+            }
+            _ => long.clone(),
+        };
+        const MONTHS: [&str; 12] = [
+            "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+        ];
+        let machine = match parts.as_slice() {
+            [_, day, month, year, clock, _] => {
+                let month = MONTHS.iter().position(|name| name == month);
+                format!("{year}-{:02}-{day}T{clock}Z", month.map_or(0, |at| at + 1))
+            }
+            _ => String::new(),
+        };
+        Self {
+            clock,
+            machine,
+            long: long.replace("GMT", "UTC"),
+            away: String::new(),
+            ends_ms: 0,
+        }
+    }
+}
+
+/// How full something is: a bar, with its words beside it.
+#[derive(Debug, Clone, Template)]
+#[template(
+    ext = "html",
+    source = r#"<svg class="bar{% if is_full %} full{% endif %}" viewBox="0 0 100 6" preserveAspectRatio="none" aria-hidden="true"><rect class="rest" width="100" height="6"/><rect class="part" width="{{ percent }}" height="6"/></svg>"#
+)]
+pub struct Bar {
+    percent: u64,
+    is_full: bool,
+}
+
+impl askama::filters::HtmlSafe for Bar {}
+
+impl Bar {
+    /// `part` of `whole`.
+    pub fn of(part: u64, whole: u64) -> Self {
+        let percent = part.saturating_mul(100).checked_div(whole).unwrap_or(0);
+        Self {
+            percent: percent.min(100),
+            is_full: whole > 0 && part >= whole,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_700_000_000_000;
+
+    #[test]
+    fn numbers_and_moments_are_as_people_read_them() {
+        let numbers = [0, 999, 1_000, 1_234_567].map(number);
+        assert_eq!(numbers, ["0", "999", "1,000", "1,234,567"]);
+        let decimals = [0.0, 0.01, 0.25, 99.94, 12_345.6].map(decimal);
+        assert_eq!(decimals, ["0", "< 0.1", "0.2", "99.9", "12,346"]);
+        let soon = Moment::end(NOW, NOW + 125_000);
+        assert_eq!(
+            (soon.clock.as_str(), soon.away.as_str()),
+            ("22:15:25", "in 2m 5s")
+        );
+        let later = Moment::of(NOW, NOW + 86_400_000);
+        assert_eq!(later.clock, "15 Nov 22:13");
+        assert_eq!(Moment::of(NOW, NOW + 400 * 86_400_000).clock, "18 Dec 2024");
+        assert_eq!(soon.machine, "2023-11-14T22:15:25Z");
+        assert_eq!(Moment::dated(NOW).clock, "14 Nov 2023 22:13:20");
+        assert!(Moment::end_if(NOW, NOW).is_none() && Moment::end_if(NOW, 0).is_none());
+    }
+
+    #[test]
+    fn what_others_chose_is_escaped_and_reachable() {
+        let hostile = "<script>\"'&\u{202e}/..";
+        let name = Name::new(hostile);
+        assert!(!name.shown.contains('\u{202e}') && name.shown.contains("\\u{202e}"));
+        let query = query([("name", hostile), ("plan", "")]);
+        let back: Vec<_> = url::form_urlencoded::parse(query.as_bytes()).collect();
+        assert_eq!(back, [("name".into(), hostile.into())]);
+        assert!(!query.contains(['<', '"', '\'', ' ']));
+    }
+
+    #[test]
+    fn a_bar_is_no_longer_than_its_whole() {
+        for (part, whole, percent, full) in [(0, 0, 0, false), (1, 2, 50, false), (9, 2, 100, true)]
+        {
+            let bar = Bar::of(part, whole);
+            assert_eq!((bar.percent, bar.is_full), (percent, full));
+        }
+    }
+}

@@ -1,0 +1,367 @@
+//! `run --record`: a file of the jobs that come, for `sluicegate simulate --jobs`. It has their times, costs, priorities and labels; no
+//! ids and no bodies, and of tenants and labels only which are the same, unless their names are asked for.
+//!
+//! It never slows a worker: what the writer has no time for is left out, and counted. It is bounded, and then it ends.
+
+use std::fs::{File, OpenOptions};
+use std::hash::{BuildHasher as _, RandomState};
+use std::io::{self, BufWriter, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+use tracing::{info, warn};
+
+use crate::broker::{Delivery, Event, Message, Source};
+use crate::config::{Config, Fields, TenantField, ValueField};
+use crate::rules::headers;
+use crate::rules::job::{self, Field};
+use crate::rules::policy::Policy;
+use crate::rules::scope::Scope;
+
+/// So many jobs may wait for the writer; what is more is left out.
+const ROOM: usize = 4_096;
+/// A job with a longer body is left out where its fields stand in its body.
+const MOST_BODY: usize = 16 * 1024;
+/// What is written reaches the file within this.
+const FLUSH: Duration = Duration::from_secs(1);
+/// A worker that ends waits for its recording so long.
+const ENDS_WITHIN: Duration = Duration::from_secs(2);
+
+/// How a recording is made.
+#[derive(Debug, Clone, Copy)]
+pub struct Recorded {
+    /// It ends with so many bytes.
+    pub max_bytes: u64,
+    /// Tenants and labels have their names, and not numbers in their place.
+    pub with_names: bool,
+}
+
+/// A job that came.
+struct Came {
+    at: Instant,
+    message: Message,
+}
+
+/// What the writer is told.
+enum Said {
+    Came(Box<Came>),
+    Flush(oneshot::Sender<()>),
+}
+
+/// A file that jobs are recorded into. Clones are the same.
+#[derive(Clone)]
+pub struct Recording {
+    sender: SyncSender<Said>,
+    left_out: Arc<AtomicU64>,
+    reads_bodies: bool,
+}
+
+impl Recording {
+    /// Begins one in a new file at `path`, which only its owner may read.
+    ///
+    /// # Errors
+    /// The file is there already, or can't be made.
+    pub fn begin(path: &Path, recorded: Recorded, config: &Config) -> io::Result<Self> {
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)?;
+        let (sender, came) = sync_channel(ROOM);
+        let recording = Self {
+            sender,
+            left_out: Arc::default(),
+            reads_bodies: reads_bodies(&config.job),
+        };
+        let writer = Writer {
+            file: BufWriter::new(file),
+            bytes: 0,
+            jobs: 0,
+            began: None,
+            recorded,
+            key: RandomState::new(),
+            fields: config.job.clone(),
+            policy: config.rate_limiter.policy.clone(),
+        };
+        let left_out = Arc::clone(&recording.left_out);
+        thread::Builder::new()
+            .name("recording".to_owned())
+            .spawn(move || writer.run(&came, &left_out))?;
+        Ok(recording)
+    }
+
+    /// Looks at all events on their way.
+    pub(super) fn tap(&self, mut from: mpsc::Receiver<Event>) -> mpsc::Receiver<Event> {
+        let (to, events) = mpsc::channel(1);
+        let recording = self.clone();
+        tokio::spawn(async move {
+            loop {
+                let event = tokio::select! {
+                    biased;
+                    () = to.closed() => return,
+                    event = from.recv() => event,
+                };
+                let Some(event) = event else { return };
+                if let Event::Deliveries(deliveries) = &event {
+                    deliveries.iter().for_each(|one| recording.look_at(one));
+                }
+                if to.send(event).await.is_err() {
+                    return;
+                }
+            }
+        });
+        events
+    }
+
+    fn look_at(&self, delivery: &Delivery) {
+        if delivery.source != Source::Fresh || delivery.redelivered {
+            return;
+        }
+        let mut message = delivery.message.clone();
+        let is_long = message.body.len() > MOST_BODY;
+        if !self.reads_bodies {
+            message.body = Bytes::new();
+        }
+        let came = Came {
+            at: Instant::now(),
+            message,
+        };
+        if (self.reads_bodies && is_long)
+            || self.sender.try_send(Said::Came(Box::new(came))).is_err()
+        {
+            self.left_out.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Writes what there is into the file, as far as a worker that ends may wait for it.
+    pub(super) async fn flush(&self) {
+        let (done, flushed) = oneshot::channel();
+        if self.sender.try_send(Said::Flush(done)).is_ok() {
+            // What it could not write in time is left out.
+            let _ = timeout(ENDS_WITHIN, flushed).await;
+        }
+    }
+}
+
+/// Whether what a job says of itself stands in its body.
+fn reads_bodies(fields: &Fields) -> bool {
+    matches!(fields.tenant, TenantField::Json(_)) || matches!(fields.cost, ValueField::Json(_))
+}
+
+struct Writer {
+    file: BufWriter<File>,
+    bytes: u64,
+    jobs: u64,
+    /// When the first job came.
+    began: Option<Instant>,
+    recorded: Recorded,
+    /// By which names become numbers: another one in each recording.
+    key: RandomState,
+    fields: Fields,
+    policy: Policy,
+}
+
+impl Writer {
+    fn run(mut self, said: &Receiver<Said>, left_out: &AtomicU64) {
+        let written = self.write_all(said, left_out);
+        if let Err(why) = written.and_then(|()| self.file.flush()) {
+            warn!(reason = %why, "the recording ends: its file can't be written");
+        }
+    }
+
+    fn write_all(&mut self, said: &Receiver<Said>, left_out: &AtomicU64) -> io::Result<()> {
+        loop {
+            let came = match said.recv_timeout(FLUSH) {
+                Ok(Said::Came(came)) => came,
+                Ok(Said::Flush(done)) => {
+                    self.file.flush()?;
+                    info!(
+                        jobs = self.jobs,
+                        bytes = self.bytes,
+                        left_out = left_out.load(Ordering::Relaxed),
+                        "recorded"
+                    );
+                    // Whoever does not wait any more ends without.
+                    let _ = done.send(());
+                    continue;
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    self.file.flush()?;
+                    continue;
+                }
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            };
+            let Some(mut line) = self.line(&came) else {
+                left_out.fetch_add(1, Ordering::Relaxed);
+                continue;
+            };
+            line.push('\n');
+            if self.bytes + line.len() as u64 > self.recorded.max_bytes {
+                info!(
+                    max_bytes = self.recorded.max_bytes,
+                    jobs = self.jobs,
+                    "the recording is as long as it may be"
+                );
+                return Ok(());
+            }
+            self.file.write_all(line.as_bytes())?;
+            self.bytes += line.len() as u64;
+            self.jobs += 1;
+        }
+    }
+
+    /// As `simulate --jobs` reads it; `None`: it is no usable job.
+    fn line(&mut self, came: &Came) -> Option<String> {
+        let Came { at, message } = came;
+        let claims = job::read(message, false, &self.fields, &self.policy).ok()?;
+        let began = *self.began.get_or_insert(*at);
+        let at = at.saturating_duration_since(began);
+        let mut line = Map::new();
+        line.insert("at".to_owned(), json!(at.as_millis() as f64 / 1e3));
+        let tenant = self.named("tenant", claims.tenant.as_str());
+        line.insert("tenant".to_owned(), Value::String(tenant));
+        if claims.cost != 1 {
+            line.insert("cost".to_owned(), claims.cost.into());
+        }
+        if let Some(priority) = value(message.header(headers::LEVEL)) {
+            line.insert("priority".to_owned(), priority);
+        }
+        let limits = self.policy.limits(&claims.tenant, claims.plan.as_deref());
+        let mut header = Map::new();
+        for (scope, label) in job::labels(message, limits).iter() {
+            match scope {
+                Scope::Header(name) => {
+                    header.insert(name.clone(), Value::String(self.named("label", label)));
+                }
+                Scope::RoutingKey => {
+                    let key = Value::String(self.named("label", label));
+                    line.insert("routing_key".to_owned(), key);
+                }
+                Scope::Tenant | Scope::Global => {}
+            }
+        }
+        if let Some(plan) = claims.plan {
+            line.insert("plan".to_owned(), Value::String(plan));
+        }
+        if let Some(delay) = value(message.header("x-delay")) {
+            header.insert("x-delay".to_owned(), delay);
+        }
+        if !header.is_empty() {
+            line.insert("header".to_owned(), Value::Object(header));
+        }
+        Some(Value::Object(line).to_string())
+    }
+
+    /// `name`, or what stands for it in this recording.
+    fn named(&self, kind: &str, name: &str) -> String {
+        match self.recorded.with_names {
+            true => name.to_owned(),
+            false => format!("{kind}-{:016x}", self.key.hash_one(name)),
+        }
+    }
+}
+
+fn value(field: Field<'_>) -> Option<Value> {
+    match field {
+        Field::Text(text) => Some(Value::String(text.to_owned())),
+        Field::Int(number) => Some(number.into()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use lapin::BasicProperties;
+    use lapin::types::{AMQPValue, FieldTable};
+
+    use super::*;
+    use crate::broker::Tag;
+
+    fn delivery(number: u64, tenant: &str, source: Source) -> Delivery {
+        let mut table = FieldTable::default();
+        table.insert("x-tenant".into(), AMQPValue::LongString(tenant.into()));
+        table.insert("x-cost".into(), AMQPValue::LongUInt(3));
+        Delivery {
+            tag: Tag {
+                session: 1,
+                source,
+                tag: number,
+            },
+            message: Message {
+                routing_key: "jobs".to_owned(),
+                properties: BasicProperties::default()
+                    .with_message_id("secret-id".into())
+                    .with_headers(table),
+                body: Bytes::from_static(b"secret body"),
+            },
+            source,
+            redelivered: false,
+        }
+    }
+
+    async fn recorded(recorded: Recorded, jobs: u64) -> (String, u32) {
+        let folder = std::env::temp_dir().join(format!("sluicegate-record-{}", ulid::Ulid::new()));
+        std::fs::create_dir(&folder).expect("a folder");
+        let path = folder.join("jobs.jsonl");
+        let recording = Recording::begin(&path, recorded, &Config::default()).expect("begun");
+        let (sender, receiver) = mpsc::channel(1);
+        let mut events = recording.tap(receiver);
+        for number in 0..jobs {
+            let tenant = if number % 2 == 0 { "acme" } else { "b" };
+            let deliveries =
+                [Source::Fresh, Source::Due].map(|from| delivery(number, tenant, from));
+            let event = Event::Deliveries(deliveries.into());
+            sender.send(event).await.expect("taken");
+            assert!(matches!(events.recv().await, Some(Event::Deliveries(two)) if two.len() == 2));
+        }
+        assert!(Recording::begin(&path, recorded, &Config::default()).is_err());
+        drop(sender);
+        assert!(events.recv().await.is_none());
+        recording.flush().await;
+        let mode = std::fs::metadata(&path).expect("it is there").permissions();
+        let text = std::fs::read_to_string(&path).expect("it can be read");
+        std::fs::remove_dir_all(&folder).expect("removed");
+        (text, mode.mode() & 0o777)
+    }
+
+    #[tokio::test]
+    async fn new_jobs_are_recorded_without_ids_bodies_and_names() {
+        let wanted = Recorded {
+            max_bytes: 1 << 20,
+            with_names: false,
+        };
+        let (text, mode) = recorded(wanted, 4).await;
+        assert_eq!(mode, 0o600);
+        let lines: Vec<Value> = text
+            .lines()
+            .map(|line| serde_json::from_str(line).expect("JSON"))
+            .collect();
+        assert_eq!(lines.len(), 4, "those that come back are not new");
+        assert!(!text.contains("secret") && !text.contains("acme"), "{text}");
+        assert_eq!(lines[0]["cost"], 3);
+        assert_eq!(lines[0]["tenant"], lines[2]["tenant"]);
+        assert_ne!(lines[0]["tenant"], lines[1]["tenant"]);
+    }
+
+    #[tokio::test]
+    async fn a_recording_has_names_where_they_are_asked_for_and_is_bounded() {
+        let wanted = Recorded {
+            max_bytes: 100,
+            with_names: true,
+        };
+        let (text, _) = recorded(wanted, 50).await;
+        assert!(text.contains("\"acme\"") && text.len() <= 100, "{text}");
+        assert!(text.ends_with("}\n"), "{text}");
+    }
+}

@@ -1,0 +1,81 @@
+//! What goes into `lua/forecast.lua`, and what comes out.
+
+use ::redis::Value;
+
+use super::{number, unreadable};
+use crate::gate::GateError;
+use crate::rules::forecast::{Asked, Opens, POINTS, Place, Schedule, Turn};
+
+/// What `forecast` is told beside the limits, of which so many are as they are.
+pub fn forecast_arguments(as_it_is: usize, asked: &Asked) -> Vec<Vec<u8>> {
+    let said = asked.limits.iter().zip(&asked.as_said);
+    let said = said.filter(|(_, as_said)| **as_said);
+    let opens = match asked.opens {
+        Opens::AsItIs => String::new(),
+        Opens::Now => "now".to_owned(),
+        Opens::In(ms) => ms.to_string(),
+    };
+    let (cost, ticket) = match asked.place {
+        Place::Last => (0, None),
+        Place::Job(ticket, cost) => (cost.max(1), ticket),
+    };
+    let (generation, number) = ticket.map_or((0, 0), |it| (it.generation, it.number));
+    let arguments = [
+        as_it_is.to_string(),
+        said.map(|(limit, _)| format!("{},", limit.name()))
+            .collect(),
+        opens,
+        asked.not_before_ms.to_string(),
+        cost.to_string(),
+        generation.to_string(),
+        number.to_string(),
+    ];
+    arguments.map(String::into_bytes).to_vec()
+}
+
+/// The reply of `forecast` for so many limits as they are, and so many as they would be.
+pub fn forecasted(reply: &Value, limits: [usize; 2]) -> Result<[Schedule; 2], GateError> {
+    let decode = || {
+        let Value::Array(values) = reply else {
+            return None;
+        };
+        let numbers: Vec<u64> = values.iter().map(number).collect::<Option<_>>()?;
+        let [1, now_ms, rest @ ..] = numbers.as_slice() else {
+            return None;
+        };
+        let (as_it_is, rest) = schedule(*now_ms, rest, limits[0])?;
+        let (as_it_would_be, []) = schedule(*now_ms, rest, limits[1])? else {
+            return None;
+        };
+        Some([as_it_is, as_it_would_be])
+    };
+    decode().ok_or_else(|| unreadable("forecast"))
+}
+
+/// The schedule that `numbers` begin with, and what is behind it.
+fn schedule(now_ms: u64, numbers: &[u64], limits: usize) -> Option<(Schedule, &[u64])> {
+    let [opens_ms, waiting, units, jobs, rest @ ..] = numbers else {
+        return None;
+    };
+    let (max, rest) = rest.split_at_checked(limits)?;
+    let points = usize::try_from((*units).min(POINTS)).ok()?;
+    let (turns, rest) = rest.split_at_checked(points * (limits + 1))?;
+    let turn = |row: &[u64]| {
+        let (unit, at) = row.split_first()?;
+        Some(Turn {
+            unit: *unit,
+            at: at.to_vec(),
+        })
+    };
+    let max = max.iter().map(|max| u32::try_from(*max).ok());
+    let schedule = Schedule {
+        now_ms,
+        opens_ms: *opens_ms,
+        waiting: *waiting,
+        units: *units,
+        jobs: *jobs,
+        max: max.collect::<Option<_>>()?,
+        turns: (turns.chunks(limits + 1).map(turn)).collect::<Option<_>>()?,
+    };
+    Some((schedule, rest))
+}

@@ -1,0 +1,380 @@
+//! What one job waits for, its place in the line, when it starts, and how sure that is.
+//!
+//! What a worker says of a job ([`job`](super::job)) names its waitlist and its ticket. The gate is then asked for that ticket's turn.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::NotDone;
+use super::hold::held;
+use super::inspect::{around, not_before};
+use super::job::{Shown, Which};
+use super::recovery::Recovery;
+use super::times::{at, when};
+use super::words::plain;
+use crate::config::Config;
+use crate::gate::fleet::registry::{self, Named};
+use crate::gate::redis::RedisGate;
+use crate::gate::{Gate as _, GateError, Inspection, Standing, Ticket, boards};
+use crate::rules::forecast::{Asked, End, Place, Schedule, Sure, end};
+use crate::rules::layout::Layout;
+use crate::rules::limit::Limits;
+use crate::rules::scope::Labels;
+use crate::rules::steering::{Hold, Sighting, State, Steering, Waits, WaitsFor};
+
+/// A job asks at its turn, and one that is told another one in between asks at that. Less than this apart they are the same.
+const SAME_TURN_MS: u64 = 500;
+
+/// One thing that a job waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Cause {
+    /// For programs.
+    what: &'static str,
+    /// For people.
+    words: String,
+    /// When it ends, in milliseconds since the epoch, where that is known.
+    until_ms: Option<u64>,
+}
+
+/// Where a job stands in its line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Standpoint {
+    /// Units up to its own, which are among them,
+    units: u64,
+    /// of so many that wait.
+    waiting: u64,
+}
+
+/// All that is known of one job.
+pub struct Explained {
+    which: Which,
+    shown: Shown,
+    /// The store's clock, in milliseconds since the epoch; 0: nobody asked.
+    now_ms: u64,
+    place: Option<Standpoint>,
+    causes: Vec<Cause>,
+    starts_ms: Option<u64>,
+    sure: Sure,
+    why: &'static str,
+}
+
+/// Asks the workers for the job, for so long at most, and then the gate for its turn.
+///
+/// # Errors
+/// [`NotDone::Redis`]
+pub async fn explain(
+    gate: &RedisGate,
+    config: &Config,
+    which: Which,
+    wait: Duration,
+) -> Result<Explained, NotDone> {
+    let shown = which.show(gate, wait).await?;
+    let mut explained = Explained {
+        which,
+        shown,
+        now_ms: 0,
+        place: None,
+        causes: Vec::new(),
+        starts_ms: None,
+        sure: Sure::Unknown,
+        why: "no worker has it in its memory",
+    };
+    let Some(seen) = explained.shown.seen.clone() else {
+        return Ok(explained);
+    };
+    explained.now_ms = seen.at_ms;
+    let Some(waits) = &seen.waits else {
+        explained.why = match seen.state {
+            state if state.is_end() => "it waits no more",
+            State::Running => "it is being called",
+            _ => "its worker is of a version that does not say what it waits for",
+        };
+        return Ok(explained);
+    };
+    let tenant = &explained.which.tenant;
+    let policy = &config.rate_limiter.policy;
+    let registry::Seen { known, now_ms, .. } = registry::look(gate).await?;
+    let own = Named::new(policy.clone())?;
+    let mut fleet = known.fleet(Arc::clone(&own.policy), &own.id, now_ms);
+    let limits = fleet.limits(tenant, waits.plan.as_deref());
+    let labels = Labels::told(&waits.labels);
+    let found = gate.inspect(tenant, &labels, &limits).await?;
+    let (all, recovery) = around(gate, tenant, &limits, policy).await?;
+    let boards = boards::see(gate).await?;
+    let asked = Asked {
+        place: Place::Job(ticket(&seen, waits), seen.cost),
+        ..Asked::as_it_is(&limits, not_before(&recovery, &all))
+    };
+    let [schedule, _] = gate.forecast((tenant, &labels), &limits, &asked).await?;
+    let shares = !Layout::of(&limits, tenant, &labels).shared.is_empty();
+    let turn = end(&limits, &schedule, shares);
+    let beside = Around {
+        found: &found,
+        all: &all,
+        recovery: &recovery,
+        steering: &boards::in_force(&boards),
+        paused_until_ms: held(&boards).map(|(_, until_ms)| until_ms),
+    };
+    let causes = causes((&explained.which, &seen, waits), &limits, &turn, &beside);
+    explained.tell((&seen, waits), (&schedule, turn), &beside, causes);
+    Ok(explained)
+}
+
+fn ticket(seen: &Sighting, waits: &Waits) -> Option<Ticket> {
+    Some(Ticket {
+        generation: waits.generation?,
+        number: seen.ticket?,
+    })
+}
+
+/// What holds up a job beside its own line.
+struct Around<'a> {
+    found: &'a Inspection,
+    all: &'a Result<Standing, GateError>,
+    recovery: &'a Recovery,
+    steering: &'a Steering,
+    paused_until_ms: Option<u64>,
+}
+
+/// All that it waits for.
+fn causes(
+    (which, seen, waits): (&Which, &Sighting, &Waits),
+    limits: &Limits,
+    turn: &End,
+    around: &Around<'_>,
+) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    let mut add = |what, words: String, until_ms| {
+        causes.push(Cause {
+            what,
+            words,
+            until_ms,
+        });
+    };
+    if around.steering.hold == Some(Hold::Paused) {
+        let words = "an operator has paused all workers; sluicegate resume --all ends it";
+        add("pause", words.to_owned(), around.paused_until_ms);
+    }
+    if let Some(queue) = around.steering.diverts(&which.tenant) {
+        let queue = plain(queue, 255);
+        let words = format!("its tenant is diverted: it goes to {queue} and is not called");
+        add("divert", words, None);
+    }
+    if let Recovery::Waits { until_ms, why, .. } = around.recovery {
+        let words = format!("the recovery wait, since Redis may have lost data: {why}");
+        add("recovery", words, Some(*until_ms));
+    }
+    if let Ok(all) = around.all
+        && (all.closed_until_ms > all.now_ms || all.is_open)
+    {
+        let until = Some(all.closed_until_ms).filter(|until| *until > all.now_ms);
+        let words = format!("all tenants are suspended, by {}", plain(&all.by, 200));
+        add("all-suspended", words, until);
+    }
+    let found = around.found;
+    if found.blocked_until_ms > found.now_ms {
+        let words = format!(
+            "its tenant is suspended, by {}",
+            plain(&found.blocked_by, 200)
+        );
+        add("suspended", words, Some(found.blocked_until_ms));
+    }
+    let told = seen.wait_ms.map(|ms| seen.at_ms.saturating_add(ms));
+    match waits.what {
+        WaitsFor::Turn => {
+            let now_by = turn.limit.and_then(|index| limits.get(index));
+            let name = now_by.map(|limit| limit.name().to_owned());
+            let name = name.or_else(|| seen.limit.clone());
+            let name = plain(&name.unwrap_or_default(), 64);
+            let words = format!("its turn under the limit {name}");
+            add("limit", words, Some(turn.at_ms));
+        }
+        WaitsFor::DelayedStart => {
+            let words = "the time that its publisher said (x-delay, x-not-before)";
+            add("delayed-start", words.to_owned(), told);
+        }
+        WaitsFor::Retry => {
+            let words = format!("its attempt {}, after one that failed", seen.attempt);
+            add("retry", words, told);
+        }
+        WaitsFor::Later => {
+            let words = "a time before which it does not ask: its call was put off, or a server was unavailable";
+            add("later", words.to_owned(), told);
+        }
+        WaitsFor::Breaker => {
+            let words = "the circuit breaker, which has stopped calls since the API fails";
+            add("breaker", words.to_owned(), None);
+        }
+        WaitsFor::Agreement => {
+            let words = "workers may not admit jobs now: they are paused, or do not agree on the limits yet";
+            add("agreement", words.to_owned(), None);
+        }
+        WaitsFor::Slot => {
+            let words = "a worker slot: all calls that its worker can make at once are being made (dispatch.concurrency)";
+            add("worker-slot", words.to_owned(), None);
+        }
+        WaitsFor::Redis => add("redis", "an answer of Redis".to_owned(), None),
+        WaitsFor::Connection => {
+            add("connection", "a connection to the API".to_owned(), None);
+        }
+        WaitsFor::Nothing | WaitsFor::Other => {}
+    }
+    causes
+}
+
+impl Explained {
+    /// What is known of its start.
+    fn tell(
+        &mut self,
+        (seen, waits): (&Sighting, &Waits),
+        (schedule, turn): (&Schedule, End),
+        around: &Around<'_>,
+        causes: Vec<Cause>,
+    ) {
+        self.now_ms = schedule.now_ms;
+        self.causes = causes;
+        self.place = Some(Standpoint {
+            units: schedule.units,
+            waiting: schedule.waiting.max(schedule.units),
+        });
+        let told = seen.wait_ms.map(|ms| seen.at_ms.saturating_add(ms));
+        let told = told.unwrap_or(schedule.now_ms);
+        let starts_ms = turn.at_ms.max(told);
+        self.starts_ms = Some(starts_ms);
+        let is_away = around.steering.diverts(&self.which.tenant).is_some();
+        let is_stopped = around.steering.hold == Some(Hold::Paused);
+        (self.sure, self.why) = match waits.what {
+            _ if is_away => (
+                Sure::Unknown,
+                "it is not called while its tenant is diverted",
+            ),
+            _ if is_stopped => (
+                Sure::Unknown,
+                "it starts after an operator resumes the workers",
+            ),
+            WaitsFor::Breaker | WaitsFor::Agreement | WaitsFor::Redis | WaitsFor::Other => (
+                Sure::Unknown,
+                "it starts once that is over, and not before its turn",
+            ),
+            WaitsFor::Slot | WaitsFor::Connection => (
+                Sure::Estimated,
+                "its turn is known, and not when a worker is free for it",
+            ),
+            what if what.is_time() => (
+                Sure::Estimated,
+                "it asks for its turn when that time has come, behind those that wait then",
+            ),
+            _ if seen.queue.contains(".delay.") => (
+                Sure::Estimated,
+                "it waits in a delay queue's window, and others ahead of it may be in delay queues",
+            ),
+            WaitsFor::Turn if told > turn.at_ms + SAME_TURN_MS => (
+                Sure::Estimated,
+                "its turn is earlier by now, and it asks at the one that it was told",
+            ),
+            _ => match turn.sure {
+                Sure::Exact => (
+                    Sure::Exact,
+                    "by the gate's count, while the limits stay what they are and those ahead come in time",
+                ),
+                sure => (
+                    sure,
+                    "how long calls take, what jobs cost, or what others do that share a limit is not known",
+                ),
+            },
+        };
+        if self.sure == Sure::Unknown {
+            self.starts_ms = None;
+        }
+    }
+
+    /// A worker has it, or had it last.
+    pub fn is_seen(&self) -> bool {
+        self.shown.seen.is_some()
+    }
+
+    /// What is known of it in workers' memories.
+    pub fn shown(&self) -> &Shown {
+        &self.shown
+    }
+
+    /// Which job.
+    pub fn which(&self) -> &Which {
+        &self.which
+    }
+
+    /// For programs.
+    pub fn as_json(&self) -> Value {
+        let mut json = self.which.shown_as_json(&self.shown);
+        let cause = |cause: &Cause| json!({"what": cause.what, "words": cause.words, "until_ms": cause.until_ms});
+        let promised = self
+            .shown
+            .seen
+            .as_ref()
+            .and_then(|seen| seen.waits.as_ref()?.promised_ms);
+        json["now_ms"] = self.now_ms.into();
+        json["place"] = json!(self.place.map(|place| place.units));
+        json["waiting"] = json!(self.place.map(|place| place.waiting));
+        json["waits_for"] = self.causes.iter().map(cause).collect();
+        json["starts_at_ms"] = self.starts_ms.into();
+        json["starts_in_ms"] = json!(
+            self.starts_ms
+                .map(|at_ms| at_ms.saturating_sub(self.now_ms))
+        );
+        json["promised_at_ms"] = promised.into();
+        json["sure"] = self.sure.word().into();
+        json["why"] = self.why.into();
+        json
+    }
+
+    /// For people, a line for each thing.
+    pub fn in_words(&self) -> String {
+        let mut text = String::new();
+        let mut line = |name: &str, value: String| text += &format!("{name:<10}{value}\n");
+        for cause in &self.causes {
+            let until = cause.until_ms.filter(|until| *until > self.now_ms);
+            let until = until.map(|until| format!(", {}", when(self.now_ms, until - self.now_ms)));
+            line(
+                "waits for",
+                cause.words.clone() + &until.unwrap_or_default(),
+            );
+        }
+        if let Some(Standpoint { units, waiting }) = self.place {
+            line("place", format!("{units} of {waiting} in its line"));
+        }
+        let starts = match self.starts_ms {
+            Some(at_ms) if at_ms <= self.now_ms => "now".to_owned(),
+            Some(at_ms) => when(self.now_ms, at_ms - self.now_ms),
+            None => "not known".to_owned(),
+        };
+        if self.is_over() {
+            line("why", self.why.to_owned());
+            return text;
+        }
+        line("starts", starts);
+        let promised = self
+            .shown
+            .seen
+            .as_ref()
+            .and_then(|seen| seen.waits.as_ref()?.promised_ms);
+        if let Some(promised_ms) = promised {
+            line(
+                "promised",
+                format!("{}, when it was first denied", at(promised_ms)),
+            );
+        }
+        line("sure", format!("{}: {}", self.sure.word(), self.why));
+        text
+    }
+
+    /// It waits no more.
+    fn is_over(&self) -> bool {
+        let seen = self.shown.seen.as_ref();
+        seen.is_some_and(|seen| seen.waits.is_none())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,186 @@
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::operator::steer::Followers;
+use crate::rules::answers::Quotas;
+use crate::rules::forecast::Turn;
+use crate::rules::steering::Instruction;
+use crate::rules::tenant::Tenant;
+
+const NOW: u64 = 1_700_000_000_000;
+
+fn which() -> Which {
+    let tenant = Tenant::parse("acme").expect("a tenant");
+    Which::new(tenant, "7", Duration::from_secs(60)).expect("a good id")
+}
+
+fn seen(what: WaitsFor, wait_ms: Option<u64>) -> Sighting {
+    Sighting {
+        cancel: None,
+        show: Some(1),
+        state: State::Waiting,
+        at_ms: NOW,
+        attempt: 2,
+        cost: 1,
+        queue: "jobs".to_owned(),
+        here_ms: 1_000,
+        wait_ms,
+        ticket: Some(7),
+        limit: Some("default".to_owned()),
+        waits: Some(Waits {
+            what,
+            plan: None,
+            labels: BTreeMap::new(),
+            generation: Some(3),
+            promised_ms: Some(NOW + 5_000),
+        }),
+    }
+}
+
+fn found(blocked_ms: u64) -> Inspection {
+    Inspection {
+        now_ms: NOW,
+        limits: Vec::new(),
+        shadows: Vec::new(),
+        waiting: 12,
+        widest: 1,
+        waitlist_end_ms: 0,
+        turn_ms: 0,
+        blocked_until_ms: if blocked_ms > 0 { NOW + blocked_ms } else { 0 },
+        blocked_by: "429 from the API".to_owned(),
+        quotas: Quotas::default(),
+        quotas_at_ms: 0,
+    }
+}
+
+/// What is said of a job that is seen so, whose turn comes in `turn_ms`.
+fn explained(seen: &Sighting, turn_ms: u64, (blocked_ms, steering): (u64, Steering)) -> Explained {
+    let policy = Config::default().rate_limiter.policy;
+    let limits = policy.default_limits();
+    let (found, all) = (found(blocked_ms), Ok(Standing::default()));
+    let around = Around {
+        found: &found,
+        all: &all,
+        recovery: &Recovery::Over,
+        paused_until_ms: steering.hold.map(|_| NOW + 60_000),
+        steering: &steering,
+    };
+    let schedule = Schedule {
+        now_ms: NOW,
+        opens_ms: NOW,
+        waiting: 12,
+        units: 4,
+        jobs: 4,
+        max: vec![5],
+        turns: vec![Turn {
+            unit: 4,
+            at: vec![NOW + turn_ms],
+        }],
+    };
+    let turn = end(limits, &schedule, false);
+    let waits = seen.waits.as_ref().expect("it waits");
+    let mut explained = Explained {
+        which: which(),
+        shown: Shown {
+            followers: Followers::default(),
+            seen: Some(seen.clone()),
+        },
+        now_ms: 0,
+        place: None,
+        causes: Vec::new(),
+        starts_ms: None,
+        sure: Sure::Unknown,
+        why: "",
+    };
+    let causes = causes((&explained.which, seen, waits), limits, &turn, &around);
+    explained.tell((seen, waits), (&schedule, turn), &around, causes);
+    explained
+}
+
+fn causes_of(explained: &Explained) -> Vec<&'static str> {
+    explained.causes.iter().map(|cause| cause.what).collect()
+}
+
+#[test]
+fn a_job_in_its_line_starts_at_its_turn() {
+    let seen = seen(WaitsFor::Turn, Some(4_000));
+    let told = explained(&seen, 4_000, (0, Steering::default()));
+    assert_eq!(causes_of(&told), ["limit"]);
+    assert_eq!(
+        (told.starts_ms, told.sure),
+        (Some(NOW + 4_000), Sure::Exact)
+    );
+    assert_eq!(
+        told.in_words(),
+        "waits for its turn under the limit default, in 4.0s (Tue, 14 Nov 2023 22:13:24 GMT)
+place     4 of 12 in its line
+starts    in 4.0s (Tue, 14 Nov 2023 22:13:24 GMT)
+promised  Tue, 14 Nov 2023 22:13:25 GMT, when it was first denied
+sure      exact: by the gate's count, while the limits stay what they are and those ahead come in time
+"
+    );
+    let json = told.as_json();
+    assert_eq!((&json["place"], &json["waiting"]), (&json!(4), &json!(12)));
+    assert_eq!(json["starts_in_ms"], 4_000);
+    assert_eq!(json["waits_for"][0]["what"], "limit");
+    // A limit was raised since it was told its turn.
+    let earlier = explained(&seen, 1_000, (0, Steering::default()));
+    assert_eq!(
+        (earlier.starts_ms, earlier.sure),
+        (Some(NOW + 4_000), Sure::Estimated)
+    );
+}
+
+#[test]
+fn each_thing_that_holds_it_up_is_named() {
+    for (what, name, sure) in [
+        (WaitsFor::DelayedStart, "delayed-start", Sure::Estimated),
+        (WaitsFor::Retry, "retry", Sure::Estimated),
+        (WaitsFor::Later, "later", Sure::Estimated),
+        (WaitsFor::Breaker, "breaker", Sure::Unknown),
+        (WaitsFor::Agreement, "agreement", Sure::Unknown),
+        (WaitsFor::Slot, "worker-slot", Sure::Estimated),
+        (WaitsFor::Redis, "redis", Sure::Unknown),
+        (WaitsFor::Connection, "connection", Sure::Estimated),
+    ] {
+        let told = explained(&seen(what, Some(9_000)), 4_000, (0, Steering::default()));
+        assert_eq!((causes_of(&told), told.sure), (vec![name], sure));
+        let starts = (sure != Sure::Unknown).then_some(NOW + 9_000);
+        assert_eq!(told.starts_ms, starts, "{name}");
+    }
+    let told = explained(&seen(WaitsFor::Nothing, None), 0, (0, Steering::default()));
+    assert_eq!((causes_of(&told), told.starts_ms), (vec![], Some(NOW)));
+}
+
+#[test]
+fn what_stops_its_tenant_or_all_comes_first() {
+    let seen = seen(WaitsFor::Turn, Some(4_000));
+    let told = explained(&seen, 4_000, (3_000, Steering::default()));
+    assert_eq!(causes_of(&told), ["suspended", "limit"]);
+    assert!(told.in_words().contains("by 429 from the API, in 3.0s"));
+    let pause = Steering::of([Instruction::All(Hold::Paused)]);
+    let told = explained(&seen, 4_000, (0, pause));
+    assert_eq!(
+        (causes_of(&told), told.starts_ms),
+        (vec!["pause", "limit"], None)
+    );
+    let divert = Instruction::Divert(which().tenant, "jobs.diverted".into());
+    let told = explained(&seen, 4_000, (0, Steering::of([divert])));
+    assert_eq!(
+        (causes_of(&told), told.sure),
+        (vec!["divert", "limit"], Sure::Unknown)
+    );
+}
+
+#[test]
+fn a_job_in_the_window_of_a_delay_queue_is_estimated() {
+    let seen = Sighting {
+        queue: "jobs.delay.60000".to_owned(),
+        ..seen(WaitsFor::Turn, Some(4_000))
+    };
+    let told = explained(&seen, 4_000, (0, Steering::default()));
+    assert_eq!(
+        (told.starts_ms, told.sure),
+        (Some(NOW + 4_000), Sure::Estimated)
+    );
+}

@@ -1,0 +1,188 @@
+//! When a tenant's backlog ends, next to when it would.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use super::shown::amount;
+use super::what_if::WhatIf;
+use crate::gate::GateError;
+use crate::gate::redis::RedisGate;
+use crate::operator::times::{span, when};
+use crate::rules::forecast::{Asked, End, Sure, end};
+use crate::rules::job::priority::Priorities;
+use crate::rules::layout::Layout;
+use crate::rules::limit::{Limit, Limits};
+use crate::rules::scope::Labels;
+use crate::rules::tenant::Tenant;
+
+/// When a backlog ends as things stand, and when it would.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Forecast {
+    said: Vec<String>,
+    now_ms: u64,
+    waiting: u64,
+    as_it_is: Ends,
+    would_be: Ends,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Ends {
+    at_ms: u64,
+    limit: Option<String>,
+    sure: Sure,
+}
+
+impl Ends {
+    fn of(end: End, limits: &[Limit]) -> Self {
+        let limit = end.limit.and_then(|index| limits.get(index));
+        Self {
+            at_ms: end.at_ms,
+            limit: limit.map(|limit| limit.name().to_owned()),
+            sure: end.sure,
+        }
+    }
+
+    /// The later of two waitlists' ends.
+    fn later(self, other: Self) -> Self {
+        let sure = self.sure.max(other.sure);
+        let latest = match other.at_ms > self.at_ms {
+            true => other,
+            false => self,
+        };
+        Self { sure, ..latest }
+    }
+}
+
+/// Asks the gate, for each of the tenant's waitlists.
+pub(super) async fn forecast(
+    gate: &RedisGate,
+    (tenant, labels): (&Tenant, &Labels),
+    limits: &Limits,
+    (changes, would_be): (&[WhatIf], &Asked),
+    priorities: &Priorities,
+) -> Result<Forecast, GateError> {
+    let levels = priorities.waitlists();
+    let mut waitlists: Vec<Labels> = levels
+        .map(|(_, waitlist)| labels.clone().with_level(waitlist))
+        .collect();
+    if waitlists.is_empty() {
+        waitlists.push(labels.clone());
+    }
+    let mut all: Option<Forecast> = None;
+    for labels in waitlists {
+        let shares = !Layout::of(limits, tenant, &labels).shared.is_empty();
+        let [now, then] = gate.forecast((tenant, &labels), limits, would_be).await?;
+        let one = Forecast {
+            said: changes.iter().map(|change| change.text.clone()).collect(),
+            now_ms: now.now_ms,
+            waiting: now.waiting,
+            as_it_is: Ends::of(end(limits, &now, shares), limits),
+            would_be: Ends::of(end(&would_be.limits, &then, shares), &would_be.limits),
+        };
+        all = Some(match all {
+            None => one,
+            Some(before) => Forecast {
+                waiting: before.waiting + one.waiting,
+                as_it_is: before.as_it_is.later(one.as_it_is),
+                would_be: before.would_be.later(one.would_be),
+                ..before
+            },
+        });
+    }
+    all.ok_or_else(|| GateError::Refused("there is no waitlist".to_owned()))
+}
+
+impl Forecast {
+    fn sure(&self) -> Sure {
+        self.as_it_is.sure.max(self.would_be.sure)
+    }
+
+    pub(super) fn as_json(&self) -> Value {
+        let ends = |ends: &Ends| {
+            json!({
+                "ends_at_ms": ends.at_ms,
+                "ends_in_ms": ends.at_ms.saturating_sub(self.now_ms),
+                "limit": ends.limit,
+            })
+        };
+        let earlier = self.as_it_is.at_ms.cast_signed() - self.would_be.at_ms.cast_signed();
+        json!({
+            "changes": self.said,
+            "waiting": self.waiting,
+            "now": ends(&self.as_it_is),
+            "then": ends(&self.would_be),
+            "earlier_by_ms": earlier,
+            "sure": self.sure().word(),
+        })
+    }
+
+    pub(super) fn in_words(&self, of_cost: bool) -> String {
+        let mut text = format!("what if   {}\n", self.said.join(", "));
+        if self.waiting == 0 {
+            return text + "  now     no job waits, so nothing would be different\n";
+        }
+        let ends = |ends: &Ends| {
+            let in_ms = ends.at_ms.saturating_sub(self.now_ms);
+            let by = ends.limit.as_ref().map(|name| format!(" (limit {name})"));
+            format!("{}{}", when(self.now_ms, in_ms), by.unwrap_or_default())
+        };
+        let (now, then) = (self.as_it_is.at_ms, self.would_be.at_ms);
+        let differs = match now.abs_diff(then) {
+            0 => "no earlier and no later".to_owned(),
+            ms if then < now => format!("{} earlier", span(ms)),
+            ms => format!("{} later", span(ms)),
+        };
+        let sure = match self.sure() {
+            Sure::Exact => "exact, while the limits stay so and nobody else comes",
+            _ => {
+                "estimated: how long calls take, what jobs cost, or what others do that share a limit is not known"
+            }
+        };
+        // Writing to a text can't fail.
+        let _ = write!(
+            text,
+            "  now     {} waiting, the last is admitted {}\n  then    the last is admitted {}: {differs}\n  sure    {sure}\n",
+            amount(self.waiting, of_cost),
+            ends(&self.as_it_is),
+            ends(&self.would_be),
+        );
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ends_are_said_with_the_difference() {
+        let ends = |at_ms| Ends {
+            at_ms,
+            limit: Some("default".to_owned()),
+            sure: Sure::Exact,
+        };
+        let now_ms = 1_700_000_000_000;
+        let forecast = Forecast {
+            said: vec!["max-requests=200".to_owned()],
+            now_ms,
+            waiting: 120,
+            as_it_is: ends(now_ms + 125_000),
+            would_be: ends(now_ms + 60_000),
+        };
+        assert_eq!(
+            forecast.in_words(false),
+            "what if   max-requests=200
+  now     120 jobs waiting, the last is admitted in 2m 5s (Tue, 14 Nov 2023 22:15:25 GMT) (limit default)
+  then    the last is admitted in 1m 0s (Tue, 14 Nov 2023 22:14:20 GMT) (limit default): 1m 5s earlier
+  sure    exact, while the limits stay so and nobody else comes
+"
+        );
+        assert_eq!(forecast.as_json()["earlier_by_ms"], 65_000);
+        let nobody = Forecast {
+            waiting: 0,
+            ..forecast
+        };
+        assert!(nobody.in_words(false).contains("no job waits"));
+    }
+}

@@ -1,0 +1,229 @@
+//! What if something were different: what can be said, and what would be enforced then.
+
+use std::time::Duration;
+
+use crate::config::{closest, parse_duration};
+use crate::operator::{NotDone, steer};
+use crate::rules::forecast::{Asked, Opens};
+use crate::rules::limit::{Algorithm, Limit, LimitError, Limits, MAX_REQUESTS, ceil_ms};
+use crate::rules::scope::Scope;
+
+/// What can be different.
+const KEYS: [&str; 5] = ["max-requests", "window-size", "plan", "pause", "resume"];
+
+/// One thing that would be different.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WhatIf {
+    /// As it was said.
+    pub(super) text: String,
+    what: What,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum What {
+    /// A limit, by its name where one was said.
+    Limit(Option<String>, Number),
+    /// The jobs named this plan.
+    Plan(String),
+    /// An operator ended what suspends the tenant.
+    Resume,
+    /// The tenant were paused for so long, in milliseconds.
+    Pause(u64),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Number {
+    Max(u32),
+    Window(Duration),
+}
+
+impl WhatIf {
+    /// Reads `max-requests=200`, `NAME.max-requests=200`, `window-size=1m`, `NAME.window-size=1m`, `plan=gold`, `pause=10m` or `resume`.
+    ///
+    /// # Errors
+    /// What is wrong with it, for people.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let what = match text.split_once('=') {
+            None if text == "resume" => What::Resume,
+            None => {
+                return Err(format!(
+                    "must be KEY=VALUE, such as max-requests=200, or resume{}",
+                    hint(text)
+                ));
+            }
+            Some((key, value)) => {
+                let (name, key) = match key.rsplit_once('.') {
+                    Some((name, key)) => (Some(name.to_owned()), key),
+                    None => (None, key),
+                };
+                match (key, name) {
+                    ("max-requests", name) => What::Limit(name, Number::Max(max(value)?)),
+                    ("window-size", name) => What::Limit(name, Number::Window(window(value)?)),
+                    ("plan", None) if !value.is_empty() => What::Plan(value.to_owned()),
+                    ("pause", None) => What::Pause(pause(value)?),
+                    ("resume", None) => {
+                        return Err(
+                            "resume has no value: it ends a pause or a throttle now".to_owned()
+                        );
+                    }
+                    ("plan", None) => return Err("plan needs a name, such as plan=gold".to_owned()),
+                    ("plan" | "pause" | "resume", Some(_)) => {
+                        return Err(format!(
+                            "{key} is of the tenant, not of one limit: say {key} without a name"
+                        ));
+                    }
+                    (other, _) => return Err(format!("there is no {other:?}{}", hint(other))),
+                }
+            }
+        };
+        let text = text.to_owned();
+        Ok(Self { text, what })
+    }
+
+    fn wrong(&self, why: impl std::fmt::Display) -> NotDone {
+        NotDone::Wrong(format!("what-if {}: {why}", self.text))
+    }
+}
+
+fn hint(key: &str) -> String {
+    match closest(key, KEYS) {
+        Some(meant) => format!("; did you mean {meant}?"),
+        None => format!("; there are: {}", KEYS.join(", ")),
+    }
+}
+
+fn max(text: &str) -> Result<u32, String> {
+    let max = text.parse::<u32>().ok();
+    max.filter(|max| (1..=MAX_REQUESTS).contains(max))
+        .ok_or_else(|| {
+            format!("max-requests is {text:?}; it must be a whole number from 1 to {MAX_REQUESTS}")
+        })
+}
+
+fn window(text: &str) -> Result<Duration, String> {
+    parse_duration(text).ok_or_else(|| {
+        format!("window-size is {text:?}; it must be a whole number with a unit, such as 90s or 1h")
+    })
+}
+
+fn pause(text: &str) -> Result<u64, String> {
+    let pause = steer::span(text).map_err(|why| format!("pause is {text:?}: {why}"))?;
+    Ok(ceil_ms(pause))
+}
+
+/// What would be enforced instead of `limits`, if all of `changes` were so. `of_plan` gives the limits of a plan.
+///
+/// # Errors
+/// [`NotDone::Wrong`]: it can't be so.
+pub(super) fn asked(
+    changes: &[WhatIf],
+    limits: &Limits,
+    of_plan: impl Fn(&str) -> Result<Limits, NotDone>,
+) -> Result<Asked, NotDone> {
+    let mut asked = Asked::as_it_is(limits, 0);
+    let mut said: Vec<String> = Vec::new();
+    // What a limit would be is said of the plan's, where there would be another plan.
+    let plans = |change: &&WhatIf| matches!(change.what, What::Plan(_));
+    let in_order = (changes.iter().filter(plans)).chain(changes.iter().filter(|it| !plans(it)));
+    for change in in_order {
+        let key = match &change.what {
+            What::Plan(plan) => {
+                let new = of_plan(plan)?;
+                same_parts(limits, &new).map_err(|why| change.wrong(why))?;
+                asked = Asked::as_it_is(&new, 0);
+                "plan".to_owned()
+            }
+            What::Resume => {
+                asked.opens = Opens::Now;
+                "its pause".to_owned()
+            }
+            What::Pause(ms) => {
+                asked.opens = Opens::In(*ms);
+                "its pause".to_owned()
+            }
+            What::Limit(name, number) => {
+                let name =
+                    the_limit(name.as_deref(), &asked.limits).map_err(|why| change.wrong(why))?;
+                for (limit, as_said) in asked.limits.iter_mut().zip(&mut asked.as_said) {
+                    if limit.name() == name {
+                        *limit = with(limit, *number).map_err(|why| change.wrong(why))?;
+                        *as_said |= matches!(number, Number::Max(_));
+                    }
+                }
+                match number {
+                    Number::Max(_) => format!("{name}.max-requests"),
+                    Number::Window(_) => format!("{name}.window-size"),
+                }
+            }
+        };
+        if said.contains(&key) {
+            return Err(change.wrong(format!("{key} is said twice")));
+        }
+        said.push(key);
+    }
+    Ok(asked)
+}
+
+/// Jobs wait in the same waitlists.
+fn same_parts(now: &[Limit], then: &[Limit]) -> Result<(), String> {
+    let parts = |limits: &[Limit]| {
+        let scopes = limits
+            .iter()
+            .map(Limit::scope)
+            .filter(|scope| scope.is_part());
+        let mut parts: Vec<String> = scopes.map(Scope::to_string).collect();
+        parts.sort_unstable();
+        parts.dedup();
+        match parts.is_empty() {
+            true => "nothing".to_owned(),
+            false => parts.join(" and "),
+        }
+    };
+    let (now, then) = (parts(now), parts(then));
+    match now == then {
+        true => Ok(()),
+        false => Err(format!(
+            "its limits tell a tenant's jobs apart by {then}, those in force by {now}: there is no backlog to compare"
+        )),
+    }
+}
+
+/// The name of the limit that is meant.
+fn the_limit(name: Option<&str>, limits: &[Limit]) -> Result<String, String> {
+    let mut names: Vec<&str> = limits.iter().map(Limit::name).collect();
+    names.sort_unstable();
+    names.dedup();
+    match (name, names.as_slice()) {
+        (None, [only]) => Ok((*only).to_owned()),
+        (None, names) => Err(format!(
+            "there are several limits; name one before a dot, such as {}.max-requests=200: {}",
+            names.first().unwrap_or(&"NAME"),
+            names.join(", ")
+        )),
+        (Some(name), names) if names.contains(&name) => Ok(name.to_owned()),
+        (Some(name), names) => Err(match closest(name, names.iter().copied()) {
+            Some(meant) => format!("there is no limit {name:?}; did you mean {meant}?"),
+            None => format!(
+                "there is no limit {name:?}; there are: {}",
+                names.join(", ")
+            ),
+        }),
+    }
+}
+
+fn with(limit: &Limit, number: Number) -> Result<Limit, String> {
+    let limit = limit.clone();
+    match number {
+        Number::Max(max) => Ok(limit.with_max(max)),
+        Number::Window(_) if limit.algorithm() == Algorithm::Concurrency => Err(format!(
+            "{} counts calls in flight and has no window",
+            limit.name()
+        )),
+        Number::Window(window) => limit
+            .with_window(window)
+            .map_err(|why: LimitError| why.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,55 @@
+//! What `lua/forecast.lua` says: when the units of a waitlist have their turns.
+
+use super::Scopes;
+use crate::rules::decision::Change;
+use crate::rules::forecast::{Asked, Opens, Schedule, Turn, points};
+use crate::rules::limit::Limit;
+use crate::rules::model::State;
+use crate::rules::model::call::Call;
+use crate::rules::usage::Clock;
+
+impl Scopes<'_> {
+    /// When the units of the waitlist have their turns, if `asked` is what is enforced. Nothing is changed by it.
+    pub fn schedule(&self, asked: &Asked, clock: Clock) -> Schedule {
+        let now = clock.now_ms;
+        let limits = self.in_force_as(&asked.limits, &asked.as_said, now);
+        let mut states = Scopes {
+            layout: self.layout,
+            states: self.states.clone(),
+            tallies: Vec::new(),
+        };
+        states.load(&limits, clock, State::load);
+        states.forget_who_was_reset(now);
+        let control = &mut states.states[self.layout.control];
+        control.pull_back(now);
+        match asked.opens {
+            Opens::AsItIs => {}
+            Opens::Now => drop(control.change(now, &Change::Resume)),
+            Opens::In(duration_ms) => drop(control.change(now, &Change::Pause { duration_ms })),
+        }
+        let opens_ms = now.max(asked.not_before_ms).max(control.closed_until(now));
+        let mut call = Call::new(&mut states.states, self.layout, &limits, clock, opens_ms, 0);
+        let (units, own) = call.up_to(asked.place);
+        let turn = |unit| Turn {
+            unit,
+            at: call.turn_by_limit(unit, if unit == units { own } else { 1 }),
+        };
+        let turns = points(units).map(turn).collect();
+        let waitlist = &states.states[0].waitlist;
+        Schedule {
+            now_ms: now,
+            opens_ms,
+            waiting: waitlist.waiting(),
+            units,
+            jobs: match units {
+                0 => 0,
+                units => waitlist.jobs_in(units, own),
+            },
+            turns,
+            max: limits.iter().map(Limit::max).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

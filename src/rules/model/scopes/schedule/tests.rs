@@ -1,0 +1,322 @@
+//! The forecast against the model itself, which is stepped through the backlog.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use crate::rules::decision::{Answer, Ask, Change, Ticket};
+use crate::rules::forecast::{Asked, End, Opens, Place, Schedule, Sure, end};
+use crate::rules::layout::Layout;
+use crate::rules::limit::{Algorithm, Limit, Unit};
+use crate::rules::model::{Scopes, State};
+use crate::rules::usage::Clock;
+
+/// Some time, not on the edge of any window.
+const BEGIN: u64 = 1_700_000_000_123;
+
+fn limit(name: &str, algorithm: Algorithm, max: u64, window_ms: u64, guard_ms: u64) -> Limit {
+    let (window, guard) = (
+        Duration::from_millis(window_ms),
+        Duration::from_millis(guard_ms),
+    );
+    Limit::new(name, algorithm, max, window, guard).expect("this is a limit")
+}
+
+fn clock(at_ms: u64) -> Clock {
+    Clock {
+        now_ms: at_ms,
+        stamp_ms: at_ms,
+    }
+}
+
+/// Every algorithm that counts starts alone.
+fn algorithms() -> Vec<Algorithm> {
+    Algorithm::EVERY
+        .into_iter()
+        .filter(|algorithm| !algorithm.holds_leases())
+        .collect()
+}
+
+/// A backlog: jobs that were asked for at different times, and wait.
+struct Backlog {
+    state: State,
+    now: u64,
+    waiting: Vec<(u64, Ticket, u32)>,
+}
+
+impl Backlog {
+    /// One job of each cost comes, so many milliseconds after the one before.
+    fn of(limits: &[Limit], jobs: &[(u64, u32)]) -> Self {
+        let mut backlog = Self {
+            state: State::default(),
+            now: BEGIN,
+            waiting: Vec::new(),
+        };
+        for (after, cost) in jobs {
+            // What waits comes back in between.
+            let now = backlog.now + after;
+            backlog.steps_until(limits, now);
+            backlog.now = now;
+            backlog.asks(limits, None, *cost);
+        }
+        backlog
+    }
+
+    /// True: it started.
+    fn asks(&mut self, limits: &[Limit], ticket: Option<Ticket>, cost: u32) -> bool {
+        let now = self.now;
+        let ask = Ask { ticket, cost };
+        let (answers, _) = self.state.alone(limits, |scopes| {
+            scopes.ask(limits, clock(now), 1, "permit", &[ask])
+        });
+        match answers[..] {
+            [Answer::Start { .. }] => true,
+            [Answer::Wait { ttl_ms, ticket, .. }] => {
+                self.waiting.push((now + ttl_ms, ticket, cost));
+                false
+            }
+            ref other => panic!("{other:?}"),
+        }
+    }
+
+    /// All that waits comes back when it was told to, until then. Returns the last start.
+    fn steps_until(&mut self, limits: &[Limit], until: u64) -> u64 {
+        let mut last = 0;
+        loop {
+            self.waiting
+                .sort_by_key(|(at, ticket, _)| (*at, ticket.number));
+            let due = self.waiting.first().copied();
+            let Some((at, ticket, cost)) = due.filter(|(at, ..)| *at <= until) else {
+                return last;
+            };
+            self.waiting.remove(0);
+            self.now = self.now.max(at);
+            if self.asks(limits, Some(ticket), cost) {
+                last = self.now;
+            }
+        }
+    }
+
+    fn schedule(&mut self, asked: &Asked) -> Schedule {
+        let layout = Layout::alone(&asked.limits);
+        let state = std::mem::take(&mut self.state);
+        let mut state = Some(state);
+        let scopes = Scopes::take(&layout, |_| state.take().expect("there is one"));
+        let schedule = scopes.schedule(asked, clock(self.now));
+        self.state = scopes.into_states().remove(0);
+        schedule
+    }
+
+    fn forecast(&mut self, limits: &[Limit]) -> End {
+        let schedule = self.schedule(&Asked::as_it_is(limits, 0));
+        end(limits, &schedule, false)
+    }
+
+    /// When the last starts in fact, when nobody else comes.
+    fn ends(&mut self, limits: &[Limit]) -> u64 {
+        self.steps_until(limits, u64::MAX).max(self.now)
+    }
+}
+
+fn one_limit() -> impl Strategy<Value = Limit> {
+    let algorithm = prop::sample::select(algorithms());
+    let guard = prop::sample::select(vec![0, 7, 100]);
+    (algorithm, 1..12_u64, 500..5_000_u64, guard)
+        .prop_map(|(algorithm, max, window, guard)| limit("one", algorithm, max, window, guard))
+}
+
+fn jobs(costs: std::ops::Range<u32>) -> impl Strategy<Value = Vec<(u64, u32)>> {
+    let after = prop_oneof![3 => Just(0), 1 => 0..400_u64];
+    prop::collection::vec((after, costs), 1..150)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// With one limit the gate's own word is kept to the millisecond, by every algorithm.
+    #[test]
+    fn with_one_limit_the_forecast_is_exact(limit in one_limit(), jobs in jobs(1..2)) {
+        let limits = [limit];
+        let mut backlog = Backlog::of(&limits, &jobs);
+        let forecast = backlog.forecast(&limits);
+        let (before, waits) = (backlog.now, !backlog.waiting.is_empty());
+        let ends = backlog.ends(&limits);
+        prop_assert_eq!(forecast.sure, Sure::Exact);
+        if waits {
+            // The last of the waitlist may go half a second ahead of its turn, if there is room.
+            prop_assert!(forecast.at_ms.abs_diff(ends) <= 1, "{:?} {} {}", forecast, ends, before);
+        }
+    }
+
+    /// Several limits hold each other up: the forecast steps through that.
+    #[test]
+    fn with_several_limits_it_is_as_good(
+        first in one_limit(),
+        second in one_limit(),
+        third in one_limit(),
+        jobs in jobs(1..2),
+    ) {
+        let named = |limit: &Limit, name: &str| {
+            let window = Duration::from_millis(limit.window_ms());
+            let guard = Duration::from_millis(limit.guard_ms());
+            Limit::new(name, limit.algorithm(), limit.max().into(), window, guard).expect("in range")
+        };
+        let limits = [first, named(&second, "two"), named(&third, "three")];
+        let mut backlog = Backlog::of(&limits, &jobs);
+        let forecast = backlog.forecast(&limits);
+        let (now, waits) = (backlog.now, !backlog.waiting.is_empty());
+        let ends = backlog.ends(&limits);
+        if waits {
+            let wait = ends - now;
+            let off = forecast.at_ms.abs_diff(ends);
+            prop_assert!(off <= 100 + wait / 50, "{} of {}: {:?}", off, wait, forecast);
+        }
+    }
+}
+
+/// A job may cost several units; the gate knows their sum, and not in which order they wait.
+#[test]
+fn costs_are_known_as_a_sum() {
+    for algorithm in algorithms() {
+        let one = limit("one", algorithm, 10, 1_000, 0);
+        let one = match algorithm.has_burst() {
+            true => one.with_burst(10).expect("in range"),
+            false => one,
+        };
+        let limits = [one];
+        let jobs: Vec<(u64, u32)> = (0..300).map(|job| (0, 1 + job % 4)).collect();
+        let mut backlog = Backlog::of(&limits, &jobs);
+        let forecast = backlog.forecast(&limits);
+        assert_eq!(forecast.sure, Sure::Estimated);
+        let now = backlog.now;
+        let wait = backlog.ends(&limits) - now;
+        let off = (forecast.at_ms - now).abs_diff(wait);
+        assert!(
+            off <= wait / 20 + 1_000,
+            "{}: {off} of {wait}",
+            algorithm.name()
+        );
+    }
+}
+
+#[test]
+fn what_if_is_what_happens_when_it_is_done() {
+    for algorithm in algorithms() {
+        let limits = [limit("one", algorithm, 5, 1_000, 0).with_unit(Unit::Calls)];
+        let jobs = vec![(0, 1); 200];
+        let raised = Asked {
+            limits: vec![limits[0].clone().with_max(20)],
+            as_said: vec![true],
+            ..Asked::as_it_is(&limits, 0)
+        };
+        let mut backlog = Backlog::of(&limits, &jobs);
+        let before = backlog.forecast(&limits);
+        let schedule = backlog.schedule(&raised);
+        let forecast = end(&raised.limits, &schedule, false);
+        assert!(
+            forecast.at_ms + 20_000 < before.at_ms,
+            "{forecast:?} {before:?}"
+        );
+        // An operator does it, and who waits asks again.
+        let change = Change::Limit {
+            name: "one".to_owned(),
+            max: 20,
+            duration_ms: 3_600_000,
+        };
+        backlog.state.change(backlog.now, &change);
+        let now = backlog.now;
+        backlog.waiting.iter_mut().for_each(|(at, ..)| *at = now);
+        let ends = backlog.ends(&limits);
+        let off = forecast.at_ms.abs_diff(ends);
+        assert!(
+            off <= 1,
+            "{}: {forecast:?} and not {ends}",
+            algorithm.name()
+        );
+        // That is in force now, whatever the configuration says; unless the question says otherwise.
+        let mut backlog = Backlog::of(&limits, &jobs);
+        backlog.state.change(backlog.now, &change);
+        let as_said = Asked {
+            as_said: vec![true],
+            ..Asked::as_it_is(&limits, 0)
+        };
+        let schedule = backlog.schedule(&as_said);
+        assert_eq!(end(&limits, &schedule, false).at_ms, before.at_ms);
+    }
+}
+
+#[test]
+fn a_pause_is_as_long_as_it_is_said_to_be_and_nobody_starts_before_the_recovery_wait_ends() {
+    let limits = [limit("one", Algorithm::SlidingWindow, 5, 1_000, 0)];
+    let mut backlog = Backlog::of(&limits, &[(0, 1); 20]);
+    let pause = Change::Pause {
+        duration_ms: 60_000,
+    };
+    backlog.state.change(backlog.now, &pause);
+    let now = backlog.now;
+    let mut at = |opens, not_before_ms| {
+        let asked = Asked {
+            opens,
+            ..Asked::as_it_is(&limits, not_before_ms)
+        };
+        let schedule = backlog.schedule(&asked);
+        end(&limits, &schedule, false).at_ms - now
+    };
+    assert_eq!(at(Opens::AsItIs, 0), 62_000);
+    assert_eq!(at(Opens::Now, 0), 3_000);
+    assert_eq!(at(Opens::In(10_000), 0), 12_000);
+    assert_eq!(at(Opens::Now, now + 30_000), 32_000);
+    let mut nobody = Backlog::of(&limits, &[]);
+    assert_eq!(nobody.forecast(&limits).at_ms, BEGIN);
+}
+
+#[test]
+fn each_job_has_a_place_and_a_new_one_is_behind_all() {
+    let limits = [limit("one", Algorithm::SlidingWindow, 5, 1_000, 0)];
+    let mut backlog = Backlog::of(&limits, &[(0, 1); 20]);
+    let now = backlog.now;
+    let tickets: Vec<Ticket> = backlog
+        .waiting
+        .iter()
+        .map(|(_, ticket, _)| *ticket)
+        .collect();
+    assert_eq!(tickets.len(), 15);
+    let mut at = |ticket| {
+        let asked = Asked {
+            place: Place::Job(ticket, 1),
+            ..Asked::as_it_is(&limits, 0)
+        };
+        let schedule = backlog.schedule(&asked);
+        assert_eq!(schedule.waiting, 15);
+        (schedule.units, end(&limits, &schedule, false).at_ms - now)
+    };
+    assert_eq!(at(Some(tickets[0])), (1, 1_000));
+    assert_eq!(at(Some(tickets[7])), (8, 2_000));
+    assert_eq!(at(Some(tickets[14])), (15, 3_000));
+    assert_eq!(at(None), (16, 4_000));
+    let of_before = Ticket {
+        generation: 1,
+        ..tickets[0]
+    };
+    assert_eq!(at(Some(of_before)), (16, 4_000), "its waitlist was reset");
+}
+
+#[test]
+fn a_backlog_of_any_size_is_looked_at_in_bounded_steps() {
+    let limits = [
+        limit("one", Algorithm::TokenBucket, 100, 1_000, 0),
+        limit("two", Algorithm::FixedWindow, 5_000, 60_000, 0),
+    ];
+    let layout = Layout::alone(&limits);
+    let mut state = State::default();
+    state.waitlist.issue(BEGIN, 1);
+    state.waitlist.last_issued = 3_000_000;
+    state.waitlist.jobs = 3_000_000;
+    let mut state = Some(state);
+    let scopes = Scopes::take(&layout, |_| state.take().expect("there is one"));
+    let schedule = scopes.schedule(&Asked::as_it_is(&limits, 0), clock(BEGIN));
+    assert_eq!(schedule.turns.len(), 64);
+    let end = end(&limits, &schedule, false);
+    let minutes = (end.at_ms - BEGIN) / 60_000;
+    assert!((598..=601).contains(&minutes), "{minutes}");
+}

@@ -1,0 +1,94 @@
+//! What a job was told when it was first denied, and how far off that was when it starts.
+
+use std::fmt;
+
+/// A promise is kept by a start that is off by so much at most, in milliseconds,
+const NEAR_MS: u64 = 100;
+/// or by this part of the wait.
+const PART_OF_WAIT: u64 = 50;
+
+/// The first turn that the gate told a job since it last started. Later ones only correct it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Promise {
+    /// When it was to start, by the store's clock in milliseconds since the epoch.
+    pub at_ms: u64,
+    /// For how long it was to wait then, in milliseconds.
+    pub wait_ms: u64,
+}
+
+/// How far off a promise was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Off {
+    /// By so much, in milliseconds,
+    pub ms: u64,
+    /// and the start was later than promised.
+    pub is_late: bool,
+    /// It is 2 % of the wait or 100 ms at most.
+    pub is_kept: bool,
+}
+
+impl Promise {
+    /// The job starts now, by the store's clock.
+    pub fn off(self, now_ms: u64) -> Off {
+        let ms = self.at_ms.abs_diff(now_ms);
+        Off {
+            ms,
+            is_late: now_ms > self.at_ms,
+            is_kept: ms <= NEAR_MS.max(self.wait_ms / PART_OF_WAIT),
+        }
+    }
+
+    /// Reads what [`Display`](fmt::Display) writes.
+    pub fn read(text: &str) -> Option<Self> {
+        let (at, wait) = text.split_once(':')?;
+        Some(Self {
+            at_ms: at.parse().ok()?,
+            wait_ms: wait.parse().ok()?,
+        })
+    }
+}
+
+impl fmt::Display for Promise {
+    /// `at:wait`, both in milliseconds.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.at_ms, self.wait_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_promise_is_kept_within_a_tenth_of_a_second_or_two_percent_of_the_wait() {
+        let promise = |wait_ms| Promise {
+            at_ms: 1_000_000,
+            wait_ms,
+        };
+        for (wait_ms, now_ms, is_late, is_kept) in [
+            (1_000, 1_000_000, false, true),
+            (1_000, 1_000_100, true, true),
+            (1_000, 1_000_101, true, false),
+            (1_000, 999_900, false, true),
+            (1_000, 999_899, false, false),
+            (60_000, 1_001_200, true, true),
+            (60_000, 1_001_201, true, false),
+        ] {
+            let off = promise(wait_ms).off(now_ms);
+            assert_eq!((off.is_late, off.is_kept), (is_late, is_kept), "{now_ms}");
+            assert_eq!(off.ms, now_ms.abs_diff(1_000_000));
+        }
+    }
+
+    #[test]
+    fn it_survives_its_way_through_a_header_and_nothing_else_is_one() {
+        let promise = Promise {
+            at_ms: 1_700_000_000_000,
+            wait_ms: 42,
+        };
+        assert_eq!(Promise::read(&promise.to_string()), Some(promise));
+        for text in ["", "1", "1:", ":1", "1:2:3", "-1:2", "a:b"] {
+            assert_eq!(Promise::read(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Shadow limits: what a limit would have done to the jobs that start, had it been enforced.
+//!
+//! A shadow is charged for each start as the limit would be, in the same usage: [`PartitionUsage`]. It never asks whether there is room.
+//! Beside that it has a *trial*, of its own for each partition: the starts as they would have been, one after the other. Of each
+//! start the trial says when it would have happened: not before it did, not before the one ahead of it, and not before the algorithm
+//! has room, given the starts of the trial. So what would have waited waits in the trial, too, and holds up what comes after it.
+//!
+//! `lua/shadows.lua` is the same over Redis.
+
+use crate::rules::clock::Clock;
+use crate::rules::decision::{Tally, Tried};
+use crate::rules::limit::{Limit, Unit};
+use crate::rules::usage::PartitionUsage;
+
+/// A start that would have waited for longer is counted as one that never would have happened, and does not hold up others: a day, in
+/// milliseconds.
+pub const MOST_BEHIND_MS: u64 = 86_400_000;
+/// So long after the last start a trial is forgotten, in milliseconds: a week.
+pub const TRIAL_MS: u64 = 604_800_000;
+/// Where the algorithm's first answer was too early, it is asked so often.
+pub const TRIES: u64 = 4;
+
+/// The trial of one limit in one partition.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Trial {
+    /// The starts as they would have been.
+    usage: PartitionUsage,
+    tally: Tally,
+    since_ms: u64,
+    /// The last start as it would have been.
+    at: u64,
+    /// When it last heard of one.
+    heard: u64,
+}
+
+impl Trial {
+    /// A job of `cost` starts at `clock`. Returns what it adds.
+    pub fn start(&mut self, limit: &Limit, clock: Clock, cost: u64) -> Tally {
+        let now = clock.now_ms;
+        if self.is_over(now) {
+            *self = Self {
+                since_ms: now,
+                ..Self::default()
+            };
+        }
+        if now < self.heard {
+            // The clock was stepped back. What was ahead of it would wait for ever.
+            (self.usage, self.at) = (PartitionUsage::default(), 0);
+        }
+        self.heard = now;
+        let one = self.take(limit, clock, cost);
+        self.tally.add(&one);
+        one
+    }
+
+    fn take(&mut self, limit: &Limit, clock: Clock, cost: u64) -> Tally {
+        let now = clock.now_ms;
+        let never = Tally {
+            starts: 1,
+            waited: 1,
+            never: 1,
+            worst_ms: 0,
+        };
+        if limit.unit() == Unit::Cost && cost > u64::from(limit.capacity()) {
+            return never;
+        }
+        let units = limit.unit().of(cost);
+        let limits = std::slice::from_ref(limit);
+        let mut at = now.max(self.at);
+        for tries in 1.. {
+            let clock = match at == now {
+                true => clock,
+                false => Clock {
+                    now_ms: at,
+                    stamp_ms: at,
+                },
+            };
+            self.usage.load(limits, clock, 0);
+            let earliest = self.usage.nth(limit, at, units);
+            if earliest > now + MOST_BEHIND_MS {
+                return never;
+            }
+            if earliest <= at || tries == TRIES {
+                self.usage.take(limits, clock, cost, "");
+                break;
+            }
+            at = earliest;
+        }
+        self.at = at;
+        let wait = at - now;
+        Tally {
+            starts: 1,
+            waited: u64::from(wait > 0),
+            never: 0,
+            worst_ms: wait,
+        }
+    }
+
+    /// What it says.
+    pub fn tried(&self, now: u64) -> Tried {
+        if self.is_over(now) {
+            return Tried::default();
+        }
+        Tried {
+            tally: self.tally,
+            since_ms: self.since_ms,
+            behind_ms: match now < self.heard {
+                true => 0,
+                false => self.at.saturating_sub(now),
+            },
+        }
+    }
+
+    /// It was forgotten, or has seen nothing.
+    pub fn is_over(&self, now: u64) -> bool {
+        self.tally.starts == 0 || self.heard + TRIAL_MS <= now
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::rules::limit::Algorithm;
+
+    const BEGIN: u64 = 1_700_000_000_000;
+
+    fn shadow(algorithm: Algorithm, max: u64, window_ms: u64) -> Limit {
+        let window = Duration::from_millis(window_ms);
+        let limit = Limit::new("day", algorithm, max, window, Duration::ZERO);
+        let limit = limit.expect("in range");
+        limit.in_shadow().expect("it holds no leases")
+    }
+
+    fn at(ms: u64) -> Clock {
+        Clock::from_micros((BEGIN + ms) * 1_000)
+    }
+
+    #[test]
+    fn a_burst_queues_up_as_it_would_have() {
+        // Ten in any second: of 100 at once, ten start at once, and ten more each second.
+        let limit = shadow(Algorithm::SlidingWindow, 10, 1_000);
+        let mut trial = Trial::default();
+        for _ in 0..100 {
+            trial.start(&limit, at(0), 1);
+        }
+        let tried = trial.tried(BEGIN);
+        let expected = Tally {
+            starts: 100,
+            waited: 90,
+            never: 0,
+            worst_ms: 9_000,
+        };
+        assert_eq!((tried.tally, tried.behind_ms), (expected, 9_000));
+        // What comes five seconds later is behind them.
+        assert_eq!(trial.start(&limit, at(5_000), 1).worst_ms, 5_000);
+        // And a minute later nobody is ahead.
+        assert_eq!(trial.start(&limit, at(60_000), 1).waited, 0);
+    }
+
+    #[test]
+    fn what_never_would_have_started_holds_up_nothing() {
+        let limit = shadow(Algorithm::TokenBucket, 1, 3_600_000);
+        let mut trial = Trial::default();
+        for _ in 0..100 {
+            trial.start(&limit, at(0), 1);
+        }
+        let Tally {
+            never,
+            waited,
+            worst_ms,
+            ..
+        } = trial.tried(BEGIN).tally;
+        // A bucket's refill takes a little longer than its window.
+        assert_eq!((waited, never), (99, 76));
+        assert!(worst_ms <= MOST_BEHIND_MS && worst_ms > MOST_BEHIND_MS - 3_601_000);
+        // It costs more than the whole limit.
+        let large = trial.start(&limit, at(0), 2);
+        assert_eq!((large.never, large.waited, large.worst_ms), (1, 1, 0));
+    }
+
+    #[test]
+    fn a_clock_that_was_stepped_back_leaves_the_counts_and_no_backlog() {
+        let limit = shadow(Algorithm::FixedWindow, 1, 60_000);
+        let mut trial = Trial::default();
+        for _ in 0..10 {
+            trial.start(&limit, at(3_600_000), 1);
+        }
+        let one = trial.start(&limit, at(0), 1);
+        assert_eq!((one.waited, trial.tried(BEGIN).tally.starts), (0, 11));
+        let later = BEGIN + TRIAL_MS;
+        assert_eq!(trial.tried(later), Tried::default());
+    }
+
+    proptest! {
+        /// The starts of a trial are those that the limit would allow: by an independent count, never more than its worst case in a
+        /// window, in their order, and none later than it must be where the limit is a window of its own.
+        #[test]
+        fn the_starts_of_a_trial_keep_the_limit(
+            which in 0..Algorithm::ALL.len(),
+            max in 1..8_u64,
+            steps in prop::collection::vec((0..400_u64, 1..4_u64), 1..120),
+        ) {
+            let limit = shadow(Algorithm::ALL[which], max, 1_000);
+            let (mut trial, mut now) = (Trial::default(), BEGIN);
+            let mut starts: Vec<(u64, u64)> = Vec::new();
+            for (pause, cost) in steps {
+                // Half of them come at the same moment.
+                now += pause.saturating_sub(200);
+                let one = trial.start(&limit, Clock::from_micros(now * 1_000), cost);
+                if one.never > 0 {
+                    prop_assert!(cost > u64::from(limit.capacity()));
+                    continue;
+                }
+                let start = now + one.worst_ms;
+                prop_assert!(starts.last().is_none_or(|(last, _)| *last <= start));
+                starts.push((start, cost));
+                let in_window = starts.iter().filter(|(other, _)| start - other < 1_000);
+                let units: u64 = in_window.map(|(_, cost)| cost).sum();
+                prop_assert!(units <= limit.worst_case(), "{units} at {start}");
+                if limit.algorithm() == Algorithm::SlidingWindow && one.waited > 0 {
+                    // A millisecond before there was no room, or another one was ahead.
+                    let before = start - 1;
+                    let ahead = starts.iter().rev().nth(1).is_some_and(|(last, _)| *last == start);
+                    let held = starts.iter().rev().skip(1).filter(|(other, _)| *other + 1_000 > before);
+                    let units = cost + held.map(|(_, cost)| cost).sum::<u64>();
+                    prop_assert!(ahead || units > max, "{units} at {before}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,421 @@
+//! `sluicegate top` as an operator meets it: in a terminal, over real servers and two workers.
+
+use std::io::{Read as _, Write as _};
+use std::num::NonZero;
+use std::os::fd::AsFd as _;
+use std::process::Child;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use kit::api::Api;
+use kit::process::Process;
+use kit::servers::{Redis, shared_rabbit, shared_redis};
+use kit::{Bed, MS, jobs, until};
+use pty_process::Size;
+use pty_process::blocking::{Command, Pty, open};
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::termios::{LocalModes, tcgetattr};
+use serde_json::Value;
+use sluicegate::config::SecretUrl;
+use sluicegate::gate::redis::RedisGate;
+use sluicegate::operator::audit;
+use tempfile::TempDir;
+use tokio::task::block_in_place;
+
+use crate::PROGRAM;
+use crate::cli::{Done, sluicegate};
+
+/// Nothing takes this long; it only ends a test that hangs.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// No text of it may reach the terminal as it is.
+const HOSTILE: &str = "\u{202e}evil\u{200b}日本";
+
+fn some(number: u16) -> NonZero<u16> {
+    NonZero::new(number).expect("a terminal has rows and columns")
+}
+
+/// `sluicegate top` in a terminal of its own.
+struct Top {
+    pty: Arc<Pty>,
+    screen: Arc<Mutex<vt100::Parser>>,
+    child: Child,
+    _folder: TempDir,
+}
+
+impl Top {
+    fn start(yaml: &str, args: &[&str], (rows, columns): (u16, u16)) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("sluicegate.yaml"), yaml).expect("written");
+        let (pty, pts) = open().expect("a pseudo-terminal");
+        pty.resize(Size::new(rows, columns)).expect("resized");
+        let mut command = Command::new(PROGRAM.0).arg("top").args(args);
+        for (name, _) in std::env::vars_os() {
+            let name = name.to_string_lossy().into_owned();
+            if name.starts_with("SLUICEGATE_") || name == "NO_COLOR" {
+                command = command.env_remove(name);
+            }
+        }
+        let command = command.env("TERM", "xterm-256color").env("USER", "anna");
+        let command = command.env_remove("SUDO_USER").current_dir(folder.path());
+        let child = command.spawn(pts).expect("it starts");
+        let screen = Arc::new(Mutex::new(vt100::Parser::new(some(rows), some(columns), 0)));
+        let pty = Arc::new(pty);
+        let (reads, shown) = (Arc::clone(&pty), Arc::clone(&screen));
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            // It ends by an error, when the program has closed the terminal.
+            while let Ok(number @ 1..) = (&*reads).read(&mut bytes) {
+                let mut shown = shown.lock().expect("nobody panics");
+                shown.process(&bytes[..number]);
+            }
+        });
+        Self {
+            pty,
+            screen,
+            child,
+            _folder: folder,
+        }
+    }
+
+    fn text(&self) -> String {
+        let screen = self.screen.lock().expect("nobody panics");
+        screen.screen().contents()
+    }
+
+    fn has_colours(&self) -> bool {
+        let screen = self.screen.lock().expect("nobody panics");
+        let screen = screen.screen();
+        let (rows, columns) = screen.size();
+        let (rows, columns) = (rows.get(), columns.get());
+        let cells = (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column)));
+        let mut cells = cells.filter_map(|(row, column)| screen.cell(row, column));
+        cells.any(|cell| {
+            cell.fgcolor() != vt100::Color::Default || cell.bgcolor() != vt100::Color::Default
+        })
+    }
+
+    fn types(&self, keys: &str) {
+        (&*self.pty).write_all(keys.as_bytes()).expect("typed");
+    }
+
+    fn resize(&self, rows: u16, columns: u16) {
+        let mut screen = self.screen.lock().expect("nobody panics");
+        screen.screen_mut().set_size(some(rows), some(columns));
+        self.pty.resize(Size::new(rows, columns)).expect("resized");
+    }
+
+    /// Waits until all of these are on the screen together: what it shows then.
+    #[track_caller]
+    fn shows(&self, parts: &[&str]) -> impl Future<Output = String> {
+        let caller = std::panic::Location::caller();
+        async move {
+            let begun = Instant::now();
+            loop {
+                let text = self.text();
+                if parts.iter().all(|part| text.contains(part)) {
+                    return text;
+                }
+                let waited = begun.elapsed();
+                assert!(
+                    waited < PATIENCE,
+                    "{caller}: waited in vain for {parts:?} in\n{text}"
+                );
+                tokio::time::sleep(20 * MS).await;
+            }
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        let id = i32::try_from(self.child.id()).expect("an id");
+        kill_process(Pid::from_raw(id).expect("an id"), signal).expect("it runs");
+    }
+
+    /// It ends with this status, and the terminal is as it was: the usual screen, a cursor, lines that are echoed.
+    async fn ends(mut self, status: i32) -> String {
+        let begun = Instant::now();
+        let ended = loop {
+            if let Some(ended) = self.child.try_wait().expect("a child") {
+                break ended;
+            }
+            assert!(begun.elapsed() < PATIENCE, "it goes on:\n{}", self.text());
+            tokio::time::sleep(20 * MS).await;
+        };
+        assert_eq!(ended.code(), Some(status), "{}", self.text());
+        let restored = || {
+            let screen = self.screen.lock().expect("nobody panics");
+            let screen = screen.screen();
+            !screen.alternate_screen() && !screen.hide_cursor()
+        };
+        until("the usual screen", restored).await;
+        let modes = tcgetattr(self.pty.as_fd()).expect("a terminal").local_modes;
+        assert!(modes.contains(LocalModes::ECHO | LocalModes::ICANON | LocalModes::ISIG));
+        self.text()
+    }
+}
+
+/// Killed where a test has ended early.
+impl Drop for Top {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+struct Two {
+    bed: Bed,
+    yaml: String,
+    workers: Vec<Process>,
+    _api: Api,
+}
+
+impl Two {
+    /// Two workers that let each tenant have one call an hour.
+    async fn start() -> Self {
+        let api = Api::start().await;
+        let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+        let yaml = bed.yaml("max-requests: 1, window-size: 1h", &api.url(), "");
+        let workers = (0..2).map(|_| PROGRAM.start(&yaml)).collect();
+        Self {
+            bed,
+            yaml,
+            workers,
+            _api: api,
+        }
+    }
+
+    fn command(&self, args: &[&str]) -> Done {
+        block_in_place(|| sluicegate(&self.yaml, args).exited(0))
+    }
+
+    /// Until when the gate has the tenant suspended, and by whom; `None`: it has not.
+    fn suspended(&self, tenant: &str) -> Option<String> {
+        let found = self.command(&["inspect", tenant, "--json"]).json();
+        let is = found["suspended_until_ms"].as_u64() > found["now_ms"].as_u64();
+        is.then(|| found["suspended_by"].as_str().expect("a text").to_owned())
+    }
+
+    /// The actions in the audit with who did them, the newest first.
+    async fn audit(&self) -> Vec<Value> {
+        let url = SecretUrl::new(&self.bed.redis);
+        let gate = RedisGate::connect(&url, &self.bed.name).expect("a url");
+        let page = audit::read(&gate, None, 20).await.expect("it answers");
+        page.entries
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_longest_is_found_and_paused_and_resumed() {
+    let two = Two::start().await;
+    two.command(&["tenant", "pause", HOSTILE]);
+    let all = jobs("many", 40)
+        .chain(jobs("few", 2))
+        .chain(jobs(HOSTILE, 3));
+    two.bed.publish(&two.yaml, all).await;
+
+    let top = Top::start(&two.yaml, &[], (40, 120));
+    let text = top.shows(&["[1 Fleet]", "2 workers, 2 ready"]).await;
+    for worker in &two.workers {
+        assert!(text.contains(&format!(":{}", worker.id())), "{text}");
+    }
+    assert!(top.has_colours());
+
+    // Who waits longest, why, until when.
+    top.types("2");
+    let text = top
+        .shows(&[
+            ">many",
+            "limit default",
+            "many: waits for the limit default; 39 in line",
+        ])
+        .await;
+    assert!(text.contains("\\u{202e}evil\\u{200b}日本"), "{text}");
+    assert!(text.contains("the last has its turn in 1d "), "{text}");
+    top.types("3");
+    top.shows(&["[3 Limits]", "1/1", "#]"]).await;
+
+    // The tenant's own page, by its name.
+    top.types("/man");
+    top.shows(&["/man_", "with \"man\" in the name: 1 tenant"])
+        .await;
+    top.types("\r");
+    top.shows(&[
+        "tenant many",
+        "state     open, and jobs wait",
+        "line      39 waiting, ends in 1d ",
+        "why       the limit default is used up",
+        "what inspect says",
+        "source    rate-limiter",
+        "limit     default: at most 1 call",
+    ])
+    .await;
+
+    // On a smaller screen, too.
+    top.resize(24, 80);
+    top.shows(&["tenant many", "p pause  r resume  l limit"])
+        .await;
+
+    // Asked back, and not done without a yes.
+    top.types("p\r");
+    top.shows(&[
+        "Pause many for 1h: no worker starts a job of it.",
+        "Do it? (y/N)",
+    ])
+    .await;
+    top.types("n");
+    top.shows(&["nothing was changed"]).await;
+    assert_eq!(two.suspended("many"), None);
+    assert_eq!(two.audit().await.len(), 1, "the pause by the command");
+
+    top.types("p\ry");
+    top.shows(&[
+        "paused many until ",
+        "SUSPENDED, opens in 59:",
+        "UTC): an operator (tenant pause)",
+    ])
+    .await;
+    let by = two.suspended("many").expect("it is");
+    assert_eq!(by, "an operator (tenant pause)");
+    let audit = two.audit().await;
+    let newest = &audit[0];
+    assert_eq!(
+        (&newest["action"], &newest["operator"]),
+        (&"tenant pause".into(), &"anna".into())
+    );
+    assert_eq!(
+        (&newest["peer"], &newest["of"]["tenant"]),
+        (&"command".into(), &"many".into())
+    );
+    assert_eq!(newest["request"]["for_ms"], 3_600_000);
+
+    top.types("r");
+    top.shows(&["Resume many: its pause"]).await;
+    top.types("y");
+    top.shows(&["resumed many", "state     open, and jobs wait"])
+        .await;
+    assert_eq!(two.suspended("many"), None);
+
+    // A limit, and the configured one again.
+    top.types("l5\r\r");
+    top.shows(&["Limit default of many: max-requests is 5 for 1h"])
+        .await;
+    top.types("y");
+    top.shows(&["max-requests is 5 until", "/5*"]).await;
+    top.types("cy");
+    top.shows(&["max-requests is the configured one"]).await;
+    top.types("zy");
+    top.shows(&["reset the waitlist of many"]).await;
+    let actions: Vec<Value> = (two.audit().await.iter())
+        .map(|entry| entry["action"].clone())
+        .collect();
+    let expected = ["reset", "limit", "limit", "resume", "pause", "pause"];
+    assert_eq!(
+        actions,
+        expected.map(|it| Value::from(format!("tenant {it}")))
+    );
+
+    // What workers do is seen when it happens.
+    top.types("\u{1b}");
+    top.shows(&["[2 Tenants]"]).await;
+    two.command(&["pause", "--all", "--for", "1h"]);
+    top.types("1");
+    top.shows(&["HELD: an operator paused all workers", "NOT READY"])
+        .await;
+    two.command(&["resume", "--all"]);
+
+    top.types("?");
+    top.shows(&["sluicegate top: keys"]).await;
+    top.types("x");
+    top.shows(&["[1 Fleet]"]).await;
+    top.types("q");
+    let left = top.ends(0).await;
+    assert_eq!(left.trim(), "", "nothing is left behind");
+    two.workers.into_iter().for_each(Process::stop);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_letters_are_shown_and_replayed() {
+    let api = Api::start().await;
+    api.answers(|_| kit::api::Reply::status(422));
+    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let yaml = bed.yaml("max-requests: 1000, window-size: 1h", &api.url(), "");
+    let worker = PROGRAM.start(&yaml);
+    bed.publish(&yaml, jobs("acme", 3).chain(jobs("{evil}*", 1)))
+        .await;
+    until("four calls", || api.count() == 4).await;
+
+    let top = Top::start(&yaml, &["--no-color"], (24, 80));
+    top.shows(&["1 worker, 1 ready"]).await;
+    top.types("4");
+    // Those that died a moment later are fetched by the key.
+    let begun = Instant::now();
+    while !top.text().contains("4 dead letters, the newest first") {
+        assert!(begun.elapsed() < PATIENCE, "{}", top.text());
+        top.types("f");
+        tokio::time::sleep(500 * MS).await;
+    }
+    let text = top.shows(&["answered 422", "acme", "{evil}*"]).await;
+    assert!(!top.has_colours(), "{text}");
+
+    api.answers(|_| kit::api::Reply::ok());
+    top.types("A");
+    top.shows(&["Replay ALL dead letters of all tenants (4 dead letters in the list)"])
+        .await;
+    top.types("y");
+    top.shows(&["replayed 4 dead letters", "0 dead letters"])
+        .await;
+    until("four calls more", || api.count() == 8).await;
+    top.types("\u{3}");
+    top.ends(0).await;
+    let gate = RedisGate::connect(&SecretUrl::new(&bed.redis), &bed.name).expect("a url");
+    let audit = audit::read(&gate, None, 9).await.expect("it answers");
+    assert_eq!(audit.entries[0]["action"], "dead replay");
+    assert_eq!(audit.entries[0]["request"]["all"], true);
+    worker.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_hangs_leaves_the_screen_alive() {
+    let redis = block_in_place(Redis::start);
+    let bed = Bed::on(shared_rabbit().url(), redis.url());
+    let yaml = bed.yaml(
+        "max-requests: 1, window-size: 1h",
+        "http://127.0.0.1:9/",
+        "",
+    );
+    let top = Top::start(&yaml, &[], (24, 80));
+    top.shows(&["no worker runs: none was heard of in the last 10 s"])
+        .await;
+    block_in_place(|| redis.pause());
+    top.shows(&[
+        "NO ANSWER from Redis since",
+        "the picture below is",
+        "can't be reached",
+    ])
+    .await;
+    top.types("2");
+    top.shows(&["[2 Tenants]", "NO ANSWER from Redis since"])
+        .await;
+    block_in_place(|| redis.resume());
+    let begun = Instant::now();
+    while top.text().contains("NO ANSWER") {
+        assert!(begun.elapsed() < PATIENCE, "{}", top.text());
+        tokio::time::sleep(20 * MS).await;
+    }
+    top.shows(&["no tenant has jobs at these workers"]).await;
+    // Away altogether, and no key is needed to leave.
+    block_in_place(|| redis.stop());
+    top.shows(&["NO ANSWER from Redis since", "can't be reached"])
+        .await;
+    top.signal(Signal::TERM);
+    top.ends(0).await;
+}
+
+#[test]
+fn without_a_terminal_it_says_what_to_use() {
+    let done = sluicegate("", &["top"]).exited(2);
+    assert!(
+        done.err.contains("top needs a terminal") && done.err.contains("sluicegate tenants --json"),
+        "{done:?}"
+    );
+    assert_eq!(done.out, "");
+}

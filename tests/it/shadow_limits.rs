@@ -1,0 +1,261 @@
+//! Shadow limits on real servers, as users have them: what they say agrees with a sum over the API's own log, and a limit that is promoted
+//! holds from then on with all that its shadow counted. And what they cost Redis.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use kit::api::Api;
+use kit::process::Process;
+use kit::servers::{Redis, shared_rabbit, shared_redis};
+use kit::{Bed, jobs, until};
+use serde_json::Value;
+use sluicegate::config::SecretUrl;
+use sluicegate::gate::redis::RedisGate;
+use sluicegate::gate::{Answer, Ask, Gate, TenantAsk};
+use sluicegate::rules::limit::{Algorithm, Limit, Limits};
+use sluicegate::rules::scope::Labels;
+use sluicegate::rules::tenant::Tenant;
+
+use crate::PROGRAM;
+use crate::cli::sluicegate;
+
+const MAX: usize = 5;
+const WINDOW: Duration = Duration::from_secs(30);
+
+/// Replaces the file by a rename, as editors and deployments do.
+fn write(path: &Path, text: &str) {
+    let new = path.with_extension("new");
+    std::fs::write(&new, text).expect("written");
+    std::fs::rename(&new, path).expect("renamed");
+}
+
+/// When each of these calls would have come, had there been at most [`MAX`] in any `window` and one queue before the API.
+fn virtual_times(calls: &[Instant], window: Duration) -> Vec<Instant> {
+    let mut times: Vec<Instant> = Vec::new();
+    for call in calls {
+        let mut at = times.last().map_or(*call, |last| *last.max(call));
+        if let Some(first) = times.len().checked_sub(MAX) {
+            at = at.max(times[first] + window);
+        }
+        times.push(at);
+    }
+    times
+}
+
+/// What the API of `worker` answers to a program of this machine.
+fn by_api(worker: &Process, path: &str) -> Value {
+    let log = worker.log();
+    let said = |line: &String| Some(line.split("admin.listen=").nth(1)?.trim().to_owned());
+    let listen = log.iter().find_map(said).expect("it listens");
+    let mut stream = TcpStream::connect(&listen).expect("it listens");
+    let request = format!("GET {path} HTTP/1.1\r\nhost: {listen}\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    let (_, body) = answer.split_once("\r\n\r\n").expect("a body");
+    serde_json::from_str(body).expect("JSON")
+}
+
+fn sum_of(worker: &Process, series: &str) -> f64 {
+    let series = format!("sluicegate_shadow_{series}{{limit=\"few\"}}");
+    worker.metric(&series).unwrap_or(0.0)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shadow_says_what_the_apis_log_says_and_holds_with_what_it_counted_once_it_is_promoted() {
+    const BURST: usize = 40;
+    let api = Api::start().await;
+    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let limits = |shadow: &str| {
+        let all = format!(
+            "limits: [{{name: most, use-algo: token-bucket-algo, max-requests: 500, window-size: 1s}}, {{name: few, max-requests: {MAX}, window-size: 30s, guard: 50ms{shadow}}}]"
+        );
+        bed.yaml(&all, &api.url(), "")
+    };
+    let tried = limits(", shadow: true");
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("sluicegate.yaml");
+    write(&file, &tried);
+    let worker = PROGRAM.start_with(&file);
+    bed.publish(&tried, jobs("acme", BURST)).await;
+    until("all calls", || api.count() == BURST).await;
+    until("the metric", || {
+        sum_of(&worker, "starts_total") as usize == BURST
+    })
+    .await;
+
+    let calls: Vec<Instant> = api.calls().iter().map(|call| call.at.into_std()).collect();
+    let spread = *calls.last().expect("calls") - calls[0] + Duration::from_secs(2);
+    let window = WINDOW + Duration::from_millis(50);
+    let times = virtual_times(&calls, window);
+    let waits = times.iter().zip(&calls).map(|(at, call)| *at - *call);
+    let (waited, longest) = (
+        waits.clone().filter(|wait| !wait.is_zero()).count(),
+        waits.max().expect("calls"),
+    );
+    // All came at once, so that no way to the API tells otherwise.
+    assert!(spread < WINDOW, "{spread:?}: the machine was stopped");
+    assert_eq!(waited, BURST - MAX);
+    let near = |ms: f64| (ms - longest.as_secs_f64() * 1e3).abs() <= spread.as_secs_f64() * 1e3;
+    assert_eq!(sum_of(&worker, "waits_total") as usize, waited);
+    assert_eq!(sum_of(&worker, "never_total"), 0.0);
+    assert!(near(1e3 * sum_of(&worker, "longest_wait_seconds")));
+    let by_command = sluicegate(&tried, &["inspect", "acme", "--json"])
+        .exited(0)
+        .json();
+    let by_api = by_api(&worker, "/api/v1/tenants/acme");
+    for found in [&by_command, &by_api] {
+        let shadow = &found["shadows"][0];
+        let number = |name: &str| match shadow[name].as_u64() {
+            Some(number) => number as usize,
+            None => panic!("{name}: {found}"),
+        };
+        assert_eq!(
+            (number("starts"), number("would_have_waited")),
+            (BURST, waited)
+        );
+        assert_eq!(
+            (number("used"), number("would_never_have_started")),
+            (BURST, 0)
+        );
+        assert!(
+            near(number("longest_wait_ms") as f64),
+            "{shadow}, and {longest:?}"
+        );
+        assert_eq!(shadow["would_have_waited_share"].as_f64(), Some(0.875));
+        assert_eq!(found["limits"].as_array().map(Vec::len), Some(1));
+    }
+    let text = sluicegate(&tried, &["inspect", "acme"]).exited(0).out;
+    assert!(
+        text.contains("would have made 35 of 40 wait, the longest 3m "),
+        "{text}"
+    );
+    assert!(
+        text.contains("  used    40 of 5; it denies nothing"),
+        "{text}"
+    );
+    let listed = sluicegate(&tried, &["check", "--tenant", "acme"]).out;
+    assert!(
+        listed.contains("  few: at most 5 units of cost"),
+        "{listed}"
+    );
+    assert!(
+        listed.contains("(shadow: it counts, and denies nothing)"),
+        "{listed}"
+    );
+
+    // Promoted: what follows waits until enough of what the shadow counted is over.
+    let enforced = limits("");
+    write(&file, &enforced);
+    worker.says(&["configuration applied", "new limits"]).await;
+    let applied = Instant::now();
+    bed.publish(&enforced, jobs("acme", MAX)).await;
+    until("the rest", || api.count() == BURST + MAX).await;
+    let calls: Vec<Instant> = api.calls().iter().map(|call| call.at.into_std()).collect();
+    assert!(
+        applied < calls[BURST - 1] + WINDOW,
+        "the machine was stopped"
+    );
+    for (at, call) in calls.iter().enumerate().skip(BURST) {
+        let in_window = calls[..=at].iter().filter(|other| *call - **other < WINDOW);
+        assert!(in_window.count() <= MAX, "call {at}");
+    }
+    worker.stop();
+}
+
+/// What Redis did: commands within scripts by name, and how long scripts took, in microseconds.
+fn done(redis: &Redis) -> (Vec<(String, u64)>, u64) {
+    let stats = redis.ctl(&["info", "commandstats"]);
+    let mut took = 0;
+    let mut counts: Vec<(String, u64)> = stats
+        .lines()
+        .filter_map(|line| {
+            let (name, numbers) = line.trim().strip_prefix("cmdstat_")?.split_once(':')?;
+            let number = |name: &str| {
+                let found = numbers.split(',').find_map(|it| it.strip_prefix(name));
+                found.and_then(|number| number.strip_prefix('=')?.parse().ok())
+            };
+            if name == "evalsha" {
+                took = number("usec")?;
+            }
+            let is_ours = ![
+                "info",
+                "config|resetstat",
+                "config",
+                "evalsha",
+                "script|load",
+            ]
+            .contains(&name);
+            is_ours.then_some((name.to_owned(), number("calls")?))
+        })
+        .collect();
+    counts.sort();
+    (counts, took)
+}
+
+#[tokio::test]
+async fn a_decision_without_shadows_costs_what_it_did_and_a_shadow_a_few_commands() {
+    const ROUNDS: u64 = 500;
+    let redis = Redis::start();
+    let limit = |name: &str, algorithm, max| {
+        let (window, guard) = (Duration::from_secs(60), Duration::from_millis(50));
+        Limit::new(name, algorithm, max, window, guard).expect("in range")
+    };
+    let enforced = || limit("most", Algorithm::SlidingWindow, 100_000);
+    let mut commands_of = Vec::new();
+    let shadows = Algorithm::ALL.map(|algorithm| {
+        let shadow = limit("try", algorithm, 1_000)
+            .in_shadow()
+            .expect("it holds no leases");
+        (algorithm.name(), vec![enforced(), shadow])
+    });
+    for (number, (name, limits)) in [("none", vec![enforced()])]
+        .into_iter()
+        .chain(shadows)
+        .enumerate()
+    {
+        let limits = Limits::new(limits).expect("two names");
+        let gate = RedisGate::connect(&SecretUrl::new(redis.url()), &format!("p{number}"));
+        let gate = gate.expect("a good url");
+        let ask = |number: u64| TenantAsk {
+            tenant: Tenant::parse(&format!("t{}", number % 50)).expect("an id"),
+            labels: Labels::default(),
+            limits: limits.clone(),
+            budget: 1,
+            permits: String::new(),
+            asks: vec![Ask {
+                ticket: None,
+                cost: 1,
+            }],
+        };
+        for number in 0..60 {
+            gate.ask(&[ask(number)]).await.expect("Redis answers");
+        }
+        redis.ctl(&["config", "resetstat"]);
+        for number in 0..ROUNDS {
+            let replies = gate.ask(&[ask(number)]).await.expect("Redis answers");
+            let reply = replies[0].as_ref().expect("a decision");
+            assert!(
+                matches!(reply.answers[..], [Answer::Start { .. }]),
+                "{name}"
+            );
+            assert_eq!(reply.shadows.len(), limits.shadows().len());
+        }
+        let (counts, took) = done(&redis);
+        let commands = counts.iter().map(|(_, calls)| calls).sum::<u64>() as f64 / ROUNDS as f64;
+        println!(
+            "{name}: {commands:.1} commands, {:.0} us a decision: {counts:?}",
+            took as f64 / ROUNDS as f64
+        );
+        commands_of.push(commands);
+    }
+    // The clock, the waitlist, the log: sliding_shortcut.lua. What a shadow adds is read and written once, whatever its algorithm.
+    let (none, with) = commands_of.split_first().expect("seven");
+    assert!(*none <= 8.0, "{none}");
+    assert!(
+        with.iter().all(|commands| *commands <= none + 20.0),
+        "{with:?}"
+    );
+}

@@ -1,0 +1,211 @@
+//! `simulate` and `test` as a user meets them: without servers.
+
+use std::path::Path;
+
+use crate::cli::{Done, sluicegate, sluicegate_in, sluicegate_with};
+
+const LIMITS: &str = "rate-limiter: {use-algo: sliding-window-algo, max-requests: 10, window-size: 1s, guard: 0ms}\n";
+
+fn simulate(args: &[&str]) -> Done {
+    sluicegate(LIMITS, &[&["simulate"], args].concat())
+}
+
+fn written(folder: &Path, name: &str, text: &str) {
+    std::fs::write(folder.join(name), text).expect("written");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_output_byte_by_byte() {
+    let load = [
+        "--rate",
+        "poisson:30/s",
+        "--for",
+        "20s",
+        "--tenants",
+        "5",
+        "--skew",
+        "zipf",
+    ];
+    let api = [
+        "--api-latency",
+        "lognormal:20ms,0.5",
+        "--api-errors",
+        "2%",
+        "--api-throttles",
+        "1%",
+    ];
+    let args = |seed| {
+        [
+            &load[..],
+            &api,
+            &["--seed", seed, "--workers", "2", "--json"],
+        ]
+        .concat()
+    };
+    let one = simulate(&args("7")).exited(0);
+    let two = simulate(&args("7")).exited(0);
+    assert_eq!(one.out, two.out);
+    assert_ne!(one.out, simulate(&args("8")).exited(0).out);
+    let json = one.json();
+    let figures = &json["configurations"][0];
+    assert_eq!(figures["config"], "sluicegate.yaml");
+    let number = |key: &str| figures[key].as_f64().expect("a number");
+    assert!(
+        number("jobs") > 400.0 && number("calls") > number("jobs"),
+        "{json}"
+    );
+    assert!(
+        number("throttled") > 0.0 && number("retries") > 0.0,
+        "{json}"
+    );
+    assert_eq!(
+        (number("unfinished"), figures["dead"].to_string()),
+        (0.0, "{}".to_owned())
+    );
+    let limit = &figures["limits"][0];
+    assert_eq!(
+        (limit["fullest"].as_u64(), limit["allowance"].as_u64()),
+        (Some(10), Some(10))
+    );
+}
+
+#[test]
+fn several_configurations_stand_side_by_side_and_in_one_picture() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder.path();
+    written(folder, "old.yaml", LIMITS);
+    written(
+        folder,
+        "new.yaml",
+        &LIMITS.replace("max-requests: 10", "max-requests: 5"),
+    );
+    let args = [
+        "simulate", "--config", "old.yaml", "--config", "new.yaml", "--burst", "100", "--svg",
+        "a.svg",
+    ];
+    let done = sluicegate_in(folder, &args, b"").exited(0);
+    let lines: Vec<Vec<&str>> = done
+        .out
+        .lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    assert_eq!(lines[0], ["old.yaml", "new.yaml"]);
+    let makespan = lines
+        .iter()
+        .find(|line| line[0] == "makespan")
+        .expect("a line");
+    // 100 jobs are ten windows, and twenty; the first one begins at once.
+    assert_eq!(makespan[1..], ["9.05", "s", "19.1", "s"]);
+    let svg = std::fs::read_to_string(folder.join("a.svg")).expect("a picture");
+    assert_eq!(
+        svg.matches("<polyline").count(),
+        4,
+        "used and backlog of each"
+    );
+    assert!(svg.starts_with("<svg ") && svg.contains("new.yaml: makespan 19.1 s"));
+}
+
+#[test]
+fn jobs_come_from_a_file_or_from_standard_input() {
+    let jobs = b"{\"at\": 0, \"tenant\": \"a\"}\n{\"at\": 2.5, \"tenant\": \"b\", \"cost\": 3}\n";
+    let args = ["simulate", "--jobs", "-", "--json"];
+    let done = sluicegate_with(Some(LIMITS), &args, jobs).exited(0);
+    assert_eq!(done.json()["configurations"][0]["makespan"], 2.55);
+}
+
+#[test]
+fn hostile_files_and_absurd_numbers_are_refused_with_words() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder.path();
+    written(folder, "sluicegate.yaml", LIMITS);
+    written(folder, "typo.jsonl", "\n{\"at\": 1, \"tennant\": \"a\"}\n");
+    written(folder, "long.jsonl", &"x".repeat(1 << 20));
+    written(folder, "empty.jsonl", "");
+    std::fs::write(folder.join("binary.jsonl"), [0xff_u8, 0xfe, 0x00, 0x0a]).expect("written");
+    for (args, words) in [
+        (
+            &["--jobs", "typo.jsonl"][..],
+            "typo.jsonl: line 2: unknown field",
+        ),
+        (&["--jobs", "typo.jsonl"], "did you mean tenant?"),
+        (&["--jobs", "long.jsonl"], "line 1: it is longer than"),
+        (&["--jobs", "empty.jsonl"], "there are no jobs in it"),
+        (&["--jobs", "binary.jsonl"], "line 1: it is not UTF-8 text"),
+        (&["--jobs", "gone.jsonl"], "can't be read"),
+        (
+            &["--jobs", "typo.jsonl", "--rate", "1/s"],
+            "cannot be used with",
+        ),
+        (&[], "nothing says when jobs come"),
+        (&["--rate=-1/s"], "it must be jobs in a time"),
+        (&["--rate", "NaN/s"], "it must be jobs in a time"),
+        (
+            &["--rate", "1000/s", "--for", "30d"],
+            "more than 2000000 jobs",
+        ),
+        (&["--burst", "99999999999999"], "more than 2000000 jobs"),
+        (&["--burst", "1", "--tenants", "0"], "--tenants is 0"),
+        (
+            &["--burst", "1", "--workers", "1000000"],
+            "--workers is 1000000",
+        ),
+        (&["--burst", "1", "--api-errors", "101%"], "from 0% to 100%"),
+        (&["--burst", "1", "--api-limit", "0/1s"], "100/60s"),
+        (&["--burst", "1", "--cost", "uniform:5-1"], "uniform:1-5"),
+        (
+            &["--burst", "1", "--api-latency", "lognormal:1s,99"],
+            "lognormal:80ms,0.5",
+        ),
+        (&["--burst", "1", "--config", "gone.yaml"], "gone.yaml"),
+    ] {
+        let done = sluicegate_in(folder, &[&["simulate"], args].concat(), b"").exited(2);
+        assert!(
+            done.err.contains(words) && done.out.is_empty(),
+            "{args:?}: {done:?}"
+        );
+    }
+}
+
+const CASES: &str = "
+cases:
+  - name: ten a second
+    config: sluicegate.yaml
+    jobs:
+      - {at: 0, count: 11, tenant: acme}
+    expect:
+      starts: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1s]
+";
+
+#[test]
+fn cases_hold_or_are_shown_with_what_came_instead() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder.path();
+    written(folder, "sluicegate.yaml", LIMITS);
+    written(folder, "good.yaml", CASES);
+    written(folder, "bad.yaml", &CASES.replace("1s]", "3s]"));
+    written(
+        folder,
+        "typo.yaml",
+        &CASES.replace("starts:", "start-times:"),
+    );
+    let good = sluicegate_in(folder, &["test", "good.yaml"], b"").exited(0);
+    assert_eq!(good.out, "ok      ten a second\n1 case passed\n");
+    let bad = sluicegate_in(folder, &["test", "good.yaml", "bad.yaml"], b"").exited(1);
+    for words in [
+        "FAILED  ten a second (bad.yaml:3)",
+        "the 11th differs",
+        "- 0.000",
+        "3.000 s",
+        "1 case passed, 1 failed",
+    ] {
+        assert!(bad.out.contains(words), "{words}: {}", bad.out);
+    }
+    // What a wrong file says comes before any case is played.
+    let typo = sluicegate_in(folder, &["test", "good.yaml", "typo.yaml"], b"").exited(2);
+    assert!(
+        typo.out.is_empty() && typo.err.contains("typo.yaml:"),
+        "{typo:?}"
+    );
+    let gone = sluicegate_in(folder, &["test", "gone.yaml"], b"").exited(2);
+    assert!(gone.err.contains("gone.yaml can't be read"), "{gone:?}");
+}

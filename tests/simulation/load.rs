@@ -1,0 +1,79 @@
+//! A load as `sluicegate simulate` plays it: all is done, no limit is exceeded, and no quota is idle.
+//! `SIMULATED_JOBS=1000000 cargo test --profile simulation --test simulation load:: -- --nocapture` measures how long so many take.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use simulator::api::Api;
+use simulator::figures::Figures;
+use simulator::forms::{Cost, Skew};
+use simulator::history::History;
+use simulator::load::Load;
+use simulator::run::{Setup, simulate};
+use sluicegate::config::Config;
+
+const TENANTS: usize = 50;
+/// In each run of the tests.
+const FEW: usize = 3_000;
+
+fn played(name: &str, limits: &str, burst: bool) -> (Figures, History) {
+    let count = std::env::var("SIMULATED_JOBS").map_or(FEW, |count| count.parse().expect("jobs"));
+    let text = format!("rate-limiter: {{{limits}}}");
+    let config = Config::parse("a.yaml", &text, std::iter::empty()).expect("valid");
+    let bursts = burst.then(|| format!("{count}").parse().expect("a burst"));
+    let load = Load {
+        tenants: TENANTS,
+        skew: Skew(0.0),
+        rate: (!burst).then(|| "poisson:1000/s".parse().expect("a rate")),
+        lasts: None,
+        count: Some(count),
+        bursts: bursts.into_iter().collect(),
+        cost: Cost::ONE,
+    };
+    let jobs = Arc::new(load.jobs(1).expect("a load"));
+    let setup = Setup {
+        config: &config,
+        workers: 4,
+        api: Api::default(),
+        redis: Duration::ZERO,
+        seed: 1,
+        most: Duration::from_secs(30 * 86_400),
+    };
+    let began = Instant::now();
+    let history = simulate(&setup, &jobs, &Default::default());
+    let took = began.elapsed();
+    let figures = Figures::of(&config.rate_limiter.policy, &jobs, &history);
+    println!(
+        "{name}: {count} jobs in {took:.1?}, {:.2} deliveries a job; {:.0} s of simulated time",
+        figures.deliveries, figures.makespan
+    );
+    assert_eq!((figures.calls, figures.unfinished), (count, 0));
+    assert!(figures.dead.is_empty(), "{:?}", figures.dead);
+    for limit in &figures.limits {
+        assert!(limit.fullest <= limit.allowance, "{limit:?}");
+    }
+    (figures, history)
+}
+
+#[test]
+fn a_backlog_of_many_tenants_uses_all_quota_and_no_more() {
+    let backlog = || {
+        played(
+            "a backlog",
+            "max-requests: 20, window-size: 1s, guard: 0ms",
+            true,
+        )
+    };
+    let (figures, history) = backlog();
+    // The last window is not full.
+    assert!(figures.used > 0.9, "{}", figures.used);
+    if std::env::var_os("SIMULATED_JOBS").is_none() {
+        assert!(history == backlog().1, "the same twice");
+    }
+}
+
+#[test]
+fn jobs_that_nothing_denies_do_not_wait() {
+    let (figures, _) = played("a flow", "max-requests: 1000, window-size: 1s", false);
+    assert!(figures.waits.p99 < 0.1, "{:?}", figures.waits);
+}

@@ -1,0 +1,27 @@
+//! What somebody wrote down as cases, for `sluicegate test`.
+
+use simulator::cases::read_with;
+use sluicegate::config::Pipelines;
+
+/// A file with cases. The files that it names are not read.
+///
+/// An error is one line that says where.
+pub fn check(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    let load = |_: &_| Pipelines::parse("config", "", std::iter::empty());
+    match read_with("a.yaml", text, &load) {
+        Ok(cases) => {
+            let lines = text.lines().count() as u64;
+            assert!(!cases.is_empty() && cases.iter().all(|case| (1..=lines).contains(&case.line)));
+        }
+        Err(why) => {
+            let words = why.to_string();
+            assert!(
+                words.starts_with("a.yaml:") && !words.contains(char::is_control),
+                "{words}"
+            );
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! What came of a case, against what was expected.
+
+use super::Case;
+use super::file::Time;
+use crate::figures::Figures;
+use crate::history::History;
+use crate::jobs::Job;
+
+/// So many starts are shown.
+const SHOWN: usize = 12;
+
+/// What is not as expected, a text for each; lines of a text that begin with `-` were expected, those with `+` are what came.
+pub(super) fn differences(case: &Case, history: &History) -> Vec<String> {
+    let (jobs, expected) = (&case.jobs, &case.expected);
+    let policy = &case.config.rate_limiter.policy;
+    let figures = Figures::of(policy, jobs, history);
+    let tolerance = expected.tolerance();
+    let mut found = Vec::new();
+    let mut differs = |what: &str, wanted: String, came: String| {
+        found.push(format!("{what}\n  - {wanted}\n  + {came}"));
+    };
+
+    let mut first: Vec<Option<f64>> = vec![None; jobs.len()];
+    let mut order = Vec::new();
+    for call in &history.calls {
+        if let Some(start) = first.get_mut(call.job)
+            && start.is_none()
+        {
+            *start = Some(call.at_us as f64 / 1e6);
+            order.push(call.job);
+        }
+    }
+    let starts: Vec<f64> = order.iter().filter_map(|job| first[*job]).collect();
+    if let Some(wanted) = &expected.starts {
+        let wanted: Vec<f64> = wanted
+            .iter()
+            .filter_map(|time| time.seconds().ok())
+            .collect();
+        let as_wanted = |(wanted, came): (&f64, &f64)| (wanted - came).abs() <= tolerance;
+        let pairs = wanted.iter().zip(&starts);
+        if wanted.len() != starts.len() || !pairs.clone().all(as_wanted) {
+            let same = pairs.take_while(|pair| as_wanted(*pair)).count();
+            let what = match wanted.len() == starts.len() {
+                true => format!(
+                    "starts: the {} differs by more than {tolerance} s",
+                    nth(same + 1)
+                ),
+                false => format!(
+                    "starts: {} jobs, and {} are expected to start",
+                    starts.len(),
+                    wanted.len()
+                ),
+            };
+            differs(&what, list(&wanted), list(&starts));
+        }
+    }
+    let number = |name: &String| case.names.iter().position(|known| known == name);
+    for (name, wanted) in expected.start.iter().flatten() {
+        let came = number(name).and_then(|job| first[job]);
+        let wanted = wanted.seconds().unwrap_or_default();
+        if came.is_none_or(|came| (came - wanted).abs() > tolerance) {
+            let came = came.map_or("never".to_owned(), |came| format!("{came:.3} s"));
+            differs(&format!("start of {name}"), format!("{wanted:.3} s"), came);
+        }
+    }
+    if let Some(wanted) = &expected.order {
+        let came = order.iter().map(|job| &case.names[*job]);
+        let came: Vec<&String> = came.filter(|name| wanted.contains(name)).collect();
+        if came.iter().copied().ne(wanted) {
+            let words = |names: Vec<&String>| {
+                names
+                    .iter()
+                    .map(|name| name.as_str())
+                    .collect::<Vec<_>>()
+                    .join(", ")
+            };
+            differs("order", words(wanted.iter().collect()), words(came));
+        }
+    }
+    let mut at_most = |what: &str, wanted: Option<&Time>, came: f64| {
+        let wanted = wanted.and_then(|time| time.seconds().ok());
+        if let Some(wanted) = wanted.filter(|wanted| came > wanted + tolerance) {
+            differs(
+                what,
+                format!("{wanted:.3} s at most"),
+                format!("{came:.3} s"),
+            );
+        }
+    };
+    if let Some(waits) = &expected.waits_at_most {
+        at_most("wait p50", waits.p50.as_ref(), figures.waits.p50);
+        at_most("wait p99", waits.p99.as_ref(), figures.waits.p99);
+        at_most("longest wait", waits.max.as_ref(), figures.waits.max);
+    }
+    at_most(
+        "makespan",
+        expected.makespan_at_most.as_ref(),
+        figures.makespan,
+    );
+    for (name, wanted) in expected.fullest_window.iter().flatten() {
+        let limit = figures.limits.iter().find(|limit| limit.name == *name);
+        let came = limit.map(|limit| limit.fullest);
+        if came != Some(*wanted) {
+            let came = came.map_or_else(
+                || "there is no such limit".to_owned(),
+                |units| units.to_string(),
+            );
+            differs(
+                &format!("fullest window of {name}"),
+                wanted.to_string(),
+                came,
+            );
+        }
+    }
+    let mut same = |what: &str, wanted: Option<usize>, came: usize, more: String| {
+        if let Some(wanted) = wanted.filter(|wanted| *wanted != came) {
+            differs(what, wanted.to_string(), format!("{came}{more}"));
+        }
+    };
+    same(
+        "dead letters",
+        expected.dead_letters,
+        history.dead.len(),
+        reasons(jobs, history),
+    );
+    same("429s", expected.throttled, figures.throttled, String::new());
+    if let Some(most) = expected
+        .deliveries_at_most
+        .filter(|most| figures.deliveries > *most)
+    {
+        differs(
+            "deliveries a job",
+            format!("{most} at most"),
+            figures.deliveries.to_string(),
+        );
+    }
+    if history.unfinished > 0 {
+        let came = format!("{} are not, after 30 days", history.unfinished);
+        differs("jobs", "all are done".to_owned(), came);
+    }
+    found
+}
+
+fn nth(number: usize) -> String {
+    let end = match (number % 10, number % 100) {
+        (1, 1..=10 | 12..) => "st",
+        (2, 0..=11 | 13..) => "nd",
+        (3, 0..=12 | 14..) => "rd",
+        _ => "th",
+    };
+    format!("{number}{end}")
+}
+
+fn list(times: &[f64]) -> String {
+    let shown: Vec<String> = times
+        .iter()
+        .take(SHOWN)
+        .map(|time| format!("{time:.3}"))
+        .collect();
+    let more = match times.len() > SHOWN {
+        true => format!(", … ({} in all)", times.len()),
+        false => String::new(),
+    };
+    format!("{}{more} s", shown.join(", "))
+}
+
+/// Who died of what.
+fn reasons(jobs: &[Job], history: &History) -> String {
+    let each = history.dead.iter().take(3).filter_map(|(job, reason)| {
+        let tenant = &jobs.get(*job)?.tenant;
+        let reason: String = reason.chars().take(80).collect();
+        Some(format!("a job of {tenant}: {reason}"))
+    });
+    let each: Vec<String> = each.collect();
+    match each.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", each.join("; ")),
+    }
+}

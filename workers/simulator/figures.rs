@@ -1,0 +1,260 @@
+//! What a run came to: how long it took, how much of the limits was used, how long jobs waited, and how full the fullest window was.
+//! The same for a simulated run and for a live one.
+
+mod quota;
+mod series;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::Serialize;
+use sluicegate::rules::policy::Policy;
+
+use self::quota::{Quota, Quotas};
+pub use self::series::Slot;
+use crate::history::History;
+use crate::jobs::Job;
+
+/// So many tenants are shown, the busiest.
+const SHOWN_TENANTS: usize = 5;
+/// So many reasons of dead letters are shown; others are counted together.
+const SHOWN_REASONS: usize = 10;
+
+/// All figures of a run. Times are in seconds.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Figures {
+    /// Jobs that were published.
+    pub jobs: usize,
+    /// From the first one's publishing to the end of the last call.
+    pub makespan: f64,
+    /// Of what the quota that was used the most allowed until its last call, from 0 to 1.
+    pub used: f64,
+    /// From a job's publishing to its first call.
+    pub waits: Waits,
+    /// Calls at the API.
+    pub calls: usize,
+    /// Those that it answered 429.
+    pub throttled: usize,
+    /// Calls after the first one of their job, 429s left out.
+    pub retries: usize,
+    /// Deliveries to workers, for each job.
+    pub deliveries: f64,
+    /// Jobs that became dead letters, by the reason.
+    pub dead: BTreeMap<String, usize>,
+    /// Jobs that were not done at the end.
+    pub unfinished: usize,
+    /// Each limit, by its name.
+    pub limits: Vec<OfLimit>,
+    /// The busiest tenants.
+    pub tenants: Vec<OfTenant>,
+    /// How it went over time.
+    #[serde(skip)]
+    pub series: Vec<Slot>,
+}
+
+/// How long jobs waited, in seconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Waits {
+    /// How many.
+    pub jobs: usize,
+    /// Half of them not longer.
+    pub p50: f64,
+    /// 99 of a hundred not longer.
+    pub p99: f64,
+    /// The longest.
+    pub max: f64,
+}
+
+/// What is known of a limit, whosever quota it is.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct OfLimit {
+    /// Its name.
+    pub name: String,
+    /// Its algorithm.
+    pub algorithm: String,
+    /// Of what it allowed all who used it, until each one's last call; from 0 to 1.
+    pub used: f64,
+    /// The same of the one whose quota was used the most.
+    pub most_used: f64,
+    /// Units in the fullest of its windows at the API, or the most calls in flight;
+    pub fullest: u64,
+    /// of so many that may be in one.
+    pub allowance: u64,
+    /// Whose window that was; empty where all tenants share it.
+    pub fullest_of: String,
+    /// Jobs that it made wait, from their first denial to their start.
+    pub waits: Waits,
+}
+
+/// What is known of a tenant.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct OfTenant {
+    /// Its id.
+    pub tenant: String,
+    /// From a job's publishing to its first call.
+    pub waits: Waits,
+    /// Its jobs.
+    pub jobs: usize,
+}
+
+impl Waits {
+    /// Of these, in microseconds.
+    fn of(mut waits: Vec<u64>) -> Self {
+        waits.sort_unstable();
+        let at = |part: usize| {
+            let rank = (waits.len() * part).div_ceil(100).max(1);
+            seconds(waits.get(rank - 1).copied().unwrap_or(0))
+        };
+        Self {
+            jobs: waits.len(),
+            p50: at(50),
+            p99: at(99),
+            max: at(100),
+        }
+    }
+}
+
+/// In seconds, to the millisecond.
+fn seconds(us: u64) -> f64 {
+    (us as f64 / 1e3).round() / 1e3
+}
+
+/// A part of something, to the hundredth of a percent.
+fn part(share: f64) -> f64 {
+    (share * 1e4).round() / 1e4
+}
+
+impl Figures {
+    /// Of `history`, whose jobs these were, under `policy`.
+    pub fn of(policy: &Policy, jobs: &[Job], history: &History) -> Self {
+        let (mut first, mut last) = (vec![None; jobs.len()], vec![None; jobs.len()]);
+        let (mut throttled, mut retries) = (0, 0);
+        for call in &history.calls {
+            let Some(first) = first.get_mut(call.job) else {
+                continue;
+            };
+            throttled += usize::from(call.status == 429);
+            if last[call.job].is_some_and(|(_, status)| status != 429) {
+                retries += 1;
+            }
+            first.get_or_insert(call.at_us);
+            last[call.job] = Some((call.until_us, call.status));
+        }
+        let begin = jobs.first().map_or(0, Job::at_us);
+        let end = history.calls.iter().map(|call| call.until_us).max();
+        let makespan = end.unwrap_or(begin).saturating_sub(begin);
+        let wait = |(job, first): (&Job, &Option<u64>)| {
+            first.map(|at: u64| at.saturating_sub(job.at_us()))
+        };
+        let mut by_tenant: BTreeMap<&str, (usize, Vec<u64>)> = BTreeMap::new();
+        for pair in jobs.iter().zip(&first) {
+            let of_one = by_tenant.entry(&pair.0.tenant).or_default();
+            of_one.0 += 1;
+            of_one.1.extend(wait(pair));
+        }
+        let mut busiest: Vec<_> = by_tenant.into_iter().collect();
+        busiest.sort_by_key(|(_, (jobs, _))| std::cmp::Reverse(*jobs));
+        busiest.truncate(SHOWN_TENANTS);
+        let tenants = busiest.into_iter().map(|(tenant, (jobs, waits))| OfTenant {
+            tenant: tenant.to_owned(),
+            waits: Waits::of(waits),
+            jobs,
+        });
+        let quotas = Quotas::of(policy, jobs, history);
+        let limits = of_limits(&quotas, history);
+        let used = limits
+            .iter()
+            .map(|limit| limit.most_used)
+            .fold(0.0, f64::max);
+        let busy = limits
+            .iter()
+            .max_by(|a, b| a.most_used.total_cmp(&b.most_used));
+        let ends: Vec<Option<u64>> = last.iter().map(|end| end.map(|(at, _)| at)).collect();
+        Self {
+            jobs: jobs.len(),
+            makespan: seconds(makespan),
+            used,
+            waits: Waits::of(jobs.iter().zip(&first).filter_map(wait).collect()),
+            calls: history.calls.len(),
+            throttled,
+            retries,
+            deliveries: (history.deliveries as f64 / jobs.len().max(1) as f64 * 1e3).round() / 1e3,
+            dead: dead(history),
+            unfinished: history.unfinished,
+            tenants: tenants.collect(),
+            series: series::of(jobs, &ends, busy.map(|limit| quotas.of_limit(&limit.name))),
+            limits,
+        }
+    }
+}
+
+/// The reasons that there are the most of, and all others as one.
+fn dead(history: &History) -> BTreeMap<String, usize> {
+    let mut reasons: Vec<_> = history.dead_by_reason().into_iter().collect();
+    reasons.sort_by_key(|(_, jobs)| std::cmp::Reverse(*jobs));
+    let others: usize = reasons
+        .iter()
+        .skip(SHOWN_REASONS)
+        .map(|(_, jobs)| jobs)
+        .sum();
+    reasons.truncate(SHOWN_REASONS);
+    let mut dead: BTreeMap<String, usize> = reasons
+        .into_iter()
+        .map(|(reason, jobs)| (reason.to_owned(), jobs))
+        .collect();
+    if others > 0 {
+        dead.insert("other reasons".to_owned(), others);
+    }
+    dead
+}
+
+fn of_limits(quotas: &Quotas, history: &History) -> Vec<OfLimit> {
+    let mut waits: BTreeMap<&Arc<str>, Vec<u64>> = BTreeMap::new();
+    for wait in &history.waits {
+        waits.entry(&wait.limit).or_default().push(wait.us);
+    }
+    let limit = |name: &str| {
+        let all: Vec<(&str, &Quota)> = quotas.of_limit(name).collect();
+        let each: Vec<(f64, f64)> = (all.iter())
+            .map(|(_, quota)| quota.used(history.epoch_us))
+            .collect();
+        let share =
+            |(used, allowed): (f64, f64)| part(if allowed > 0.0 { used / allowed } else { 0.0 });
+        let sum = each
+            .iter()
+            .fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        let most_used = each.iter().map(|one| share(*one)).fold(0.0, f64::max);
+        let used = share(sum);
+        let fullest = |(whose, quota): &(&str, &Quota)| {
+            (
+                quota.fullest(history.epoch_us),
+                quota.allowance(),
+                (*whose).to_owned(),
+            )
+        };
+        let full =
+            |(units, allowance, _): &(u64, u64, String)| *units as f64 / (*allowance).max(1) as f64;
+        let fullest = all.iter().map(fullest);
+        // Of several that are as full, the first by its name.
+        let fullest = fullest.reduce(|one, two| if full(&two) > full(&one) { two } else { one });
+        let (fullest, allowance, fullest_of) = fullest.unwrap_or_default();
+        let of_waits = waits.iter().find(|(limit, _)| limit.as_ref() == name);
+        OfLimit {
+            name: name.to_owned(),
+            algorithm: all
+                .first()
+                .map_or("", |(_, quota)| quota.limit.algorithm().name())
+                .to_owned(),
+            used,
+            most_used,
+            fullest,
+            allowance,
+            fullest_of,
+            waits: Waits::of(of_waits.map(|(_, waits)| waits.clone()).unwrap_or_default()),
+        }
+    };
+    quotas.names().map(limit).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,171 @@
+//! What each limit was used for, at the API: by whose quota it is.
+
+use std::collections::BTreeMap;
+
+use sluicegate::rules::limit::{Algorithm, Limit};
+use sluicegate::rules::policy::Policy;
+use sluicegate::rules::scope::Scope;
+use sluicegate::rules::tenant::Tenant;
+use trial::windows;
+
+use crate::history::{Call, History};
+use crate::jobs::{Job, Text};
+
+/// All quotas, by the limit's name and whose it is.
+pub(super) struct Quotas(BTreeMap<String, BTreeMap<String, Quota>>);
+
+/// One quota.
+pub(super) struct Quota {
+    pub limit: Limit,
+    /// When its first job was published, in microseconds.
+    pub since_us: u64,
+    /// Calls: when, their units, and until when they were under way.
+    pub calls: Vec<(u64, u64, u64)>,
+}
+
+impl Quotas {
+    /// Of all calls; which limits there are is a matter of the jobs.
+    pub fn of(policy: &Policy, jobs: &[Job], history: &History) -> Self {
+        let mut quotas = Self(BTreeMap::new());
+        for job in jobs {
+            quotas.add(policy, job, None);
+        }
+        for call in &history.calls {
+            if let Some(job) = jobs.get(call.job) {
+                quotas.add(policy, job, Some(call));
+            }
+        }
+        quotas
+    }
+
+    /// Adds a call of `job`, or its quotas alone.
+    fn add(&mut self, policy: &Policy, job: &Job, call: Option<&Call>) {
+        let Ok(tenant) = Tenant::parse(&job.tenant) else {
+            return;
+        };
+        let names_plan = policy.plan_header().is_some();
+        let plan = job.plan.as_deref().filter(|_| names_plan);
+        let limits = policy.limits(&tenant, plan);
+        let cost = job.cost.min(limits.max_cost());
+        for limit in limits.iter() {
+            let of_limit = self.0.entry(limit.name().to_owned()).or_default();
+            let whose = whose(limit.scope(), job);
+            let quota = of_limit.entry(whose).or_insert_with(|| Quota {
+                limit: limit.clone(),
+                since_us: job.at_us(),
+                calls: Vec::new(),
+            });
+            let units = limit.unit().of(cost.into());
+            quota
+                .calls
+                .extend(call.map(|call| (call.at_us, units, call.until_us)));
+        }
+    }
+
+    /// The limits' names.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
+    /// The quotas of the limit `name`, each with whose it is.
+    pub fn of_limit(&self, name: &str) -> impl Iterator<Item = (&str, &Quota)> + use<'_> {
+        let all = self.0.get(name).into_iter().flatten();
+        all.map(|(whose, quota)| (whose.as_str(), quota))
+    }
+}
+
+/// Whose quota of a limit with this scope the job uses, in words.
+fn whose(scope: &Scope, job: &Job) -> String {
+    let tenant = &job.tenant;
+    match scope {
+        Scope::Global => String::new(),
+        Scope::Tenant => tenant.clone(),
+        Scope::RoutingKey => format!(
+            "{tenant} {}",
+            job.routing_key.as_deref().unwrap_or_default()
+        ),
+        Scope::Header(name) => match job.header.get(name) {
+            Some(Text::Text(text)) => format!("{tenant} {text}"),
+            Some(Text::Number(number)) => format!("{tenant} {number}"),
+            None => format!("{tenant} "),
+        },
+    }
+}
+
+impl Quota {
+    /// What was used until the last call, and what was allowed: units, or microseconds in flight.
+    pub fn used(&self, epoch_us: u64) -> (f64, f64) {
+        let Some((last, _, _)) = self.calls.last() else {
+            return (0.0, 0.0);
+        };
+        let limit = &self.limit;
+        let max = f64::from(limit.max());
+        let units: u64 = self.calls.iter().map(|(_, units, _)| units).sum();
+        let us = last.saturating_sub(self.since_us) as f64;
+        let window = (limit.window_ms() * 1000) as f64;
+        let period = window + (limit.guard_ms() * 1000) as f64;
+        match limit.algorithm() {
+            Algorithm::Concurrency => {
+                let busy: u64 = self.calls.iter().map(|(at, _, until)| until - at).sum();
+                let end = self.calls.iter().map(|(_, _, until)| *until).max();
+                let us = end.unwrap_or(*last).saturating_sub(self.since_us) as f64;
+                (busy as f64, max * us)
+            }
+            bucket if bucket.has_burst() => {
+                (units as f64, f64::from(limit.burst()) + max * us / window)
+            }
+            aligned if aligned.rules().is_aligned() => {
+                let number = |us: u64| (epoch_us + us) / (limit.window_ms() * 1000);
+                let windows = number(*last) - number(self.since_us) + 1;
+                (units as f64, max * windows as f64)
+            }
+            _ => (units as f64, max * (1.0 + us / period)),
+        }
+    }
+
+    /// Units in its fullest window at the API, or the most calls in flight.
+    pub fn fullest(&self, epoch_us: u64) -> u64 {
+        let window = self.limit.window_ms() * 1000;
+        match self.limit.algorithm() {
+            Algorithm::Concurrency => self.most_in_flight(),
+            aligned if aligned.rules().is_aligned() => {
+                let number = |(at, _, _): &(u64, u64, u64)| (epoch_us + at) / window;
+                let windows = self.calls.chunk_by(|one, two| number(one) == number(two));
+                let units =
+                    |calls: &[(u64, u64, u64)]| calls.iter().map(|(_, units, _)| units).sum();
+                windows.map(units).max().unwrap_or(0)
+            }
+            _ => {
+                let arrivals: Vec<_> = (self.calls.iter())
+                    .map(|(at, units, _)| (*at, *units))
+                    .collect();
+                let all = windows::sliding(&arrivals, window);
+                all.into_iter().max().unwrap_or(0)
+            }
+        }
+    }
+
+    /// What may be in one.
+    pub fn allowance(&self) -> u64 {
+        match self.limit.algorithm() {
+            Algorithm::Concurrency => self.limit.max().into(),
+            // Of the windows that it counts by; across an edge there may be twice as many.
+            aligned if aligned.rules().is_aligned() => self.limit.max().into(),
+            _ => self.limit.worst_case(),
+        }
+    }
+
+    fn most_in_flight(&self) -> u64 {
+        // An end comes before a beginning at the same moment.
+        let begins = self.calls.iter().map(|(at, units, _)| (*at, true, *units));
+        let ends = (self.calls.iter()).map(|(_, units, until)| (*until, false, *units));
+        let mut events: Vec<_> = begins.chain(ends).collect();
+        events.sort_unstable();
+        let (mut now, mut most) = (0, 0);
+        for (_, begins, units) in events {
+            now = if begins { now + units } else { now - units };
+            most = most.max(now);
+        }
+        most
+    }
+}

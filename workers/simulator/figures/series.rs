@@ -1,0 +1,91 @@
+//! How a run went over time: the backlog, and how much of the busiest limit was used.
+
+use super::quota::Quota;
+use crate::jobs::Job;
+
+/// So many slots there are at most.
+const SLOTS: u64 = 240;
+
+/// A while of the run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Slot {
+    /// When it begins, in seconds.
+    pub at: f64,
+    /// Jobs that were published and not done at its end.
+    pub backlog: usize,
+    /// Of what all who use the busiest limit may use together in such a time; from 0.
+    pub used: f64,
+}
+
+/// The slots of a run whose jobs ended then, the busiest limit's quotas being these.
+pub(super) fn of<'a>(
+    jobs: &[Job],
+    ends: &[Option<u64>],
+    busiest: Option<impl Iterator<Item = (&'a str, &'a Quota)>>,
+) -> Vec<Slot> {
+    let quotas: Vec<&Quota> = busiest
+        .into_iter()
+        .flatten()
+        .map(|(_, quota)| quota)
+        .collect();
+    let published = jobs.iter().map(Job::at_us);
+    let last = published
+        .clone()
+        .chain(ends.iter().flatten().copied())
+        .max()
+        .unwrap_or(0);
+    // A slot shorter than a window shows the windows and not how much of them is used.
+    let window = quotas
+        .iter()
+        .map(|quota| quota.limit.window_ms() * 1000)
+        .max()
+        .unwrap_or(0);
+    let wide = (last / SLOTS + 1).max(window).max(1_000);
+    let count = usize::try_from(last / wide + 1).unwrap_or(usize::MAX);
+    let slot = |us: u64| {
+        usize::try_from(us / wide)
+            .unwrap_or(usize::MAX)
+            .min(count - 1)
+    };
+    let (mut came, mut went, mut units) =
+        (vec![0_usize; count], vec![0_usize; count], vec![0.0; count]);
+    for (at, end) in published.zip(ends) {
+        came[slot(at)] += 1;
+        // What was never called is gone when it came.
+        went[slot(end.unwrap_or(at))] += 1;
+    }
+    let mut allowed = 0.0;
+    for quota in quotas {
+        let max = f64::from(quota.limit.max());
+        match quota.limit.window_ms() * 1000 {
+            // Calls in flight.
+            0 => {
+                allowed += max;
+                for (at, _, until) in &quota.calls {
+                    units[slot(*at)] += (until - at) as f64 / wide as f64;
+                }
+            }
+            window => {
+                allowed += max * wide as f64 / window as f64;
+                for (at, of_call, _) in &quota.calls {
+                    units[slot(*at)] += *of_call as f64;
+                }
+            }
+        }
+    }
+    let mut backlog = 0;
+    let each = |number: usize| {
+        backlog += came[number];
+        backlog -= went[number].min(backlog);
+        Slot {
+            at: (number as u64 * wide) as f64 / 1e6,
+            backlog,
+            used: if allowed > 0.0 {
+                units[number] / allowed
+            } else {
+                0.0
+            },
+        }
+    };
+    (0..count).map(each).collect()
+}

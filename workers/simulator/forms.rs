@@ -1,0 +1,377 @@
+//! How a load and an API are described in a few characters: `poisson:20/s`, `500@30s`, `lognormal:80ms,0.5`, `100/60s`.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use rand::Rng;
+use rand::rngs::SmallRng;
+use sluicegate::config::parse_duration;
+
+use crate::mistake::shown;
+use crate::random;
+
+/// The most jobs in a second.
+const MOST_A_SECOND: f64 = 1_000_000.0;
+/// The widest lognormal: of a hundred values one is ten thousand times the median.
+const MOST_SIGMA: f64 = 4.0;
+/// The longest that an API takes, or a load begins after.
+pub const LONGEST: Duration = Duration::from_secs(30 * 86_400);
+/// The highest cost.
+pub const MOST_COST: u32 = 1_000_000_000;
+
+/// How new jobs come: `poisson:20/s` (at random), or `uniform:20/s` and `20/s` (evenly spaced); also `/m` and `/h`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rate {
+    /// At random, as independent publishers do.
+    pub at_random: bool,
+    /// Jobs a second, on average.
+    pub per_second: f64,
+}
+
+impl FromStr for Rate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || {
+            format!(
+                "is {}; it must be jobs in a time, such as poisson:20/s, uniform:20/s or 300/m",
+                shown(text)
+            )
+        };
+        let (at_random, rest) = match text.split_once(':') {
+            Some(("poisson", rest)) => (true, rest),
+            Some(("uniform", rest)) => (false, rest),
+            None => (false, text),
+            Some(_) => return Err(wrong()),
+        };
+        let (number, unit) = rest.split_once('/').ok_or_else(wrong)?;
+        let seconds = match unit {
+            "s" => 1.0,
+            "m" => 60.0,
+            "h" => 3600.0,
+            _ => return Err(wrong()),
+        };
+        let per_second = positive(number).ok_or_else(wrong)? / seconds;
+        if !(1.0 / 86_400.0..=MOST_A_SECOND).contains(&per_second) {
+            return Err(format!(
+                "is {}; it must be from one job a day to {MOST_A_SECOND} a second",
+                shown(text)
+            ));
+        }
+        Ok(Self {
+            at_random,
+            per_second,
+        })
+    }
+}
+
+/// Jobs that all come at once: `500@30s`, or `500` at the beginning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Burst {
+    /// How many.
+    pub jobs: usize,
+    /// When, after the beginning.
+    pub at: Duration,
+}
+
+impl FromStr for Burst {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || {
+            format!(
+                "is {}; it must be a number of jobs and when they come, such as 500@30s",
+                shown(text)
+            )
+        };
+        let (jobs, at) = text.split_once('@').unwrap_or((text, "0s"));
+        let jobs = jobs.parse().ok().filter(|jobs| *jobs > 0);
+        let at = parse_duration(at).filter(|at| *at <= LONGEST);
+        Ok(Self {
+            jobs: jobs.ok_or_else(wrong)?,
+            at: at.ok_or_else(wrong)?,
+        })
+    }
+}
+
+/// What a job costs: `3` or `fixed:3`, `uniform:1-5`, `lognormal:800,0.7` (median, and the deviation of its logarithm).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Cost(Spread);
+
+impl Cost {
+    /// Each job costs one.
+    pub const ONE: Self = Self(Spread::Fixed(1.0));
+
+    /// That of the next job: from 1 to [`MOST_COST`].
+    pub fn next(&self, random: &mut SmallRng) -> u32 {
+        self.0.next(random).round().clamp(1.0, f64::from(MOST_COST)) as u32
+    }
+}
+
+impl FromStr for Cost {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |text: &str| {
+            let number = text.parse::<u32>().ok()?;
+            (1..=MOST_COST)
+                .contains(&number)
+                .then_some(f64::from(number))
+        };
+        Spread::read(text, number).map(Self).ok_or_else(|| {
+            format!(
+                "is {}; it must be whole numbers from 1 to {MOST_COST} as 3, uniform:1-5 or lognormal:800,0.7 (median and deviation, \
+                 up to {MOST_SIGMA})",
+                shown(text)
+            )
+        })
+    }
+}
+
+/// How long the API takes: `80ms` or `fixed:80ms`, `uniform:50ms-200ms`, `lognormal:80ms,0.5`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Latency(Spread);
+
+impl Latency {
+    /// Always the same.
+    pub fn fixed(latency: Duration) -> Self {
+        Self(Spread::Fixed(latency.as_secs_f64()))
+    }
+
+    /// That of the next call.
+    pub fn next(&self, random: &mut SmallRng) -> Duration {
+        let longest = LONGEST.as_secs_f64();
+        Duration::from_secs_f64(self.0.next(random).clamp(0.0, longest))
+    }
+}
+
+impl FromStr for Latency {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |text: &str| {
+            let latency = parse_duration(text).filter(|latency| *latency <= LONGEST)?;
+            Some(latency.as_secs_f64())
+        };
+        Spread::read(text, number).map(Self).ok_or_else(|| {
+            format!(
+                "is {}; it must be a duration of at most 30d as 80ms, uniform:50ms-200ms or lognormal:80ms,0.5 (median and deviation, \
+                 up to {MOST_SIGMA})",
+                shown(text)
+            )
+        })
+    }
+}
+
+/// Numbers around something.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Spread {
+    Fixed(f64),
+    Uniform(f64, f64),
+    Lognormal(f64, f64),
+}
+
+impl Spread {
+    fn read(text: &str, number: impl Fn(&str) -> Option<f64>) -> Option<Self> {
+        match text.split_once(':') {
+            None => number(text).map(Self::Fixed),
+            Some(("fixed", one)) => number(one).map(Self::Fixed),
+            Some(("uniform", two)) => {
+                let (from, to) = two.split_once('-')?;
+                let (from, to) = (number(from)?, number(to)?);
+                (from <= to).then_some(Self::Uniform(from, to))
+            }
+            Some(("lognormal", two)) => {
+                let (median, sigma) = two.split_once(',')?;
+                let sigma = positive(sigma).filter(|sigma| *sigma <= MOST_SIGMA)?;
+                Some(Self::Lognormal(number(median)?, sigma))
+            }
+            Some(_) => None,
+        }
+    }
+
+    fn next(self, random: &mut SmallRng) -> f64 {
+        match self {
+            Self::Fixed(value) => value,
+            Self::Uniform(from, to) => random.random_range(from..=to),
+            Self::Lognormal(median, sigma) => random::lognormal(random, median, sigma),
+        }
+    }
+}
+
+/// A part of all: `2%`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Percent(f64);
+
+impl Percent {
+    /// Nothing.
+    pub const NONE: Self = Self(0.0);
+
+    /// From 0 to 1.
+    pub fn part(self) -> f64 {
+        self.0
+    }
+}
+
+impl FromStr for Percent {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = text.strip_suffix('%').and_then(not_negative);
+        let part = number
+            .map(|percent| percent / 100.0)
+            .filter(|part| *part <= 1.0);
+        part.map(Self)
+            .ok_or_else(|| format!("is {}; it must be from 0% to 100%", shown(text)))
+    }
+}
+
+/// What the API itself allows: `100/60s`, all tenants together, or `100/60s:tenant`, each of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ApiLimit {
+    /// Calls
+    pub max: usize,
+    /// in any such time.
+    pub window: Duration,
+    /// Of each tenant.
+    pub per_tenant: bool,
+}
+
+impl FromStr for ApiLimit {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || {
+            format!(
+                "is {}; it must be calls in a time, such as 100/60s (of all tenants together) or 100/60s:tenant (of each)",
+                shown(text)
+            )
+        };
+        let (rest, per_tenant) = match text.strip_suffix(":tenant") {
+            Some(rest) => (rest, true),
+            None => (text, false),
+        };
+        let (max, window) = rest.split_once('/').ok_or_else(wrong)?;
+        let max = max
+            .parse()
+            .ok()
+            .filter(|max| (1..=1_000_000_000).contains(max));
+        let window = parse_duration(window).filter(|window| !window.is_zero());
+        Ok(Self {
+            max: max.ok_or_else(wrong)?,
+            window: window
+                .filter(|window| *window <= LONGEST)
+                .ok_or_else(wrong)?,
+            per_tenant,
+        })
+    }
+}
+
+/// How unequally tenants publish: `even`, or `zipf` and `zipf:1.2`, where the n-th has 1/n^1.2 of the first one's jobs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Skew(pub f64);
+
+impl FromStr for Skew {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let exponent = match text {
+            "even" => Some(0.0),
+            "zipf" => Some(1.0),
+            _ => text
+                .strip_prefix("zipf:")
+                .and_then(positive)
+                .filter(|exponent| *exponent <= 5.0),
+        };
+        exponent.map(Self).ok_or_else(|| {
+            format!(
+                "is {}; it must be even, zipf or zipf:EXPONENT (up to 5)",
+                shown(text)
+            )
+        })
+    }
+}
+
+fn positive(text: &str) -> Option<f64> {
+    not_negative(text).filter(|number| *number > 0.0)
+}
+
+/// Written with digits alone: no `inf`, no `NaN`, no `1e9`.
+fn not_negative(text: &str) -> Option<f64> {
+    let digits = |c: char| c.is_ascii_digit() || c == '.';
+    let number = text.parse().ok().filter(|_| text.chars().all(digits));
+    number.filter(|number: &f64| number.is_finite())
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::SeedableRng;
+
+    use super::*;
+
+    #[test]
+    fn what_can_be_written() {
+        let rate = |text: &str| text.parse::<Rate>().map(|r| (r.at_random, r.per_second));
+        assert_eq!(rate("poisson:20/s"), Ok((true, 20.0)));
+        assert_eq!(rate("300/m"), Ok((false, 5.0)));
+        assert_eq!(rate("uniform:1.5/s"), Ok((false, 1.5)));
+        let burst = "500@30s".parse::<Burst>();
+        let at = Duration::from_secs(30);
+        assert_eq!(burst, Ok(Burst { jobs: 500, at }));
+        assert_eq!("2.5%".parse::<Percent>().map(Percent::part), Ok(0.025));
+        let limit = "100/60s:tenant".parse::<ApiLimit>().expect("a limit");
+        assert_eq!((limit.max, limit.per_tenant), (100, true));
+        assert_eq!("zipf".parse::<Skew>(), Ok(Skew(1.0)));
+        let mut random = SmallRng::seed_from_u64(1);
+        assert_eq!("3".parse::<Cost>().map(|c| c.next(&mut random)), Ok(3));
+        let cost: Cost = "uniform:1-5".parse().expect("costs");
+        assert!((0..100).all(|_| (1..=5).contains(&cost.next(&mut random))));
+        let latency: Latency = "80ms".parse().expect("a latency");
+        assert_eq!(latency.next(&mut random), Duration::from_millis(80));
+    }
+
+    #[test]
+    fn what_cannot_says_what_can() {
+        for text in [
+            "",
+            "20",
+            "-1/s",
+            "NaN/s",
+            "inf/s",
+            "1e9/s",
+            "9999999999/s",
+            "0/s",
+            "poison:1/s",
+            "1/d",
+        ] {
+            let why = text.parse::<Rate>().expect_err(text);
+            assert!(why.contains("it must be"), "{why}");
+        }
+        for text in ["", "0", "x@1s", "1@", "1@-3s", "1@40d"] {
+            assert!(text.parse::<Burst>().is_err(), "{text}");
+        }
+        for text in [
+            "0",
+            "-1",
+            "1.5",
+            "uniform:5-1",
+            "lognormal:1",
+            "lognormal:1,9",
+            "5000000000",
+            "normal:1,1",
+        ] {
+            assert!(text.parse::<Cost>().is_err(), "{text}");
+        }
+        for text in ["", "80", "fast", "lognormal:80ms,NaN", "40d"] {
+            // A number alone is seconds, as in the configuration.
+            assert_eq!(text.parse::<Latency>().is_err(), text != "80", "{text}");
+        }
+        for text in ["2", "-1%", "101%", "NaN%", "%"] {
+            assert!(text.parse::<Percent>().is_err(), "{text}");
+        }
+        for text in ["100", "0/1s", "1/0s", "1/60s:all"] {
+            assert!(text.parse::<ApiLimit>().is_err(), "{text}");
+        }
+        assert!("zipf:NaN".parse::<Skew>().is_err());
+    }
+}

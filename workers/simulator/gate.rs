@@ -1,0 +1,171 @@
+//! The gate as a simulated worker reaches it: over a way that takes time, and with a note of who waits for which limit.
+
+use std::collections::HashMap;
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use sluicegate::gate::memory::MemoryGate;
+use sluicegate::gate::{
+    Answer, Candidate, Change, DedupedAll, Event, Gate, GateError, Inspection, LearnedAll, Lesson,
+    Replies, Rule, SettleReplies, Standings, Suspected, TenantAsk, TenantSettled, Ticket, Verdicts,
+    Whose,
+};
+use sluicegate::rules::answers::Quotas;
+use sluicegate::rules::limit::Limits;
+use sluicegate::rules::scope::Labels;
+use sluicegate::rules::steering::Sighted;
+use sluicegate::rules::tenant::Tenant;
+use tokio::time::{Instant, sleep};
+
+use crate::history::Wait;
+use crate::stage::{Clock, micros};
+
+/// Who waits, and who has waited, of all workers.
+#[derive(Default)]
+pub(crate) struct Waits(Mutex<Noted>);
+
+#[derive(Default)]
+struct Noted {
+    /// Since when, for which limit: by the waitlist and the ticket.
+    waiting: HashMap<(u64, u64, u64), (Instant, Arc<str>)>,
+    names: HashMap<String, Arc<str>>,
+    over: Vec<Wait>,
+}
+
+impl Waits {
+    fn lock(&self) -> MutexGuard<'_, Noted> {
+        // Nothing panics half-way with it.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The waits that are over.
+    pub fn take(&self) -> Vec<Wait> {
+        std::mem::take(&mut self.lock().over)
+    }
+
+    fn note(&self, ask: &TenantAsk, answers: &[Answer]) {
+        let mut waitlist = DefaultHasher::new();
+        (&ask.tenant, &ask.labels).hash(&mut waitlist);
+        let waitlist = waitlist.finish();
+        let place = |ticket: Ticket| (waitlist, ticket.generation, ticket.number);
+        let Noted {
+            waiting,
+            names,
+            over,
+        } = &mut *self.lock();
+        for (one, answer) in ask.asks.iter().zip(answers) {
+            let known = one.ticket.map(place);
+            match answer {
+                Answer::Capacity => {}
+                Answer::Start { .. } => {
+                    let waited = known.and_then(|place| waiting.remove(&place));
+                    over.extend(waited.map(|(since, limit)| Wait {
+                        limit,
+                        us: micros(since.elapsed()),
+                    }));
+                }
+                Answer::Wait { limit, ticket, .. } => {
+                    let waited = known.and_then(|place| waiting.remove(&place));
+                    let since = waited.map_or_else(Instant::now, |(since, _)| since);
+                    let name = ask.limits[*limit].name();
+                    let name = match names.get(name) {
+                        Some(name) => Arc::clone(name),
+                        None => {
+                            let shared: Arc<str> = name.into();
+                            names.insert(name.to_owned(), Arc::clone(&shared));
+                            shared
+                        }
+                    };
+                    waiting.insert(place(*ticket), (since, name));
+                }
+            }
+        }
+    }
+}
+
+/// A worker's way to the gate.
+pub(crate) struct Way {
+    pub gate: Arc<MemoryGate<Clock>>,
+    pub waits: Arc<Waits>,
+    /// There and back.
+    pub takes: Duration,
+}
+
+impl Way {
+    /// One of its two ways.
+    async fn travel(&self) {
+        if !self.takes.is_zero() {
+            sleep(self.takes / 2).await;
+        }
+    }
+
+    async fn there_and_back<T>(&self, asks: impl Future<Output = T>) -> T {
+        self.travel().await;
+        let answer = asks.await;
+        self.travel().await;
+        answer
+    }
+}
+
+impl Gate for Way {
+    async fn ask(&self, batch: &[TenantAsk]) -> Result<Replies, GateError> {
+        self.travel().await;
+        let replies = self.gate.ask(batch).await?;
+        for (ask, reply) in batch.iter().zip(&replies) {
+            if let Ok(reply) = reply {
+                self.waits.note(ask, &reply.answers);
+            }
+        }
+        self.travel().await;
+        Ok(replies)
+    }
+
+    async fn settle(&self, batch: &[TenantSettled]) -> Result<SettleReplies, GateError> {
+        self.there_and_back(self.gate.settle(batch)).await
+    }
+
+    async fn block(&self, whose: &Whose, duration: Duration, by: &str) -> Result<(), GateError> {
+        self.there_and_back(self.gate.block(whose, duration, by))
+            .await
+    }
+
+    async fn report(&self, rule: &Rule, batch: &[(Whose, Event)]) -> Result<Standings, GateError> {
+        self.there_and_back(self.gate.report(rule, batch)).await
+    }
+
+    async fn suspect(&self, batch: &[Suspected]) -> Result<Verdicts, GateError> {
+        self.there_and_back(self.gate.suspect(batch)).await
+    }
+
+    async fn dedupe(&self, batch: &[Candidate]) -> Result<DedupedAll, GateError> {
+        self.there_and_back(self.gate.dedupe(batch)).await
+    }
+
+    async fn sighted(&self, batch: &[Sighted]) -> Result<(), GateError> {
+        self.there_and_back(self.gate.sighted(batch)).await
+    }
+
+    async fn advertised(&self, batch: &[(Tenant, Quotas)]) -> Result<(), GateError> {
+        self.there_and_back(self.gate.advertised(batch)).await
+    }
+
+    async fn learn(&self, batch: &[Lesson]) -> Result<LearnedAll, GateError> {
+        self.there_and_back(self.gate.learn(batch)).await
+    }
+
+    async fn change(&self, whose: &Whose, change: &Change) -> Result<u64, GateError> {
+        self.there_and_back(self.gate.change(whose, change)).await
+    }
+
+    async fn inspect(
+        &self,
+        tenant: &Tenant,
+        labels: &Labels,
+        limits: &Limits,
+    ) -> Result<Inspection, GateError> {
+        self.there_and_back(self.gate.inspect(tenant, labels, limits))
+            .await
+    }
+}

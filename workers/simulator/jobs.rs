@@ -1,0 +1,307 @@
+//! Jobs and their times, as somebody wrote them down: a JSON object in each line.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, Read as _};
+
+use bytes::Bytes;
+use lapin::BasicProperties;
+use lapin::types::{AMQPValue, FieldTable};
+use serde::{Deserialize, Serialize};
+use sluicegate::broker::Message;
+use sluicegate::rules::headers;
+use sluicegate::rules::tenant::Tenant;
+
+use crate::forms::{LONGEST, MOST_COST};
+use crate::mistake;
+use crate::stage::QUEUE;
+
+/// The most jobs of a simulation: each takes about a kilobyte while it waits.
+pub const MOST_JOBS: usize = 2_000_000;
+/// The longest line, in bytes.
+const MOST_LINE: usize = 64 * 1024;
+/// The most headers of a job.
+const MOST_HEADERS: usize = 32;
+/// The longest text of a job, in bytes: that of AMQP's short strings.
+const MOST_TEXT: usize = 255;
+
+/// The header with the tenant, whatever the configuration says: a job of a file has no message of its own.
+pub const TENANT: &str = "x-tenant";
+
+/// A job that is published.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Job {
+    /// When, in seconds after the beginning.
+    pub at: f64,
+    /// Whose.
+    pub tenant: String,
+    /// What it costs.
+    #[serde(default = "one")]
+    pub cost: u32,
+    /// Its level (`job.priorities`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<Text>,
+    /// The plan that it names (`rate-limiter.plan-header`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<String>,
+    /// The routing key that brought it to its queue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub routing_key: Option<String>,
+    /// Other headers.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub header: BTreeMap<String, Text>,
+}
+
+/// A text or a whole number.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Text {
+    /// A whole number.
+    Number(i64),
+    /// A text.
+    Text(String),
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// Why a file holds no jobs.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum JobsError {
+    /// A line is wrong.
+    #[error("line {line}: {why}")]
+    Line {
+        /// Which, from 1.
+        line: usize,
+        /// Why.
+        why: String,
+    },
+    /// There is none.
+    #[error(
+        "there are no jobs in it; a line is a JSON object such as {{\"at\": 1.5, \"tenant\": \"acme\"}}"
+    )]
+    Empty,
+    /// There are too many.
+    #[error("there are more than {MOST_JOBS} jobs in it; simulate a part of them")]
+    TooMany,
+    /// It can't be read.
+    #[error("it can't be read: {0}")]
+    Unreadable(String),
+}
+
+impl Job {
+    /// A job of `tenant` that costs 1.
+    pub fn new(at: f64, tenant: impl Into<String>) -> Self {
+        Self {
+            at,
+            tenant: tenant.into(),
+            cost: 1,
+            priority: None,
+            plan: None,
+            routing_key: None,
+            header: BTreeMap::new(),
+        }
+    }
+
+    /// When it is published, in microseconds after the beginning.
+    pub fn at_us(&self) -> u64 {
+        (self.at * 1e6).round() as u64
+    }
+
+    /// What is wrong with it, in words that follow its place.
+    ///
+    /// # Errors
+    /// The first thing that is.
+    pub fn check(&self) -> Result<(), String> {
+        let days = LONGEST.as_secs();
+        // NaN is in no range.
+        if !(0.0..=days as f64).contains(&self.at) {
+            return Err(format!(
+                "at is {}; it must be seconds after the beginning, from 0 to {days}",
+                self.at
+            ));
+        }
+        if !(1..=MOST_COST).contains(&self.cost) {
+            return Err(format!(
+                "cost is {}; it must be a whole number from 1 to {MOST_COST}",
+                self.cost
+            ));
+        }
+        Tenant::parse(&self.tenant).map_err(|why| format!("tenant: {why}"))?;
+        if self.header.len() > MOST_HEADERS {
+            return Err(format!(
+                "it has {} headers; {MOST_HEADERS} at most can be",
+                self.header.len()
+            ));
+        }
+        let ours = |name: &&String| name.starts_with("x-sluicegate-") || *name == TENANT;
+        if let Some(name) = self.header.keys().find(ours) {
+            return Err(format!(
+                "header {} is Sluicegate's own",
+                mistake::shown(name)
+            ));
+        }
+        let values = self.header.values().chain(&self.priority);
+        let values = values.filter_map(|value| match value {
+            Text::Text(text) => Some(text),
+            Text::Number(_) => None,
+        });
+        let texts = (self.header.keys())
+            .chain(values)
+            .chain(&self.plan)
+            .chain(&self.routing_key);
+        match texts.into_iter().find(|text| text.len() > MOST_TEXT) {
+            Some(text) => Err(format!(
+                "a text of it has {} bytes; {MOST_TEXT} at most can be",
+                text.len()
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// The message that it is, with this id.
+    pub fn message(&self, id: usize, plan_header: Option<&str>) -> Message {
+        let text = |text: &str| AMQPValue::LongString(text.into());
+        let value = |value: &Text| match value {
+            Text::Number(number) => AMQPValue::LongLongInt(*number),
+            Text::Text(it) => text(it),
+        };
+        let mut table = FieldTable::default();
+        for (name, it) in &self.header {
+            table.insert(name.as_str().into(), value(it));
+        }
+        table.insert(TENANT.into(), text(&self.tenant));
+        if self.cost != 1 {
+            table.insert(headers::COST.into(), AMQPValue::LongUInt(self.cost));
+        }
+        if let Some(level) = &self.priority {
+            table.insert(headers::LEVEL.into(), value(level));
+        }
+        if let (Some(name), Some(plan)) = (plan_header, &self.plan) {
+            table.insert(name.into(), text(plan));
+        }
+        Message {
+            routing_key: self.routing_key.as_deref().unwrap_or(QUEUE).to_owned(),
+            properties: BasicProperties::default()
+                .with_message_id(id.to_string().into())
+                .with_headers(table),
+            body: Bytes::new(),
+        }
+    }
+}
+
+/// Reads jobs, a JSON object in each line, and puts them in the order of their times. Empty lines are left out.
+///
+/// # Errors
+/// [`JobsError`] says which line is wrong, and what it must be.
+pub fn read(mut file: impl BufRead) -> Result<Vec<Job>, JobsError> {
+    let mut jobs = Vec::new();
+    let mut bytes = Vec::new();
+    for line in 1.. {
+        let wrong = |why: String| JobsError::Line { line, why };
+        bytes.clear();
+        // One byte more shows that the line goes on.
+        let most = MOST_LINE as u64 + 1;
+        let read = file.by_ref().take(most).read_until(b'\n', &mut bytes);
+        if read.map_err(|why| JobsError::Unreadable(why.to_string()))? == 0 {
+            break;
+        }
+        if bytes.len() > MOST_LINE {
+            return Err(wrong(format!("it is longer than {MOST_LINE} bytes")));
+        }
+        let text = std::str::from_utf8(&bytes)
+            .map_err(|_| wrong("it is not UTF-8 text; a line is a JSON object".to_owned()))?;
+        let text = text.trim();
+        if text.is_empty() {
+            continue;
+        }
+        if jobs.len() == MOST_JOBS {
+            return Err(JobsError::TooMany);
+        }
+        let job: Job = serde_json::from_str(text)
+            .map_err(|why| wrong(mistake::in_words(&place_in_line(&why.to_string()))))?;
+        job.check().map_err(wrong)?;
+        jobs.push(job);
+    }
+    if jobs.is_empty() {
+        return Err(JobsError::Empty);
+    }
+    sort(&mut jobs);
+    Ok(jobs)
+}
+
+/// Of JSON's `… at line 1 column 7` only the column says something here.
+fn place_in_line(error: &str) -> String {
+    match error.rsplit_once(" at line 1 column ") {
+        Some((why, column)) => format!("{why} (at byte {column})"),
+        None => error.to_owned(),
+    }
+}
+
+/// Puts them in the order of their times; of one time, as they stand.
+pub fn sort(jobs: &mut [Job]) {
+    sort_by(jobs, |job| job.at);
+}
+
+/// The same, of what has the time `at`.
+pub(crate) fn sort_by<T>(jobs: &mut [T], at: impl Fn(&T) -> f64) {
+    jobs.sort_by(|one, two| at(one).total_cmp(&at(two)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_text(text: &str) -> Result<Vec<Job>, JobsError> {
+        read(text.as_bytes())
+    }
+
+    #[test]
+    fn jobs_are_read_in_the_order_of_their_times() {
+        let jobs = read_text(concat!(
+            "{\"at\": 2, \"tenant\": \"b\", \"cost\": 3, \"priority\": \"high\"}\n\n",
+            "{\"tenant\": \"a\", \"at\": 1.5, \"header\": {\"x-endpoint\": \"/v1\", \"n\": 7}}\r\n",
+        ));
+        let jobs = jobs.expect("they can be read");
+        assert_eq!((jobs[0].tenant.as_str(), jobs[0].at_us()), ("a", 1_500_000));
+        assert_eq!(jobs[1].priority, Some(Text::Text("high".to_owned())));
+        assert_eq!(jobs[0].header["n"], Text::Number(7));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_line() {
+        let good = "{\"at\": 1, \"tenant\": \"a\"}\n";
+        for (bad, words) in [
+            ("{\"at\": 1, \"tennant\": \"a\"}", "did you mean tenant?"),
+            ("{\"at\": -1, \"tenant\": \"a\"}", "at is -1"),
+            ("{\"at\": NaN, \"tenant\": \"a\"}", "expected value"),
+            ("{\"at\": 1e300, \"tenant\": \"a\"}", "from 0 to"),
+            ("{\"at\": 1, \"tenant\": \"\"}", "tenant"),
+            ("{\"at\": 1, \"tenant\": \"a\", \"cost\": 0}", "cost is 0"),
+            (
+                "{\"at\": 1, \"tenant\": \"a\", \"cost\": 1.5}",
+                "invalid type",
+            ),
+            (
+                "{\"at\": 1, \"tenant\": \"a\", \"header\": {\"x-sluicegate-trip\": \"1\"}}",
+                "own",
+            ),
+            ("not json", "at byte"),
+            ("{\"at\": 1", "EOF"),
+        ] {
+            let why = read_text(&format!("{good}{bad}\n"))
+                .expect_err(bad)
+                .to_string();
+            assert!(why.starts_with("line 2: ") && why.contains(words), "{why}");
+        }
+        assert_eq!(read_text(" \n\n"), Err(JobsError::Empty));
+        let long = format!("{good}{}", " ".repeat(MOST_LINE + 1));
+        assert!(matches!(
+            read_text(&long),
+            Err(JobsError::Line { line: 2, .. })
+        ));
+        let binary = read(&b"\xff\xfe\x00\x01\n"[..]);
+        assert!(matches!(binary, Err(JobsError::Line { line: 1, .. })));
+    }
+}

@@ -1,0 +1,180 @@
+//! A load that is described: so many tenants, this rate, these bursts.
+
+use std::time::Duration;
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use crate::forms::{Burst, Cost, LONGEST, Rate, Skew};
+use crate::jobs::{Job, MOST_JOBS, sort};
+use crate::random;
+
+/// The most tenants.
+pub const MOST_TENANTS: usize = 1_000_000;
+/// For so long jobs come, where nothing else ends them.
+const USUALLY: Duration = Duration::from_secs(600);
+
+/// What is published.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Load {
+    /// By so many tenants: `tenant-1`, `tenant-2` and so on.
+    pub tenants: usize,
+    /// How their shares differ.
+    pub skew: Skew,
+    /// At this rate, all together.
+    pub rate: Option<Rate>,
+    /// For so long; `None`: until there are `count`, or ten minutes.
+    pub lasts: Option<Duration>,
+    /// So many of the rate at most.
+    pub count: Option<usize>,
+    /// And these.
+    pub bursts: Vec<Burst>,
+    /// What each job costs.
+    pub cost: Cost,
+}
+
+impl Load {
+    /// Its jobs, the same for the same seed.
+    ///
+    /// # Errors
+    /// In words: nothing says when jobs come, or there would be too many.
+    pub fn jobs(&self, seed: u64) -> Result<Vec<Job>, String> {
+        if self.rate.is_none() && self.bursts.is_empty() {
+            return Err("nothing says when jobs come: give --jobs FILE, --rate (such as poisson:20/s) or --burst (such as 500@30s)".to_owned());
+        }
+        if !(1..=MOST_TENANTS).contains(&self.tenants) {
+            return Err(format!(
+                "--tenants is {}; it must be from 1 to {MOST_TENANTS}",
+                self.tenants
+            ));
+        }
+        let too_many = || format!("these are more than {MOST_JOBS} jobs; simulate fewer");
+        let mut random = SmallRng::seed_from_u64(seed);
+        let shares = Shares::new(self.tenants, self.skew);
+        let mut jobs = Vec::new();
+        let mut job = |at: f64, random: &mut SmallRng| {
+            let tenant = format!("tenant-{}", shares.next(random) + 1);
+            let cost = self.cost.next(random);
+            jobs.push(Job {
+                cost,
+                ..Job::new(at, tenant)
+            });
+            jobs.len() <= MOST_JOBS
+        };
+        for burst in &self.bursts {
+            if burst.jobs > MOST_JOBS {
+                return Err(too_many());
+            }
+            for _ in 0..burst.jobs {
+                if !job(burst.at.as_secs_f64(), &mut random) {
+                    return Err(too_many());
+                }
+            }
+        }
+        if let Some(rate) = self.rate {
+            let lasts = match (self.lasts, self.count) {
+                (Some(lasts), _) => lasts,
+                (None, Some(_)) => LONGEST,
+                (None, None) => USUALLY,
+            };
+            let lasts = lasts.min(LONGEST).as_secs_f64();
+            let expected = rate.per_second * lasts;
+            // At random there may be fewer than are expected.
+            let wanted = self
+                .count
+                .map_or(expected, |count| expected.min(count as f64));
+            if wanted > 1.1 * MOST_JOBS as f64 {
+                return Err(too_many());
+            }
+            let mut at = 0.0;
+            for number in 0.. {
+                if self.count.is_some_and(|count| number >= count) {
+                    break;
+                }
+                at = match rate.at_random {
+                    true => at + random::exponential(&mut random) / rate.per_second,
+                    // Without a sum of what is lost in each step.
+                    false => number as f64 / rate.per_second,
+                };
+                if at >= lasts {
+                    break;
+                }
+                if !job(at, &mut random) {
+                    return Err(too_many());
+                }
+            }
+        }
+        sort(&mut jobs);
+        Ok(jobs)
+    }
+}
+
+/// Whose the next job is.
+struct Shares {
+    /// What the first so many have together.
+    sums: Vec<f64>,
+}
+
+impl Shares {
+    fn new(tenants: usize, Skew(exponent): Skew) -> Self {
+        let mut sum = 0.0;
+        let add = |number: usize| {
+            sum += (number as f64).powf(-exponent);
+            sum
+        };
+        Self {
+            sums: (1..=tenants).map(add).collect(),
+        }
+    }
+
+    fn next(&self, random: &mut SmallRng) -> usize {
+        let all = self.sums.last().copied().unwrap_or(1.0);
+        let drawn = random.random::<f64>() * all;
+        let place = self.sums.partition_point(|sum| *sum <= drawn);
+        place.min(self.sums.len().saturating_sub(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(rate: &str) -> Load {
+        Load {
+            tenants: 10,
+            skew: Skew(1.0),
+            rate: Some(rate.parse().expect("a rate")),
+            lasts: Some(Duration::from_secs(100)),
+            count: None,
+            bursts: vec!["50@30s".parse().expect("a burst")],
+            cost: Cost::ONE,
+        }
+    }
+
+    #[test]
+    fn a_load_is_what_it_says_and_the_same_for_the_same_seed() {
+        let even = load("uniform:20/s").jobs(1).expect("jobs");
+        assert_eq!(even.len(), 2_050);
+        assert!(even.is_sorted_by(|one, two| one.at <= two.at));
+        let random = load("poisson:20/s").jobs(1).expect("jobs");
+        assert!((1_850..2_250).contains(&random.len()), "{}", random.len());
+        assert_eq!(Ok(random), load("poisson:20/s").jobs(1));
+        let of = |tenant: &str| even.iter().filter(|job| job.tenant == tenant).count();
+        assert!(of("tenant-1") > 5 * of("tenant-10"), "by zipf");
+    }
+
+    #[test]
+    fn absurd_numbers_are_refused() {
+        let mut many = load("1000000/s");
+        let why = many.jobs(1).expect_err("too many");
+        assert!(why.contains("more than 2000000 jobs"), "{why}");
+        many.tenants = 0;
+        assert!(many.jobs(1).is_err());
+        let nothing = Load {
+            rate: None,
+            bursts: Vec::new(),
+            ..load("1/s")
+        };
+        assert!(nothing.jobs(1).expect_err("nothing").contains("--rate"));
+    }
+}

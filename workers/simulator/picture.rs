@@ -1,0 +1,183 @@
+//! A picture of a run (SVG): how much of the busiest limit was used, and the backlog, over time.
+
+use std::fmt::Write as _;
+
+use crate::figures::Figures;
+use crate::words;
+
+const WIDE: f64 = 960.0;
+const LEFT: f64 = 70.0;
+const RIGHT: f64 = 20.0;
+const HIGH: f64 = 200.0;
+/// Told apart by those, too, who do not see all colors (Okabe and Ito).
+const COLORS: [&str; 6] = [
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9",
+];
+
+/// `all` with their names, in one picture.
+pub fn svg(all: &[(String, Figures)]) -> String {
+    let legend_high = 24.0 * all.len() as f64;
+    let top = 40.0 + legend_high;
+    let high = top + 2.0 * (HIGH + 60.0);
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDE} {high}\" width=\"{WIDE}\" height=\"{high}\" \
+         font-family=\"sans-serif\" font-size=\"13\" role=\"img\">\n\
+         <title>Used quota and backlog over time</title>\n\
+         <rect width=\"{WIDE}\" height=\"{high}\" fill=\"#ffffff\"/>\n"
+    );
+    for (place, (name, figures)) in all.iter().enumerate() {
+        let y = 28.0 + 24.0 * place as f64;
+        let color = COLORS[place % COLORS.len()];
+        let text = format!(
+            "{name}: makespan {}, used {}, wait p99 {}",
+            words::time(figures.makespan),
+            words::percent(figures.used),
+            words::time(figures.waits.p99),
+        );
+        line(
+            &mut svg,
+            format_args!(
+                "<rect x=\"{LEFT}\" y=\"{}\" width=\"14\" height=\"14\" fill=\"{color}\"/><text x=\"{}\" y=\"{y}\">{}</text>",
+                y - 12.0,
+                LEFT + 22.0,
+                escaped(&text),
+            ),
+        );
+    }
+    let ends = all.iter().flat_map(|(_, figures)| figures.series.last());
+    let end = ends.map(|slot| slot.at).fold(1e-3, f64::max);
+    let most = |of: fn(&crate::figures::Slot) -> f64| {
+        let slots = all.iter().flat_map(|(_, figures)| &figures.series);
+        slots.map(of).fold(0.0, f64::max)
+    };
+    let used = Chart {
+        title: "used of the busiest limit, all together",
+        top,
+        end,
+        most: most(|slot| slot.used).max(1.0),
+        shown: |most| words::percent(most),
+        of: |slot| slot.used,
+    };
+    let backlog = Chart {
+        title: "backlog (jobs)",
+        top: top + HIGH + 60.0,
+        end,
+        most: most(|slot| slot.backlog as f64).max(1.0),
+        shown: |most| words::number(most.round() as u64),
+        of: |slot| slot.backlog as f64,
+    };
+    for chart in [used, backlog] {
+        chart.draw(&mut svg, all);
+    }
+    svg.push_str("</svg>\n");
+    svg
+}
+
+struct Chart {
+    title: &'static str,
+    top: f64,
+    end: f64,
+    most: f64,
+    shown: fn(f64) -> String,
+    of: fn(&crate::figures::Slot) -> f64,
+}
+
+impl Chart {
+    fn draw(&self, svg: &mut String, all: &[(String, Figures)]) {
+        let (bottom, right) = (self.top + HIGH, WIDE - RIGHT);
+        line(
+            svg,
+            format_args!(
+                "<text x=\"{LEFT}\" y=\"{}\">{}</text>",
+                self.top - 8.0,
+                self.title
+            ),
+        );
+        for part in [0.0, 0.5, 1.0] {
+            let y = bottom - part * HIGH;
+            line(
+                svg,
+                format_args!(
+                    "<line x1=\"{LEFT}\" y1=\"{y}\" x2=\"{right}\" y2=\"{y}\" stroke=\"#dddddd\"/>\
+                 <text x=\"{}\" y=\"{}\" text-anchor=\"end\" fill=\"#555555\">{}</text>",
+                    LEFT - 6.0,
+                    y + 4.0,
+                    (self.shown)(self.most * part),
+                ),
+            );
+        }
+        for quarter in 0..=4 {
+            let part = f64::from(quarter) / 4.0;
+            let x = LEFT + part * (right - LEFT);
+            line(
+                svg,
+                format_args!(
+                    "<text x=\"{x}\" y=\"{}\" text-anchor=\"middle\" fill=\"#555555\">{}</text>",
+                    bottom + 18.0,
+                    words::time(self.end * part),
+                ),
+            );
+        }
+        for (place, (_, figures)) in all.iter().enumerate() {
+            let mut points = String::new();
+            for slot in &figures.series {
+                let x = LEFT + slot.at / self.end * (right - LEFT);
+                let y = bottom - (self.of)(slot) / self.most * HIGH;
+                line(&mut points, format_args!("{x:.1},{y:.1}"));
+            }
+            let color = COLORS[place % COLORS.len()];
+            line(
+                svg,
+                format_args!(
+                    "<polyline fill=\"none\" stroke=\"{color}\" stroke-width=\"1.8\" points=\"{}\"/>",
+                    points.trim_end().replace('\n', " "),
+                ),
+            );
+        }
+    }
+}
+
+fn line(svg: &mut String, what: std::fmt::Arguments<'_>) {
+    // A text takes whatever is written to it.
+    let _ = writeln!(svg, "{what}");
+}
+
+/// As XML has it.
+fn escaped(text: &str) -> String {
+    let mut escaped = String::new();
+    for c in text.chars() {
+        match c {
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '&' => escaped.push_str("&amp;"),
+            '"' => escaped.push_str("&quot;"),
+            c if c.is_control() => escaped.push(' '),
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::History;
+    use crate::jobs::Job;
+    use sluicegate::config::Config;
+
+    #[test]
+    fn a_name_is_no_markup() {
+        let policy = &Config::default().rate_limiter.policy;
+        let jobs = [Job::new(0.0, "a"), Job::new(5.0, "a")];
+        let figures = Figures::of(policy, &jobs, &History::default());
+        let picture = svg(&[("<b>&\"x\".yaml".to_owned(), figures)]);
+        assert!(
+            picture.contains("&lt;b&gt;&amp;&quot;x&quot;.yaml"),
+            "{picture}"
+        );
+        assert!(
+            !picture.contains("NaN") && !picture.contains("inf"),
+            "{picture}"
+        );
+    }
+}

@@ -1,0 +1,107 @@
+//! Where simulated workers live: a broker and a gate in memory, and the time that both go by.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluicegate::admin::Health;
+use sluicegate::broker::memory::MemoryBroker;
+use sluicegate::broker::{Broker, Event};
+use sluicegate::engine::Engine;
+use sluicegate::engine::action::Settings;
+use sluicegate::gate::memory::MemoryGate;
+use sluicegate::metrics::Metrics;
+use sluicegate::rules::delays::{self, DelayLevels};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+/// The gate's clock: microseconds since the epoch.
+pub type Clock = Box<dyn Fn() -> u64 + Send + Sync>;
+
+/// The work queue of all simulations.
+pub const QUEUE: &str = "jobs";
+
+/// A broker and a gate that all simulated workers share.
+pub struct Stage {
+    /// When simulated time began.
+    pub began: Instant,
+    /// When that was, in microseconds since the epoch.
+    pub epoch_us: u64,
+    /// The publisher's client of the broker. It takes no jobs.
+    pub server: MemoryBroker,
+    /// The gate's model.
+    pub gate: Arc<MemoryGate<Clock>>,
+}
+
+impl Stage {
+    /// An empty one, whose time begins at `epoch_us`, with the queues of these delays; and what the publisher's client is told, which
+    /// somebody has to take. To be called in [`in_simulated_time`].
+    pub async fn begin(epoch_us: u64, levels: &DelayLevels) -> (Self, mpsc::Receiver<Event>) {
+        let (server, events) = MemoryBroker::start(QUEUE, levels, 1, 1);
+        server.stop_consuming().await;
+        let began = Instant::now();
+        let clock: Clock = Box::new(move || epoch_us + micros(began.elapsed()));
+        let stage = Self {
+            began,
+            epoch_us,
+            server,
+            gate: Arc::new(MemoryGate::new(clock)),
+        };
+        (stage, events)
+    }
+
+    /// The gate's clock, in microseconds since the epoch.
+    pub fn now_us(&self) -> u64 {
+        self.epoch_us + micros(self.began.elapsed())
+    }
+
+    /// A worker's client, which takes so many jobs as one with this prefetch and concurrency does.
+    pub fn join(&self, prefetch: u16, concurrency: usize) -> (MemoryBroker, mpsc::Receiver<Event>) {
+        let window = delays::delivery_window(usize::from(prefetch), concurrency);
+        self.server.join(prefetch, window)
+    }
+
+    /// Messages that are not done: all but the dead letters.
+    pub fn left(&self) -> usize {
+        self.server.ready() + self.server.unacked() + self.server.waiting()
+    }
+}
+
+/// A worker's engine over any parts.
+pub fn engine<B, G, H>(
+    (broker, gate, handler): (B, Arc<G>, H),
+    metrics: &Arc<Metrics>,
+    shutdown_timeout: Duration,
+) -> Engine<B, G, H> {
+    Engine {
+        broker: Arc::new(broker),
+        gate,
+        handler: Arc::new(handler),
+        metrics: Arc::clone(metrics),
+        health: Arc::new(Health::default()),
+        shutdown_timeout,
+    }
+}
+
+/// `settings` of a worker whose broker is `client`.
+pub fn settings(mut settings: Settings, client: &MemoryBroker) -> Settings {
+    settings.names = client.names();
+    settings
+}
+
+/// Runs `play` to its end in simulated time: where all wait, the clock jumps.
+///
+/// # Panics
+/// The system gives no runtime, which needs nothing of it.
+pub fn in_simulated_time<T>(play: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime of one thread without I/O needs nothing of the system");
+    runtime.block_on(play)
+}
+
+/// In whole microseconds.
+pub fn micros(d: Duration) -> u64 {
+    u64::try_from(d.as_micros()).unwrap_or(u64::MAX)
+}

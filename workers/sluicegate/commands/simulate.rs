@@ -1,0 +1,283 @@
+//! `sluicegate simulate`: what configurations do to a load, before anything runs under them.
+
+use std::fs::File;
+use std::io::{self, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use clap::Args;
+use serde::Serialize;
+use simulator::api::Api;
+use simulator::figures::Figures;
+use simulator::forms::{ApiLimit, Burst, Cost, LONGEST, Latency, Percent, Rate, Skew};
+use simulator::jobs::{self, Job};
+use simulator::load::Load;
+use simulator::run::{MOST_WORKERS, Setup, simulate};
+use simulator::{picture, words};
+use sluicegate::config::{Config, DEFAULT_FILE, Pipelines, parse_duration};
+use tokio::time::sleep;
+
+use super::Failure;
+use super::progress::Progress;
+
+/// How often it is told how far it is.
+const TOLD: Duration = Duration::from_millis(200);
+/// The most configurations side by side.
+const MOST_CONFIGURATIONS: usize = 16;
+
+/// See what a configuration does to a load, in simulated time: without servers, and before it is live
+///
+/// Whole workers run over a broker and a gate in memory, against an API as it is described. Several configurations get the same
+/// jobs, and are shown side by side. The same --seed gives the same result.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  sluicegate simulate --rate poisson:20/s --tenants 50 --for 10m
+  sluicegate simulate --config old.yaml --config new.yaml --burst 5000 --tenants 20 --skew zipf
+  sluicegate simulate --jobs jobs.jsonl --api-latency lognormal:80ms,0.5 --api-limit 100/60s --svg run.svg
+
+A line of a file for --jobs: {\"at\": 1.5, \"tenant\": \"acme\", \"cost\": 3}
+It may also have priority, plan, routing_key and header ({\"x-endpoint\": \"/v1\"}).")]
+pub struct SimulateArgs {
+    /// A configuration; several are shown side by side
+    #[arg(
+        id = "config",
+        long = "config",
+        value_name = "FILE",
+        env = "SLUICEGATE_CONFIG"
+    )]
+    configs: Vec<PathBuf>,
+    /// Jobs and their times: a JSON object in each line, such as `run --record` writes (`-`: standard input)
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "burst", "count", "lasts", "tenants", "cost", "skew"])]
+    jobs: Option<PathBuf>,
+    /// New jobs come at this rate: poisson:20/s (at random), uniform:20/s (evenly); also /m and /h
+    #[arg(long, value_name = "RATE")]
+    rate: Option<Rate>,
+    /// So many jobs come at once: 500@30s; may be repeated
+    #[arg(long, value_name = "JOBS@TIME")]
+    burst: Vec<Burst>,
+    /// For so long the rate lasts; without it and --count: 10m
+    #[arg(long = "for", value_name = "TIME", value_parser = duration)]
+    lasts: Option<Duration>,
+    /// So many jobs of the rate
+    #[arg(long, value_name = "JOBS")]
+    count: Option<usize>,
+    /// So many tenants publish
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    tenants: usize,
+    /// How unequally: even, zipf, or zipf:1.2
+    #[arg(long, value_name = "SKEW", default_value = "even")]
+    skew: Skew,
+    /// What a job costs: 3, uniform:1-5, or lognormal:800,0.7 (median and deviation)
+    #[arg(long, value_name = "COST", default_value = "1")]
+    cost: Cost,
+    /// How long a call takes: 80ms, uniform:50ms-200ms, or lognormal:80ms,0.5
+    #[arg(long, value_name = "TIME", default_value = "50ms")]
+    api_latency: Latency,
+    /// So many calls fail (500)
+    #[arg(long, value_name = "PERCENT", default_value = "0%")]
+    api_errors: Percent,
+    /// So many calls are answered 429, with Retry-After: 1
+    #[arg(long, value_name = "PERCENT", default_value = "0%")]
+    api_throttles: Percent,
+    /// What the API itself allows, all tenants together: 100/60s (of each tenant: 100/60s:tenant); what is more is answered 429
+    #[arg(long, value_name = "CALLS/TIME")]
+    api_limit: Option<ApiLimit>,
+    /// So many workers run, each with the concurrency and the prefetch of its configuration
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    workers: usize,
+    /// How long a question to Redis takes, there and back
+    #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = duration)]
+    redis_latency: Duration,
+    /// What is drawn at random follows from this number
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// What is not done after so much simulated time is left
+    #[arg(long, value_name = "TIME", default_value = "30d", value_parser = duration)]
+    within: Duration,
+    /// Prints one line of JSON; times are in seconds
+    #[arg(long)]
+    json: bool,
+    /// Draws used quota and backlog over time into this file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    parse_duration(text)
+        .filter(|duration| *duration <= LONGEST)
+        .ok_or_else(|| {
+            "it must be a whole number with a unit, such as 500ms, 30s, 10m or 2h, up to 30d"
+                .to_owned()
+        })
+}
+
+/// Everything that is printed as JSON.
+#[derive(Serialize)]
+struct Told<'a> {
+    seed: u64,
+    workers: usize,
+    configurations: Vec<Named<'a>>,
+}
+
+#[derive(Serialize)]
+struct Named<'a> {
+    config: &'a str,
+    #[serde(flatten)]
+    figures: &'a Figures,
+}
+
+/// Plays the load against each configuration, in its pipeline `pipeline`.
+pub async fn run(args: SimulateArgs, pipeline: Option<&str>) -> Result<ExitCode, Failure> {
+    if !(1..=MOST_WORKERS).contains(&args.workers) {
+        let words = format!(
+            "--workers is {}; it must be from 1 to {MOST_WORKERS}",
+            args.workers
+        );
+        return Err(Failure::Usage(words));
+    }
+    let configs = configurations(&args.configs, pipeline)?;
+    let jobs = Arc::new(load(&args)?);
+    let all = play(&args, configs, &jobs).await?;
+    if let Some(file) = &args.svg {
+        std::fs::write(file, picture::svg(&all)).map_err(|why| unwritable(file, &why))?;
+    }
+    if args.json {
+        let configurations = all
+            .iter()
+            .map(|(config, figures)| Named { config, figures });
+        super::print_json(&Told {
+            seed: args.seed,
+            workers: args.workers,
+            configurations: configurations.collect(),
+        })?;
+    } else {
+        io::stdout()
+            .lock()
+            .write_all(words::table(&all).as_bytes())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn unwritable(file: &Path, why: &io::Error) -> Failure {
+    Failure::Failed(format!("{} can't be written: {why}", file.display()))
+}
+
+/// The configurations, by the names of their files.
+fn configurations(
+    files: &[PathBuf],
+    pipeline: Option<&str>,
+) -> Result<Vec<(String, Config)>, Failure> {
+    if files.len() > MOST_CONFIGURATIONS {
+        let words = format!(
+            "these are {} configurations; {MOST_CONFIGURATIONS} at most can be side by side",
+            files.len()
+        );
+        return Err(Failure::Usage(words));
+    }
+    let load = |file: Option<&Path>| {
+        let pipelines = Pipelines::from_env(file)?;
+        let (_, config) = pipelines.one(pipeline).map_err(Failure::Usage)?;
+        let name = file
+            .unwrap_or(Path::new(DEFAULT_FILE))
+            .display()
+            .to_string();
+        Ok((name, config.clone()))
+    };
+    match files {
+        [] => Ok(vec![load(None)?]),
+        files => files.iter().map(|file| load(Some(file))).collect(),
+    }
+}
+
+/// The jobs of the file, or those that are described.
+fn load(args: &SimulateArgs) -> Result<Vec<Job>, Failure> {
+    let Some(file) = &args.jobs else {
+        let load = Load {
+            tenants: args.tenants,
+            skew: args.skew,
+            rate: args.rate,
+            lasts: args.lasts,
+            count: args.count,
+            bursts: args.burst.clone(),
+            cost: args.cost,
+        };
+        return load.jobs(args.seed).map_err(Failure::Usage);
+    };
+    let read = match file.as_os_str() == "-" {
+        true => jobs::read(io::stdin().lock()),
+        false => {
+            let opened = File::open(file).map_err(|why| {
+                Failure::Usage(format!("--jobs: {} can't be read: {why}", file.display()))
+            })?;
+            jobs::read(BufReader::new(opened))
+        }
+    };
+    read.map_err(|why| Failure::Usage(format!("{}: {why}", file.display())))
+}
+
+/// Plays `jobs` against all, as many at once as there are processors.
+async fn play(
+    args: &SimulateArgs,
+    configs: Vec<(String, Config)>,
+    jobs: &Arc<Vec<Job>>,
+) -> Result<Vec<(String, Figures)>, Failure> {
+    let api = Api {
+        latency: args.api_latency,
+        errors: args.api_errors,
+        throttles: args.api_throttles,
+        limit: args.api_limit,
+    };
+    let (workers, redis, seed, most) = (args.workers, args.redis_latency, args.seed, args.within);
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    let all_jobs = jobs.len() * configs.len();
+    let done: Vec<Arc<AtomicUsize>> = configs.iter().map(|_| Arc::default()).collect();
+    let progress = Progress::begin("simulating");
+    let mut waiting = configs.into_iter().zip(done.clone());
+    let (mut running, mut over) = (Vec::new(), Vec::new());
+    loop {
+        while running.len() < processors
+            && let Some(((name, config), done)) = waiting.next()
+        {
+            let jobs = Arc::clone(jobs);
+            let thread = thread::spawn(move || {
+                let setup = Setup {
+                    config: &config,
+                    workers,
+                    api,
+                    redis,
+                    seed,
+                    most,
+                };
+                let history = simulate(&setup, &jobs, &done);
+                Figures::of(&config.rate_limiter.policy, &jobs, &history)
+            });
+            running.push((name, thread));
+        }
+        if running.is_empty() {
+            return Ok(over);
+        }
+        // In the order of the command line.
+        if running[0].1.is_finished() {
+            let (name, thread) = running.remove(0);
+            let figures = thread.join();
+            let figures = figures.map_err(|_| {
+                Failure::Failed(format!(
+                    "the simulation of {name} broke off; please report it"
+                ))
+            })?;
+            over.push((name, figures));
+            continue;
+        }
+        let so_far: usize = done.iter().map(|done| done.load(Ordering::Relaxed)).sum();
+        progress.says(format!(
+            "simulating: {} of {} jobs are done",
+            words::number(so_far as u64),
+            words::number(all_jobs as u64)
+        ));
+        sleep(TOLD).await;
+    }
+}

@@ -1,0 +1,100 @@
+//! `sluicegate test`: cases of configurations, for the CI of whoever wrote them.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use simulator::cases::{self, Case, MOST_FILE};
+use sluicegate::operator::words::{count, plain};
+use tokio::task::spawn_blocking;
+
+use super::Failure;
+use super::progress::Progress;
+
+/// So much of a case's name is shown, in characters.
+const LONGEST_NAME: usize = 200;
+
+/// Test configurations: these jobs at these times are to start then, in simulated time and without servers
+///
+/// A file has cases: a configuration (a path, or its sections), jobs, and what is expected of them. Each case takes moments, however
+/// long its jobs wait. Variables of the environment do not count, so that a case is the same everywhere.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  sluicegate test sluicegate.test.yaml
+  sluicegate test limits/*.test.yaml
+
+A case:
+  cases:
+    - name: the fourth job of a second waits
+      config: {rate-limiter: {use-algo: sliding-window-algo, max-requests: 3, window-size: 1s, guard: 0ms}}
+      jobs:
+        - {at: 0, count: 4, tenant: acme}
+      expect:
+        starts: [0, 0, 0, 1s]
+
+Exit status: 0 all hold, 1 some do not, 2 a file is wrong.")]
+pub struct TestArgs {
+    /// Files with cases
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+}
+
+/// Plays all cases of all files.
+pub async fn run(args: TestArgs) -> Result<ExitCode, Failure> {
+    // All are read first: a wrong one is no half a result.
+    let mut all: Vec<(String, Vec<Case>)> = Vec::new();
+    for file in &args.files {
+        let name = file.display().to_string();
+        let cases = cases::read(&name, &text(file)?);
+        all.push((name, cases.map_err(|why| Failure::Usage(why.to_string()))?));
+    }
+    let (mut passed, mut failed) = (0, 0);
+    for (file, cases) in all {
+        for case in cases {
+            let progress = Progress::begin("testing");
+            let (place, name) = (
+                format!("{file}:{}", case.line),
+                plain(&case.name, LONGEST_NAME),
+            );
+            progress.says(name.clone());
+            let found = spawn_blocking(move || case.differences()).await;
+            drop(progress);
+            let found = found.map_err(|_| {
+                Failure::Failed(format!(
+                    "{place}: {name}: the simulation broke off; please report it"
+                ))
+            })?;
+            let mut out = io::stdout().lock();
+            if found.is_empty() {
+                passed += 1;
+                writeln!(out, "ok      {name}")?;
+                continue;
+            }
+            failed += 1;
+            writeln!(out, "FAILED  {name} ({place})")?;
+            for difference in found {
+                for line in difference.lines() {
+                    writeln!(out, "    {line}")?;
+                }
+            }
+        }
+    }
+    let mut out = io::stdout().lock();
+    let cases = count(passed, "case");
+    if failed == 0 {
+        writeln!(out, "{cases} passed")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    writeln!(out, "{cases} passed, {failed} failed (- expected, + came)")?;
+    Ok(ExitCode::FAILURE)
+}
+
+fn text(file: &Path) -> Result<String, Failure> {
+    let mut bytes = Vec::new();
+    let read = File::open(file).and_then(|file| file.take(MOST_FILE + 1).read_to_end(&mut bytes));
+    read.map_err(|why| Failure::Usage(format!("{} can't be read: {why}", file.display())))?;
+    String::from_utf8(bytes)
+        .map_err(|_| Failure::Usage(format!("{} is not UTF-8 text", file.display())))
+}

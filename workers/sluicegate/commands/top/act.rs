@@ -1,0 +1,146 @@
+//! What an operator does here: in words before it is done, and for the audit.
+
+use serde_json::{Value, json};
+use sluicegate::config::{Config, show_duration};
+use sluicegate::gate::Change;
+use sluicegate::operator::dead::{self, Filter};
+use sluicegate::operator::words::{count, plain};
+use sluicegate::rules::tenant::Tenant;
+use std::time::Duration;
+
+use super::view::parts::NAME;
+
+/// One action.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Act {
+    /// Of a tenant.
+    Change(Tenant, Change),
+    /// Dead letters go back to the work queue.
+    Replay(Which),
+}
+
+/// Which dead letters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Which {
+    /// The one with this id, of that tenant.
+    One(String, Option<String>),
+    /// All of a tenant, so many of which are listed.
+    Of(String, usize),
+    /// All, so many of which are listed.
+    All(usize),
+}
+
+impl Which {
+    /// What finds them.
+    pub fn filter(&self) -> Filter {
+        let mut filter = Filter::default();
+        match self {
+            Self::One(id, _) => filter.id = Some(id.clone()),
+            Self::Of(tenant, _) => filter.tenant = Some(tenant.clone()),
+            Self::All(_) => {}
+        }
+        filter
+    }
+
+    /// They can be replayed by `config`.
+    ///
+    /// # Errors
+    /// Why not, for people.
+    pub fn check(&self, config: &Config) -> Result<(), String> {
+        let all = matches!(self, Self::All(_));
+        let checked = dead::Change::Replay(None).check(&self.filter(), all, config);
+        checked.map_err(|why| why.to_string())
+    }
+
+    /// For the audit, as the command writes it.
+    pub fn in_the_audit(&self) -> Value {
+        let Filter { reason, tenant, id } = self.filter();
+        let all = matches!(self, Self::All(_));
+        json!({"reason": reason, "tenant": tenant, "id": id, "all": all, "limit": null})
+    }
+
+    fn in_words(&self) -> String {
+        match self {
+            Self::One(id, tenant) => {
+                let of = tenant.as_deref().map(|it| format!(" of {}", name(it)));
+                format!(
+                    "Replay the dead letter {}{}: it goes",
+                    plain(id, 64),
+                    of.unwrap_or_default()
+                )
+            }
+            Self::Of(tenant, listed) => format!(
+                "Replay all dead letters of {} ({listed} in the list): they go",
+                name(tenant)
+            ),
+            Self::All(listed) => format!(
+                "Replay ALL dead letters of all tenants ({} in the list): they go",
+                count(*listed as u64, "dead letter")
+            ),
+        }
+    }
+}
+
+fn name(tenant: &str) -> String {
+    plain(tenant, NAME)
+}
+
+fn span(ms: u64) -> String {
+    show_duration(Duration::from_millis(ms))
+}
+
+impl Act {
+    /// What will happen.
+    pub fn in_words(&self) -> String {
+        match self {
+            Self::Replay(which) => format!(
+                "{} back to the work queue as new jobs with all attempts, and start as the limits allow. Esc stops it between two of them; to go slower: sluicegate dead replay --rate.",
+                which.in_words()
+            ),
+            Self::Change(tenant, change) => {
+                let tenant = name(tenant.as_str());
+                match change {
+                    Change::Pause { duration_ms } => format!(
+                        "Pause {tenant} for {}: no worker starts a job of it. Calls in flight go on, its jobs wait, none is lost. It ends by itself; r ends it sooner.",
+                        span(*duration_ms)
+                    ),
+                    Change::Resume => format!(
+                        "Resume {tenant}: its pause, its throttle (429) and what a breaker stopped end, at all workers. Its jobs start as its limits allow."
+                    ),
+                    Change::Limit {
+                        name,
+                        max,
+                        duration_ms,
+                    } => format!(
+                        "Limit {name} of {tenant}: max-requests is {max} for {}, at all workers. Then the configured one counts again; c brings it back sooner.",
+                        span(*duration_ms)
+                    ),
+                    Change::Unlimit { name } => format!(
+                        "Limit {name} of {tenant}: the configured max-requests counts again, at all workers."
+                    ),
+                    Change::Reset => format!(
+                        "Reset the waitlist of {tenant}: it is emptied, and usage still counts. Its waiting jobs get new tickets when they return, so their order may change. For a waitlist that is wrong."
+                    ),
+                }
+            }
+        }
+    }
+
+    /// The same in a few words, while it is being done.
+    pub fn short(&self) -> String {
+        match self {
+            Self::Replay(_) => "replaying dead letters".to_owned(),
+            Self::Change(tenant, change) => {
+                let tenant = name(tenant.as_str());
+                match change {
+                    Change::Pause { .. } => format!("pausing {tenant}"),
+                    Change::Resume => format!("resuming {tenant}"),
+                    Change::Limit { .. } | Change::Unlimit { .. } => {
+                        format!("changing a limit of {tenant}")
+                    }
+                    Change::Reset => format!("resetting the waitlist of {tenant}"),
+                }
+            }
+        }
+    }
+}

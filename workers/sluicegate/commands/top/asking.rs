@@ -1,0 +1,297 @@
+//! What the operator is asked: first what is missing, one line each, at last whether it is to be done.
+
+use sluicegate::config::Config;
+use sluicegate::gate::Change;
+use sluicegate::operator::steer;
+use sluicegate::operator::tenant::limit_name;
+use sluicegate::operator::words::plain;
+use sluicegate::rules::limit::{MAX_REQUESTS, ceil_ms};
+use sluicegate::rules::tenant::Tenant;
+
+use super::act::Act;
+use super::view::parts::NAME;
+
+/// For how long something is asked where the operator does not say otherwise.
+const USUAL: &str = "1h";
+/// What is typed has so many characters at most.
+const LONGEST: usize = 64;
+
+/// A question on the screen.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Asking {
+    /// A line is to be typed.
+    Line {
+        /// What for.
+        step: Step,
+        /// What is typed so far.
+        text: String,
+        /// Why the last one would not do.
+        wrong: Option<String>,
+    },
+    /// Whether this is to be done.
+    Sure(Act),
+}
+
+/// What is to be typed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// For how long a tenant is paused.
+    Pause(Tenant),
+    /// Which limit is meant, and whether it is to be cleared.
+    Name(Tenant, bool),
+    /// The limit's maximum.
+    Max(Tenant, String),
+    /// For how long it counts.
+    For(Tenant, String, u32),
+}
+
+/// What follows.
+pub enum Next {
+    /// Another question.
+    Ask(Asking),
+    /// Nothing: this can't be done.
+    Refused(String),
+}
+
+impl Asking {
+    fn line(step: Step) -> Self {
+        Self::Line {
+            step,
+            text: String::new(),
+            wrong: None,
+        }
+    }
+
+    /// For how long `tenant` is to be paused?
+    pub fn pause(tenant: Tenant) -> Self {
+        Self::line(Step::Pause(tenant))
+    }
+
+    /// Which limit of `tenant`, and what is it to be; `meant` is the one that the operator looks at.
+    pub fn limit(config: &Config, tenant: Tenant, clear: bool, meant: Option<&str>) -> Next {
+        let policy = &config.rate_limiter.policy;
+        let found = meant.and_then(|meant| limit_name(policy, &tenant, Some(meant)).ok());
+        let found = found.map_or_else(|| limit_name(policy, &tenant, None), Ok);
+        match found {
+            Ok(name) => Next::Ask(Self::of_limit(tenant, name, clear)),
+            Err(_) if !names(config, &tenant).is_empty() => {
+                Next::Ask(Self::line(Step::Name(tenant, clear)))
+            }
+            Err(why) => Next::Refused(plain(&why.to_string(), 400)),
+        }
+    }
+
+    fn of_limit(tenant: Tenant, name: String, clear: bool) -> Self {
+        match clear {
+            true => Self::Sure(Act::Change(tenant, Change::Unlimit { name })),
+            false => Self::line(Step::Max(tenant, name)),
+        }
+    }
+
+    /// A character is typed.
+    pub fn types(&mut self, c: char) {
+        if let Self::Line { text, .. } = self
+            && !c.is_control()
+            && text.chars().count() < LONGEST
+        {
+            text.push(c);
+        }
+    }
+
+    /// The last character goes.
+    pub fn rubs(&mut self) {
+        if let Self::Line { text, .. } = self {
+            text.pop();
+        }
+    }
+
+    /// The line is typed: the next question, or the same with what is wrong.
+    pub fn entered(self, config: &Config) -> Self {
+        let Self::Line { step, text, .. } = self else {
+            return self;
+        };
+        match next(&step, text.trim(), config) {
+            Ok(next) => next,
+            Err(wrong) => Self::Line {
+                step,
+                text,
+                wrong: Some(plain(&wrong, 400)),
+            },
+        }
+    }
+}
+
+fn next(step: &Step, text: &str, config: &Config) -> Result<Asking, String> {
+    Ok(match step {
+        Step::Pause(tenant) => {
+            let duration_ms = span(text)?;
+            Asking::Sure(Act::Change(tenant.clone(), Change::Pause { duration_ms }))
+        }
+        Step::Name(tenant, clear) => {
+            let policy = &config.rate_limiter.policy;
+            let name = limit_name(policy, tenant, Some(text)).map_err(|why| why.to_string())?;
+            Asking::of_limit(tenant.clone(), name, *clear)
+        }
+        Step::Max(tenant, name) => {
+            let wrong = || format!("it must be a number from 1 to {MAX_REQUESTS}");
+            let max: u32 = text.parse().map_err(|_| wrong())?;
+            if !(1..=MAX_REQUESTS).contains(&max) {
+                return Err(wrong());
+            }
+            Asking::line(Step::For(tenant.clone(), name.clone(), max))
+        }
+        Step::For(tenant, name, max) => {
+            let change = Change::Limit {
+                name: name.clone(),
+                max: *max,
+                duration_ms: span(text)?,
+            };
+            Asking::Sure(Act::Change(tenant.clone(), change))
+        }
+    })
+}
+
+/// In milliseconds; where nothing is typed, the usual.
+fn span(text: &str) -> Result<u64, String> {
+    let text = if text.is_empty() { USUAL } else { text };
+    steer::span(text).map(ceil_ms)
+}
+
+/// The limits of its own that `tenant` has without a plan.
+fn names(config: &Config, tenant: &Tenant) -> Vec<String> {
+    let (_, limits) = config.rate_limiter.policy.find(tenant, None);
+    limits.own().map(|limit| limit.name().to_owned()).collect()
+}
+
+impl Step {
+    /// The question.
+    pub fn in_words(&self, config: &Config) -> String {
+        let name = |tenant: &Tenant| plain(tenant.as_str(), NAME);
+        match self {
+            Self::Pause(tenant) => {
+                format!(
+                    "Pause {} for how long? (90s, 30m, 7d; Enter alone: {USUAL})",
+                    name(tenant)
+                )
+            }
+            Self::Name(tenant, _) => format!(
+                "Which limit of {}? ({})",
+                name(tenant),
+                names(config, tenant).join(", ")
+            ),
+            Self::Max(tenant, limit) => format!(
+                "Limit {limit} of {}: which max-requests for some time?",
+                name(tenant)
+            ),
+            Self::For(tenant, limit, max) => format!(
+                "Limit {limit} of {}: {max} for how long? (90s, 30m, 7d; Enter alone: {USUAL})",
+                name(tenant)
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(yaml: &str) -> Config {
+        Config::parse("c.yaml", yaml, std::iter::empty()).expect("valid")
+    }
+
+    fn tenant() -> Tenant {
+        Tenant::parse("acme").expect("a tenant")
+    }
+
+    fn typed(mut asking: Asking, text: &str, config: &Config) -> Asking {
+        while matches!(&asking, Asking::Line { text, .. } if !text.is_empty()) {
+            asking.rubs();
+        }
+        text.chars().for_each(|c| asking.types(c));
+        asking.entered(config)
+    }
+
+    fn asked(next: Next) -> Asking {
+        match next {
+            Next::Ask(asking) => asking,
+            Next::Refused(why) => panic!("{why}"),
+        }
+    }
+
+    fn wrong(asking: &Asking) -> &str {
+        match asking {
+            Asking::Line {
+                wrong: Some(why), ..
+            } => why,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_pause_asks_for_how_long_and_then_whether() {
+        let config = config("");
+        let asking = typed(Asking::pause(tenant()), "soon", &config);
+        assert!(wrong(&asking).contains("90s or 1h"), "{asking:?}");
+        let asking = typed(asking, "2y", &config);
+        assert!(!wrong(&asking).is_empty());
+        let pause = Change::Pause {
+            duration_ms: 3_600_000,
+        };
+        let sure = Asking::Sure(Act::Change(tenant(), pause));
+        assert_eq!(typed(asking, "1h", &config), sure);
+        assert_eq!(Asking::pause(tenant()).entered(&config), sure, "is usual");
+    }
+
+    #[test]
+    fn a_limit_is_named_where_there_are_several() {
+        let one = config("");
+        let asking = asked(Asking::limit(&one, tenant(), false, None));
+        let asking = typed(asking, "0", &one);
+        assert_eq!(wrong(&asking), "it must be a number from 1 to 1000000");
+        let asking = typed(typed(asking, "7", &one), "30m", &one);
+        let change = Change::Limit {
+            name: "default".to_owned(),
+            max: 7,
+            duration_ms: 1_800_000,
+        };
+        assert_eq!(asking, Asking::Sure(Act::Change(tenant(), change)));
+
+        let two = config("rate-limiter: {limits: [{name: day}, {name: hour}]}");
+        let asking = asked(Asking::limit(&two, tenant(), true, None));
+        let Asking::Line { step, .. } = &asking else {
+            panic!("{asking:?}");
+        };
+        assert_eq!(step.in_words(&two), "Which limit of acme? (day, hour)");
+        let asking = typed(asking, "hours", &two);
+        assert!(
+            wrong(&asking).contains("did you mean hour?"),
+            "{}",
+            wrong(&asking)
+        );
+        let name = "hour".to_owned();
+        let clear = Asking::Sure(Act::Change(tenant(), Change::Unlimit { name }));
+        assert_eq!(typed(asking, "hour", &two), clear);
+        // The one that the operator looks at is not asked for.
+        assert_eq!(
+            asked(Asking::limit(&two, tenant(), true, Some("hour"))),
+            clear
+        );
+
+        let global = config("rate-limiter: {scope: global}");
+        match Asking::limit(&global, tenant(), false, None) {
+            Next::Refused(why) => assert!(why.contains("scope: global"), "{why}"),
+            Next::Ask(other) => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_is_typed_has_a_bound() {
+        let mut asking = Asking::pause(tenant());
+        (0..1_000).for_each(|_| asking.types('1'));
+        asking.types('\u{1b}');
+        let Asking::Line { text, .. } = asking else {
+            panic!("a line");
+        };
+        assert_eq!(text.chars().count(), LONGEST);
+    }
+}

@@ -1,0 +1,277 @@
+//! A fleet for tests of the state and of the views: nothing of it comes from a server.
+
+use std::collections::BTreeMap;
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use sluicegate::broker::Message;
+use sluicegate::config::{Config, PipelineName, Pipelines};
+use sluicegate::gate::boards::Seen;
+use sluicegate::gate::reports::Fleet;
+use sluicegate::operator::dead::{Listed, Look};
+use sluicegate::operator::fleet::Shown;
+use sluicegate::operator::fullness::Fullness;
+use sluicegate::operator::inspect::Glance;
+use sluicegate::operator::letters::Row as Letter;
+use sluicegate::operator::overview::Overview;
+use sluicegate::operator::recovery::Recovery;
+use sluicegate::rules::headers::HeaderValue;
+use sluicegate::rules::report::view::{Line, Sort, View as Workers};
+use sluicegate::rules::report::{Load, OfTenant, Report};
+use sluicegate::rules::scope::Scope;
+use sluicegate::rules::steering::{Hold, Instruction};
+use sluicegate::rules::tenant::Tenant;
+
+use super::model::{Came, Model, Request};
+
+/// Redis's clock, and here the operator's, too: Tue, 14 Nov 2023 22:13:20 GMT.
+pub const NOW: u64 = 1_700_000_000_000;
+/// No part of it may steer a terminal.
+pub const HOSTILE: &str = "\u{202e}evil\u{200b}日本語";
+
+pub fn tenant(name: &str) -> Tenant {
+    Tenant::parse(name).expect("a tenant")
+}
+
+pub fn pipelines(yaml: &str) -> Vec<(PipelineName, Config)> {
+    let all = Pipelines::parse("c.yaml", yaml, std::iter::empty()).expect("valid");
+    let each = all.each().iter();
+    each.map(|(name, config)| (name.clone(), config.clone()))
+        .collect()
+}
+
+pub fn model() -> Model {
+    Model::new(pipelines(""), Sort::Waiting, NOW)
+}
+
+fn of(name: &str, change: impl FnOnce(&mut OfTenant)) -> OfTenant {
+    let mut one = OfTenant::new(tenant(name));
+    change(&mut one);
+    one
+}
+
+pub fn limit(name: &str, used: u64, max: u32) -> Fullness {
+    Fullness {
+        name: name.to_owned(),
+        scope: Scope::Tenant,
+        window: "1m".to_owned(),
+        used: Some(used),
+        max,
+        override_until_ms: 0,
+        next_ms: if used < u64::from(max) { 0 } else { 42_000 },
+        waiting: 3,
+    }
+}
+
+/// Two workers, of which one is not ready, and four tenants.
+pub fn fleet() -> Fleet {
+    let tenants = vec![
+        of("acme", |it| {
+            (it.waiting, it.running, it.starts, it.denials) = (240, 3, 25, 7);
+            it.waits_for = "hour".to_owned();
+            it.line_ends_ms = NOW + 724_000;
+        }),
+        of("beta", |it| it.closed_until_ms = NOW + 60_500),
+        of(HOSTILE, |it| it.waiting = 2),
+        of("gamma", |it| it.starts = 50),
+    ];
+    let ready = Report {
+        host: "gate-1".to_owned(),
+        pid: 811,
+        version: "0.1.0".to_owned(),
+        up_ms: 125_000,
+        ready: true,
+        waiting: 242,
+        over_ms: 2_000,
+        load: Load {
+            running: 3,
+            slots: 16,
+            saturation: 0.1875,
+            ..Load::default()
+        },
+        tenants,
+        ..Report::default()
+    };
+    let ill = Report {
+        host: "gate-2\u{1b}[2J".to_owned(),
+        pid: 407,
+        notes: vec!["Redis does\nnot answer".to_owned()],
+        load: Load {
+            slots: 16,
+            idle: 4,
+            ..Load::default()
+        },
+        ..ready.clone()
+    };
+    let ill = Report {
+        ready: false,
+        tenants: Vec::new(),
+        ..ill
+    };
+    let said = [("a", ready), ("b", ill)];
+    let said = said.map(|(name, report)| (name.to_owned(), Some(Ok(report))));
+    Fleet {
+        view: Workers::of(NOW, said.to_vec()),
+        ..Fleet::default()
+    }
+}
+
+/// The same as a whole picture, with what the gate says.
+pub fn picture() -> Box<Overview> {
+    let fleet = fleet();
+    let mut rows = fleet.view.first(Sort::Waiting, 99);
+    for row in &mut rows {
+        let line = match row.tenant.as_str() {
+            "acme" => Line {
+                waiting: Some(700),
+                ends_ms: NOW + 724_000,
+                ..Line::default()
+            },
+            "beta" => Line {
+                waiting: Some(0),
+                closed_until_ms: NOW + 60_500,
+                closed_by: "429 from\nthe API".to_owned(),
+                ..Line::default()
+            },
+            _ => Line {
+                waiting: Some(0),
+                ..Line::default()
+            },
+        };
+        row.told(line);
+    }
+    let shared = Fullness {
+        scope: Scope::Global,
+        ..limit("all", 90, 100)
+    };
+    let by_header = Fullness {
+        used: None,
+        scope: Scope::Header("x-path".to_owned()),
+        ..limit("path", 0, 9)
+    };
+    let limits = [
+        (
+            "acme",
+            vec![shared.clone(), limit("hour", 50, 50), by_header],
+        ),
+        ("beta", vec![shared, limit("hour", 0, 50)]),
+        (HOSTILE, vec![limit("hour", 7, 50)]),
+    ];
+    let limits = limits.map(|(name, limits)| (tenant(name), limits));
+    Box::new(Overview {
+        shown: Some(Shown {
+            rows,
+            limits: BTreeMap::from(limits),
+            ..Shown::default()
+        }),
+        fleet,
+        recovery: vec![Recovery::Over],
+        all: None,
+    })
+}
+
+/// Operators have paused all workers, Redis may have lost data, and the breaker is open.
+pub fn stopped() -> Box<Overview> {
+    let mut picture = picture();
+    picture.fleet.boards = vec![Seen {
+        now_ms: NOW,
+        posted: vec![(Instruction::All(Hold::Paused), NOW + 3_600_000)],
+        ..Seen::default()
+    }];
+    picture.recovery = vec![Recovery::Waits {
+        now_ms: NOW,
+        until_ms: NOW + 42_000,
+        why: "it was emptied".to_owned(),
+    }];
+    picture.all = Some(Ok(sluicegate::gate::Standing {
+        now_ms: NOW,
+        is_open: true,
+        closed_until_ms: NOW + 9_000,
+        by: "5 failures in a row: HTTP 503".to_owned(),
+        ..Default::default()
+    }));
+    picture
+}
+
+pub fn glance() -> Box<Glance> {
+    Box::new(Glance {
+        now_ms: NOW,
+        limits: vec![limit("hour", 50, 50), limit("day", 60, 1_000)],
+        waiting: Some(700),
+        line_ends_ms: NOW + 724_000,
+        suspended_until_ms: 0,
+        suspended_by: String::new(),
+        recovery_until_ms: 0,
+        why: "the limit hour is used up".to_owned(),
+        words: (0..30)
+            .map(|at| format!("line {at}    words\u{1b}[31m\n"))
+            .collect(),
+    })
+}
+
+pub fn letters(number: usize) -> Listed {
+    let row = |at: usize| {
+        let message = Message {
+            routing_key: String::new(),
+            properties: lapin::BasicProperties::default()
+                .with_message_id(format!("job-{at}").into()),
+            body: "{}".into(),
+        };
+        let reason = HeaderValue::Text("HTTP 422\u{1b}[2J".to_owned());
+        let message = message.with_headers(
+            &[
+                ("x-sluicegate-reason", reason),
+                ("x-sluicegate-died", HeaderValue::Int(1_699_999_000_000)),
+                ("x-sluicegate-attempt", HeaderValue::Int(5)),
+            ],
+            &[],
+        );
+        let whose = if at.is_multiple_of(2) {
+            "acme"
+        } else {
+            HOSTILE
+        };
+        Letter::new(&message, Some(whose.to_owned()))
+    };
+    Listed {
+        rows: (0..number).map(row).collect(),
+        look: Look {
+            left: 0,
+            seen: number as u64,
+            bytes: 0,
+            most_bytes: 1,
+        },
+    }
+}
+
+pub fn press(model: &mut Model, code: KeyCode) -> Vec<(u64, Request)> {
+    model.pressed(KeyEvent::new(code, KeyModifiers::NONE))
+}
+
+/// Types each character; `\n` is Enter, `\u{1b}` Esc.
+pub fn types(model: &mut Model, text: &str) -> Vec<(u64, Request)> {
+    let code = |c| match c {
+        '\n' => KeyCode::Enter,
+        '\u{1b}' => KeyCode::Esc,
+        c => KeyCode::Char(c),
+    };
+    text.chars().flat_map(|c| press(model, code(c))).collect()
+}
+
+/// Answers all that is due, with one picture.
+pub fn answer(model: &mut Model, picture: fn() -> Box<Overview>) {
+    for (number, request) in model.due() {
+        let came = match request {
+            Request::Overview(at, wanted) => {
+                let mut picture = picture();
+                if wanted.is_none() {
+                    picture.shown = None;
+                }
+                Came::Overview(at, Ok(picture))
+            }
+            Request::Glance(..) => Came::Glance(Ok(glance())),
+            Request::Letters(at) => Came::Letters(at, Ok(letters(5))),
+            other => panic!("{other:?} is never due"),
+        };
+        model.came(number, came);
+    }
+}

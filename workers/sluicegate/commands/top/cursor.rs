@@ -1,0 +1,70 @@
+//! Which row of a list is meant. It stays with what it is on, wherever that stands in the next picture: a key must not meet another
+//! tenant than the one that was looked at.
+
+/// The row that is meant.
+#[derive(Debug, Default, Clone)]
+pub struct Cursor {
+    at: usize,
+    on: Option<String>,
+}
+
+impl Cursor {
+    /// The place of the row that is meant among `rows`, by their names; `None`: there are none.
+    pub fn place<'a>(&self, rows: impl ExactSizeIterator<Item = &'a str>) -> Option<usize> {
+        let last = rows.len().checked_sub(1)?;
+        let on = self.on.as_deref();
+        let found = on.and_then(|on| rows.enumerate().find(|(_, name)| *name == on));
+        Some(found.map_or(self.at.min(last), |(at, _)| at))
+    }
+
+    /// Goes so many rows down, or up.
+    pub fn go(&mut self, rows: &[String], by: isize) {
+        let Some(at) = self.place(rows.iter().map(String::as_str)) else {
+            return;
+        };
+        self.set(rows, at.saturating_add_signed(by));
+    }
+
+    /// Goes to the row `at`, or the last one.
+    pub fn set(&mut self, rows: &[String], at: usize) {
+        self.at = at.min(rows.len().saturating_sub(1));
+        self.on = rows.get(self.at).cloned();
+    }
+
+    /// Stays where it is in a new picture: on its row, or, where that is gone, in its place and on nobody.
+    pub fn settle(&mut self, rows: &[String]) {
+        let at = self.place(rows.iter().map(String::as_str));
+        self.at = at.unwrap_or_default();
+        self.on = rows.get(self.at).cloned();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_stays_with_its_row() {
+        let rows = |names: &str| -> Vec<String> { names.chars().map(String::from).collect() };
+        let place = |cursor: &Cursor, names: &str| {
+            let rows = rows(names);
+            cursor.place(rows.iter().map(String::as_str))
+        };
+        let mut cursor = Cursor::default();
+        assert_eq!(place(&cursor, ""), None);
+        cursor.go(&rows("abc"), 1);
+        assert_eq!(place(&cursor, "abc"), Some(1));
+        assert_eq!(place(&cursor, "cab"), Some(2));
+        // It is gone: the place stays.
+        assert_eq!(place(&cursor, "xyz"), Some(1));
+        assert_eq!(place(&cursor, "x"), Some(0));
+        cursor.settle(&rows("cab"));
+        cursor.go(&rows("cab"), 9);
+        assert_eq!(place(&cursor, "cab"), Some(2));
+        cursor.go(&rows("cab"), -9);
+        assert_eq!(place(&cursor, "cab"), Some(0));
+        cursor.settle(&rows(""));
+        cursor.go(&rows(""), 1);
+        assert_eq!(place(&cursor, "a"), Some(0));
+    }
+}

@@ -1,0 +1,282 @@
+//! What each key does.
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use sluicegate::gate::Change;
+use sluicegate::rules::report::view::Sort;
+use sluicegate::rules::tenant::Tenant;
+
+use super::act::{Act, Which};
+use super::asked::Asked;
+use super::asking::{Asking, Next};
+use super::model::{Model, Page, Request, VIEWS, View};
+
+/// So many rows make a page of a list.
+const PAGE: isize = 10;
+
+impl Model {
+    /// A key was pressed: what servers are asked for, beside what is due anyway.
+    pub fn pressed(&mut self, key: KeyEvent) -> Vec<(u64, Request)> {
+        if key.modifiers.contains(KeyModifiers::CONTROL) {
+            self.is_over |= key.code == KeyCode::Char('c');
+            return Vec::new();
+        }
+        if self.is_help {
+            self.is_help = false;
+            return Vec::new();
+        }
+        if let Some(asking) = self.asking.take() {
+            return self.answered(asking, key.code);
+        }
+        if self.is_searching {
+            self.searched(key.code);
+            return Vec::new();
+        }
+        self.command(key.code)
+    }
+
+    fn answered(&mut self, mut asking: Asking, key: KeyCode) -> Vec<(u64, Request)> {
+        match (asking, key) {
+            (Asking::Sure(act), KeyCode::Char('y' | 'Y')) => return vec![self.begin(act)],
+            (Asking::Sure(_), _) | (Asking::Line { .. }, KeyCode::Esc) => {
+                self.tell("nothing was changed", false);
+                return Vec::new();
+            }
+            (line, KeyCode::Enter) => asking = line.entered(&self.pipeline().config),
+            (line, key) => {
+                asking = line;
+                match key {
+                    KeyCode::Char(c) => asking.types(c),
+                    KeyCode::Backspace => asking.rubs(),
+                    _ => {}
+                }
+            }
+        }
+        self.asking = Some(asking);
+        Vec::new()
+    }
+
+    fn searched(&mut self, key: KeyCode) {
+        match key {
+            KeyCode::Esc => {
+                self.is_searching = false;
+                self.search.clear();
+            }
+            KeyCode::Enter => {
+                self.is_searching = false;
+                self.found();
+                self.urge();
+            }
+            KeyCode::Backspace => drop(self.search.pop()),
+            // A tenant's name is no longer than 255 bytes.
+            KeyCode::Char(c) if self.search.len() < 255 => self.search.push(c),
+            KeyCode::Down => self.go(1),
+            KeyCode::Up => self.go(-1),
+            _ => {}
+        }
+        if self.is_searching && !matches!(key, KeyCode::Down | KeyCode::Up) {
+            self.cursors[View::Tenants as usize] = Default::default();
+        }
+    }
+
+    /// The name is typed: one tenant is meant, several are listed, or none is busy and the name itself is meant.
+    fn found(&mut self) {
+        let rows = self.tenants();
+        let exact = rows.iter().find(|row| row.tenant.as_str() == self.search);
+        let meant = match (exact, rows.as_slice()) {
+            (Some(row), _) | (None, [row]) => Some(row.tenant.clone()),
+            (None, []) => match Tenant::parse(&self.search) {
+                Ok(tenant) => Some(tenant),
+                Err(_) if self.search.is_empty() => None,
+                Err(why) => {
+                    self.tell(why.to_string(), true);
+                    None
+                }
+            },
+            (None, _) => None,
+        };
+        if let Some(tenant) = meant {
+            self.search.clear();
+            self.open(tenant);
+        }
+    }
+
+    fn open(&mut self, tenant: Tenant) {
+        self.page = Some(Page {
+            tenant,
+            glance: Asked::default(),
+            scroll: 0,
+        });
+    }
+
+    fn command(&mut self, key: KeyCode) -> Vec<(u64, Request)> {
+        match key {
+            KeyCode::Char('q') => self.is_over = true,
+            KeyCode::Char('?' | 'h') | KeyCode::F(1) => self.is_help = true,
+            KeyCode::Char(c @ '1'..='4') => self.show(VIEWS[c as usize - '1' as usize]),
+            KeyCode::Tab => self.show(VIEWS[(self.view as usize + 1) % VIEWS.len()]),
+            KeyCode::BackTab => {
+                self.show(VIEWS[(self.view as usize + VIEWS.len() - 1) % VIEWS.len()]);
+            }
+            KeyCode::Char(']') => self.switch(1),
+            KeyCode::Char('[') => self.switch(self.pipelines.len() - 1),
+            KeyCode::Char('/') => {
+                self.show(View::Tenants);
+                self.search.clear();
+                self.is_searching = true;
+            }
+            KeyCode::Char('s') => {
+                self.sort = match self.sort {
+                    Sort::Waiting => Sort::Denied,
+                    Sort::Denied => Sort::Closed,
+                    Sort::Closed => Sort::Starts,
+                    Sort::Starts => Sort::Waiting,
+                };
+                self.urge();
+                // Who is first now is what is asked for.
+                if self.page.is_none() {
+                    let rows = self.rows();
+                    self.cursor().set(&rows, 0);
+                }
+            }
+            KeyCode::Esc | KeyCode::Backspace => return self.back(),
+            KeyCode::Enter => {
+                if let (None, Some(tenant)) = (&self.page, self.meant()) {
+                    self.open(tenant);
+                }
+            }
+            KeyCode::Down | KeyCode::Char('j') => self.go(1),
+            KeyCode::Up | KeyCode::Char('k') => self.go(-1),
+            KeyCode::PageDown | KeyCode::Char(' ') => self.go(PAGE),
+            KeyCode::PageUp => self.go(-PAGE),
+            KeyCode::Home | KeyCode::Char('g') => self.go(isize::MIN / 2),
+            KeyCode::End | KeyCode::Char('G') => self.go(isize::MAX / 2),
+            KeyCode::Char(c @ ('p' | 'r' | 'l' | 'c' | 'z')) => self.of_tenant(c),
+            KeyCode::Char(c @ ('f' | 'R' | 'T' | 'A')) => self.of_letters(c),
+            _ => {}
+        }
+        Vec::new()
+    }
+
+    fn show(&mut self, view: View) {
+        let is_new = self.view != view || self.page.is_some();
+        (self.view, self.page) = (view, None);
+        if is_new {
+            self.opened();
+        }
+    }
+
+    fn switch(&mut self, by: usize) {
+        if self.pipelines.len() < 2 {
+            return;
+        }
+        self.at = (self.at + by) % self.pipelines.len();
+        self.page = None;
+        self.cursors = Default::default();
+        self.opened();
+    }
+
+    fn back(&mut self) -> Vec<(u64, Request)> {
+        if self.page.take().is_some() {
+            self.opened();
+        } else if !self.search.is_empty() {
+            self.search.clear();
+            self.urge();
+        } else if self.doing.is_some() {
+            return vec![(0, Request::Stop)];
+        }
+        Vec::new()
+    }
+
+    fn go(&mut self, by: isize) {
+        if let Some(page) = &mut self.page {
+            let lines = page
+                .glance
+                .known()
+                .map_or(0, |(it, _)| it.words.lines().count());
+            let last = lines.saturating_sub(1);
+            page.scroll = page.scroll.saturating_add_signed(by).min(last);
+            return;
+        }
+        let rows = self.rows();
+        self.cursor().go(&rows, by);
+    }
+
+    /// Whether an action can be asked for: one at a time, so that each is told how it ended.
+    fn is_free(&mut self) -> bool {
+        match &self.doing {
+            None => true,
+            Some(doing) => {
+                let words = format!("{} has not ended yet", doing.what);
+                self.tell(words, true);
+                false
+            }
+        }
+    }
+
+    fn of_tenant(&mut self, key: char) {
+        let Some(tenant) = self.meant() else {
+            return self.tell("no tenant is marked: 2 lists them, / finds one", true);
+        };
+        if !self.is_free() {
+            return;
+        }
+        let limit = self
+            .place()
+            .filter(|_| self.view == View::Limits && self.page.is_none());
+        let limit = limit.and_then(|at| Some(self.limits().get(at)?.limit.name.clone()));
+        let config = &self.pipeline().config;
+        let next = match key {
+            'p' => Next::Ask(Asking::pause(tenant)),
+            'r' => Next::Ask(Asking::Sure(Act::Change(tenant, Change::Resume))),
+            'z' => Next::Ask(Asking::Sure(Act::Change(tenant, Change::Reset))),
+            other => Asking::limit(config, tenant, other == 'c', limit.as_deref()),
+        };
+        match next {
+            Next::Ask(asking) => self.asking = Some(asking),
+            Next::Refused(why) => self.tell(why, true),
+        }
+    }
+
+    fn of_letters(&mut self, key: char) {
+        if self.view != View::Letters || self.page.is_some() || !self.is_free() {
+            return;
+        }
+        if key == 'f' {
+            let letters = &mut self.pipeline_mut().letters;
+            if !letters.is_under_way() {
+                letters.urge();
+            }
+            return;
+        }
+        match self.letters_meant(key) {
+            Ok(which) => self.asking = Some(Asking::Sure(Act::Replay(which))),
+            Err(why) => self.tell(why, true),
+        }
+    }
+
+    fn letters_meant(&self, key: char) -> Result<Which, String> {
+        let none = || "no dead letter is listed: f fetches them".to_owned();
+        let (listed, _) = self.pipeline().letters.known().ok_or_else(none)?;
+        let row = self.place().and_then(|at| listed.rows.get(at));
+        let row = row.ok_or_else(none)?;
+        let tenant = row.tenant().map(str::to_owned);
+        let which = match key {
+            'R' => {
+                let without = "it has no id: T replays those of its tenant, A all";
+                Which::One(row.id().ok_or(without)?.to_owned(), tenant)
+            }
+            'T' => {
+                let tenant = tenant.ok_or("it names no tenant: A replays all")?;
+                let of = listed
+                    .rows
+                    .iter()
+                    .filter(|row| row.tenant() == Some(&tenant));
+                let listed = of.count();
+                Which::Of(tenant, listed)
+            }
+            _ => Which::All(listed.rows.len()),
+        };
+        which.check(&self.pipeline().config)?;
+        Ok(which)
+    }
+}

@@ -1,0 +1,255 @@
+//! The terminal, and the loop that joins keys, answers and time. Whatever ends it, the terminal is as it was.
+
+use std::collections::HashMap;
+use std::io;
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use super::model::{Came, Model, Request};
+use super::servers::{Answers, Servers};
+use super::theme::Theme;
+use super::view::draw;
+use crate::commands::Failure;
+
+/// Clocks run in seconds.
+const TICK: Duration = Duration::from_secs(1);
+/// Keys and answers that come together are drawn together; and a line that is slow is not flooded.
+const FRAME: Duration = Duration::from_millis(40);
+/// Who leaves while a replay runs waits so long for its end.
+const LEAVE_WITHIN: Duration = Duration::from_secs(5);
+/// Keys, and answers, that nobody has looked at yet.
+const MOST_KEYS: usize = 64;
+
+/// The time of day, which does not jump while this runs.
+pub struct Clock {
+    began_ms: u64,
+    began: Instant,
+}
+
+impl Clock {
+    /// From now on.
+    pub fn new() -> Self {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        Self {
+            began_ms: millis(since.unwrap_or_default()),
+            began: Instant::now(),
+        }
+    }
+
+    /// In milliseconds since 1970.
+    pub fn now_ms(&self) -> u64 {
+        self.began_ms.saturating_add(millis(self.began.elapsed()))
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The terminal while it is ours. It is given back when this is dropped; a panic gives it back before it says what happened.
+struct Screen(DefaultTerminal);
+
+impl Screen {
+    fn open() -> io::Result<Self> {
+        // It also sets the panic hook.
+        ratatui::try_init().map(Self)
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        // Nobody is left to tell where the terminal is gone.
+        let _ = self.0.show_cursor();
+        let _ = ratatui::try_restore();
+    }
+}
+
+/// Keys as they come. The thread lives as long as the program: a read of a terminal can't be given up.
+fn keys() -> mpsc::Receiver<io::Result<Event>> {
+    let (send, keys) = mpsc::channel(MOST_KEYS);
+    thread::spawn(move || {
+        loop {
+            let read = event::read();
+            let is_over = read.is_err();
+            if send.blocking_send(read).is_err() || is_over {
+                return;
+            }
+        }
+    });
+    keys
+}
+
+/// What is under way.
+struct Tasks {
+    all: JoinSet<()>,
+    /// Of looks, one of each kind: a newer one takes its place.
+    looks: HashMap<(u8, usize), AbortHandle>,
+    answers: Answers,
+    servers: Servers,
+}
+
+/// Which looks take the place of which; `None`: what must run to its end.
+fn kind(request: &Request) -> Option<(u8, usize)> {
+    match request {
+        Request::Overview(at, _) => Some((0, *at)),
+        Request::Glance(..) => Some((1, 0)),
+        // What it fetched is to be given back; and the state asks for one at a time.
+        Request::Letters(_) | Request::Act(..) | Request::Stop => None,
+    }
+}
+
+impl Tasks {
+    fn begin(&mut self, (number, request): (u64, Request)) {
+        if request == Request::Stop {
+            self.servers.stop();
+            return;
+        }
+        let kind = kind(&request);
+        let (servers, answers) = (self.servers.clone(), self.answers.clone());
+        let task = self.all.spawn(async move {
+            // How far it is, is told again soon. Where nobody listens any more, the screen is gone.
+            let told = |came: Came| drop(answers.try_send((number, came)));
+            if let Some(came) = servers.perform(request, &told).await {
+                let _ = answers.send((number, came)).await;
+            }
+        });
+        if let Some(kind) = kind
+            && let Some(before) = self.looks.insert(kind, task)
+        {
+            before.abort();
+        }
+    }
+}
+
+/// Shows `model` until the operator leaves.
+///
+/// # Errors
+/// The terminal went away, or something panicked.
+pub async fn run(
+    mut model: Model,
+    servers: &Servers,
+    clock: &Clock,
+    theme: Theme,
+) -> Result<ExitCode, Failure> {
+    let [mut terminate, mut hangup] = [
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::hangup())?,
+    ];
+    let (answers, mut answered) = mpsc::channel(MOST_KEYS);
+    let mut tasks = Tasks {
+        all: JoinSet::new(),
+        looks: HashMap::new(),
+        answers,
+        servers: servers.clone(),
+    };
+    let mut screen = Screen::open().map_err(|why| gone(&why))?;
+    let mut keys = keys();
+    let mut tick = interval(TICK);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let ended = loop {
+        model.at_time(clock.now_ms());
+        model.due().into_iter().for_each(|it| tasks.begin(it));
+        if let Err(why) = screen.0.draw(|frame| draw(frame, &model, theme)) {
+            break Err(gone(&why));
+        }
+        tokio::select! {
+            _ = tick.tick() => {}
+            Some(came) = answered.recv() => heard(&mut model, clock, came),
+            key = keys.recv() => match pressed(&mut model, clock, key) {
+                Ok(requests) => requests.into_iter().for_each(|it| tasks.begin(it)),
+                Err(why) => break Err(gone(&why)),
+            },
+            Some(task) = tasks.all.join_next() => {
+                if task.is_err_and(|why| why.is_panic()) {
+                    break Err(Failure::Failed("a look at a server panicked, see above".to_owned()));
+                }
+                // Nothing is new.
+                continue;
+            }
+            _ = terminate.recv() => break Ok(ExitCode::SUCCESS),
+            _ = hangup.recv() => break Ok(ExitCode::SUCCESS),
+        }
+        // What came meanwhile is drawn with it.
+        let until = tokio::time::Instant::now() + FRAME;
+        while !model.is_over {
+            let Ok(key) = tokio::time::timeout_at(until, async {
+                tokio::select! {
+                    biased;
+                    key = keys.recv() => Some(key),
+                    Some(came) = answered.recv() => {
+                        heard(&mut model, clock, came);
+                        None
+                    }
+                }
+            })
+            .await
+            else {
+                break;
+            };
+            let Some(key) = key else { continue };
+            match pressed(&mut model, clock, key) {
+                Ok(requests) => requests.into_iter().for_each(|it| tasks.begin(it)),
+                Err(_) => break,
+            }
+        }
+        if model.is_over {
+            break Ok(ExitCode::SUCCESS);
+        }
+    };
+    drop(screen);
+    if model.doing.is_some() {
+        leave(tasks, &mut answered).await;
+    }
+    ended
+}
+
+/// What is being done comes to its end.
+async fn leave(tasks: Tasks, answered: &mut mpsc::Receiver<(u64, Came)>) {
+    eprintln!("waiting for what is being done, {LEAVE_WITHIN:?} at most ...");
+    tasks.servers.stop();
+    let end = async {
+        while let Some((_, came)) = answered.recv().await {
+            if let Came::Done(ended) = came {
+                return ended.unwrap_or_else(|why| format!("not done: {why}"));
+            }
+        }
+        "it did not end".to_owned()
+    };
+    match timeout(LEAVE_WITHIN, end).await {
+        Ok(words) => eprintln!("{words}"),
+        Err(_) => {
+            eprintln!("it has not ended; sluicegate inspect, or dead list, shows what was done")
+        }
+    }
+}
+
+fn heard(model: &mut Model, clock: &Clock, (number, came): (u64, Came)) {
+    model.at_time(clock.now_ms());
+    model.came(number, came);
+}
+
+fn pressed(
+    model: &mut Model,
+    clock: &Clock,
+    key: Option<io::Result<Event>>,
+) -> io::Result<Vec<(u64, Request)>> {
+    let key = key.unwrap_or_else(|| Err(io::ErrorKind::UnexpectedEof.into()))?;
+    model.at_time(clock.now_ms());
+    Ok(match key {
+        Event::Key(key) if key.kind != KeyEventKind::Release => model.pressed(key),
+        // A new size is drawn, as everything is.
+        _ => Vec::new(),
+    })
+}
+
+fn gone(why: &io::Error) -> Failure {
+    Failure::Failed(format!("the terminal can't be used: {why}"))
+}

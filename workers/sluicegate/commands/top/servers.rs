@@ -1,0 +1,236 @@
+//! What is asked of servers, and done: each with a bound on its time. It decides nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use serde_json::json;
+use sluicegate::broker::amqp::Client;
+use sluicegate::config::{Config, show_duration};
+use sluicegate::gate::redis::RedisGate;
+use sluicegate::operator::dead::{self, Dead, Done, Filter, Listed};
+use sluicegate::operator::inspect::{Glance, inspect};
+use sluicegate::operator::labels::Given;
+use sluicegate::operator::overview::{Overview, Wanted};
+use sluicegate::operator::tenant::change;
+use sluicegate::operator::words::count;
+use sluicegate::rules::delays::DelayLevels;
+use sluicegate::rules::tenant::Tenant;
+use tokio::sync::Notify;
+use tokio::sync::mpsc::Sender;
+use tokio::time::{Instant, timeout};
+
+use super::act::{Act, Which};
+use super::model::{Came, Request};
+use crate::commands::Failure;
+use crate::commands::noted::written;
+use crate::commands::steer::FOLLOW_WITHIN;
+use crate::commands::tenant::{in_the_audit, in_words};
+
+/// A look at Redis takes no longer, or it has failed.
+const LOOK_WITHIN: Duration = Duration::from_secs(5);
+/// A connection to RabbitMQ is there within this, or not at all.
+const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+/// Dead letters are looked at for so long, as `/api/v1` does.
+const LETTERS_WITHIN: Duration = Duration::from_secs(5);
+/// What was fetched is given back within this, or by RabbitMQ when it misses the connection.
+const CLOSE_WITHIN: Duration = Duration::from_secs(2);
+/// A pipeline's servers.
+struct Part {
+    config: Config,
+    gate: RedisGate,
+}
+
+/// The servers of all pipelines.
+#[derive(Clone)]
+pub struct Servers {
+    parts: Arc<[Part]>,
+    stop: Arc<Notify>,
+}
+
+impl Servers {
+    /// Those of these pipelines. Nothing is connected yet.
+    ///
+    /// # Errors
+    /// A URL is none.
+    pub fn new<'a>(configs: impl Iterator<Item = &'a Config>) -> Result<Self, Failure> {
+        let part = |config: &Config| {
+            Ok::<_, Failure>(Part {
+                gate: RedisGate::connect(&config.redis.url, &config.redis.prefix)?,
+                config: config.clone(),
+            })
+        };
+        let parts: Result<Vec<Part>, Failure> = configs.map(part).collect();
+        Ok(Self {
+            parts: parts?.into(),
+            stop: Arc::default(),
+        })
+    }
+
+    /// A replay that runs ends between two dead letters.
+    pub fn stop(&self) {
+        self.stop.notify_waiters();
+    }
+
+    /// Asks for it, or does it. How far it has come is `told`, if it takes long.
+    pub async fn perform(
+        &self,
+        request: Request,
+        told: impl Fn(Came) + Send + Sync,
+    ) -> Option<Came> {
+        Some(match request {
+            Request::Overview(at, wanted) => {
+                let part = &self.parts[at];
+                Came::Overview(
+                    at,
+                    within(part.overview(wanted).boxed()).await.map(Box::new),
+                )
+            }
+            Request::Glance(at, tenant) => Came::Glance(
+                within(self.parts[at].glance(tenant).boxed())
+                    .await
+                    .map(Box::new),
+            ),
+            Request::Letters(at) => Came::Letters(at, self.parts[at].letters().boxed().await),
+            Request::Act(at, act) => Came::Done(self.act(at, act, told).boxed().await),
+            Request::Stop => return None,
+        })
+    }
+
+    async fn act(
+        &self,
+        at: usize,
+        act: Act,
+        told: impl Fn(Came) + Send + Sync,
+    ) -> Result<String, String> {
+        let part = &self.parts[at];
+        match act {
+            Act::Change(tenant, what) => {
+                let (action, request) = in_the_audit(&what);
+                let of = json!({"tenant": tenant.as_str()});
+                let unwritten = written(&part.gate, action, of, request).await.err();
+                let changing = async {
+                    let changed = change(&part.gate, tenant, what).await;
+                    changed.map_err(|why| why.to_string())
+                };
+                let changed = within(changing.boxed());
+                let within = show_duration(part.config.delay.max_delay);
+                let text = format!(
+                    "{}; effective now, delayed jobs see it within {within}",
+                    in_words(&changed.await?)
+                );
+                Ok(with_audit(text, unwritten.map(|why| why.to_string())))
+            }
+            Act::Replay(which) => part.replay(&which, &self.stop, told).await,
+        }
+    }
+}
+
+fn with_audit(text: String, unwritten: Option<String>) -> String {
+    match unwritten {
+        Some(why) => format!("{text}; NOT written to the audit: {why}"),
+        None => text,
+    }
+}
+
+async fn within<T>(look: BoxFuture<'_, Result<T, String>>) -> Result<T, String> {
+    let late = |_| format!("no answer within {LOOK_WITHIN:?}");
+    timeout(LOOK_WITHIN, look).await.map_err(late)?
+}
+
+impl Part {
+    async fn overview(&self, wanted: Option<Wanted>) -> Result<Overview, String> {
+        let seen = Overview::of(&self.gate, &self.config, wanted.as_ref()).await;
+        seen.map_err(|why| why.to_string())
+    }
+
+    async fn glance(&self, tenant: Tenant) -> Result<Glance, String> {
+        let labels = |limits: &[_]| Given::of(Vec::new(), None, limits);
+        let found = inspect(&self.gate, &self.config, (tenant, None), labels, &[]).await;
+        found
+            .map(|found| found.glance())
+            .map_err(|why| why.to_string())
+    }
+
+    async fn client(&self) -> Result<Client, String> {
+        let levels = DelayLevels::new(self.config.delay.max_delay);
+        let connecting = Client::connect_existing(&self.config.amqp, &levels);
+        let late = |_| format!("RabbitMQ: no connection within {CONNECT_WITHIN:?}");
+        let connected = timeout(CONNECT_WITHIN, connecting).await.map_err(late)?;
+        connected.map_err(|why| why.to_string())
+    }
+
+    fn dead<'a>(&'a self, client: &'a Client, until: Option<Instant>) -> Dead<'a> {
+        Dead {
+            queue: Arc::clone(&client.names().dead),
+            client,
+            config: &self.config,
+            until,
+            follow_within: FOLLOW_WITHIN,
+        }
+    }
+
+    async fn letters(&self) -> Result<Listed, String> {
+        let client = self.client().await?;
+        let dead = self.dead(&client, Some(Instant::now() + LETTERS_WITHIN));
+        let all = Filter::default();
+        let listed = timeout(2 * LETTERS_WITHIN, dead.list(&all, |_, _| {})).await;
+        close(client).await;
+        let late = |_| format!("RabbitMQ: no answer within {:?}", 2 * LETTERS_WITHIN);
+        listed.map_err(late)?.map_err(|why| why.to_string())
+    }
+
+    async fn replay(
+        &self,
+        which: &Which,
+        stop: &Notify,
+        told: impl Fn(Came) + Send + Sync,
+    ) -> Result<String, String> {
+        // Whoever presses Esc while it connects is heard, too.
+        let stopped = stop.notified();
+        let client = self.client().await?;
+        let request = which.in_the_audit();
+        let unwritten = written(&self.gate, "dead replay", json!({}), request).await;
+        let progress = |done: u64, left: u32| {
+            let done = count(done, "dead letter");
+            told(Came::Progress(format!(
+                "{done} so far, {left} left to look at"
+            )));
+        };
+        let dead = self.dead(&client, None);
+        let (filter, change) = (which.filter(), dead::Change::Replay(None));
+        let ended = dead
+            .change((&filter, None), change, stopped, progress)
+            .await;
+        close(client).await;
+        let Done {
+            done,
+            refused,
+            stopped,
+            failure,
+        } = ended.map_err(|why| why.to_string())?;
+        let mut text = format!("replayed {}", count(done, "dead letter"));
+        if refused > 0 {
+            text += &format!("; RabbitMQ refused {refused}, which are still there");
+        }
+        if stopped {
+            text += "; stopped, the others are still there";
+        }
+        let text = with_audit(text, unwritten.err().map(|why| why.to_string()));
+        match failure {
+            Some(why) => Err(format!("{text}; then: {why}")),
+            None if refused > 0 => Err(text),
+            None => Ok(text),
+        }
+    }
+}
+
+/// Everything that was fetched and not acked goes back to its queue.
+async fn close(client: Client) {
+    // Where it does not answer, RabbitMQ gives back what was fetched when it misses the connection.
+    let _ = timeout(CLOSE_WITHIN, client.close()).await;
+}
+
+/// What comes back, with the number of its question.
+pub type Answers = Sender<(u64, Came)>;

@@ -1,0 +1,324 @@
+//! What follows from keys, answers and time.
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use sluicegate::gate::Change;
+use sluicegate::rules::report::view::Sort;
+
+use super::act::{Act, Which};
+use super::asking::Asking;
+use super::beds::{HOSTILE, NOW, answer, letters, model, picture, pipelines, press, tenant, types};
+use super::model::{Came, Model, Request, View};
+
+fn kinds(model: &mut Model) -> Vec<Request> {
+    model
+        .due()
+        .into_iter()
+        .map(|(_, request)| request)
+        .collect()
+}
+
+fn looks_at_tenants() -> Model {
+    let mut model = model();
+    types(&mut model, "2");
+    answer(&mut model, picture);
+    model
+}
+
+fn meant(model: &Model) -> String {
+    model.meant().expect("a tenant").as_str().to_owned()
+}
+
+#[test]
+fn only_what_is_looked_at_is_asked_for_and_once_in_two_seconds() {
+    let mut model = model();
+    assert_eq!(kinds(&mut model), [Request::Overview(0, None)]);
+    assert_eq!(kinds(&mut model), [], "one at a time");
+    types(&mut model, "2");
+    let due = kinds(&mut model);
+    let [Request::Overview(0, Some(wanted))] = due.as_slice() else {
+        panic!("{due:?}");
+    };
+    assert_eq!((wanted.sort, wanted.most), (Sort::Waiting, 100));
+    model.at_time(NOW + 60_000);
+    assert_eq!(kinds(&mut model), [], "it hangs");
+
+    let mut model = looks_at_tenants();
+    model.at_time(NOW + 1_999);
+    assert_eq!(kinds(&mut model), []);
+    model.at_time(NOW + 2_000);
+    assert_eq!(kinds(&mut model).len(), 1);
+    // A tenant's page is asked for with the fleet, and the list is not.
+    types(&mut model, "\n");
+    let page = Request::Glance(0, tenant("acme"));
+    assert_eq!(kinds(&mut model), [page]);
+}
+
+#[test]
+fn dead_letters_are_fetched_on_opening_and_on_a_key_only() {
+    let mut model = model();
+    let letters = |model: &mut Model| kinds(model).contains(&Request::Letters(0));
+    types(&mut model, "4");
+    assert!(letters(&mut model));
+    model.at_time(NOW + 100_000);
+    assert!(!letters(&mut model), "they are under way");
+    types(&mut model, "f");
+    assert!(!letters(&mut model), "they are under way");
+
+    let mut model = super::beds::model();
+    types(&mut model, "4");
+    answer(&mut model, picture);
+    for ms in [2_000, 60_000, 3_600_000] {
+        model.at_time(NOW + ms);
+        assert!(!letters(&mut model), "nothing is fetched by itself");
+    }
+    types(&mut model, "f");
+    assert!(letters(&mut model));
+
+    let mut model = super::beds::model();
+    types(&mut model, "4");
+    answer(&mut model, picture);
+    types(&mut model, "14");
+    assert!(!letters(&mut model), "they are new");
+    model.at_time(NOW + 10_000);
+    types(&mut model, "14");
+    assert!(letters(&mut model));
+}
+
+#[test]
+fn the_marked_tenant_stays_marked_when_others_pass_it() {
+    let mut model = looks_at_tenants();
+    assert_eq!(meant(&model), "acme");
+    press(&mut model, KeyCode::Down);
+    assert_eq!(meant(&model), HOSTILE);
+    // Now it is the third.
+    model.at_time(NOW + 2_000);
+    answer(&mut model, || {
+        let mut picture = picture();
+        let shown = picture.shown.as_mut().expect("tenants");
+        for row in &mut shown.rows {
+            if row.tenant.as_str() == "gamma" {
+                row.waiting = 500;
+            }
+        }
+        picture
+    });
+    let order: Vec<&str> = model
+        .tenants()
+        .iter()
+        .map(|row| row.tenant.as_str())
+        .collect();
+    assert_eq!(order, ["acme", "gamma", HOSTILE, "beta"]);
+    assert_eq!((meant(&model).as_str(), model.place()), (HOSTILE, Some(2)));
+    // Sorted anew, the first is looked at.
+    types(&mut model, "s");
+    assert_eq!((model.sort, meant(&model).as_str()), (Sort::Denied, "acme"));
+    types(&mut model, "s");
+    assert_eq!((model.sort, meant(&model).as_str()), (Sort::Closed, "beta"));
+}
+
+#[test]
+fn nothing_is_done_without_a_yes() {
+    let pause = Request::Act(
+        0,
+        Act::Change(
+            tenant("acme"),
+            Change::Pause {
+                duration_ms: 3_600_000,
+            },
+        ),
+    );
+    for no in ["n", "\n", "q", "\u{1b}", " "] {
+        let mut model = looks_at_tenants();
+        assert_eq!(types(&mut model, &format!("p\n{no}")), [], "{no:?}");
+        assert!(model.asking.is_none() && !model.is_over);
+        assert_eq!(model.told().expect("a word").text, "nothing was changed");
+    }
+    let mut model = looks_at_tenants();
+    let asked = types(&mut model, "p\ny");
+    let [(number, asked)] = asked.as_slice() else {
+        panic!("{asked:?}");
+    };
+    assert_eq!(*asked, pause);
+    // One at a time.
+    assert_eq!(types(&mut model, "ry"), []);
+    assert!(model.told().expect("a word").is_bad);
+    model.came(*number, Came::Done(Ok("paused acme".to_owned())));
+    assert_eq!(model.told().expect("a word").text, "paused acme");
+    assert!(
+        !kinds(&mut model).is_empty(),
+        "what came of it is looked at"
+    );
+    let resume = Request::Act(0, Act::Change(tenant("acme"), Change::Resume));
+    assert_eq!(types(&mut model, "rY")[0].1, resume);
+    // What is told gets old.
+    let mut model = looks_at_tenants();
+    types(&mut model, "rn");
+    model.at_time(NOW + 30_000);
+    assert_eq!(model.told(), None);
+}
+
+#[test]
+fn a_key_never_meets_another_tenant_than_the_one_that_was_asked_about() {
+    let mut model = looks_at_tenants();
+    types(&mut model, "z");
+    let Some(Asking::Sure(act)) = &model.asking else {
+        panic!("a question");
+    };
+    let words = act.in_words();
+    assert!(words.starts_with("Reset the waitlist of acme: "), "{words}");
+    // Meanwhile everything changes.
+    model.at_time(NOW + 2_000);
+    answer(&mut model, || {
+        let mut picture = picture();
+        picture.shown = Some(Default::default());
+        picture
+    });
+    let reset = Request::Act(0, Act::Change(tenant("acme"), Change::Reset));
+    assert_eq!(types(&mut model, "y")[0].1, reset);
+}
+
+#[test]
+fn a_search_finds_the_busy_and_opens_the_idle() {
+    let mut model = model();
+    answer(&mut model, picture);
+    types(&mut model, "/EV");
+    answer(&mut model, picture);
+    assert_eq!(model.view, View::Tenants);
+    assert_eq!(meant(&model), HOSTILE);
+    types(&mut model, "\n");
+    let page = model.page.as_ref().expect("a page");
+    assert_eq!(page.tenant.as_str(), HOSTILE);
+    // Several: they are listed, and asked for.
+    let mut model = looks_at_tenants();
+    types(&mut model, "/a\n");
+    assert!(model.page.is_none());
+    let names: Vec<&str> = model
+        .tenants()
+        .iter()
+        .map(|row| row.tenant.as_str())
+        .collect();
+    assert_eq!(names, ["acme", "beta", "gamma"]);
+    let due = kinds(&mut model);
+    let [Request::Overview(0, Some(wanted))] = due.as_slice() else {
+        panic!("{due:?}");
+    };
+    assert_eq!(wanted.name, "a");
+    types(&mut model, "\u{1b}");
+    assert_eq!((model.search.as_str(), model.tenants().len()), ("", 4));
+    // Nobody: the name is meant.
+    types(&mut model, "/nobody-knows-it\n");
+    assert_eq!(meant(&model), "nobody-knows-it");
+    assert!(model.search.is_empty());
+    types(&mut model, "\u{1b}");
+    assert!(model.page.is_none());
+}
+
+#[test]
+fn dead_letters_are_replayed_as_they_are_meant() {
+    let mut model = model();
+    types(&mut model, "4");
+    answer(&mut model, picture);
+    let act = |which| Request::Act(0, Act::Replay(which));
+    let one = Which::One("job-0".to_owned(), Some("acme".to_owned()));
+    assert_eq!(types(&mut model, "Ry")[0].1, act(one.clone()));
+    let again = |model: &mut Model| {
+        model.doing = None;
+        model.asking = None;
+    };
+    again(&mut model);
+    assert_eq!(
+        types(&mut model, "Ty")[0].1,
+        act(Which::Of("acme".to_owned(), 3))
+    );
+    again(&mut model);
+    assert_eq!(types(&mut model, "Ay")[0].1, act(Which::All(5)));
+    // Esc stops it.
+    assert_eq!(types(&mut model, "\u{1b}"), [(0, Request::Stop)]);
+    assert_eq!(one.in_the_audit()["id"], "job-0");
+    assert_eq!(Which::All(5).in_the_audit()["all"], true);
+
+    // Where the routing key is the tenant it can't be done, and is not asked.
+    let by_key = pipelines("job: {tenant: routing-key}");
+    let mut model = Model::new(by_key, Sort::Waiting, NOW);
+    types(&mut model, "4");
+    answer(&mut model, picture);
+    types(&mut model, "A");
+    assert!(model.asking.is_none());
+    assert!(model.told().expect("a word").text.contains("routing-key"));
+}
+
+#[test]
+fn answers_of_what_is_not_looked_at_any_more_are_dropped() {
+    let yaml = "
+pipelines:
+  bills: {amqp: {queue: bills}}
+  orders: {amqp: {queue: orders}}
+";
+    let mut model = Model::new(pipelines(yaml), Sort::Waiting, NOW);
+    // The fleet of each is shown.
+    let due = model.due();
+    assert_eq!(due.len(), 2);
+    types(&mut model, "2]");
+    assert_eq!((model.at, model.pipeline().name.as_str()), (1, "orders"));
+    let now = model.due();
+    let [(_, Request::Overview(1, Some(_)))] = now.as_slice() else {
+        panic!("{now:?}");
+    };
+    model.came(due[1].0, Came::Overview(1, Err("old".to_owned())));
+    assert!(model.pipeline().picture.trouble(NOW).is_none());
+    model.came(now[0].0, Came::Overview(1, Ok(picture())));
+    assert_eq!(model.tenants().len(), 4);
+    types(&mut model, "]");
+    assert_eq!((model.at, model.tenants().len()), (0, 0));
+    // Letters of one pipeline are not another's.
+    let mut model = Model::new(pipelines(yaml), Sort::Waiting, NOW);
+    types(&mut model, "4");
+    let due = model.due();
+    let (number, _) = due
+        .iter()
+        .find(|(_, it)| *it == Request::Letters(0))
+        .expect("letters");
+    types(&mut model, "]");
+    model.came(*number, Came::Letters(0, Ok(letters(3))));
+    assert!(model.rows().is_empty());
+    types(&mut model, "[");
+    assert_eq!(model.rows().len(), 3);
+}
+
+#[test]
+fn every_key_is_harmless_everywhere() {
+    let all = "qQpPrRlLcCzZfFTAsShHjkgG/?[]1234 \n\u{1b}yY0é日";
+    for view in ["1", "2", "3", "4", "2\n", "?", "/", "2p", "2l", "2z"] {
+        for with_picture in [false, true] {
+            for key in all.chars() {
+                let mut model = model();
+                if with_picture {
+                    types(&mut model, &view[..1]);
+                    answer(&mut model, picture);
+                }
+                types(&mut model, view);
+                types(&mut model, &key.to_string());
+                for code in [
+                    KeyCode::Up,
+                    KeyCode::Down,
+                    KeyCode::PageUp,
+                    KeyCode::End,
+                    KeyCode::Home,
+                    KeyCode::Backspace,
+                    KeyCode::BackTab,
+                    KeyCode::Tab,
+                    KeyCode::F(5),
+                ] {
+                    press(&mut model, code);
+                }
+                model.due();
+            }
+        }
+    }
+    for before in ["", "?", "/x", "2p"] {
+        let mut model = model();
+        types(&mut model, before);
+        model.pressed(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL));
+        assert!(model.is_over, "{before:?}");
+    }
+}

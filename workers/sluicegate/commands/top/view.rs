@@ -1,0 +1,70 @@
+//! What is on the screen, as the state says it.
+
+mod ask;
+mod fleet;
+mod head;
+mod help;
+mod letters;
+mod limits;
+mod page;
+pub mod parts;
+mod tenants;
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::text::Line;
+
+use super::model::{Model, View};
+use super::theme::Theme;
+
+/// On a smaller screen nothing can be read.
+const LEAST: (u16, u16) = (40, 8);
+
+/// Draws all of it.
+pub fn draw(frame: &mut Frame, model: &Model, theme: Theme) {
+    let area = frame.area();
+    let (wide, high) = LEAST;
+    if area.width < wide || area.height < high {
+        let words = format!("too small: {wide}x{high} at least, 80x24 is good. q quits");
+        frame.render_widget(Line::from(words), area);
+        return;
+    }
+    if model.is_help {
+        help::draw(frame, area, theme);
+        return;
+    }
+    let top = head::lines(model, area.width, theme);
+    let foot = head::foot(model, area.width, theme);
+    let [above, body, below] = Layout::vertical([
+        Constraint::Length(lines(&top)),
+        Constraint::Min(0),
+        Constraint::Length(lines(&foot)),
+    ])
+    .areas(area);
+    write(frame, above, top);
+    write(frame, below, foot);
+    match (&model.page, model.view) {
+        (Some(page), _) => page::draw(frame, body, (model, page), theme),
+        (None, View::Fleet) => fleet::draw(frame, body, model, theme),
+        (None, View::Tenants) => tenants::draw(frame, body, model, theme),
+        (None, View::Limits) => limits::draw(frame, body, model, theme),
+        (None, View::Letters) => letters::draw(frame, body, model, theme),
+    }
+    if let Some(asking) = &model.asking {
+        ask::draw(frame, area, (asking, model), theme);
+    }
+}
+
+fn lines(of: &[Line]) -> u16 {
+    u16::try_from(of.len()).unwrap_or(u16::MAX)
+}
+
+/// One line below the other; what has no room is left out.
+fn write(frame: &mut Frame, area: Rect, lines: Vec<Line>) {
+    for (line, row) in lines.into_iter().zip(area.rows()) {
+        frame.render_widget(line, row);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,224 @@
+//! The workers, and, where there are several, the pipelines.
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::text::Line;
+use sluicegate::operator::hold::held;
+use sluicegate::operator::overview::Overview;
+use sluicegate::operator::recovery::Recovery;
+use sluicegate::operator::times::span;
+use sluicegate::operator::words::{count, plain};
+use sluicegate::rules::report::view::Worker;
+use sluicegate::rules::steering::Hold;
+
+use super::parts::{Column, Side, bar, fit, list, wrapped};
+use super::write;
+use crate::commands::fleet::gaps;
+use crate::commands::top::model::{Model, Pipeline};
+use crate::commands::top::theme::Theme;
+
+/// Lines for what the marked worker says.
+const NOTES: u16 = 3;
+
+pub fn draw(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
+    let wide = usize::from(area.width);
+    let pipelines = match model.pipelines.len() {
+        1 => 0,
+        // At most a third of the screen.
+        some => u16::try_from(some + 2)
+            .unwrap_or(u16::MAX)
+            .min(area.height / 3),
+    };
+    let picture = model.picture().map(|(picture, _)| picture);
+    let below = picture.map_or_else(Vec::new, |picture| below(model, picture, wide, theme));
+    let [above, sums, workers, notes] = Layout::vertical([
+        Constraint::Length(pipelines),
+        Constraint::Length(2),
+        Constraint::Min(0),
+        Constraint::Length(u16::try_from(below.len()).unwrap_or(u16::MAX)),
+    ])
+    .areas(area);
+    if pipelines > 0 {
+        draw_pipelines(frame, above, model, theme);
+    }
+    let Some(picture) = picture else {
+        let words = Line::from("asking Redis for its workers ...");
+        return write(frame, sums, vec![words]);
+    };
+    write(frame, sums, vec![Line::from(fit(&all(picture), wide))]);
+    if picture.fleet.view.workers.is_empty() {
+        let words = "no worker runs: none was heard of in the last 10 s";
+        write(frame, workers, vec![Line::styled(words, theme.bad())]);
+    } else {
+        let columns: [Column; 8] = [
+            ("WORKER", Constraint::Fill(1), Side::Left),
+            ("VERSION", Constraint::Length(8), Side::Left),
+            ("UP", Constraint::Length(7), Side::Right),
+            ("CALLS", Constraint::Length(7), Side::Right),
+            (
+                "USED",
+                Constraint::Length(if wide < 100 { 5 } else { 16 }),
+                Side::Right,
+            ),
+            ("WAITING", Constraint::Length(7), Side::Right),
+            ("LATE", Constraint::Length(5), Side::Right),
+            ("STATE", Constraint::Fill(1), Side::Left),
+        ];
+        let rows = picture.fleet.view.workers.iter();
+        let rows = rows.map(|worker| cells(worker, wide >= 100, theme));
+        list(frame, workers, &columns, rows, (model.place(), theme));
+    }
+    write(frame, notes, below);
+}
+
+/// The sums of all workers.
+fn all(picture: &Overview) -> String {
+    let workers = &picture.fleet.view.workers;
+    let sum = |of: fn(&Worker) -> u64| workers.iter().map(of).fold(0, u64::saturating_add);
+    let calls = sum(|it| it.report.load.running);
+    let slots = sum(|it| it.report.load.slots);
+    let waiting = count(sum(|it| it.report.waiting), "job");
+    let late = sum(|it| it.report.load.idle);
+    let delayed = sum(|it| it.report.load.delayed);
+    format!(
+        "{calls} of {slots} calls in flight; {waiting} wait in memory ({delayed} delayed); {late} late"
+    )
+}
+
+fn name(worker: &Worker) -> String {
+    format!("{}:{}", plain(&worker.report.host, 40), worker.report.pid)
+}
+
+fn state(worker: &Worker) -> &'static str {
+    match (worker.report.ready, worker.report.notes.is_empty()) {
+        (true, true) => "ready",
+        (true, false) => "ready, but",
+        (false, _) => "NOT READY",
+    }
+}
+
+fn cells(worker: &Worker, is_wide: bool, theme: Theme) -> Vec<Line<'static>> {
+    let report = &worker.report;
+    let load = &report.load;
+    let used = format!("{:.0} %", load.saturation * 100.0);
+    let notes = plain(&report.notes.join("; "), 400);
+    let style = match (report.ready, notes.is_empty()) {
+        (true, true) => theme.good(),
+        (true, false) => theme.warn(),
+        (false, _) => theme.bad(),
+    };
+    vec![
+        Line::from(name(worker)),
+        Line::from(plain(&report.version, 20)),
+        Line::from(span(report.up_ms)),
+        Line::from(format!("{}/{}", load.running, load.slots)),
+        Line::from(match is_wide {
+            true => format!("{} {used:>5}", bar(load.saturation, 10)),
+            false => used,
+        }),
+        Line::from(report.waiting.to_string()),
+        match load.idle {
+            0 => Line::from("0"),
+            late => Line::styled(late.to_string(), theme.warn()),
+        },
+        Line::styled(
+            format!("{} {notes}", state(worker)).trim_end().to_owned(),
+            style,
+        ),
+    ]
+}
+
+/// What the marked worker says in full, and what is not known.
+fn below(model: &Model, picture: &Overview, wide: usize, theme: Theme) -> Vec<Line<'static>> {
+    let mut lines = Vec::new();
+    let worker = model
+        .place()
+        .and_then(|at| picture.fleet.view.workers.get(at));
+    if let Some(worker) = worker {
+        let notes = worker.report.notes.join("; ");
+        let text = match notes.is_empty() {
+            true => format!("{}: {}", name(worker), state(worker)),
+            false => format!(
+                "{}: {}: {}",
+                name(worker),
+                state(worker),
+                plain(&notes, 400)
+            ),
+        };
+        let text = wrapped(&text, wide, 2).into_iter();
+        lines.extend(text.take(usize::from(NOTES)).map(Line::from));
+    }
+    for gap in gaps(&picture.fleet).lines().take(usize::from(NOTES)) {
+        lines.push(Line::styled(fit(&plain(gap, 400), wide), theme.warn()));
+    }
+    lines
+}
+
+fn draw_pipelines(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
+    let columns: [Column; 5] = [
+        ("PIPELINE", Constraint::Fill(1), Side::Left),
+        ("WORKERS", Constraint::Length(9), Side::Right),
+        ("CALLS", Constraint::Length(9), Side::Right),
+        ("WAITING", Constraint::Length(9), Side::Right),
+        ("STATE", Constraint::Fill(1), Side::Left),
+    ];
+    let rows = model
+        .pipelines
+        .iter()
+        .map(|it| pipeline(it, model.now_ms, theme));
+    list(frame, area, &columns, rows, (Some(model.at), theme));
+}
+
+fn pipeline(pipeline: &Pipeline, now_ms: u64, theme: Theme) -> Vec<Line<'static>> {
+    let name = Line::from(pipeline.name.to_string());
+    let away = pipeline.picture.trouble(now_ms).is_some();
+    let Some((picture, _)) = pipeline.picture.known() else {
+        let state = match away {
+            true => Line::styled("NO ANSWER from Redis", theme.bad()),
+            false => Line::from("asking Redis ..."),
+        };
+        let none = || Line::from("-");
+        return vec![name, none(), none(), none(), state];
+    };
+    let workers = &picture.fleet.view.workers;
+    let sum = |of: fn(&Worker) -> u64| workers.iter().map(of).fold(0, u64::saturating_add);
+    let ready = workers.iter().filter(|it| it.report.ready).count();
+    let mut states = Vec::new();
+    if away {
+        states.push("NO ANSWER from Redis".to_owned());
+    }
+    match held(&picture.fleet.boards) {
+        Some((Hold::Paused, _)) => states.push("PAUSED by an operator".to_owned()),
+        Some((Hold::Draining, _)) => states.push("DRAINS for an operator".to_owned()),
+        None => {}
+    }
+    if picture
+        .recovery
+        .iter()
+        .any(|it| matches!(it, Recovery::Waits { .. }))
+    {
+        states.push("RECOVERY WAIT".to_owned());
+    }
+    match ready {
+        _ if workers.is_empty() => states.push("NO WORKER".to_owned()),
+        ready if ready < workers.len() => {
+            states.push(format!("{} not ready", workers.len() - ready));
+        }
+        _ => {}
+    }
+    let state = match states.as_slice() {
+        [] => Line::styled("ready", theme.good()),
+        states => Line::styled(states.join(", "), theme.bad()),
+    };
+    vec![
+        name,
+        Line::from(format!("{ready}/{}", workers.len())),
+        Line::from(format!(
+            "{}/{}",
+            sum(|it| it.report.load.running),
+            sum(|it| it.report.load.slots)
+        )),
+        Line::from(sum(|it| it.report.waiting).to_string()),
+        state,
+    ]
+}

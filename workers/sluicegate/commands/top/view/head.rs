@@ -1,0 +1,221 @@
+//! The lines above each view, and those below.
+
+use ratatui::text::{Line, Span};
+use sluicegate::operator::hold::held_in_words;
+use sluicegate::operator::recovery::Recovery;
+use sluicegate::operator::words::{count, plain};
+
+use super::parts::{fit, wrapped};
+use crate::commands::top::asked::Trouble;
+use crate::commands::top::clock::{age, left, time};
+use crate::commands::top::model::{Model, VIEWS, View};
+use crate::commands::top::theme::Theme;
+
+/// A notice has so many lines at most.
+const MOST: usize = 3;
+
+fn title(view: View) -> &'static str {
+    match view {
+        View::Fleet => "Fleet",
+        View::Tenants => "Tenants",
+        View::Limits => "Limits",
+        View::Letters => "Dead letters",
+    }
+}
+
+/// Where one is, what time it is, and whatever stops all tenants or does not answer.
+pub fn lines(model: &Model, wide: u16, theme: Theme) -> Vec<Line<'static>> {
+    let wide = usize::from(wide);
+    let mut lines = vec![first(model, wide, theme), views(model, theme)];
+    let mut notice = |text: String, style| {
+        let text = wrapped(&plain(&text, 600), wide, 2);
+        let text = text.into_iter().take(MOST);
+        lines.extend(text.map(|line| Line::styled(line, style)));
+    };
+    if let Some((source, trouble, age_ms)) = trouble(model) {
+        notice(not_answering(model, source, &trouble, age_ms), theme.bad());
+    }
+    let Some((picture, redis_ms)) = model.picture() else {
+        return lines;
+    };
+    match held_in_words(&picture.fleet.boards) {
+        words if words.is_empty() => {}
+        words => notice(format!("HELD: {words}"), theme.bad()),
+    }
+    match &picture.all {
+        Some(Ok(all)) if all.closed_until_ms > redis_ms || all.is_open => {
+            let until = match all.closed_until_ms.saturating_sub(redis_ms) {
+                0 => "until a call succeeds".to_owned(),
+                ms => format!("the next call in {}", left(ms)),
+            };
+            notice(
+                format!(
+                    "ALL TENANTS SUSPENDED, {until}: {}; sluicegate tenant resume --all ends it",
+                    plain(&all.by, 200)
+                ),
+                theme.bad(),
+            );
+        }
+        Some(Err(why)) => notice(
+            format!("whether all tenants are suspended is not known: {why}"),
+            theme.warn(),
+        ),
+        _ => {}
+    }
+    let waits = picture.recovery.iter().filter(|it| **it != Recovery::Over);
+    let waits: Vec<&Recovery> = waits.collect();
+    if let Some(worst) = waits.iter().max_by_key(|it| it.in_ms()) {
+        let words = worst.in_words().unwrap_or_default();
+        let at = match (waits.len(), picture.recovery.len()) {
+            (_, 1) => String::new(),
+            (some, all) => format!(" (at {some} of {all} primaries)"),
+        };
+        match worst {
+            Recovery::Waits { .. } => notice(format!("RECOVERY WAIT{at} {words}"), theme.bad()),
+            _ => notice(
+                format!("whether a recovery wait is on{at} {words}"),
+                theme.warn(),
+            ),
+        }
+    }
+    lines
+}
+
+fn first(model: &Model, wide: usize, theme: Theme) -> Line<'static> {
+    let pipeline = model.pipeline();
+    let mut text = "sluicegate top".to_owned();
+    if !pipeline.name.is_default() || model.pipelines.len() > 1 {
+        let (at, all) = (model.at + 1, model.pipelines.len());
+        text += &format!("  pipeline {} ({at} of {all})", pipeline.name);
+    }
+    if let Some((picture, _)) = model.picture() {
+        let workers = &picture.fleet.view.workers;
+        let ready = workers.iter().filter(|it| it.report.ready).count();
+        let workers = count(workers.len() as u64, "worker");
+        text += &format!("  {workers}, {ready} ready");
+    }
+    let now = format!("{} UTC", time(model.now_ms));
+    let text = fit(&text, wide.saturating_sub(now.len() + 1));
+    let gap = wide.saturating_sub(Span::raw(&text).width() + now.len());
+    Line::styled(format!("{text}{}{now}", " ".repeat(gap)), theme.head())
+}
+
+fn views(model: &Model, theme: Theme) -> Line<'static> {
+    let mut spans = Vec::new();
+    for (number, view) in VIEWS.into_iter().enumerate() {
+        let text = format!("{} {}", number + 1, title(view));
+        let is_open = model.view == view;
+        // Without reverse video, too, it can be seen which one is open.
+        spans.push(match is_open {
+            true => Span::styled(format!("[{text}]"), theme.marked()),
+            false => Span::raw(format!(" {text} ")),
+        });
+        spans.push(Span::raw(" "));
+    }
+    Line::from(spans)
+}
+
+/// The first of what is looked at that does not answer: which server, and how old its last picture is.
+fn trouble(model: &Model) -> Option<(&'static str, Trouble<'_>, Option<u64>)> {
+    let now_ms = model.now_ms;
+    let aged = |at_ms: u64| now_ms.saturating_sub(at_ms);
+    let pipeline = model.pipeline();
+    if let Some(page) = &model.page
+        && let Some(trouble) = page.glance.trouble(now_ms)
+    {
+        let known = page.glance.known().map(|(_, at_ms)| aged(at_ms));
+        return Some(("Redis", trouble, known));
+    }
+    if let Some(trouble) = pipeline.picture.trouble(now_ms) {
+        let known = pipeline.picture.known().map(|(_, at_ms)| aged(at_ms));
+        return Some(("Redis", trouble, known));
+    }
+    if model.view == View::Letters && model.page.is_none() {
+        let trouble = pipeline.letters.trouble(now_ms)?;
+        // That a look takes long is said where the letters are.
+        trouble.why?;
+        let known = pipeline.letters.known().map(|(_, at_ms)| aged(at_ms));
+        return Some(("RabbitMQ", trouble, known));
+    }
+    None
+}
+
+fn not_answering(
+    model: &Model,
+    server: &str,
+    trouble: &Trouble,
+    picture_ms: Option<u64>,
+) -> String {
+    let since_ms = trouble.since_ms;
+    let ago = age(model.now_ms.saturating_sub(since_ms));
+    let why = match trouble.why {
+        Some(why) => format!(": {why}"),
+        None => String::new(),
+    };
+    let shown = match picture_ms {
+        Some(ms) => format!(" - the picture below is {} old", age(ms)),
+        None => String::new(),
+    };
+    format!(
+        "NO ANSWER from {server} since {} UTC ({ago}){shown}{why}",
+        time(since_ms)
+    )
+}
+
+/// What is being done or was done, and the keys.
+pub fn foot(model: &Model, wide: u16, theme: Theme) -> Vec<Line<'static>> {
+    let wide = usize::from(wide);
+    let mut lines = Vec::new();
+    if let Some(doing) = &model.doing {
+        let since = age(model.now_ms.saturating_sub(doing.since_ms));
+        let mut text = format!("{} ({since})", doing.what);
+        if !doing.progress.is_empty() {
+            text += &format!(": {}", doing.progress);
+        }
+        lines.push(Line::styled(fit(&text, wide), theme.warn()));
+    } else if let Some(told) = model.told() {
+        let style = match told.is_bad {
+            true => theme.bad(),
+            false => theme.good(),
+        };
+        let text = if told.is_bad {
+            format!("NOT DONE: {}", plain(&told.text, 600))
+        } else {
+            plain(&told.text, 600)
+        };
+        let text = wrapped(&text, wide, 2).into_iter().take(MOST);
+        lines.extend(text.map(|line| Line::styled(line, style)));
+    }
+    if model.is_searching {
+        let text = format!(
+            "/{}_   Enter: open or list   Esc: end",
+            plain(&model.search, 60)
+        );
+        lines.push(Line::styled(fit(&text, wide), theme.head()));
+    } else {
+        let keys = keys(model);
+        lines.push(Line::styled(fit(keys, wide), theme.quiet()));
+    }
+    lines
+}
+
+fn keys(model: &Model) -> &'static str {
+    match (&model.page, model.view, model.search.is_empty()) {
+        (Some(_), ..) => {
+            "p pause  r resume  l limit  c clear limit  z reset  Esc back  ? help  q quit"
+        }
+        (None, View::Fleet, _) if model.pipelines.len() > 1 => {
+            "[ ] pipeline  1-4 views  / search  ? help  q quit"
+        }
+        (None, View::Fleet, _) => "1-4 views  / search a tenant  ? help  q quit",
+        (None, View::Tenants, false) => {
+            "Enter open  Esc all tenants  p r l c z act  ? help  q quit"
+        }
+        (None, View::Tenants, true) | (None, View::Limits, _) => {
+            "Enter open  s sort  / search  p pause  r resume  l limit  ? help  q quit"
+        }
+        (None, View::Letters, _) => {
+            "f fetch  R replay one  T its tenant's  A all  Enter tenant  ? help  q quit"
+        }
+    }
+}

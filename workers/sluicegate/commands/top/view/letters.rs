@@ -1,0 +1,95 @@
+//! The dead letters.
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::text::Line;
+use sluicegate::operator::letters::Row;
+use sluicegate::operator::times::at;
+use sluicegate::operator::words::{count, plain};
+
+use super::parts::{Column, Side, fit, list, name, wrapped};
+use super::{lines, write};
+use crate::commands::top::clock::age;
+use crate::commands::top::model::Model;
+use crate::commands::top::theme::Theme;
+
+pub fn draw(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
+    let wide = usize::from(area.width);
+    let letters = &model.pipeline().letters;
+    let listed = letters.known();
+    let marked = listed.and_then(|(listed, _)| listed.rows.get(model.place()?));
+    let detail = marked.map_or_else(Vec::new, |row| detail(row, wide));
+    let [sums, table, below] = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Min(0),
+        Constraint::Length(lines(&detail)),
+    ])
+    .areas(area);
+    write(frame, below, detail);
+    let mut text = match listed {
+        None => String::new(),
+        Some((listed, at_ms)) => {
+            let found = count(listed.rows.len() as u64, "dead letter");
+            let ago = age(model.now_ms.saturating_sub(at_ms));
+            let mut text = match ago.as_str() {
+                "now" => format!("{found}, the newest first, as of now"),
+                ago => format!("{found}, the newest first, as of {ago} ago (f fetches again)"),
+            };
+            if listed.look.left > 0 {
+                text += &format!(
+                    "; {} not looked at",
+                    count(listed.look.left.into(), "message")
+                );
+            }
+            text
+        }
+    };
+    if letters.is_under_way() {
+        text = format!("fetching dead letters from RabbitMQ ... {text}");
+    } else if listed.is_none() {
+        text = "nothing is known of dead letters; f fetches them".to_owned();
+    }
+    write(frame, sums, vec![Line::from(fit(&text, wide))]);
+    let rows = listed.map_or(&[][..], |(listed, _)| &listed.rows);
+    if rows.is_empty() {
+        return;
+    }
+    let columns: [Column; 4] = [
+        ("DIED", Constraint::Length(12), Side::Right),
+        ("TENANT", Constraint::Fill(2), Side::Left),
+        ("ATTEMPTS", Constraint::Length(8), Side::Right),
+        ("REASON", Constraint::Fill(5), Side::Left),
+    ];
+    let rows = rows.iter().map(|row| cells(row, model.now_ms, theme));
+    list(frame, table, &columns, rows, (model.place(), theme));
+}
+
+fn cells(row: &Row, now_ms: u64, theme: Theme) -> Vec<Line<'static>> {
+    let ago = |ms: u64| match age(now_ms.saturating_sub(ms)).as_str() {
+        "now" => "now".to_owned(),
+        age => format!("{age} ago"),
+    };
+    let [.., reason] = row.cells();
+    let attempt = row.attempt().map(|number| number.to_string());
+    vec![
+        Line::from(row.died_ms.map_or_else(|| "-".to_owned(), ago)),
+        Line::from(name(row.tenant().unwrap_or("-"))),
+        Line::from(attempt.unwrap_or_else(|| "-".to_owned())),
+        Line::styled(reason, theme.warn()),
+    ]
+}
+
+/// The marked letter.
+fn detail(row: &Row, wide: usize) -> Vec<Line<'static>> {
+    let [id, tenant, _, lived, reason] = row.cells();
+    let died = row
+        .died_ms
+        .map_or_else(|| "it is not known when".to_owned(), at);
+    let first = format!("id {id}  tenant {tenant}  died {died}  {lived}");
+    let first = wrapped(&first, wide, 2).into_iter().take(2);
+    let why = wrapped(&format!("why {}", plain(&reason, 400)), wide, 2);
+    first
+        .chain(why.into_iter().take(2))
+        .map(Line::from)
+        .collect()
+}

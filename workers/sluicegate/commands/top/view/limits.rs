@@ -1,0 +1,106 @@
+//! How full limits are.
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::Style;
+use ratatui::text::Line;
+use sluicegate::operator::fullness::Fullness;
+use sluicegate::operator::words::plain;
+use sluicegate::rules::scope::Scope;
+
+use super::parts::{Column, Side, bar, fit, list, name};
+use super::tenants::order;
+use super::write;
+use crate::commands::top::clock::left;
+use crate::commands::top::model::{LimitRow, Model};
+use crate::commands::top::theme::Theme;
+
+pub fn draw(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
+    let wide = usize::from(area.width);
+    let [sums, table] = Layout::vertical([Constraint::Length(1), Constraint::Min(0)]).areas(area);
+    let rows = model.limits();
+    let is_known = model
+        .picture()
+        .is_some_and(|(picture, _)| picture.shown.is_some());
+    if rows.is_empty() {
+        let words = match is_known {
+            true => "no tenant has jobs at these workers; / opens any tenant by its name",
+            false => "asking the gate ...",
+        };
+        return write(frame, table, vec![Line::from(fit(words, wide))]);
+    }
+    let words = format!(
+        "what all tenants share, then the limits of each by {} (s changes)",
+        order(model.sort)
+    );
+    write(frame, sums, vec![Line::from(fit(&words, wide))]);
+    let since_ms = model.pipeline().picture.known().map_or(0, |(_, at)| at);
+    let passed_ms = model.now_ms.saturating_sub(since_ms);
+    let gauge = if wide < 100 { 14 } else { 32 };
+    let columns: [Column; 7] = [
+        ("TENANT", Constraint::Fill(3), Side::Left),
+        ("LIMIT", Constraint::Fill(2), Side::Left),
+        ("WINDOW", Constraint::Length(7), Side::Left),
+        ("FULL", Constraint::Length(gauge), Side::Left),
+        ("USED", Constraint::Length(11), Side::Right),
+        ("NEXT", Constraint::Length(8), Side::Right),
+        ("WAITING", Constraint::Length(7), Side::Right),
+    ];
+    let rows = rows.iter().map(|LimitRow { tenant, limit }| {
+        let whose = match tenant {
+            Some(tenant) => name(tenant.as_str()),
+            None => "(all tenants)".to_owned(),
+        };
+        let mut cells = vec![Line::from(whose), Line::from(plain(&limit.name, 32))];
+        cells.extend(gauges(limit, passed_ms, usize::from(gauge), theme));
+        cells
+    });
+    list(frame, table, &columns, rows, (model.place(), theme));
+}
+
+/// Window, gauge, use, when the next unit is available, and what waits.
+pub fn gauges(
+    limit: &Fullness,
+    passed_ms: u64,
+    columns: usize,
+    theme: Theme,
+) -> [Line<'static>; 5] {
+    let style = match limit.share() {
+        _ if limit.is_full() => theme.bad(),
+        Some(share) if share >= 0.8 => theme.warn(),
+        Some(_) => theme.good(),
+        None => Style::new(),
+    };
+    let window = match limit.window.as_str() {
+        "" => "at once".to_owned(),
+        window => window.to_owned(),
+    };
+    let set = if limit.override_until_ms > 0 { "*" } else { "" };
+    let (gauge, used) = match (limit.share(), limit.used) {
+        (Some(share), Some(used)) => (bar(share, columns), format!("{used}/{}{set}", limit.max)),
+        _ => (
+            format!("by {}", part(limit)),
+            format!("?/{}{set}", limit.max),
+        ),
+    };
+    let next_ms = limit.next_ms.saturating_sub(passed_ms);
+    [
+        Line::from(window),
+        Line::styled(fit(&plain(&gauge, 64), columns), style),
+        Line::styled(used, style),
+        Line::from(match (limit.used.is_some(), limit.next_ms) {
+            (false, _) => "-".to_owned(),
+            (true, 0) => "now".to_owned(),
+            (true, _) => left(next_ms),
+        }),
+        Line::from(limit.waiting.to_string()),
+    ]
+}
+
+/// The value that tells its jobs apart.
+fn part(limit: &Fullness) -> String {
+    match &limit.scope {
+        Scope::Header(name) => name.clone(),
+        other => other.to_string(),
+    }
+}

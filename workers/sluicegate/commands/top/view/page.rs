@@ -1,0 +1,118 @@
+//! A tenant's own page: its state and clocks, its limits, and all that `inspect` says.
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::text::Line;
+use sluicegate::operator::inspect::Glance;
+use sluicegate::operator::words::{count, plain};
+
+use super::limits::gauges;
+use super::parts::{Column, Side, fit, list, name, until, wrapped};
+use super::{lines, write};
+use crate::commands::top::clock::time;
+use crate::commands::top::model::{Model, Page};
+use crate::commands::top::theme::Theme;
+
+/// What `inspect` says begins after so many columns.
+const INDENT: usize = 10;
+
+pub fn draw(frame: &mut Frame, area: Rect, (model, page): (&Model, &Page), theme: Theme) {
+    let wide = usize::from(area.width);
+    let title = format!("tenant {}", name(page.tenant.as_str()));
+    let Some((glance, came_ms)) = page.glance.known() else {
+        let title = Line::styled(fit(&title, wide), theme.head());
+        return write(frame, area, vec![title, Line::from("asking Redis ...")]);
+    };
+    let passed_ms = model.now_ms.saturating_sub(came_ms);
+    let redis_ms = glance.now_ms.saturating_add(passed_ms);
+    let mut top = vec![Line::styled(fit(&title, wide), theme.head())];
+    top.extend(state(glance, redis_ms, wide, theme));
+    let limits = u16::try_from(glance.limits.len() + 1).unwrap_or(u16::MAX);
+    let room = area.height.saturating_sub(lines(&top));
+    let [above, table, gap, words] = Layout::vertical([
+        Constraint::Length(lines(&top)),
+        Constraint::Length(limits.min((room / 2).max(2))),
+        Constraint::Length(1),
+        Constraint::Min(0),
+    ])
+    .areas(area);
+    write(frame, above, top);
+    let gauge = if wide < 100 { 20 } else { 40 };
+    let columns: [Column; 6] = [
+        ("LIMIT", Constraint::Fill(1), Side::Left),
+        ("WINDOW", Constraint::Length(8), Side::Left),
+        ("FULL", Constraint::Length(gauge), Side::Left),
+        ("USED", Constraint::Length(11), Side::Right),
+        ("NEXT", Constraint::Length(9), Side::Right),
+        ("WAITING", Constraint::Length(8), Side::Right),
+    ];
+    let rows = glance.limits.iter().map(|limit| {
+        let mut cells = vec![Line::from(plain(&limit.name, 32))];
+        cells.extend(gauges(limit, passed_ms, usize::from(gauge), theme));
+        cells
+    });
+    list(frame, table, &columns, rows, (None, theme));
+    let all = glance.words.lines();
+    let all = all.flat_map(|line| wrapped(&plain(line, 1_000), wide, INDENT));
+    let all: Vec<String> = all.collect();
+    let fits = usize::from(words.height);
+    let scroll = page.scroll.min(all.len().saturating_sub(fits));
+    let below = all.len().saturating_sub(scroll + fits);
+    let mut head = "what inspect says".to_owned();
+    match (scroll, below) {
+        (0, 0) => {}
+        (0, below) => head += &format!(" ({below} more lines: Down)"),
+        (above, 0) => head += &format!(" ({above} lines above: Up)"),
+        (above, below) => head += &format!(" ({above} lines above: Up, {below} below: Down)"),
+    }
+    write(
+        frame,
+        gap,
+        vec![Line::styled(fit(&head, wide), theme.head())],
+    );
+    let shown = all.into_iter().skip(scroll).map(Line::from);
+    write(frame, words, shown.collect());
+}
+
+/// Its state, the end of its line as a clock, and why a job waits.
+fn state(glance: &Glance, redis_ms: u64, wide: usize, theme: Theme) -> Vec<Line<'static>> {
+    let clock = |at_ms| format!("{} ({} UTC)", until(at_ms, redis_ms), time(at_ms));
+    let mut lines = Vec::new();
+    let mut put = |text: String, style| {
+        let text = wrapped(&text, wide, INDENT).into_iter().take(3);
+        lines.extend(text.map(|line| Line::styled(line, style)));
+    };
+    if glance.recovery_until_ms > redis_ms {
+        let text = format!(
+            "state     WAITS after Redis may have lost data, {} at most",
+            clock(glance.recovery_until_ms)
+        );
+        put(text, theme.bad());
+    }
+    let waiting = glance.waiting.unwrap_or(0) > 0;
+    if glance.suspended_until_ms > redis_ms {
+        let opens = clock(glance.suspended_until_ms);
+        let by = plain(&glance.suspended_by, 200);
+        let text = format!("state     SUSPENDED, opens in {opens}: {by}");
+        put(text, theme.bad());
+    } else if glance.recovery_until_ms <= redis_ms {
+        match waiting {
+            true => put("state     open, and jobs wait".to_owned(), theme.warn()),
+            false => put("state     open".to_owned(), theme.good()),
+        }
+    }
+    let line = match (glance.waiting, glance.line_ends_ms > redis_ms) {
+        (None, _) => "one for each value of a header or routing key".to_owned(),
+        (Some(0), _) => "no job waits".to_owned(),
+        (Some(waiting), true) => {
+            format!("{waiting} waiting, ends in {}", clock(glance.line_ends_ms))
+        }
+        (Some(waiting), false) => count(waiting, "unit") + " waiting, the last has its turn now",
+    };
+    put(format!("line      {line}"), theme.head());
+    put(
+        format!("why       {}", plain(&glance.why, 600)),
+        theme.head(),
+    );
+    lines
+}

@@ -1,0 +1,201 @@
+//! What the views are made of.
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::text::{Line, Text};
+use ratatui::widgets::{Cell, Row, Table, TableState};
+use sluicegate::operator::words::plain;
+use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
+
+use crate::commands::top::clock::left;
+use crate::commands::top::theme::Theme;
+
+/// Of a tenant's name, in characters; its end is left out.
+pub const NAME: usize = 40;
+
+/// `text` in so many columns at most; wide letters take two. It must be plain already.
+pub fn fit(text: &str, columns: usize) -> String {
+    if text.width() <= columns {
+        return text.to_owned();
+    }
+    let mut room = columns.saturating_sub(1);
+    let fits = |c: &char| {
+        let left = room.checked_sub(c.width().unwrap_or(0));
+        room = left.unwrap_or(0);
+        left.is_some()
+    };
+    let mut shown: String = text.chars().take_while(fits).collect();
+    if columns > 0 {
+        shown.push('…');
+    }
+    shown
+}
+
+/// `text` in lines of so many columns, broken at blanks where there are any; what goes on begins `indent` further in.
+pub fn wrapped(text: &str, columns: usize, indent: usize) -> Vec<String> {
+    let columns = columns.max(1);
+    let indent = indent.min(columns - 1);
+    let mut lines = vec![String::new()];
+    let mut wide = 0;
+    let mut put = |piece: &str, width: usize, glued: bool| {
+        let is_first = lines.len() == 1;
+        let gap = usize::from(!glued);
+        let line = lines.last_mut().expect("there is always one");
+        let begin = if is_first { 0 } else { indent };
+        if wide > begin && wide + gap + width > columns {
+            wide = indent + width;
+            lines.push(" ".repeat(indent) + piece);
+            return;
+        }
+        if !glued {
+            line.push(' ');
+            wide += 1;
+        }
+        line.push_str(piece);
+        wide += width;
+    };
+    for (at, word) in text.split(' ').enumerate() {
+        let glued = at == 0;
+        if word.width() <= columns - indent {
+            put(word, word.width(), glued);
+            continue;
+        }
+        // No line has room for it.
+        for (at, c) in word.chars().enumerate() {
+            let mut letter = [0; 4];
+            put(
+                c.encode_utf8(&mut letter),
+                c.width().unwrap_or(0),
+                glued || at > 0,
+            );
+        }
+    }
+    lines
+}
+
+/// `[#####.....]`: so full, in so many columns.
+// Between 0 and the columns of a terminal.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss
+)]
+pub fn bar(share: f64, columns: usize) -> String {
+    let room = columns.saturating_sub(2);
+    let exact = share.clamp(0.0, 1.0) * room as f64;
+    // Full is what is full, and empty what is empty.
+    let full = match (share > 0.0, share < 1.0) {
+        (true, true) => (exact.round() as usize).clamp(1, room.saturating_sub(1).max(1)),
+        _ => exact.round() as usize,
+    };
+    let full = full.min(room);
+    format!("[{}{}]", "#".repeat(full), ".".repeat(room - full))
+}
+
+/// What is left until then; `-`: nothing is awaited.
+pub fn until(at_ms: u64, now_ms: u64) -> String {
+    match at_ms.saturating_sub(now_ms) {
+        _ if at_ms == 0 => "-".to_owned(),
+        ms => left(ms),
+    }
+}
+
+/// A tenant's name, harmless.
+pub fn name(tenant: &str) -> String {
+    plain(tenant, NAME)
+}
+
+/// Which end of a column its texts stand at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    Left,
+    Right,
+}
+
+/// A column: its head, its width, and its side.
+pub type Column = (&'static str, Constraint, Side);
+
+/// The rows of a list, with that at `place` marked. Each cell has one style.
+pub fn list<'a>(
+    frame: &mut Frame,
+    area: Rect,
+    columns: &[Column],
+    rows: impl Iterator<Item = Vec<Line<'a>>>,
+    (place, theme): (Option<usize>, Theme),
+) {
+    let heads = columns.iter().map(|(head, _, side)| {
+        let line = Line::from(*head).style(theme.head());
+        Cell::from(Text::from(aligned(line, *side)))
+    });
+    // What has no room is seen to go on: the table itself would cut it off.
+    let beside_mark = Rect {
+        width: area.width.saturating_sub(1),
+        ..area
+    };
+    let widths = columns.iter().map(|(_, wide, _)| *wide);
+    let places = Layout::horizontal(widths).spacing(1).split(beside_mark);
+    let widths: Vec<usize> = places.iter().map(|it| usize::from(it.width)).collect();
+    let rows = rows.map(|cells| {
+        let cells = cells.into_iter().zip(columns).zip(&widths);
+        Row::new(cells.map(|((line, (_, _, side)), &wide)| {
+            let text = fit(&line.to_string(), wide);
+            let line = Line::styled(text, line.style);
+            Cell::from(Text::from(aligned(line, *side)))
+        }))
+    });
+    let widths = places.iter().map(|it| Constraint::Length(it.width));
+    let table = Table::new(rows, widths)
+        .header(Row::new(heads))
+        .row_highlight_style(theme.marked())
+        .highlight_symbol(">")
+        .highlight_spacing(ratatui::widgets::HighlightSpacing::Always);
+    let mut state = TableState::default().with_selected(place);
+    frame.render_stateful_widget(table, area, &mut state);
+}
+
+fn aligned(line: Line<'_>, side: Side) -> Line<'_> {
+    match side {
+        Side::Left => line,
+        Side::Right => line.right_aligned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_fits_by_its_columns_and_not_by_its_letters() {
+        assert_eq!(fit("acme", 4), "acme");
+        assert_eq!(fit("acme", 3), "ac…");
+        assert_eq!(fit("日本語", 6), "日本語");
+        assert_eq!(fit("日本語", 5), "日本…");
+        assert_eq!(fit("日本語", 4), "日…");
+        assert_eq!(fit("acme", 0), "");
+        assert_eq!(fit("acme", 1), "…");
+    }
+
+    #[test]
+    fn a_line_is_broken_at_blanks_or_anywhere() {
+        assert_eq!(wrapped("one two three", 7, 2), ["one two", "  three"]);
+        assert_eq!(wrapped("abcdefgh", 3, 1), ["abc", " de", " fg", " h"]);
+        assert_eq!(wrapped("", 7, 2), [""]);
+        assert_eq!(wrapped("日本語", 4, 0), ["日本", "語"]);
+        assert_eq!(wrapped("a  b", 9, 0), ["a  b"], "columns stay");
+        for columns in 0..9 {
+            wrapped("日本語 abc\tdef", columns, 4);
+        }
+    }
+
+    #[test]
+    fn a_bar_is_full_only_where_all_is_used() {
+        assert_eq!(bar(0.0, 12), "[..........]");
+        assert_eq!(bar(0.001, 12), "[#.........]");
+        assert_eq!(bar(0.5, 12), "[#####.....]");
+        assert_eq!(bar(0.999, 12), "[#########.]");
+        assert_eq!(bar(1.0, 12), "[##########]");
+        for columns in 0..4 {
+            bar(0.5, columns);
+        }
+    }
+}

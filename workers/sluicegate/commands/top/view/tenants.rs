@@ -1,0 +1,187 @@
+//! The busiest tenants.
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::text::Line;
+use sluicegate::operator::words::{count, plain};
+use sluicegate::rules::report::view::{Row, Sort};
+
+use super::parts::{Column, Side, fit, list, name, until, wrapped};
+use super::{lines, write};
+use crate::commands::top::clock::time;
+use crate::commands::top::model::Model;
+use crate::commands::top::theme::Theme;
+
+/// Lines for the marked tenant.
+const DETAIL: usize = 3;
+
+pub fn draw(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
+    let wide = usize::from(area.width);
+    let Some((picture, redis_ms)) = model.picture() else {
+        return write(
+            frame,
+            area,
+            vec![Line::from("asking Redis for its tenants ...")],
+        );
+    };
+    let rows = model.tenants();
+    let marked = model.place().and_then(|at| rows.get(at));
+    let mut detail: Vec<Line> = marked.map_or_else(Vec::new, |row| {
+        let text = wrapped(&in_words(row, redis_ms), wide, 2).into_iter();
+        text.take(DETAIL).map(Line::from).collect()
+    });
+    if let Some(why) = picture.shown.as_ref().and_then(|it| it.untold.as_ref()) {
+        let words = format!(
+            "what the gate says is not known of all: {}",
+            plain(why, 200)
+        );
+        detail.push(Line::styled(fit(&words, wide), theme.warn()));
+    }
+    let [sums, table, below] = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Min(0),
+        Constraint::Length(lines(&detail)),
+    ])
+    .areas(area);
+    write(frame, below, detail);
+    write(
+        frame,
+        sums,
+        vec![Line::from(fit(&sums_of(model, rows.len()), wide))],
+    );
+    if rows.is_empty() {
+        let words = match (picture.shown.is_some(), model.search.is_empty()) {
+            (false, _) => "asking the gate ...",
+            (true, true) => "no tenant has jobs at these workers; / opens any tenant by its name",
+            (true, false) => {
+                "no busy tenant has it in its name; Enter opens the tenant of that name"
+            }
+        };
+        return write(frame, table, vec![Line::from(fit(words, wide))]);
+    }
+    let is_wide = wide >= 100;
+    let number = |head, columns| (head, Constraint::Length(columns), Side::Right);
+    let mut columns: Vec<Column> = vec![
+        ("TENANT", Constraint::Fill(1), Side::Left),
+        number("LINE", 6),
+        number("MEMORY", 6),
+        number("CALLS", 5),
+        number("STARTS/S", 8),
+        number("DENIED/S", 8),
+        number("CLOSED", 8),
+        number("ENDS IN", 8),
+        ("WHY", Constraint::Fill(1), Side::Left),
+    ];
+    if !is_wide {
+        columns.remove(3);
+    }
+    let rows = rows.iter().map(|row| {
+        let mut cells = cells(row, redis_ms, theme);
+        if !is_wide {
+            cells.remove(3);
+        }
+        cells
+    });
+    list(frame, table, &columns, rows, (model.place(), theme));
+}
+
+pub fn order(sort: Sort) -> &'static str {
+    match sort {
+        Sort::Waiting => "waiting",
+        Sort::Denied => "denied",
+        Sort::Closed => "closed",
+        Sort::Starts => "starts",
+    }
+}
+
+fn sums_of(model: &Model, listed: usize) -> String {
+    let mut text = format!("by {} (s changes)", order(model.sort));
+    if !model.search.is_empty() || model.is_searching {
+        text += &format!(", with {:?} in the name", plain(&model.search, 40));
+    }
+    text += &format!(": {}", count(listed as u64, "tenant"));
+    let Some((picture, _)) = model.picture() else {
+        return text;
+    };
+    if let Some(more) = picture
+        .shown
+        .as_ref()
+        .map(|shown| shown.more)
+        .filter(|it| *it > 0)
+    {
+        text += &format!(", {more} more known");
+    }
+    let others = &picture.fleet.view.left_out;
+    if *others != Default::default() {
+        let tenants = match others.uncounted {
+            true => "others".to_owned(),
+            false => format!("up to {} others", others.tenants),
+        };
+        text += &format!("; {tenants} have {}", count(others.waiting, "waiting job"));
+    }
+    text
+}
+
+fn cells(row: &Row, redis_ms: u64, theme: Theme) -> Vec<Line<'static>> {
+    let more = if row.at_least { "+" } else { "" };
+    let is_closed = row.closed_until_ms > redis_ms;
+    let closed = match is_closed {
+        true => Line::styled(until(row.closed_until_ms, redis_ms), theme.bad()),
+        false => Line::from("-"),
+    };
+    let why = match (is_closed, row.closed_by.as_str(), row.waits_for.as_str()) {
+        (true, "", _) => Line::styled("suspended", theme.bad()),
+        (true, by, _) => Line::styled(plain(by, 80), theme.bad()),
+        (false, _, "") => Line::from("-"),
+        (false, _, limit) => Line::styled(format!("limit {}", plain(limit, 64)), theme.warn()),
+    };
+    vec![
+        Line::from(name(row.tenant.as_str())),
+        Line::from(
+            row.in_line
+                .map_or_else(|| "-".to_owned(), |it| it.to_string()),
+        ),
+        Line::from(format!("{}{more}", row.waiting)),
+        Line::from(format!("{}{more}", row.running)),
+        Line::from(format!("{:.1}{more}", row.starts)),
+        Line::from(format!("{:.1}{more}", row.denials)),
+        closed,
+        Line::from(match row.line_ends_ms > redis_ms {
+            true => until(row.line_ends_ms, redis_ms),
+            false => "-".to_owned(),
+        }),
+        why,
+    ]
+}
+
+/// The marked tenant, in a sentence or two.
+fn in_words(row: &Row, redis_ms: u64) -> String {
+    let mut text = format!("{}: ", name(row.tenant.as_str()));
+    let left_of = |at_ms: u64| format!("{} ({} UTC)", until(at_ms, redis_ms), time(at_ms));
+    text += &match (row.closed_until_ms > redis_ms, row.closed_by.as_str()) {
+        (true, by) => {
+            let by = if by.is_empty() {
+                "it is not known why"
+            } else {
+                by
+            };
+            let opens = left_of(row.closed_until_ms);
+            format!("SUSPENDED, opens in {opens}: {}", plain(by, 200))
+        }
+        (false, _) if !row.waits_for.is_empty() => {
+            format!("waits for the limit {}", plain(&row.waits_for, 64))
+        }
+        _ => "open".to_owned(),
+    };
+    text += "; ";
+    text += &match (row.in_line, row.line_ends_ms > redis_ms) {
+        (Some(waiting), true) => format!(
+            "{waiting} in line, the last has its turn in {}",
+            left_of(row.line_ends_ms)
+        ),
+        (_, true) => format!("its last job has its turn in {}", left_of(row.line_ends_ms)),
+        (Some(0), false) => "nothing is in line".to_owned(),
+        _ => count(row.waiting, "job") + " wait in memory",
+    };
+    text + "; Enter shows all"
+}
