@@ -375,6 +375,3 @@ pub(in crate::rules) fn is_heard(limit: &Limit, now: u64, started_ms: u64, after
         now.saturating_sub(started_ms) < span
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use super::Scheduler;
 use super::admission::Round;
-use super::answers::Learner;
 use super::entry::{Hand, JobEntry, Phase, Started};
 use super::intake::{Intake, Invalid};
 use super::questions::Question;
@@ -384,16 +383,10 @@ impl Scheduler {
             && let Some(started) = job.started.take()
         {
             let claims = &job.claims;
-            learner = Learner::of(&started);
-            if let (Some(learner), Outcome::Throttled { after, .. }) = (&learner, &outcome)
-                && seen.refused.is_some()
-            {
-                self.lessons.refused(&claims.tenant, learner, *after);
-            }
+            let is_refused = seen.refused.is_some();
+            learner = (self.lessons).called(&claims.tenant, &started, &outcome, is_refused);
             let used = (claims.cost, seen.actual_cost);
-            let ends = self
-                .settlement
-                .end(now, &claims.tenant, started, fate, used);
+            let ends = (self.settlement).end(now, &claims.tenant, started, fate, used);
             ends.into_iter().for_each(|action| self.agenda.push(action));
         }
         self.throttle_used_up(now, key, seen.used_up);

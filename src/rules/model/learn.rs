@@ -105,3 +105,6 @@ impl Scopes<'_> {
         limits.iter().zip(partitions).map(of).collect()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,6 +9,7 @@ use super::super::Scheduler;
 use super::super::entry::Started;
 use crate::engine::facts::Fact;
 use crate::gate::{Evidence, GateError, LearnedAll, Lesson, Sunk};
+use crate::handler::Outcome;
 use crate::rules::answers::{Excess, Quotas};
 use crate::rules::limit::{Limit, Limits, Unit};
 use crate::rules::scope::Labels;
@@ -47,7 +48,7 @@ pub(in crate::engine::scheduler) struct Learner {
 
 impl Learner {
     /// `None`: nothing is to be learned from the call's answer.
-    pub(in crate::engine::scheduler) fn of(started: &Started) -> Option<Self> {
+    fn of(started: &Started) -> Option<Self> {
         let learns = started.limits.iter().any(|limit| limit.band().is_some());
         learns.then(|| Self {
             labels: started.labels.clone(),
@@ -86,22 +87,29 @@ impl Learner {
 }
 
 impl Lessons {
-    /// The API refused the call of `learner`: to be told once its throttle is.
-    pub(in crate::engine::scheduler) fn refused(
+    /// A call has ended. Where the API refused it, that is told once its throttle is. `None`: nothing is to be learned from its answer.
+    pub(in crate::engine::scheduler) fn called(
         &mut self,
         tenant: &Tenant,
-        learner: &Learner,
-        after: Option<Duration>,
-    ) {
-        let after_ms = after.map_or(0, |after| {
-            u64::try_from(after.as_millis()).unwrap_or(u64::MAX)
-        });
-        let evidence = Evidence::Refused {
-            started_ms: learner.started_ms,
-            cost: learner.cost,
-            after_ms,
-        };
-        self.refused = Some(Box::new(learner.lesson(tenant, evidence)));
+        started: &Started,
+        outcome: &Outcome,
+        is_refused: bool,
+    ) -> Option<Learner> {
+        let learner = Learner::of(started)?;
+        if let Outcome::Throttled { after, .. } = outcome
+            && is_refused
+        {
+            let after_ms = after.map_or(0, |after| {
+                u64::try_from(after.as_millis()).unwrap_or(u64::MAX)
+            });
+            let evidence = Evidence::Refused {
+                started_ms: learner.started_ms,
+                cost: learner.cost,
+                after_ms,
+            };
+            self.refused = Some(Box::new(learner.lesson(tenant, evidence)));
+        }
+        Some(learner)
     }
 
     /// What goes with the throttle of the answer that is being looked at.

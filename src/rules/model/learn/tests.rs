@@ -2,9 +2,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::*;
 use crate::rules::decision::{Ask, Change, Usage};
-use crate::rules::limit::Algorithm;
+use crate::rules::learned::*;
+use crate::rules::limit::{Algorithm, Limit};
 use crate::rules::model::State;
 use crate::rules::usage::Clock;
 
