@@ -210,7 +210,11 @@ local function in_force(n, learned)
   local control = limits.partitions and limits.partitions.control or waitlist
   local by_operator = not home(n).everybody and control.overrides and control.overrides[all[n].name]
   local set = by_operator and by_operator.max or all[n].max
-  return learned and math.min(set, math.max(learned_most(learned, now), all[n].floor)) or set
+  -- Where an operator set more than is configured, what was learned may be over at once.
+  if not learned or learned.ends <= now then
+    return set
+  end
+  return math.min(set, math.max(learned_most(learned, now), all[n].floor))
 end
 
 local reply = { 1, now }

@@ -152,6 +152,15 @@ impl State {
             .max(self.learned.kept_until())
     }
 
+    /// Forgets what an operator set and what was learned, once all of it is over.
+    fn forget_overrides(&mut self, now: u64) {
+        let mut set = self.overrides.values();
+        if set.all(|(_, until)| *until <= now) && self.learned.kept_until() <= now {
+            self.overrides.clear();
+            self.learned = AllLearned::default();
+        }
+    }
+
     /// The breaker is told how a call ended, or asked for the next probe.
     pub fn report(&mut self, now: u64, rule: &Rule, event: &Event) -> Standing {
         let was_open = self.breaker.is_open();

@@ -51,6 +51,7 @@ impl<'a> Scopes<'a> {
         asks: &[Ask],
     ) -> (Vec<Answer>, u64) {
         let now = clock.now_ms;
+        self.states[self.layout.control].forget_overrides(now);
         let limits = self.in_force(limits, now);
         let kept = |state: &State| (state.waitlist.clone(), state.fair_queue.clone());
         let before: Vec<_> = self.states.iter().map(kept).collect();
@@ -103,6 +104,7 @@ impl<'a> Scopes<'a> {
     /// A `call` that was settled before counts for nothing.
     pub fn settle(&mut self, limits: &[Limit], clock: Clock, call: &str, settled: &[Settled]) {
         let now = clock.now_ms;
+        self.states[self.layout.control].forget_overrides(now);
         let limits = self.in_force(limits, now);
         let marks = &mut self.states[0].marks;
         marks.retain(|_, until| *until > now);
