@@ -20,11 +20,15 @@ local now = read_clock(ARGV[1])
 local key, what, name = KEYS[1], ARGV[2], ARGV[4]
 local until_ms = now + tonumber(ARGV[3])
 
--- The overrides without those that are over and without `name`, as text.
+-- The overrides without those that are over and without `name`, as text, with what was learned.
 local function overrides_without()
+  local stored = redis.call('HGET', key, 'overrides') or ''
   local text = ''
-  for other, set in pairs(overrides_parse(redis.call('HGET', key, 'overrides') or '', now)) do
-    if other ~= name then
+  for learned in string.gmatch(stored, '[%w-]+~[%d,]+;') do
+    text = text .. learned
+  end
+  for other, set in pairs(overrides_parse(stored, now)) do
+    if other ~= name and string.sub(other, 1, 1) ~= LEARNED_OF then
       text = text .. string.format('%s=%.0f@%.0f;', other, set.max, set.ends)
     end
   end
@@ -63,6 +67,13 @@ elseif what == 'reset' then
   local waitlist = waitlist_load(key, now)
   -- Newer than the waitlists of its parts that began in this very millisecond.
   waitlist_reset(waitlist, now + 1)
+  -- What was learned of its limits is forgotten.
+  local by_operators = string.gsub(redis.call('HGET', key, 'overrides') or '', '[%w-]+~[%d,]+;', '')
+  if by_operators ~= '' then
+    redis.call('HSET', key, 'overrides', by_operators)
+  else
+    redis.call('HDEL', key, 'overrides')
+  end
   -- Its parts are reset by their next call; until then they are in nobody's way. The keys of fair_queue.lua go by this field.
   redis.call('HDEL', key, 'register')
   waitlist_save(waitlist, now + math.max(RESET_MS, redis.call('PTTL', key)) - KEEP_MS)

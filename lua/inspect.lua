@@ -25,6 +25,7 @@
 -- then of each shadow: since when it has counted, in milliseconds since the epoch, 0: it has not; jobs that started; those that would
 --         have waited; those of them that never would have started; the longest wait of the others, in milliseconds; how long a job that
 --         comes now would wait for those ahead, in milliseconds
+-- [last - 1]  what was learned of each limit that is no shadow, as learned.lua has its numbers, each with a ';' behind it; empty: nothing
 -- [last]  what the downstream says of its own limits, as waitlist.lua has it; empty: nothing
 
 -- Units that may start at once now.
@@ -88,6 +89,16 @@ if closed then
     by = breaker_words(control.breaker, redis.call('HGET', control.key, 'breaker-by'))
   end
 end
+
+-- What was learned of the limits of one partition, by their names.
+local function learned_of(key)
+  local all = {}
+  for name, numbers in string.gmatch(redis.call('HGET', key, 'overrides') or '', '([%w-]+)~([%d,]+)') do
+    all[name] = learned_parse(numbers).ends > now and numbers or nil
+  end
+  return all
+end
+
 local reply = {
   by, 1, now, waiting,
   waiting > 0 and limits_turn(limits, waitlist, base, waiting, 1) - now or 0,
@@ -122,5 +133,13 @@ if SHADOWS then
   end
   SHADOWS.look(limits, reply)
 end
+local text, at, learned = ARGV[2], 1, {}
+for n = 1, #limits do
+  local floor, name, _
+  _, _, _, _, floor, _, _, _, _, name, _, at = struct.unpack(LIMIT_FORMAT, text, at)
+  local home = limits[n].partition and limits.partitions[limits[n].partition] or waitlist
+  learned[n] = (floor < NEVER and home.overrides and learned_of(home.key)[name] or '') .. ';'
+end
+reply[#reply + 1] = table.concat(learned)
 reply[#reply + 1] = redis.call('HGET', control.key, 'quota') or ''
 return reply

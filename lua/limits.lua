@@ -5,7 +5,8 @@
 -- ARGV[2]  the limits, packed, one after the other: as text, nine arguments for each, they would take six times as long.
 --          Each: max: units in a window; the span in milliseconds: the window, with the guard where the algorithm counts
 --          over both; its margin in milliseconds (fixed window: the guard; segments: the length of one; counter and buckets: the
---          lateness that they forgive); the burst in units; the unit: 1: calls, 0: cost, of a shadow 3 and 2; which of KEYS is its first; the index of the fixed
+--          lateness that they forgive); the burst in units; what it may sink to by what is learned, 4294967295: it does not learn; the
+--          unit: 1: calls, 0: cost, of a shadow 3 and 2; which of KEYS is its first; the index of the fixed
 --          window that this key belongs to, 0 for the others; whose it is: 0: the waitlist's, n: that of the n-th shared
 --          partition; its name; its algorithm
 -- ARGV[#ARGV]  what shared_partitions.lua says, where any of the limits is shared; behind it what shadows.lua says, where any is a shadow
@@ -60,7 +61,12 @@ local function limits_load(waitlist, now, stamp, jobs, writing)
   if SHADOWS then
     partitions = SHADOWS.partitions(partitions)
   end
-  local overrides = (partitions and partitions.control or waitlist).overrides
+  local control = partitions and partitions.control or waitlist
+  local overrides = control.overrides
+  if writing and overrides and not next(overrides) then
+    -- All of it is over: shortcuts are good again.
+    redis.call('HDEL', control.key, 'overrides')
+  end
   -- All fields at once: a table that grows takes longer.
   local limits = {
     now = now, stamp = stamp, jobs = jobs, writing = writing, most = 4294967295, usual = waitlist.usual,
@@ -68,8 +74,8 @@ local function limits_load(waitlist, now, stamp, jobs, writing)
   }
   local text, at = ARGV[2], 1
   while at <= #text do
-    local max, span, margin, burst, unit, key, index, partition, name, algorithm
-    max, span, margin, burst, unit, key, index, partition, name, algorithm, at = struct.unpack(LIMIT_FORMAT, text, at)
+    local max, span, margin, burst, floor, unit, key, index, partition, name, algorithm
+    max, span, margin, burst, floor, unit, key, index, partition, name, algorithm, at = struct.unpack(LIMIT_FORMAT, text, at)
     local limit = {
       algorithm = ALGORITHMS[algorithm],
       max = max,
@@ -92,6 +98,15 @@ local function limits_load(waitlist, now, stamp, jobs, writing)
         limit.burst = set.max
       end
       limit.max, limit.ends = set.max, set.ends
+    end
+    local home = limit.partition and own or waitlist
+    local most = home.overrides and home.overrides[LEARNED_OF .. name]
+    if most and math.max(most, floor) < limit.max then
+      most = math.max(most, floor)
+      if limit.burst == limit.max and algorithm ~= 'leaky-bucket-algo' then
+        limit.burst = most
+      end
+      limit.max = most
     end
     if unit > 1 then
       limit.shadow = true

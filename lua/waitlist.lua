@@ -10,7 +10,7 @@
 -- paused     until when (ms) an operator lets nobody start, and since when: written by change.lua, as is what follows
 -- paused-at
 -- stepped    what fixed windows know of a clock that was stepped back: see fixed_window.lua
--- overrides  "NAME=MAX@UNTIL;" for each limit whose max an operator set
+-- overrides  "NAME=MAX@UNTIL;" for each limit whose max an operator set, and what was learned of limits: see learned.lua
 -- quota      "LIMIT/WINDOW_S,…@AT": what the downstream says of its own limits (window 0: it names none), and when (ms)
 --            that was noted: written by quota.lua
 -- breaker    failures in a row, and whether they stop calls: see breaker.lua; written by report.lua and by acquire.lua
@@ -31,13 +31,24 @@
 --
 -- Constants that no file here sets are those of the same names in the specification: src/gate/scripts.rs sets them.
 
--- What an operator set: { max, until } by the limit's name, without what is over; and the latest until.
+-- Before the name of a limit, in overrides_parse: no name begins so.
+local LEARNED_OF = '~'
+
+-- What an operator set: { max, until } by the limit's name, and what learned limits are at most, by LEARNED_OF and their names, without
+-- what is over; and the latest until.
 local function overrides_parse(text, now)
   local overrides, latest = {}, 0
   for name, max, ends in string.gmatch(text, '([%w-]+)=(%d+)@(%d+);') do
     if tonumber(ends) > now then
       overrides[name] = { max = tonumber(max), ends = tonumber(ends) }
       latest = math.max(latest, tonumber(ends))
+    end
+  end
+  for name, numbers in string.gmatch(text, '([%w-]+)~([%d,]+)') do
+    local learned = learned_parse(numbers)
+    if learned.ends > now then
+      overrides[LEARNED_OF .. name] = learned_most(learned, now)
+      latest = math.max(latest, learned.ends)
     end
   end
   return overrides, latest

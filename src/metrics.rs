@@ -2,6 +2,7 @@
 //! 100,000 series. `sluicegate inspect TENANT` answers for one tenant.
 
 mod load;
+mod lowered;
 mod series;
 mod shadows;
 mod together;
@@ -102,6 +103,7 @@ pub struct Metrics {
     in_memory: Gauge,
     abandoned: Gauge,
     load: load::Load,
+    lowered: lowered::Lowered,
     shadows: shadows::Shadows,
     /// For the fleet.
     tenants: Mutex<Arc<Tenants>>,

@@ -82,6 +82,17 @@ keys! {
         .live()
         .about("Who shares the limit: each tenant has its own, all tenants share one, or each value of a header or routing key within a tenant has its own.")
         .note("See [scopes](LIMITS.md#scopes).");
+    ADAPTIVE: Option<u8> = tree(
+        "rate-limiter.adaptive",
+        "`off`, or `{within: N%..100%}` (`N%..100%` for short) with N from 1 to 99",
+        adaptive_schema,
+        adaptive,
+    )
+        .default("off")
+        .example("60%..100%")
+        .live()
+        .about("To how many percent the limit may sink where the API answers 429 within it, or advertises less.")
+        .note("It never rises above `max-requests`. See [learned limits](LIMITS.md#learned-limits).");
     SHADOW: bool = boolean("rate-limiter.shadow")
         .default("false")
         .example("false")
@@ -138,7 +149,7 @@ pub(super) static CONCURRENT: Setting<u64> =
     integer::<_, 1, MOST>("rate-limiter.limits[].max-concurrent", "calls")
         .about("How many calls can be in flight at once, of all workers together.");
 /// The keys of one limit.
-pub(super) const FLAT: [&Key; 8] = [
+pub(super) const FLAT: [&Key; 9] = [
     &USE_ALGO.key,
     &WINDOW_SIZE.key,
     &MAX_REQUESTS.key,
@@ -146,6 +157,7 @@ pub(super) const FLAT: [&Key; 8] = [
     &UNIT.key,
     &GUARD.key,
     &SCOPE.key,
+    &ADAPTIVE.key,
     &SHADOW.key,
 ];
 
@@ -192,6 +204,59 @@ fn guard(raw: &Raw) -> Result<Guard, Wrong> {
         }
         raw => parse_duration_of(raw, Duration::ZERO, MAX_WINDOW).map(Guard::Within),
     }
+}
+
+/// `rate-limiter.adaptive`: the lower end in percent; `None`: off.
+fn adaptive(raw: &Raw) -> Result<Option<u8>, Wrong> {
+    const MUST: &str = "off, or a band that ends at 100%, such as {within: 50%..100%}";
+    let within = match raw {
+        // YAML reads a bare `off` as a text, older YAML as false.
+        Raw::Bool(false) => return Ok(None),
+        Raw::Text(text) if text == "off" => return Ok(None),
+        Raw::Text(text) => text,
+        Raw::Map(fields) => match fields.as_slice() {
+            [only] if only.name == "within" => {
+                parse_text(&only.raw, "a band, such as 50%..100%")
+                    .map_err(|words| format!("has a within that {words}"))?
+            }
+            [] => return Err(format!("sets nothing; it must be {MUST}")),
+            fields => {
+                let other = fields.iter().find(|field| field.name != "within");
+                let other = other.map_or("within twice", |field| &field.name);
+                return Err(format!(
+                    "has {}, and within is its only key; it must be {MUST}",
+                    shown(other)
+                ));
+            }
+        },
+        raw => return Err(wrong(raw, MUST)),
+    };
+    let percent = |text: &str| text.trim().strip_suffix('%')?.parse::<u32>().ok();
+    let ends = within.split_once("..");
+    let ends = ends.and_then(|(low, high)| Some((percent(low)?, percent(high)?)));
+    let Some((low, high)) = ends else {
+        return Err(format!("is {}; it must be {MUST}", shown(within)));
+    };
+    if high != 100 {
+        return Err(format!(
+            "ends at {high}%; a band ends at 100%, since a limit that has learned nothing is max-requests: set that to another number instead"
+        ));
+    }
+    match u8::try_from(low) {
+        Ok(low @ 1..100) => Ok(Some(low)),
+        _ => Err(format!(
+            "begins at {low}%; a band begins at 1% to 99%, such as 50%..100%"
+        )),
+    }
+}
+
+fn adaptive_schema() -> Json {
+    let band = json!({"type": "string", "pattern": "^[1-9][0-9]?%\\.\\.100%$"});
+    json!({"anyOf": [
+        {"enum": ["off", false]},
+        band,
+        {"type": "object", "properties": {"within": band}, "required": ["within"], "additionalProperties": false},
+    ]})
 }
 
 /// In percent.

@@ -6,8 +6,8 @@ use super::error::{Origin, Problem};
 use super::form::{Wrong, show};
 use super::key::Setting;
 use super::limit_keys::{
-    BURST, CONCURRENT, GUARD, Guard, MAX_CONCURRENT, MAX_REQUESTS, SCOPE, SHADOW, UNIT, USE_ALGO,
-    WINDOW_SIZE,
+    ADAPTIVE, BURST, CONCURRENT, GUARD, Guard, MAX_CONCURRENT, MAX_REQUESTS, SCOPE, SHADOW, UNIT,
+    USE_ALGO, WINDOW_SIZE,
 };
 use super::yaml::Raw;
 use crate::rules::lateness::AUTO_GUARD;
@@ -34,6 +34,7 @@ pub(super) struct Part {
     scope: Option<Given<Scope>>,
     shadow: Option<Given<bool>>,
     concurrent: Option<Given<u64>>,
+    adaptive: Option<Given<Option<u8>>>,
     /// Something in it is wrong, and has been reported.
     pub(super) broken: bool,
 }
@@ -73,6 +74,7 @@ impl Part {
                 name if name == BURST.key.name() => self.burst = take(&BURST, given)?,
                 name if name == UNIT.key.name() => self.unit = take(&UNIT, given)?,
                 name if name == GUARD.key.name() => self.guard = take(&GUARD, given)?,
+                name if name == ADAPTIVE.key.name() => self.adaptive = take(&ADAPTIVE, given)?,
                 name if name == SHADOW.key.name() => self.shadow = take(&SHADOW, given)?,
                 MAX_CONCURRENT => self.concurrent = take(&CONCURRENT, given)?,
                 // One of [`FLAT`], so this is `scope`.
@@ -117,12 +119,37 @@ pub(super) fn build(
         return None;
     }
     let limit = build_of_tenant(name, parts, unit)?.map(|limit| limit.with_scope(scope));
+    let limit = limit.and_then(|limit| with_band(limit, parts));
     let shadow = first(parts, |part| &part.shadow).filter(|(_, shadow)| shadow.value);
     let Some((_, shadow)) = shadow.filter(|_| !is_concurrent(parts)) else {
         return Some(limit);
     };
     let error = |error| Problem::of(&shadow.at, &shadow.key, error);
     Some(limit.and_then(|limit| limit.in_shadow().map_err(error)))
+}
+
+/// The limit with the band that `parts` say.
+fn with_band(limit: Limit, parts: &[&Part]) -> Result<Limit, Problem> {
+    let Some((depth, band)) = first(parts, |part| &part.adaptive) else {
+        return Ok(limit);
+    };
+    match band.value {
+        Some(_) if limit.scope().is_part() => {
+            // A band that stands further out is meant for those limits that can have one.
+            if depth > 0 {
+                return Ok(limit);
+            }
+            let words = format!(
+                "is set, and so is scope {}: a 429 says nothing of a part of a tenant's jobs; learned limits have scope tenant or global",
+                limit.scope()
+            );
+            Err(Problem::of(&band.at, &band.key, words))
+        }
+        Some(percent) if limit.algorithm() != Algorithm::Concurrency => {
+            Ok(limit.with_band(percent))
+        }
+        _ => Ok(limit),
+    }
 }
 
 /// Who of `parts` says that it is a shadow, or that it is none, and what an error calls that.

@@ -6,7 +6,7 @@ use super::error::Origin;
 use super::input::Input;
 use super::key::Key;
 use super::limit_keys::{
-    BURST, FLAT, GUARD, GUARD_BUDGET, LIMITS, MAX_CONCURRENT, MAX_REQUESTS, MAX_THROTTLE,
+    ADAPTIVE, BURST, FLAT, GUARD, GUARD_BUDGET, LIMITS, MAX_CONCURRENT, MAX_REQUESTS, MAX_THROTTLE,
     PLAN_HEADER, PLANS, SCOPE, SHADOW, TENANTS, THROTTLE_SCOPE, UNIT, USE_ALGO, WINDOW_SIZE,
 };
 use super::limits::{Reader, Tree};
@@ -135,9 +135,17 @@ fn keys_of(limit: &Limit) -> Vec<(&'static Key, Shown)> {
         (&UNIT.key, Shown::bare(limit.unit().name())),
         (&GUARD.key, guard),
         (&SCOPE.key, shown_scope(limit.scope())),
+        (&ADAPTIVE.key, shown_band(limit)),
         (&SHADOW.key, Shown::bare(limit.is_shadow())),
     ]);
     keys
+}
+
+fn shown_band(limit: &Limit) -> Shown {
+    match limit.band() {
+        Some(percent) => Shown::bare(format_args!("{percent}%..100%")),
+        None => Shown::bare("off"),
+    }
 }
 
 fn shown_scope(scope: &Scope) -> Shown {
@@ -145,6 +153,28 @@ fn shown_scope(scope: &Scope) -> Shown {
         Scope::Header(_) => Shown::text(scope),
         scope => Shown::bare(scope),
     }
+}
+
+/// Why a limit that learns could never: a 429 does not concern it.
+fn deaf(policy: &Policy, scope: ThrottleScope) -> Option<String> {
+    let learns = |limit: &&Limit| limit.band().is_some();
+    let mut limits = policy.all().flat_map(|limits| limits.iter()).filter(learns);
+    let (limit, words) = match scope {
+        ThrottleScope::Auto => return None,
+        ThrottleScope::Tenant => (
+            limits.find(|limit| limit.is_global())?,
+            "a 429 concerns its tenant alone, so a limit of all tenants can't learn from it",
+        ),
+        ThrottleScope::Global => (
+            limits.find(|limit| !limit.is_global())?,
+            "a 429 concerns all tenants, so a limit of one of them can't learn from it",
+        ),
+    };
+    Some(format!(
+        "is {}, and the limit {} is adaptive: {words}; make it auto, or leave adaptive out",
+        scope.name(),
+        limit.name()
+    ))
 }
 
 impl Input {
@@ -176,11 +206,15 @@ impl Input {
         let header = plan_header.clone().flatten();
         let policy = reader.policy(&limits, &plans, &tenants, header);
         plan_header?;
+        let (policy, scope) = (policy?, throttle_scope?);
+        if let Some(words) = deaf(&policy, scope) {
+            return self.wrong(&THROTTLE_SCOPE.key, words);
+        }
         Some(RateLimiter {
-            policy: policy?,
+            policy,
             max_throttle: max_throttle?,
             guard_budget: guard_budget?,
-            throttle_scope: throttle_scope?,
+            throttle_scope: scope,
         })
     }
 

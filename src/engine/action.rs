@@ -8,7 +8,9 @@ use tokio::time::Instant;
 
 use crate::broker::{Outgoing, Reply, Tag};
 use crate::gate::fleet::Fleet;
-use crate::gate::{Candidate, Event, Rule, ShardId, Suspected, TenantAsk, TenantSettled, Whose};
+use crate::gate::{
+    Candidate, Event, Lesson, Rule, ShardId, Suspected, TenantAsk, TenantSettled, Whose,
+};
 use crate::handler::LateEnd;
 use crate::rules::answers::{Quotas, ThrottleScope};
 use crate::rules::delays::{DelayLevels, QueueNames};
@@ -154,6 +156,8 @@ pub enum Action {
     /// Tell the gate what the downstream says of its own limits, then call
     /// [`super::scheduler::Scheduler::told`]. No job waits for it.
     Advertised(Vec<(Tenant, Quotas)>),
+    /// Tell limits that learn what answers say of them, then call [`super::scheduler::Scheduler::learned`]. No job waits for it.
+    Learn(Vec<Lesson>),
     /// Nothing may start here: give all deliveries back, for other workers.
     Rest,
     /// Jobs may start again: take deliveries.
@@ -186,4 +190,6 @@ pub struct Block {
     pub by: String,
     /// How often the gate did not take it.
     pub failures: u32,
+    /// What its limits are to learn from it, once it is told.
+    pub lesson: Option<Box<Lesson>>,
 }

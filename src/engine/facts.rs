@@ -259,6 +259,36 @@ pub enum Fact {
     UsageLost(usize, GateError),
     /// What the API says of its own limits allows less than ours do.
     Excess(Tenant, String),
+    /// A limit has sunk, by what the API answered.
+    LimitSunk {
+        /// Whose; `None`: all tenants share it.
+        whose: Option<Tenant>,
+        /// Its name.
+        limit: String,
+        /// What was in force before,
+        from: u32,
+        /// and what is now,
+        to: u32,
+        /// of so many that are configured.
+        max: u32,
+        /// It is whole again after this, if nothing more happens.
+        left: Duration,
+        /// So many tenants have it lowered, as far as this worker knows.
+        lowered: usize,
+    },
+    /// A limit that has sunk is whole again.
+    LimitWhole {
+        /// Whose; `None`: all tenants share it.
+        whose: Option<Tenant>,
+        /// Its name.
+        limit: String,
+        /// It was lowered for so long.
+        after: Duration,
+        /// So many tenants have it lowered, as far as this worker knows.
+        lowered: usize,
+    },
+    /// Limits were not told what answers say of them.
+    LessonUntold(GateError),
     /// What the API says of its own limits was not noted.
     QuotaUntold(GateError),
     /// The breakers were not told of failed calls.

@@ -291,6 +291,43 @@ fn note(metrics: &Metrics, few: &mut Few, now: Duration, fact: Fact) {
         Fact::QuotaUntold(why) => {
             debug!(reason = %why, "advertised limits could not be stored");
         }
+        Fact::LessonUntold(why) => {
+            debug!(reason = %why, "what limits were to learn could not be stored");
+        }
+        Fact::LimitSunk {
+            whose,
+            limit,
+            from,
+            to,
+            max,
+            left,
+            lowered,
+        } => {
+            metrics.limit_sunk(&limit, lowered);
+            let (says, whole_in_s) = (few.may_say(now, Kind::Lowered), left.as_secs());
+            let tenant = whose.as_ref().map(display);
+            info_if!(
+                says,
+                tenant,
+                limit,
+                from,
+                to,
+                max,
+                whole_in_s,
+                "limit lowered: the API gives less than it says"
+            );
+        }
+        Fact::LimitWhole {
+            whose,
+            limit,
+            after,
+            lowered,
+        } => {
+            metrics.limit_whole(&limit, lowered);
+            let (says, lowered_s) = (few.may_say(now, Kind::Whole), after.as_secs());
+            let tenant = whose.as_ref().map(display);
+            info_if!(says, tenant, limit, lowered_s, "limit whole again");
+        }
         Fact::FailuresUntold(why) => {
             warn!(reason = %why, "failed calls could not be reported to the breakers: they use no attempts");
         }
@@ -366,6 +403,8 @@ fn say_rest(rest: &Rest) {
         Kind::BreakerOpened => warn!(more, within_s, "calls of more tenants stop"),
         Kind::BreakerClosed => info!(more, within_s, "calls of more tenants succeed again"),
         Kind::Throttled => info!(more, within_s, "the API throttled more calls"),
+        Kind::Lowered => info!(more, within_s, "more limits were lowered"),
+        Kind::Whole => info!(more, within_s, "more limits are whole again"),
         Kind::Failed => info!(more, within_s, "more jobs failed"),
         Kind::Dead => warn!(more, within_s, "more dead letters"),
         Kind::Invalid => warn!(more, within_s, "more invalid messages"),

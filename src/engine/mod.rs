@@ -343,6 +343,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
             Report::Settled(shard, result) => scheduler.settled(now, shard, result),
             Report::Blocked(block, result) => scheduler.blocked(now, block, result),
             Report::Advertised(result) => scheduler.told(now, result),
+            Report::Learned(result) => scheduler.learned(now, result),
             Report::Reported(result) => scheduler.reported(now, result),
             Report::Suspected(shard, result) => scheduler.suspected(now, shard, result),
             Report::Deduped(shard, result) => scheduler.deduped(now, shard, result),

@@ -16,7 +16,7 @@ use crate::engine::calls::{self, Ended};
 use crate::engine::ready::Prepared;
 use crate::engine::watch::Watch;
 use crate::gate::{
-    DedupedAll, Gate, GateError, Replies, SettleReplies, ShardId, Standings, Verdicts,
+    DedupedAll, Gate, GateError, LearnedAll, Replies, SettleReplies, ShardId, Standings, Verdicts,
 };
 use crate::handler::{Outcome, Permit, PreparingHandler};
 use crate::rules::job::InBody;
@@ -28,6 +28,7 @@ pub(super) enum Report<R> {
     Settled(ShardId, Result<SettleReplies, GateError>),
     Blocked(Block, Result<(), GateError>),
     Advertised(Result<(), GateError>),
+    Learned(Result<LearnedAll, GateError>),
     Reported(Result<Standings, GateError>),
     Suspected(ShardId, Result<Verdicts, GateError>),
     Deduped(ShardId, Result<DedupedAll, GateError>),
@@ -77,6 +78,10 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 Action::Advertised(batch) => {
                     let gate = Arc::clone(&self.gate);
                     tasks.spawn(async move { Report::Advertised(gate.advertised(&batch).await) });
+                }
+                Action::Learn(batch) => {
+                    let gate = Arc::clone(&self.gate);
+                    tasks.spawn(async move { Report::Learned(gate.learn(&batch).await) });
                 }
                 Action::Rest => rests = true,
                 Action::Take => {

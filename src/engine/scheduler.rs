@@ -25,7 +25,7 @@
 //! phase then.
 //!
 //! The scheduler is put together of parts that have their own state and do not know each other: `intake`, `agreement`,
-//! `clock`, `queues`, `delays::waiting`, `admission`, `settlement`, `answers::throttles`, `answers::advertised`, `breakers`, `away`,
+//! `clock`, `queues`, `delays::waiting`, `admission`, `settlement`, `answers::throttles`, `answers::advertised`, `answers::lessons`, `breakers`, `away`,
 //! `notes`, `candidates`, `moves` and `agenda`.
 //! The other files say what happens to jobs by them.
 
@@ -80,7 +80,7 @@ use rand::rngs::SmallRng;
 use self::admission::Admission;
 use self::agenda::Agenda;
 use self::agreement::{Agreement, Change};
-use self::answers::{Advertised, Throttles};
+use self::answers::{Advertised, Lessons, Throttles};
 use self::away::Away;
 use self::breakers::Breakers;
 use self::candidates::Candidates;
@@ -132,6 +132,8 @@ pub struct Scheduler {
     throttles: Throttles,
     /// What the gate is to be told of the limits that the API advertises.
     advertised: Advertised,
+    /// What limits that learn are to be told.
+    lessons: Lessons,
     /// What the gate is to be told of calls that failed.
     breakers: Breakers,
     /// What the gate is to be told of suspects' calls.
@@ -177,6 +179,7 @@ impl Scheduler {
             settlement: Settlement::new(seed),
             throttles: Throttles::default(),
             advertised: Advertised::default(),
+            lessons: Lessons::default(),
             breakers: Breakers::new(settings.breaker),
             notes: Notes::new(seed),
             candidates: Candidates::new(seed),
@@ -351,11 +354,15 @@ impl Scheduler {
         if let Some(batch) = self.advertised.send() {
             self.agenda.push(Action::Advertised(batch));
         }
+        if let Some(batch) = self.lessons.send() {
+            self.agenda.push(Action::Learn(batch));
+        }
         self.look_at_breaker(now);
         self.tell_notes(now);
         self.ask_who_is_first(now);
         self.tell_sightings(now);
         self.look_at_doors(now);
+        self.facts.extend(self.lessons.look(now));
         self.rest_or_take(now);
     }
 
@@ -378,6 +385,7 @@ impl Scheduler {
             self.steered.next(),
             self.throttles.next(),
             self.doors.next(),
+            self.lessons.next(),
             self.agreement.ends_after(now),
         ];
         let while_active = while_active.into_iter().filter(|_| active);

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::gate::{
-    Candidate, Change, Deduped, DedupedAll, Event, Gate, GateError, Inspection, Replies, Rule,
-    SettleReplies, Standings, Suspected, TenantAsk, TenantReply, TenantSettled, Verdict, Verdicts,
-    Whose,
+    Candidate, Change, Deduped, DedupedAll, Event, Gate, GateError, Inspection, LearnedAll, Lesson,
+    Replies, Rule, SettleReplies, Standings, Suspected, TenantAsk, TenantReply, TenantSettled,
+    Verdict, Verdicts, Whose,
 };
 use crate::rules::answers::Quotas;
 use crate::rules::crash::{KEEP_MS, Suspect};
@@ -269,6 +269,21 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Gate for MemoryGate<C> {
             self.with_tenant(tenant, |state, now| state.advertised(now, *quotas));
         }
         Ok(())
+    }
+
+    async fn learn(&self, batch: &[Lesson]) -> Result<LearnedAll, GateError> {
+        let learn = |lesson: &Lesson| {
+            let Lesson {
+                tenant,
+                labels,
+                limits,
+                evidence,
+            } = lesson;
+            Ok(self.with((tenant, labels, limits), |scopes, clock| {
+                scopes.learn(limits, clock, evidence)
+            }))
+        };
+        Ok(batch.iter().map(learn).collect())
     }
 
     async fn change(&self, whose: &Whose, change: &Change) -> Result<u64, GateError> {

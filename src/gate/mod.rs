@@ -30,6 +30,7 @@ pub use crate::rules::decision::{
     TenantReply, TenantSettled, Ticket, Usage,
 };
 pub use crate::rules::dedupe::{Candidate, Deduped};
+pub use crate::rules::learned::{Evidence, Lesson, Sunk};
 use crate::rules::limit::Limits;
 use crate::rules::scope::Labels;
 use crate::rules::steering::Sighted;
@@ -101,6 +102,9 @@ pub type Verdicts = Vec<Result<Verdict, GateError>>;
 
 /// One for each of [`Gate::dedupe`].
 pub type DedupedAll = Vec<Result<Deduped, GateError>>;
+
+/// One for each of [`Gate::learn`]: what came of it.
+pub type LearnedAll = Vec<Result<Vec<Sunk>, GateError>>;
 
 /// A store that decides atomically. The Redis scripts and the in-memory model pass one conformance suite.
 pub trait Gate: Send + Sync + 'static {
@@ -176,6 +180,16 @@ pub trait Gate: Send + Sync + 'static {
         &self,
         batch: &[(Tenant, Quotas)],
     ) -> impl Future<Output = Result<(), GateError>> + Send;
+
+    /// Tells limits that learn what answers of the API say of them, in the order of `batch`, in which the replies are
+    /// ([`crate::rules::learned`]). A tenant of which nothing could be noted gets an error of its own; the outer one is for all.
+    fn learn(
+        &self,
+        batch: &[Lesson],
+    ) -> impl Future<Output = Result<LearnedAll, GateError>> + Send {
+        let nothing = batch.iter().map(|_| Ok(Vec::new())).collect();
+        std::future::ready(Ok(nothing))
+    }
 
     /// Does what an operator asks for a tenant, for all workers from their next decision on; of the API only [`Change::Resume`]
     /// means anything. Returns until when it is in force, in milliseconds since the epoch; 0 where it has no end.

@@ -29,8 +29,9 @@ use crate::gate::scripts::{self, Script, Shortcut};
 use crate::gate::store::{Meaning, Store};
 use crate::gate::watches::Watches;
 use crate::gate::{
-    Candidate, Change, DedupedAll, Event, Gate, GateError, Inspection, Primaries, Replies, Rule,
-    SettleReplies, ShardId, Standings, Start, Suspected, TenantAsk, TenantSettled, Verdicts, Whose,
+    Candidate, Change, DedupedAll, Event, Gate, GateError, Inspection, LearnedAll, Lesson,
+    Primaries, Replies, Rule, SettleReplies, ShardId, Standings, Start, Suspected, TenantAsk,
+    TenantSettled, Verdicts, Whose,
 };
 use crate::rules::answers::Quotas;
 use crate::rules::layout::Layout;
@@ -415,6 +416,26 @@ impl Gate for RedisGate {
             .collect();
         let replies = self.run(calls, None).await?;
         replies.into_iter().try_for_each(|reply| reply.map(drop))
+    }
+
+    async fn learn(&self, batch: &[Lesson]) -> Result<LearnedAll, GateError> {
+        let calls = (batch.iter())
+            .map(|lesson| {
+                let Lesson {
+                    tenant,
+                    labels,
+                    limits,
+                    evidence,
+                } = lesson;
+                let more = reply::learn_arguments(limits, evidence);
+                let mut call = self.call(scripts::learn, (tenant, labels), limits, more);
+                call.meaning = Meaning::Learn(lesson);
+                call
+            })
+            .collect();
+        let replies = self.run(calls, None).await?;
+        let decode = |reply: Result<Value, GateError>| reply::learned(&reply?);
+        Ok(replies.into_iter().map(decode).collect())
     }
 
     async fn change(&self, whose: &Whose, change: &Change) -> Result<u64, GateError> {

@@ -1,18 +1,21 @@
 //! What goes into the scripts and comes out, as the headers of `lua/acquire.lua`, `lua/inspect.lua` and `lua/forecast.lua` say.
 
 mod forecast;
+mod inspection;
+mod learned;
 
 use ::redis::Value;
 
 pub use self::forecast::{forecast_arguments, forecasted};
+pub use self::inspection::inspected;
+pub use self::learned::{learn_arguments, learned};
 use crate::gate::keys::CallKeys;
 use crate::gate::{
-    Answer, Candidate, Change, Deduped, End, Event, GateError, Inspection, LEASE_MS, Note, Rule,
-    Sequences, Settled, Standing, Suspected, TenantAsk, TenantReply, Ticket, Usage, Verdict,
+    Answer, Candidate, Change, Deduped, End, Event, GateError, LEASE_MS, Note, Rule, Sequences,
+    Settled, Standing, Suspected, TenantAsk, TenantReply, Ticket, Verdict,
 };
-use crate::rules::answers::Quotas;
 use crate::rules::crash;
-use crate::rules::decision::{Tally, Tried};
+use crate::rules::decision::Tally;
 use crate::rules::layout::{Layout, Partition};
 use crate::rules::limit::{Limit, Unit};
 
@@ -27,6 +30,7 @@ pub fn limits_argument(limits: &[Limit], layout: &Layout, keys: &CallKeys) -> Ve
         packed.extend(limit.span().to_be_bytes());
         packed.extend(limit.terms().margin().to_be_bytes());
         packed.extend(limit.burst().to_be_bytes());
+        packed.extend(limit.floor().unwrap_or(u32::MAX).to_be_bytes());
         packed.push(u8::from(limit.unit() == Unit::Calls) + 2 * u8::from(limit.is_shadow()));
         packed.extend((keys.first as u64).to_be_bytes());
         packed.extend(keys.index.to_be_bytes());
@@ -381,105 +385,6 @@ fn sequences(value: &Value) -> Option<Sequences> {
         Value::BulkString(text) => Sequences::parse(std::str::from_utf8(text).ok()?),
         one => Some(Sequences::of_waitlist(number(one)?)),
     }
-}
-
-/// The reply of `inspect` for so many limits that are enforced, and so many shadows.
-pub fn inspected(reply: &Value, limits: usize, shadows: usize) -> Result<Inspection, GateError> {
-    let decode = || {
-        let Value::Array(values) = reply else {
-            return None;
-        };
-        let (by, numbers) = values.split_first()?;
-        let (quotas, numbers) = numbers.split_last()?;
-        let (quotas, quotas_at_ms) =
-            quotas_at(&::redis::from_redis_value_ref::<String>(quotas).ok()?)?;
-        let numbers: Vec<u64> = numbers.iter().map(number).collect::<Option<_>>()?;
-        let [
-            1,
-            now_ms,
-            waiting,
-            waitlist_end_ms,
-            blocked_until_ms,
-            turn_ms,
-            widest,
-            rest @ ..,
-        ] = numbers.as_slice()
-        else {
-            return None;
-        };
-        let (rest, tried) = rest.split_at_checked(8 * (limits + shadows))?;
-        let (tried, []) = tried.as_chunks::<6>() else {
-            return None;
-        };
-        let mut usage: Vec<Usage> = (rest.as_chunks::<8>().0.iter())
-            .map(usage)
-            .collect::<Option<_>>()?;
-        let of_shadows = usage.split_off(limits);
-        (of_shadows.len() == tried.len() && tried.len() == shadows).then_some(Inspection {
-            now_ms: *now_ms,
-            limits: usage,
-            shadows: of_shadows
-                .into_iter()
-                .zip(tried.iter().map(tried_of))
-                .collect(),
-            waiting: *waiting,
-            widest: *widest,
-            waitlist_end_ms: *waitlist_end_ms,
-            turn_ms: *turn_ms,
-            blocked_until_ms: *blocked_until_ms,
-            blocked_by: ::redis::from_redis_value_ref(by).ok()?,
-            quotas,
-            quotas_at_ms,
-        })
-    };
-    decode().ok_or_else(|| unreadable("inspect"))
-}
-
-fn tried_of(numbers: &[u64; 6]) -> Tried {
-    let &[since_ms, starts, waited, never, worst_ms, behind_ms] = numbers;
-    let tally = Tally {
-        starts,
-        waited,
-        never,
-        worst_ms,
-    };
-    Tried {
-        tally,
-        since_ms,
-        behind_ms,
-    }
-}
-
-fn usage(numbers: &[u64; 8]) -> Option<Usage> {
-    let &[
-        max,
-        override_until_ms,
-        count,
-        free,
-        next_ms,
-        waiting,
-        widest,
-        calls,
-    ] = numbers;
-    Some(Usage {
-        max: u32::try_from(max).ok()?,
-        override_until_ms,
-        count,
-        free,
-        next_ms,
-        waiting,
-        widest,
-        calls: calls.checked_sub(1),
-    })
-}
-
-/// `LIMIT/WINDOW_S,…@AT`, as `lua/waitlist.lua` has it; empty: nothing was said.
-fn quotas_at(text: &str) -> Option<(Quotas, u64)> {
-    if text.is_empty() {
-        return Some((Quotas::default(), 0));
-    }
-    let (quotas, at) = text.split_once('@')?;
-    Some((Quotas::read(quotas), at.parse().ok()?))
 }
 
 /// The reply of `change`.

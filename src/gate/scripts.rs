@@ -7,29 +7,38 @@ use std::sync::{LazyLock, OnceLock};
 use crate::rules::algorithms::{bucket, held};
 use crate::rules::layout::Layout;
 use crate::rules::limit::{Algorithm, Limit};
-use crate::rules::{fair_queue, forecast, model, shadow, waitlist};
+use crate::rules::{fair_queue, forecast, learned, model, shadow, waitlist};
 
 /// The constants of rules that scripts name, too. A file in `lua/` never sets them.
-pub const SHARED: [(&str, u64); 22] = [
+pub const SHARED: [(&str, u64); 31] = [
     ("AHEAD_MS", waitlist::AHEAD_MS),
+    ("CALLS", learned::CALLS),
     ("DEBT", bucket::DEBT),
     ("DEBT_MS", bucket::DEBT_MS),
     ("EIGHTH", fair_queue::EIGHTH),
+    ("EXPLAINED_MS", learned::EXPLAINED_MS),
     ("GRACE_MS", waitlist::GRACE_MS),
     ("IDLE", fair_queue::IDLE as u64),
     ("JOIN", fair_queue::JOIN),
     ("KEEP_MS", waitlist::KEEP_MS),
     ("LATEST_MS", bucket::LATEST_MS),
+    ("LEARNED_MS", learned::LEARNED_MS),
     ("LEASE_MS", held::LEASE_MS),
     ("LOOK_MS", held::LOOK_MS),
     ("MARK_MS", model::MARK_MS),
     ("MAX_REACH", waitlist::MAX_REACH),
     ("MOST_BEHIND_MS", shadow::MOST_BEHIND_MS),
+    ("NEVER", learned::NEVER),
+    ("PAST", learned::PAST as u64),
+    ("PATIENCE", learned::PATIENCE),
     ("PERIOD_MS", bucket::PERIOD_MS),
     ("POINTS", forecast::POINTS),
     ("PURGE", fair_queue::PURGE as u64),
     ("RESET_MS", model::RESET_MS),
+    ("SINKS", learned::SINKS),
     ("STEP", fair_queue::STEP),
+    ("STEPS", learned::STEPS),
+    ("TOLD_MS", learned::TOLD_MS),
     ("TRIAL_MS", shadow::TRIAL_MS),
     ("TRIES", shadow::TRIES),
     ("WIDE", fair_queue::WIDE as u64),
@@ -73,10 +82,11 @@ macro_rules! lua {
 }
 
 /// What every script has that knows the waitlist.
-const WAITLIST: [&str; 4] = [
+const WAITLIST: [&str; 5] = [
     lua!("clock"),
     lua!("formats"),
     lua!("breaker"),
+    lua!("learned"),
     lua!("waitlist"),
 ];
 
@@ -133,7 +143,7 @@ impl Family {
             if let Some(shortcut) = self.shortcut_of(limits).filter(|_| of_both == 0) {
                 parts.extend([shortcut, lua!("shortcut")]);
             }
-            parts.extend([WAITLIST[2], WAITLIST[3], lua!("limits")]);
+            parts.extend([WAITLIST[2], WAITLIST[3], WAITLIST[4], lua!("limits")]);
             if shares {
                 parts.extend([lua!("fair_queue"), lua!("shared_partitions")]);
             }
@@ -177,6 +187,12 @@ pub fn settle(limits: &[Limit], layout: &Layout) -> &'static Script {
 /// Shows the state of one tenant.
 pub fn inspect(limits: &[Limit], layout: &Layout) -> &'static Script {
     static FAMILY: Family = Family::new("inspect", lua!("inspect"), Shortcut::Left);
+    FAMILY.member(limits, layout)
+}
+
+/// Tells limits what an answer of the API says of them.
+pub fn learn(limits: &[Limit], layout: &Layout) -> &'static Script {
+    static FAMILY: Family = Family::new("learn", lua!("learn"), Shortcut::Left);
     FAMILY.member(limits, layout)
 }
 

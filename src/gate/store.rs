@@ -7,7 +7,7 @@ use ::redis::{Cmd, Value};
 use futures_util::future::BoxFuture;
 
 use crate::gate::{
-    Candidate, Change, Event, GateError, Rule, Suspected, TenantAsk, TenantSettled, Whose,
+    Candidate, Change, Event, GateError, Lesson, Rule, Suspected, TenantAsk, TenantSettled, Whose,
 };
 use crate::rules::answers::Quotas;
 use crate::rules::limit::Limits;
@@ -64,6 +64,8 @@ pub enum Meaning<'a> {
     Dedupe(&'a Candidate),
     /// `quota`
     Advertised(&'a Tenant, Quotas),
+    /// `learn`
+    Learn(&'a Lesson),
     /// `change`
     Change(&'a Whose, &'a Change),
     /// `inspect`

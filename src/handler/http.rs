@@ -507,11 +507,17 @@ impl PreparingHandler for HttpHandler {
                     tokens.refused(&job.tenant, token);
                 }
                 let verdict = verdict(&self.answers, status, headers, SystemTime::now());
+                let outcome = self.outcome(&answer, &verdict);
+                let mut seen = verdict.seen;
+                // Another status is another matter: limits learn nothing from it.
+                seen.refused = seen
+                    .refused
+                    .filter(|_| answer.status == StatusCode::TOO_MANY_REQUESTS);
                 // Another status that is mapped to a retry is the job's affair.
                 let fails = verdict.meaning == Meaning::Retry && answer.status.is_server_error();
                 Attempt {
-                    outcome: self.outcome(&answer, &verdict),
-                    seen: verdict.seen,
+                    outcome,
+                    seen,
                     fate: Fate::Answered,
                     trouble: fails.then_some(Trouble::Failing),
                     answered: self.answered(answer),

@@ -1,6 +1,7 @@
 //! What a program said of its job, as the worker takes it: from children of `dispatch.exec`, and from workers behind `dispatch.forward`.
 
 use super::{Answered, Attempt, Fate, Outcome};
+use crate::rules::answers::Pushback;
 use crate::rules::verdict::{Ruling, Verdict};
 
 /// The verdict as an attempt's end.
@@ -12,16 +13,21 @@ pub(super) fn attempt(verdict: Verdict) -> Attempt {
         status,
         said,
     } = verdict;
+    let mut refused = None;
     let outcome = match ruling {
         Ruling::Done => Outcome::Done,
         Ruling::Retry { after, reason } => Outcome::Retry { after, reason },
         Ruling::Snooze { after } => Outcome::Snooze { after },
-        Ruling::Throttled { after, reason } => Outcome::Throttled { after, reason },
+        Ruling::Throttled { after, reason } => {
+            refused = Some(Pushback { after });
+            Outcome::Throttled { after, reason }
+        }
         Ruling::Reject { reason } => Outcome::Reject { reason },
     };
     let mut attempt = Attempt::from(outcome);
     attempt.fate = Fate::Answered;
     attempt.seen.actual_cost = cost;
+    attempt.seen.refused = refused;
     if status.is_some() || said.is_some() {
         let (body, content_type) = match said {
             Some(said) => (said.body, said.content_type),

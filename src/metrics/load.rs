@@ -35,8 +35,8 @@ pub(super) struct Lacking {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfLimit {
-    limit: String,
+pub(super) struct OfLimit {
+    pub(super) limit: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]

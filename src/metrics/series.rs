@@ -10,6 +10,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry, Unit};
 
 use super::load::Load;
+use super::lowered::Lowered;
 use super::shadows::Shadows;
 use super::{
     Decision, Ended, How, Kind, Metrics, PLACES_OF_DELAYS, Queue, Reason, Reloaded, Server, Told,
@@ -260,6 +261,7 @@ impl Metrics {
                 Gauge::default(),
             ),
             load: Load::register(r),
+            lowered: Lowered::register(r),
             shadows: Shadows::new(r),
             tenants: std::sync::Mutex::default(),
             registry,

@@ -75,6 +75,7 @@ mod tests {
             waiting: 3,
             widest: 1,
             calls: None,
+            learned: None,
         }
     }
 

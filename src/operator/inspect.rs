@@ -2,6 +2,7 @@
 
 mod ends;
 mod glance;
+mod learned;
 mod levels;
 mod others;
 mod shadows;

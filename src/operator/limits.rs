@@ -65,12 +65,16 @@ pub fn in_words(limit: &Limit) -> String {
         return format!("at most {} calls in flight{whose}", limit.max());
     }
     let which = limit.algorithm().rules().window_words();
+    let learns = match limit.floor() {
+        Some(floor) => format!("; adaptive, down to {floor}"),
+        None => String::new(),
+    };
     let burst = match burst(limit) {
         Some(burst) => format!(", burst {burst}"),
         None => String::new(),
     };
     format!(
-        "at most {} {what} {which} {}{}: {}{burst}, guard {}; worst case in any window: {}",
+        "at most {} {what} {which} {}{}: {}{burst}, guard {}; worst case in any window: {}{learns}",
         limit.max(),
         millis(limit.window_ms()),
         whose(limit.scope()),
@@ -122,6 +126,7 @@ pub fn as_json(limit: &Limit) -> Value {
         "scope": limit.scope().to_string(),
         "shadow": limit.is_shadow(),
         "worst_case": limit.worst_case(),
+        "adaptive": limit.band().map(|percent| format!("{percent}%..100%")),
     })
 }
 

@@ -4,6 +4,7 @@ use std::fmt;
 
 pub use crate::rules::algorithms::LEASE_MS;
 use crate::rules::answers::Quotas;
+use crate::rules::learned::Learned;
 use crate::rules::limit::Limits;
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
@@ -278,6 +279,8 @@ pub struct Usage {
     pub widest: u64,
     /// Calls that count now. `None`: the algorithm has no log, so it knows of units alone.
     pub calls: Option<u64>,
+    /// What was learned of it, as far as it counts yet.
+    pub learned: Option<Learned>,
 }
 
 /// What the trial of a shadow has seen.
@@ -338,6 +341,7 @@ pub enum Change {
         /// Which.
         name: String,
     },
-    /// Empties the waitlist: a waiting job gets a new ticket when it comes back. Usage still counts.
+    /// Empties the waitlist: a waiting job gets a new ticket when it comes back. What was learned of the tenant's limits is forgotten.
+    /// Usage still counts.
     Reset,
 }

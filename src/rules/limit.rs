@@ -29,6 +29,8 @@ pub struct Limit {
     /// A bucket's `max` and `burst` as configured: an operator's changes count with the same state.
     bucket: Option<(u32, u32)>,
     scope: Scope,
+    /// What it may sink to, in percent; `None`: it does not learn.
+    within: Option<u8>,
     /// It counts, and denies nothing.
     shadow: bool,
 }
@@ -125,6 +127,7 @@ impl Limit {
             },
             bucket: algorithm.has_burst().then_some((max, burst)),
             scope: Scope::Tenant,
+            within: None,
             shadow: false,
         })
     }
@@ -174,7 +177,14 @@ impl Limit {
         Self { scope, ..self }
     }
 
-    /// As a shadow: it counts what starts, says how long that would have waited, and denies nothing.
+    /// One that learns from the API's answers: it may sink to so many percent ([`crate::rules::learned`]). A shadow does not: it refuses
+    /// nothing, so no answer is about it.
+    pub fn with_band(self, percent: u8) -> Self {
+        let within = (!self.shadow).then_some(percent.clamp(1, 100));
+        Self { within, ..self }
+    }
+
+    /// As a shadow: it counts what starts, says how long that would have waited, denies nothing, and does not learn.
     ///
     /// # Errors
     /// [`LimitError::Shadow`]: the algorithm holds leases.
@@ -183,6 +193,7 @@ impl Limit {
             true => Err(LimitError::Shadow(self.algorithm())),
             false => Ok(Self {
                 shadow: true,
+                within: None,
                 ..self
             }),
         }
@@ -264,6 +275,16 @@ impl Limit {
     /// Whose quota it is.
     pub fn scope(&self) -> &Scope {
         &self.scope
+    }
+    /// What it may sink to, in percent; `None`: it does not learn.
+    pub fn band(&self) -> Option<u8> {
+        self.within
+    }
+    /// The same in units, at least 1.
+    pub fn floor(&self) -> Option<u32> {
+        let percent = u64::from(self.within?);
+        let floor = (u64::from(self.max()) * percent).div_ceil(100);
+        u32::try_from(floor).ok().map(|floor| floor.max(1))
     }
     /// It denies nothing.
     pub fn is_shadow(&self) -> bool {

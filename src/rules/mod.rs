@@ -14,6 +14,7 @@ pub mod headers;
 pub mod job;
 pub mod lateness;
 pub mod layout;
+pub mod learned;
 pub mod limit;
 pub mod model;
 pub mod policy;

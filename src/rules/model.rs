@@ -1,10 +1,12 @@
 //! Every decision of the gate, for one tenant: the specification that the Lua scripts are held to.
 //!
-//! `lua/acquire.lua`, `lua/settle.lua`, `lua/inspect.lua`, `lua/forecast.lua`, `lua/block.lua`, `lua/change.lua`, `lua/quota.lua` and
-//! `lua/report.lua` are [`Scopes::ask`], [`Scopes::settle`], [`Scopes::inspect`], [`Scopes::schedule`], [`State::block`],
+//! `lua/acquire.lua`, `lua/settle.lua`, `lua/inspect.lua`, `lua/forecast.lua`, `lua/learn.lua`, `lua/block.lua`, `lua/change.lua`,
+//! `lua/quota.lua` and `lua/report.lua` are [`Scopes::ask`], [`Scopes::settle`], [`Scopes::inspect`], [`Scopes::schedule`],
+//! [`Scopes::learn`], [`State::block`],
 //! [`State::change`], [`State::advertised`] and [`State::report`]; property tests demand equal answers.
 
 mod call;
+mod learn;
 mod scopes;
 
 use std::collections::{BTreeMap, HashMap};
@@ -15,6 +17,7 @@ use crate::rules::breaker::{Breaker, Event, Rule, Standing};
 use crate::rules::decision::Change;
 use crate::rules::fair_queue::FairQueue;
 use crate::rules::layout::Layout;
+use crate::rules::learned::AllLearned;
 use crate::rules::limit::Limit;
 use crate::rules::shadow::Trial;
 use crate::rules::usage::{Clock, PartitionUsage};
@@ -43,6 +46,8 @@ pub struct State {
     breaker: Breaker,
     /// What an operator set: the `max` and until when, by the limit's name.
     overrides: BTreeMap<String, (u32, u64)>,
+    /// What was learned of its limits.
+    learned: AllLearned,
     /// What the API says of its own limits, and since when.
     quotas: (Quotas, u64),
     /// What shadows have seen; by their limits: with other numbers it is another trial.
@@ -144,6 +149,16 @@ impl State {
         self.named_until()
             .max(self.breaker.kept_until())
             .max(overrides.unwrap_or(0))
+            .max(self.learned.kept_until())
+    }
+
+    /// Forgets what an operator set and what was learned, once all of it is over.
+    fn forget_overrides(&mut self, now: u64) {
+        let mut set = self.overrides.values();
+        if set.all(|(_, until)| *until <= now) && self.learned.kept_until() <= now {
+            self.overrides.clear();
+            self.learned = AllLearned::default();
+        }
     }
 
     /// The breaker is told how a call ended, or asked for the next probe.
@@ -258,6 +273,7 @@ impl State {
                 // Newer than the waitlists of its parts that began in this very millisecond.
                 self.waitlist.reset(now + 1);
                 self.fair_queue = FairQueue::default();
+                self.learned = AllLearned::default();
             }
         }
         // Of a reset something is left even where there was nothing: it reaches the waitlists of the tenant's parts.

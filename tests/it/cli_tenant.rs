@@ -111,7 +111,8 @@ async fn inspect_shows_what_an_operator_changed() {
 
     let done = sluicegate(&yaml, &["tenant", "reset", "acme"]).exited(0);
     assert!(
-        done.out.starts_with("reset the waitlist of acme\n"),
+        done.out
+            .starts_with("reset the waitlist of acme, and forgot what its limits had learned\n"),
         "{}",
         done.out
     );

@@ -17,8 +17,8 @@ use sluicegate::gate::keys::Keys;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::scripts::Shortcut;
 use sluicegate::gate::{
-    Ask, Change, End, Event, Gate, LEASE_MS, Receipt, Rule, Settled, TenantAsk, TenantSettled,
-    Ticket, Whose,
+    Ask, Change, End, Event, Evidence, Gate, LEASE_MS, Lesson, Receipt, Rule, Settled, TenantAsk,
+    TenantSettled, Ticket, Whose,
 };
 use sluicegate::rules::answers::Quotas;
 use sluicegate::rules::decision::Answer;
@@ -76,6 +76,13 @@ pub(crate) enum Step {
     },
     Change {
         change: Change,
+    },
+    /// An answer of the API says something of limits: it refused one of those that started, or the last that could have, or it
+    /// advertises what so many units of each limit keep.
+    Learn {
+        which: Option<prop::sample::Index>,
+        after_ms: u64,
+        told: Vec<u32>,
     },
     /// One of those that started ends, or says that it runs; told twice when `again`.
     Settle {
@@ -198,6 +205,20 @@ fn end() -> impl Strategy<Value = End> {
     ]
 }
 
+fn learn() -> impl Strategy<Value = Step> {
+    let which = prop::option::weighted(0.8, any::<prop::sample::Index>());
+    let after = prop_oneof![2 => Just(0), 1 => 0..9_000u64];
+    let told = prop_oneof![
+        3 => Just(Vec::new()),
+        1 => prop::collection::vec(prop_oneof![Just(0), 1..30u32], 1..7)
+    ];
+    (which, after, told).prop_map(|(which, after_ms, told)| Step::Learn {
+        which,
+        after_ms,
+        told,
+    })
+}
+
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         12 => (0..9u32, prop::collection::vec(job(), 0..9))
@@ -214,6 +235,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Forget),
         8 => (0..12usize).prop_map(|who| Step::Turn { who }),
         1 => change().prop_map(|change| Step::Change { change }),
+        4 => learn(),
         5 => (any::<prop::sample::Index>(), end(), prop::bool::weighted(0.1))
             .prop_map(|(which, end, again)| Step::Settle { which, end, again }),
     ]
@@ -236,9 +258,31 @@ pub(crate) enum Family {
     Shadowed,
 }
 
+/// What [`Step::Learn`] says, of the call that `started`.
+pub(crate) fn evidence(
+    started: Option<&Receipt>,
+    now_ms: u64,
+    after_ms: u64,
+    told: &[u32],
+) -> Evidence {
+    match told.is_empty() {
+        true => Evidence::Refused {
+            started_ms: started.map_or(now_ms, |one| one.started_ms),
+            cost: started.map_or(1, |one| one.cost),
+            after_ms,
+        },
+        false => Evidence::Advertised(told.to_vec()),
+    }
+}
+
+/// One that learns, but for a few.
 fn limit(name: &str, algorithm: Algorithm, (max, window, guard): (u64, u64, u64)) -> Limit {
     let (window, guard) = (Duration::from_millis(window), Duration::from_millis(guard));
-    Limit::new(name, algorithm, max, window, guard).expect("in range")
+    let limit = Limit::new(name, algorithm, max, window, guard).expect("in range");
+    match max {
+        9 => limit,
+        max => limit.with_band(if max > 20 { 30 } else { 10 }),
+    }
 }
 
 pub(crate) fn sets(family: Family) -> Vec<Limits> {
@@ -690,6 +734,26 @@ impl Bench {
                         .block_on(gate.change(&tenant.clone().into(), change));
                     prop_assert_eq!(told.expect("Redis answers"), until);
                 }
+                Step::Learn {
+                    which,
+                    after_ms,
+                    told,
+                } => {
+                    let started = which.filter(|_| !receipts.is_empty());
+                    let started = started.map(|which| which.get(receipts.as_slice()));
+                    let evidence = evidence(started, clock.now_ms, *after_ms, told);
+                    let expected =
+                        world.with(&layout, |scopes| scopes.learn(limits, clock, &evidence));
+                    let lesson = Lesson {
+                        tenant: tenant.clone(),
+                        labels: labels.clone(),
+                        limits: limits.clone(),
+                        evidence,
+                    };
+                    let told = self.runtime.block_on(gate.learn(&[lesson]));
+                    let sunk = told.expect("Redis answers").remove(0);
+                    prop_assert_eq!(sunk.expect("it is heard"), expected);
+                }
                 Step::Settle { .. } if receipts.is_empty() => {}
                 Step::Settle { which, end, again } => {
                     calls += 1;
@@ -1069,6 +1133,7 @@ fn starts(algorithm: Algorithm, which: usize, steps: &[Step]) -> Vec<Start> {
             | Step::Limit { .. }
             | Step::Foreign { .. }
             | Step::Change { .. }
+            | Step::Learn { .. }
             | Step::Turn { .. }
             | Step::Settle { .. } => {}
         }

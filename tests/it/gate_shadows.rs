@@ -15,7 +15,9 @@ use sluicegate::rules::scope::Labels;
 use sluicegate::rules::tenant::Tenant;
 use sluicegate::rules::usage::Clock;
 
-use crate::gate_model::{Family, RULE, Step, World, ask, begin, history, labels_of, sets};
+use crate::gate_model::{
+    Family, RULE, Step, World, ask, begin, evidence, history, labels_of, sets,
+};
 
 /// What the limits that are enforced say alone, or with shadows beside them.
 struct Side {
@@ -52,7 +54,7 @@ proptest! {
             let tenant = &tenants[now_of / 4];
             let waiting = (tenant.clone(), labels_of(&sets[which], now_of));
             let tickets = tickets.entry(waiting.clone()).or_default();
-            let mut said = Vec::new();
+            let (mut said, mut sunk) = (Vec::new(), Vec::new());
             for side in &mut sides {
                 let limits = side.limits[which].clone();
                 let labels = labels_of(&limits, now_of);
@@ -92,6 +94,12 @@ proptest! {
                     Step::Change { change } => {
                         world.at(&own).change(clock.now_ms, change);
                     }
+                    Step::Learn { which, after_ms, told } => {
+                        let which = which.filter(|_| !receipts.is_empty());
+                        let started = which.map(|which| which.get(receipts.as_slice()));
+                        let evidence = evidence(started, clock.now_ms, *after_ms, told);
+                        sunk.push(world.with(&layout, |scopes| scopes.learn(&limits, clock, &evidence)));
+                    }
                     Step::Settle { which, end, .. } if !receipts.is_empty() => {
                         let receipt = which.get(receipts.as_slice()).clone();
                         // What came late counts anew in a log that still has it.
@@ -118,6 +126,9 @@ proptest! {
                 }
                 let shown = world.with(&layout, |scopes| scopes.inspect(&limits, clock));
                 prop_assert_eq!(shown.shadows.len(), limits.iter().filter(|l| l.is_shadow()).count());
+            }
+            if let [without, with] = sunk.as_slice() {
+                prop_assert_eq!(without, with, "step {}: {:?}", number, step);
             }
             if let [without, with] = said.as_slice() {
                 prop_assert_eq!(without, with, "step {}: {:?}", number, step);

@@ -64,6 +64,7 @@ mod gate_topology;
 mod gate_worst;
 mod guard;
 mod http;
+mod learned_limits;
 mod least_rights;
 mod log_lines;
 mod monitoring;

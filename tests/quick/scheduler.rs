@@ -10,7 +10,7 @@ use sluicegate::engine::facts::Fact;
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::gate::fleet::{Fleet, Known, Registered};
 use sluicegate::gate::{
-    Answer, Candidate, End, Event, GateError, Sequences, ShardId, Suspected, TenantAsk,
+    Answer, Candidate, End, Event, GateError, Lesson, Sequences, ShardId, Suspected, TenantAsk,
     TenantReply, TenantSettled, Ticket, Whose,
 };
 use sluicegate::handler::{Attempt, Fate, Outcome};
@@ -60,6 +60,8 @@ pub struct Done {
     pub deduped: Vec<Candidate>,
     /// What is said of jobs that operators asked for.
     pub sighted: Vec<Sighted>,
+    /// What limits that learn are told.
+    pub lessons: Vec<Lesson>,
     /// Whether new jobs are wanted.
     pub new: Vec<bool>,
     /// How often deliveries were given back, and taken again.
@@ -157,6 +159,7 @@ impl Desk {
                 } => done.dispatched.push((key, job, deadline)),
                 Action::Prepare { key, .. } => done.prepared.push(key),
                 Action::Release(keys) => done.released.extend(keys),
+                Action::Learn(batch) => done.lessons.extend(batch),
                 Action::Rest => done.rests += 1,
                 Action::Take => done.takes += 1,
                 Action::TakeNew(wanted) => done.new.push(wanted),

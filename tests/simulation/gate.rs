@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate::gate::{
-    Answer, Candidate, Change, DedupedAll, End, Event, Gate, GateError, Inspection, Replies, Rule,
-    SettleReplies, Standings, Suspected, TenantAsk, TenantReply, TenantSettled, Verdicts, Whose,
+    Answer, Candidate, Change, DedupedAll, End, Event, Gate, GateError, Inspection, LearnedAll,
+    Lesson, Replies, Rule, SettleReplies, Standings, Suspected, TenantAsk, TenantReply,
+    TenantSettled, Verdicts, Whose,
 };
 use sluicegate::rules::answers::Quotas;
 use sluicegate::rules::limit::{Limits, ceil_ms};
@@ -232,6 +233,15 @@ impl Gate for SimGate {
         self.call("advertised", |world| async move {
             world.gate.advertised(&batch).await
         })
+        .await
+    }
+
+    async fn learn(&self, batch: &[Lesson]) -> Result<LearnedAll, GateError> {
+        let batch = batch.to_vec();
+        self.call(
+            "learn",
+            |world| async move { world.gate.learn(&batch).await },
+        )
         .await
     }
 

@@ -12,7 +12,7 @@
 //! |---|---|---|---|---|
 //! | `gate.ask` | each way, beyond its patience | unreachable, refused, cold: all, or one tenant for a while | all or one tenant was decided, unheard | never sent twice |
 //! | `gate.settle` | as above | as above | one tenant's is lost, or unheard | told again, arrives again |
-//! | `gate.block`, `.advertised`, `.report`, `.suspect`, `.dedupe`, `.sighted` | as above | unreachable | done, unheard | told again |
+//! | `gate.block`, `.advertised`, `.learn`, `.report`, `.suspect`, `.dedupe`, `.sighted` | as above | unreachable | done, unheard | told again |
 //! | `broker.publish` | each way, beyond its patience | refused, returned, no session | each message by itself: lost, or its confirm | sent again after a lost confirm |
 //! | `broker.reply` ([`results`]) | as above | refused, no session | as above | as above |
 //! | `broker.ack` | after the session, too | lost with the session | some arrive, then the session ends | stale tags |
@@ -45,6 +45,7 @@ mod mixed;
 mod operator;
 mod plan;
 mod results;
+mod rude;
 mod scopes;
 mod starts;
 mod steering;

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use sluicegate::gate::memory::MemoryGate;
 use sluicegate::gate::{
-    Answer, Candidate, Change, DedupedAll, Event, Gate, GateError, Inspection, Replies, Rule,
-    SettleReplies, Standings, Suspected, TenantAsk, TenantSettled, Ticket, Verdicts, Whose,
+    Answer, Candidate, Change, DedupedAll, Event, Gate, GateError, Inspection, LearnedAll, Lesson,
+    Replies, Rule, SettleReplies, Standings, Suspected, TenantAsk, TenantSettled, Ticket, Verdicts,
+    Whose,
 };
 use sluicegate::rules::answers::Quotas;
 use sluicegate::rules::limit::Limits;
@@ -148,6 +149,10 @@ impl Gate for Way {
 
     async fn advertised(&self, batch: &[(Tenant, Quotas)]) -> Result<(), GateError> {
         self.there_and_back(self.gate.advertised(batch)).await
+    }
+
+    async fn learn(&self, batch: &[Lesson]) -> Result<LearnedAll, GateError> {
+        self.there_and_back(self.gate.learn(batch)).await
     }
 
     async fn change(&self, whose: &Whose, change: &Change) -> Result<u64, GateError> {

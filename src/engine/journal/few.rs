@@ -20,6 +20,10 @@ pub(super) enum Kind {
     BreakerClosed,
     /// The API throttled a call.
     Throttled,
+    /// A limit has sunk,
+    Lowered,
+    /// or is whole again.
+    Whole,
     /// A job failed.
     Failed,
     /// A job became a dead letter.
@@ -30,12 +34,14 @@ pub(super) enum Kind {
     Alone,
 }
 
-const ALL: [Kind; 9] = [
+const ALL: [Kind; 11] = [
     Kind::Closed,
     Kind::Opened,
     Kind::BreakerOpened,
     Kind::BreakerClosed,
     Kind::Throttled,
+    Kind::Lowered,
+    Kind::Whole,
     Kind::Failed,
     Kind::Dead,
     Kind::Invalid,

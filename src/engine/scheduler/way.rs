@@ -378,18 +378,19 @@ impl Scheduler {
         self.keep_answer(now, key, (&outcome, took), answered);
         self.trace_call(now, key, took, &outcome);
         let waits = self.report_health(now, key, &outcome, trouble);
+        let mut learner = None;
         if let Some(job) = self.jobs.get_mut(&key)
             && let Some(started) = job.started.take()
         {
             let claims = &job.claims;
+            let is_refused = seen.refused.is_some();
+            learner = (self.lessons).called(&claims.tenant, &started, &outcome, is_refused);
             let used = (claims.cost, seen.actual_cost);
-            let ends = self
-                .settlement
-                .end(now, &claims.tenant, started, fate, used);
+            let ends = (self.settlement).end(now, &claims.tenant, started, fate, used);
             ends.into_iter().for_each(|action| self.agenda.push(action));
         }
         self.throttle_used_up(now, key, seen.used_up);
-        self.hear(now, key, seen.quotas);
+        self.hear(now, key, seen.quotas, learner.as_ref());
         self.conclude(now, key, outcome, waits);
     }
 

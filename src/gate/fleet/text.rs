@@ -44,6 +44,10 @@ struct Whole {
     plans: BTreeMap<String, usize>,
     tenants: Vec<(String, Target)>,
     plan_header: Option<String>,
+    /// The limits that learn: the set, the place in it, and to how many percent they may sink. They let no more start than before, so
+    /// older versions may leave this out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    bands: Vec<(usize, usize, u8)>,
 }
 
 /// Name, algorithm, max, window and guard in milliseconds, burst, unit, and scope, which format 1 does not have.
@@ -75,16 +79,19 @@ enum Target {
 #[derive(Default)]
 struct Sets<'a> {
     all: Vec<Vec<One>>,
+    bands: Vec<(usize, usize, u8)>,
     shadows: BTreeMap<usize, Vec<One>>,
     places: HashMap<Vec<&'a Limit>, usize>,
 }
 
 impl<'a> Sets<'a> {
     fn place(&mut self, limits: impl Iterator<Item = &'a Limit>) -> usize {
-        let (all, all_shadows) = (&mut self.all, &mut self.shadows);
+        let (all, all_shadows, bands) = (&mut self.all, &mut self.shadows, &mut self.bands);
         let place = |set: &Vec<&Limit>| {
             let set = set.iter().copied();
             let (shadows, enforced): (Vec<_>, Vec<_>) = set.partition(|limit| limit.is_shadow());
+            let learning = enforced.iter().enumerate();
+            bands.extend(learning.filter_map(|(at, limit)| Some((all.len(), at, limit.band()?))));
             all.push(enforced.into_iter().map(One::of).collect());
             if !shadows.is_empty() {
                 let shadows = shadows.into_iter().map(One::of).collect();
@@ -122,6 +129,7 @@ pub fn write(policy: &Policy) -> String {
         plans,
         tenants,
         plan_header: policy.plan_header().map(str::to_owned),
+        bands: sets.bands,
     };
     serde_json::to_string(&whole).expect("texts and numbers are always JSON")
 }
@@ -142,7 +150,12 @@ pub fn read(text: &str) -> Result<Policy, TextError> {
         let shadows = whole.shadows.get(&place).into_iter().flatten();
         let shadows = shadows.map(|one| one.limit()?.in_shadow().ok());
         let limits: Option<Vec<Limit>> = set.iter().map(One::limit).chain(shadows).collect();
-        let limits = limits.ok_or_else(|| broken(&"a limit is out of range"))?;
+        let mut limits = limits.ok_or_else(|| broken(&"a limit is out of range"))?;
+        for &(_, at, percent) in whole.bands.iter().filter(|(set, ..)| *set == place) {
+            if let Some(limit) = limits.get_mut(at) {
+                *limit = limit.clone().with_band(percent);
+            }
+        }
         sets.push(Limits::new(limits).map_err(|why| broken(&why))?);
     }
     let set = |at: usize| {
@@ -281,6 +294,26 @@ mod tests {
         let text = write(&policy);
         assert_eq!(read(&text), Ok(policy));
         assert_eq!(text.matches("global").count(), 1, "{text}");
+    }
+
+    #[test]
+    fn a_band_survives_and_others_read_past_it() {
+        let of = |name, percent: Option<u8>| {
+            let limits = limits(name, Algorithm::SlidingWindow).to_vec();
+            let learns = |limit: Limit| match percent {
+                Some(percent) if limit.name() == name => limit.with_band(percent),
+                _ => limit,
+            };
+            Limits::new(limits.into_iter().map(learns).collect()).expect("two names")
+        };
+        let with = |percent| {
+            Policy::common(of("a", None)).with_plans([("pro".to_owned(), of("b", percent))].into())
+        };
+        let text = write(&with(Some(50)));
+        assert_eq!(read(&text), Ok(with(Some(50))));
+        let plain = write(&with(None));
+        assert!(!plain.contains("bands"), "{plain}");
+        assert_eq!(text.replace(r#","bands":[[1,0,50]]"#, ""), plain);
     }
 
     #[test]

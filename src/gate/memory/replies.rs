@@ -2,7 +2,7 @@
 
 use ::redis::Value;
 
-use crate::gate::{Answer, Deduped, Inspection, Standing, TenantReply, Usage, Verdict};
+use crate::gate::{Answer, Deduped, Inspection, Standing, Sunk, TenantReply, Usage, Verdict};
 use crate::rules::decision::Tally;
 
 /// Of `crash`.
@@ -121,7 +121,27 @@ pub fn inspected(seen: &Inspection) -> Value {
     });
     let numbers = head.into_iter().chain(usage).chain(tried).map(integer);
     let by = std::iter::once(text(&seen.blocked_by));
-    Value::Array(by.chain(numbers).chain([text(&quotas)]).collect())
+    let learned = seen.limits.iter().map(|usage| {
+        let numbers = usage.learned.map(|learned| learned.text());
+        numbers.unwrap_or_default() + ";"
+    });
+    let texts = [text(&learned.collect::<String>()), text(&quotas)];
+    Value::Array(by.chain(numbers).chain(texts).collect())
+}
+
+/// Of `learn`.
+pub fn learned(now_ms: u64, sunk: &[Sunk]) -> Value {
+    let each = sunk.iter().flat_map(|sunk| {
+        let limit = sunk.limit as u64;
+        [
+            limit,
+            sunk.from.into(),
+            sunk.to.into(),
+            sunk.ends_ms,
+            sunk.is_new.into(),
+        ]
+    });
+    Value::Array([1, now_ms].into_iter().chain(each).map(integer).collect())
 }
 
 /// A text.

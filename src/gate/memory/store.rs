@@ -194,6 +194,12 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> MemoryStore<C> {
                 let done = self.gate.advertised(&batch).now_or_never();
                 done.ok_or_else(never)?.map(|()| Value::Int(1))
             }
+            Meaning::Learn(lesson) => {
+                let now_ms = Clock::from_micros(self.gate.now_us()).now_ms;
+                let told = self.gate.learn(std::slice::from_ref(lesson));
+                let told = told.now_or_never().ok_or_else(never)??.pop();
+                Ok(replies::learned(now_ms, &told.ok_or_else(never)??))
+            }
             Meaning::Change(whose, change) => {
                 let until = self.gate.change(whose, change).now_or_never();
                 until.ok_or_else(never)?.map(integer)

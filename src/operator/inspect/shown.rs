@@ -8,6 +8,7 @@ use crate::rules::tenant::Tenant;
 use serde_json::Value;
 
 use super::Row;
+use super::learned;
 use super::levels::{self, Levels};
 use super::waits::Waits;
 use crate::operator::labels::Given;
@@ -45,6 +46,7 @@ pub(super) fn as_json((limit, usage): &Row<'_>, given: &Given) -> Value {
     json["configured_max_requests"] = json["max_requests"].take();
     json["max_requests"] = usage.max.into();
     json["override_until_ms"] = usage.override_until_ms.into();
+    json["learned"] = learned::as_json(usage);
     json["used"] = known.then_some(usage.count).into();
     json["free"] = known.then_some(usage.free).into();
     json["next_in_ms"] = known.then_some(usage.next_ms).into();
@@ -81,6 +83,7 @@ pub(super) fn in_words(
                 at(until)
             ),
         };
+        let changed = changed + &learned::in_words(limit, usage, found.now_ms);
         if given.lacks(limit) {
             let (name, words) = (limit.name(), told(&(*limit, *usage)));
             text += &format!("limit     {name}: {words}{changed}\n  used    see {hint}\n");
@@ -160,6 +163,7 @@ mod tests {
             // Some cost more than one, and there is no log.
             widest: 2,
             calls: None,
+            learned: None,
         }
     }
 

@@ -13,10 +13,10 @@ use crate::rules::waitlist::{KEEP_MS, Waitlist};
 
 /// The states of one [`Layout`].
 pub struct Scopes<'a> {
-    layout: &'a Layout,
-    states: Vec<State>,
+    pub(super) layout: &'a Layout,
+    pub(super) states: Vec<State>,
     /// What the last question added to each shadow.
-    tallies: Vec<Tally>,
+    pub(super) tallies: Vec<Tally>,
 }
 
 impl<'a> Scopes<'a> {
@@ -51,6 +51,7 @@ impl<'a> Scopes<'a> {
         asks: &[Ask],
     ) -> (Vec<Answer>, u64) {
         let now = clock.now_ms;
+        self.states[self.layout.control].forget_overrides(now);
         let limits = self.in_force(limits, now);
         let kept = |state: &State| (state.waitlist.clone(), state.fair_queue.clone());
         let before: Vec<_> = self.states.iter().map(kept).collect();
@@ -103,6 +104,7 @@ impl<'a> Scopes<'a> {
     /// A `call` that was settled before counts for nothing.
     pub fn settle(&mut self, limits: &[Limit], clock: Clock, call: &str, settled: &[Settled]) {
         let now = clock.now_ms;
+        self.states[self.layout.control].forget_overrides(now);
         let limits = self.in_force(limits, now);
         let marks = &mut self.states[0].marks;
         marks.retain(|_, until| *until > now);
@@ -187,11 +189,15 @@ impl<'a> Scopes<'a> {
                     },
                 },
                 calls: state.usage.calls(limit, clock),
+                learned: None,
             }
         };
         let partitions = self.layout.partitions.iter().copied();
         let mut usages: Vec<Usage> = in_force.iter().zip(partitions).map(usage).collect();
         let shadows = usages.split_off(call.enforced());
+        for (usage, learned) in usages.iter_mut().zip(self.learned_of(limits, now)) {
+            usage.learned = learned;
+        }
         let tried = |(usage, (limit, partition)): (Usage, (&Limit, &usize))| {
             let trial = self.states[*partition].trials.get(limit);
             (
@@ -226,13 +232,24 @@ impl<'a> Scopes<'a> {
         &self.states[self.layout.control]
     }
 
-    /// The limits with what an operator set instead. What all tenants share is not a tenant's operator's.
-    fn in_force(&self, limits: &[Limit], now: u64) -> Vec<Limit> {
-        let set = |limit: &Limit| match self.override_of(limit, now) {
-            Some((max, _)) => limit.clone().with_max(max),
-            None => limit.clone(),
+    /// The limits with what an operator set instead, and as far as what was learned lets them. What all tenants share is not a
+    /// tenant's operator's.
+    pub(super) fn in_force(&self, limits: &[Limit], now: u64) -> Vec<Limit> {
+        self.in_force_as(limits, &[], now)
+    }
+
+    /// The same, where no operator's max replaces that of the limits which are `as_said`; those of which that is not told are not.
+    fn in_force_as(&self, limits: &[Limit], as_said: &[bool], now: u64) -> Vec<Limit> {
+        let set = |(index, limit): (usize, &Limit)| {
+            let as_said = as_said.get(index).is_some_and(|as_said| *as_said);
+            let set = match self.override_of(limit, now) {
+                Some((max, _)) if !as_said => limit.clone().with_max(max),
+                _ => limit.clone(),
+            };
+            let partition = self.layout.partitions[index];
+            self.states[partition].learned.lowered(limit, set, now)
         };
-        limits.iter().map(set).collect()
+        limits.iter().enumerate().map(set).collect()
     }
 
     /// The `max` that an operator set instead of this limit's, and until when.
@@ -268,7 +285,7 @@ impl<'a> Scopes<'a> {
     }
 
     /// Brings all to `clock`, also one that was stepped back. For each partition whether its newest fixed window is a newer one.
-    fn load(
+    pub(super) fn load(
         &mut self,
         limits: &[Limit],
         clock: Clock,

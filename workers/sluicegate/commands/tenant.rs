@@ -101,7 +101,7 @@ enum What {
     /// Empty a tenant's waitlist; usage still counts
     ///
     /// For a waitlist that is wrong, such as after its jobs were deleted from RabbitMQ. It leaves the fair queues of shared limits,
-    /// too. Waiting jobs get new tickets when they return.
+    /// too. Waiting jobs get new tickets when they return. What the tenant's adaptive limits have learned is forgotten.
     #[command(after_help = "Example:
   sluicegate tenant reset acme")]
     Reset {
@@ -225,6 +225,8 @@ pub fn in_words(changed: &Changed) -> String {
         Change::Unlimit { name } => {
             format!("limit {name} of {tenant}: max-requests is the configured one")
         }
-        Change::Reset => format!("reset the waitlist of {tenant}"),
+        Change::Reset => {
+            format!("reset the waitlist of {tenant}, and forgot what its limits had learned")
+        }
     }
 }

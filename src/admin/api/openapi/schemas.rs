@@ -89,6 +89,7 @@ const LIMIT: &[Field] = &[
     ("scope", "string"),
     ("shadow", "boolean"),
     ("worst_case", "integer"),
+    ("adaptive", "string?"),
 ];
 
 const TRIED: &[Field] = &[
@@ -110,6 +111,7 @@ const USED: &[Field] = &[
     ("free", "integer?"),
     ("next_in_ms", "integer?"),
     ("waiting", "integer?"),
+    ("learned", "object?"),
 ];
 
 const LETTER: &[Field] = &[

@@ -39,10 +39,10 @@ struct Known {
 }
 
 impl Advertised {
-    /// An answer to a job of `tenant` said this. True when that is news.
-    pub fn hear(&mut self, now: Duration, tenant: &Tenant, quotas: Quotas) -> bool {
+    /// An answer to a job of `tenant` said this. `None`: it is not told now; else whether it is news.
+    pub fn hear(&mut self, now: Duration, tenant: &Tenant, quotas: Quotas) -> Option<bool> {
         if quotas.is_empty() || self.open.len() >= MOST {
-            return false;
+            return None;
         }
         let known = self.known.get(tenant);
         let is_news = known.is_none_or(|known| known.quotas != quotas);
@@ -54,7 +54,7 @@ impl Advertised {
             }
         });
         if at.is_some_and(|at| now < at) || (at.is_none() && !self.has_room(now)) {
-            return false;
+            return None;
         }
         let known = Known {
             quotas,
@@ -63,7 +63,7 @@ impl Advertised {
         };
         self.known.insert(tenant.clone(), known);
         self.open.push((tenant.clone(), quotas));
-        is_news
+        Some(is_news)
     }
 
     /// For one more tenant. Looks over all of them once a minute at most.
@@ -124,19 +124,21 @@ mod tests {
     fn a_tenant_is_told_when_it_changes_and_seldom_when_not() {
         let (mut heard, a) = (Advertised::default(), tenant(1));
         let (ten, five) = (Quotas::read("10/1"), Quotas::read("5/1"));
-        assert!(!heard.hear(SECOND, &a, Quotas::default()));
-        assert!(heard.hear(SECOND, &a, ten));
+        assert_eq!(heard.hear(SECOND, &a, Quotas::default()), None);
+        assert_eq!(heard.hear(SECOND, &a, ten), Some(true));
         assert_eq!(heard.send(), Some(vec![(a.clone(), ten)]));
-        assert!(!heard.hear(2 * SECOND, &a, five), "not within the pause");
-        assert!(heard.hear(PAUSE + SECOND, &a, five));
+        let early = heard.hear(2 * SECOND, &a, five);
+        assert_eq!(early, None, "not within the pause");
+        assert_eq!(heard.hear(PAUSE + SECOND, &a, five), Some(true));
         assert_eq!(heard.send(), None, "one at a time");
         heard.told(PAUSE + SECOND, true);
         assert_eq!(heard.send(), Some(vec![(a.clone(), five)]));
         heard.told(PAUSE + SECOND, true);
-        assert!(!heard.hear(AGAIN, &a, five));
+        assert_eq!(heard.hear(AGAIN, &a, five), None);
         assert_eq!(heard.send(), None);
         // No news, but the gate is to remember it.
-        assert!(!heard.hear(AGAIN + PAUSE + SECOND, &a, five));
+        let again = heard.hear(AGAIN + PAUSE + SECOND, &a, five);
+        assert_eq!(again, Some(false));
         assert_eq!(heard.send(), Some(vec![(a, five)]));
     }
 
@@ -167,7 +169,8 @@ mod tests {
         assert_eq!(heard.known.len(), MOST_TENANTS);
         // Those that are silent make room for others.
         heard.told(SECOND, true);
-        assert!(heard.hear(AGAIN + SECOND, &tenant(MOST_TENANTS), ten));
+        let one_more = heard.hear(AGAIN + SECOND, &tenant(MOST_TENANTS), ten);
+        assert_eq!(one_more, Some(true));
         for number in 0..2 * MOST_WARNINGS {
             heard.is_new_warning(SECOND, &number.to_string());
         }

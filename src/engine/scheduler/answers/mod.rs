@@ -2,14 +2,16 @@
 //! means is decided in `rules::answers`; here is what follows for other jobs.
 //!
 //! [`Throttles`] are those that the gate did not take, to be told again; [`Advertised`] is what it is to be told of the
-//! API's limits.
+//! API's limits; [`Lessons`] is what limits that learn are to be told.
 
 mod advertised;
+mod lessons;
 mod throttles;
 
 use std::time::Duration;
 
 pub(super) use advertised::Advertised;
+pub(super) use lessons::{Learner, Lessons};
 pub(super) use throttles::Throttles;
 
 use super::Scheduler;
@@ -58,6 +60,7 @@ impl Scheduler {
             job.plan = Plan::at(now);
             job.phase = Phase::Throttling { duration };
         }
+        let lesson = self.lessons.take_refused();
         self.throttle(
             now,
             Block {
@@ -66,6 +69,7 @@ impl Scheduler {
                 until: now + duration,
                 by: reason,
                 failures: 0,
+                lesson,
             },
         );
     }
@@ -93,6 +97,7 @@ impl Scheduler {
                 until: now + duration,
                 by: "the API's RateLimit: nothing is left".to_owned(),
                 failures: 0,
+                lesson: None,
             },
         );
     }
@@ -115,8 +120,12 @@ impl Scheduler {
 
     /// What [`Action::Block`] came to: the gate was told, or could not be. Then the job that waits for it is put off at least,
     /// and the gate is told again.
-    pub fn blocked(&mut self, now: Duration, block: Block, result: Result<(), GateError>) {
+    pub fn blocked(&mut self, now: Duration, mut block: Block, result: Result<(), GateError>) {
         self.throttles.end();
+        // Nothing starts any more: calls that are refused from here on are of the same event.
+        if let Some(lesson) = block.lesson.take() {
+            self.lessons.add(*lesson);
+        }
         let key = block.key;
         match &result {
             Ok(()) if block.whose == Whose::Api => self.breakers.closed(block.until, true),
@@ -156,12 +165,24 @@ impl Scheduler {
     }
 
     /// The answer said what the API's limits are. It is told where ours allow more.
-    pub(super) fn hear(&mut self, now: Duration, key: Key, quotas: Quotas) {
+    pub(super) fn hear(
+        &mut self,
+        now: Duration,
+        key: Key,
+        quotas: Quotas,
+        learner: Option<&Learner>,
+    ) {
         let Some(job) = self.jobs.get(&key) else {
             return;
         };
         let (tenant, plan) = (&job.claims.tenant, job.claims.plan.as_deref());
-        if !self.advertised.hear(now, tenant, quotas) {
+        let Some(is_news) = self.advertised.hear(now, tenant, quotas) else {
+            return;
+        };
+        if let Some(learner) = learner {
+            self.lessons.advertised(tenant, learner, quotas);
+        }
+        if !is_news {
             return;
         }
         let limits = self.agreement.own().limits(tenant, plan);

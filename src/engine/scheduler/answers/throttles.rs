@@ -95,6 +95,7 @@ mod tests {
             until: until_ms * MS,
             by: "a test".to_owned(),
             failures: 0,
+            lesson: None,
         }
     }
 

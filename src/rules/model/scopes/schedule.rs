@@ -12,11 +12,7 @@ impl Scopes<'_> {
     /// When the units of the waitlist have their turns, if `asked` is what is enforced. Nothing is changed by it.
     pub fn schedule(&self, asked: &Asked, clock: Clock) -> Schedule {
         let now = clock.now_ms;
-        let set = |(limit, as_said): (&Limit, &bool)| match self.override_of(limit, now) {
-            Some((max, _)) if !as_said => limit.clone().with_max(max),
-            _ => limit.clone(),
-        };
-        let limits: Vec<Limit> = asked.limits.iter().zip(&asked.as_said).map(set).collect();
+        let limits = self.in_force_as(&asked.limits, &asked.as_said, now);
         let mut states = Scopes {
             layout: self.layout,
             states: self.states.clone(),

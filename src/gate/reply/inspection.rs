@@ -1,0 +1,115 @@
+//! What `lua/inspect.lua` says.
+
+use ::redis::Value;
+
+use super::learned::learned_each;
+use super::{number, unreadable};
+use crate::gate::{GateError, Inspection, Usage};
+use crate::rules::answers::Quotas;
+use crate::rules::decision::{Tally, Tried};
+
+/// The reply of `inspect` for so many limits that are enforced, and so many shadows.
+pub fn inspected(reply: &Value, limits: usize, shadows: usize) -> Result<Inspection, GateError> {
+    let decode = || {
+        let Value::Array(values) = reply else {
+            return None;
+        };
+        let (by, numbers) = values.split_first()?;
+        let (quotas, numbers) = numbers.split_last()?;
+        let (learned, numbers) = numbers.split_last()?;
+        let learned = learned_each(&::redis::from_redis_value_ref::<String>(learned).ok()?)?;
+        let (quotas, quotas_at_ms) =
+            quotas_at(&::redis::from_redis_value_ref::<String>(quotas).ok()?)?;
+        let numbers: Vec<u64> = numbers.iter().map(number).collect::<Option<_>>()?;
+        let [
+            1,
+            now_ms,
+            waiting,
+            waitlist_end_ms,
+            blocked_until_ms,
+            turn_ms,
+            widest,
+            rest @ ..,
+        ] = numbers.as_slice()
+        else {
+            return None;
+        };
+        let (rest, tried) = rest.split_at_checked(8 * (limits + shadows))?;
+        let (tried, []) = tried.as_chunks::<6>() else {
+            return None;
+        };
+        let mut usage: Vec<Usage> = (rest.as_chunks::<8>().0.iter())
+            .map(usage)
+            .collect::<Option<_>>()?;
+        let of_shadows = usage.split_off(limits);
+        let is_whole = of_shadows.len() == tried.len() && tried.len() == shadows;
+        for (usage, learned) in usage.iter_mut().zip(&learned) {
+            usage.learned = *learned;
+        }
+        (is_whole && learned.len() == limits).then_some(Inspection {
+            now_ms: *now_ms,
+            limits: usage,
+            shadows: of_shadows
+                .into_iter()
+                .zip(tried.iter().map(tried_of))
+                .collect(),
+            waiting: *waiting,
+            widest: *widest,
+            waitlist_end_ms: *waitlist_end_ms,
+            turn_ms: *turn_ms,
+            blocked_until_ms: *blocked_until_ms,
+            blocked_by: ::redis::from_redis_value_ref(by).ok()?,
+            quotas,
+            quotas_at_ms,
+        })
+    };
+    decode().ok_or_else(|| unreadable("inspect"))
+}
+
+fn tried_of(numbers: &[u64; 6]) -> Tried {
+    let &[since_ms, starts, waited, never, worst_ms, behind_ms] = numbers;
+    let tally = Tally {
+        starts,
+        waited,
+        never,
+        worst_ms,
+    };
+    Tried {
+        tally,
+        since_ms,
+        behind_ms,
+    }
+}
+
+fn usage(numbers: &[u64; 8]) -> Option<Usage> {
+    let &[
+        max,
+        override_until_ms,
+        count,
+        free,
+        next_ms,
+        waiting,
+        widest,
+        calls,
+    ] = numbers;
+    Some(Usage {
+        max: u32::try_from(max).ok()?,
+        override_until_ms,
+        count,
+        free,
+        next_ms,
+        waiting,
+        widest,
+        calls: calls.checked_sub(1),
+        learned: None,
+    })
+}
+
+/// `LIMIT/WINDOW_S,…@AT`, as `lua/waitlist.lua` has it; empty: nothing was said.
+fn quotas_at(text: &str) -> Option<(Quotas, u64)> {
+    if text.is_empty() {
+        return Some((Quotas::default(), 0));
+    }
+    let (quotas, at) = text.split_once('@')?;
+    Some((Quotas::read(quotas), at.parse().ok()?))
+}

@@ -1,0 +1,73 @@
+//! What goes into `lua/learn.lua`, what comes out, and what `lua/inspect.lua` says of it.
+
+use ::redis::Value;
+
+use super::{number, unreadable};
+use crate::gate::{Evidence, GateError, Sunk};
+use crate::rules::learned::Learned;
+use crate::rules::limit::Limit;
+
+/// What `learn` is told.
+pub fn learn_arguments(limits: &[Limit], evidence: &Evidence) -> Vec<Vec<u8>> {
+    let (what, started_ms, cost, more) = match evidence {
+        Evidence::Refused {
+            started_ms,
+            cost,
+            after_ms,
+        } => ("refused", *started_ms, *cost, after_ms.to_string()),
+        Evidence::Advertised(all) => ("advertised", 0, 0, joined(all)),
+    };
+    let windows = limits.iter().flat_map(|limit| {
+        let aligned = limit.algorithm().rules().is_aligned();
+        [limit.window_ms(), aligned.into()]
+    });
+    let arguments = [
+        what.to_owned(),
+        started_ms.to_string(),
+        cost.to_string(),
+        more,
+        joined(&windows.collect::<Vec<_>>()),
+    ];
+    arguments.map(String::into_bytes).to_vec()
+}
+
+fn joined<T: ToString>(numbers: &[T]) -> String {
+    let texts: Vec<String> = numbers.iter().map(T::to_string).collect();
+    texts.join(",")
+}
+
+/// The reply of `learn`.
+pub fn learned(reply: &Value) -> Result<Vec<Sunk>, GateError> {
+    let decode = || {
+        let Value::Array(values) = reply else {
+            return None;
+        };
+        let numbers: Vec<u64> = values.iter().map(number).collect::<Option<_>>()?;
+        let [1, _now, rest @ ..] = numbers.as_slice() else {
+            return None;
+        };
+        let (chunks, []) = rest.as_chunks::<5>() else {
+            return None;
+        };
+        let sunk = |&[limit, from, to, ends_ms, is_new]: &[u64; 5]| {
+            Some(Sunk {
+                limit: usize::try_from(limit).ok()?,
+                from: u32::try_from(from).ok()?,
+                to: u32::try_from(to).ok()?,
+                ends_ms,
+                is_new: is_new == 1,
+            })
+        };
+        chunks.iter().map(sunk).collect()
+    };
+    decode().ok_or_else(|| unreadable("learn"))
+}
+
+/// What was learned of each limit, as `lua/inspect.lua` has it.
+pub(super) fn learned_each(text: &str) -> Option<Vec<Option<Learned>>> {
+    let each = text.split_terminator(';').map(|numbers| match numbers {
+        "" => Some(None),
+        numbers => Learned::read(numbers).map(Some),
+    });
+    each.collect()
+}

@@ -1,0 +1,101 @@
+//! Limits that the API's answers lowered.
+
+use std::sync::{Mutex, PoisonError};
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+use super::Metrics;
+use super::load::{MOST_LIMITS, OTHER_LIMITS, OfLimit};
+use super::series::register;
+
+/// These metrics.
+pub(super) struct Lowered {
+    decreases: Family<OfLimit, Counter>,
+    lowered: Family<OfLimit, Gauge>,
+    /// The limits that have series.
+    limits: Mutex<Vec<String>>,
+}
+
+impl Lowered {
+    pub(super) fn register(r: &mut Registry) -> Self {
+        Self {
+            decreases: register(
+                r,
+                "limit_decreases",
+                "Times that an answer of the API to this worker lowered a limit, by limit",
+                Family::default(),
+            ),
+            lowered: register(
+                r,
+                "limits_lowered",
+                "Tenants whose limit answers of the API to this worker lowered, and which is not whole yet, by limit",
+                Family::default(),
+            ),
+            limits: Mutex::default(),
+        }
+    }
+
+    /// The label of `limit`; `None`: it has no series of its own.
+    fn label(&self, limit: &str) -> Option<OfLimit> {
+        let mut limits = (self.limits.lock()).unwrap_or_else(PoisonError::into_inner);
+        if !limits.iter().any(|name| name == limit) {
+            if limits.len() >= MOST_LIMITS {
+                return None;
+            }
+            limits.push(limit.to_owned());
+        }
+        Some(OfLimit {
+            limit: limit.to_owned(),
+        })
+    }
+}
+
+impl Metrics {
+    /// This limit was lowered; it is lowered for so many tenants now.
+    pub fn limit_sunk(&self, limit: &str, lowered: usize) {
+        let other = || OfLimit {
+            limit: OTHER_LIMITS.to_owned(),
+        };
+        let label = self.lowered.label(limit).unwrap_or_else(other);
+        self.lowered.decreases.get_or_create(&label).inc();
+        self.limit_whole(limit, lowered);
+    }
+
+    /// This limit is whole again for a tenant; it is lowered for so many now.
+    pub fn limit_whole(&self, limit: &str, lowered: usize) {
+        if let Some(label) = self.lowered.label(limit) {
+            let lowered = i64::try_from(lowered).unwrap_or(i64::MAX);
+            self.lowered.lowered.get_or_create(&label).set(lowered);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_has_series_once_it_was_lowered_and_there_is_a_bounded_number() {
+        let metrics = Metrics::new();
+        assert!(!metrics.encode().contains("sluicegate_limits_lowered{"));
+        metrics.limit_sunk("minute", 1);
+        metrics.limit_sunk("minute", 2);
+        metrics.limit_whole("minute", 1);
+        for number in 0..2 * MOST_LIMITS {
+            metrics.limit_sunk(&format!("limit-{number}"), 1);
+        }
+        let text = metrics.encode();
+        for line in [
+            "sluicegate_limit_decreases_total{limit=\"minute\"} 2",
+            "sluicegate_limits_lowered{limit=\"minute\"} 1",
+            "sluicegate_limit_decreases_total{limit=\"other\"} 65",
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+        let series = text.matches("sluicegate_limits_lowered{").count();
+        assert_eq!(series, MOST_LIMITS);
+    }
+}

@@ -1,0 +1,151 @@
+//! What was learned of a limit from the API's answers: in words, and as JSON.
+
+use serde_json::{Value, json};
+
+use crate::gate::Usage;
+use crate::operator::times::at;
+use crate::operator::words::count;
+use crate::rules::learned::Learned;
+use crate::rules::limit::Limit;
+
+/// At which unit of the limit the API refused: the first that it did not give.
+fn refused_at(learned: &Learned) -> u64 {
+    learned.seen.saturating_sub(learned.refused) + 1
+}
+
+/// Lines below the limit's; none where nothing was learned.
+pub(super) fn in_words(limit: &Limit, usage: &Usage, now_ms: u64) -> String {
+    let Some(learned) = &usage.learned else {
+        return String::new();
+    };
+    let (most, max) = (usage.max, limit.max());
+    let mut text = String::new();
+    if learned.at_ms > 0 {
+        let since = at(learned.at_ms);
+        let force = match most == learned.to {
+            true => format!("{most} of {max} in force since {since}"),
+            false => format!("{most} of {max} in force, {} since {since}", learned.to),
+        };
+        text += &format!(
+            "\n          learned: {force}: the API answered 429 at {} of {max} ({}); back to {max} by {} if it stays quiet",
+            refused_at(learned),
+            count(learned.times, "time"),
+            at(learned.ends_ms)
+        );
+        let past = learned.past.iter().filter(|(at_ms, _)| *at_ms > 0);
+        let past: Vec<String> = past
+            .map(|(at_ms, to)| format!("{to} since {}", at(*at_ms)))
+            .collect();
+        if !past.is_empty() {
+            text += &format!("\n          before that: {}", past.join(", "));
+        }
+    }
+    if learned.told_until_ms > now_ms {
+        text += &format!(
+            "\n          learned: at most {} of {max} in force: the API says that it takes no more; until {} unless it says so again",
+            learned.told,
+            at(learned.told_until_ms)
+        );
+    }
+    text
+}
+
+/// `null` where nothing was learned.
+pub(super) fn as_json(usage: &Usage) -> Value {
+    let Some(learned) = &usage.learned else {
+        return Value::Null;
+    };
+    let past = learned.past.iter().filter(|(at_ms, _)| *at_ms > 0);
+    let past: Vec<Value> = past
+        .map(|(at_ms, to)| json!({"at_ms": at_ms, "max_requests": to}))
+        .collect();
+    let refused = learned.at_ms > 0;
+    json!({
+        "since_ms": learned.since_ms,
+        "lowered_at_ms": refused.then_some(learned.at_ms),
+        "lowered_to": refused.then_some(learned.to),
+        "refused_at": refused.then(|| refused_at(learned)),
+        "refused": learned.times,
+        "advertised": (learned.told > 0).then_some(learned.told),
+        "advertised_until_ms": (learned.told > 0).then_some(learned.told_until_ms),
+        "whole_at_ms": learned.ends_ms,
+        "before": past,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::rules::decision::{Answer, Ask};
+    use crate::rules::learned::Evidence;
+    use crate::rules::limit::Algorithm;
+    use crate::rules::model::State;
+    use crate::rules::usage::Clock;
+
+    #[test]
+    fn it_says_what_is_in_force_why_and_until_when() {
+        let minute = Duration::from_secs(60);
+        let limit = Limit::new(
+            "minute",
+            Algorithm::SlidingWindow,
+            100,
+            minute,
+            Duration::ZERO,
+        );
+        let limits = [limit.expect("a limit").with_band(50)];
+        let mut state = State::default();
+        let ask = Ask {
+            ticket: None,
+            cost: 1,
+        };
+        let shown = |state: &mut State, after_s: u64, refuse: u32, told: Option<u32>| {
+            let clock = Clock::from_micros((1_700_000_000 + after_s) * 1_000_000);
+            state.alone(&limits, |scopes| {
+                if refuse > 0 {
+                    let (answers, _) = scopes.ask(&limits, clock, 200, "p", &[ask; 81]);
+                    let starts = |answer: &&Answer| matches!(answer, Answer::Start { .. });
+                    assert_eq!(answers.iter().filter(starts).count(), 81);
+                }
+                let refused = Evidence::Refused {
+                    started_ms: clock.now_ms,
+                    cost: 1,
+                    after_ms: 0,
+                };
+                for _ in 0..refuse {
+                    scopes.learn(&limits, clock, &refused);
+                }
+                if let Some(told) = told {
+                    scopes.learn(&limits, clock, &Evidence::Advertised(vec![told]));
+                }
+                let usage = scopes.inspect(&limits, clock).limits[0];
+                (in_words(&limits[0], &usage, clock.now_ms), as_json(&usage))
+            })
+        };
+        assert_eq!(shown(&mut state, 0, 0, None), (String::new(), Value::Null));
+        let (text, json) = shown(&mut state, 60, 2, None);
+        assert_eq!(
+            text,
+            "\n          learned: 79 of 100 in force since Tue, 14 Nov 2023 22:14:20 GMT: the API answered 429 at 80 of 100 (2 times); back to 100 by Tue, 14 Nov 2023 22:56:20 GMT if it stays quiet"
+        );
+        assert_eq!(json["refused_at"], 80);
+        assert_eq!(json["whole_at_ms"], 1_700_002_580_000_u64);
+        // A step later; and the API says more.
+        let (text, _) = shown(&mut state, 181, 0, Some(60));
+        assert!(
+            text.contains("learned: 60 of 100 in force, 79 since"),
+            "{text}"
+        );
+        assert!(
+            text.contains("at most 60 of 100 in force: the API says"),
+            "{text}"
+        );
+        let (text, _) = shown(&mut state, 185, 0, Some(0));
+        assert!(
+            text.contains("learned: 80 of 100 in force, 79 since"),
+            "{text}"
+        );
+        assert!(!text.contains("says"), "{text}");
+    }
+}

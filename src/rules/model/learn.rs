@@ -1,0 +1,110 @@
+//! What answers of the API say of limits that learn.
+
+use super::State;
+use super::scopes::Scopes;
+use crate::rules::learned::{Evidence, Learned, Sunk, is_heard};
+use crate::rules::limit::Limit;
+use crate::rules::usage::Clock;
+use crate::rules::waitlist::KEEP_MS;
+
+impl Scopes<'_> {
+    /// An answer said something of `limits`: those that learn from it, and what that comes to. What counts is not changed.
+    pub fn learn(&mut self, limits: &[Limit], clock: Clock, evidence: &Evidence) -> Vec<Sunk> {
+        let now = clock.now_ms;
+        match evidence {
+            Evidence::Refused {
+                started_ms,
+                cost,
+                after_ms,
+            } => {
+                let found = self.most_used(limits, clock, *started_ms, *after_ms);
+                let sunk = found.map(|(which, count)| {
+                    let units = limits[which].unit().of(u64::from(*cost).max(1));
+                    let call = (*started_ms, units, count);
+                    self.sink(limits, now, which, |state, limit| {
+                        Some(state.learned.refuse(now, limit, call))
+                    })
+                });
+                sunk.flatten().into_iter().collect()
+            }
+            Evidence::Advertised(all) => {
+                let learn = |(which, max): (usize, &u32)| {
+                    limits.get(which)?.floor()?;
+                    self.sink(limits, now, which, |state, limit| {
+                        let ends_ms = state.learned.tell(now, limit, *max)?;
+                        Some((ends_ms, true))
+                    })
+                };
+                all.iter().enumerate().filter_map(learn).collect()
+            }
+        }
+    }
+
+    /// The limit that a refusal is about, and how much of it is used: of those that it can be about, the one of which the largest part
+    /// is, the first of several.
+    fn most_used(
+        &self,
+        limits: &[Limit],
+        clock: Clock,
+        started_ms: u64,
+        after_ms: u64,
+    ) -> Option<(usize, u64)> {
+        let in_force = self.in_force(limits, clock.now_ms);
+        let mut states = Scopes {
+            layout: self.layout,
+            states: self.states.clone(),
+            tallies: Vec::new(),
+        };
+        states.load(&in_force, clock, State::load);
+        let mut most: Option<(usize, u64)> = None;
+        for (which, limit) in in_force.iter().enumerate() {
+            if !is_heard(limit, clock.now_ms, started_ms, after_ms) {
+                continue;
+            }
+            let count = states.states[self.layout.partitions[which]]
+                .usage
+                .count(limit, clock);
+            let is_more = |(other, more): (usize, u64)| {
+                let of = |which: usize| u64::from(in_force[which].capacity());
+                count * of(other) > more * of(which)
+            };
+            if most.is_none_or(is_more) {
+                most = Some((which, count));
+            }
+        }
+        most
+    }
+
+    fn sink(
+        &mut self,
+        limits: &[Limit],
+        now: u64,
+        which: usize,
+        learn: impl FnOnce(&mut State, &Limit) -> Option<(u64, bool)>,
+    ) -> Option<Sunk> {
+        let partition = self.layout.partitions[which];
+        let before = self.in_force(limits, now)[which].max();
+        let state = &mut self.states[partition];
+        let (ends_ms, is_new) = learn(state, &limits[which])?;
+        state.expires = state.expires.max(now.max(state.kept_until()) + KEEP_MS);
+        Some(Sunk {
+            limit: which,
+            from: before,
+            to: self.in_force(limits, now)[which].max(),
+            ends_ms,
+            is_new,
+        })
+    }
+
+    /// What was learned of each of `limits`, as far as it counts yet.
+    pub(super) fn learned_of(&self, limits: &[Limit], now: u64) -> Vec<Option<Learned>> {
+        let partitions = &self.layout.partitions;
+        let of = |(limit, partition): (&Limit, &usize)| {
+            self.states[*partition].learned.of(limit, now).copied()
+        };
+        limits.iter().zip(partitions).map(of).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+//! A limit that learns, on real servers: an API gives less than our limit says, and then as much.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use kit::api::{Api, Call, Reply};
+use kit::servers::{shared_rabbit, shared_redis};
+use kit::{Bed, jobs, until};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::PROGRAM;
+use crate::cli::sluicegate;
+
+const WINDOW: Duration = Duration::from_millis(500);
+
+/// What an API takes in any window, which its users do not know.
+#[derive(Default)]
+struct Hidden {
+    takes: AtomicUsize,
+    refused: AtomicUsize,
+    taken: Mutex<VecDeque<Instant>>,
+}
+
+impl Hidden {
+    fn answer(&self, call: &Call) -> Reply {
+        let mut taken = self.taken.lock().expect("nobody panics");
+        while taken.front().is_some_and(|at| *at + WINDOW <= call.at) {
+            taken.pop_front();
+        }
+        if taken.len() < self.takes.load(Ordering::SeqCst) {
+            taken.push_back(call.at);
+            return Reply::ok();
+        }
+        self.refused.fetch_add(1, Ordering::SeqCst);
+        Reply::status(429).header("retry-after", "1")
+    }
+
+    fn refused(&self) -> usize {
+        self.refused.load(Ordering::SeqCst)
+    }
+}
+
+fn limit_of(yaml: &str) -> Value {
+    let mut json = sluicegate(yaml, &["inspect", "acme", "--json"])
+        .exited(0)
+        .json();
+    json["limits"][0].take()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limit_sinks_to_what_the_api_gives_and_rises_when_it_gives_more() {
+    let api = Api::start().await;
+    let hidden = Arc::new(Hidden::default());
+    hidden.takes.store(15, Ordering::SeqCst);
+    let answering = Arc::clone(&hidden);
+    api.answers(move |call| answering.answer(call));
+    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let limits = "max-requests: 20, window-size: 500ms, adaptive: {within: 50%..100%}";
+    let yaml = bed.yaml(limits, &api.url(), "");
+    let worker = PROGRAM.start(&yaml);
+    worker.says(&["RabbitMQ: consuming"]).await;
+    bed.publish(&yaml, jobs("acme", 4_000)).await;
+    let lowered = "limit lowered: the API gives less than it says";
+    worker
+        .says(&[lowered, "tenant=acme limit=\"default\" from=20"])
+        .await;
+    let limit = limit_of(&yaml);
+    let max = limit["max_requests"].as_u64().expect("a number");
+    assert!((10..20).contains(&max), "{limit}");
+    assert_eq!(limit["configured_max_requests"], 20);
+    assert!(limit["learned"]["refused"].as_u64() > Some(0), "{limit}");
+    let words = sluicegate(&yaml, &["inspect", "acme"]).exited(0).out;
+    assert!(words.contains(" of 20 in force"), "{words}");
+    assert!(words.contains("the API answered 429 at "), "{words}");
+    // Without, a quarter of all calls would be refused.
+    until("many calls were made", || api.count() >= 400).await;
+    let (calls, refused) = (api.count(), hidden.refused());
+    assert!(refused * 10 < calls, "{refused} of {calls} are refused");
+    // What the operator may do about it; and the API says it again.
+    sluicegate(&yaml, &["tenant", "reset", "acme"]).exited(0);
+    let again = || worker.count(&[lowered, "from=20"]) == 2;
+    until("it has learned again", again).await;
+    hidden.takes.store(1_000, Ordering::SeqCst);
+    let whole = || limit_of(&yaml)["max_requests"] == 20;
+    let began = Instant::now();
+    while !whole() {
+        assert!(
+            began.elapsed() < Duration::from_secs(300),
+            "{}",
+            limit_of(&yaml)
+        );
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!(limit_of(&yaml)["learned"], Value::Null);
+    worker
+        .says(&["limit whole again", "limit=\"default\" lowered_s="])
+        .await;
+    worker.stop();
+}
+
+/// What can't be meant says so, with its line.
+#[test]
+fn bands_that_make_no_sense_are_refused() {
+    let bed = Bed::on("amqp://127.0.0.1:1", "redis://127.0.0.1:1");
+    for (limits, words) in [
+        (
+            "adaptive: {within: 120%..150%}",
+            "ends at 150%; a band ends at 100%",
+        ),
+        (
+            "adaptive: {within: 0%..100%}",
+            "begins at 0%; a band begins at 1% to 99%",
+        ),
+        ("adaptive: {within: 50}", "put it in quotes"),
+        (
+            "adaptive: {from: 50%}",
+            "has \"from\", and within is its only key",
+        ),
+        ("adaptive: maybe", "is \"maybe\"; it must be off, or a band"),
+        (
+            "limits: [{name: path, scope: 'header:x-path', adaptive: 50%..100%}]",
+            "a 429 says nothing of a part of a tenant's jobs",
+        ),
+        (
+            "throttle-scope: global, adaptive: 50%..100%",
+            "the limit default is adaptive: a 429 concerns all tenants",
+        ),
+        (
+            "limits: [{name: running, max-concurrent: 5, adaptive: 50%..100%}]",
+            "is set next to adaptive",
+        ),
+    ] {
+        let yaml = bed.yaml(limits, "http://127.0.0.1:1", "");
+        let checked = sluicegate(&yaml, &["check", "--offline"]);
+        assert!(checked.err.contains(words), "{limits}: {checked:?}");
+    }
+}

@@ -1,0 +1,516 @@
+//! Limits that learn, against APIs that give less than our limit says: the real scheduler and engine, the gate's model, simulated time.
+//!
+//! Two workers, one tenant, and always more jobs than may start. What the API gives is known to the simulation alone.
+
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use bytes::Bytes;
+use lapin::BasicProperties;
+use lapin::types::{AMQPValue, FieldTable};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use sluicegate::admin::Health;
+use sluicegate::broker::memory::MemoryBroker;
+use sluicegate::broker::{Broker, Message, Outgoing};
+use sluicegate::engine::action::{Changeable, Settings};
+use sluicegate::engine::scheduler::Scheduler;
+use sluicegate::engine::{Engine, Stop};
+use sluicegate::gate::Gate;
+use sluicegate::gate::memory::MemoryGate;
+use sluicegate::handler::{Attempt, Fate, Handler, Outcome, Permit};
+use sluicegate::metrics::Metrics;
+use sluicegate::rules::answers::{Pushback, Quotas, Seen, ThrottleScope};
+use sluicegate::rules::delays::{self, DelayLevels};
+use sluicegate::rules::job::{Fields, Job, TenantField, ValueField};
+use sluicegate::rules::limit::{Algorithm, Limit};
+use sluicegate::rules::policy::Policy;
+use sluicegate::rules::retry::RetryPolicy;
+use sluicegate::rules::scope::Labels;
+use sluicegate::rules::tenant::Tenant;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::plan::ms;
+use super::world::micros;
+
+const WINDOW: Duration = Duration::from_secs(10);
+const WINDOW_MS: u64 = 10_000;
+const GUARD: Duration = Duration::from_millis(50);
+const EPOCH_US: u64 = 1_700_000_000_000_123;
+
+/// What an API does.
+struct Rude {
+    name: &'static str,
+    /// Our limit, and to how many percent it may sink; `None`: it does not learn.
+    max: u64,
+    band: Option<u8>,
+    algorithm: Algorithm,
+    /// How long it is played, in windows.
+    windows: u64,
+    /// What the API takes in a window, after so many windows, ours and the others' together.
+    takes: fn(f64) -> f64,
+    /// What other clients send in a window.
+    others: fn(f64) -> f64,
+    /// Its windows begin with the epoch.
+    aligned: bool,
+    /// It says in each answer what it takes.
+    advertises: bool,
+    /// The share of answers that are 429 for no reason.
+    at_random: f64,
+    /// The share of what it gives that is used at least.
+    used: f64,
+}
+
+const HIDDEN: Rude = Rude {
+    name: "hidden limit, 80 of our 100",
+    max: 100,
+    band: Some(50),
+    algorithm: Algorithm::SlidingWindow,
+    windows: 300,
+    takes: |_| 80.0,
+    others: |_| 0.0,
+    aligned: false,
+    advertises: false,
+    at_random: 0.0,
+    used: 0.95,
+};
+
+/// Moves between four levels.
+fn steps(window: f64) -> f64 {
+    [10.0, 35.0, 20.0, 40.0][(window / 75.0) as usize % 4]
+}
+
+fn all() -> Vec<Rude> {
+    vec![
+        HIDDEN,
+        Rude {
+            name: "the same without adaptive",
+            band: None,
+            ..HIDDEN
+        },
+        Rude {
+            name: "hidden limit in aligned windows",
+            aligned: true,
+            ..HIDDEN
+        },
+        Rude {
+            name: "hidden limit, our fixed-window-algo",
+            algorithm: Algorithm::FixedWindow,
+            aligned: true,
+            ..HIDDEN
+        },
+        Rude {
+            name: "hidden limit, our token-bucket-algo",
+            algorithm: Algorithm::TokenBucket,
+            // A bucket does not count a window: it finds the number by sinking below it.
+            used: 0.9,
+            ..HIDDEN
+        },
+        Rude {
+            name: "hidden limit, 3 of our 5",
+            max: 5,
+            takes: |_| 3.0,
+            windows: 2_000,
+            ..HIDDEN
+        },
+        Rude {
+            name: "hidden limit, 800 of our 1000",
+            max: 1_000,
+            takes: |_| 800.0,
+            windows: 60,
+            ..HIDDEN
+        },
+        Rude {
+            name: "hidden limit that is lifted after a third",
+            takes: |window| if window < 200.0 { 80.0 } else { 1_000.0 },
+            windows: 600,
+            ..HIDDEN
+        },
+        Rude {
+            name: "drifting limit, 65 to 95 and back in 50 min",
+            takes: |window| 80.0 + 15.0 * (window * std::f64::consts::TAU / 300.0).sin(),
+            windows: 600,
+            ..HIDDEN
+        },
+        Rude {
+            name: "100 shared with others, who take 10 to 40",
+            takes: |_| 100.0,
+            others: steps,
+            windows: 600,
+            ..HIDDEN
+        },
+        Rude {
+            name: "advertised limit, 80 of our 100",
+            advertises: true,
+            ..HIDDEN
+        },
+        Rude {
+            name: "no lower limit, and a stray 429 in 2,000",
+            takes: |_| 1_000.0,
+            at_random: 0.000_5,
+            ..HIDDEN
+        },
+    ]
+}
+
+/// The API, and what it has seen.
+struct Api {
+    rude: Rude,
+    began: Instant,
+    random: SmallRng,
+    /// When calls arrived that it took: ours and the others'.
+    taken: VecDeque<u64>,
+    /// When ours arrived, taken or not, as long as that matters.
+    ours: VecDeque<u64>,
+    others_due: f64,
+    looked: f64,
+    calls: u64,
+    refused: u64,
+    others_taken: u64,
+    fullest: usize,
+}
+
+impl Api {
+    fn new(rude: Rude) -> Self {
+        Self {
+            rude,
+            began: Instant::now(),
+            random: SmallRng::seed_from_u64(7),
+            taken: VecDeque::new(),
+            ours: VecDeque::new(),
+            others_due: 0.0,
+            looked: 0.0,
+            calls: 0,
+            refused: 0,
+            others_taken: 0,
+            fullest: 0,
+        }
+    }
+
+    /// Forgets what its window no longer counts.
+    fn forget(&mut self, now_us: u64) {
+        let window = WINDOW_MS * 1_000;
+        let from = match self.rude.aligned {
+            true => now_us / window * window,
+            false => now_us.saturating_sub(window - 1),
+        };
+        while self.taken.front().is_some_and(|at| *at < from) {
+            self.taken.pop_front();
+        }
+    }
+
+    fn takes(&self, window: f64) -> f64 {
+        (self.rude.takes)(window).floor()
+    }
+
+    fn take(&mut self, now_us: u64, window: f64) -> bool {
+        self.forget(now_us);
+        let takes = (self.taken.len() as f64) < self.takes(window);
+        if takes {
+            self.taken.push_back(now_us);
+        }
+        takes
+    }
+
+    /// One of our calls arrives. What it is answered: for how long it is refused, if it is.
+    fn arrive(&mut self) -> Result<(), Duration> {
+        let now_us = EPOCH_US + micros(self.began.elapsed());
+        let window = self.window();
+        // The others came evenly since the last look.
+        self.others_due += (self.rude.others)(window) * (window - self.looked);
+        self.looked = window;
+        while self.others_due >= 1.0 {
+            self.others_due -= 1.0;
+            self.others_taken += u64::from(self.take(now_us, window));
+        }
+        self.calls += 1;
+        self.ours.push_back(now_us);
+        let from = now_us - (WINDOW_MS * 1_000 - 1);
+        while self.ours.front().is_some_and(|at| *at < from) {
+            self.ours.pop_front();
+        }
+        self.fullest = self.fullest.max(self.ours.len());
+        let stray = self.rude.at_random > 0.0 && self.random.random_bool(self.rude.at_random);
+        if !stray && self.take(now_us, window) {
+            return Ok(());
+        }
+        self.refused += 1;
+        let frees_us = match (stray, self.taken.front(), self.rude.aligned) {
+            (true, ..) | (_, None, _) => 0,
+            (_, _, true) => WINDOW_MS * 1_000 - now_us % (WINDOW_MS * 1_000),
+            (_, Some(first), false) => (first + WINDOW_MS * 1_000).saturating_sub(now_us),
+        };
+        // Retry-After has whole seconds.
+        Err(Duration::from_secs(frees_us.div_ceil(1_000_000).max(1)))
+    }
+
+    fn window(&self) -> f64 {
+        self.began.elapsed().as_secs_f64() / WINDOW.as_secs_f64()
+    }
+
+    /// What it would have taken of ours: no more than our limit, and not what the others had.
+    fn gave(&self) -> f64 {
+        let each = (0..self.rude.windows).map(|window| {
+            let left = self.takes(window as f64 + 0.5) - (self.rude.others)(window as f64 + 0.5);
+            left.min(self.rude.max as f64)
+        });
+        each.sum()
+    }
+}
+
+struct ToApi {
+    api: Arc<Mutex<Api>>,
+    ended: tokio::sync::mpsc::UnboundedSender<()>,
+}
+
+impl ToApi {
+    fn api(&self) -> MutexGuard<'_, Api> {
+        self.api.lock().expect("nobody panics with it")
+    }
+}
+
+impl Handler for ToApi {
+    async fn handle(&self, job: &Job, permit: Permit) -> Outcome {
+        self.attempt(job, permit).await.outcome
+    }
+
+    async fn attempt(&self, _: &Job, permit: Permit) -> Attempt {
+        if !permit.is_good() {
+            return Outcome::Late.into();
+        }
+        let way = self.api().random.random_range(5..20);
+        sleep(ms(way)).await;
+        let (answer, quotas) = {
+            let mut api = self.api();
+            let answer = api.arrive();
+            let takes = api.takes(api.window());
+            let said = format!("{takes}/{}", WINDOW.as_secs());
+            let quotas = match api.rude.advertises {
+                true => Quotas::read(&said),
+                false => Quotas::default(),
+            };
+            (answer, quotas)
+        };
+        sleep(ms(30)).await;
+        let (outcome, refused) = match answer {
+            Ok(()) => {
+                let _ = self.ended.send(());
+                (Outcome::Done, None)
+            }
+            Err(after) => {
+                let (after, reason) = (Some(after), "429".to_owned());
+                let outcome = Outcome::Throttled { after, reason };
+                (outcome, Some(Pushback { after }))
+            }
+        };
+        Attempt {
+            seen: Seen {
+                refused,
+                quotas,
+                ..Seen::default()
+            },
+            fate: Fate::Answered,
+            ..outcome.into()
+        }
+    }
+}
+
+fn settings(limit: &Limit, broker: &MemoryBroker) -> Settings {
+    Settings {
+        policy: Policy::common(limit.clone().into()),
+        fields: Fields {
+            tenant: TenantField::Header("x-tenant".into()),
+            cost: ValueField::Header("x-cost".into()),
+            deadline: None,
+            max_delayed_start_ms: 30 * 86_400_000,
+            dedupe_for_ms: 0,
+            priorities: Default::default(),
+            call: Default::default(),
+        },
+        live: Changeable {
+            concurrency: 2_000,
+            max_in_memory: Duration::from_secs(60),
+            retry: RetryPolicy {
+                max_attempts: 3,
+                initial_interval: ms(1_000),
+                max_interval: ms(60_000),
+                give_up_after: Duration::from_secs(7 * 86_400),
+                max_crashes: 0,
+            },
+            max_throttle: Duration::from_secs(3_600),
+            guard_budget: 0.01,
+        },
+        prefetch: 2_000,
+        names: broker.names(),
+        levels: DelayLevels::new(Duration::from_secs(600)),
+        throttle_scope: ThrottleScope::Auto,
+        breaker: None,
+        results: None,
+    }
+}
+
+async fn publish(broker: &MemoryBroker, first: usize, number: usize) {
+    let message = |number: usize| {
+        let mut headers = FieldTable::default();
+        headers.insert("x-tenant".into(), AMQPValue::LongString("acme".into()));
+        Outgoing {
+            queue: broker.names().fresh,
+            message: Message {
+                routing_key: "jobs".into(),
+                properties: BasicProperties::default()
+                    .with_message_id(number.to_string().as_str().into())
+                    .with_headers(headers),
+                body: Bytes::new(),
+            },
+        }
+    };
+    let batch = (first..first + number).map(message).collect();
+    let results = broker.publish(batch).await;
+    assert!(results.iter().all(Result::is_ok), "{results:?}");
+}
+
+/// What came of one.
+struct Played {
+    name: &'static str,
+    learns: bool,
+    calls: u64,
+    refused: f64,
+    used: f64,
+    fullest: usize,
+    /// In any window, by the configured limit.
+    most: u64,
+    in_force: u32,
+    times: u64,
+}
+
+async fn play(rude: Rude) -> Played {
+    let Rude {
+        name,
+        max,
+        band,
+        algorithm,
+        windows,
+        ..
+    } = rude;
+    let limit = Limit::new("minute", algorithm, max, WINDOW, GUARD).expect("in range");
+    let limit = match algorithm.has_burst() {
+        // At most `max` in any window.
+        true => limit.with_burst(max / 4).expect("in range"),
+        false => limit,
+    };
+    let limit = band.map_or(limit.clone(), |band| limit.with_band(band));
+    let levels = DelayLevels::new(Duration::from_secs(600));
+    let (server, mut nobody) = MemoryBroker::start("jobs", &levels, 1, 1);
+    server.stop_consuming().await;
+    tokio::spawn(async move { while nobody.recv().await.is_some() {} });
+    let began = Instant::now();
+    let gate = Arc::new(MemoryGate::new(move || EPOCH_US + micros(began.elapsed())));
+    let api = Arc::new(Mutex::new(Api::new(rude)));
+    let (ended, mut ends) = tokio::sync::mpsc::unbounded_channel();
+    let stop = Stop {
+        soft: CancellationToken::new(),
+        hard: CancellationToken::new(),
+    };
+    let mut workers = Vec::new();
+    for number in 0..2 {
+        let settings = settings(&limit, &server);
+        let window = delays::delivery_window(settings.prefetch, settings.live.concurrency);
+        let (client, events) = server.join(2_000, window);
+        let engine = Engine {
+            broker: Arc::new(client),
+            gate: Arc::clone(&gate),
+            handler: Arc::new(ToApi {
+                api: Arc::clone(&api),
+                ended: ended.clone(),
+            }),
+            metrics: Arc::new(Metrics::new()),
+            health: Arc::new(Health::default()),
+            shutdown_timeout: Duration::from_secs(1),
+        };
+        let scheduler = Scheduler::new(settings, number);
+        workers.push(tokio::spawn(engine.run(scheduler, events, stop.clone())));
+    }
+    // They wait or run at any time.
+    let backlog = 2 * usize::try_from(max).expect("small") + 20;
+    publish(&server, 0, backlog).await;
+    let feeding = tokio::spawn({
+        let server = server.clone();
+        async move {
+            let mut next = backlog;
+            while ends.recv().await.is_some() {
+                publish(&server, next, 1).await;
+                next += 1;
+            }
+        }
+    });
+    sleep(WINDOW * u32::try_from(windows).expect("small")).await;
+    let tenant = Tenant::parse("acme").expect("a tenant");
+    let limits = limit.clone().into();
+    let seen = gate.inspect(&tenant, &Labels::default(), &limits).await;
+    let usage = seen.expect("it answers").limits[0];
+    let played = {
+        let api = api.lock().expect("nobody panics with it");
+        Played {
+            name,
+            learns: band.is_some(),
+            calls: api.calls,
+            refused: api.refused as f64 / api.calls as f64,
+            used: (api.calls - api.refused) as f64 / api.gave(),
+            fullest: api.fullest,
+            most: limit.worst_case(),
+            in_force: usage.max,
+            times: usage.learned.map_or(0, |learned| learned.times),
+        }
+    };
+    stop.hard.cancel();
+    feeding.abort();
+    for worker in workers {
+        worker.await.expect("it did not panic");
+    }
+    played
+}
+
+fn line(played: &Played) -> String {
+    format!(
+        "| {} | {} | {:.2} % | {:.1} % | {} of {} |\n",
+        played.name,
+        played.calls,
+        100.0 * played.refused,
+        100.0 * played.used,
+        played.fullest,
+        played.most,
+    )
+}
+
+/// Never above the configured limit; at most 1 % of the calls are refused, and at least 95 % of what the API gives is used,
+/// 90 % by a bucket.
+#[test]
+fn limits_that_learn_are_good_to_rude_apis() {
+    let only = std::env::var("RUDE").unwrap_or_default();
+    let (mut table, mut wrong) = (String::new(), String::new());
+    for rude in all() {
+        if !rude.name.contains(&only) {
+            continue;
+        }
+        let used = rude.used;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .expect("a runtime");
+        let played = runtime.block_on(play(rude));
+        let line = line(&played);
+        print!("{line}");
+        println!("  in force {}, {} times", played.in_force, played.times);
+        table += &line;
+        let within = played.fullest as u64 <= played.most;
+        let good = played.refused <= 0.01 && played.used >= used;
+        if !within || good != played.learns {
+            let _ = write!(wrong, "{line}");
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
