@@ -3,12 +3,12 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use kit::Bed;
 use kit::api::{Api, Manner};
 use kit::connect::ConnectProxy;
 use kit::papers::Papers;
 use kit::proxy::{Proxy, Ways};
 use kit::servers::{Rabbit, shared_rabbit, shared_redis};
+use kit::{Bed, until};
 use serde_json::Value;
 
 use crate::PROGRAM;
@@ -54,7 +54,10 @@ async fn it_measures_all_ways_and_leaves_no_queue_and_calls_nobody() {
     );
     // What looked is gone, and was no call.
     assert_eq!(api.count(), 0);
-    assert!(api.door.opened() >= 5);
+    until("the API has taken its connections", || {
+        api.door.opened() >= 5
+    })
+    .await;
     let queues = shared_rabbit().ctl(&["-q", "list_queues", "name"]);
     assert!(!queues.contains(&bed.name), "{queues}");
 

@@ -108,11 +108,13 @@ impl Chart {
         }
         for quarter in 0..=4 {
             let part = f64::from(quarter) / 4.0;
+            // The last one ends where the picture does.
+            let anchor = if quarter == 4 { "end" } else { "middle" };
             let x = LEFT + part * (right - LEFT);
             line(
                 svg,
                 format_args!(
-                    "<text x=\"{x}\" y=\"{}\" text-anchor=\"middle\" fill=\"#555555\">{}</text>",
+                    "<text x=\"{x}\" y=\"{}\" text-anchor=\"{anchor}\" fill=\"#555555\">{}</text>",
                     bottom + 18.0,
                     words::time(self.end * part),
                 ),

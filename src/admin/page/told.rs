@@ -105,6 +105,7 @@ pub struct Inspected {
     pub now_ms: u64,
     pub labels_missing: Vec<String>,
     pub limits: Vec<Limit>,
+    pub shadows: Vec<Shadow>,
     pub waiting: Option<u64>,
     pub waiting_by_level: Map<String, Value>,
     pub line_end_in_ms: Option<u64>,
@@ -141,6 +142,16 @@ pub struct Limit {
     pub used_by_calls: Option<u64>,
     pub free: Option<u64>,
     pub next_in_ms: Option<u64>,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Shadow {
+    pub name: String,
+    pub max_requests: u64,
+    pub window_ms: u64,
+    pub starts: Option<u64>,
+    pub would_have_waited: Option<u64>,
+    pub longest_wait_ms: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -315,7 +315,10 @@ why       no job is admitted before the suspension ends, in 12.3s (Tue, 14 Nov 2
                 &rows,
                 &given,
                 (&found, &Levels::new()),
-                &Recovery::Over,
+                (
+                    &Recovery::Over,
+                    &Waits::of(&rows, &given, &found, &Recovery::Over),
+                ),
             );
             (text, json)
         };

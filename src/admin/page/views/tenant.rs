@@ -2,7 +2,7 @@
 
 use askama::Template;
 
-use super::super::told::{Inspected, Limit};
+use super::super::told::{Inspected, Limit, Shadow};
 use super::super::words::{Bar, Moment, Name, number, query, text};
 use super::{Asked, Source, part, rendered};
 use crate::admin::api::Problem;
@@ -36,6 +36,8 @@ struct View {
     held: Option<String>,
     diverted_to: Option<String>,
     limits: Vec<Row>,
+    /// What limits that deny nothing have seen: a name, and a sentence.
+    shadows: Vec<(String, String)>,
     advertised: Vec<String>,
     missing: Vec<String>,
     others: Vec<(Moment, Vec<String>)>,
@@ -53,6 +55,8 @@ struct Row {
     how: String,
     whose: String,
     set: Option<(String, Moment)>,
+    /// The configured number, where the API's answers brought it down.
+    sank_from: Option<String>,
 }
 
 fn row(now_ms: u64, limit: &Limit) -> Row {
@@ -88,11 +92,33 @@ fn row(now_ms: u64, limit: &Limit) -> Row {
             "global" => "of all tenants together".to_owned(),
             other => format!("for each {}", text(other)),
         },
+        sank_from: (limit.override_until_ms <= now_ms
+            && limit.max_requests < limit.configured_max_requests)
+            .then(|| number(limit.configured_max_requests)),
         set: (limit.override_until_ms > now_ms).then(|| {
             let until = Moment::end(now_ms, limit.override_until_ms);
             (number(limit.configured_max_requests), until)
         }),
     }
+}
+
+/// What it would have done: its name with its numbers, and a sentence.
+fn tried(shadow: &Shadow) -> (String, String) {
+    let (max, window) = (number(shadow.max_requests), spoken(shadow.window_ms));
+    let name = format!("{} ({max} in {window})", text(&shadow.name));
+    let words = match (shadow.starts, shadow.would_have_waited) {
+        (Some(0), _) => "has seen no start".to_owned(),
+        (Some(starts), Some(waited)) => {
+            let longest = match shadow.longest_wait_ms.unwrap_or_default() {
+                0 => String::new(),
+                ms => format!(", the longest {}", span(ms)),
+            };
+            let (starts, waited) = (number(starts), number(waited));
+            format!("would have made {waited} of {starts} starts wait{longest}")
+        }
+        _ => "is shown where the address names what tells its jobs apart".to_owned(),
+    };
+    (name, words)
 }
 
 /// `1m`, `1h`: without what is zero.
@@ -172,6 +198,7 @@ pub(super) async fn html(source: &Source<'_>, asked: &Asked) -> Result<String, P
         held: told.held.clone(),
         diverted_to: told.diverted_to.as_deref().map(text),
         limits: (told.limits.iter()).map(|it| row(now_ms, it)).collect(),
+        shadows: told.shadows.iter().map(tried).collect(),
         advertised: (told.advertised.iter())
             .map(|said| match said.window_ms {
                 Some(ms) => format!("{} in {}", number(said.limit), spoken(ms)),
