@@ -44,9 +44,9 @@ pub struct Learned {
     step: u32,
     /// When it is forgotten, in milliseconds since the epoch.
     pub ends_ms: u64,
-    /// The most that the API advertises; 0: it does not say less; and until when that counts.
+    /// The most that the API advertises; 0: it does not say less.
     pub told: u32,
-    /// See [`Learned::told`].
+    /// Until when that counts, in milliseconds since the epoch.
     pub told_until_ms: u64,
     /// In the last event: the most units that counted, and how many of them were refused.
     pub seen: u64,
