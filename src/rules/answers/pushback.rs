@@ -51,8 +51,8 @@ pub struct Verdict {
 /// All that an answer says of limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Seen {
-    /// The API refused, because of its limits: the tenant is throttled, and the job waits. Limits that learn
-    /// ([`learned`](crate::rules::learned)) learn from a throttled call where this is set.
+    /// The API refused, because of its limits: the tenant is throttled, and the job waits. Limits that learn (`adaptive`) do so
+    /// from a throttled call where this is set.
     pub refused: Option<Pushback>,
     /// It did not refuse, but says that nothing is left, whatever the status: the tenant is throttled for so
     /// long, at least 1 s, since its next job would be refused. What becomes of this job is the status's affair.
