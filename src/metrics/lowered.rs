@@ -38,6 +38,12 @@ impl Lowered {
         }
     }
 
+    pub(super) fn show_all_series(&self) {
+        let other = other();
+        drop(self.decreases.get_or_create(&other));
+        drop(self.lowered.get_or_create(&other));
+    }
+
     /// The label of `limit`; `None`: it has no series of its own.
     fn label(&self, limit: &str) -> Option<OfLimit> {
         let mut limits = (self.limits.lock()).unwrap_or_else(PoisonError::into_inner);
@@ -53,12 +59,16 @@ impl Lowered {
     }
 }
 
+/// The label of limits that have no series of their own.
+fn other() -> OfLimit {
+    OfLimit {
+        limit: OTHER_LIMITS.to_owned(),
+    }
+}
+
 impl Metrics {
     /// This limit was lowered; it is lowered for so many tenants now.
     pub fn limit_sunk(&self, limit: &str, lowered: usize) {
-        let other = || OfLimit {
-            limit: OTHER_LIMITS.to_owned(),
-        };
         let label = self.lowered.label(limit).unwrap_or_else(other);
         self.lowered.decreases.get_or_create(&label).inc();
         self.limit_whole(limit, lowered);
@@ -80,7 +90,8 @@ mod tests {
     #[test]
     fn a_limit_has_series_once_it_was_lowered_and_there_is_a_bounded_number() {
         let metrics = Metrics::new();
-        assert!(!metrics.encode().contains("sluicegate_limits_lowered{"));
+        let shown = metrics.encode();
+        assert_eq!(shown.matches("sluicegate_limits_lowered{").count(), 1);
         metrics.limit_sunk("minute", 1);
         metrics.limit_sunk("minute", 2);
         metrics.limit_whole("minute", 1);
@@ -96,6 +107,6 @@ mod tests {
             assert!(text.contains(line), "{line}: {text}");
         }
         let series = text.matches("sluicegate_limits_lowered{").count();
-        assert_eq!(series, MOST_LIMITS);
+        assert_eq!(series, MOST_LIMITS + 1);
     }
 }

@@ -273,6 +273,7 @@ impl Metrics {
     /// A rate over a series that appears later misses its first count: all exist from the start.
     fn show_all_series(&self) {
         self.load.show_all_series();
+        self.lowered.show_all_series();
         self.shadows.show_all_series();
         for queue in ["fresh", "due", "recheck", "lane"] {
             drop(self.deliveries.get_or_create(&Queue { queue }));
