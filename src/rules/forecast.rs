@@ -6,7 +6,7 @@
 //! [algorithms](crate::rules::algorithms) count them.
 
 use crate::rules::decision::Ticket;
-use crate::rules::limit::Limit;
+use crate::rules::limit::{Algorithm, Limit};
 use crate::rules::usage::{Clock, PartitionUsage};
 
 /// Of so many units of a waitlist the gate is asked, evenly spread; of all where fewer wait.
@@ -104,7 +104,8 @@ impl Turn {
 pub enum Sure {
     /// By the gate's own count: it is so while the limits and those ahead stay what they are.
     Exact,
-    /// It also depends on what nobody knows: how long calls take, what others who share a limit do, what each job costs.
+    /// It also depends on what nobody knows: how long calls take, what others who share a limit do, what each job costs; or a
+    /// sliding counter is one of several limits.
     Estimated,
     /// Nobody can say.
     Unknown,
@@ -152,7 +153,11 @@ pub fn end(limits: &[Limit], schedule: &Schedule, shares: bool) -> End {
     let limits: Vec<Limit> = limits.iter().zip(&schedule.max).map(in_force).collect();
     let holds = |limit: &Limit| limit.algorithm().holds_leases();
     let own: Vec<Limit> = (limits.iter().filter(|limit| !holds(limit)).cloned()).collect();
-    let sure = match shares || own.len() < limits.len() || schedule.jobs < schedule.units {
+    // A counter weights what started before now and what will start together: with the turns by each alone that is not known.
+    let weighs = |limit: &Limit| limit.algorithm() == Algorithm::SlidingCounter;
+    let mixed = own.len() > 1 && own.iter().any(weighs);
+    let known = own.len() == limits.len() && schedule.jobs >= schedule.units;
+    let sure = match shares || mixed || !known {
         true => Sure::Estimated,
         false => Sure::Exact,
     };

@@ -136,7 +136,7 @@ impl Forecast {
         let sure = match self.sure() {
             Sure::Exact => "exact, while the limits stay so and nobody else comes",
             _ => {
-                "estimated: how long calls take, what jobs cost, or what others do that share a limit is not known"
+                "estimated: how long calls take, what jobs cost, what others do that share a limit, or what a sliding counter beside other limits will weigh is not known"
             }
         };
         // Writing to a text can't fail.
