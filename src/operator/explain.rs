@@ -281,7 +281,7 @@ impl Explained {
                 ),
                 sure => (
                     sure,
-                    "how long calls take, what jobs cost, or what others do that share a limit is not known",
+                    "how long calls take, what jobs cost, what others do that share a limit, or what a sliding counter beside other limits will weigh is not known",
                 ),
             },
         };
