@@ -68,6 +68,7 @@ mod suspects;
 mod tenants;
 mod traced;
 mod undecided;
+mod waking;
 mod way;
 
 use std::collections::HashMap;

@@ -19,6 +19,7 @@ pub mod recovery;
 pub mod steer;
 pub mod tenant;
 pub mod times;
+mod wake;
 pub mod words;
 
 use crate::broker::BrokerError;

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::NotDone;
+use super::wake::wake;
 use crate::config::closest;
 use crate::gate::redis::RedisGate;
 use crate::gate::{Change, Gate as _, Whose};
@@ -28,12 +29,18 @@ pub struct Changed {
     pub until_ms: u64,
 }
 
-/// Changes it, for all workers from their next decision on.
+/// Changes it, for all workers from their next decision on. Where jobs may start earlier by it, those that wait ask anew.
 ///
 /// # Errors
 /// [`NotDone::Redis`]
 pub async fn change(gate: &RedisGate, tenant: Tenant, change: Change) -> Result<Changed, NotDone> {
     let until_ms = gate.change(&tenant.clone().into(), &change).await?;
+    match change {
+        Change::Pause { .. } => {}
+        Change::Resume | Change::Limit { .. } | Change::Unlimit { .. } | Change::Reset => {
+            wake(gate, Some(&tenant)).await?;
+        }
+    }
     Ok(Changed {
         tenant,
         change,
@@ -41,12 +48,13 @@ pub async fn change(gate: &RedisGate, tenant: Tenant, change: Change) -> Result<
     })
 }
 
-/// Ends what stops the calls of all tenants; a tenant that is suspended alone stays so.
+/// Ends what stops the calls of all tenants; a tenant that is suspended alone stays so. All jobs that wait ask anew.
 ///
 /// # Errors
 /// [`NotDone::Redis`]
 pub async fn resume_all(gate: &RedisGate) -> Result<Value, NotDone> {
     gate.change(&Whose::Api, &Change::Resume).await?;
+    wake(gate, None).await?;
     Ok(json!({"tenant": null, "change": "resume"}))
 }
 

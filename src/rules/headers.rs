@@ -40,6 +40,8 @@ pub const TRACE: &str = "x-sluicegate-trace";
 pub const TRACEPARENT: &str = "traceparent";
 /// The first turn that a waiting job was told: `at:wait`, in milliseconds of the store's clock and in milliseconds.
 pub const PROMISE: &str = "x-sluicegate-promise";
+/// The last time that an operator let the tenant's waiting jobs ask anew, and this one did.
+pub const WOKEN: &str = "x-sluicegate-woken";
 /// How often a job was put into a delay queue; one that never was has none.
 pub const WAITS: &str = "x-sluicegate-waits";
 /// Why a job is a dead letter.
@@ -89,7 +91,7 @@ const RESET: &str = "x-ratelimit-reset";
 pub const RETRY_AFTER: &str = "retry-after";
 
 /// Every header that we set on a job that moves; each move removes the old ones first, so none ever grows.
-pub const OURS: [&str; 21] = [
+pub const OURS: [&str; 22] = [
     ATTEMPT,
     TICKET,
     NOT_BEFORE,
@@ -103,6 +105,7 @@ pub const OURS: [&str; 21] = [
     FIRST,
     TRACE,
     PROMISE,
+    WOKEN,
     WAITS,
     REASON,
     DIED,
@@ -241,6 +244,11 @@ pub fn trip(trip: Trip) -> (&'static str, HeaderValue) {
 /// What a waiting job carries of the first turn that it was told.
 pub fn promise(promise: Promise) -> (&'static str, HeaderValue) {
     (PROMISE, HeaderValue::Text(promise.to_string()))
+}
+
+/// What a waiting job carries that has asked anew since an operator let the tenant's jobs do so, then.
+pub fn woken(wake_ms: u64) -> (&'static str, HeaderValue) {
+    (WOKEN, int(wake_ms))
 }
 
 /// What a job carries that is not to be asked for before this time of the store's clock.

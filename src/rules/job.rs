@@ -206,6 +206,8 @@ pub struct Claims {
     pub suspect: Option<u32>,
     /// The first turn that it was told since it last started.
     pub promise: Option<Promise>,
+    /// The newest call of an operator to ask anew that it has followed; 0: none (`Steering::wakes`).
+    pub woken: u64,
     /// How often it was put into a delay queue.
     pub waits: u32,
     /// What its call carries of it.
@@ -323,6 +325,7 @@ pub fn read_with(
         trip: None,
         suspect: None,
         promise: None,
+        woken: 0,
         waits: 0,
         values,
     };
@@ -355,6 +358,7 @@ pub fn read_with(
         };
         let most = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
         claims.suspect = number(headers::SUSPECT).map(most);
+        claims.woken = number(headers::WOKEN).unwrap_or(0);
         claims.waits = number(headers::WAITS).map_or(0, most);
     }
     Ok(claims)

@@ -15,6 +15,11 @@ pub const MAX_ID_BYTES: usize = 255;
 /// What a worker says of a job is kept for so long, in milliseconds.
 pub const SIGHTING_KEPT_MS: u64 = 86_400_000;
 
+/// An instruction to ask anew is in force for so long, in milliseconds: for longer than any job is in a delay queue.
+pub const WAKE_KEPT_MS: u64 = 900_000;
+/// With so many tenants' jobs to wake, those of all tenants are.
+pub const MAX_WAKES: usize = 100;
+
 /// Why a cancelled job is a dead letter.
 pub const CANCELLED: &str = "cancelled by an operator";
 /// The same of one in the queue of a diverted tenant.
@@ -50,10 +55,15 @@ pub enum Instruction {
     Show(Tenant, String, u64),
     /// A tenant's jobs go to this queue instead of being called.
     Divert(Tenant, Arc<str>),
+    /// Jobs that wait for their turns ask anew, once, those of all tenants where none is named. The number is the store's clock when they
+    /// were told to, in milliseconds: of two the later one counts.
+    Wake(Option<Tenant>, u64),
 }
 
 /// The name of what concerns all.
 pub const ALL: &str = "all";
+/// The name of what wakes all.
+const WAKE: &str = "wake";
 
 impl Instruction {
     /// Under this name it replaces the one before it.
@@ -63,6 +73,8 @@ impl Instruction {
             Self::Cancel(tenant, id, _) => of_job("cancel", tenant, id),
             Self::Show(tenant, id, _) => of_job("show", tenant, id),
             Self::Divert(tenant, _) => format!("divert:{}", tenant.key()),
+            Self::Wake(None, _) => WAKE.to_owned(),
+            Self::Wake(Some(tenant), _) => format!("{WAKE}:{}", tenant.key()),
         }
     }
 
@@ -70,7 +82,9 @@ impl Instruction {
     pub fn text(&self) -> String {
         match self {
             Self::All(hold) => hold.word().to_owned(),
-            Self::Cancel(_, _, number) | Self::Show(_, _, number) => number.to_string(),
+            Self::Cancel(_, _, number) | Self::Show(_, _, number) | Self::Wake(_, number) => {
+                number.to_string()
+            }
             Self::Divert(_, queue) => queue.to_string(),
         }
     }
@@ -84,6 +98,9 @@ impl Instruction {
                 .find(|hold| hold.word() == text)
                 .map(Self::All);
         }
+        if name == WAKE {
+            return Some(Self::Wake(None, text.parse().ok()?));
+        }
         let (what, rest) = name.split_once(':')?;
         let (tenant, id) = match rest.split_once(':') {
             Some((tenant, id)) => (tenant, Some(id)),
@@ -93,6 +110,7 @@ impl Instruction {
         match (what, id) {
             ("cancel", Some(id)) => Some(Self::Cancel(tenant, decode(id)?, text.parse().ok()?)),
             ("show", Some(id)) => Some(Self::Show(tenant, decode(id)?, text.parse().ok()?)),
+            (WAKE, None) => Some(Self::Wake(Some(tenant), text.parse().ok()?)),
             ("divert", None) if !text.is_empty() => Some(Self::Divert(tenant, text.into())),
             _ => None,
         }
@@ -137,6 +155,9 @@ pub struct Steering {
     pub hold: Option<Hold>,
     jobs: HashMap<Tenant, HashMap<String, Wish>>,
     diverted: HashMap<Tenant, Arc<str>>,
+    /// Of tenants, and of all of them.
+    wakes: HashMap<Tenant, u64>,
+    wakes_all: u64,
 }
 
 impl Steering {
@@ -156,6 +177,11 @@ impl Steering {
                 Instruction::Divert(tenant, queue) => {
                     all.diverted.insert(tenant, queue);
                 }
+                Instruction::Wake(None, number) => all.wakes_all = all.wakes_all.max(number),
+                Instruction::Wake(Some(tenant), number) => {
+                    let wake = all.wakes.entry(tenant).or_default();
+                    *wake = number.max(*wake);
+                }
             }
         }
         all
@@ -173,6 +199,17 @@ impl Steering {
     /// What is asked of a job.
     pub fn of_job(&self, tenant: &Tenant, id: &str) -> Option<Wish> {
         self.jobs.get(tenant)?.get(id).copied()
+    }
+
+    /// Nobody is to ask anew.
+    pub fn lets_sleep(&self) -> bool {
+        self.wakes_all == 0 && self.wakes.is_empty()
+    }
+
+    /// Jobs of `tenant` that wait ask anew, if they have followed none as new as this; 0: there is none.
+    pub fn wakes(&self, tenant: &Tenant) -> u64 {
+        let own = self.wakes.get(tenant).copied().unwrap_or(0);
+        own.max(self.wakes_all)
     }
 
     /// Where jobs of `tenant` are to go instead of being called.
@@ -317,6 +354,8 @@ mod tests {
             Instruction::Cancel(tenant("a:{b}%*"), "7:ä%".to_owned(), 12),
             Instruction::Show(tenant("acme"), "order-7".to_owned(), u64::MAX),
             Instruction::Divert(tenant("ü"), "jobs.diverted".into()),
+            Instruction::Wake(None, 12),
+            Instruction::Wake(Some(tenant("wake:all")), 13),
         ] {
             let (name, text) = (instruction.name(), instruction.text());
             assert_eq!(Instruction::read(&name, &text), Some(instruction), "{name}");
@@ -332,6 +371,9 @@ mod tests {
             ("divert:a", ""),
             ("divert:a:b", "q"),
             ("fly:a", "1"),
+            ("wake", "soon"),
+            ("wake:a", ""),
+            ("wake:a:b", "1"),
         ] {
             assert_eq!(Instruction::read(name, text), None, "{name}");
         }
@@ -347,6 +389,27 @@ mod tests {
         let seen: Sighting = serde_json::from_str(&new).expect("a newer worker's");
         let waits = seen.waits.expect("it waits");
         assert_eq!((waits.what, waits.what.is_time()), (WaitsFor::Other, false));
+    }
+
+    #[test]
+    fn the_newest_call_to_ask_anew_counts() {
+        let none = Steering::of([]);
+        assert!(none.lets_sleep());
+        assert_eq!(none.wakes(&tenant("a")), 0);
+        let wake = |tenant, number| Instruction::Wake(tenant, number);
+        let a = Some(tenant("a"));
+        for order in [[3, 5, 4], [5, 3, 4]] {
+            let [first, second, all] = order;
+            let all = Steering::of([
+                wake(a.clone(), first),
+                wake(a.clone(), second),
+                wake(None, all),
+            ]);
+            assert!(!all.lets_sleep());
+            assert!(all.leaves_jobs_alone());
+            assert_eq!(all.wakes(&tenant("a")), 5);
+            assert_eq!(all.wakes(&tenant("b")), 4);
+        }
     }
 
     #[test]

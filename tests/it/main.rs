@@ -88,6 +88,7 @@ mod simulate;
 mod simulated_live;
 mod standstill;
 mod traces;
+mod waking;
 mod worker_calls;
 mod worker_epoch;
 mod worker_exec;

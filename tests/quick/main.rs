@@ -33,5 +33,6 @@ mod scheduler_starts;
 mod scheduler_steering;
 mod scheduler_suspects;
 mod scheduler_traces;
+mod scheduler_waking;
 mod tidy;
 mod tidy_circles;

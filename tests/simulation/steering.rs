@@ -1,5 +1,5 @@
 //! What operators ask of workers: simulations from [`STEERED`] on have jobs that are cancelled, tenants that are not, and times in which all
-//! are paused or drained; those below keep the histories that they had. The board is the one that `lua/steer.lua` must equal, and
+//! are paused or drained, and from [`HANDED`] on ones that wake; those below keep the histories that they had. The board is the one that `lua/steer.lua` must equal, and
 //! workers read it in each exchange.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,9 +12,11 @@ use sluicegate::gate::fleet::board::{Board, SILENT_MS};
 use sluicegate::rules::steering::{
     ALL, CANCELLED, Hold, Instruction, MAX_INSTRUCTIONS, State, Steering,
 };
+use sluicegate::rules::tenant::Tenant;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout};
 
+use super::handed::HANDED;
 use super::plan::ms;
 use super::world::{Life, World};
 
@@ -120,6 +122,7 @@ pub async fn operate(world: Arc<World>) {
         sleep(world.up_to(4000) + ms(1)).await;
         match world.below(4) {
             0 => hold(&world).await,
+            1 if world.plan.seed >= HANDED => wake(&world),
             _ => {
                 let world = Arc::clone(&world);
                 tokio::spawn(async move { cancel(&world).await });
@@ -162,6 +165,14 @@ fn all_follow(world: &World, version: u64) -> bool {
     workers.all(|(_, worker)| worker.follows >= version)
 }
 
+/// As after a tenant was resumed: who waits asks anew.
+fn wake(world: &World) {
+    let planned = &world.plan.jobs[world.below(world.plan.jobs.len())];
+    let tenant = planned.tenant.as_deref();
+    let tenant = tenant.map(|tenant| Tenant::parse(tenant).expect("a tenant"));
+    put(world, &Instruction::Wake(tenant, now_ms(world)));
+}
+
 async fn hold(world: &World) {
     let hold = [Hold::Paused, Hold::Draining][world.below(2)];
     let version = put(world, &Instruction::All(hold));
@@ -186,7 +197,7 @@ async fn cancel(world: &World) {
     let Some(tenant) = &planned.tenant else {
         return;
     };
-    let tenant = sluicegate::rules::tenant::Tenant::parse(tenant).expect("a tenant");
+    let tenant = Tenant::parse(tenant).expect("a tenant");
     if !world.steered.inner().asked.insert(planned.id.clone()) {
         return;
     }

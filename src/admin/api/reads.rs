@@ -233,7 +233,7 @@ async fn instructions(part: &Part) -> Result<Value, NotDone> {
             Instruction::Cancel(tenant, id, _) => cancelled.push(json!({
                 "tenant": tenant.as_str(), "id": id, "until_ms": until_ms,
             })),
-            Instruction::All(_) | Instruction::Show(..) => {}
+            Instruction::All(_) | Instruction::Show(..) | Instruction::Wake(..) => {}
         }
     }
     Ok(json!({

@@ -23,7 +23,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// What is in force, and what is to be told of jobs. These are as many as were asked for, at most.
 #[derive(Debug, Default)]
 pub(super) struct Steered {
-    now: Arc<Steering>,
+    pub(super) now: Arc<Steering>,
     open: BTreeMap<(Tenant, String), Sighting>,
     /// Being told.
     sent: Vec<Sighted>,
@@ -61,6 +61,7 @@ impl Scheduler {
                 self.agenda.push(Action::TakeNew(!draining(&steering)));
             }
         }
+        self.wake_waiting(now);
         if steering.leaves_jobs_alone() {
             return;
         }

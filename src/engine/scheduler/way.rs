@@ -74,19 +74,16 @@ impl Scheduler {
         }
         self.count_queued(now, source, &job);
         self.jobs.insert(key, job);
-        self.arrange(
-            now,
-            key,
-            if source == Source::Fresh {
-                End::Fresh
-            } else {
-                End::Due
-            },
-        );
+        let end = match source {
+            Source::Fresh => End::Fresh,
+            _ => End::Due,
+        };
+        self.arrange(now, key, end);
     }
 
     /// Step 2: The job may ask, or is delayed where its time has not come (`delays`); one whose time is over is a dead letter.
     pub(super) fn arrange(&mut self, now: Duration, key: Key, end: End) {
+        self.rouse(now, key);
         let Some(job) = self.jobs.get_mut(&key) else {
             return;
         };
@@ -313,6 +310,9 @@ impl Scheduler {
             return;
         };
         job.claims.ticket = Some(ticket);
+        if Self::asks_anew(&self.steered.now, job) {
+            return self.join(key, End::Due);
+        }
         let limits = &question.limits;
         let index = limit.min(limits.len() - 1);
         let limit = &limits[index];

@@ -170,13 +170,8 @@ pub async fn run(args: TenantArgs, config: &Config) -> Result<ExitCode, Failure>
     if of.json {
         print_json(&changed.as_json())?;
     } else {
-        let said = in_words(&changed);
-        let within = show_duration(config.delay.max_delay);
-        let mut out = std::io::stdout().lock();
-        writeln!(
-            out,
-            "{said}\neffective now; delayed jobs see it within {within} (delay.max-delay)"
-        )?;
+        let (said, seen) = (in_words(&changed), seen_in_words(&changed, config));
+        writeln!(std::io::stdout().lock(), "{said}\n{seen}")?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -189,7 +184,7 @@ async fn resume_all(config: &Config, json: bool) -> Result<ExitCode, Failure> {
     if json {
         print_json(&resumed)?;
     } else {
-        let said = "resumed calls of all tenants; a tenant that is suspended alone stays so\nworkers notice within a second";
+        let said = "resumed calls of all tenants; a tenant that is suspended alone stays so\nworkers notice within a second, and jobs that wait ask anew";
         writeln!(std::io::stdout().lock(), "{said}")?;
     }
     Ok(ExitCode::SUCCESS)
@@ -211,6 +206,18 @@ pub fn in_the_audit(change: &Change) -> (&'static str, Value) {
         Change::Unlimit { name } => ("tenant limit", json!({"limit": name, "clear": true})),
         Change::Reset => ("tenant reset", json!({})),
     }
+}
+
+/// When jobs notice it, for people.
+pub fn seen_in_words(changed: &Changed, config: &Config) -> String {
+    let seen = match changed.change {
+        Change::Pause { .. } => "effective now; delayed jobs see it within",
+        _ => {
+            "effective now; jobs that wait ask anew within seconds, behind other tenants' jobs in a delay queue within"
+        }
+    };
+    let within = show_duration(config.delay.max_delay);
+    format!("{seen} {within} (delay.max-delay)")
 }
 
 /// What was changed, for people.

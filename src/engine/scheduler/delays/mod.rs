@@ -255,8 +255,12 @@ impl Scheduler {
             until_ms: store_now.map_or(0, until),
             wait_ms: route.wait_ms,
         }));
+        let all_sleep = self.steered.now.lets_sleep();
         let job = self.jobs.get_mut(&key);
         let priority = job.and_then(|job| {
+            if !all_sleep && job.claims.woken > 0 {
+                headers.push(headers::woken(job.claims.woken));
+            }
             job.claims.waits = job.claims.waits.saturating_add(1);
             headers.extend(job.claims.promise.map(headers::promise));
             *job.message.properties.priority()

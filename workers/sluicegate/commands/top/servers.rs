@@ -7,7 +7,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use serde_json::json;
 use sluicegate::broker::amqp::Client;
-use sluicegate::config::{Config, show_duration};
+use sluicegate::config::Config;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::operator::dead::{self, Dead, Done, Filter, Listed};
 use sluicegate::operator::inspect::{Glance, inspect};
@@ -114,12 +114,8 @@ impl Servers {
                     let changed = change(&part.gate, tenant, what).await;
                     changed.map_err(|why| why.to_string())
                 };
-                let changed = within(changing.boxed());
-                let within = show_duration(part.config.delay.max_delay);
-                let text = format!(
-                    "{}; effective now, delayed jobs see it within {within}",
-                    in_words(&changed.await?)
-                );
+                let changed = within(changing.boxed()).await?;
+                let text = format!("{}; effective now", in_words(&changed));
                 Ok(with_audit(text, unwritten.map(|why| why.to_string())))
             }
             Act::Replay(which) => part.replay(&which, &self.stop, told).await,

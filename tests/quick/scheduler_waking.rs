@@ -1,0 +1,160 @@
+//! Jobs that ask anew since an operator changed what they wait for: each once for each change, wherever it is, and nobody else.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluicegate::broker::{Message, Outgoing, Source};
+use sluicegate::handler::Outcome;
+use sluicegate::rules::headers::{self, HeaderValue};
+use sluicegate::rules::job::Field;
+use sluicegate::rules::steering::{Instruction, Steering};
+use sluicegate::rules::tenant::Tenant;
+
+use crate::scheduler::{Desk, Done, MS, START, message, wait};
+
+fn named(tenant: &str) -> Option<Tenant> {
+    Some(Tenant::parse(tenant).expect("a tenant"))
+}
+
+fn wake(desk: &mut Desk, tenant: Option<Tenant>, number: u64) -> Done {
+    let steering = Arc::new(Steering::of([Instruction::Wake(tenant, number)]));
+    desk.scheduler.steer(desk.now, steering);
+    desk.step(Duration::ZERO)
+}
+
+/// The tickets with which jobs ask.
+fn tickets(done: &Done) -> Vec<Option<u64>> {
+    let asks = done.asked.iter().flat_map(|question| &question.asks);
+    asks.map(|ask| ask.ticket.map(|ticket| ticket.number))
+        .collect()
+}
+
+/// The message that leaves, and is confirmed.
+fn leaves(desk: &mut Desk, done: Done) -> Outgoing {
+    let (key, outgoing) = done.published.into_iter().next().expect("it leaves");
+    desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
+    desk.actions();
+    outgoing
+}
+
+/// A job of tenant `a` that was told to wait for so long, on its way to a delay queue.
+fn parked(desk: &mut Desk, wait_ms: u64, ticket: u64) -> Outgoing {
+    desk.deliver(Source::Fresh, &["a"]);
+    let done = desk.answer(MS, vec![vec![wait(wait_ms, ticket)]]);
+    leaves(desk, done)
+}
+
+fn woken(message: &Message) -> Option<i64> {
+    match message.header(headers::WOKEN) {
+        Field::Int(number) => Some(number),
+        _ => None,
+    }
+}
+
+fn desk() -> Desk {
+    let mut desk = Desk::new(4);
+    desk.start_one();
+    desk
+}
+
+#[test]
+fn what_waits_in_memory_asks_in_the_order_of_its_tickets() {
+    let mut desk = desk();
+    let later = parked(&mut desk, 100_000, 9);
+    let sooner = parked(&mut desk, 100_000, 8);
+    assert!(desk.arrives(later).asked.is_empty());
+    assert!(desk.arrives(sooner).asked.is_empty());
+    desk.deliver(Source::Fresh, &["a"]);
+    desk.answer(MS, vec![vec![wait(400, 7)]]);
+    assert!(wake(&mut desk, named("b"), 1).asked.is_empty());
+    let done = wake(&mut desk, named("a"), 2);
+    assert_eq!(tickets(&done), [Some(7), Some(8), Some(9)]);
+    let waits = vec![wait(400, 7), wait(90_000, 8), wait(90_000, 9)];
+    let done = desk.answer(MS, vec![waits]);
+    // Their places are for those behind them.
+    assert_eq!(done.published.len(), 2);
+    for (_, outgoing) in &done.published {
+        assert_eq!(woken(&outgoing.message), Some(2));
+    }
+    assert!(wake(&mut desk, named("a"), 2).asked.is_empty());
+}
+
+#[test]
+fn what_comes_out_of_a_delay_queue_asks_once_for_each_change() {
+    let mut desk = desk();
+    let first = parked(&mut desk, 200_000, 4);
+    assert_eq!(woken(&first.message), None);
+    wake(&mut desk, None, 7);
+    let done = desk.arrives(first);
+    assert_eq!(tickets(&done), [Some(4)]);
+    let done = desk.answer(MS, vec![vec![wait(200_000, 4)]]);
+    let again = leaves(&mut desk, done);
+    assert!(desk.arrives(again.clone()).asked.is_empty());
+    assert_eq!(tickets(&wake(&mut desk, named("a"), 8)), [Some(4)]);
+    // An older one is no news, and what has ended is none.
+    desk.answer(MS, vec![vec![wait(200_000, 4)]]);
+    for instructions in [vec![Instruction::Wake(None, 5)], Vec::new()] {
+        let steering = Arc::new(Steering::of(instructions));
+        desk.scheduler.steer(desk.now, steering);
+        assert!(desk.step(MS).asked.is_empty());
+    }
+    assert!(desk.arrives(again).asked.is_empty());
+}
+
+#[test]
+fn a_longer_pause_than_the_longest_delay_queue_does_not_hide_a_job() {
+    let mut desk = desk();
+    let parked = parked(&mut desk, 3_600_000, 4);
+    let not_before = parked.message.header(headers::NOT_BEFORE);
+    assert!(matches!(not_before, Field::Int(_)), "{not_before:?}");
+    wake(&mut desk, named("a"), 7);
+    assert_eq!(tickets(&desk.arrives(parked)), [Some(4)]);
+}
+
+#[test]
+fn an_answer_of_before_is_asked_for_once_more() {
+    let mut desk = desk();
+    desk.deliver(Source::Fresh, &["a"]);
+    assert!(wake(&mut desk, named("a"), 7).asked.is_empty());
+    let done = desk.answer(MS, vec![vec![wait(200_000, 4)]]);
+    assert!(done.published.is_empty());
+    assert_eq!(tickets(&desk.step(MS)), [Some(4)]);
+    let done = desk.answer(MS, vec![vec![wait(200_000, 4)]]);
+    assert_eq!(woken(&leaves(&mut desk, done).message), Some(7));
+    // Whoever comes now has asked after it.
+    desk.deliver(Source::Fresh, &["a"]);
+    let done = desk.answer(MS, vec![vec![wait(200_000, 5)]]);
+    assert_eq!(woken(&leaves(&mut desk, done).message), Some(7));
+}
+
+#[test]
+fn a_retry_waits_for_its_time() {
+    let mut desk = desk();
+    desk.deliver(Source::Fresh, &["a"]);
+    let done = desk.answer(MS, vec![vec![wait(400, 4)]]);
+    assert!(done.published.is_empty());
+    desk.step(MS * 500);
+    let done = desk.answer(MS, vec![vec![START]]);
+    let retry = Outcome::Retry {
+        after: None,
+        reason: "503".to_owned(),
+    };
+    (desk.scheduler).finished(desk.now, done.dispatched[0].0, MS, retry);
+    let done = desk.step(MS);
+    let outgoing = leaves(&mut desk, done);
+    wake(&mut desk, named("a"), 7);
+    assert!(desk.arrives(outgoing).asked.is_empty());
+    assert!(wake(&mut desk, named("a"), 8).asked.is_empty());
+}
+
+/// A publisher can't set it.
+#[test]
+fn what_a_publisher_says_of_it_counts_for_nothing() {
+    let mut desk = desk();
+    wake(&mut desk, None, 7);
+    let tenant = ("x-tenant", HeaderValue::Text("a".to_owned()));
+    let claimed = message(&[tenant, headers::woken(1_000)]);
+    desk.deliver_messages(Source::Fresh, vec![claimed]);
+    let done = desk.answer(MS, vec![vec![wait(200_000, 4)]]);
+    assert_eq!(woken(&leaves(&mut desk, done).message), Some(7));
+}
