@@ -11,7 +11,7 @@ use crate::engine::facts::Fact;
 use crate::gate::{Evidence, GateError, LearnedAll, Lesson, Sunk};
 use crate::handler::Outcome;
 use crate::rules::answers::{Excess, Quotas};
-use crate::rules::limit::{Limit, Limits, Unit};
+use crate::rules::limit::{Limit, Limits, Unit, ceil_ms};
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 
@@ -106,6 +106,7 @@ impl Lessons {
                 started_ms: learner.started_ms,
                 cost: learner.cost,
                 after_ms,
+                closed_ms: 0,
             };
             self.refused = Some(Box::new(learner.lesson(tenant, evidence)));
         }
@@ -117,6 +118,19 @@ impl Lessons {
         self.refused.take()
     }
 
+    /// A call was refused, and for so long its tenant is stopped, or all tenants are.
+    pub(super) fn refused(&mut self, mut lesson: Lesson, stops_all: bool, left: Duration) {
+        // Where one tenant is stopped, the others use what all share.
+        let mut learn = (lesson.limits.iter()).filter(|limit| limit.band().is_some());
+        let is_unused = stops_all || learn.all(|limit| !limit.is_global());
+        if let Evidence::Refused { closed_ms, .. } = &mut lesson.evidence
+            && is_unused
+        {
+            *closed_ms = ceil_ms(left);
+        }
+        self.add(lesson);
+    }
+
     /// The API said what its own limits are.
     pub(super) fn advertised(&mut self, tenant: &Tenant, learner: &Learner, quotas: Quotas) {
         if quotas.iter().any(|quota| quota.window.is_some()) {
@@ -125,7 +139,7 @@ impl Lessons {
         }
     }
 
-    pub(super) fn add(&mut self, lesson: Lesson) {
+    fn add(&mut self, lesson: Lesson) {
         if self.open.len() < MOST {
             self.open.push(lesson);
         }
