@@ -2,15 +2,18 @@
 
 use std::time::Duration;
 
+use kit::servers::{Redis, unique};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use sluicegate::config::SecretUrl;
+use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{
     Answer, Ask, Change, Evidence, Gate, Inspection, Lesson, Sunk, TenantAsk, TenantReply,
 };
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::scope::{Labels, Scope};
 
-use crate::gate_conformance::{tenant, three};
+use crate::gate_conformance::{FRESH, LONG, Limited, ask, started, tenant, three, waits};
 use crate::gate_model::begin;
 
 const WINDOW_MS: u64 = 2_000;
@@ -175,4 +178,94 @@ async fn what_is_learned_is_the_same_on_every_gate() {
         }
     }
     assert!(sunk > 200 && risen > 200, "{sunk} sank, {risen} rose");
+}
+
+/// So many commands the scripts run while `call` does its work, themselves left out.
+async fn commands<T>(redis: &Redis, call: impl Future<Output = T>) -> (u64, T) {
+    redis.ctl(&["CONFIG", "RESETSTAT"]);
+    let came = call.await;
+    let stats = redis.ctl(&["INFO", "commandstats"]);
+    let calls = stats.lines().filter_map(|line| {
+        let (name, figures) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+        let own = name.starts_with("evalsha") || name.starts_with("config") || name == "info";
+        let count = figures.split(',').next()?.parse::<u64>().ok()?;
+        (!own).then_some(count)
+    });
+    (calls.sum(), came)
+}
+
+/// Commands of a start, and of a job that must wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Cost {
+    start: u64,
+    wait: u64,
+}
+
+async fn cost(redis: &Redis, gate: &Limited<RedisGate>, id: &str) -> Cost {
+    // The first of a tenant makes its keys.
+    ask(gate, id, 1, &[FRESH]).await;
+    let (start, answers) = commands(redis, ask(gate, id, 1, &[FRESH])).await;
+    assert_eq!(started(&answers), 1, "{answers:?}");
+    let answers = ask(gate, id, 100, &[FRESH; 100]).await;
+    assert!(!waits(&answers).is_empty(), "{answers:?}");
+    let (wait, answers) = commands(redis, ask(gate, id, 1, &[FRESH])).await;
+    assert_eq!(waits(&answers).len(), 1, "{answers:?}");
+    Cost { start, wait }
+}
+
+/// A limit that is adaptive costs nothing until it has learned, and then what one costs that an operator set.
+#[tokio::test]
+async fn what_is_learned_costs_a_decision_no_command_more_than_an_operators_limit() {
+    let redis = Redis::start();
+    for algorithm in Algorithm::ALL {
+        let window = Duration::from_millis(LONG);
+        let limit = Limit::new("default", algorithm, 100, window, Duration::ZERO);
+        let limit = limit.expect("in range");
+        let limit = match algorithm.has_burst() {
+            true => limit.with_burst(100).expect("in range"),
+            false => limit,
+        };
+        let gate = |limit: Limit| {
+            let gate = RedisGate::connect(&SecretUrl::new(redis.url()), &unique("cost"));
+            Limited::new(gate.expect("a good url"), limit)
+        };
+        let fixed = cost(&redis, &gate(limit.clone()), "acme").await;
+        let adaptive = gate(limit.with_band(50));
+        let whole = cost(&redis, &adaptive, "acme").await;
+        let by_operator = Change::Limit {
+            name: "default".to_owned(),
+            max: 90,
+            duration_ms: 3_600_000,
+        };
+        let set = tenant("set").into();
+        (adaptive.change(&set, &by_operator).await).expect("it answers");
+        let set = cost(&redis, &adaptive, "set").await;
+        let told = async |id: &str, evidence| {
+            let lesson = [Lesson {
+                tenant: tenant(id),
+                labels: Labels::default(),
+                limits: adaptive.limits.clone(),
+                evidence,
+            }];
+            let (commands, told) = commands(&redis, adaptive.learn(&lesson)).await;
+            let sunk = told.expect("it answers").remove(0).expect("it is heard");
+            assert!(sunk.len() == 1 && sunk[0].to < 100, "{sunk:?}");
+            commands
+        };
+        let advertised = told("lowered", Evidence::Advertised(vec![90])).await;
+        let learned = cost(&redis, &adaptive, "lowered").await;
+        let seen = adaptive.inspect(&tenant("lowered")).await;
+        let refused = Evidence::Refused {
+            started_ms: seen.expect("it answers").now_ms,
+            cost: 1,
+            after_ms: 1_000,
+            closed_ms: 1_000,
+        };
+        let refused = told("lowered", refused).await;
+        println!("{}: {fixed:?}, learned {learned:?}", algorithm.name());
+        println!("  an answer: {refused} (429), {advertised} (RateLimit says less)");
+        assert_eq!(whole, fixed, "{algorithm:?}: nothing is learned yet");
+        assert_eq!(learned, set, "{algorithm:?}");
+        assert!(refused <= 16 && advertised <= 16, "{algorithm:?}");
+    }
 }
