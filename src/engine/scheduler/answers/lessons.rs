@@ -273,6 +273,7 @@ impl Scheduler {
 mod tests {
     use super::*;
     use crate::rules::limit::Algorithm;
+    use crate::rules::scope::Scope;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -338,6 +339,34 @@ mod tests {
             sink(&mut lessons, 300, number, 80, 60);
         }
         assert_eq!(lessons.lowered.len(), MOST_LOWERED);
+    }
+
+    #[test]
+    fn what_all_share_is_used_by_others_while_one_tenant_is_throttled() {
+        let told = |limits: Limits, stops_all| {
+            let lesson = Lesson {
+                tenant: tenant(1),
+                labels: Labels::default(),
+                limits,
+                evidence: Evidence::Refused {
+                    started_ms: 0,
+                    cost: 1,
+                    after_ms: 0,
+                    closed_ms: 0,
+                },
+            };
+            let mut lessons = Lessons::default();
+            lessons.refused(lesson, stops_all, 3 * SECOND);
+            let sent = lessons.send().expect("one");
+            match &sent[0].evidence {
+                Evidence::Refused { closed_ms, .. } => *closed_ms,
+                Evidence::Advertised(_) => panic!("it was refused"),
+            }
+        };
+        let shared = || -> Limits { limits()[1].clone().with_scope(Scope::Global).into() };
+        assert_eq!(told(limits(), false), 3_000);
+        assert_eq!(told(shared(), true), 3_000);
+        assert_eq!(told(shared(), false), 0);
     }
 
     #[test]
