@@ -84,6 +84,11 @@ ALGORITHMS['token-bucket-algo'] = {
     limit.taken = true
   end,
 
+  hold = function(limit, until_ms)
+    limit.level = math.max(math.min(limit.level, -(until_ms - limit.now) * limit.max), bucket_least(limit))
+    limit.taken = true
+  end,
+
   save = function(limit)
     if limit.taken then
       local full = math.min(limit.now + math.ceil((bucket_most(limit) - limit.level) / limit.max), LATEST_MS)

@@ -1,4 +1,5 @@
--- learn: an answer of the API says something of limits that learn: they sink, or less holds them down. What counts is not changed.
+-- learn: an answer of the API says something of limits that learn: they sink, or less holds them down. What counts is not changed,
+-- but that buckets and sliding counters save nothing up while the API is closed.
 -- The specification is Scopes::learn in src/rules/model/learn.rs, and src/rules/learned.rs. Needs clock.lua, learned.lua, waitlist.lua,
 -- limits.lua, fair_queue.lua and shared_partitions.lua where a limit is shared, and the algorithms before it.
 --
@@ -11,6 +12,7 @@
 -- ARGV[6]  for refused: for how long the API says that it refuses, in milliseconds, 0: it does not say; for advertised: for each limit
 --          the max that keeps what the API says, 0: the limit does, with commas between them
 -- ARGV[7]  for each limit its window in milliseconds and whether its windows begin with the epoch (1) or not (0), with commas between
+-- ARGV[8]  for refused: for how long nothing starts now that a limit which learns counts, in milliseconds; else 0
 --
 -- Reply: integers.
 -- [1]  1: done; 0: the clock is in a fixed window that is not among KEYS, nothing was changed, and [2] is all
@@ -30,11 +32,12 @@ local function configured()
   local all, text, at = {}, ARGV[2], 1
   local windows = string.gmatch(ARGV[7], '%d+')
   while at <= #text do
-    local max, floor, name, _
-    max, _, _, _, floor, _, _, _, _, name, _, at = struct.unpack(LIMIT_FORMAT, text, at)
+    local max, burst, floor, name, algorithm, _
+    max, _, _, burst, floor, _, _, _, _, name, algorithm, at = struct.unpack(LIMIT_FORMAT, text, at)
     local window, aligned = tonumber(windows()), windows() == '1'
     all[#all + 1] = {
       max = max, floor = floor, learns = floor < NEVER, name = name, window = window, aligned = aligned,
+      burst = burst, leaky = algorithm == 'leaky-bucket-algo',
     }
   end
   return all
@@ -63,10 +66,15 @@ local function known(n)
   return nil
 end
 
+-- The longest wait (ms) that the window of limit `n` explains.
+local function explained(n)
+  return math.max(EXPLAINED_MS, 2 * all[n].window)
+end
+
 -- Whether a refusal says how much of limit `n` the API gives.
 local function is_heard(n, started, after)
   local limit = limits[n]
-  if not all[n].learns or all[n].window == 0 or after > math.max(EXPLAINED_MS, 2 * all[n].window) then
+  if not all[n].learns or all[n].window == 0 or after > explained(n) then
     return false
   end
   if limit.algorithm.bucket then
@@ -137,7 +145,8 @@ local function refused(learned, n, started, units, count)
   local step = math.ceil(max / STEPS)
   local to = math.min(given, current - 1)
   if bucket then
-    to = current - 2 * step
+    local far = learned.at > 0 and now < learned.at + 2 * all[n].window
+    to = current - (far and FAR or 1) * step
   elseif given < floor then
     to = current - math.max(math.floor(current / SINKS), 1)
   end
@@ -205,16 +214,30 @@ local function save(n, learned)
   waitlist_keep(key, now, kept)
 end
 
--- The max of limit `n` that is in force with `learned`, as limits_load has it.
+-- The max of limit `n` that is in force with `learned`, and the burst, as limits_load has them.
 local function in_force(n, learned)
   local control = limits.partitions and limits.partitions.control or waitlist
   local by_operator = not home(n).everybody and control.overrides and control.overrides[all[n].name]
-  local set = by_operator and by_operator.max or all[n].max
-  -- Where an operator set more than is configured, what was learned may be over at once.
-  if not learned or learned.ends <= now then
-    return set
+  local max, burst = all[n].max, all[n].burst
+  if by_operator then
+    max, burst = by_operator.max, burst == max and not all[n].leaky and by_operator.max or burst
   end
-  return math.min(set, math.max(learned_most(learned, now), all[n].floor))
+  -- Where an operator set more than is configured, what was learned may be over at once.
+  local most = learned and learned.ends > now and math.max(learned_most(learned, now), all[n].floor)
+  if most and most < max then
+    max, burst = most, burst == max and not all[n].leaky and most or burst
+  end
+  return max, burst
+end
+
+-- Nothing that limit `n` counts starts before then. What it saved up meanwhile would come on top of an even flow.
+local function hold(n, learned, until_ms)
+  local limit = limits[n]
+  if limit.algorithm.hold then
+    limit.max, limit.burst = in_force(n, learned)
+    limit.algorithm.hold(limit, until_ms)
+    limit.algorithm.save(limit, limits)
+  end
 end
 
 local reply = { 1, now }
@@ -229,7 +252,11 @@ if ARGV[3] == 'refused' then
   local n, count = most_used(tonumber(ARGV[4]), tonumber(ARGV[6]))
   if n then
     local units = limits[n].calls and 1 or math.max(tonumber(ARGV[5]), 1)
-    learn(n, refused(known(n), n, tonumber(ARGV[4]), units, count))
+    local learned, is_new = refused(known(n), n, tonumber(ARGV[4]), units, count)
+    learn(n, learned, is_new)
+    if is_new then
+      hold(n, learned, now + math.min(tonumber(ARGV[8]), explained(n)))
+    end
   end
 else
   local n = 0

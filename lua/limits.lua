@@ -24,6 +24,7 @@ local SHADOWS
 -- take(limit, limits, units, cost)  a job starts, with as job number limits.job; may return its number in the log
 -- settle(limit, limits, job, more)  a job of settle.lua used so many units more (or fewer) than it was charged
 -- late(limit, limits, job)   the call of a job of settle.lua came later than the guard covers; not all have it
+-- hold(limit, until_ms)      nothing starts before then, and nothing is saved up meanwhile; only where an algorithm saves up
 -- save(limit, limits)        writes what was taken
 -- renew(limit, limits, job)  a job of settle.lua still holds its lease; only where the mark `holds` is set
 -- and of the marks bucket (its capacity is the burst) and shared (all limits of

@@ -62,6 +62,13 @@ ALGORITHMS['sliding-counter-algo'] = {
     limit.taken = true
   end,
 
+  -- As if so much had started as flows evenly.
+  hold = function(limit, until_ms)
+    local flows = math.floor(limit.max * (until_ms - limit.now) / limit.span)
+    limit.current = math.max(limit.current, math.min(limit.current + flows, limit.max))
+    limit.taken = true
+  end,
+
   settle = function(limit, _, job, more)
     local back = limit.window - math.floor(job.started / limit.span)
     if back == 0 then

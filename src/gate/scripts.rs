@@ -10,13 +10,14 @@ use crate::rules::limit::{Algorithm, Limit};
 use crate::rules::{fair_queue, forecast, learned, model, shadow, waitlist};
 
 /// The constants of rules that scripts name, too. A file in `lua/` never sets them.
-pub const SHARED: [(&str, u64); 31] = [
+pub const SHARED: [(&str, u64); 32] = [
     ("AHEAD_MS", waitlist::AHEAD_MS),
     ("CALLS", learned::CALLS),
     ("DEBT", bucket::DEBT),
     ("DEBT_MS", bucket::DEBT_MS),
     ("EIGHTH", fair_queue::EIGHTH),
     ("EXPLAINED_MS", learned::EXPLAINED_MS),
+    ("FAR", learned::FAR),
     ("GRACE_MS", waitlist::GRACE_MS),
     ("IDLE", fair_queue::IDLE as u64),
     ("JOIN", fair_queue::JOIN),

@@ -84,6 +84,11 @@ pub trait Rules: Sync {
         false
     }
 
+    /// After a pause it lets more start in a window than without one: what did not start meanwhile.
+    fn saves_up(&self) -> bool {
+        false
+    }
+
     /// It can count a call from when it came instead of when it started ([`Usage::late`]).
     fn counts_arrivals(&self) -> bool {
         false
@@ -154,6 +159,12 @@ pub trait Usage {
     /// A call may be in flight for so long; only where the algorithm [holds leases](Rules::holds_leases).
     fn keep(&mut self, terms: &Terms, clock: Clock, ended: &Ended<'_>, for_ms: u64) {
         let _ = (terms, clock, ended, for_ms);
+    }
+
+    /// Nothing starts before `until_ms`, which is now or later, and nothing is saved up meanwhile; only where the algorithm
+    /// [saves up](Rules::saves_up).
+    fn hold(&mut self, terms: &Terms, until_ms: u64) {
+        let _ = (terms, until_ms);
     }
 
     /// When it no longer says anything.

@@ -20,6 +20,8 @@ pub(crate) const CALLS: u64 = 200;
 pub(crate) const PATIENCE: u64 = 4;
 /// Where what was seen says nothing of the number, it sinks by this part.
 pub(crate) const SINKS: u64 = 16;
+/// A bucket sinks by a step, and by so many where it was refused within two windows before.
+pub(crate) const FAR: u64 = 4;
 /// What the API advertises counts for so long after it was told last, in milliseconds.
 pub(crate) const TOLD_MS: u64 = 3_600_000;
 /// In place of [`Limit::floor`] of a limit that does not learn.
@@ -71,6 +73,8 @@ pub enum Evidence {
         cost: u32,
         /// For how long the API says that it refuses, in milliseconds; 0: it does not say.
         after_ms: u64,
+        /// For how long nothing starts now that a limit which learns counts, in milliseconds.
+        closed_ms: u64,
     },
     /// For each limit the `max` that keeps what the API says of its own; 0: the limit keeps it as it is.
     Advertised(Vec<u32>),
@@ -180,7 +184,8 @@ impl Learned {
         let current_units = u64::from(current);
         let to = if is_bucket {
             // It does not count a window: what it has says nothing of the number.
-            current_units.saturating_sub(2 * step)
+            let far = it.at_ms > 0 && now < it.at_ms + 2 * limit.window_ms();
+            current_units.saturating_sub(if far { FAR * step } else { step })
         } else if given < u64::from(floor) {
             // Below the band it is another matter, or comes again.
             current_units - (current_units / SINKS).max(1)
@@ -357,14 +362,16 @@ impl AllLearned {
     }
 }
 
+/// The longest wait that the limit's window explains, in milliseconds.
+pub(in crate::rules) fn explained_ms(limit: &Limit) -> u64 {
+    EXPLAINED_MS.max(2 * limit.window_ms())
+}
+
 /// Whether a refusal of a call that started at `started_ms` says how much of `limit` the API gives: what it counted with is counted
 /// yet, and the API does not refuse for longer than the limit's window explains.
 pub(in crate::rules) fn is_heard(limit: &Limit, now: u64, started_ms: u64, after_ms: u64) -> bool {
     let span = limit.span();
-    if limit.floor().is_none()
-        || limit.window_ms() == 0
-        || after_ms > EXPLAINED_MS.max(2 * limit.window_ms())
-    {
+    if limit.floor().is_none() || limit.window_ms() == 0 || after_ms > explained_ms(limit) {
         return false;
     }
     if limit.algorithm().has_burst() {

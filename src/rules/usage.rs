@@ -153,6 +153,22 @@ impl PartitionUsage {
         sequence
     }
 
+    /// Nothing starts before `until_ms`: where the algorithm [saves up](Rules::saves_up), it does not so meanwhile. So far the limit was
+    /// `before`, and from now on it is the other one.
+    pub fn hold(
+        &mut self,
+        (before, limit): (&Limit, &Limit),
+        clock: Clock,
+        usual: u64,
+        until_ms: u64,
+    ) {
+        if limit.algorithm().rules().saves_up() {
+            self.load_states(std::slice::from_ref(before), clock, usual, |_| true);
+            let state = self.state_mut(limit).get_mut();
+            state.hold(limit.terms(), until_ms);
+        }
+    }
+
     /// A call of `cost` has ended: what it used in fact is set against what it was charged.
     /// `sequence` is its number in the sliding log.
     pub fn settle(

@@ -270,6 +270,7 @@ pub(crate) fn evidence(
             started_ms: started.map_or(now_ms, |one| one.started_ms),
             cost: started.map_or(1, |one| one.cost),
             after_ms,
+            closed_ms: 3 * after_ms,
         },
         false => Evidence::Advertised(told.to_vec()),
     }

@@ -9,13 +9,20 @@ use crate::rules::limit::Limit;
 
 /// What `learn` is told.
 pub fn learn_arguments(limits: &[Limit], evidence: &Evidence) -> Vec<Vec<u8>> {
-    let (what, started_ms, cost, more) = match evidence {
+    let (what, started_ms, cost, more, closed_ms) = match evidence {
         Evidence::Refused {
             started_ms,
             cost,
             after_ms,
-        } => ("refused", *started_ms, *cost, after_ms.to_string()),
-        Evidence::Advertised(all) => ("advertised", 0, 0, joined(all)),
+            closed_ms,
+        } => (
+            "refused",
+            *started_ms,
+            *cost,
+            after_ms.to_string(),
+            *closed_ms,
+        ),
+        Evidence::Advertised(all) => ("advertised", 0, 0, joined(all), 0),
     };
     let windows = limits.iter().flat_map(|limit| {
         let aligned = limit.algorithm().rules().is_aligned();
@@ -27,6 +34,7 @@ pub fn learn_arguments(limits: &[Limit], evidence: &Evidence) -> Vec<Vec<u8>> {
         cost.to_string(),
         more,
         joined(&windows.collect::<Vec<_>>()),
+        closed_ms.to_string(),
     ];
     arguments.map(String::into_bytes).to_vec()
 }

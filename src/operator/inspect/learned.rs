@@ -112,6 +112,7 @@ mod tests {
                     started_ms: clock.now_ms,
                     cost: 1,
                     after_ms: 0,
+                    closed_ms: 0,
                 };
                 for _ in 0..refuse {
                     scopes.learn(&limits, clock, &refused);

@@ -25,6 +25,10 @@ macro_rules! both {
             Stored::Text(44)
         }
 
+        fn saves_up(&self) -> bool {
+            true
+        }
+
         /// It forgives some lateness, and its clock counts whole milliseconds.
         fn span(&self, terms: &Terms) -> u64 {
             terms.window_ms() + terms.guard_ms() + 1 + terms.lateness_ms()
@@ -239,6 +243,13 @@ impl Usage for Bucket {
         let level = self.live.tokens.saturating_add(tokens);
         self.live.tokens = level.clamp(least(terms), most(terms));
         self.live.peak = self.live.peak.max(self.live.tokens);
+        self.drain(terms, 0);
+    }
+
+    fn hold(&mut self, terms: &Terms, until_ms: u64) {
+        let left = until_ms.saturating_sub(self.live.at);
+        let flows = left.saturating_mul(terms.max().into());
+        self.live.tokens = self.live.tokens.min(0_i64.saturating_sub_unsigned(flows));
         self.drain(terms, 0);
     }
 

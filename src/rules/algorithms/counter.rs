@@ -43,6 +43,10 @@ impl Rules for Counter {
         Stored::Text(22)
     }
 
+    fn saves_up(&self) -> bool {
+        true
+    }
+
     fn span(&self, terms: &Terms) -> u64 {
         terms.window_ms() + terms.guard_ms() + terms.lateness_ms()
     }
@@ -85,6 +89,8 @@ pub struct SlidingCounter {
     stored: Counts,
     /// The same at the time of the last load.
     live: Counts,
+    /// When that was, in milliseconds since the epoch.
+    at: u64,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -108,6 +114,7 @@ impl Usage for SlidingCounter {
         // Beyond the clock: it was stepped back, and what was counted counts from here.
         live.index = live.index.min(index);
         self.live = live.at(index);
+        self.at = now;
     }
 
     /// What it takes the window to hold, rounded up.
@@ -134,6 +141,15 @@ impl Usage for SlidingCounter {
             Some(1) => live.previous = live.previous.saturating_add_signed(change),
             _ => return,
         }
+        self.stored = self.live;
+    }
+
+    /// As if so much had started as flows evenly.
+    fn hold(&mut self, terms: &Terms, until_ms: u64) {
+        let max = u64::from(terms.max());
+        let flows = max.saturating_mul(until_ms.saturating_sub(self.at)) / self.live.span;
+        let live = &mut self.live;
+        live.current = live.current.max((live.current + flows).min(max));
         self.stored = self.live;
     }
 

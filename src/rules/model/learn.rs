@@ -2,13 +2,14 @@
 
 use super::State;
 use super::scopes::Scopes;
-use crate::rules::learned::{Evidence, Learned, Sunk, is_heard};
+use crate::rules::learned::{Evidence, Learned, Sunk, explained_ms, is_heard};
 use crate::rules::limit::Limit;
 use crate::rules::usage::Clock;
 use crate::rules::waitlist::KEEP_MS;
 
 impl Scopes<'_> {
-    /// An answer said something of `limits`: those that learn from it, and what that comes to. What counts is not changed.
+    /// An answer said something of `limits`: those that learn from it, and what that comes to. What counts is not changed, but that
+    /// buckets and sliding counters save nothing up while the API is closed.
     pub fn learn(&mut self, limits: &[Limit], clock: Clock, evidence: &Evidence) -> Vec<Sunk> {
         let now = clock.now_ms;
         match evidence {
@@ -16,7 +17,9 @@ impl Scopes<'_> {
                 started_ms,
                 cost,
                 after_ms,
+                closed_ms,
             } => {
+                let before = self.in_force(limits, now);
                 let found = self.most_used(limits, clock, *started_ms, *after_ms);
                 let sunk = found.map(|(which, count)| {
                     let units = limits[which].unit().of(u64::from(*cost).max(1));
@@ -25,6 +28,13 @@ impl Scopes<'_> {
                         Some(state.learned.refuse(now, limit, call))
                     })
                 });
+                if let Some(Some(sunk)) = sunk
+                    && sunk.is_new
+                {
+                    let which = sunk.limit;
+                    let closed_ms = (*closed_ms).min(explained_ms(&limits[which]));
+                    self.hold(&before, limits, which, clock, now + closed_ms);
+                }
                 sunk.flatten().into_iter().collect()
             }
             Evidence::Advertised(all) => {
@@ -73,6 +83,21 @@ impl Scopes<'_> {
             }
         }
         most
+    }
+
+    /// Nothing starts before `until_ms`: what the limit saved up meanwhile would come on top of an even flow.
+    fn hold(
+        &mut self,
+        before: &[Limit],
+        limits: &[Limit],
+        which: usize,
+        clock: Clock,
+        until_ms: u64,
+    ) {
+        let usual = self.states[0].waitlist.usual;
+        let in_force = self.in_force(limits, clock.now_ms);
+        let usage = &mut self.states[self.layout.partitions[which]].usage;
+        usage.hold((&before[which], &in_force[which]), clock, usual, until_ms);
     }
 
     fn sink(

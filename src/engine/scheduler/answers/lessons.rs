@@ -11,7 +11,7 @@ use crate::engine::facts::Fact;
 use crate::gate::{Evidence, GateError, LearnedAll, Lesson, Sunk};
 use crate::handler::Outcome;
 use crate::rules::answers::{Excess, Quotas};
-use crate::rules::limit::{Limit, Limits, Unit};
+use crate::rules::limit::{Limit, Limits, Unit, ceil_ms};
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 
@@ -106,6 +106,7 @@ impl Lessons {
                 started_ms: learner.started_ms,
                 cost: learner.cost,
                 after_ms,
+                closed_ms: 0,
             };
             self.refused = Some(Box::new(learner.lesson(tenant, evidence)));
         }
@@ -117,6 +118,19 @@ impl Lessons {
         self.refused.take()
     }
 
+    /// A call was refused, and for so long its tenant is stopped, or all tenants are.
+    pub(super) fn refused(&mut self, mut lesson: Lesson, stops_all: bool, left: Duration) {
+        // Where one tenant is stopped, the others use what all share.
+        let mut learn = (lesson.limits.iter()).filter(|limit| limit.band().is_some());
+        let is_unused = stops_all || learn.all(|limit| !limit.is_global());
+        if let Evidence::Refused { closed_ms, .. } = &mut lesson.evidence
+            && is_unused
+        {
+            *closed_ms = ceil_ms(left);
+        }
+        self.add(lesson);
+    }
+
     /// The API said what its own limits are.
     pub(super) fn advertised(&mut self, tenant: &Tenant, learner: &Learner, quotas: Quotas) {
         if quotas.iter().any(|quota| quota.window.is_some()) {
@@ -125,7 +139,7 @@ impl Lessons {
         }
     }
 
-    pub(super) fn add(&mut self, lesson: Lesson) {
+    fn add(&mut self, lesson: Lesson) {
         if self.open.len() < MOST {
             self.open.push(lesson);
         }
@@ -259,6 +273,7 @@ impl Scheduler {
 mod tests {
     use super::*;
     use crate::rules::limit::Algorithm;
+    use crate::rules::scope::Scope;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -324,6 +339,34 @@ mod tests {
             sink(&mut lessons, 300, number, 80, 60);
         }
         assert_eq!(lessons.lowered.len(), MOST_LOWERED);
+    }
+
+    #[test]
+    fn what_all_share_is_used_by_others_while_one_tenant_is_throttled() {
+        let told = |limits: Limits, stops_all| {
+            let lesson = Lesson {
+                tenant: tenant(1),
+                labels: Labels::default(),
+                limits,
+                evidence: Evidence::Refused {
+                    started_ms: 0,
+                    cost: 1,
+                    after_ms: 0,
+                    closed_ms: 0,
+                },
+            };
+            let mut lessons = Lessons::default();
+            lessons.refused(lesson, stops_all, 3 * SECOND);
+            let sent = lessons.send().expect("one");
+            match &sent[0].evidence {
+                Evidence::Refused { closed_ms, .. } => *closed_ms,
+                Evidence::Advertised(_) => panic!("it was refused"),
+            }
+        };
+        let shared = || -> Limits { limits()[1].clone().with_scope(Scope::Global).into() };
+        assert_eq!(told(limits(), false), 3_000);
+        assert_eq!(told(shared(), true), 3_000);
+        assert_eq!(told(shared(), false), 0);
     }
 
     #[test]

@@ -124,7 +124,9 @@ impl Scheduler {
         self.throttles.end();
         // Nothing starts any more: calls that are refused from here on are of the same event.
         if let Some(lesson) = block.lesson.take() {
-            self.lessons.add(*lesson);
+            let left = block.until.saturating_sub(now);
+            let stops_all = block.whose == Whose::Api;
+            self.lessons.refused(*lesson, stops_all, left);
         }
         let key = block.key;
         match &result {

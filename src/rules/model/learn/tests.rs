@@ -65,6 +65,7 @@ impl Bench {
             started_ms: self.now,
             cost: 1,
             after_ms,
+            closed_ms: 0,
         }
     }
 
@@ -124,6 +125,48 @@ fn it_rises_by_steps_and_waits_longer_after_each_that_fails() {
     assert_eq!(bench.usage().learned, None, "all is forgotten");
 }
 
+/// What it saved up while the API refused would come on top of an even flow, and be refused again a window later.
+#[test]
+fn what_is_closed_is_not_filled() {
+    for algorithm in [
+        Algorithm::TokenBucket,
+        Algorithm::LeakyBucket,
+        Algorithm::SlidingCounter,
+    ] {
+        let mut bench = Bench::new(limit(algorithm, 100, 50));
+        bench.start(100);
+        // An even flow, until the counter is in the middle of a window.
+        for _ in 0..630 {
+            bench.now += 1_000;
+            bench.start(100);
+        }
+        let refused = |closed_ms| Evidence::Refused {
+            started_ms: bench.now,
+            cost: 1,
+            after_ms: 12_000,
+            closed_ms,
+        };
+        let free_after = |bench: &Bench, closed_ms| {
+            let mut bench = Bench {
+                limits: bench.limits.clone(),
+                state: bench.state.clone(),
+                now: bench.now,
+            };
+            bench.learn(&refused(closed_ms));
+            bench.now += 12_000;
+            bench.usage().free
+        };
+        let (saves, holds) = (free_after(&bench, 0), free_after(&bench, 12_000));
+        assert!(holds <= 2, "{algorithm:?}: {holds}");
+        // A leaky bucket has no room for more than one.
+        let at_least = match algorithm {
+            Algorithm::LeakyBucket => 1,
+            _ => 8,
+        };
+        assert!(saves >= at_least, "{algorithm:?}: {saves}");
+    }
+}
+
 #[test]
 fn what_says_nothing_of_the_limit_is_not_learned() {
     let mut bench = Bench::new(limit(Algorithm::SlidingWindow, 100, 50));
@@ -179,6 +222,7 @@ fn of_several_limits_the_one_learns_that_is_used_the_most_and_explains_the_wait(
                 started_ms: clock.now_ms,
                 cost: 1,
                 after_ms,
+                closed_ms: 0,
             };
             let sunk = scopes.learn(&limits, clock, &refused);
             sunk.first()
@@ -201,7 +245,8 @@ fn a_reset_forgets_and_a_text_is_read_as_it_was_written() {
         bench.refuse(1);
     }
     let learned = bench.usage().learned.expect("it has learned");
-    assert_eq!(learned.to, 300 - 7 * 6);
+    // It is refused again within two windows, each time.
+    assert_eq!(learned.to, 300 - 3 - 6 * 12);
     assert!(learned.past.iter().all(|(at, _)| *at > 0));
     assert_eq!(Learned::read(&learned.text()), Some(learned));
     assert_eq!(Learned::read("1,2,3"), None);
@@ -255,7 +300,7 @@ proptest! {
                 }
                 Step::Refuse(times, ago) => {
                     let started_ms = bench.now - ago;
-                    let refused = Evidence::Refused { started_ms, cost: 1, after_ms: 0 };
+                    let refused = Evidence::Refused { started_ms, cost: 1, after_ms: 0, closed_ms: 0 };
                     for _ in 0..times {
                         for sunk in bench.learn(&refused) {
                             prop_assert!(sunk.to <= sunk.from, "{sunk:?}");
