@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::rules::limit::{Limits, MAX_REQUESTS, is_name};
 use crate::rules::tenant::{Tenant, encode};
 
 /// Instructions that there may be at once.
@@ -50,6 +51,8 @@ pub enum Instruction {
     Show(Tenant, String, u64),
     /// A tenant's jobs go to this queue instead of being called.
     Divert(Tenant, Arc<str>),
+    /// Another `max` of a tenant's limit of this name is tried: it counts as a shadow, and denies nothing.
+    Try(Tenant, String, u32),
 }
 
 /// The name of what concerns all.
@@ -63,6 +66,7 @@ impl Instruction {
             Self::Cancel(tenant, id, _) => of_job("cancel", tenant, id),
             Self::Show(tenant, id, _) => of_job("show", tenant, id),
             Self::Divert(tenant, _) => format!("divert:{}", tenant.key()),
+            Self::Try(tenant, limit, _) => format!("try:{}:{limit}", tenant.key()),
         }
     }
 
@@ -72,6 +76,7 @@ impl Instruction {
             Self::All(hold) => hold.word().to_owned(),
             Self::Cancel(_, _, number) | Self::Show(_, _, number) => number.to_string(),
             Self::Divert(_, queue) => queue.to_string(),
+            Self::Try(_, _, max) => max.to_string(),
         }
     }
 
@@ -93,6 +98,11 @@ impl Instruction {
         match (what, id) {
             ("cancel", Some(id)) => Some(Self::Cancel(tenant, decode(id)?, text.parse().ok()?)),
             ("show", Some(id)) => Some(Self::Show(tenant, decode(id)?, text.parse().ok()?)),
+            ("try", Some(limit)) if is_name(limit) => {
+                let max = text.parse().ok();
+                let max = max.filter(|max| (1..=MAX_REQUESTS).contains(max))?;
+                Some(Self::Try(tenant, limit.to_owned(), max))
+            }
             ("divert", None) if !text.is_empty() => Some(Self::Divert(tenant, text.into())),
             _ => None,
         }
@@ -137,6 +147,8 @@ pub struct Steering {
     pub hold: Option<Hold>,
     jobs: HashMap<Tenant, HashMap<String, Wish>>,
     diverted: HashMap<Tenant, Arc<str>>,
+    /// By the limit's name.
+    tried: HashMap<Tenant, BTreeMap<String, u32>>,
 }
 
 impl Steering {
@@ -155,6 +167,9 @@ impl Steering {
                 Instruction::Show(tenant, id, number) => all.wish(tenant, id).show = Some(number),
                 Instruction::Divert(tenant, queue) => {
                     all.diverted.insert(tenant, queue);
+                }
+                Instruction::Try(tenant, limit, max) => {
+                    all.tried.entry(tenant).or_default().insert(limit, max);
                 }
             }
         }
@@ -178,6 +193,14 @@ impl Steering {
     /// Where jobs of `tenant` are to go instead of being called.
     pub fn diverts(&self, tenant: &Tenant) -> Option<&Arc<str>> {
         self.diverted.get(tenant)
+    }
+
+    /// `limits` of `tenant`, and beside them what is tried.
+    pub fn with_tried(&self, tenant: &Tenant, limits: Limits) -> Limits {
+        match self.tried.get(tenant) {
+            None => limits,
+            Some(tried) => limits.trying(tried.iter().map(|(name, max)| (name.as_str(), *max))),
+        }
     }
 }
 
@@ -317,6 +340,7 @@ mod tests {
             Instruction::Cancel(tenant("a:{b}%*"), "7:ä%".to_owned(), 12),
             Instruction::Show(tenant("acme"), "order-7".to_owned(), u64::MAX),
             Instruction::Divert(tenant("ü"), "jobs.diverted".into()),
+            Instruction::Try(tenant("a:{b}%*"), "per-hour".to_owned(), MAX_REQUESTS),
         ] {
             let (name, text) = (instruction.name(), instruction.text());
             assert_eq!(Instruction::read(&name, &text), Some(instruction), "{name}");
@@ -331,6 +355,11 @@ mod tests {
             ("cancel:%ff:b", "1"),
             ("divert:a", ""),
             ("divert:a:b", "q"),
+            ("try:a:hour", "0"),
+            ("try:a:hour", "1000001"),
+            ("try:a:hour", "-1"),
+            ("try:a:hour.tried", "1"),
+            ("try:a", "1"),
             ("fly:a", "1"),
         ] {
             assert_eq!(Instruction::read(name, text), None, "{name}");
