@@ -7,11 +7,13 @@ use futures_util::future::{join_all, try_join_all};
 use crate::gate::fleet::registry::{self, Named};
 use crate::gate::redis::RedisGate;
 use crate::gate::{Gate as _, GateError, Usage};
+use crate::rules::decision::Tried;
 use crate::rules::job::priority::Priorities;
 use crate::rules::limit::{Limit, Limits};
 use crate::rules::policy::Policy;
 use crate::rules::report::view::Line;
 use crate::rules::scope::{Labels, Scope};
+use crate::rules::steering::Steering;
 use crate::rules::tenant::Tenant;
 
 /// So many waitlists are looked at,
@@ -26,17 +28,19 @@ pub struct Stands {
     pub line: Line,
     /// Its limits, and what each has counted. Of a limit that tells its jobs apart it is what those without such a value used.
     pub limits: Vec<(Limit, Usage)>,
+    /// Its shadow limits, and what each has counted and seen.
+    pub shadows: Vec<(Limit, Usage, Tried)>,
 }
 
 /// How the first of `tenants` stand, 1,000 waitlists at most, by the limits of `policy` without a plan, and what other workers
-/// enforce beside them.
+/// enforce beside them; with what is tried of them, as `steering` says.
 ///
 /// # Errors
 /// [`GateError`]: none is known. The error of one is its own: in a cluster others are elsewhere.
 pub async fn lines(
     gate: &RedisGate,
     policy: &Policy,
-    priorities: &Priorities,
+    (priorities, steering): (&Priorities, &Steering),
     tenants: &[Tenant],
 ) -> Result<Vec<Result<Stands, GateError>>, GateError> {
     let own = Named::new(policy.clone())?;
@@ -53,7 +57,10 @@ pub async fn lines(
     let mut lines = Vec::new();
     for some in tenants[..most.min(tenants.len())].chunks(AT_ONCE) {
         let some: Vec<_> = (some.iter())
-            .map(|tenant| (tenant, fleet.limits(tenant, None)))
+            .map(|tenant| {
+                let limits = fleet.limits(tenant, None);
+                (tenant, steering.with_tried(tenant, limits))
+            })
             .collect();
         let looks = some
             .iter()
@@ -74,7 +81,7 @@ async fn line(
         .iter()
         .map(|labels| gate.inspect(tenant, labels, limits));
     let mut line = Line::default();
-    let (mut waiting, mut usages) = (0, Vec::new());
+    let (mut waiting, mut usages, mut tried) = (0, Vec::new(), Vec::new());
     for found in try_join_all(looks).await? {
         waiting += found.waiting;
         if found.waitlist_end_ms > 0 {
@@ -82,7 +89,7 @@ async fn line(
         }
         line.closed_until_ms = found.blocked_until_ms;
         line.closed_by = found.blocked_by;
-        usages = found.limits;
+        (usages, tried) = (found.limits, found.shadows);
     }
     // By such values a tenant has a waitlist for each, and nobody knows which there are.
     let mut scopes = limits.iter().map(Limit::scope);
@@ -91,5 +98,8 @@ async fn line(
     Ok(Stands {
         line,
         limits: limits.iter().cloned().zip(usages).collect(),
+        shadows: (limits.shadows().iter().cloned().zip(tried))
+            .map(|(limit, (usage, tried))| (limit, usage, tried))
+            .collect(),
     })
 }

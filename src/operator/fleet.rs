@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::fullness::Fullness;
 use crate::config::Config;
+use crate::gate::boards;
 use crate::gate::lines::lines;
 use crate::gate::redis::RedisGate;
 use crate::gate::reports::Fleet;
@@ -17,7 +18,7 @@ use crate::rules::tenant::Tenant;
 pub struct Shown {
     /// They, in their order.
     pub rows: Vec<Row>,
-    /// How full their limits are, of those of whom the gate says it.
+    /// How full their limits are, and behind these their shadow limits, of those of whom the gate says it.
     pub limits: BTreeMap<Tenant, Vec<Fullness>>,
     /// So many others are known.
     pub more: usize,
@@ -41,7 +42,11 @@ impl Shown {
         let policy = &config.rate_limiter.policy;
         let lines = match tenants.is_empty() {
             true => Ok(Vec::new()),
-            false => lines(gate, policy, &config.job.priorities, &tenants).await,
+            false => {
+                let steering = boards::in_force(&fleet.boards);
+                let how = (&config.job.priorities, &steering);
+                lines(gate, policy, how, &tenants).await
+            }
         };
         match lines {
             Ok(lines) => {
@@ -51,7 +56,7 @@ impl Shown {
                             row.told(stands.line);
                             let full = stands.limits.iter();
                             let full = full.map(|(limit, usage)| Fullness::of(limit, usage));
-                            let full: Vec<Fullness> = full.collect();
+                            let mut full: Vec<Fullness> = full.collect();
                             // What the gate says now is newer than what a worker was told.
                             let last = full.iter().max_by_key(|limit| limit.next_ms);
                             if let Some(last) = last.filter(|limit| limit.next_ms > 0)
@@ -59,6 +64,10 @@ impl Shown {
                             {
                                 row.waits_for.clone_from(&last.name);
                             }
+                            let shadows = stands.shadows.iter();
+                            full.extend(shadows.map(|(limit, usage, tried)| {
+                                Fullness::of_shadow(limit, usage, tried)
+                            }));
                             (shown.limits).insert(row.tenant.clone(), full);
                         }
                         Err(why) => shown.untold = Some(why.to_string()),

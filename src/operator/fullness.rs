@@ -1,9 +1,10 @@
-//! How full a limit is, for whoever draws it.
+//! How full a limit is, for whoever draws it; and what a shadow limit would have done.
 
 use std::time::Duration;
 
 use crate::config::show_duration;
 use crate::gate::Usage;
+use crate::rules::decision::{Tally, Tried};
 use crate::rules::limit::{Algorithm, Limit};
 use crate::rules::scope::Scope;
 
@@ -26,6 +27,9 @@ pub struct Fullness {
     pub next_ms: u64,
     /// Units that wait where it counts.
     pub waiting: u64,
+    /// Of a shadow what it would have done; of one that an operator tries the name is that of the limit in whose place. `None`: it is
+    /// enforced.
+    pub shadow: Option<Tally>,
 }
 
 impl Fullness {
@@ -44,6 +48,17 @@ impl Fullness {
             override_until_ms: usage.override_until_ms,
             next_ms: if is_one { usage.next_ms } else { 0 },
             waiting: if is_one { usage.waiting } else { 0 },
+            shadow: None,
+        }
+    }
+
+    /// Of the shadow `limit`, which counts this, and has seen this.
+    pub fn of_shadow(limit: &Limit, usage: &Usage, tried: &Tried) -> Self {
+        Self {
+            name: limit.tried_for().unwrap_or(limit.name()).to_owned(),
+            next_ms: 0,
+            shadow: Some(tried.tally),
+            ..Self::of(limit, usage)
         }
     }
 

@@ -28,9 +28,9 @@ use super::labels::Given;
 use super::recovery::Recovery;
 use super::times::when;
 use super::words::plain;
-use super::{NotDone, hold, limits};
+use super::{NotDone, hold, limits, trials};
 use crate::config::Config;
-use crate::gate::boards;
+use crate::gate::boards::{self, Seen};
 use crate::gate::fleet::registry::{self, Named};
 use crate::gate::redis::RedisGate;
 use crate::gate::{Event, Gate as _, GateError, Inspection, Rule, Standing, Usage, Whose};
@@ -93,16 +93,19 @@ pub async fn inspect(
         [] => None,
         changes => Some(would_be(policy, &tenant, changes, (&limits, &given))?),
     };
+    let held = held_by_operator(gate).await;
+    let shown = match &held {
+        Ok(held) => held.with_tried(&tenant, limits.clone()),
+        Err(_) => limits.clone(),
+    };
     let priorities = &config.job.priorities;
-    let (found, levels) =
-        levels::inspect(gate, &tenant, &given.labels, &limits, priorities).await?;
+    let (found, levels) = levels::inspect(gate, &tenant, &given.labels, &shown, priorities).await?;
     // A primary of a cluster that is away says nothing of the way to the others, and is named by `failed`.
     let measured = gate.measure().await;
     if failed.is_empty() {
         measured?;
     }
     let round_trip_ms = u64::try_from(gate.base().as_millis()).unwrap_or(u64::MAX);
-    let held = held_by_operator(gate).await;
     let (all, recovery) = around(gate, &tenant, &limits, policy).await?;
     let forecast = match would_be {
         None => None,
@@ -129,7 +132,7 @@ pub async fn inspect(
             .map(|why| plain(&why.to_string(), 200))
             .collect(),
         tenant,
-        limits,
+        limits: shown,
         given,
         found,
         levels,
@@ -194,10 +197,6 @@ pub(super) fn not_before(recovery: &Recovery, all: &Result<Standing, GateError>)
 impl Inspected {
     fn rows(&self) -> Vec<Row<'_>> {
         self.limits.iter().zip(&self.found.limits).collect()
-    }
-
-    fn shadows(&self) -> impl Iterator<Item = shadows::Row<'_>> {
-        self.limits.shadows().iter().zip(&self.found.shadows)
     }
 
     /// What a job that comes now waits for.
@@ -266,7 +265,7 @@ impl Inspected {
             "labels": self.given.as_json(),
             "labels_missing": missing,
             "limits": rows.iter().map(|row| as_json(row, &self.given)).collect::<Vec<_>>(),
-            "shadows": self.shadows().map(|row| shadows::as_json(&row, &self.given)).collect::<Vec<_>>(),
+            "shadows": self.shadows().map(|row| row.as_json(&self.given)).collect::<Vec<_>>(),
             "waiting": one_waitlist.then_some(found.waiting),
             "waiting_by_level": self.levels.iter().cloned().collect::<BTreeMap<_, _>>(),
             "waitlist_end_in_ms": one_waitlist.then_some(found.waitlist_end_ms),
@@ -314,7 +313,7 @@ impl Inspected {
             (&self.recovery, &self.waits(&rows)),
         );
         for row in self.shadows() {
-            text += &shadows::in_words(&row, &self.given);
+            text += &row.in_words(&self.given);
         }
         text += &match &self.all {
             Ok(all) => all_suspended(all),
@@ -361,6 +360,14 @@ impl Inspected {
 struct Held {
     steering: Steering,
     words: String,
+    seen: Vec<Seen>,
+}
+
+impl Held {
+    /// Until when (ms) another `max` of the tenant's limit is tried.
+    fn tries(&self, tenant: &Tenant, limit: &str) -> Option<u64> {
+        trials::until(&self.seen, tenant, limit)
+    }
 }
 
 impl Deref for Held {
@@ -379,7 +386,11 @@ async fn held_by_operator(gate: &RedisGate) -> Result<Held, String> {
         words = format!("all       {words}\n");
     }
     let steering = boards::in_force(&seen);
-    Ok(Held { steering, words })
+    Ok(Held {
+        steering,
+        words,
+        seen,
+    })
 }
 
 /// What suspends all tenants; empty: nothing does.

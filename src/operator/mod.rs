@@ -19,6 +19,8 @@ pub mod recovery;
 pub mod steer;
 pub mod tenant;
 pub mod times;
+pub mod trials;
+pub mod verdict;
 mod wake;
 pub mod words;
 

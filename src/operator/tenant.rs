@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::NotDone;
 use super::wake::wake;
+use super::{NotDone, trials};
 use crate::config::closest;
 use crate::gate::redis::RedisGate;
 use crate::gate::{Change, Gate as _, Whose};
@@ -29,12 +29,20 @@ pub struct Changed {
     pub until_ms: u64,
 }
 
-/// Changes it, for all workers from their next decision on. Where jobs may start earlier by it, those that wait ask anew.
+/// Changes it, for all workers from their next decision on. Where jobs may start earlier by it, those that wait ask anew. A limit that is set
+/// to what is [tried](trials) of it is tried no more, nor is one that is the configuration's again.
 ///
 /// # Errors
 /// [`NotDone::Redis`]
 pub async fn change(gate: &RedisGate, tenant: Tenant, change: Change) -> Result<Changed, NotDone> {
     let until_ms = gate.change(&tenant.clone().into(), &change).await?;
+    match &change {
+        Change::Limit { name, max, .. } => {
+            trials::is_set(gate, (&tenant, name), Some(*max)).await?
+        }
+        Change::Unlimit { name } => trials::is_set(gate, (&tenant, name), None).await?,
+        _ => {}
+    }
     match change {
         Change::Pause { .. } => {}
         Change::Resume | Change::Limit { .. } | Change::Unlimit { .. } | Change::Reset => {
@@ -58,6 +66,17 @@ pub async fn resume_all(gate: &RedisGate) -> Result<Value, NotDone> {
     Ok(json!({"tenant": null, "change": "resume"}))
 }
 
+/// The sets of limits that jobs of `tenant` can have.
+pub(super) fn sets<'a>(policy: &'a Policy, tenant: &Tenant) -> Vec<&'a Limits> {
+    let (source, own) = policy.find(tenant, None);
+    let mut sets = vec![own];
+    if source == Source::Common && policy.plan_header().is_some() {
+        // Its jobs may name any plan.
+        sets.extend(policy.plans().values());
+    }
+    sets
+}
+
 /// The name of the limit that is meant: one that `tenant` can have.
 ///
 /// # Errors
@@ -68,11 +87,7 @@ pub fn limit_name(
     wanted: Option<&str>,
 ) -> Result<String, NotDone> {
     let (source, own) = policy.find(tenant, None);
-    let mut sets: Vec<&Limits> = vec![own];
-    if source == Source::Common && policy.plan_header().is_some() {
-        // Its jobs may name any plan.
-        sets.extend(policy.plans().values());
-    }
+    let sets = sets(policy, tenant);
     let mut names: Vec<&str> = sets
         .iter()
         .flat_map(|set| set.own())

@@ -14,6 +14,8 @@ use crate::rules::scope::{MAX_PARTS, Scope};
 
 /// The name of the limit of a configuration that names none.
 pub const DEFAULT_LIMIT: &str = "default";
+/// Behind the name of a limit in whose place an operator tries another one. No configured limit can have such a name.
+const TRIED: &str = ".tried";
 /// The highest `max-requests`. A sliding log of a million entries takes about 120 MB of Redis per tenant.
 pub const MAX_REQUESTS: u32 = 1_000_000;
 /// The shortest window.
@@ -197,6 +199,21 @@ impl Limit {
                 ..self
             }),
         }
+    }
+
+    /// What an operator tries in place of this limit: the same with another `max`, as a shadow with a state of its own.
+    ///
+    /// # Errors
+    /// [`LimitError::Shadow`]: the algorithm holds leases.
+    pub fn tried(&self, max: u32) -> Result<Self, LimitError> {
+        let mut shadow = self.clone().with_max(max).in_shadow()?;
+        shadow.name.push_str(TRIED);
+        Ok(shadow)
+    }
+
+    /// The limit in whose place an operator tries this one; `None`: it is configured.
+    pub fn tried_for(&self) -> Option<&str> {
+        self.name.strip_suffix(TRIED)
     }
 
     /// With another `max`, from 1 to [`MAX_REQUESTS`], which counts with the same state; a burst that was the old one's default

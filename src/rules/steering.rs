@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::rules::limit::{Limits, MAX_REQUESTS, is_name};
 use crate::rules::tenant::{Tenant, encode};
 
 /// Instructions that there may be at once.
@@ -55,6 +56,8 @@ pub enum Instruction {
     Show(Tenant, String, u64),
     /// A tenant's jobs go to this queue instead of being called.
     Divert(Tenant, Arc<str>),
+    /// Another `max` of a tenant's limit of this name is tried: it counts as a shadow, and denies nothing.
+    Try(Tenant, String, u32),
     /// Jobs that wait for their turns ask anew, once, those of all tenants where none is named. The number is the store's clock when they
     /// were told to, in milliseconds: of two the later one counts.
     Wake(Option<Tenant>, u64),
@@ -73,6 +76,7 @@ impl Instruction {
             Self::Cancel(tenant, id, _) => of_job("cancel", tenant, id),
             Self::Show(tenant, id, _) => of_job("show", tenant, id),
             Self::Divert(tenant, _) => format!("divert:{}", tenant.key()),
+            Self::Try(tenant, limit, _) => format!("try:{}:{limit}", tenant.key()),
             Self::Wake(None, _) => WAKE.to_owned(),
             Self::Wake(Some(tenant), _) => format!("{WAKE}:{}", tenant.key()),
         }
@@ -86,6 +90,7 @@ impl Instruction {
                 number.to_string()
             }
             Self::Divert(_, queue) => queue.to_string(),
+            Self::Try(_, _, max) => max.to_string(),
         }
     }
 
@@ -110,6 +115,11 @@ impl Instruction {
         match (what, id) {
             ("cancel", Some(id)) => Some(Self::Cancel(tenant, decode(id)?, text.parse().ok()?)),
             ("show", Some(id)) => Some(Self::Show(tenant, decode(id)?, text.parse().ok()?)),
+            ("try", Some(limit)) if is_name(limit) => {
+                let max = text.parse().ok();
+                let max = max.filter(|max| (1..=MAX_REQUESTS).contains(max))?;
+                Some(Self::Try(tenant, limit.to_owned(), max))
+            }
             (WAKE, None) => Some(Self::Wake(Some(tenant), text.parse().ok()?)),
             ("divert", None) if !text.is_empty() => Some(Self::Divert(tenant, text.into())),
             _ => None,
@@ -155,6 +165,8 @@ pub struct Steering {
     pub hold: Option<Hold>,
     jobs: HashMap<Tenant, HashMap<String, Wish>>,
     diverted: HashMap<Tenant, Arc<str>>,
+    /// By the limit's name.
+    tried: HashMap<Tenant, BTreeMap<String, u32>>,
     /// Of tenants, and of all of them.
     wakes: HashMap<Tenant, u64>,
     wakes_all: u64,
@@ -177,6 +189,8 @@ impl Steering {
                 Instruction::Divert(tenant, queue) => {
                     all.diverted.insert(tenant, queue);
                 }
+                Instruction::Try(tenant, limit, max) => {
+                    all.tried.entry(tenant).or_default().insert(limit, max);
                 Instruction::Wake(None, number) => all.wakes_all = all.wakes_all.max(number),
                 Instruction::Wake(Some(tenant), number) => {
                     let wake = all.wakes.entry(tenant).or_default();
@@ -215,6 +229,14 @@ impl Steering {
     /// Where jobs of `tenant` are to go instead of being called.
     pub fn diverts(&self, tenant: &Tenant) -> Option<&Arc<str>> {
         self.diverted.get(tenant)
+    }
+
+    /// `limits` of `tenant`, and beside them what is tried.
+    pub fn with_tried(&self, tenant: &Tenant, limits: Limits) -> Limits {
+        match self.tried.get(tenant) {
+            None => limits,
+            Some(tried) => limits.trying(tried.iter().map(|(name, max)| (name.as_str(), *max))),
+        }
     }
 }
 
@@ -354,6 +376,8 @@ mod tests {
             Instruction::Cancel(tenant("a:{b}%*"), "7:ä%".to_owned(), 12),
             Instruction::Show(tenant("acme"), "order-7".to_owned(), u64::MAX),
             Instruction::Divert(tenant("ü"), "jobs.diverted".into()),
+            Instruction::Try(tenant("a:{b}%*"), "per-hour".to_owned(), MAX_REQUESTS),
+                }
             Instruction::Wake(None, 12),
             Instruction::Wake(Some(tenant("wake:all")), 13),
         ] {
@@ -370,6 +394,11 @@ mod tests {
             ("cancel:%ff:b", "1"),
             ("divert:a", ""),
             ("divert:a:b", "q"),
+            ("try:a:hour", "0"),
+            ("try:a:hour", "1000001"),
+            ("try:a:hour", "-1"),
+            ("try:a:hour.tried", "1"),
+            ("try:a", "1"),
             ("fly:a", "1"),
             ("wake", "soon"),
             ("wake:a", ""),

@@ -204,6 +204,42 @@ impl Two {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn shadow_limits_say_what_they_would_have_done() {
+    let api = Api::start().await;
+    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let limits = "window-size: 1h, limits: [{name: few, max-requests: 2}, {name: one, max-requests: 1, shadow: true}]";
+    let yaml = bed.yaml(limits, &api.url(), "");
+    let worker = PROGRAM.start(&yaml);
+    worker.says(&["RabbitMQ: consuming"]).await;
+    let args = ["tenant", "limit", "many", "1", "--limit", "few", "--shadow"];
+    block_in_place(|| sluicegate(&yaml, &args).exited(0));
+    bed.publish(&yaml, jobs("many", 20)).await;
+    until("two calls", || api.count() == 2).await;
+    let top = Top::start(&yaml, &[], (40, 120));
+    top.types("3");
+    let said = "shadow, would have made 1 of 2 wait, the longest ";
+    let is_shadow = |text: &str, limit: &str| {
+        let named = |line: &&str| line.contains(limit) && line.contains(said);
+        text.lines().filter(named).count() == 1
+    };
+    let text = top.shows(&["[3 Limits]", "2/2", said]).await;
+    assert!(
+        is_shadow(&text, " few ") && is_shadow(&text, " one "),
+        "{text}"
+    );
+    top.types("/many\r");
+    let page = ["tenant many", said, "by an operator, until "];
+    let text = top.shows(&page).await;
+    assert!(
+        is_shadow(&text, " few ") && is_shadow(&text, " one "),
+        "{text}"
+    );
+    top.types("q");
+    top.ends(0).await;
+    worker.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn who_waits_longest_is_found_and_paused_and_resumed() {
     let two = Two::start().await;
     two.command(&["tenant", "pause", HOSTILE]);

@@ -93,6 +93,7 @@ fn instruction(number: usize) -> Instruction {
             let (tenant, id, number) = job("1");
             Instruction::Cancel(tenant, id, number)
         }
+        3 => Instruction::Try(tenant("t:{x}"), "hour".to_owned(), 7),
         _ => {
             let (tenant, id, number) = job("ä:2");
             Instruction::Show(tenant, id, number)
@@ -196,8 +197,8 @@ async fn the_store_in_memory_answers_as_redis_does() {
             };
             let who = random.random_range(0..WORKERS);
             let does = match random.random_range(0..15) {
-                12 => Step::Put(random.random_range(0..4), random.random_range(1..400_000)),
-                13 => Step::Drop(random.random_range(0..4)),
+                12 => Step::Put(random.random_range(0..5), random.random_range(1..400_000)),
+                13 => Step::Drop(random.random_range(0..5)),
                 14 => Step::See,
                 0 => Step::Begin(
                     [Start::Unknown, Start::Idle, Start::Fresh][random.random_range(0..3)],

@@ -165,6 +165,117 @@ async fn a_shadow_says_what_the_apis_log_says_and_holds_with_what_it_counted_onc
     worker.stop();
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn another_max_that_an_operator_tries_denies_nothing_and_holds_with_all_starts_once_it_is_set()
+ {
+    const BURST: usize = 20;
+    let api = Api::start().await;
+    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let limits = "limits: [{name: few, max-requests: 500, window-size: 30s, guard: 50ms}, {name: running, max-concurrent: 64}]";
+    let yaml = bed.yaml(limits, &api.url(), "");
+    let worker = PROGRAM.start(&yaml);
+    worker.says(&["RabbitMQ: consuming"]).await;
+    let tenant = |args: &[&str]| sluicegate(&yaml, &[&["tenant", "limit"], args].concat());
+    let shadows = |of: &str| {
+        let found = sluicegate(&yaml, &["inspect", of, "--json"]).exited(0);
+        found.json()["shadows"].as_array().expect("a list").clone()
+    };
+    let refused = tenant(&["acme", "5", "--limit", "running", "--shadow"]).exited(2);
+    assert!(
+        refused.err.contains("limit running: shadow has no meaning"),
+        "{}",
+        refused.err
+    );
+    let max = MAX.to_string();
+    let few = ["acme", &max, "--limit", "few"];
+    let args = [&few[..], &["--shadow", "--for", "1h"]].concat();
+    let begun = tenant(&args).exited(0).out;
+    assert!(
+        begun.starts_with("limit few of acme: max-requests 5 is tried until "),
+        "{begun}"
+    );
+    assert!(
+        begun.contains(": 1 worker follows\nit denies nothing"),
+        "{begun}"
+    );
+
+    bed.publish(&yaml, jobs("acme", BURST)).await;
+    bed.publish(&yaml, jobs("other", 1)).await;
+    until("all calls", || api.count() == BURST + 1).await;
+    let series = |name: &str| {
+        let series = format!("sluicegate_shadow_{name}_total{{limit=\"few.tried\"}}");
+        worker.metric(&series).map(|number| number as usize)
+    };
+    until("the metric", || series("starts") == Some(BURST)).await;
+    assert_eq!(series("waits"), Some(BURST - MAX));
+    let found = shadows("acme");
+    let [shadow] = found.as_slice() else {
+        panic!("{found:?}");
+    };
+    for (name, value) in [
+        ("max_requests", MAX),
+        ("starts", BURST),
+        ("would_have_waited", BURST - MAX),
+        ("used", BURST),
+    ] {
+        assert_eq!(shadow[name], value, "{name}: {shadow}");
+    }
+    assert_eq!(shadow["name"], "few");
+    assert!(
+        shadow["set_until_ms"].as_u64() > shadow["since_ms"].as_u64(),
+        "{shadow}"
+    );
+    assert!(shadows("other").is_empty());
+    let text = sluicegate(&yaml, &["inspect", "acme"]).exited(0).out;
+    for line in [
+        "shadow    few: at most 5 units of cost in any 30s",
+        "  set     by an operator, until ",
+        "  tried   would have made 15 of 20 wait, the longest 1m ",
+        "  used    20 of 5; it denies nothing",
+    ] {
+        assert!(text.contains(line), "{line}\n{text}");
+    }
+
+    // Set: what follows waits until enough of all that started is over. It is tried no more.
+    let done = tenant(&few).exited(0).out;
+    assert!(
+        done.starts_with("limit few of acme: max-requests is 5 until "),
+        "{done}"
+    );
+    assert!(shadows("acme").is_empty());
+    let of_acme = || {
+        let calls = api.calls();
+        let own = calls.iter().filter(|call| call.tenant == "acme");
+        own.map(|call| call.at.into_std()).collect::<Vec<Instant>>()
+    };
+    let set = Instant::now();
+    bed.publish(&yaml, jobs("acme", MAX)).await;
+    until("the rest", || of_acme().len() == BURST + MAX).await;
+    let calls = of_acme();
+    assert!(set < calls[BURST - 1] + WINDOW, "the machine was stopped");
+    for (at, call) in calls.iter().enumerate().skip(BURST) {
+        let in_window = calls[..=at].iter().filter(|other| *call - **other < WINDOW);
+        assert!(in_window.count() <= MAX, "call {at}");
+    }
+
+    // It ends by itself, by a word, and with what is set.
+    let one = ["other", "1", "--limit", "few", "--shadow"];
+    tenant(&[&one[..], &["--for", "1s"]].concat()).exited(0);
+    until("its end", || shadows("other").is_empty()).await;
+    for clear in [&["--clear", "--shadow"][..], &["--clear"]] {
+        tenant(&one).exited(0);
+        assert_eq!(shadows("other").len(), 1);
+        let args = [&["other", "--limit", "few"], clear].concat();
+        let ended = tenant(&args).exited(0).out;
+        assert!(shadows("other").is_empty(), "{ended}");
+    }
+    // What is set to another max is tried on.
+    tenant(&one).exited(0);
+    tenant(&["other", "7", "--limit", "few"]).exited(0);
+    assert_eq!(shadows("other")[0]["max_requests"], 1);
+    worker.stop();
+}
+
 /// What Redis did: commands within scripts by name, and how long scripts took, in microseconds.
 fn done(redis: &Redis) -> (Vec<(String, u64)>, u64) {
     let stats = redis.ctl(&["info", "commandstats"]);

@@ -41,6 +41,28 @@ fn given_back(desk: &mut Desk) -> usize {
     settled
 }
 
+#[test]
+fn what_is_tried_of_a_tenants_limit_is_a_shadow_of_its_questions_alone() {
+    let mut desk = Desk::new(4);
+    let tried = |tenant| Instruction::Try(tenant, "default".to_owned(), 1);
+    let shadows = |done: &Done| -> Vec<(String, u32)> {
+        let asked = done.asked.iter();
+        let shadows = asked.flat_map(|ask| ask.limits.shadows());
+        shadows
+            .map(|limit| (limit.name().to_owned(), limit.max()))
+            .collect()
+    };
+    steer(&mut desk, [tried(tenant())]);
+    let done = desk.deliver_messages(Source::Fresh, vec![job("1")]);
+    assert_eq!(shadows(&done), [("default.tried".to_owned(), 1)]);
+    desk.answer(MS, vec![vec![wait(300, 4)]]);
+    // The next question is without, since another tenant's is tried.
+    let other = Tenant::parse("b").expect("a tenant");
+    steer(&mut desk, [tried(other)]);
+    let done = desk.step(300 * MS);
+    assert_eq!(shadows(&done), []);
+}
+
 /// The ids of the jobs that go to `queue`.
 fn sent(done: &Done, queue: &str) -> Vec<String> {
     let there = (done.published.iter()).filter(|(_, outgoing)| &*outgoing.queue == queue);

@@ -19,6 +19,7 @@ use crate::operator::audit::{self, Entry};
 use crate::operator::dead::{self as letters, Filter};
 use crate::operator::job::Which;
 use crate::operator::pace::Rate;
+use crate::operator::trials::{self, Trial};
 use crate::operator::{NotDone, divert, hold, steer, tenant};
 use crate::rules::limit::ceil_ms;
 use crate::rules::steering::{Hold, Instruction};
@@ -26,6 +27,8 @@ use crate::rules::tenant::Tenant;
 
 /// A cancelled job stays so for so long, where a request does not say.
 const CANCELLED_FOR: Duration = Duration::from_secs(86_400);
+
+const ONE_OF_BOTH: &str = "say one of max (a number) and clear (true)";
 
 /// What can be changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,6 +86,8 @@ pub struct Asker {
 /// An action that makes sense.
 enum Action {
     Tenant(Tenant, Change),
+    Try(Trial, u64),
+    EndTry(Tenant, String),
     Divert(Tenant, Option<String>, u64),
     Undivert(Tenant, Option<Option<String>>),
     Cancel(Which, Duration, u64),
@@ -212,6 +217,16 @@ impl Action {
                 let policy = &part.config.rate_limiter.policy;
                 let name = tenant::limit_name(policy, &tenant, input.text("limit"))?;
                 let max = input.number("max").and_then(|max| u32::try_from(max).ok());
+                if input.flag("shadow") {
+                    return match (max, input.flag("clear")) {
+                        (Some(max), false) => {
+                            let trial = Trial::new(policy, tenant, name, max)?;
+                            Ok(Self::Try(trial, year()?))
+                        }
+                        (None, true) => Ok(Self::EndTry(tenant, name)),
+                        _ => Err(NotDone::Wrong(ONE_OF_BOTH.to_owned())),
+                    };
+                }
                 let change = match (max, input.flag("clear")) {
                     (Some(max), false) => Change::Limit {
                         name,
@@ -219,10 +234,7 @@ impl Action {
                         duration_ms: year()?,
                     },
                     (None, true) => Change::Unlimit { name },
-                    _ => {
-                        let words = "say one of max (a number) and clear (true)";
-                        return Err(NotDone::Wrong(words.to_owned()));
-                    }
+                    _ => return Err(NotDone::Wrong(ONE_OF_BOTH.to_owned())),
                 };
                 Self::Tenant(tenant, change)
             }
@@ -261,6 +273,14 @@ impl Action {
                 .boxed()
                 .await?
                 .as_json(),
+            Self::Try(trial, for_ms) => {
+                let begun = trial.begin(gate, (for_ms, LOOK_WITHIN)).boxed().await?;
+                begun.as_json()
+            }
+            Self::EndTry(tenant, name) => {
+                let ended = trials::end(gate, (tenant, name), LOOK_WITHIN);
+                ended.boxed().await?.as_json()
+            }
             Self::ResumeCalls => tenant::resume_all(gate).boxed().await?,
             Self::Divert(tenant, to, for_ms) => {
                 let times = (for_ms, LOOK_WITHIN);

@@ -222,7 +222,7 @@ async fn instructions(part: &Part) -> Result<Value, NotDone> {
     let seen = boards::see(&part.gate).await?;
     let now_ms = seen.iter().map(|board| board.now_ms).max();
     let held = held(&seen);
-    let (mut diverted, mut cancelled) = (Vec::new(), Vec::new());
+    let (mut diverted, mut cancelled, mut tried) = (Vec::new(), Vec::new(), Vec::new());
     // Each board of a cluster has all of them.
     let first = seen.first().map(|board| board.posted.as_slice());
     for (instruction, until_ms) in first.unwrap_or_default() {
@@ -233,6 +233,9 @@ async fn instructions(part: &Part) -> Result<Value, NotDone> {
             Instruction::Cancel(tenant, id, _) => cancelled.push(json!({
                 "tenant": tenant.as_str(), "id": id, "until_ms": until_ms,
             })),
+            Instruction::Try(tenant, limit, max) => tried.push(json!({
+                "tenant": tenant.as_str(), "limit": limit, "max_requests": max, "until_ms": until_ms,
+            })),
             Instruction::All(_) | Instruction::Show(..) | Instruction::Wake(..) => {}
         }
     }
@@ -242,6 +245,7 @@ async fn instructions(part: &Part) -> Result<Value, NotDone> {
         "held_until_ms": held.map(|(_, until_ms)| until_ms),
         "diverted": diverted,
         "cancelled": cancelled,
+        "tried": tried,
     }))
 }
 

@@ -252,6 +252,12 @@ const MAX: &[Param] = &[
         Kind::Flag,
         "True, in place of max: the configuration counts again",
     ),
+    param(
+        "shadow",
+        Place::Body,
+        Kind::Flag,
+        "True: max is tried, which counts and denies nothing; with clear: it is tried no more",
+    ),
 ];
 const TO: &[Param] = &[param(
     "to",

@@ -118,6 +118,7 @@ impl Scheduler {
         let (tenant, plan) = (job.claims.tenant.clone(), job.claims.plan.as_deref());
         // The job's own: the gate forgets what the limits that it is asked for don't count any more.
         let limits = self.agreement.limits(&tenant, plan);
+        let limits = self.steered.with_tried(&tenant, limits);
         let labels = self.labels_of(job, &limits);
         let shard = self.queues.shard_of(&tenant);
         let question = Question::new(tenant, labels, limits, String::new());
@@ -180,6 +181,7 @@ impl Scheduler {
             };
             let Claims { tenant, plan, .. } = &job.claims;
             let limits = self.agreement.limits(tenant, plan.as_deref());
+            let limits = self.steered.with_tried(tenant, limits);
             let labels = self.labels_of(job, &limits);
             let first = questions.first();
             let is_first = first.is_some_and(|(it, _)| it.labels == labels && it.limits == limits);

@@ -1,6 +1,6 @@
 //! What operators ask (`rules::steering`): jobs that are to be called no more leave, jobs of diverted tenants go elsewhere, and how a job
 //! stands is told to whoever asked. Who follows an instruction has looked at all jobs in its memory; the others are looked at when they
-//! come. A call that runs is not interrupted.
+//! come. A call that runs is not interrupted. What is tried of a tenant's limits counts from a job's next question on.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use crate::engine::action::{Action, Key};
 use crate::engine::facts::{Death, Fact};
 use crate::gate::GateError;
 use crate::rules::headers;
+use crate::rules::limit::Limits;
 use crate::rules::steering::{
     CANCELLED, DIVERTED, Hold, Sighted, Sighting, State, Steering, Waits, Wish,
 };
@@ -41,6 +42,11 @@ impl Steered {
     fn stops(&self, job: &JobEntry) -> bool {
         self.now.diverts(&job.claims.tenant).is_some()
             || self.wish(job).is_some_and(|wish| wish.cancel.is_some())
+    }
+
+    /// `limits` of `tenant`, and beside them what operators try.
+    pub(super) fn with_tried(&self, tenant: &Tenant, limits: Limits) -> Limits {
+        self.now.with_tried(tenant, limits)
     }
 
     /// When there is something to be told.

@@ -9,7 +9,7 @@ use crate::operator::fullness::Fullness;
 pub struct Glance {
     /// When it was looked.
     pub now_ms: u64,
-    /// How full its limits are.
+    /// How full its limits are, and behind these its shadow limits.
     pub limits: Vec<Fullness>,
     /// What waits in its waitlist; `None`: it has one for each value of a header or routing key.
     pub waiting: Option<u64>,
@@ -31,6 +31,7 @@ impl Inspected {
     /// The tenant at a glance.
     pub fn glance(&self) -> Glance {
         let (rows, found) = (self.rows(), &self.found);
+        let shadows = self.shadows().map(|row| row.fullness(&self.given));
         let full = rows.iter().map(|(limit, usage)| Fullness {
             used: (!self.given.lacks(limit)).then_some(usage.count),
             ..Fullness::of(limit, usage)
@@ -43,7 +44,7 @@ impl Inspected {
         let waits = self.waits(&rows);
         Glance {
             now_ms: found.now_ms,
-            limits: full.collect(),
+            limits: full.chain(shadows).collect(),
             waiting: is_one.then_some(found.waiting),
             line_ends_ms: match is_one && found.waiting > 0 {
                 true => later(found.waitlist_end_ms),

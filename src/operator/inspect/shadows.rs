@@ -2,127 +2,137 @@
 
 use serde_json::Value;
 
+use super::Inspected;
 use crate::gate::Usage;
+use crate::operator::fullness::Fullness;
 use crate::operator::labels::Given;
-use crate::operator::limits;
 use crate::operator::times::{at, span};
+use crate::operator::{limits, verdict};
 use crate::rules::decision::{Tally, Tried};
 use crate::rules::limit::Limit;
-use crate::rules::shadow::MOST_BEHIND_MS;
 
 /// One shadow, its usage, and what it has seen.
-pub(super) type Row<'a> = (&'a Limit, &'a (Usage, Tried));
+pub(super) struct Row<'a> {
+    limit: &'a Limit,
+    usage: &'a Usage,
+    tried: &'a Tried,
+    /// Of one that an operator tries.
+    set: Option<Set<'a>>,
+}
 
-/// `4,000`
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (at, digit) in digits.char_indices() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
+/// What an operator tries.
+struct Set<'a> {
+    /// The limit in whose place,
+    limit: &'a str,
+    /// what that has counted,
+    used: u64,
+    /// and until when (ms); 0: it has just ended.
+    until_ms: u64,
+}
+
+impl Inspected {
+    pub(super) fn shadows(&self) -> impl Iterator<Item = Row<'_>> {
+        let rows = self.limits.shadows().iter().zip(&self.found.shadows);
+        rows.map(|(limit, (usage, tried))| Row {
+            limit,
+            usage,
+            tried,
+            set: limit.tried_for().map(|name| self.set(name)),
+        })
+    }
+
+    fn set<'a>(&'a self, name: &'a str) -> Set<'a> {
+        let mut rows = self.limits.iter().zip(&self.found.limits);
+        let here = rows.find(|(limit, _)| limit.name() == name && !limit.is_global());
+        let until_ms = self.held.as_ref().ok();
+        let until_ms = until_ms.and_then(|held| held.tries(&self.tenant, name));
+        Set {
+            limit: name,
+            used: here.map_or(0, |(_, usage)| usage.count),
+            until_ms: until_ms.unwrap_or(0),
         }
-        text.push(digit);
     }
-    text
 }
 
-/// `would have made 312 of 4,000 wait, the longest 41.0s`
-fn verdict(tally: &Tally) -> String {
-    let (starts, waited) = (grouped(tally.starts), grouped(tally.waited));
-    let mut text = match (tally.starts, tally.waited) {
-        (0, _) => return "has seen no start".to_owned(),
-        (_, 0) => return format!("would have made none of {starts} wait"),
-        _ => format!("would have made {waited} of {starts} wait"),
-    };
-    if tally.worst_ms > 0 {
-        text += &format!(", the longest {}", span(tally.worst_ms));
+impl Row<'_> {
+    /// What it is called by users.
+    fn name(&self) -> &str {
+        let set = self.set.as_ref();
+        set.map_or_else(|| self.limit.name(), |set| set.limit)
     }
-    if tally.never > 0 {
-        let (never, most) = (grouped(tally.never), span(MOST_BEHIND_MS));
-        text += &format!(
-            "; {never} for more than {most}, or for ever: it would not keep up, or they cost more than the whole limit"
-        );
+
+    /// What counts, once it is enforced.
+    fn used(&self) -> u64 {
+        let set = self.set.as_ref();
+        set.map_or(self.usage.count, |set| set.used)
     }
-    text
-}
 
-/// For people: three lines.
-pub(super) fn in_words((limit, (usage, tried)): &Row<'_>, given: &Given) -> String {
-    let head = format!("shadow    {}: {}\n", limit.name(), limits::in_words(limit));
-    if given.lacks(limit) {
-        return format!(
-            "{head}  tried   one for each {}: see --header or --routing-key\n",
-            limit.scope()
-        );
+    /// For a screen.
+    pub(super) fn fullness(&self, given: &Given) -> Fullness {
+        let known = !given.lacks(self.limit);
+        Fullness {
+            used: known.then_some(self.used()),
+            ..Fullness::of_shadow(self.limit, self.usage, self.tried)
+        }
     }
-    let since = match tried.since_ms {
-        0 => String::new(),
-        since => format!(", since {}", at(since)),
-    };
-    let behind = match tried.behind_ms {
-        0 => String::new(),
-        ms => format!(
-            "\n  behind  {}: a job that comes now would wait for those ahead of it",
-            span(ms)
-        ),
-    };
-    let (count, max) = (usage.count, usage.max);
-    format!(
-        "{head}  tried   {}{since}{behind}\n  used    {count} of {max}; it denies nothing\n",
-        verdict(&tried.tally)
-    )
-}
 
-/// For programs.
-pub(super) fn as_json((limit, (usage, tried)): &Row<'_>, given: &Given) -> Value {
-    let known = !given.lacks(limit);
-    let Tally {
-        starts,
-        waited,
-        never,
-        worst_ms,
-    } = tried.tally;
-    let share = (starts > 0).then(|| waited as f64 / starts as f64);
-    let mut json = limits::as_json(limit);
-    json["used"] = known.then_some(usage.count).into();
-    json["since_ms"] = known.then_some(tried.since_ms).into();
-    json["starts"] = known.then_some(starts).into();
-    json["would_have_waited"] = known.then_some(waited).into();
-    json["would_have_waited_share"] = share.filter(|_| known).into();
-    json["would_never_have_started"] = known.then_some(never).into();
-    json["longest_wait_ms"] = known.then_some(worst_ms).into();
-    json["behind_ms"] = known.then_some(tried.behind_ms).into();
-    json
-}
+    /// For people: three lines, or four.
+    pub(super) fn in_words(&self, given: &Given) -> String {
+        let Self { limit, tried, .. } = self;
+        let (name, what) = (self.name(), limits::in_words(limit));
+        let by = match &self.set {
+            None => String::new(),
+            Some(Set { until_ms, .. }) => format!(
+                "\n  set     by an operator, until {}; tenant limit --clear --shadow ends it",
+                at(*until_ms)
+            ),
+        };
+        if given.lacks(limit) {
+            let scope = limit.scope();
+            return format!(
+                "shadow    {name}: {what}{by}\n  tried   one for each {scope}: see --header or --routing-key\n"
+            );
+        }
+        let since = match tried.since_ms {
+            0 => String::new(),
+            since => format!(", since {}", at(since)),
+        };
+        let behind = match tried.behind_ms {
+            0 => String::new(),
+            ms => format!(
+                "\n  behind  {}: a job that comes now would wait for those ahead of it",
+                span(ms)
+            ),
+        };
+        let (used, max) = (self.used(), self.usage.max);
+        let said = verdict::in_words(&tried.tally) + &verdict::never(&tried.tally);
+        format!(
+            "shadow    {name}: {what}{by}\n  tried   {said}{since}{behind}\n  used    {used} of {max}; it denies nothing\n"
+        )
+    }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_verdict_is_a_sentence() {
-        let tally = |starts, waited, never, worst_ms| Tally {
+    /// For programs.
+    pub(super) fn as_json(&self, given: &Given) -> Value {
+        let known = !given.lacks(self.limit);
+        let tried = self.tried;
+        let Tally {
             starts,
             waited,
             never,
             worst_ms,
-        };
-        for (tally, words) in [
-            (tally(0, 0, 0, 0), "has seen no start"),
-            (
-                tally(1_234_567, 0, 0, 0),
-                "would have made none of 1,234,567 wait",
-            ),
-            (
-                tally(4_000, 312, 0, 41_000),
-                "would have made 312 of 4,000 wait, the longest 41.0s",
-            ),
-            (
-                tally(40, 12, 3, 86_000_000),
-                "would have made 12 of 40 wait, the longest 23h 53m; 3 for more than 1d 0h, or for ever: it would not keep up, or they cost more than the whole limit",
-            ),
-        ] {
-            assert_eq!(verdict(&tally), words);
-        }
+        } = tried.tally;
+        let share = (starts > 0).then(|| waited as f64 / starts as f64);
+        let mut json = limits::as_json(self.limit);
+        json["name"] = self.name().into();
+        json["set_until_ms"] = self.set.as_ref().map(|set| set.until_ms).into();
+        json["used"] = known.then_some(self.used()).into();
+        json["since_ms"] = known.then_some(tried.since_ms).into();
+        json["starts"] = known.then_some(starts).into();
+        json["would_have_waited"] = known.then_some(waited).into();
+        json["would_have_waited_share"] = share.filter(|_| known).into();
+        json["would_never_have_started"] = known.then_some(never).into();
+        json["longest_wait_ms"] = known.then_some(worst_ms).into();
+        json["behind_ms"] = known.then_some(tried.behind_ms).into();
+        json
     }
 }

@@ -85,6 +85,21 @@ impl Limits {
         Self::of(all)
     }
 
+    /// These, and beside them what an operator tries: for the limit of each name another `max`, as a shadow. Nothing where no limit of a
+    /// tenant's own that is enforced has the name, or where it can't be a shadow.
+    pub fn trying<'a>(&self, tried: impl IntoIterator<Item = (&'a str, u32)>) -> Self {
+        let shadow = |(name, max): (&str, u32)| {
+            let mut named = self.iter().filter(|limit| limit.name == name);
+            let limit = named.find(|limit| !limit.is_global())?;
+            limit.tried(max).ok()
+        };
+        let shadows: Vec<Limit> = tried.into_iter().filter_map(shadow).collect();
+        match shadows.is_empty() {
+            true => self.clone(),
+            false => Self::of([&*self.all, &shadows].concat()),
+        }
+    }
+
     /// These, and those of `common` that all tenants share.
     pub fn with_global_of(&self, common: &Self) -> Self {
         let global = common.global().cloned().collect();
@@ -194,6 +209,40 @@ mod tests {
         // Every start was charged to it.
         assert!(new.continue_from(&old));
         assert!(!new.continue_from(&set(vec![limit("a", 5)])));
+    }
+
+    #[test]
+    fn what_an_operator_tries_stands_beside_what_is_enforced_with_a_state_of_its_own() {
+        use Algorithm::{FixedWindow, TokenBucket};
+        let (second, guard) = (Duration::from_secs(1), Duration::ZERO);
+        let limit = |name: &str, algorithm, max| {
+            Limit::new(name, algorithm, max, second, guard).expect("in range")
+        };
+        let shadow = limit("s", FixedWindow, 2).in_shadow();
+        let all = vec![
+            limit("all", FixedWindow, 9).with_scope(Scope::Global),
+            limit("b", TokenBucket, 5),
+            Limit::concurrent("c", 5).expect("in range"),
+            shadow.expect("it holds no leases"),
+        ];
+        let set = Limits::new(all).expect("names of their own");
+        for none in ["all", "c", "s", "d", "b.tried"] {
+            assert_eq!(set.trying([(none, 3)]), set, "{none}");
+        }
+        let trying = set.trying([("b", 3), ("c", 1)]);
+        assert_eq!(trying[..], set[..], "the same is enforced");
+        let [_, tried] = trying.shadows() else {
+            panic!("{:?}", trying.shadows());
+        };
+        assert_eq!((tried.tried_for(), tried.max()), (Some("b"), 3));
+        assert_eq!(tried.burst(), 3, "the default of the other max");
+        assert!(
+            trying
+                .all()
+                .iter()
+                .all(|it| it == tried || !it.shares_state(tried))
+        );
+        assert!(set.all().iter().all(|limit| limit.tried_for().is_none()));
     }
 
     #[test]

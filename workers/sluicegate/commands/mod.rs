@@ -33,6 +33,7 @@ pub mod tenants;
 pub mod test;
 pub mod together;
 pub mod top;
+mod tried;
 pub mod workers;
 
 use std::io::{self, ErrorKind, Write};

@@ -15,7 +15,7 @@ use super::divert::{DivertArgs, UndivertArgs, divert, undivert};
 use super::noted::note;
 use super::steer::Span;
 use super::times::at;
-use super::{Failure, print_json};
+use super::{Failure, print_json, tried};
 
 /// Pause or divert a tenant, change its limits, or reset its waitlist: at once, for all workers
 ///
@@ -27,6 +27,7 @@ use super::{Failure, print_json};
   sluicegate tenant resume acme
   sluicegate tenant resume --all
   sluicegate tenant limit acme 100 --for 30m
+  sluicegate tenant limit acme 50 --shadow --for 1d
   sluicegate tenant limit acme --clear
   sluicegate tenant divert acme --for 10m
   sluicegate tenant undivert acme --back
@@ -65,10 +66,15 @@ enum What {
         #[arg(long)]
         json: bool,
     },
-    /// Set another max-requests for a tenant, or the configured one again
+    /// Set or try another max-requests for a tenant, or the configured one again
+    ///
+    /// With --shadow it is tried: from the next start on it counts, denies nothing, and `inspect TENANT` says which jobs it would have
+    /// made wait, and for how long. The same command without --shadow enforces it, with all that has started.
     #[command(after_help = "Examples:
   sluicegate tenant limit acme 100
   sluicegate tenant limit acme 5 --limit per-second --for 1h
+  sluicegate tenant limit acme 5 --shadow --for 1d
+  sluicegate tenant limit acme --clear --shadow
   sluicegate tenant limit acme --clear")]
     Limit {
         #[command(flatten)]
@@ -79,7 +85,10 @@ enum What {
         /// Which limit, where a tenant has several
         #[arg(long, value_name = "NAME")]
         limit: Option<String>,
-        /// End what was set: the configuration counts again
+        /// Try it: count what it would do, and deny nothing
+        #[arg(long)]
+        shadow: bool,
+        /// End what was set and tried: the configuration counts again; with --shadow, what was tried alone
         #[arg(long, conflicts_with_all = ["max", "span"])]
         clear: bool,
         #[command(flatten)]
@@ -146,10 +155,14 @@ pub async fn run(args: TenantArgs, config: &Config) -> Result<ExitCode, Failure>
             of,
             max,
             limit,
+            shadow,
             span,
             ..
         } => {
             let name = limit_name(policy, &parse(&of.tenant)?, limit.as_deref())?;
+            if shadow {
+                return tried::run((&of.tenant, name, max), span.millis(), of.json, config).await;
+            }
             let change = match max {
                 Some(max) => Change::Limit {
                     name,

@@ -2,6 +2,7 @@
 
 mod fleet;
 mod forecasts;
+mod instructions;
 
 use serde_json::{Map, Value, json};
 
@@ -20,7 +21,7 @@ pub fn all() -> Value {
         ("Sighting", sighting()),
         ("Job", job()),
         ("Explanation", forecasts::explanation()),
-        ("Instructions", instructions()),
+        ("Instructions", instructions::all()),
         ("Queues", queues()),
         ("LetterRow", object(&[], LETTER)),
         ("Letters", letters()),
@@ -101,6 +102,7 @@ const TRIED: &[Field] = &[
     ("would_never_have_started", "integer?"),
     ("longest_wait_ms", "integer?"),
     ("behind_ms", "integer?"),
+    ("set_until_ms", "integer?"),
 ];
 
 const USED: &[Field] = &[
@@ -328,33 +330,6 @@ fn job() -> Value {
     object(&[("seen", seen())], &[FOLLOWED, JOB].concat())
 }
 
-fn instructions() -> Value {
-    let diverted = object(
-        &[],
-        &[
-            ("tenant", "string"),
-            ("queue", "string"),
-            ("until_ms", "integer"),
-        ],
-    );
-    let cancelled = object(
-        &[],
-        &[
-            ("tenant", "string"),
-            ("id", "string"),
-            ("until_ms", "integer"),
-        ],
-    );
-    object(
-        &[
-            ("held", json!({"enum": ["pause", "drain", null]})),
-            ("diverted", list(diverted)),
-            ("cancelled", list(cancelled)),
-        ],
-        &[("now_ms", "integer?"), ("held_until_ms", "integer?")],
-    )
-}
-
 fn queues() -> Value {
     let holds = json!({"enum": ["new", "due", "recheck", "delay", "dead"]});
     let one = object(
@@ -409,7 +384,9 @@ fn audit() -> Value {
 }
 
 fn changed() -> Value {
-    let change = ["pause", "resume", "limit", "clear", "reset"];
+    let change = [
+        "pause", "resume", "limit", "clear", "try", "end-try", "reset",
+    ];
     json!({
         "type": "object",
         "properties": {
@@ -418,6 +395,8 @@ fn changed() -> Value {
             "limit": {"type": "string"},
             "max_requests": {"type": "integer"},
             "until_ms": {"type": "integer"},
+            "workers": {"type": "integer"},
+            "workers_following": {"type": "integer"},
         },
         "required": ["tenant", "change"],
         "additionalProperties": false,

@@ -14,6 +14,7 @@ use sluicegate::operator::inspect::Glance;
 use sluicegate::operator::letters::Row as Letter;
 use sluicegate::operator::overview::Overview;
 use sluicegate::operator::recovery::Recovery;
+use sluicegate::rules::decision::Tally;
 use sluicegate::rules::headers::HeaderValue;
 use sluicegate::rules::report::view::{Line, Sort, View as Workers};
 use sluicegate::rules::report::{Load, OfTenant, Report};
@@ -59,6 +60,20 @@ pub fn limit(name: &str, used: u64, max: u32) -> Fullness {
         override_until_ms: 0,
         next_ms: if used < u64::from(max) { 0 } else { 42_000 },
         waiting: 3,
+        shadow: None,
+    }
+}
+
+/// A shadow that would have made 312 of 4,000 wait.
+pub fn shadow(name: &str) -> Fullness {
+    Fullness {
+        shadow: Some(Tally {
+            starts: 4_000,
+            waited: 312,
+            never: 0,
+            worst_ms: 41_000,
+        }),
+        ..limit(name, 30, 50)
     }
 }
 
@@ -151,7 +166,12 @@ pub fn picture() -> Box<Overview> {
     let limits = [
         (
             "acme",
-            vec![shared.clone(), limit("hour", 50, 50), by_header],
+            vec![
+                shared.clone(),
+                limit("hour", 50, 50),
+                by_header,
+                shadow("hour"),
+            ],
         ),
         ("beta", vec![shared, limit("hour", 0, 50)]),
         (HOSTILE, vec![limit("hour", 7, 50)]),
@@ -195,7 +215,11 @@ pub fn stopped() -> Box<Overview> {
 pub fn glance() -> Box<Glance> {
     Box::new(Glance {
         now_ms: NOW,
-        limits: vec![limit("hour", 50, 50), limit("day", 60, 1_000)],
+        limits: vec![
+            limit("hour", 50, 50),
+            limit("day", 60, 1_000),
+            shadow("hour"),
+        ],
         waiting: Some(700),
         line_ends_ms: NOW + 724_000,
         suspended_until_ms: 0,

@@ -77,6 +77,21 @@ pub struct LimitRow<'a> {
     pub limit: &'a Fullness,
 }
 
+impl LimitRow<'_> {
+    /// Both are one limit of all tenants.
+    fn is_like(&self, other: &Fullness) -> bool {
+        let (name, is_shadow) = (&self.limit.name, self.limit.shadow.is_some());
+        *name == other.name && is_shadow == other.shadow.is_some()
+    }
+
+    /// No other row has this name.
+    fn name(&self) -> String {
+        let tenant = self.tenant.map_or("", |tenant| tenant.as_str());
+        let shadow = if self.limit.shadow.is_some() { "~" } else { "" };
+        format!("{}{shadow} {tenant}", self.limit.name)
+    }
+}
+
 /// What servers are asked for.
 #[derive(Debug, PartialEq)]
 pub enum Request {
@@ -228,7 +243,7 @@ impl Model {
                 if limit.scope != Scope::Global {
                     let tenant = Some(&row.tenant);
                     own.push(LimitRow { tenant, limit });
-                } else if shared.iter().all(|known| known.limit.name != limit.name) {
+                } else if shared.iter().all(|known| !known.is_like(limit)) {
                     let tenant = None;
                     shared.push(LimitRow { tenant, limit });
                 }
@@ -254,11 +269,7 @@ impl Model {
             }
             View::Limits => {
                 let rows = self.limits();
-                let name = |row: &LimitRow| {
-                    let tenant = row.tenant.map_or("", |tenant| tenant.as_str());
-                    format!("{} {tenant}", row.limit.name)
-                };
-                rows.iter().map(name).collect()
+                rows.iter().map(LimitRow::name).collect()
             }
             View::Letters => {
                 let listed = self.pipeline().letters.known();

@@ -5,10 +5,12 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::Style;
 use ratatui::text::Line;
 use sluicegate::operator::fullness::Fullness;
+use sluicegate::operator::verdict;
 use sluicegate::operator::words::plain;
+use sluicegate::rules::decision::Tally;
 use sluicegate::rules::scope::Scope;
 
-use super::parts::{Column, Side, bar, fit, list, name};
+use super::parts::{Cells, Column, Side, bar, fit, list, name};
 use super::tenants::order;
 use super::write;
 use crate::commands::top::clock::left;
@@ -36,7 +38,8 @@ pub fn draw(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
     write(frame, sums, vec![Line::from(fit(&words, wide))]);
     let since_ms = model.pipeline().picture.known().map_or(0, |(_, at)| at);
     let passed_ms = model.now_ms.saturating_sub(since_ms);
-    let gauge = if wide < 100 { 14 } else { 32 };
+    // Beside the shortest of names a shadow's words have room on 80 columns.
+    let gauge = if wide < 100 { 15 } else { 32 };
     let columns: [Column; 7] = [
         ("TENANT", Constraint::Fill(3), Side::Left),
         ("LIMIT", Constraint::Fill(2), Side::Left),
@@ -52,10 +55,27 @@ pub fn draw(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
             None => "(all tenants)".to_owned(),
         };
         let mut cells = vec![Line::from(whose), Line::from(plain(&limit.name, 32))];
+        if let Some(tally) = &limit.shadow {
+            return Cells::with_words(cells, tried(limit, tally));
+        }
         cells.extend(gauges(limit, passed_ms, usize::from(gauge), theme));
-        cells
+        cells.into()
     });
     list(frame, table, &columns, rows, (model.place(), theme));
+}
+
+/// What a shadow limit would have done; the shorter, the later. It denies nothing, so there is nothing to wait for.
+pub fn tried(limit: &Fullness, tally: &Tally) -> Vec<String> {
+    if limit.used.is_none() {
+        return vec![format!("shadow, one for each {}", part(limit))];
+    }
+    let (words, short) = (verdict::in_words(tally), verdict::short(tally));
+    vec![
+        format!("shadow, {words}"),
+        words,
+        format!("shadow, {short}"),
+        short,
+    ]
 }
 
 /// Window, gauge, use, when the next unit is available, and what waits.

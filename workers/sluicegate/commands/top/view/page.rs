@@ -6,8 +6,8 @@ use ratatui::text::Line;
 use sluicegate::operator::inspect::Glance;
 use sluicegate::operator::words::{count, plain};
 
-use super::limits::gauges;
-use super::parts::{Column, Side, fit, list, name, until, wrapped};
+use super::limits::{gauges, tried};
+use super::parts::{Cells, Column, Side, fit, list, name, until, wrapped};
 use super::{lines, write};
 use crate::commands::top::clock::time;
 use crate::commands::top::model::{Model, Page};
@@ -37,7 +37,8 @@ pub fn draw(frame: &mut Frame, area: Rect, (model, page): (&Model, &Page), theme
     ])
     .areas(area);
     write(frame, above, top);
-    let gauge = if wide < 100 { 20 } else { 40 };
+    // From there on a shadow's words have room.
+    let gauge = if wide < 100 { 21 } else { 40 };
     let columns: [Column; 6] = [
         ("LIMIT", Constraint::Fill(1), Side::Left),
         ("WINDOW", Constraint::Length(8), Side::Left),
@@ -48,8 +49,12 @@ pub fn draw(frame: &mut Frame, area: Rect, (model, page): (&Model, &Page), theme
     ];
     let rows = glance.limits.iter().map(|limit| {
         let mut cells = vec![Line::from(plain(&limit.name, 32))];
+        if let Some(tally) = &limit.shadow {
+            cells.push(Line::from(limit.window.clone()));
+            return Cells::with_words(cells, tried(limit, tally));
+        }
         cells.extend(gauges(limit, passed_ms, usize::from(gauge), theme));
-        cells
+        cells.into()
     });
     list(frame, table, &columns, rows, (None, theme));
     let all = glance.words.lines();

@@ -115,12 +115,33 @@ pub enum Side {
 /// A column: its head, its width, and its side.
 pub type Column = (&'static str, Constraint, Side);
 
-/// The rows of a list, with that at `place` marked. Each cell has one style.
+/// A row of a list. Each cell has one style.
+pub struct Cells<'a> {
+    each: Vec<Line<'a>>,
+    /// What has the room of all columns behind these: the first that fits.
+    rest: Vec<String>,
+}
+
+impl<'a> Cells<'a> {
+    /// Behind `each`, words in place of the other cells: the first of `rest` that has room.
+    pub fn with_words(each: Vec<Line<'a>>, rest: Vec<String>) -> Self {
+        Self { each, rest }
+    }
+}
+
+impl<'a> From<Vec<Line<'a>>> for Cells<'a> {
+    fn from(each: Vec<Line<'a>>) -> Self {
+        let rest = Vec::new();
+        Self { each, rest }
+    }
+}
+
+/// The rows of a list, with that at `place` marked.
 pub fn list<'a>(
     frame: &mut Frame,
     area: Rect,
     columns: &[Column],
-    rows: impl Iterator<Item = Vec<Line<'a>>>,
+    rows: impl Iterator<Item = impl Into<Cells<'a>>>,
     (place, theme): (Option<usize>, Theme),
 ) {
     let heads = columns.iter().map(|(head, _, side)| {
@@ -135,14 +156,23 @@ pub fn list<'a>(
     let widths = columns.iter().map(|(_, wide, _)| *wide);
     let places = Layout::horizontal(widths).spacing(1).split(beside_mark);
     let widths: Vec<usize> = places.iter().map(|it| usize::from(it.width)).collect();
-    let rows = rows.map(|cells| {
-        let cells = cells.into_iter().zip(columns).zip(&widths);
+    let mut words = Vec::new();
+    let rows = rows.enumerate().map(|(at, cells)| {
+        let Cells { each, rest } = cells.into();
+        if let Some(place) = places.get(each.len()).filter(|_| !rest.is_empty()) {
+            let wide = usize::from(beside_mark.right().saturating_sub(place.x));
+            let fits = rest.iter().find(|text| text.width() <= wide);
+            let text = fits.or(rest.last()).map_or("", String::as_str);
+            words.push((at, place.x.saturating_add(1), fit(text, wide)));
+        }
+        let cells = each.into_iter().zip(columns).zip(&widths);
         Row::new(cells.map(|((line, (_, _, side)), &wide)| {
             let text = fit(&line.to_string(), wide);
             let line = Line::styled(text, line.style);
             Cell::from(Text::from(aligned(line, *side)))
         }))
     });
+    let rows: Vec<Row> = rows.collect();
     let widths = places.iter().map(|it| Constraint::Length(it.width));
     let table = Table::new(rows, widths)
         .header(Row::new(heads))
@@ -151,6 +181,28 @@ pub fn list<'a>(
         .highlight_spacing(ratatui::widgets::HighlightSpacing::Always);
     let mut state = TableState::default().with_selected(place);
     frame.render_stateful_widget(table, area, &mut state);
+    for (at, x, text) in words {
+        let below = at.checked_sub(state.offset());
+        let y = below.and_then(|below| area.y.checked_add(u16::try_from(below + 1).ok()?));
+        let Some(y) = y.filter(|y| *y < area.bottom()) else {
+            continue;
+        };
+        let line = match place == Some(at) {
+            true => Line::styled(text, theme.marked()),
+            false => Line::from(text),
+        };
+        let width = area.right().saturating_sub(x);
+        let height = 1;
+        frame.render_widget(
+            line,
+            Rect {
+                x,
+                y,
+                width,
+                height,
+            },
+        );
+    }
 }
 
 fn aligned(line: Line<'_>, side: Side) -> Line<'_> {

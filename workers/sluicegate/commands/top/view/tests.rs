@@ -9,6 +9,8 @@ use crate::commands::top::beds::{HOSTILE, NOW, answer, model, picture, pipelines
 use crate::commands::top::model::Came;
 use sluicegate::rules::report::view::Sort;
 
+mod shadows;
+
 const PLAIN: Theme = Theme { is_colour: false };
 
 fn screen(model: &Model, (wide, high): (u16, u16), theme: Theme) -> (String, bool) {
@@ -184,10 +186,10 @@ fn the_limits() {
         &text,
         &[
             "(all tenants)",
-            "[###########.]",
+            "[############.]",
             "90/100",
             "50/50",
-            "[############]",
+            "[#############]",
             "0:42",
             "by x-path",
             "?/9",
@@ -218,7 +220,8 @@ fn a_tenants_page() {
             "line      700 waiting, ends in 12:04 (22:25:24 UTC)",
             "why       the limit hour is used up",
             "hour",
-            "[##################]",
+            "[###################]",
+            " hour              1m       would have made 312 of 4,000 wait, the longest 41.0s\n",
             "what inspect says (",
             "line 0    words\\u{1b}[31m",
             "p pause  r resume  l limit  c clear limit  z reset",

@@ -1,0 +1,92 @@
+//! What the trial of a shadow limit says, in words.
+
+use super::times::span;
+use crate::rules::decision::Tally;
+use crate::rules::shadow::MOST_BEHIND_MS;
+
+/// `4,000`
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.char_indices() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// `would have made 312 of 4,000 wait, the longest 41.0s`
+pub fn in_words(tally: &Tally) -> String {
+    let (starts, waited) = (grouped(tally.starts), grouped(tally.waited));
+    let mut text = match (tally.starts, tally.waited) {
+        (0, _) => return "has seen no start".to_owned(),
+        (_, 0) => return format!("would have made none of {starts} wait"),
+        _ => format!("would have made {waited} of {starts} wait"),
+    };
+    if tally.worst_ms > 0 {
+        text += &format!(", the longest {}", span(tally.worst_ms));
+    }
+    text
+}
+
+/// `312 of 4,000 would wait, longest 41.0s`: the same where there is little room.
+pub fn short(tally: &Tally) -> String {
+    let (starts, waited) = (grouped(tally.starts), grouped(tally.waited));
+    match (tally.starts, tally.worst_ms) {
+        (0, _) => "no start yet".to_owned(),
+        (_, 0) => format!("{waited} of {starts} would wait"),
+        (_, worst_ms) => format!(
+            "{waited} of {starts} would wait, longest {}",
+            span(worst_ms)
+        ),
+    }
+}
+
+/// `; 3 for more than 1d 0h, or for ever: …`; empty: each would have had its turn.
+pub fn never(tally: &Tally) -> String {
+    if tally.never == 0 {
+        return String::new();
+    }
+    let (never, most) = (grouped(tally.never), span(MOST_BEHIND_MS));
+    format!(
+        "; {never} for more than {most}, or for ever: it would not keep up, or they cost more than the whole limit"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verdict_is_a_sentence() {
+        let tally = |starts, waited, never, worst_ms| Tally {
+            starts,
+            waited,
+            never,
+            worst_ms,
+        };
+        for (tally, words, few) in [
+            (tally(0, 0, 0, 0), "has seen no start", "no start yet"),
+            (
+                tally(1_234_567, 0, 0, 0),
+                "would have made none of 1,234,567 wait",
+                "0 of 1,234,567 would wait",
+            ),
+            (
+                tally(4_000, 312, 0, 41_000),
+                "would have made 312 of 4,000 wait, the longest 41.0s",
+                "312 of 4,000 would wait, longest 41.0s",
+            ),
+            (
+                tally(40, 12, 3, 86_000_000),
+                "would have made 12 of 40 wait, the longest 23h 53m; 3 for more than 1d 0h, or for ever: it would not keep up, or they cost more than the whole limit",
+                "12 of 40 would wait, longest 23h 53m",
+            ),
+        ] {
+            assert_eq!(in_words(&tally) + &never(&tally), words);
+            assert_eq!(short(&tally), few);
+        }
+    }
+}
