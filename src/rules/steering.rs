@@ -191,6 +191,7 @@ impl Steering {
                 }
                 Instruction::Try(tenant, limit, max) => {
                     all.tried.entry(tenant).or_default().insert(limit, max);
+                }
                 Instruction::Wake(None, number) => all.wakes_all = all.wakes_all.max(number),
                 Instruction::Wake(Some(tenant), number) => {
                     let wake = all.wakes.entry(tenant).or_default();
@@ -377,7 +378,6 @@ mod tests {
             Instruction::Show(tenant("acme"), "order-7".to_owned(), u64::MAX),
             Instruction::Divert(tenant("ü"), "jobs.diverted".into()),
             Instruction::Try(tenant("a:{b}%*"), "per-hour".to_owned(), MAX_REQUESTS),
-                }
             Instruction::Wake(None, 12),
             Instruction::Wake(Some(tenant("wake:all")), 13),
         ] {
