@@ -3,14 +3,14 @@
 //! It runs on tokio's clock, so under paused time hours of waiting take no time. Several
 //! workers share one server by [`MemoryBroker::join`].
 
+mod client;
+mod queue;
 mod server;
 
-use std::collections::HashMap;
-use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::broker::{Broker, Event, Message, Outgoing, PublishError, Reply, Tag};
@@ -38,24 +38,12 @@ pub enum Fault {
 /// Decides about the n-th publish of the server, from 1.
 type Plan = Box<dyn FnMut(u64, &Outgoing) -> Option<Fault> + Send>;
 
-struct Server {
-    state: Mutex<State>,
-    /// Anything may be deliverable. It wakes in the order of asking (a watch channel
-    /// wakes in a random one), so that a simulation is repeatable.
-    changed: Notify,
-}
+struct Server(Mutex<State>);
 
 impl Server {
     fn lock(&self) -> MutexGuard<'_, State> {
         // Only a test's own fault plan can panic here, and that test has failed then.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Changes the state and wakes whom it may concern.
-    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
-        let result = change(&mut self.lock());
-        self.changed.notify_waiters();
-        result
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -76,19 +64,14 @@ impl MemoryBroker {
         prefetch: u16,
         window: usize,
     ) -> (Self, mpsc::Receiver<Event>) {
-        let server = Arc::new(Server {
-            state: Mutex::new(State::new(work, levels)),
-            changed: Notify::new(),
-        });
+        let server = Arc::new(Server(Mutex::new(State::new(work, levels))));
         Self { server, client: 0 }.join(prefetch, window)
     }
 
     /// Another client of the same server.
     pub fn join(&self, prefetch: u16, window: usize) -> (Self, mpsc::Receiver<Event>) {
         let (events, receiver) = mpsc::channel(EVENTS);
-        let client = self
-            .server
-            .change(|state| state.connect(prefetch.max(1), window));
+        let client = self.server.lock().connect(prefetch.max(1), window);
         let broker = Self {
             server: self.server.clone(),
             client,
@@ -122,9 +105,9 @@ impl MemoryBroker {
         self.server.lock().waiting()
     }
 
-    /// How often each message id was delivered, to all clients.
-    pub fn deliveries(&self) -> HashMap<String, u64> {
-        self.server.lock().deliveries.clone()
+    /// How many deliveries there were, of all messages and to all clients.
+    pub fn deliveries(&self) -> u64 {
+        self.server.lock().deliveries
     }
 
     /// How many publishes there were, of all clients.
@@ -134,18 +117,18 @@ impl MemoryBroker {
 
     /// Lets `plan` decide about each publish from now on.
     pub fn plan(&self, plan: impl FnMut(u64, &Outgoing) -> Option<Fault> + Send + 'static) {
-        self.server.change(|state| state.plan = Box::new(plan));
+        self.server.lock().plan = Box::new(plan);
     }
 
     /// Deletes a queue with all that is in it. The first publish that is returned for it brings it back,
     /// as the real client's new declaration does.
     pub fn delete_queue(&self, queue: &str) {
-        self.server.change(|state| state.delete(queue));
+        self.server.lock().delete(queue);
     }
 
     /// Makes a queue for results, which no client of this kind consumes: `exchange` takes to it what has the key `key`.
     pub fn bind(&self, exchange: &str, key: &str, queue: &str) {
-        self.server.change(|state| state.bind(exchange, key, queue));
+        self.server.lock().bind(exchange, key, queue);
     }
 
     /// The results in `queue`.
@@ -161,8 +144,7 @@ impl MemoryBroker {
 
     /// Ends this client's session; the next one begins after `outage`.
     pub fn kill_session_for(&self, outage: Duration) {
-        let client = self.client;
-        self.server.change(|state| state.disconnect(client, outage));
+        self.server.lock().disconnect(self.client, outage);
     }
 }
 
@@ -170,56 +152,48 @@ impl Broker for MemoryBroker {
     async fn publish(&self, batch: Vec<Outgoing>) -> Vec<Result<(), PublishError>> {
         // A confirm never comes within the same poll.
         tokio::task::yield_now().await;
-        self.server.change(|state| {
-            let publish = |outgoing| state.publish(self.client, outgoing);
-            batch.into_iter().map(publish).collect()
-        })
+        let mut state = self.server.lock();
+        let publish = |outgoing| state.publish(self.client, outgoing);
+        batch.into_iter().map(publish).collect()
     }
 
     async fn reply(&self, batch: Vec<Reply>) -> Vec<Result<(), PublishError>> {
         tokio::task::yield_now().await;
-        self.server.change(|state| {
-            let reply = |reply| state.reply(self.client, reply);
-            batch.into_iter().map(reply).collect()
-        })
+        let mut state = self.server.lock();
+        let reply = |reply| state.reply(self.client, reply);
+        batch.into_iter().map(reply).collect()
     }
 
     async fn ack(&self, tags: Vec<Tag>) {
-        self.server.change(|state| state.ack(self.client, &tags));
+        self.server.lock().ack(self.client, &tags);
     }
 
     async fn rest(&self) {
-        self.server.change(|state| state.rest(self.client));
+        self.server.lock().rest(self.client);
     }
 
     async fn take(&self) {
-        self.server.change(|state| state.take(self.client));
+        self.server.lock().take(self.client);
     }
 
     async fn take_new(&self, wanted: bool) {
-        self.server
-            .change(|state| state.take_new(self.client, wanted));
+        self.server.lock().take_new(self.client, wanted);
     }
 
     async fn stop_consuming(&self) {
-        self.server.change(|state| state.stop(self.client));
+        self.server.lock().stop(self.client);
     }
 
     async fn close(&self) {
-        self.server.change(|state| state.close(self.client));
+        self.server.lock().close(self.client);
     }
 }
 
 /// Moves a client's deliveries into its events until it is closed.
 async fn serve(server: Arc<Server>, client: usize, events: mpsc::Sender<Event>) {
+    let bell = server.lock().bell(client);
     loop {
-        let mut changed = pin!(server.changed.notified());
-        changed.as_mut().enable();
-        let step = server.change_quietly(|state| state.step(client, Instant::now()));
-        if step.moved {
-            server.changed.notify_waiters();
-            continue;
-        }
+        let step = server.lock().step(client, Instant::now());
         if step.closed {
             return;
         }
@@ -233,25 +207,19 @@ async fn serve(server: Arc<Server>, client: usize, events: mpsc::Sender<Event>) 
             biased;
             () = events.closed() => {
                 // The engine is gone, and so is the session.
-                server.change(|state| state.close(client));
+                server.lock().close(client);
                 return;
             }
             permit = events.reserve(), if step.ready => {
                 // An error says what `closed` says in the next round.
                 let Ok(permit) = permit else { continue };
-                if let Some(event) = server.change_quietly(|state| state.next_event(client)) {
+                if let Some(event) = server.lock().next_event(client) {
                     permit.send(event);
                 }
             }
-            () = changed => {}
+            // It keeps a ring that nobody waits for.
+            () = bell.notified() => {}
             () = alarm => {}
         }
-    }
-}
-
-impl Server {
-    /// Changes what concerns nobody else.
-    fn change_quietly<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
-        change(&mut self.lock())
     }
 }

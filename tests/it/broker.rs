@@ -49,6 +49,7 @@ conformance!(
     stopped_it_takes_nothing_more_and_still_acks_and_publishes,
     stopped_it_looks_for_no_other_session,
     what_one_client_leaves_another_takes,
+    clients_that_have_room_take_turns,
     at_rest_it_takes_nothing_whatever_it_loses,
     closed_it_answers,
     results_go_where_they_belong_and_one_without_a_target_harms_no_other,
@@ -419,6 +420,35 @@ async fn what_one_client_leaves_another_takes<B: Broker>(mut bed: Bed<B>) {
     other.publish_fresh(&["c"]).await;
     assert_eq!(ids(&third.take(1).await), ["c"]);
     third.broker.close().await;
+    other.broker.close().await;
+}
+
+async fn clients_that_have_room_take_turns<B: Broker>(mut bed: Bed<B>) {
+    let mut other = bed.join().await;
+    let prefetch = usize::from(PREFETCH);
+    let names = |from: usize, to: usize| (from..to).map(|n| n.to_string()).collect::<Vec<_>>();
+    let all = names(0, 40);
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    bed.publish_fresh(&all).await;
+    let (mine, theirs) = (bed.take(20).await, other.take(20).await);
+    // What both have room for, and 40 more: these go to whoever has room first.
+    let more = names(40, 2 * prefetch + 40);
+    let more: Vec<&str> = more.iter().map(String::as_str).collect();
+    bed.publish_fresh(&more).await;
+    let (mine_too, theirs_too) = (
+        bed.take(prefetch - 20).await,
+        other.take(prefetch - 20).await,
+    );
+    other.broker.ack(tags(&theirs_too[..40])).await;
+    let last = other.take(40).await;
+    let mut found: Vec<_> = [mine, theirs, mine_too, theirs_too, last]
+        .iter()
+        .flat_map(|some| ids(some))
+        .collect();
+    found.sort();
+    found.dedup();
+    assert_eq!(found.len(), 2 * prefetch + 40, "each came to one of them");
+    bed.broker.close().await;
     other.broker.close().await;
 }
 

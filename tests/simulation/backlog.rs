@@ -229,7 +229,7 @@ async fn drain(backlog: &Backlog, levels: &DelayLevels, algorithm: Algorithm) ->
         worker.await.expect("it ends");
     }
 
-    let deliveries: u64 = server.deliveries().values().sum();
+    let deliveries = server.deliveries();
     let publishes = server.publishes() - before;
     let shown = metrics.encode();
     let sum = |series: &str| -> f64 {

@@ -313,7 +313,7 @@ fn report(world: &World, lasted: Duration) -> Report {
     check::nothing_lost(world);
     results::all_told(world);
     away::attempts(world, plan);
-    let deliveries: u64 = world.server.deliveries().values().sum();
+    let deliveries = world.server.deliveries();
     let deliveries = deliveries as f64 / plan.jobs.len() as f64;
     let mut history = world.history();
     check::never_exceeded(plan, &mut history);

@@ -123,7 +123,7 @@ async fn play(setup: &Setup<'_>, jobs: &Arc<Vec<Job>>, done: &AtomicUsize) -> Hi
         epoch_us: EPOCH_US,
         calls: called.take_calls(),
         waits: waits.take(),
-        deliveries: stage.server.deliveries().values().sum(),
+        deliveries: stage.server.deliveries(),
         dead: dead.collect(),
         unfinished,
     }

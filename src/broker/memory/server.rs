@@ -1,70 +1,23 @@
 //! The server's state: what is in which queue, and who has taken what.
+//!
+//! As with RabbitMQ, a message goes to a client as soon as that has room for it, and it is unacked from then on, whenever the
+//! client looks at it. Clients that have room for one take turns.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::client::Client;
+use super::queue::{Queue, Stored};
 use super::{Fault, Plan};
-use crate::broker::{Delivery, Event, Message, Outgoing, PublishError, Reply, Source, Tag};
+use crate::broker::{Event, Message, Outgoing, PublishError, Reply, Source, Tag};
 use crate::rules::delays::{DelayLevels, QueueNames};
-
-/// Deliveries in one event.
-const GATHER: usize = 128;
-/// The recheck queue's share of the prefetch: 1 / this.
-const RECHECK_SHARE: usize = 8;
-
-/// A message in a queue. It keeps its number, so that a redelivered one stands where it stood.
-struct Stored {
-    number: u64,
-    message: Message,
-    redelivered: bool,
-}
-
-struct Client {
-    session: u64,
-    /// When the next session may begin; `None`: it is up.
-    up_at: Option<Instant>,
-    prefetch: usize,
-    window: usize,
-    /// It wants no session.
-    resting: bool,
-    /// It wants jobs of the work queue.
-    takes_new: bool,
-    stopped: bool,
-    /// Stopped without a session: no other one begins, and no event comes any more.
-    ended: bool,
-    closed: bool,
-    unacked: BTreeMap<Tag, Stored>,
-    /// How many of them each source gave.
-    held: Vec<usize>,
-    last_tag: u64,
-    news: VecDeque<Event>,
-}
-
-impl Client {
-    /// Nothing can be published. A stopped client has no session to wait for: its publishes have a connection of their own.
-    fn is_down(&self, now: Instant) -> bool {
-        let away = |at: Instant| !self.ended || at > now;
-        self.closed || self.up_at.is_some_and(away)
-    }
-
-    /// When its next session begins: not while it is up, or rests.
-    fn next_session(&self) -> Option<Instant> {
-        self.up_at.filter(|_| !self.resting)
-    }
-
-    /// As with the real one, which does not look for a session that it would not use.
-    fn end_if_idle(&mut self) {
-        self.ended |= self.stopped && self.up_at.is_some();
-    }
-}
 
 /// What [`State::step`] found for one client.
 pub(super) struct Step {
-    /// The session came up: look again.
-    pub moved: bool,
     /// There is an event to take.
     pub ready: bool,
     /// When something happens next by itself.
@@ -75,11 +28,12 @@ pub(super) struct Step {
 
 pub(super) struct State {
     pub names: QueueNames,
-    pub deliveries: HashMap<String, u64>,
+    /// Of all messages, to all clients.
+    pub deliveries: u64,
     pub publishes: u64,
     pub plan: Plan,
     /// Those of `sources`, and the dead letters.
-    queues: Vec<BTreeMap<u64, Stored>>,
+    queues: Vec<Queue>,
     numbers: HashMap<Arc<str>, usize>,
     /// In the order of their delivery.
     sources: Vec<Source>,
@@ -90,6 +44,8 @@ pub(super) struct State {
     pub replies: HashMap<String, Vec<Message>>,
     clients: Vec<Client>,
     last_number: u64,
+    /// For [`Stored::new`].
+    paper: Vec<u8>,
 }
 
 impl State {
@@ -103,10 +59,10 @@ impl State {
         let numbers: HashMap<_, _> = all.zip(0..).collect();
         Self {
             names,
-            deliveries: HashMap::new(),
+            deliveries: 0,
             publishes: 0,
             plan: Box::new(|_, _| None),
-            queues: numbers.iter().map(|_| BTreeMap::new()).collect(),
+            queues: numbers.iter().map(|_| Queue::default()).collect(),
             numbers,
             sources,
             missing: HashSet::new(),
@@ -114,26 +70,19 @@ impl State {
             replies: HashMap::new(),
             clients: Vec::new(),
             last_number: 0,
+            paper: Vec::new(),
         }
     }
 
     pub fn connect(&mut self, prefetch: u16, window: usize) -> usize {
-        self.clients.push(Client {
-            session: 0,
-            up_at: Some(Instant::now()),
-            prefetch: usize::from(prefetch),
-            window,
-            resting: false,
-            takes_new: true,
-            stopped: false,
-            ended: false,
-            closed: false,
-            unacked: BTreeMap::new(),
-            held: vec![0; self.sources.len()],
-            last_tag: 0,
-            news: VecDeque::new(),
-        });
+        let sources = self.sources.len();
+        self.clients.push(Client::new(prefetch, window, sources));
         self.clients.len() - 1
+    }
+
+    /// What wakes whoever asks [`State::step`] for this client.
+    pub fn bell(&self, client: usize) -> Arc<Notify> {
+        Arc::clone(&self.clients[client].bell)
     }
 
     pub fn publish(&mut self, client: usize, outgoing: Outgoing) -> Result<(), PublishError> {
@@ -210,44 +159,44 @@ impl State {
         if self.missing.remove(&queue) {
             return Err(PublishError::Returned);
         }
-        message.routing_key = queue.to_string();
+        let number = *self.numbers.get(&queue).ok_or(PublishError::Returned)?;
         message.properties = message.properties.with_delivery_mode(2);
         self.last_number += 1;
-        let stored = Stored {
-            number: self.last_number,
-            message,
-            redelivered: false,
-        };
-        let Some(ready) = self.queue_mut(&queue) else {
-            return Err(PublishError::Returned);
-        };
-        ready.insert(stored.number, stored);
+        let stored = Stored::new(self.last_number, message, &mut self.paper);
+        self.queues[number].put(stored);
+        self.share_out(number);
         Ok(())
     }
 
-    pub fn ack(&mut self, client: usize, tags: &[Tag]) {
-        let client = &mut self.clients[client];
+    pub fn ack(&mut self, index: usize, tags: &[Tag]) {
         // A session's tags are forgotten at its end, so a stale one is not found.
         for tag in tags {
+            let client = &mut self.clients[index];
             if client.unacked.remove(tag).is_some() {
-                client.held[number(&self.sources, tag.source)] -= 1;
+                let number = number(&self.sources, tag.source);
+                client.held[number] -= 1;
+                self.line_up(index, number);
+                self.share_out(number);
             }
         }
     }
 
     pub fn stop(&mut self, client: usize) {
-        self.clients[client].stopped = true;
-        self.clients[client].end_if_idle();
+        let client = &mut self.clients[client];
+        client.stopped = true;
+        // It has them until it is closed.
+        client.arriving.clear();
+        client.end_if_idle();
+        client.bell.notify_one();
     }
 
     pub fn close(&mut self, client: usize) {
-        self.requeue(client);
         self.clients[client].closed = true;
+        self.requeue(client);
     }
 
-    pub fn disconnect(&mut self, client: usize, outage: Duration) {
-        self.requeue(client);
-        let client = &mut self.clients[client];
+    pub fn disconnect(&mut self, index: usize, outage: Duration) {
+        let client = &mut self.clients[index];
         if client.up_at.is_none() {
             client.news.push_back(Event::Down {
                 reason: "the session was killed".to_owned(),
@@ -255,46 +204,57 @@ impl State {
         }
         client.up_at = Some(Instant::now() + outage);
         client.end_if_idle();
+        self.requeue(index);
     }
 
-    pub fn rest(&mut self, client: usize) {
-        self.requeue(client);
-        let client = &mut self.clients[client];
+    pub fn rest(&mut self, index: usize) {
+        let client = &mut self.clients[index];
         if client.up_at.is_none() {
             client.news.push_back(Event::Resting);
         }
         client.up_at.get_or_insert(Instant::now());
         client.resting = true;
         client.end_if_idle();
+        self.requeue(index);
     }
 
     pub fn take(&mut self, client: usize) {
         self.clients[client].resting = false;
+        self.clients[client].bell.notify_one();
     }
 
     pub fn take_new(&mut self, client: usize, wanted: bool) {
         self.clients[client].takes_new = wanted;
+        let fresh = number(&self.sources, Source::Fresh);
+        self.line_up(client, fresh);
+        self.share_out(fresh);
     }
 
-    fn requeue(&mut self, client: usize) {
-        self.clients[client].held.fill(0);
-        for (tag, mut stored) in std::mem::take(&mut self.clients[client].unacked) {
+    /// Gives back what a client has that takes nothing now.
+    fn requeue(&mut self, index: usize) {
+        let client = &mut self.clients[index];
+        client.held.fill(0);
+        client.arriving.clear();
+        client.bell.notify_one();
+        for (tag, mut stored) in std::mem::take(&mut client.unacked) {
             stored.redelivered = true;
-            self.queues[number(&self.sources, tag.source)].insert(stored.number, stored);
+            self.queues[number(&self.sources, tag.source)].put(stored);
+        }
+        for number in 0..self.sources.len() {
+            self.share_out(number);
         }
     }
 
     pub fn delete(&mut self, queue: &str) {
-        if let Some(ready) = self.queue_mut(queue) {
-            ready.clear();
+        if let Some(number) = self.numbers.get(queue) {
+            self.queues[*number].clear();
         }
         self.missing.insert(queue.into());
     }
 
     pub fn messages(&self, queue: &str) -> Vec<Message> {
-        let ready = self.queue(queue).into_iter();
-        let ready = ready.flat_map(BTreeMap::values);
-        ready.map(|stored| stored.message.clone()).collect()
+        let ready = self.queue(queue).into_iter().flat_map(Queue::iter);
+        ready.map(|stored| stored.message(queue)).collect()
     }
 
     pub fn unacked(&self) -> usize {
@@ -312,103 +272,79 @@ impl State {
 
     fn ready_in<'a>(&self, names: impl IntoIterator<Item = &'a Arc<str>>) -> usize {
         let ready = names.into_iter().filter_map(|name| self.queue(name));
-        ready.map(BTreeMap::len).sum()
+        ready.map(Queue::len).sum()
     }
 
     /// Begins the session of `client` if it is time, and says what there is for it.
     pub fn step(&mut self, client: usize, now: Instant) -> Step {
         let Client { closed, ended, .. } = self.clients[client];
-        let came_up = !closed && !ended && self.come_up(client, now);
+        if !closed && !ended {
+            self.come_up(client, now);
+        }
         let client = &self.clients[client];
-        let closed = closed || (ended && client.news.is_empty());
-        let up_at = client.next_session().filter(|_| !ended);
         Step {
-            moved: came_up,
-            ready: !client.news.is_empty() || self.deliverable(client),
-            wake: up_at,
-            closed,
+            ready: !client.news.is_empty() || !client.arriving.is_empty(),
+            wake: client.next_session().filter(|_| !ended),
+            closed: closed || (ended && client.news.is_empty()),
         }
     }
 
-    fn come_up(&mut self, client: usize, now: Instant) -> bool {
-        let client = &mut self.clients[client];
+    fn come_up(&mut self, index: usize, now: Instant) {
+        let client = &mut self.clients[index];
         if client.next_session().is_none_or(|at| at > now) {
-            return false;
+            return;
         }
         client.up_at = None;
         client.session += 1;
         let session = client.session;
         client.news.push_back(Event::Up { session });
-        true
+        for number in 0..self.sources.len() {
+            self.line_up(index, number);
+            self.share_out(number);
+        }
     }
 
-    fn queue(&self, name: &str) -> Option<&BTreeMap<u64, Stored>> {
+    fn queue(&self, name: &str) -> Option<&Queue> {
         self.queues.get(*self.numbers.get(name)?)
     }
 
-    fn queue_mut(&mut self, name: &str) -> Option<&mut BTreeMap<u64, Stored>> {
-        self.queues.get_mut(*self.numbers.get(name)?)
-    }
-
-    /// How many messages of the source with this number the client may take.
-    fn room(&self, client: &Client, number: usize) -> usize {
-        let prefetch = match self.sources[number] {
-            Source::Fresh if !client.takes_new => 0,
-            Source::Fresh | Source::Due => client.prefetch,
-            Source::Recheck => (client.prefetch / RECHECK_SHARE).max(1),
-            Source::Delay(_) => client.window,
-        };
-        prefetch.saturating_sub(client.held[number])
-    }
-
-    fn deliverable(&self, client: &Client) -> bool {
-        let up = client.up_at.is_none() && !client.stopped && !client.closed;
-        let may_take =
-            |number: usize| !self.queues[number].is_empty() && self.room(client, number) > 0;
-        up && (0..self.sources.len()).any(may_take)
-    }
-
-    /// The next event of `client`: news first, then what it may take.
-    pub fn next_event(&mut self, index: usize) -> Option<Event> {
-        if let Some(event) = self.clients[index].news.pop_front() {
-            return Some(event);
-        }
-        if !self.deliverable(&self.clients[index]) {
-            return None;
-        }
-        let mut batch = Vec::new();
-        for number in 0..self.sources.len() {
-            for _ in 0..self.room(&self.clients[index], number).min(GATHER) {
-                let Some((_, stored)) = self.queues[number].pop_first() else {
-                    break;
-                };
-                batch.push(self.deliver(index, number, stored));
-            }
-        }
-        Some(Event::Deliveries(batch))
-    }
-
-    fn deliver(&mut self, index: usize, number: usize, stored: Stored) -> Delivery {
-        let source = self.sources[number];
-        if let Some(id) = stored.message.id() {
-            *self.deliveries.entry(id.to_owned()).or_default() += 1;
-        }
+    /// A client that has room for messages of a source is in its line, once.
+    fn line_up(&mut self, index: usize, number: usize) {
         let client = &mut self.clients[index];
-        client.last_tag += 1;
-        let tag = Tag {
-            session: client.session,
-            source,
-            tag: client.last_tag,
+        if !client.in_line[number] && client.room(self.sources[number], number) > 0 {
+            client.in_line[number] = true;
+            self.queues[number].line_up(index);
+        }
+    }
+
+    /// Gives messages of the queue with this number to those in its line, in turn. Nobody takes dead letters.
+    fn share_out(&mut self, number: usize) {
+        let Some(source) = self.sources.get(number).copied() else {
+            return;
         };
-        let delivery = Delivery {
-            source,
-            tag,
-            redelivered: stored.redelivered,
-            message: stored.message.clone(),
-        };
-        client.unacked.insert(tag, stored);
-        client.held[number] += 1;
-        delivery
+        while !self.queues[number].is_empty()
+            && let Some(index) = self.queues[number].next()
+        {
+            let client = &mut self.clients[index];
+            client.in_line[number] = false;
+            // It may have lost its session since it lined up.
+            if client.room(source, number) == 0 {
+                continue;
+            }
+            if let Some(stored) = self.queues[number].pop() {
+                client.deliver(source, number, stored);
+            }
+            self.line_up(index, number);
+        }
+    }
+
+    /// The next event of `client`.
+    pub fn next_event(&mut self, client: usize) -> Option<Event> {
+        let event = self.clients[client].next_event(&self.names);
+        if let Some(Event::Deliveries(batch)) = &event {
+            self.deliveries += batch.len() as u64;
+        }
+        event
     }
 }
 
