@@ -17,7 +17,7 @@ pub(crate) const STEPS: u64 = 100;
 /// The calls of so many limits, for each unit of a step, are between two steps at least: half a percent of them can be refused.
 pub(crate) const CALLS: u64 = 200;
 /// The first step waits for so many times what the others wait, at most.
-pub(crate) const PATIENCE: u64 = 4;
+pub(crate) const PATIENCE: u64 = 3;
 /// Where what was seen says nothing of the number, it sinks by this part.
 pub(crate) const SINKS: u64 = 16;
 /// A bucket sinks by a step, and by so many where it was refused within two windows before.
