@@ -17,10 +17,10 @@ pub mod overview;
 pub mod pace;
 pub mod recovery;
 pub mod steer;
+pub mod tally;
 pub mod tenant;
 pub mod times;
 pub mod trials;
-pub mod verdict;
 mod wake;
 pub mod words;
 

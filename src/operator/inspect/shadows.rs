@@ -7,7 +7,7 @@ use crate::gate::Usage;
 use crate::operator::fullness::Fullness;
 use crate::operator::labels::Given;
 use crate::operator::times::{at, span};
-use crate::operator::{limits, verdict};
+use crate::operator::{limits, tally};
 use crate::rules::decision::{Tally, Tried};
 use crate::rules::limit::Limit;
 
@@ -105,7 +105,7 @@ impl Row<'_> {
             ),
         };
         let (used, max) = (self.used(), self.usage.max);
-        let said = verdict::in_words(&tried.tally) + &verdict::never(&tried.tally);
+        let said = tally::in_words(&tried.tally) + &tally::never(&tried.tally);
         format!(
             "shadow    {name}: {what}{by}\n  tried   {said}{since}{behind}\n  used    {used} of {max}; it denies nothing\n"
         )

@@ -5,7 +5,7 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::Style;
 use ratatui::text::Line;
 use sluicegate::operator::fullness::Fullness;
-use sluicegate::operator::verdict;
+use sluicegate::operator::tally;
 use sluicegate::operator::words::plain;
 use sluicegate::rules::decision::Tally;
 use sluicegate::rules::scope::Scope;
@@ -69,7 +69,7 @@ pub fn tried(limit: &Fullness, tally: &Tally) -> Vec<String> {
     if limit.used.is_none() {
         return vec![format!("shadow, one for each {}", part(limit))];
     }
-    let (words, short) = (verdict::in_words(tally), verdict::short(tally));
+    let (words, short) = (tally::in_words(tally), tally::short(tally));
     vec![
         format!("shadow, {words}"),
         words,

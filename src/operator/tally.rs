@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_verdict_is_a_sentence() {
+    fn what_a_trial_says_is_a_sentence() {
         let tally = |starts, waited, never, worst_ms| Tally {
             starts,
             waited,
