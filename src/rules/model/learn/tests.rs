@@ -111,7 +111,7 @@ fn it_rises_by_steps_and_waits_longer_after_each_that_fails() {
         bench.start(81);
         bench.refuse(1);
     }
-    assert_eq!(waits, [2, 4, 8, 8, 8, 8, 8], "in windows");
+    assert_eq!(waits, [2, 4, 6, 6, 6, 6, 6], "in windows");
     // Nothing is refused any more: each step takes half as long as the one before.
     let (mut seen, began) = (Vec::new(), bench.now);
     while bench.max() < 100 {
@@ -121,7 +121,7 @@ fn it_rises_by_steps_and_waits_longer_after_each_that_fails() {
             seen.push((bench.now - began) / WINDOW);
         }
     }
-    assert_eq!(seen[..7], [8, 12, 14, 16, 18, 20, 22]);
+    assert_eq!(seen[..7], [6, 9, 11, 13, 15, 17, 19]);
     assert_eq!(bench.usage().learned, None, "all is forgotten");
 }
 
