@@ -11,6 +11,7 @@ use sluicegate::config::Config;
 use sluicegate::operator::dead::{self, Change, Dead, Look};
 use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::tenant::Tenant;
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::letters::in_columns;
 use super::noted::note_by;
@@ -201,10 +202,14 @@ pub async fn bring_back(
     letters.change(chosen, Change::Replay(None)).await
 }
 
-/// Waits for Ctrl-C; for ever where that can't be heard.
-async fn interrupted() {
-    if tokio::signal::ctrl_c().await.is_err() {
-        std::future::pending().await
+/// Waits for Ctrl-C, which is heard from now on; for ever where it can't be heard.
+fn interrupted() -> impl Future<Output = ()> {
+    let heard = signal(SignalKind::interrupt());
+    async move {
+        match heard {
+            Ok(mut heard) => drop(heard.recv().await),
+            Err(_) => std::future::pending().await,
+        }
     }
 }
 
