@@ -187,10 +187,11 @@ local function decide(n)
   local stale = open and waitlist.seen > 0 and now - waitlist.seen > GRACE_MS and waitlist_waiting(waitlist) > 0 and first() == now
   local at, which, due
   if ticket then
-    at, which = limits_turn(limits, waitlist, base, distance(ticket, units), units)
+    local k = distance(ticket, units)
+    at, which = limits_turn(limits, waitlist, base, k, units)
     -- Beside jobs of several units nobody goes ahead: small ones would take what a large one waits for.
     local wide = waitlist.widest > 1 or SHARED and SHARED.wide(limits)
-    due = at <= now + (wide and 0 or AHEAD_MS)
+    due = at <= now + (wide and 0 or AHEAD_MS) or not wide and limits_overtake(limits, waitlist, base, k, units)
   else
     due = waitlist_waiting(waitlist) == 0 and (not SHARED or limits_turn(limits, waitlist, base, units, units) <= now)
   end

@@ -41,7 +41,8 @@ local function held_leaves(limit, unit)
   for i, of_lease in ipairs(limit.leases) do
     units = units + of_lease
     if units >= unit then
-      if limit.ends_at[i] <= limit.now then
+      -- An end is rounded up, so a call that ended within this millisecond counts until the next one.
+      if limit.ends_at[i] <= limit.now + 1 then
         return limit.ends_at[i] + limit.span
       end
       return limit.now + held_left(limit, limit.ends_at[i]) + limit.span
@@ -73,6 +74,12 @@ ALGORITHMS['max-concurrent'] = {
         limit.held = limit.held + units
       end
     end
+    limit.lap = limit.usual
+    if limits.usual == 0 and limit.held > 0 then
+      -- None has ended yet: a call takes as long as the oldest has, at least.
+      held_read(limit)
+      limit.lap = math.max(limit.now - math.max(limit.ends_at[1] - LEASE_MS, 0), 1)
+    end
     return true
   end,
 
@@ -87,7 +94,7 @@ ALGORITHMS['max-concurrent'] = {
     if leaving > 0 then
       first = math.max(base, held_leaves(limit, leaving))
     end
-    return first + laps * (limit.span + limit.usual)
+    return first + laps * (limit.span + limit.lap)
   end,
 
   take = function(limit, limits, units, cost)
@@ -108,7 +115,8 @@ ALGORITHMS['max-concurrent'] = {
 
   settle = function(limit, limits, job)
     local key = KEYS[limit.key]
-    if redis.call('ZREM', key, held_member(limit, job.permit, job.cost)) == 1 and job.used then
+    -- A lease lasts for a span after its call; where that is none, nothing is left of it.
+    if redis.call('ZREM', key, held_member(limit, job.permit, job.cost)) == 1 and job.used and limit.span > 0 then
       redis.call('ZADD', key, int(limits.stamp), held_member(limit, job.permit, job.used))
       redis.call('PEXPIREAT', key, int(limits.stamp + LEASE_MS + limit.span))
     end

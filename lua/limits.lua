@@ -165,3 +165,25 @@ local function limits_turn(limits, waitlist, base, k, units)
   end
   return limits_earliest(limits, base, k, waitlist_jobs(waitlist, k, units))
 end
+
+-- Whether the k-th unit of the waitlist, the last of a job of so many, may start in front of others: a lease is free, whose next holder
+-- can't be told by time, since how long calls take is a guess. Of the limits that can tell, each has its turn about now.
+local function limits_overtake(limits, waitlist, base, k, units)
+  local calls, reach, guessed = waitlist_jobs(waitlist, k, units), limits_reach(limits), false
+  for i = 1, #limits do
+    local limit = limits[i]
+    local of_units, of_calls = k, calls
+    if SHARED then
+      of_units, of_calls = SHARED.place(limits, waitlist, limit, k, units, calls)
+    end
+    if limit.algorithm.holds and limit.span == 0 then
+      guessed = true
+      if of_units > reach then
+        return false
+      end
+    elseif limit.algorithm.nth(limit, base, limit.calls and of_calls or of_units) > limits.now + AHEAD_MS then
+      return false
+    end
+  end
+  return guessed
+end

@@ -97,16 +97,21 @@ local function shared_calls(waitlist, units)
   return math.floor(units / math.max(math.floor(waitlist.last_issued / math.max(waitlist.jobs, 1)), 1))
 end
 
+-- The rank of the k-th unit of the waitlist among all that wait for `limit`, and how many calls there are up to it.
+local function shared_place(limits, waitlist, limit, k, units, calls)
+  if not limit.partition then
+    return k, calls
+  end
+  local rank = shared_rank(limits.partitions, limit.partition, k, units)
+  return rank, calls + shared_calls(waitlist, rank - k)
+end
+
 -- limits_turn, where some of the limits are shared.
 local function shared_turn(limits, waitlist, base, k, units)
   local calls, latest, which = waitlist_jobs(waitlist, k, units), 0, 1
   for i = 1, #limits do
     local limit = limits[i]
-    local of_units, of_calls = k, calls
-    if limit.partition then
-      of_units = shared_rank(limits.partitions, limit.partition, k, units)
-      of_calls = calls + shared_calls(waitlist, of_units - k)
-    end
+    local of_units, of_calls = shared_place(limits, waitlist, limit, k, units, calls)
     local at = limit.algorithm.nth(limit, base, limit.calls and of_calls or of_units)
     if at > latest then
       latest, which = at, i
@@ -281,5 +286,5 @@ end
 
 SHARED = {
   load = shared_load, begin = shared_begin, look = shared_look, turn = shared_turn, give_up = shared_give_up, wide = shared_wide,
-  start = shared_start, watch = shared_watch, save = shared_save,
+  start = shared_start, watch = shared_watch, save = shared_save, place = shared_place,
 }

@@ -83,7 +83,8 @@ pub const DONE: &str = "x-sluicegate-done";
 /// In such a job: the `correlation_id` of what its worker says of it.
 pub const DONE_TOKEN: &str = "x-sluicegate-done-token";
 
-const POLICY: &str = "x-ratelimit-policy";
+/// The limit that a job waits for, and what it allows.
+pub const POLICY: &str = "x-ratelimit-policy";
 const LIMIT: &str = "x-ratelimit-limit";
 const REMAINING: &str = "x-ratelimit-remaining";
 const RESET: &str = "x-ratelimit-reset";
@@ -180,6 +181,12 @@ pub fn waiting(
         (RESET, int(now_ms.saturating_add(ttl_ms).div_ceil(1000))),
         (RETRY_AFTER, int(ttl_ms.div_ceil(1000))),
     ]
+}
+
+/// The name of the limit that a job waits for, as [`waiting`] says it.
+pub fn waits_for(policy: &str) -> Option<&str> {
+    let (name, _) = policy.strip_prefix('"')?.split_once('"')?;
+    Some(name)
 }
 
 pub(super) fn ticket_header(ticket: Ticket) -> (&'static str, HeaderValue) {

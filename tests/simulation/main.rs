@@ -39,6 +39,7 @@ mod gate;
 mod handed;
 mod history;
 mod later;
+mod leases;
 mod limits;
 mod load;
 mod mixed;

@@ -132,8 +132,10 @@ pub struct Held {
     leases: Vec<Lease>,
     /// The time of the last load.
     now: u64,
-    /// How long a call takes.
+    /// How long a call takes, or 1 while that is not known.
     usual: u64,
+    /// The same; while that is not known, as long as the oldest call has taken, at least.
+    lap: u64,
     /// For how long a lease lasts after its call's end.
     span: u64,
 }
@@ -148,6 +150,13 @@ struct Lease {
     units: u64,
 }
 
+impl Lease {
+    /// How long its call has been in flight.
+    fn elapsed(&self, now: u64) -> u64 {
+        now.saturating_sub(self.end.saturating_sub(LEASE_MS))
+    }
+}
+
 impl Usage for Held {
     fn load(&mut self, terms: &Terms, clock: Clock, around: &mut Around<'_>) {
         let now = clock.now_ms;
@@ -159,6 +168,10 @@ impl Usage for Held {
         self.leases.sort_unstable();
         self.now = now;
         self.usual = around.usual.max(1);
+        self.lap = match (around.usual, self.leases.first()) {
+            (0, Some(oldest)) => oldest.elapsed(now).max(1),
+            _ => self.usual,
+        };
         self.span = terms.span();
     }
 
@@ -174,7 +187,7 @@ impl Usage for Held {
             None | Some(0) => base,
             Some(leaving) => base.max(self.leaves(terms, leaving)),
         };
-        first + laps * (terms.span() + self.usual)
+        first + laps * (terms.span() + self.lap)
     }
 
     fn take(&mut self, terms: &Terms, clock: Clock, cost: u64, permit: &str) -> u64 {
@@ -186,10 +199,10 @@ impl Usage for Held {
         let Some(at) = self.find(ended.permit, ended.charged(terms)) else {
             return;
         };
+        let mut lease = self.leases.remove(at);
         match ended.used(terms) {
-            None => drop(self.leases.remove(at)),
-            Some(used) => {
-                let mut lease = self.leases.remove(at);
+            // A lease lasts for a span after its call; where that is none, nothing is left of it.
+            Some(used) if terms.span() > 0 => {
                 (lease.end, lease.units) = (clock.stamp_ms, used);
                 // One that was renewed after its end has the same name.
                 let same = |other: &Lease| other.permit == lease.permit && other.units == used;
@@ -197,6 +210,7 @@ impl Usage for Held {
                 self.leases.push(lease);
                 self.leases.sort_unstable();
             }
+            _ => {}
         }
     }
 
@@ -230,7 +244,8 @@ impl Held {
             units >= unit
         };
         match self.leases.iter().find(reached) {
-            Some(lease) if lease.end <= self.now => lease.end + terms.span(),
+            // An end is rounded up, so a call that ended within this millisecond counts until the next one.
+            Some(lease) if lease.end <= self.now + 1 => lease.end + terms.span(),
             Some(lease) => self.now + self.left(lease) + terms.span(),
             None => self.now + self.usual + terms.span(),
         }
@@ -239,8 +254,7 @@ impl Held {
     /// How long a call that is in flight may still take: as long as others did or, where it has taken longer, as long
     /// again as it is late, so that nobody looks every millisecond for a call that takes a minute.
     fn left(&self, lease: &Lease) -> u64 {
-        let since = lease.end.saturating_sub(LEASE_MS);
-        let elapsed = self.now.saturating_sub(since);
+        let elapsed = lease.elapsed(self.now);
         match self.usual.checked_sub(elapsed) {
             None | Some(0) => (elapsed - self.usual)
                 .min(LOOK_MS)
@@ -351,6 +365,32 @@ mod tests {
         assert_eq!(held.nth(&terms, NOW + 13_000, 1), NOW + 13_000);
         assert_eq!(count(&mut held, 31_999), 1);
         assert_eq!(count(&mut held, 32_000), 0);
+    }
+
+    /// A clock reads parts of a millisecond, and ends are rounded up: who asks right after an end must not take it for a call that
+    /// is far too late, and look for it half a second later.
+    #[test]
+    fn who_asks_in_the_millisecond_of_an_end_is_told_of_it() {
+        let at = |micros| Clock::from_micros(NOW * 1000 + micros);
+        for (algorithm, span, counts) in
+            [(Algorithm::Concurrency, 0, 0), (Algorithm::Strict, 1000, 1)]
+        {
+            let terms = terms(algorithm, 1, span);
+            let mut held = Held::default();
+            held.add(at(0), "p", 1);
+            let ended = Ended {
+                started_ms: NOW,
+                sequence: 0,
+                permit: "p",
+                cost: 1,
+                used: Some(1),
+            };
+            held.settle(&terms, at(200_300), &ended);
+            load(&mut held, &terms, at(200_700), 200);
+            assert_eq!(held.units(), counts, "{algorithm:?}");
+            let next = held.nth(&terms, NOW + 200, 1);
+            assert_eq!(next, NOW + 200 + counts * (span + 1), "{algorithm:?}");
+        }
     }
 
     #[test]

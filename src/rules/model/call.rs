@@ -138,7 +138,7 @@ impl<'a> Call<'a> {
             Some(ticket) => {
                 let (at, limit) = self.turn_of(ticket.number, units);
                 turn = Some((ticket.number, at, limit));
-                at <= now + self.ahead()
+                at <= now + self.ahead() || self.may_overtake(ticket.number, units)
             }
         };
 

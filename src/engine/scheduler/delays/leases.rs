@@ -12,44 +12,83 @@ use crate::rules::tenant::Tenant;
 /// is woken in vain waits again.
 type Budget = (String, Option<Tenant>);
 
+/// Where nobody waits, the idle leases of so many budgets are known at most.
+const MOST: usize = 1024;
+
 /// Which jobs wait for which leases. As many as wait in memory, at most.
 #[derive(Debug, Default)]
 pub struct Leases {
+    budgets: BTreeMap<Budget, Holders>,
+    places: HashMap<Key, (Budget, Duration)>,
+}
+
+/// Who waits for leases of one budget.
+#[derive(Debug, Default)]
+struct Holders {
     /// The first to come back by itself is the first of its waitlist.
-    waiting: BTreeMap<Budget, BTreeSet<(Duration, Key)>>,
-    budgets: HashMap<Key, (Budget, Duration)>,
+    waiting: BTreeSet<(Duration, Key)>,
+    /// Leases that calls of this worker gave back, and for which it has woken nobody: idle ones, as far as is known.
+    idle: usize,
 }
 
 impl Leases {
-    /// A job of `tenant` is held until then because of `limit`.
+    /// A job of `tenant` is held until then because of `limit`, of which every lease is taken.
     pub fn add(&mut self, tenant: &Tenant, limit: &Limit, until: Duration, key: Key) {
-        if limit.algorithm() != Algorithm::Concurrency {
-            return;
+        if limit.algorithm() == Algorithm::Concurrency {
+            self.hold(budget(tenant, limit), until, key).idle = 0;
         }
-        self.forget(key);
+    }
+
+    /// The job has come back before its turn, and waits until then because of `limit`, unless a lease is idle that it may ask for:
+    /// `true`.
+    pub fn takes_idle(
+        &mut self,
+        tenant: &Tenant,
+        limit: &Limit,
+        until: Duration,
+        key: Key,
+    ) -> bool {
+        if limit.algorithm() != Algorithm::Concurrency {
+            return false;
+        }
         let budget = budget(tenant, limit);
-        let waiting = self.waiting.entry(budget.clone()).or_default();
-        waiting.insert((until, key));
-        self.budgets.insert(key, (budget, until));
+        match self.budgets.get_mut(&budget) {
+            Some(holders) if holders.idle > 0 => {
+                holders.idle -= 1;
+                true
+            }
+            _ => {
+                self.hold(budget, until, key);
+                false
+            }
+        }
+    }
+
+    fn hold(&mut self, budget: Budget, until: Duration, key: Key) -> &mut Holders {
+        self.forget(key);
+        self.places.insert(key, (budget.clone(), until));
+        let holders = self.budgets.entry(budget).or_default();
+        holders.waiting.insert((until, key));
+        holders
     }
 
     /// It is held no longer.
     pub fn forget(&mut self, key: Key) {
-        let Some((budget, until)) = self.budgets.remove(&key) else {
+        let Some((budget, until)) = self.places.remove(&key) else {
             return;
         };
-        if let Some(waiting) = self.waiting.get_mut(&budget) {
-            waiting.remove(&(until, key));
-            if waiting.is_empty() {
-                self.waiting.remove(&budget);
+        if let Some(holders) = self.budgets.get_mut(&budget) {
+            holders.waiting.remove(&(until, key));
+            if holders.waiting.is_empty() && holders.idle == 0 {
+                self.budgets.remove(&budget);
             }
         }
     }
 
     /// Nobody is held any more.
     pub fn clear(&mut self) {
-        self.waiting.clear();
         self.budgets.clear();
+        self.places.clear();
     }
 
     /// So many calls of `tenant` have ended: as many jobs may have a lease.
@@ -59,9 +98,17 @@ impl Leases {
             if limit.algorithm() != Algorithm::Concurrency {
                 continue;
             }
-            let waiting = self.waiting.get(&budget(tenant, limit));
-            let first = waiting.into_iter().flatten().take(calls);
+            let budget = budget(tenant, limit);
+            if self.budgets.len() >= MOST && !self.budgets.contains_key(&budget) {
+                continue;
+            }
+            let holders = self.budgets.entry(budget).or_default();
+            let most = usize::try_from(limit.max()).unwrap_or(usize::MAX);
+            let idle = (holders.idle + calls).min(most);
+            let first = holders.waiting.iter().take(idle);
+            let before = woken.len();
             woken.extend(first.map(|(_, key)| *key));
+            holders.idle = idle - (woken.len() - before);
         }
         woken.sort_unstable();
         woken.dedup();
@@ -90,22 +137,55 @@ mod tests {
         Limit::concurrent(name, 3).expect("in range")
     }
 
+    const AT: fn(u64) -> Duration = Duration::from_millis;
+
     #[test]
     fn the_first_of_those_who_share_the_lease_are_woken_once() {
         let (a, b) = (tenant("a"), tenant("b"));
         let (own, all) = (running("own"), running("all").with_scope(Scope::Global));
         let limits = Limits::new(vec![own.clone(), all.clone()]).expect("two limits");
-        let at = Duration::from_millis;
         let mut leases = Leases::default();
-        leases.add(&a, &own, at(30), Key(1));
-        leases.add(&a, &own, at(10), Key(2));
-        leases.add(&b, &own, at(1), Key(3));
-        leases.add(&b, &all, at(5), Key(4));
+        leases.add(&a, &own, AT(30), Key(1));
+        leases.add(&a, &own, AT(10), Key(2));
+        leases.add(&b, &own, AT(1), Key(3));
+        leases.add(&b, &all, AT(5), Key(4));
         assert_eq!(leases.freed(&a, &limits, 1), [Key(2), Key(4)]);
         assert_eq!(leases.freed(&a, &limits, 9), [Key(1)]);
         leases.forget(Key(3));
+        leases.clear();
         assert!(leases.freed(&b, &limits, 9).is_empty());
-        assert!(leases.waiting.is_empty() && leases.budgets.is_empty());
+    }
+
+    #[test]
+    fn who_comes_back_takes_a_lease_that_is_idle_as_far_as_is_known() {
+        let (a, own) = (tenant("a"), running("own"));
+        let limits: Limits = own.clone().into();
+        let mut leases = Leases::default();
+        let comes = |leases: &mut Leases, key| leases.takes_idle(&a, &own, AT(50), Key(key));
+        assert!(!comes(&mut leases, 1), "none is known to be");
+        // Two leases, of which one is for the job that waits.
+        assert_eq!(leases.freed(&a, &limits, 2), [Key(1)]);
+        assert!(comes(&mut leases, 2) && !comes(&mut leases, 3));
+        // There are no more than three.
+        assert_eq!(leases.freed(&a, &limits, 9), [Key(3)]);
+        assert!(comes(&mut leases, 4) && comes(&mut leases, 5) && !comes(&mut leases, 6));
+        // Others took what was idle.
+        leases.forget(Key(6));
+        assert_eq!(leases.freed(&a, &limits, 3), []);
+        leases.add(&a, &own, AT(20), Key(7));
+        assert!(!comes(&mut leases, 8));
+        assert_eq!(leases.freed(&a, &limits, 1), [Key(7)]);
+    }
+
+    /// Each costs memory, and there are as many as tenants.
+    #[test]
+    fn only_so_many_idle_budgets_are_known() {
+        let mut leases = Leases::default();
+        let limits: Limits = running("own").into();
+        for number in 0..2 * MOST {
+            leases.freed(&tenant(&format!("t-{number}")), &limits, 1);
+        }
+        assert_eq!(leases.budgets.len(), MOST);
     }
 
     #[test]

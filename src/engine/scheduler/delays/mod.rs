@@ -25,7 +25,7 @@ use crate::engine::action::Key;
 use crate::engine::facts::{Delay, Fact};
 use crate::rules::delays::{self, Trip};
 use crate::rules::headers::{self, Headers};
-use crate::rules::job::{self, NotBefore};
+use crate::rules::job::{self, Field, NotBefore};
 use crate::rules::limit::ceil_ms;
 
 impl Scheduler {
@@ -179,6 +179,25 @@ impl Scheduler {
         job.phase = Phase::InWindow { until: ask_at };
         let open_at = until.saturating_sub(Duration::from_millis(above));
         self.waiting.wait_for_trip(key, ask_at, until, open_at);
+        if waits_for_turn && self.takes_idle_lease(key, until) {
+            self.wake(now, key);
+        }
+    }
+
+    /// A job that came back before its turn may have it as soon as a lease is free, if that is what it waits for: how long calls take is
+    /// a guess. `true`: one is, as far as this worker knows.
+    fn takes_idle_lease(&mut self, key: Key, until: Duration) -> bool {
+        let Some(job) = self.jobs.get(&key) else {
+            return false;
+        };
+        let Field::Text(policy) = job.message.header(headers::POLICY) else {
+            return false;
+        };
+        let (tenant, plan) = (&job.claims.tenant, job.claims.plan.as_deref());
+        let limits = self.agreement.limits(tenant, plan);
+        let name = headers::waits_for(policy);
+        let limit = limits.iter().find(|limit| Some(limit.name()) == name);
+        limit.is_some_and(|limit| self.waiting.takes_idle(tenant, limit, until, key))
     }
 
     /// A job that waits in memory is looked at: its time has come, or is near.

@@ -92,6 +92,17 @@ impl Waiting {
         self.leases.add(tenant, limit, until, key);
     }
 
+    /// The same for a job that has come back before its turn, unless a lease is idle that it may ask for: `true`.
+    pub fn takes_idle(
+        &mut self,
+        tenant: &Tenant,
+        limit: &Limit,
+        until: Duration,
+        key: Key,
+    ) -> bool {
+        self.leases.takes_idle(tenant, limit, until, key)
+    }
+
     /// The jobs that so many calls of `tenant`, which have ended, wake.
     pub fn woken_by(&mut self, tenant: &Tenant, limits: &Limits, calls: usize) -> Vec<Key> {
         self.leases.freed(tenant, limits, calls)

@@ -3,6 +3,7 @@
 use super::Call;
 use crate::rules::forecast::Place;
 use crate::rules::limit::{Limit, Unit};
+use crate::rules::waitlist::{AHEAD_MS, reach};
 
 impl Call<'_> {
     /// Up to which unit of the waitlist this job's are, from 1.
@@ -13,6 +14,31 @@ impl Call<'_> {
     /// When `ticket` may start, if its job of so many units comes in time, and which limit says so.
     pub(super) fn turn_of(&mut self, ticket: u64, units: u64) -> (u64, usize) {
         self.turn(self.distance(ticket, units), units)
+    }
+
+    /// Whether the job of `ticket` may start in front of others: a lease is free, whose next holder can't be told by time, since how
+    /// long calls take is a guess. Of the limits that can tell, each has its turn about now.
+    pub(super) fn may_overtake(&mut self, ticket: u64, units: u64) -> bool {
+        if self.ahead() == 0 {
+            return false;
+        }
+        let (now, limits) = (self.clock.now_ms, self.limits);
+        let k = self.distance(ticket, units);
+        let calls = self.waitlist().jobs_in(k, units);
+        let mut guessed = false;
+        for (index, limit) in limits.iter().enumerate() {
+            let (rank, calls) = self.place_in(index, k, units, calls);
+            let goes = if limit.algorithm().holds_leases() && limit.span() == 0 {
+                guessed = true;
+                rank <= reach(limits)
+            } else {
+                self.nth_of(index, self.base, rank, calls) <= now + AHEAD_MS
+            };
+            if !goes {
+                return false;
+            }
+        }
+        guessed
     }
 
     /// When the first of the waitlist may start, whatever it costs.
@@ -60,14 +86,19 @@ impl Call<'_> {
     }
 
     fn turn_in(&mut self, index: usize, k: u64, own: u64, calls: u64) -> u64 {
-        let (of_units, of_calls) = match self.layout.partitions[index] {
+        let (of_units, of_calls) = self.place_in(index, k, own, calls);
+        self.nth_of(index, self.base, of_units, of_calls)
+    }
+
+    /// The rank of the `k`-th unit of the waitlist among all that wait for one limit, and how many calls there are up to it.
+    fn place_in(&mut self, index: usize, k: u64, own: u64, calls: u64) -> (u64, u64) {
+        match self.layout.partitions[index] {
             0 => (k, calls),
             partition => {
                 let rank = self.rank(partition, k, own);
                 (rank, calls + self.others_calls(rank - k))
             }
-        };
-        self.nth_of(index, self.base, of_units, of_calls)
+        }
     }
 
     /// How many units start from this partition up to the `k`-th of the waitlist, the last of a job of so many, if all take

@@ -1,0 +1,77 @@
+//! `max-concurrent` with calls that take as long as they like: no lease is idle for long while jobs wait, and nobody is passed by for ever.
+//! How long a call takes is a guess, so that is no matter of turns that were told (`lua/limits.lua`, `limits_overtake`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use simulator::api::Api;
+use simulator::figures::Figures;
+use simulator::forms::{Cost, Skew};
+use simulator::load::Load;
+use simulator::run::{Setup, simulate};
+use sluicegate::config::Config;
+
+const JOBS: usize = 600;
+const TENANTS: usize = 5;
+const MAX: usize = 5;
+/// Calls in flight, of as many as the limit allows, as long as jobs wait: the last calls of all are a part of what is missing, as
+/// are the ways to Redis.
+const USED: f64 = 0.94;
+
+/// The used part, and by how many jobs that came after it a job was passed at most.
+fn played(latency: &str, scope: &str, workers: usize) -> (f64, usize) {
+    let limit = format!("{{name: running, max-concurrent: {MAX}, scope: {scope}}}");
+    let text = format!("rate-limiter: {{limits: [{limit}]}}");
+    let config = Config::parse("a.yaml", &text, std::iter::empty()).expect("valid");
+    let load = Load {
+        tenants: if scope == "global" { TENANTS } else { 1 },
+        skew: Skew(0.0),
+        rate: None,
+        lasts: None,
+        count: Some(JOBS),
+        bursts: vec![JOBS.to_string().parse().expect("a burst")],
+        cost: Cost::ONE,
+    };
+    let jobs = Arc::new(load.jobs(1).expect("a load"));
+    let setup = Setup {
+        config: &config,
+        workers,
+        api: Api {
+            latency: latency.parse().expect("a latency"),
+            ..Api::default()
+        },
+        redis: Duration::from_millis(1),
+        seed: 1,
+        most: Duration::from_secs(86_400),
+    };
+    let history = simulate(&setup, &jobs, &Default::default());
+    let figures = Figures::of(&config.rate_limiter.policy, &jobs, &history);
+    assert_eq!((figures.calls, figures.unfinished), (JOBS, 0));
+    let order: Vec<usize> = history.calls.iter().map(|call| call.job).collect();
+    let passed = |(place, job): (usize, &usize)| {
+        let before = &order[..place];
+        before.iter().filter(|other| *other > job).count()
+    };
+    let passed = order.iter().enumerate().map(passed).max();
+    (figures.used, passed.unwrap_or(0))
+}
+
+#[test]
+fn no_lease_is_idle_while_jobs_wait() {
+    let mut wrong = Vec::new();
+    for scope in ["tenant", "global"] {
+        for latency in ["200ms", "lognormal:200ms,0.5", "lognormal:200ms,1", "2s"] {
+            for workers in [1, 3] {
+                let (used, passed) = played(latency, scope, workers);
+                let told = format!(
+                    "{scope}, {latency}, {workers} workers: {used:.3} used, passed by {passed}"
+                );
+                println!("{told}");
+                if used < USED {
+                    wrong.push(told);
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
