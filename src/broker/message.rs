@@ -1,6 +1,7 @@
 //! A message as it travels: lossless, whatever headers its publisher set.
 
 mod seen;
+mod sent;
 
 use std::collections::BTreeMap;
 
@@ -8,6 +9,7 @@ use bytes::Bytes;
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 
+pub(in crate::broker) use self::sent::as_sent;
 use crate::rules::headers::{self, BROKER_HEADERS, HeaderValue};
 use crate::rules::job::Field;
 
