@@ -12,6 +12,8 @@
 -- ARGV[6]  look: what the worker says of itself; put: the most instructions that there may be
 -- ARGV[7]  look: a worker that is silent for longer than this, in milliseconds, is not told of, and dropped where a worker is told what is new
 -- ARGV[8]  look, put: the board is kept for so long (ms)
+-- ARGV[9]  put: what has this name ends with it; '': nothing does
+-- ARGV[10] put: only if this is its text; '': whatever it is
 --
 -- Reply:
 -- [1]  1
@@ -44,18 +46,26 @@ if what == 'drop' then
 end
 
 if what == 'put' then
+  local ended = ARGV[9] ~= '' and 'i:' .. ARGV[9]
+  if ended then
+    local text = string.match(redis.call('HGET', key, ended) or '', '^%d+:(.*)$')
+    ended = text and (ARGV[10] == '' or ARGV[10] == text) and ended
+  end
   local number = 0
   local all = redis.call('HGETALL', key)
   for i = 1, #all, 2 do
     local ends = string.sub(all[i], 1, 2) == 'i:' and string.match(all[i + 1], '^(%d+):')
     if ends and tonumber(ends) <= now then
       redis.call('HDEL', key, all[i])
-    elseif ends and all[i] ~= 'i:' .. ARGV[3] then
+    elseif ends and all[i] ~= 'i:' .. ARGV[3] and all[i] ~= ended then
       number = number + 1
     end
   end
   if number >= tonumber(ARGV[6]) then
     return { 1, now, 'full', tonumber(version) }
+  end
+  if ended then
+    redis.call('HDEL', key, ended)
   end
   redis.call('HSET', key, 'i:' .. ARGV[3], int(now + tonumber(ARGV[4])) .. ':' .. ARGV[5])
   changed()

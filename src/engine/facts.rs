@@ -1,5 +1,5 @@
 //! What has happened, as the scheduler saw it. It keeps no log and counts nothing: the engine's loop does both with each fact
-//! (`engine::journal`).
+//! (`engine::journal`, `engine::counts`).
 
 use std::sync::Arc;
 use std::time::Duration;

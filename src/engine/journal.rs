@@ -1,4 +1,4 @@
-//! Logs and counts what the scheduler says has happened. What can happen to each job has few lines, and one for the rest (`few`).
+//! The log lines of what the scheduler says has happened. What can happen to each job has few lines, and one for the rest (`few`).
 
 mod few;
 
@@ -8,17 +8,12 @@ use tracing::field::{DisplayValue, display};
 use tracing::{debug, error, info, warn};
 
 use self::few::{Few, Kind, Rest};
-use crate::engine::facts::{
-    ClosedBy, Death, Decision, Delay, Fact, Gauges, Named, Sent, Undecided,
-};
-use crate::engine::load::Load;
-use crate::engine::scheduler::{Scheduler, millis};
+use crate::engine::facts::{ClosedBy, Fact, Named, Sent, Undecided};
+use crate::engine::scheduler::millis;
 use crate::gate::Whose;
-use crate::metrics::Metrics;
 use crate::rules::scope::Labels;
 use crate::rules::steering::Hold;
 use crate::rules::trace::Context;
-use crate::telemetry::traces;
 
 /// Says a line at `info` if it is one of few, else at `debug`.
 macro_rules! info_if {
@@ -32,30 +27,15 @@ macro_rules! info_if {
 pub(super) struct Journal(Few);
 
 impl Journal {
-    /// Logs and counts what has happened, and shows how things stand now.
-    pub(super) fn keep(
-        &mut self,
-        metrics: &Metrics,
-        scheduler: &mut Scheduler,
-        now: Duration,
-        load: &mut Load,
-    ) {
-        for fact in scheduler.take_facts() {
-            note(metrics, &mut self.0, now, fact);
-        }
+    /// Logs `fact`, if it is one to be logged.
+    pub(super) fn say(&mut self, now: Duration, fact: &Fact) {
+        say(&mut self.0, now, fact);
+    }
+
+    /// Says what is left to say of those for which there was no line, if its time has come.
+    pub(super) fn say_rests(&mut self, now: Duration) {
         if self.next().is_some_and(|at| at <= now) {
             self.0.sum_up(now, false).iter().for_each(say_rest);
-        }
-        let gauges = scheduler.gauges();
-        show(metrics, &gauges);
-        let (taken, lasted) = load.turn(now, gauges.slots);
-        metrics.used_slots((taken, gauges.all_slots), lasted);
-        let next = load.next(gauges.in_memory);
-        if next.is_some_and(|at| at <= now) {
-            let share = load.counted(now, gauges.all_slots, gauges.in_memory);
-            metrics.set_saturation(share);
-            metrics.set_census(&scheduler.census(now));
-            metrics.set_tenants(scheduler.tenants(now));
         }
     }
 
@@ -70,10 +50,9 @@ impl Journal {
     }
 }
 
-/// Logs and counts `fact`.
-fn note(metrics: &Metrics, few: &mut Few, now: Duration, fact: Fact) {
+/// The line of `fact`, where it has one.
+fn say(few: &mut Few, now: Duration, fact: &Fact) {
     match fact {
-        Fact::Delivered(source) => metrics.delivered(source),
         Fact::InvalidMessage { id, reason } => {
             if few.may_say(now, Kind::Invalid) {
                 warn!(
@@ -83,7 +62,6 @@ fn note(metrics: &Metrics, few: &mut Few, now: Duration, fact: Fact) {
             } else {
                 debug!(job.id = id, reason, "invalid message");
             }
-            metrics.dead("bad-message");
         }
         Fact::LeftDelayQueueEarly(queue) => {
             warn!(%queue, "jobs leave delay queues before their time: a policy (message-ttl or delivery-limit) matches these queues; remove it");
@@ -91,13 +69,6 @@ fn note(metrics: &Metrics, few: &mut Few, now: Duration, fact: Fact) {
         Fact::NoClock(tenant, jobs, why) => {
             warn!(%tenant, jobs, reason = %why, "Redis's clock can't be read: returning jobs wait for it");
         }
-        Fact::GateAnswered(took, ok) => metrics.gate_answered(took, ok),
-        Fact::Decided(decision) => metrics.decided(match decision {
-            Decision::Admitted => "start",
-            Decision::Denied => "wait",
-            Decision::NoSlot => "capacity",
-        }),
-        Fact::Tried(limit, tally) => metrics.tried(&limit, &tally),
         Fact::MustWait {
             job: Named { id, tenant, trace },
             labels,
@@ -109,21 +80,19 @@ fn note(metrics: &Metrics, few: &mut Few, now: Duration, fact: Fact) {
         } => {
             debug!(
                 job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant,
-                labels = shown(&labels),
-                limit = limits[limit].name(),
+                labels = shown(labels),
+                limit = limits[*limit].name(),
                 count,
                 ttl_ms = wait_ms,
                 place = ticket,
                 "denied: it waits for its turn",
             );
-            metrics.waited(Duration::from_millis(wait_ms));
-            metrics.denied_by(limits[limit].name());
         }
         Fact::TenantClosed { tenant, by, wait } => {
-            let (says, wait_ms) = (few.may_say(now, Kind::Closed), millis(wait));
+            let (says, wait_ms) = (few.may_say(now, Kind::Closed), millis(*wait));
             match by {
                 ClosedBy::Limit(limits, at) => {
-                    let limit = limits[at].name();
+                    let limit = limits[*at].name();
                     info_if!(says, %tenant, limit, wait_ms, "tenant closed: its jobs wait for a limit");
                 }
                 ClosedBy::Suspension => {
@@ -146,7 +115,7 @@ fn note(metrics: &Metrics, few: &mut Few, now: Duration, fact: Fact) {
             why,
             what,
         } => {
-            let labels = shown(&labels);
+            let labels = shown(labels);
             match what {
                 Undecided::Refused(wait) => {
                     let wait_s = wait.as_secs();
@@ -165,7 +134,7 @@ fn note(metrics: &Metrics, few: &mut Few, now: Duration, fact: Fact) {
             base,
             good_for,
         } => {
-            let [took_ms, base_ms, good_for_ms] = [took, base, good_for].map(millis);
+            let [took_ms, base_ms, good_for_ms] = [*took, *base, *good_for].map(millis);
             warn!(
                 took_ms,
                 base_ms,
@@ -173,35 +142,16 @@ fn note(metrics: &Metrics, few: &mut Few, now: Duration, fact: Fact) {
                 "all permits expire: answers of Redis take longer than usual by more than half of guard, so no job is called; raise guard, or bring Redis closer"
             );
         }
-        Fact::Started(late, None) => metrics.started(late),
-        Fact::Started(late, Some(Named { id, .. })) => metrics.started_late(late, id.as_deref()),
-        Fact::Promised(off) => metrics.promised(off),
-        Fact::Queued(age) => metrics.queued(age),
-        Fact::ExpiredPermit => metrics.permit_expired(),
-        Fact::Delayed(delay) => metrics.delayed(match delay {
-            Delay::InMemory => "memory",
-            Delay::Queue => "delay-queue",
-            Delay::Recheck => "recheck",
-        }),
         Fact::DelayedStart(Named { id, tenant, trace }, ms) => {
             debug!(job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, ms, "its publisher delays its start");
-            metrics.start_delayed();
         }
-        Fact::Called(outcome, took) => {
-            metrics.dispatched(&outcome);
-            if let Some(took) = took {
-                metrics.ran(took);
-            }
-        }
-        Fact::LateCall(heard, late) => metrics.late_call(heard, late),
-        Fact::LateCallNotCounted => metrics.late_call_not_counted(),
         Fact::Throttled {
             tenant,
             whose,
             duration,
             reason,
         } => {
-            let (whose, duration_ms) = (words(&whose), millis(duration));
+            let (whose, duration_ms) = (words(whose), millis(*duration));
             let says = few.may_say(now, Kind::Throttled);
             match reason {
                 Some(reason) => {
@@ -219,8 +169,8 @@ fn note(metrics: &Metrics, few: &mut Few, now: Duration, fact: Fact) {
             again,
             why,
         } => {
-            let (whose, left_ms) = (words(&whose), millis(left));
-            if again {
+            let (whose, left_ms) = (words(whose), millis(*left));
+            if *again {
                 warn!(whose, by, left_ms, reason = %why, "a throttle could not be stored: trying again; until then workers may call");
             } else {
                 warn!(whose, by, left_ms, reason = %why, "gave up storing a throttle: workers may call");
@@ -232,7 +182,7 @@ fn note(metrics: &Metrics, few: &mut Few, now: Duration, fact: Fact) {
             wait,
             reason,
         } => {
-            let (says, wait_ms) = (few.may_say(now, Kind::Failed), millis(wait));
+            let (says, wait_ms) = (few.may_say(now, Kind::Failed), millis(*wait));
             info_if!(says, job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, attempt, wait_ms, reason, "failed: tried again later");
         }
         Fact::FailedWhileOpen(Named { id, tenant, trace }, reason) => {
@@ -241,31 +191,19 @@ fn note(metrics: &Metrics, few: &mut Few, now: Duration, fact: Fact) {
         }
         Fact::Duplicate(Named { id, tenant, trace }, left_ms) => {
             debug!(job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, left_ms, "a duplicate: another job with its dedupe key was seen before");
-            metrics.duplicate();
         }
-        Fact::DeadLetter(Named { id, tenant, trace }, death, reason) => {
+        Fact::DeadLetter(Named { id, tenant, trace }, _, reason) => {
             if few.may_say(now, Kind::Dead) {
                 warn!(job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, reason, "dead letter");
             } else {
                 debug!(job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, reason, "dead letter");
             }
-            metrics.dead(match death {
-                Death::Rejected => "rejected",
-                Death::Attempts => "attempts",
-                Death::Expired => "expired",
-                Death::GivenUp => "given-up",
-                Death::Crashed => "crashed",
-                Death::Invalid => "bad-message",
-                Death::Cancelled => "cancelled",
-            });
         }
         Fact::PublishFailed(why, is_first) => {
-            metrics.publish_failed(&why);
-            if is_first {
+            if *is_first {
                 warn!(reason = %why, "publish not confirmed: the job stays where it was, the publish is tried again");
             }
         }
-        Fact::ResultPublished => metrics.result(Sent::Published),
         Fact::ResultLost {
             job,
             sent,
@@ -273,8 +211,7 @@ fn note(metrics: &Metrics, few: &mut Few, now: Duration, fact: Fact) {
             routing_key,
             is_news,
         } => {
-            metrics.result(sent);
-            if is_news {
+            if *is_news {
                 let reason = match sent {
                     Sent::Refused => "the queue refuses it",
                     _ => {
@@ -301,9 +238,8 @@ fn note(metrics: &Metrics, few: &mut Few, now: Duration, fact: Fact) {
             to,
             max,
             left,
-            lowered,
+            lowered: _,
         } => {
-            metrics.limit_sunk(&limit, lowered);
             let (says, whole_in_s) = (few.may_say(now, Kind::Lowered), left.as_secs());
             let tenant = whose.as_ref().map(display);
             info_if!(
@@ -321,9 +257,8 @@ fn note(metrics: &Metrics, few: &mut Few, now: Duration, fact: Fact) {
             whose,
             limit,
             after,
-            lowered,
+            lowered: _,
         } => {
-            metrics.limit_whole(&limit, lowered);
             let (says, lowered_s) = (few.may_say(now, Kind::Whole), after.as_secs());
             let tenant = whose.as_ref().map(display);
             info_if!(says, tenant, limit, lowered_s, "limit whole again");
@@ -331,17 +266,9 @@ fn note(metrics: &Metrics, few: &mut Few, now: Duration, fact: Fact) {
         Fact::FailuresUntold(why) => {
             warn!(reason = %why, "failed calls could not be reported to the breakers: they use no attempts");
         }
-        Fact::Breaker(whose, is_open, by) => {
-            if is_open {
-                metrics.breaker_opened(match &whose {
-                    Whose::Tenant(_) => "tenant",
-                    Whose::Api => "api",
-                });
-            }
-            breaker(few, now, &whose, is_open, &by);
-        }
+        Fact::Breaker(whose, is_open, by) => breaker(few, now, whose, *is_open, by),
         Fact::AllStopped(left, by) => {
-            let left_ms = millis(left);
+            let left_ms = millis(*left);
             info!(left_ms, by, "all tenants are suspended: their jobs wait");
         }
         Fact::CalledAlone(Named { id, tenant, trace }, crashes) => {
@@ -351,21 +278,30 @@ fn note(metrics: &Metrics, few: &mut Few, now: Duration, fact: Fact) {
         Fact::SuspectWaits(Named { id, tenant, trace }, ms) => {
             debug!(job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, ms, "another call of this job may be in flight: it waits");
         }
-        Fact::Diverted => metrics.diverted(),
-        Fact::Held(hold) => {
-            metrics.set_held(hold);
-            match hold {
-                Some(Hold::Paused) => {
-                    warn!("an operator paused all workers: no job is called or taken");
-                }
-                Some(Hold::Draining) => {
-                    warn!("an operator drains all workers: no new job is taken");
-                }
-                None => info!("an operator resumed all workers"),
-            }
+        Fact::Held(Some(Hold::Paused)) => {
+            warn!("an operator paused all workers: no job is called or taken");
         }
-        Fact::Rests => metrics.rest(),
-        Fact::Span(span) => metrics.spans_lost(traces::record(now, *span)),
+        Fact::Held(Some(Hold::Draining)) => {
+            warn!("an operator drains all workers: no new job is taken");
+        }
+        Fact::Held(None) => info!("an operator resumed all workers"),
+        // They are counted, or traced.
+        Fact::Called(..)
+        | Fact::Decided(_)
+        | Fact::Delayed(_)
+        | Fact::Delivered(_)
+        | Fact::Diverted
+        | Fact::ExpiredPermit
+        | Fact::GateAnswered(..)
+        | Fact::LateCall(..)
+        | Fact::LateCallNotCounted
+        | Fact::Promised(_)
+        | Fact::Queued(_)
+        | Fact::Rests
+        | Fact::ResultPublished
+        | Fact::Span(_)
+        | Fact::Started(..)
+        | Fact::Tried(..) => {}
     }
 }
 
@@ -412,13 +348,6 @@ fn say_rest(rest: &Rest) {
     }
 }
 
-fn show(metrics: &Metrics, now: &Gauges) {
-    metrics.show(now.running, now.held, now.in_memory);
-    metrics.show_abandoned(now.abandoned);
-    metrics.set_breaker_open(now.breaker_is_open);
-    metrics.set_way_base(now.way_base);
-}
-
 fn trace_id(trace: Context) -> String {
     format!("{:032x}", trace.trace)
 }
@@ -440,156 +369,4 @@ fn words(whose: &Whose) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io;
-    use std::sync::{Arc, Mutex};
-
-    use super::*;
-    use crate::gate::GateError;
-    use crate::handler::Outcome;
-    use crate::rules::limit::{Algorithm, Limit};
-    use crate::rules::tenant::Tenant;
-
-    #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<u8>>>);
-
-    impl io::Write for Lines {
-        fn write(&mut self, text: &[u8]) -> io::Result<usize> {
-            self.0.lock().expect("no panic").write(text)
-        }
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    /// What is logged and counted.
-    fn noted(facts: Vec<Fact>) -> (String, String) {
-        let (lines, metrics) = (Lines::default(), Metrics::new());
-        let writer = lines.clone();
-        let subscriber = tracing_subscriber::fmt()
-            .with_ansi(false)
-            .with_writer(move || writer.clone())
-            .finish();
-        let mut journal = Journal::default();
-        let note_all = || {
-            let now = Duration::from_secs(60);
-            for fact in facts {
-                note(&metrics, &mut journal.0, now, fact);
-            }
-            journal.close(now + Duration::from_secs(3));
-        };
-        tracing::subscriber::with_default(subscriber, note_all);
-        let bytes = lines.0.lock().expect("no panic").clone();
-        (String::from_utf8(bytes).expect("text"), metrics.encode())
-    }
-
-    fn job() -> Named {
-        Named {
-            id: Some("job-7".to_owned()),
-            tenant: Tenant::parse("a").expect("a tenant"),
-            trace: None,
-        }
-    }
-
-    #[test]
-    fn a_dead_letter_is_logged_with_its_reason_and_counted_by_its_kind() {
-        let reason = "its deadline is over".to_owned();
-        let fact = Fact::DeadLetter(job(), Death::Expired, reason);
-        let (log, metrics) = noted(vec![fact]);
-        for part in ["WARN", "job-7", "tenant=a", "its deadline is over"] {
-            assert!(log.contains(part), "{part} is missing in {log}");
-        }
-        assert!(metrics.contains("sluicegate_dead_letters_total{reason=\"expired\"} 1"));
-    }
-
-    #[test]
-    fn a_line_about_a_job_names_its_trace() {
-        let trace = Context::parse("00-0000000000000000000000000000000a-000000000000000b-01");
-        let job = Named { trace, ..job() };
-        let (log, _) = noted(vec![Fact::FailedWhileOpen(job, "503".to_owned())]);
-        let ids = "trace_id=\"0000000000000000000000000000000a\" span_id=\"000000000000000b\"";
-        assert!(log.contains(ids), "{log}");
-    }
-
-    #[test]
-    fn many_of_a_kind_are_a_few_lines_and_one() {
-        let reason = || "503".to_owned();
-        let failed = |number: u32| Fact::TriedAgain {
-            job: job(),
-            attempt: number,
-            wait: Duration::from_secs(1),
-            reason: reason(),
-        };
-        let mut facts: Vec<Fact> = (0..500).map(failed).collect();
-        facts.extend((0..13).map(|_| Fact::DeadLetter(job(), Death::Attempts, reason())));
-        let (log, metrics) = noted(facts);
-        let lines = |part: &str| log.lines().filter(|line| line.contains(part)).count();
-        assert_eq!(lines("failed: tried again later"), 10, "{log}");
-        assert_eq!(lines("dead letter "), 10, "{log}");
-        assert_eq!(log.lines().count(), 22, "{log}");
-        for rest in [
-            "INFO sluicegate::engine::journal: more jobs failed more=490 within_s=3",
-            "WARN sluicegate::engine::journal: more dead letters more=3 within_s=3",
-        ] {
-            assert!(log.contains(rest), "{rest} is missing in {log}");
-        }
-        assert!(metrics.contains("sluicegate_dead_letters_total{reason=\"attempts\"} 13"));
-    }
-
-    #[test]
-    fn a_tenant_that_closes_and_opens_has_a_line_for_each() {
-        let second = Duration::from_secs(1);
-        let limit = Limit::new("hourly", Algorithm::SlidingWindow, 5, second, second / 20);
-        let limits = limit.expect("a limit").into();
-        let tenant = job().tenant;
-        let closed = |by| Fact::TenantClosed {
-            tenant: tenant.clone(),
-            by,
-            wait: second,
-        };
-        let (log, _) = noted(vec![
-            closed(ClosedBy::Limit(limits, 0)),
-            closed(ClosedBy::Suspension),
-            Fact::TenantOpened {
-                tenant: tenant.clone(),
-                after: 90 * second,
-                denied: 7,
-            },
-        ]);
-        for line in [
-            "tenant closed: its jobs wait for a limit tenant=a limit=\"hourly\" wait_ms=1000",
-            "tenant closed: it is suspended tenant=a wait_ms=1000",
-            "tenant open again tenant=a closed_s=90 denied=7",
-        ] {
-            assert!(log.contains(line), "{line} is missing in {log}");
-        }
-    }
-
-    #[test]
-    fn what_can_not_be_read_is_logged_with_its_tenant_and_reason() {
-        let why = GateError::Refused("WRONGTYPE of a test".to_owned());
-        let (log, _) = noted(vec![Fact::NoClock(job().tenant, 3, why)]);
-        for part in ["WARN", "tenant=a", "jobs=3", "WRONGTYPE of a test"] {
-            assert!(log.contains(part), "{part} is missing in {log}");
-        }
-    }
-
-    #[test]
-    fn what_happens_to_each_job_is_counted_and_not_logged() {
-        let (log, metrics) = noted(vec![
-            Fact::Decided(Decision::Admitted),
-            Fact::Called(Outcome::Done, Some(Duration::from_millis(5))),
-            Fact::Called(Outcome::Done, None),
-            Fact::Delayed(Delay::Recheck),
-        ]);
-        assert_eq!(log, "");
-        for line in [
-            "sluicegate_decisions_total{answer=\"start\"} 1",
-            "sluicegate_dispatches_total{outcome=\"done\"} 2",
-            "sluicegate_dispatch_seconds_count 1",
-            "sluicegate_delays_total{where=\"recheck\"} 1",
-        ] {
-            assert!(metrics.lines().any(|l| l == line), "{line} is missing");
-        }
-    }
-}
+mod tests;

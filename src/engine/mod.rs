@@ -3,9 +3,11 @@
 
 pub mod action;
 mod calls;
+mod counts;
 pub mod facts;
 mod journal;
 mod load;
+mod observer;
 pub(crate) mod outage;
 mod perform;
 mod reading;
@@ -28,8 +30,7 @@ use tracing::{info, warn};
 use crate::admin::{self, Health};
 use crate::broker::{Broker, Event};
 use crate::engine::action::Update;
-use crate::engine::journal::Journal;
-use crate::engine::load::Load;
+use crate::engine::observer::Observer;
 use crate::engine::outage::Outage;
 use crate::engine::perform::Report;
 use crate::engine::reading::Reading;
@@ -113,8 +114,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         let mut prepared = Prepared::default();
         let mut redis = Outage::new("Redis");
         let mut reading = Reading::default();
-        let mut load = Load::default();
-        let mut journal = Journal::default();
+        let mut observer = Observer::default();
         let mut give_up_at: Option<Instant> = None;
         let (heard, mut heard_of) = mpsc::channel(MOST_HEARD);
         // Who waits, and the last question that may have been asked with what was in force before.
@@ -146,19 +146,16 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 let at_once = || handler.at_once_for(tenant);
                 prepared.is_ready(key, |call| handler.is_ready(call), at_once)
             });
-            journal.keep(&self.metrics, &mut scheduler, now, &mut load);
+            observer.turn(&self.metrics, &mut scheduler, now);
             let watch = (started, &heard);
             self.perform(scheduler.take_actions(), watch, &mut tasks, &mut prepared)
                 .await;
             if give_up_at.is_some() && scheduler.is_idle() {
                 break;
             }
-            let count_at = load.next(scheduler.in_memory());
-            let next = [scheduler.next_tick(now), count_at, journal.next()]
-                .into_iter()
-                .flatten()
-                .min();
-            let timer = next.map(|at| started + at);
+            let tell_at = observer.next(scheduler.in_memory());
+            let next = [scheduler.next_tick(now), tell_at];
+            let timer = next.into_iter().flatten().min().map(|at| started + at);
             tokio::select! {
                 biased;
                 () = stop.hard.cancelled() => {
@@ -238,8 +235,8 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
             }
         }
         let now = started.elapsed();
-        journal.keep(&self.metrics, &mut scheduler, now, &mut load);
-        journal.close(now);
+        observer.turn(&self.metrics, &mut scheduler, now);
+        observer.close(now);
         if !matches!(over, Over::Panicked(_)) {
             self.say_last_words(&mut scheduler, &mut tasks).await;
         }

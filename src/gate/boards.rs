@@ -138,6 +138,32 @@ pub async fn put(
     instruction: &Instruction,
     for_ms: u64,
 ) -> Result<Versions, GateError> {
+    put_instead(gate, None, instruction, for_ms).await
+}
+
+/// What ends when something else is put.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ends {
+    /// Its name.
+    pub name: String,
+    /// It ends only if this is its text; `None`: whatever it is.
+    pub text: Option<String>,
+}
+
+/// As [`put`], and on each board that one ends in the same step.
+///
+/// # Errors
+/// As [`put`].
+pub async fn put_instead(
+    gate: &RedisGate,
+    ends: Option<Ends>,
+    instruction: &Instruction,
+    for_ms: u64,
+) -> Result<Versions, GateError> {
+    let (ended, its_text) = match ends {
+        Some(Ends { name, text }) => (name, text.unwrap_or_default()),
+        None => (String::new(), String::new()),
+    };
     let words = vec![
         "put".to_owned(),
         instruction.name(),
@@ -146,6 +172,8 @@ pub async fn put(
         MAX_INSTRUCTIONS.to_string(),
         SILENT_MS.to_string(),
         KEPT_MS.to_string(),
+        ended,
+        its_text,
     ];
     change(gate, words).await
 }

@@ -36,18 +36,13 @@ pub struct Changed {
 /// [`NotDone::Redis`]
 pub async fn change(gate: &RedisGate, tenant: Tenant, change: Change) -> Result<Changed, NotDone> {
     let until_ms = gate.change(&tenant.clone().into(), &change).await?;
-    match &change {
-        Change::Limit { name, max, .. } => {
-            trials::is_set(gate, (&tenant, name), Some(*max)).await?
-        }
-        Change::Unlimit { name } => trials::is_set(gate, (&tenant, name), None).await?,
-        _ => {}
-    }
-    match change {
-        Change::Pause { .. } => {}
-        Change::Resume | Change::Limit { .. } | Change::Unlimit { .. } | Change::Reset => {
-            wake(gate, Some(&tenant)).await?;
-        }
+    let ended = match &change {
+        Change::Limit { name, max, .. } => Some(trials::ended_by(&tenant, name, Some(*max))),
+        Change::Unlimit { name } => Some(trials::ended_by(&tenant, name, None)),
+        Change::Pause { .. } | Change::Resume | Change::Reset => None,
+    };
+    if !matches!(change, Change::Pause { .. }) {
+        wake(gate, Some(&tenant), ended).await?;
     }
     Ok(Changed {
         tenant,
@@ -62,7 +57,7 @@ pub async fn change(gate: &RedisGate, tenant: Tenant, change: Change) -> Result<
 /// [`NotDone::Redis`]
 pub async fn resume_all(gate: &RedisGate) -> Result<Value, NotDone> {
     gate.change(&Whose::Api, &Change::Resume).await?;
-    wake(gate, None).await?;
+    wake(gate, None, None).await?;
     Ok(json!({"tenant": null, "change": "resume"}))
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::NotDone;
 use super::steer::{Followers, followed};
 use super::tenant::sets;
-use crate::gate::boards::{Seen, drop_all, put, see};
+use crate::gate::boards::{Ends, Seen, drop_all, put, see};
 use crate::gate::redis::RedisGate;
 use crate::rules::limit::Limit;
 use crate::rules::policy::Policy;
@@ -107,18 +107,13 @@ pub async fn end(
     })
 }
 
-/// The configured `max` counts again (`None`), or this one: where it is the one that is tried, it is tried no more.
-pub(super) async fn is_set(
-    gate: &RedisGate,
-    (tenant, limit): (&Tenant, &str),
-    max: Option<u32>,
-) -> Result<(), NotDone> {
-    let tried = max_of(&see(gate).await?, tenant, limit);
-    if tried.is_some_and(|tried| max.is_none_or(|max| max == tried)) {
-        let name = Instruction::Try(tenant.clone(), limit.to_owned(), 0).name();
-        drop_all(gate, &[name]).await?;
+/// What is tried no more when the configured `max` counts again (`None`), or this one is set: the one that is tried.
+pub(super) fn ended_by(tenant: &Tenant, limit: &str, max: Option<u32>) -> Ends {
+    let tried = |max| Instruction::Try(tenant.clone(), limit.to_owned(), max);
+    Ends {
+        name: tried(0).name(),
+        text: max.map(|max| tried(max).text()),
     }
-    Ok(())
 }
 
 /// What is tried of the tenant's limit, and until when (ms): the last, where the boards of a cluster differ.

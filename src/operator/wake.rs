@@ -1,28 +1,71 @@
 //! Lets jobs that wait see at once what an operator has changed.
 
 use crate::gate::GateError;
-use crate::gate::boards::{put, see};
+use crate::gate::boards::{Ends, Seen, put_instead, see};
 use crate::gate::redis::RedisGate;
 use crate::rules::steering::{Instruction, MAX_WAKES, WAKE_KEPT_MS};
 use crate::rules::tenant::Tenant;
 
-/// Jobs of `tenant`, or of all, that wait for their turns ask anew, as soon as workers read it. Without room on the board they do so when
-/// they would have: within `delay.max-delay`.
+/// Jobs of `tenant`, or of all, that wait for their turns ask anew, as soon as workers read it. What `ends` by the change is over in the same
+/// step. Without room on the board they ask when they would have, within `delay.max-delay`; nothing was to end then, for it would have
+/// made room.
 ///
 /// # Errors
 /// [`GateError`]: Redis can't be asked.
-pub async fn wake(gate: &RedisGate, tenant: Option<&Tenant>) -> Result<(), GateError> {
+pub async fn wake(
+    gate: &RedisGate,
+    tenant: Option<&Tenant>,
+    ends: Option<Ends>,
+) -> Result<(), GateError> {
     let seen = see(gate).await?;
-    let now_ms = seen.iter().map(|board| board.now_ms).max().unwrap_or(0);
-    let posted = seen.iter().flat_map(|board| &board.posted);
-    let others = posted.filter(|(instruction, _)| {
-        matches!(instruction, Instruction::Wake(Some(of), _) if Some(of) != tenant)
-    });
-    // Whoever changes very many tenants is not to fill the board.
-    let tenant = tenant.filter(|_| others.count() < MAX_WAKES);
-    let instruction = Instruction::Wake(tenant.cloned(), now_ms);
-    match put(gate, &instruction, WAKE_KEPT_MS).await {
+    let is_other = |instruction: &Instruction| matches!(instruction, Instruction::Wake(Some(of), _) if Some(of) != tenant);
+    let others = |board: &Seen| {
+        let posted = board.posted.iter();
+        posted.filter(|(it, _)| is_other(it)).count()
+    };
+    // Whoever changes very many tenants is not to fill a board.
+    let most = seen.iter().map(others).max().unwrap_or(0);
+    let tenant = tenant.filter(|_| most < MAX_WAKES);
+    let instruction = Instruction::Wake(tenant.cloned(), next(&seen));
+    match put_instead(gate, ends, &instruction, WAKE_KEPT_MS).await {
         Ok(_) | Err(GateError::Refused(_)) => Ok(()),
         Err(why) => Err(why),
+    }
+}
+
+/// The number of the next one, the same for all boards: greater than any before, whichever primary's clock was ahead then and was set back.
+/// A board's version never sinks, and is at least the clock at each change: on one of the boards it is no less than the last number.
+fn next(seen: &[Seen]) -> u64 {
+    let of_board = |board: &Seen| {
+        let numbers = (board.posted.iter()).filter_map(|(instruction, _)| match instruction {
+            Instruction::Wake(_, number) => Some(*number),
+            _ => None,
+        });
+        let before = numbers.fold(board.version, u64::max);
+        board.now_ms.max(before.saturating_add(1))
+    };
+    seen.iter().map(of_board).max().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_number_is_the_latest_clock_and_above_all_before() {
+        let board = |now_ms, version, wakes: &[u64]| Seen {
+            now_ms,
+            version,
+            posted: (wakes.iter())
+                .map(|number| (Instruction::Wake(None, *number), u64::MAX))
+                .collect(),
+            ..Seen::default()
+        };
+        assert_eq!(next(&[board(100, 90, &[90]), board(200, 90, &[90])]), 200);
+        // The clocks were set back, or stand still.
+        assert_eq!(next(&[board(100, 90, &[]), board(100, 300, &[])]), 301);
+        assert_eq!(next(&[board(100, 100, &[100])]), 101);
+        // The primary whose clock was ahead is gone, with its board.
+        assert_eq!(next(&[board(100, 90, &[500])]), 501);
     }
 }

@@ -58,8 +58,8 @@ pub enum Instruction {
     Divert(Tenant, Arc<str>),
     /// Another `max` of a tenant's limit of this name is tried: it counts as a shadow, and denies nothing.
     Try(Tenant, String, u32),
-    /// Jobs that wait for their turns ask anew, once, those of all tenants where none is named. The number is the store's clock when they
-    /// were told to, in milliseconds: of two the later one counts.
+    /// Jobs that wait for their turns ask anew, once, those of all tenants where none is named. The number is greater than that of each
+    /// one before: of two the greater one counts.
     Wake(Option<Tenant>, u64),
 }
 

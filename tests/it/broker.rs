@@ -45,6 +45,7 @@ conformance!(
     a_delay_queue_gives_a_window_of_its_messages_in_their_order,
     a_delay_queue_gives_back_in_order_what_a_lost_session_had,
     headers_survive_a_delay_queue_and_are_stripped,
+    short_texts_in_headers_arrive_as_texts,
     big_and_empty_bodies_arrive,
     stopped_it_takes_nothing_more_and_still_acks_and_publishes,
     stopped_it_looks_for_no_other_session,
@@ -358,6 +359,38 @@ async fn headers_survive_a_delay_queue_and_are_stripped<B: Broker>(mut bed: Bed<
         sent = back.for_republish();
         assert_eq!(sent.properties, properties);
     }
+    bed.broker.close().await;
+}
+
+/// AMQP has them, and RabbitMQ's tables have one kind of text: a handler's message may be made with them all the same.
+async fn short_texts_in_headers_arrive_as_texts<B: Broker>(mut bed: Bed<B>) {
+    let headers = |text: fn(&str) -> AMQPValue| -> FieldTable {
+        let table: BTreeMap<ShortString, AMQPValue> = [("k".into(), text("deep"))].into();
+        let list = vec![AMQPValue::Boolean(true), text("in a list")];
+        let headers: BTreeMap<ShortString, AMQPValue> = [
+            ("x-tenant".into(), text("ä")),
+            ("empty".into(), text("")),
+            ("list".into(), AMQPValue::FieldArray(list.into())),
+            ("table".into(), AMQPValue::FieldTable(table.into())),
+        ]
+        .into();
+        headers.into()
+    };
+    let mut short = message("short");
+    let properties = short.properties.clone();
+    short.properties = properties.with_headers(headers(|text| AMQPValue::ShortString(text.into())));
+    let delay_queue = bed.names.delay(levels().choose(50, 0.0)).clone();
+    let batch = [short, message("other")].map(|message| Outgoing {
+        queue: delay_queue.clone(),
+        message,
+    });
+    assert_eq!(bed.broker.publish(batch.to_vec()).await, [Ok(()), Ok(())]);
+    let taken = bed.take(2).await;
+    assert_eq!(ids(&taken), ["short", "other"]);
+    let long = headers(|text| AMQPValue::LongString(text.into()));
+    let first = taken[0].message.clone().for_republish();
+    assert_eq!(first.properties.headers().as_ref(), Some(&long));
+    bed.broker.ack(tags(&taken)).await;
     bed.broker.close().await;
 }
 

@@ -1,14 +1,16 @@
 //! What operators ask, and who is the first with a dedupe key, in a Redis Cluster: a board for each primary, and a tenant's keys in one slot.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use kit::redis_topologies::{RedisCluster, shared_cluster};
 use kit::servers::{Redis, unique};
-use sluicegate::gate::boards::{drop_all, followers, in_force, put, see};
+use sluicegate::gate::boards::{Seen, drop_all, followers, in_force, put, see};
 use sluicegate::gate::fleet::registry::{Named, Registry};
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Candidate, Deduped, Gate};
+use sluicegate::gate::{Candidate, Change, Deduped, Gate};
+use sluicegate::operator::tenant::change;
+use sluicegate::operator::trials::Trial;
 use sluicegate::rules::limit::{Algorithm, Limit};
 use sluicegate::rules::policy::Policy;
 use sluicegate::rules::steering::{Hold, Instruction, Sighted, Sighting, State, Steering};
@@ -194,4 +196,105 @@ async fn what_is_asked_is_on_the_board_of_each_primary_until_it_is_dropped() {
     let agreed = workers[1].exchange().await.expect("all answer");
     assert!(agreed.steering.leaves_jobs_alone());
     assert_eq!(agreed.steering.hold, None);
+}
+
+/// The number of the one call to ask anew that each board has, for `id` alone.
+fn wake_of(seen: &[Seen], id: &str) -> u64 {
+    let numbers = |board: &Seen| -> Vec<u64> {
+        let posted = board.posted.iter();
+        let wakes = posted.filter_map(|(it, _)| match it {
+            Instruction::Wake(Some(of), number) if *of == tenant(id) => Some(*number),
+            Instruction::Wake(..) => panic!("{it:?}"),
+            _ => None,
+        });
+        wakes.collect()
+    };
+    let all: Vec<Vec<u64>> = seen.iter().map(numbers).collect();
+    let number = all[0][0];
+    assert_eq!(all, vec![vec![number]; 3], "one number for all boards");
+    number
+}
+
+fn max_is(max: u32) -> Change {
+    Change::Limit {
+        name: much().name().to_owned(),
+        max,
+        duration_ms: LASTS_MS,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trial_and_a_diverted_tenant_are_known_at_all_primaries_and_the_limit_that_ends_it_wakes()
+{
+    let (cluster, prefix) = (shared_cluster(), unique("trials"));
+    let gate = gate(cluster, &prefix);
+    let id = &tenants_of(cluster, &prefix, 1).concat()[1];
+    let policy = Policy::from(much());
+    let trial = Trial::new(&policy, tenant(id), much().name().to_owned(), 150);
+    let trial = trial.expect("it can be tried");
+    let begun = trial.begin(&gate, (LASTS_MS, Duration::ZERO)).await;
+    begun.expect("all answer");
+    let divert = Instruction::Divert(tenant(id), "jobs.diverted".into());
+    put(&gate, &divert, LASTS_MS).await.expect("all answer");
+    let mut worker = worker(&gate);
+    let steering = worker.exchange().await.expect("all answer").steering;
+    let limits = || policy.limits(&tenant(id), None).clone();
+    assert_eq!(
+        steering.with_tried(&tenant(id), limits()).shadows().len(),
+        1
+    );
+    let queue = steering.diverts(&tenant(id)).map(|queue| &**queue);
+    assert_eq!(queue, Some("jobs.diverted"));
+    let seen = async || see(&gate).await.expect("all answer");
+    let trials = |seen: &[Seen]| -> Vec<usize> {
+        let is_trial = |(it, _): &&(Instruction, u64)| matches!(it, Instruction::Try(..));
+        let all = seen.iter().map(|board| board.posted.iter());
+        all.map(|posted| posted.filter(is_trial).count()).collect()
+    };
+    // Another max is no end of the trial; that which is tried is one, in the change that wakes.
+    let changed = change(&gate, tenant(id), max_is(120)).await;
+    assert!(changed.is_ok());
+    let after_another = seen().await;
+    assert_eq!(trials(&after_another), [1, 1, 1]);
+    assert!(change(&gate, tenant(id), max_is(150)).await.is_ok());
+    let after_it = seen().await;
+    assert_eq!(trials(&after_it), [0, 0, 0]);
+    let (first, second) = (wake_of(&after_another, id), wake_of(&after_it, id));
+    assert!(first < second, "{first} {second}");
+    let steering = worker.exchange().await.expect("all answer").steering;
+    assert!(
+        steering
+            .with_tried(&tenant(id), limits())
+            .shadows()
+            .is_empty()
+    );
+    assert_eq!(steering.wakes(&tenant(id)), second);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clocks_that_were_set_back_wake_all_the_same() {
+    const AHEAD_US: u128 = 3_600_000_000;
+    let (cluster, prefix) = (shared_cluster(), unique("wakes"));
+    let id = &tenants_of(cluster, &prefix, 1).concat()[0];
+    let now = SystemTime::UNIX_EPOCH.elapsed().expect("after 1970");
+    let ahead = u64::try_from(now.as_micros() + AHEAD_US).expect("before the year 500,000");
+    let before = connect(cluster, &prefix, much()).gate;
+    let before = before.with_test_clock(Arc::new(move || ahead));
+    let woken = |gate: Arc<RedisGate>| async move {
+        let changed = change(&gate, tenant(id), Change::Resume).await;
+        assert!(changed.is_ok());
+        wake_of(&see(&gate).await.expect("all answer"), id)
+    };
+    let first = woken(Arc::new(before)).await;
+    assert_eq!(first, ahead / 1_000);
+    let gate = gate(cluster, &prefix);
+    let second = woken(Arc::clone(&gate)).await;
+    assert!(second > first, "{second} {first}");
+    // When the first ones have ended, the versions know of them.
+    let names = [Instruction::Wake(Some(tenant(id)), 0).name()];
+    drop_all(&gate, &names).await.expect("all answer");
+    let third = woken(Arc::clone(&gate)).await;
+    assert!(third > second, "{third} {second}");
+    let agreed = worker(&gate).exchange().await.expect("all answer");
+    assert_eq!(agreed.steering.wakes(&tenant(id)), third);
 }

@@ -11,7 +11,7 @@ use kit::servers::{Redis, unique};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use sluicegate::config::SecretUrl;
-use sluicegate::gate::boards;
+use sluicegate::gate::boards::{self, Ends};
 use sluicegate::gate::fleet::registry::{Agreed, Named, Registry, look};
 use sluicegate::gate::memory::store::MemoryStore;
 use sluicegate::gate::redis::RedisGate;
@@ -79,6 +79,8 @@ enum Step {
     Switch(u64),
     Look,
     Put(usize, u64),
+    /// The one, where this is its text, ends with the other.
+    Instead(usize, Option<&'static str>, usize, u64),
     Drop(usize),
     See,
 }
@@ -135,6 +137,15 @@ impl Worker {
             }
             Step::Put(number, for_ms) => {
                 heard(boards::put(&self.gate, &instruction(number), for_ms).await)
+            }
+            Step::Instead(ends, text, number, for_ms) => {
+                let ends = Ends {
+                    name: instruction(ends).name(),
+                    text: text.map(str::to_owned),
+                };
+                let instruction = instruction(number);
+                let put = boards::put_instead(&self.gate, Some(ends), &instruction, for_ms);
+                heard(put.await)
             }
             Step::Drop(number) => {
                 let names = [instruction(number).name()];
@@ -196,10 +207,16 @@ async fn the_store_in_memory_answers_as_redis_does() {
                 _ => 0,
             };
             let who = random.random_range(0..WORKERS);
-            let does = match random.random_range(0..15) {
+            let does = match random.random_range(0..17) {
                 12 => Step::Put(random.random_range(0..5), random.random_range(1..400_000)),
                 13 => Step::Drop(random.random_range(0..5)),
                 14 => Step::See,
+                15 => Step::Instead(
+                    random.random_range(0..5),
+                    [None, Some("7"), Some("8")][random.random_range(0..3)],
+                    random.random_range(0..5),
+                    random.random_range(1..400_000),
+                ),
                 0 => Step::Begin(
                     [Start::Unknown, Start::Idle, Start::Fresh][random.random_range(0..3)],
                 ),

@@ -94,7 +94,7 @@ fn engine_knows_traits(file: &File) -> Vec<String> {
     forbid(file, &words, "the engine knows the traits only")
 }
 
-/// The scheduler decides: what has happened, the engine's loop logs and counts (`engine::journal`), and the clock is an argument.
+/// The scheduler decides: what has happened, the engine's loop logs and counts (`engine::observer`), and the clock is an argument.
 fn the_scheduler_only_decides(file: &File) -> Vec<String> {
     if !file.path.starts_with("src/engine/scheduler") {
         return Vec::new();

@@ -18,9 +18,10 @@ use crate::Failure;
 use crate::clocks;
 use crate::clusters::{self, Rabbits, Redises};
 use crate::downstream::Downstream;
-use crate::faults::{Fault, Kind, Part};
+use crate::faults::{Kind, Part};
 use crate::history::{History, What};
 use crate::plan::{MAX, OTHER_MAX};
+use crate::schedule::Fault;
 use crate::workers::Worker;
 
 /// The longest that a worker is away after SIGKILL, and a server.

@@ -11,7 +11,8 @@ use tokio::task::block_in_place;
 use tokio::time::sleep;
 
 use crate::bed::Bed;
-use crate::faults::{Fault, Kind};
+use crate::faults::Kind;
+use crate::schedule::Fault;
 pub use network::Network;
 use network::{Lost, NOTICED};
 pub use rabbit::Rabbits;

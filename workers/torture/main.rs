@@ -20,6 +20,7 @@ mod report;
 mod rest;
 mod results;
 mod says;
+mod schedule;
 mod workers;
 
 use std::fmt::Display;
@@ -41,13 +42,14 @@ use clocks::{Clock, Clocks};
 use clusters::{Network, RabbitMq, Rabbits, Redises, Servers};
 use dispatch::Dispatch;
 use downstream::Downstream;
-use faults::{Kind, Schedule};
+use faults::Kind;
 use history::{Event, History, What};
 use operator::Operator;
 use others::Others;
 use plan::{Args, MAX, Plan};
 use publishers::Publisher;
 use results::Listener;
+use schedule::Schedule;
 use workers::{Common, Worker};
 
 /// From the start of the workers until all consume.

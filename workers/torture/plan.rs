@@ -12,8 +12,9 @@ use crate::checker::Rules;
 use crate::clusters::{RabbitMq, RedisIs, Servers};
 use crate::dispatch::Dispatch;
 use crate::downstream::CLOSED;
-use crate::faults::{Kind, Pace};
+use crate::faults::Kind;
 use crate::says::DEDUPE_DAYS;
+use crate::schedule::Pace;
 
 /// The limits' window.
 const WINDOW: Duration = Duration::from_secs(1);

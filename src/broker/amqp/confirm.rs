@@ -15,6 +15,7 @@ use lapin::{Channel, Confirmation, PublisherConfirm};
 
 use super::client::REPLY_TO;
 use super::connection::Link;
+use crate::broker::message::as_sent;
 use crate::broker::{BrokerError, Message, Outgoing, PublishError, Reply};
 
 /// What became of a message.
@@ -146,7 +147,7 @@ impl ConfirmChannel {
             immediate: false,
         };
         let message = outgoing.message();
-        let properties = message.properties.clone().with_delivery_mode(2);
+        let properties = as_sent(message.properties.clone());
         let mut sending =
             Box::pin(
                 self.0

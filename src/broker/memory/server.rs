@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::client::Client;
 use super::queue::{Queue, Stored};
 use super::{Fault, Plan};
+use crate::broker::message::as_sent;
 use crate::broker::{Event, Message, Outgoing, PublishError, Reply, Source, Tag};
 use crate::rules::delays::{DelayLevels, QueueNames};
 
@@ -143,7 +144,7 @@ impl State {
         let queue = bound.ok_or(PublishError::Returned)?;
         let mut message = reply.message;
         message.routing_key = key.to_string();
-        message.properties = message.properties.with_delivery_mode(2);
+        message.properties = as_sent(message.properties);
         self.replies.entry(queue.clone()).or_default().push(message);
         Ok(())
     }
@@ -160,7 +161,7 @@ impl State {
             return Err(PublishError::Returned);
         }
         let number = *self.numbers.get(&queue).ok_or(PublishError::Returned)?;
-        message.properties = message.properties.with_delivery_mode(2);
+        message.properties = as_sent(message.properties);
         self.last_number += 1;
         let stored = Stored::new(self.last_number, message, &mut self.paper);
         self.queues[number].put(stored);

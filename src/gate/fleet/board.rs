@@ -64,11 +64,33 @@ impl Board {
         text: &str,
         most: usize,
     ) -> Result<u64, Full> {
+        self.put_instead(now_ms, None, (name, until_ms, text), most)
+    }
+
+    /// As [`Board::put`], and what has the other name ends with it; where a text is given, only if that is what it says.
+    ///
+    /// # Errors
+    /// [`Full`]: there are `most` others, and nothing has ended.
+    pub fn put_instead(
+        &mut self,
+        now_ms: u64,
+        ends: Option<(&str, Option<&str>)>,
+        (name, until_ms, text): (&str, u64, &str),
+        most: usize,
+    ) -> Result<u64, Full> {
         self.instructions
             .retain(|_, posted| posted.until_ms > now_ms);
-        let others = self.instructions.keys().filter(|other| *other != name);
-        if others.count() >= most {
+        let says = |posted: &Posted, said: Option<&str>| said.is_none_or(|it| posted.text == it);
+        let ended = ends.and_then(|(other, said)| {
+            let posted = self.instructions.get(other)?;
+            says(posted, said).then_some(other)
+        });
+        let stays = |other: &&String| **other != name && ended != Some(other.as_str());
+        if self.instructions.keys().filter(stays).count() >= most {
             return Err(Full);
+        }
+        if let Some(ended) = ended {
+            self.instructions.remove(ended);
         }
         let text = text.to_owned();
         self.instructions
@@ -121,6 +143,29 @@ impl Board {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_is_put_instead_of_another_that_says_what_is_meant() {
+        let mut board = Board::default();
+        assert_eq!(board.put(10, "try", 90, "7", 1), Ok(10));
+        let wake = ("wake", 90, "1");
+        let other = Some(("try", Some("8")));
+        assert_eq!(board.put_instead(11, other, wake, 1), Err(Full));
+        assert_eq!(board.put_instead(11, other, wake, 2), Ok(11));
+        assert_eq!(board.instructions(11).count(), 2, "it says something else");
+        let whatever = Some(("try", None));
+        assert_eq!(
+            board.put_instead(11, whatever, wake, 1),
+            Ok(12),
+            "it makes room"
+        );
+        let left: Vec<&str> = board
+            .instructions(11)
+            .map(|(name, _)| name.as_str())
+            .collect();
+        assert_eq!(left, ["wake"]);
+        assert_eq!(board.put_instead(11, whatever, wake, 1), Ok(13));
+    }
 
     #[test]
     fn instructions_end_by_themselves_and_make_room() {

@@ -393,10 +393,12 @@ impl Server {
             |word: &str, version| vec![integer(1), integer(now_ms), text(word), integer(version)];
         match *more {
             [_, "drop", ref names @ ..] => Value::Array(head("ok", board.drop_all(now_ms, names))),
-            [_, "put", name, for_ms, said, most, ..] => {
-                let until_ms = now_ms + number(for_ms);
+            [_, "put", name, for_ms, said, most, _, _, ended, its_text] => {
+                let instruction = (name, now_ms + number(for_ms), said);
                 let most = most.parse().unwrap_or(0);
-                Value::Array(match board.put(now_ms, name, until_ms, said, most) {
+                let its_text = Some(its_text).filter(|text| !text.is_empty());
+                let ends = (!ended.is_empty()).then_some((ended, its_text));
+                Value::Array(match board.put_instead(now_ms, ends, instruction, most) {
                     Ok(version) => head("ok", version),
                     Err(Full) => head("full", board.version()),
                 })

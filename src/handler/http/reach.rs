@@ -17,10 +17,10 @@ use tokio::time::timeout;
 use tower_service::Service;
 use url::{Host, Position, Url};
 
+use super::advice::no_connection;
 use super::pool::{offer, speaks_http2};
 use super::proxy::{Connector, Proxy};
 use super::socket::{Sockets, Tcp};
-use super::{SECTION, told};
 use crate::config::Http;
 use crate::tls;
 
@@ -81,13 +81,7 @@ async fn open(http: &Http, url: &Url, at: &str) -> Result<Reach, String> {
         encrypted: Vec::new(),
         is_http2: false,
     };
-    let failed = |why: Failure| {
-        let advice = match is_encrypted {
-            true => tls::setup_advice(why.as_ref(), SECTION),
-            false => None,
-        };
-        told(why.as_ref(), advice)
-    };
+    let failed = |why: Failure| no_connection(why.as_ref(), is_encrypted);
     let mut road = Road::to(url, proxy).await.map_err(failed)?;
     for _ in 0..CONNECTIONS {
         let begun = Instant::now();

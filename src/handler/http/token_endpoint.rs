@@ -16,15 +16,14 @@ use tokio::time::timeout;
 use url::form_urlencoded::{Serializer, byte_serialize};
 use url::{Position, Url};
 
+use super::advice::{no_answer, no_connection};
 use super::call::{Exchange, Sent};
 use super::pool::Pool;
 use super::proxy::Proxy;
 use super::requests::{AGENT, uri};
-use super::{SECTION, told};
 use crate::config::{ClientAuth, OAuth2, TENANT};
 use crate::rules::job::call::{Place, encode};
 use crate::rules::tenant::Tenant;
-use crate::tls;
 
 /// So much of an answer is read, in bytes.
 const MAX_BODY: usize = 64 * 1024;
@@ -198,14 +197,8 @@ impl Endpoint {
 
     async fn ask(&self, client: &Client) -> Result<Granted, String> {
         let pooled = self.pool.open().await.map_err(|why| {
-            let advice = match self.encrypted {
-                true => tls::setup_advice(why.as_ref(), SECTION),
-                false => None,
-            };
-            format!(
-                "no connection to the token's url: {}",
-                told(why.as_ref(), advice)
-            )
+            let why = no_connection(why.as_ref(), self.encrypted);
+            format!("no connection to the token's url: {why}")
         })?;
         let mut request = Request::new(client.body.clone());
         *request.method_mut() = Method::POST;
@@ -217,7 +210,7 @@ impl Endpoint {
             Sent::Answered(head) => head.status,
             Sent::Unwritten => return Err(closed()),
             Sent::Refused(why) | Sent::Failed(why) => {
-                let words = told(&why, tls::advice(&why, SECTION));
+                let words = no_answer(&why);
                 return Err(format!("the token's url gave no answer: {words}"));
             }
         };
@@ -303,6 +296,7 @@ async fn whole_body(exchange: &mut Exchange) -> Result<Vec<u8>, String> {
 mod tests {
     use super::*;
     use crate::config::{Secret, SecretUrl};
+    use crate::tls;
 
     fn oauth2() -> OAuth2 {
         OAuth2 {

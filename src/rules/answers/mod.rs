@@ -6,7 +6,7 @@
 //! - what its own limits are, and where ours allow more (`advertised.rs`);
 //! - what the job has cost (`x-actual-cost`, in `pushback.rs`).
 //!
-//! `src/handler/http.rs` asks this. What follows for other jobs: `src/engine/scheduler/answers`, and in Redis `lua/block.lua` and
+//! `src/handler/http/answer.rs` asks this. What follows for other jobs: `src/engine/scheduler/answers`, and in Redis `lua/block.lua` and
 //! `lua/quota.lua`. An answer is a stranger's text: `fuzz/fuzz_targets/pushback.rs` tries any.
 
 mod advertised;

@@ -92,7 +92,7 @@ pub(super) fn is_first(message: &impl Envelope) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::Fake;
+    use super::super::read::tests::Fake;
     use super::*;
 
     fn read(

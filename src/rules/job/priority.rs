@@ -87,7 +87,7 @@ fn hash(text: &str) -> u32 {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::super::tests::Fake;
+    use super::super::read::tests::Fake;
     use super::*;
 
     #[test]

@@ -10,8 +10,8 @@ use tokio::task::block_in_place;
 use tokio::time::{Instant, sleep};
 
 use super::Bed;
-use crate::faults::Fault;
 use crate::history::What;
+use crate::schedule::Fault;
 
 /// A queue that is not empty within this is not deleted. Workers that are stopped for longer lose their connections.
 const EMPTIES: Duration = Duration::from_secs(18);

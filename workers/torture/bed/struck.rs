@@ -8,10 +8,11 @@ use tokio::time::sleep;
 
 use super::{AWAY, Bed};
 use crate::Failure;
-use crate::faults::{Fault, Kind, Strike};
+use crate::faults::{Kind, Strike};
 use crate::history::What;
 use crate::moments::{Moment, To};
 use crate::plan::{MAX, OTHER_MAX};
+use crate::schedule::Fault;
 use crate::workers::Worker;
 
 /// A worker that was started anew is waited for, since a fault is over when all is whole; but not for longer.

@@ -1,10 +1,12 @@
 //! Which messages are usable jobs, and what is read from them.
 
 use super::*;
+use crate::rules::decision::Ticket;
+use crate::rules::job::labels;
 use crate::rules::limit::{Algorithm, Limit, Limits};
 use crate::rules::scope::{MAX_VALUE_BYTES, Scope};
 
-pub(super) struct Fake {
+pub(in crate::rules::job) struct Fake {
     headers: Vec<(&'static str, Field<'static>)>,
     body: &'static [u8],
     expiration_ms: Option<u64>,
@@ -21,7 +23,7 @@ impl Default for Fake {
 }
 
 impl Fake {
-    pub(super) fn of(headers: &[(&'static str, Field<'static>)]) -> Self {
+    pub(in crate::rules::job) fn of(headers: &[(&'static str, Field<'static>)]) -> Self {
         Self {
             headers: headers.to_vec(),
             ..Self::default()

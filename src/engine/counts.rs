@@ -1,0 +1,132 @@
+//! Counts what the scheduler says has happened.
+
+use std::time::Duration;
+
+use crate::engine::facts::{Death, Decision, Delay, Fact, Named, Sent};
+use crate::gate::Whose;
+use crate::metrics::Metrics;
+
+/// Counts `fact`, where it is one to be counted.
+pub(super) fn count(metrics: &Metrics, fact: &Fact) {
+    match fact {
+        Fact::Delivered(source) => metrics.delivered(*source),
+        Fact::InvalidMessage { .. } => metrics.dead("bad-message"),
+        Fact::GateAnswered(took, ok) => metrics.gate_answered(*took, *ok),
+        Fact::Decided(decision) => metrics.decided(match decision {
+            Decision::Admitted => "start",
+            Decision::Denied => "wait",
+            Decision::NoSlot => "capacity",
+        }),
+        Fact::Tried(limit, tally) => metrics.tried(limit, tally),
+        Fact::MustWait {
+            limits,
+            limit,
+            wait_ms,
+            ..
+        } => {
+            metrics.waited(Duration::from_millis(*wait_ms));
+            metrics.denied_by(limits[*limit].name());
+        }
+        Fact::Started(late, None) => metrics.started(*late),
+        Fact::Started(late, Some(Named { id, .. })) => metrics.started_late(*late, id.as_deref()),
+        Fact::Promised(off) => metrics.promised(*off),
+        Fact::Queued(age) => metrics.queued(*age),
+        Fact::ExpiredPermit => metrics.permit_expired(),
+        Fact::Delayed(delay) => metrics.delayed(match delay {
+            Delay::InMemory => "memory",
+            Delay::Queue => "delay-queue",
+            Delay::Recheck => "recheck",
+        }),
+        Fact::DelayedStart(..) => metrics.start_delayed(),
+        Fact::Called(outcome, took) => {
+            metrics.dispatched(outcome);
+            if let Some(took) = took {
+                metrics.ran(*took);
+            }
+        }
+        Fact::LateCall(heard, late) => metrics.late_call(*heard, *late),
+        Fact::LateCallNotCounted => metrics.late_call_not_counted(),
+        Fact::Duplicate(..) => metrics.duplicate(),
+        Fact::DeadLetter(_, death, _) => metrics.dead(match death {
+            Death::Rejected => "rejected",
+            Death::Attempts => "attempts",
+            Death::Expired => "expired",
+            Death::GivenUp => "given-up",
+            Death::Crashed => "crashed",
+            Death::Invalid => "bad-message",
+            Death::Cancelled => "cancelled",
+        }),
+        Fact::PublishFailed(why, _) => metrics.publish_failed(why),
+        Fact::ResultPublished => metrics.result(Sent::Published),
+        Fact::ResultLost { sent, .. } => metrics.result(*sent),
+        Fact::LimitSunk { limit, lowered, .. } => metrics.limit_sunk(limit, *lowered),
+        Fact::LimitWhole { limit, lowered, .. } => metrics.limit_whole(limit, *lowered),
+        Fact::Breaker(whose, true, _) => metrics.breaker_opened(match whose {
+            Whose::Tenant(_) => "tenant",
+            Whose::Api => "api",
+        }),
+        Fact::Diverted => metrics.diverted(),
+        Fact::Held(hold) => metrics.set_held(*hold),
+        Fact::Rests => metrics.rest(),
+        // They are logged, or traced.
+        Fact::AllStopped(..)
+        | Fact::Breaker(_, false, _)
+        | Fact::CalledAlone(..)
+        | Fact::Excess(..)
+        | Fact::FailedWhileOpen(..)
+        | Fact::FailuresUntold(_)
+        | Fact::LeftDelayQueueEarly(_)
+        | Fact::LessonUntold(_)
+        | Fact::NoClock(..)
+        | Fact::NoYoungPermit { .. }
+        | Fact::QuotaUntold(_)
+        | Fact::Span(_)
+        | Fact::SuspectWaits(..)
+        | Fact::TenantClosed { .. }
+        | Fact::TenantOpened { .. }
+        | Fact::Throttled { .. }
+        | Fact::ThrottleUntold { .. }
+        | Fact::TriedAgain { .. }
+        | Fact::Undecided { .. }
+        | Fact::UsageLost(..) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::handler::Outcome;
+    use crate::rules::tenant::Tenant;
+
+    #[test]
+    fn what_happens_to_each_job_is_counted_by_its_kind() {
+        let job = || Named {
+            id: Some("job-7".to_owned()),
+            tenant: Tenant::parse("a").expect("a tenant"),
+            trace: None,
+        };
+        let metrics = Metrics::new();
+        for fact in [
+            Fact::Decided(Decision::Admitted),
+            Fact::Called(Outcome::Done, Some(Duration::from_millis(5))),
+            Fact::Called(Outcome::Done, None),
+            Fact::Delayed(Delay::Recheck),
+            Fact::DeadLetter(job(), Death::Expired, String::new()),
+            Fact::DeadLetter(job(), Death::Attempts, String::new()),
+            Fact::DeadLetter(job(), Death::Attempts, String::new()),
+        ] {
+            count(&metrics, &fact);
+        }
+        let shown = metrics.encode();
+        for line in [
+            "sluicegate_decisions_total{answer=\"start\"} 1",
+            "sluicegate_dispatches_total{outcome=\"done\"} 2",
+            "sluicegate_dispatch_seconds_count 1",
+            "sluicegate_delays_total{where=\"recheck\"} 1",
+            "sluicegate_dead_letters_total{reason=\"expired\"} 1",
+            "sluicegate_dead_letters_total{reason=\"attempts\"} 2",
+        ] {
+            assert!(shown.lines().any(|l| l == line), "{line} is missing");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Which facts have lines, what these say, and how many there are.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use super::*;
+use crate::engine::facts::{Death, Decision, Delay};
+use crate::gate::GateError;
+use crate::handler::Outcome;
+use crate::rules::limit::{Algorithm, Limit};
+use crate::rules::tenant::Tenant;
+
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Lines {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("no panic").write(text)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What is logged.
+fn said(facts: Vec<Fact>) -> String {
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(move || writer.clone())
+        .finish();
+    let mut journal = Journal::default();
+    let say_all = || {
+        let now = Duration::from_secs(60);
+        for fact in &facts {
+            journal.say(now, fact);
+        }
+        journal.close(now + Duration::from_secs(3));
+    };
+    tracing::subscriber::with_default(subscriber, say_all);
+    let bytes = lines.0.lock().expect("no panic").clone();
+    String::from_utf8(bytes).expect("text")
+}
+
+fn job() -> Named {
+    Named {
+        id: Some("job-7".to_owned()),
+        tenant: Tenant::parse("a").expect("a tenant"),
+        trace: None,
+    }
+}
+
+#[test]
+fn a_dead_letter_is_logged_with_its_reason() {
+    let reason = "its deadline is over".to_owned();
+    let fact = Fact::DeadLetter(job(), Death::Expired, reason);
+    let log = said(vec![fact]);
+    for part in ["WARN", "job-7", "tenant=a", "its deadline is over"] {
+        assert!(log.contains(part), "{part} is missing in {log}");
+    }
+}
+
+#[test]
+fn a_line_about_a_job_names_its_trace() {
+    let trace = Context::parse("00-0000000000000000000000000000000a-000000000000000b-01");
+    let job = Named { trace, ..job() };
+    let log = said(vec![Fact::FailedWhileOpen(job, "503".to_owned())]);
+    let ids = "trace_id=\"0000000000000000000000000000000a\" span_id=\"000000000000000b\"";
+    assert!(log.contains(ids), "{log}");
+}
+
+#[test]
+fn many_of_a_kind_are_a_few_lines_and_one() {
+    let reason = || "503".to_owned();
+    let failed = |number: u32| Fact::TriedAgain {
+        job: job(),
+        attempt: number,
+        wait: Duration::from_secs(1),
+        reason: reason(),
+    };
+    let mut facts: Vec<Fact> = (0..500).map(failed).collect();
+    facts.extend((0..13).map(|_| Fact::DeadLetter(job(), Death::Attempts, reason())));
+    let log = said(facts);
+    let lines = |part: &str| log.lines().filter(|line| line.contains(part)).count();
+    assert_eq!(lines("failed: tried again later"), 10, "{log}");
+    assert_eq!(lines("dead letter "), 10, "{log}");
+    assert_eq!(log.lines().count(), 22, "{log}");
+    for rest in [
+        "INFO sluicegate::engine::journal: more jobs failed more=490 within_s=3",
+        "WARN sluicegate::engine::journal: more dead letters more=3 within_s=3",
+    ] {
+        assert!(log.contains(rest), "{rest} is missing in {log}");
+    }
+}
+
+#[test]
+fn a_tenant_that_closes_and_opens_has_a_line_for_each() {
+    let second = Duration::from_secs(1);
+    let limit = Limit::new("hourly", Algorithm::SlidingWindow, 5, second, second / 20);
+    let limits = limit.expect("a limit").into();
+    let tenant = job().tenant;
+    let closed = |by| Fact::TenantClosed {
+        tenant: tenant.clone(),
+        by,
+        wait: second,
+    };
+    let log = said(vec![
+        closed(ClosedBy::Limit(limits, 0)),
+        closed(ClosedBy::Suspension),
+        Fact::TenantOpened {
+            tenant: tenant.clone(),
+            after: 90 * second,
+            denied: 7,
+        },
+    ]);
+    for line in [
+        "tenant closed: its jobs wait for a limit tenant=a limit=\"hourly\" wait_ms=1000",
+        "tenant closed: it is suspended tenant=a wait_ms=1000",
+        "tenant open again tenant=a closed_s=90 denied=7",
+    ] {
+        assert!(log.contains(line), "{line} is missing in {log}");
+    }
+}
+
+#[test]
+fn what_can_not_be_read_is_logged_with_its_tenant_and_reason() {
+    let why = GateError::Refused("WRONGTYPE of a test".to_owned());
+    let log = said(vec![Fact::NoClock(job().tenant, 3, why)]);
+    for part in ["WARN", "tenant=a", "jobs=3", "WRONGTYPE of a test"] {
+        assert!(log.contains(part), "{part} is missing in {log}");
+    }
+}
+
+#[test]
+fn what_happens_to_each_job_is_not_logged() {
+    let log = said(vec![
+        Fact::Decided(Decision::Admitted),
+        Fact::Called(Outcome::Done, Some(Duration::from_millis(5))),
+        Fact::Delayed(Delay::Recheck),
+    ]);
+    assert_eq!(log, "");
+}

@@ -1,0 +1,61 @@
+//! What is told of the scheduler once a turn: its facts to the log, to the metrics and to the traces, and how things stand.
+
+use std::time::Duration;
+
+use crate::engine::counts::count;
+use crate::engine::facts::{Fact, Gauges};
+use crate::engine::journal::Journal;
+use crate::engine::load::Load;
+use crate::engine::scheduler::Scheduler;
+use crate::metrics::Metrics;
+use crate::telemetry::traces;
+
+/// What it told lately.
+#[derive(Default)]
+pub(super) struct Observer {
+    journal: Journal,
+    load: Load,
+}
+
+impl Observer {
+    /// Tells what has happened, and how things stand now.
+    pub(super) fn turn(&mut self, metrics: &Metrics, scheduler: &mut Scheduler, now: Duration) {
+        for fact in scheduler.take_facts() {
+            count(metrics, &fact);
+            self.journal.say(now, &fact);
+            if let Fact::Span(span) = fact {
+                metrics.spans_lost(traces::record(now, *span));
+            }
+        }
+        self.journal.say_rests(now);
+        let gauges = scheduler.gauges();
+        show(metrics, &gauges);
+        let (taken, lasted) = self.load.turn(now, gauges.slots);
+        metrics.used_slots((taken, gauges.all_slots), lasted);
+        let next = self.load.next(gauges.in_memory);
+        if next.is_some_and(|at| at <= now) {
+            let share = (self.load).counted(now, gauges.all_slots, gauges.in_memory);
+            metrics.set_saturation(share);
+            metrics.set_census(&scheduler.census(now));
+            metrics.set_tenants(scheduler.tenants(now));
+        }
+    }
+
+    /// When there is something to tell although nothing happens. So many jobs are in memory.
+    pub(super) fn next(&self, in_memory: usize) -> Option<Duration> {
+        let both = [self.load.next(in_memory), self.journal.next()];
+        both.into_iter().flatten().min()
+    }
+
+    /// Nothing happens any more.
+    pub(super) fn close(&mut self, now: Duration) {
+        self.journal.close(now);
+    }
+}
+
+fn show(metrics: &Metrics, now: &Gauges) {
+    metrics.show(now.running, now.held, now.in_memory);
+    metrics.show_abandoned(now.abandoned);
+    metrics.set_breaker_open(now.breaker_is_open);
+    metrics.set_way_base(now.way_base);
+}

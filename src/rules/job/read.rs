@@ -1,0 +1,299 @@
+//! Reads what a message says about itself, and checks it.
+
+use std::fmt::Arguments;
+
+use super::call::Values;
+use super::labels::label;
+use super::start;
+use super::{
+    ALL_TENANTS, BadMessage, Claims, Envelope, Field, Fields, InBody, NotBefore, TenantField,
+    ValueField, dedupe,
+};
+use crate::rules::expiry::{self, Expiry};
+use crate::rules::headers;
+use crate::rules::policy::Policy;
+use crate::rules::promise::Promise;
+use crate::rules::tenant::Tenant;
+
+/// [`read_with`] what its body says, read here.
+///
+/// # Errors
+/// As [`read_with`].
+pub fn read(
+    message: &impl Envelope,
+    returned: bool,
+    fields: &Fields,
+    policy: &Policy,
+) -> Result<Claims, BadMessage> {
+    let inside = InBody::read(message.body(), fields);
+    read_with(message, &inside, returned, fields, policy)
+}
+
+/// Reads what `message` says about itself, of which `inside` is what its body says. `returned` says that it came from one of our own delay
+/// queues: only then do our own headers count, so a publisher can't jump the waitlist.
+///
+/// # Errors
+/// [`BadMessage`] says what is wrong with it, and with which field.
+pub fn read_with(
+    message: &impl Envelope,
+    inside: &InBody,
+    returned: bool,
+    fields: &Fields,
+    policy: &Policy,
+) -> Result<Claims, BadMessage> {
+    if let Field::Text(why) = message.header(headers::UNREADABLE) {
+        let kept = headers::PROPERTIES;
+        return Err(BadMessage(format!(
+            "its properties can't be used: {why}; they are kept in {kept}"
+        )));
+    }
+    let tenant = tenant_of(message, inside, &fields.tenant)?;
+    let plan = read_plan(message, policy)?;
+    let limits = policy.limits(&tenant, plan.as_deref());
+    for limit in limits.iter() {
+        label(message, limit.scope()).map_err(|why| {
+            let name = limit.name();
+            BadMessage(format!("{why}; the limit {name} tells jobs apart by it"))
+        })?;
+    }
+    fields.priorities.label(message).map_err(BadMessage)?;
+    let cost = read_cost(message, inside, &fields.cost, limits.max_cost())?;
+    let deadline_ms = match &fields.deadline {
+        Some(field) => read_deadline(message, inside, field)?,
+        None => None,
+    };
+    let values = match fields.call.is_nothing() {
+        true => Values::default(),
+        false => {
+            let (id, header) = (message.id().unwrap_or_default(), |name: &str| {
+                message.header(name)
+            });
+            let json = |number| inside.carried(number);
+            (fields.call.read((tenant.as_str(), id), header, json)).map_err(BadMessage)?
+        }
+    };
+    let ends_ms = match message.header(headers::EXPIRES) {
+        Field::Int(n) if returned => u64::try_from(n).ok(),
+        _ => None,
+    };
+    let expiry = match ends_ms {
+        Some(ends_ms) => Expiry::ends(ends_ms),
+        None => Expiry::lasts(message.expiration_ms(), message.published_ms()),
+    };
+    let start = match returned && start::is_counted(message) {
+        true => None,
+        false => start::read(message, fields.max_delayed_start_ms).map_err(BadMessage)?,
+    };
+    let is_first = returned && dedupe::is_first(message);
+    let dedupe = match is_first {
+        true => None,
+        false => dedupe::read(message, returned, fields.dedupe_for_ms).map_err(BadMessage)?,
+    };
+    let mut claims = Claims {
+        tenant,
+        plan,
+        cost,
+        attempt: 1,
+        ticket: None,
+        not_before: None,
+        start,
+        dedupe,
+        is_first,
+        expiry: expiry.with_deadline(deadline_ms),
+        first_call_ms: None,
+        trip: None,
+        suspect: None,
+        promise: None,
+        woken: 0,
+        waits: 0,
+        values,
+    };
+    if returned {
+        claims.attempt = match message.header(headers::ATTEMPT) {
+            Field::Int(n) => u32::try_from(n).unwrap_or(1).max(1),
+            _ => 1,
+        };
+        claims.ticket = match message.header(headers::TICKET) {
+            Field::Text(text) => headers::read_ticket(text),
+            _ => None,
+        };
+        let number = |name| match message.header(name) {
+            Field::Int(n) => u64::try_from(n).ok(),
+            _ => None,
+        };
+        let within = number(headers::RETRY_AFTER).map(|seconds| seconds.saturating_mul(1000));
+        claims.not_before = number(headers::NOT_BEFORE).map(|at_ms| NotBefore {
+            at_ms,
+            within_ms: within.unwrap_or(u64::MAX),
+        });
+        claims.first_call_ms = number(headers::FIRST_CALL);
+        claims.trip = match message.header(headers::TRIP) {
+            Field::Text(text) => headers::read_trip(text),
+            _ => None,
+        };
+        claims.promise = match message.header(headers::PROMISE) {
+            Field::Text(text) => Promise::read(text),
+            _ => None,
+        };
+        let most = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+        claims.suspect = number(headers::SUSPECT).map(most);
+        claims.woken = number(headers::WOKEN).unwrap_or(0);
+        claims.waits = number(headers::WAITS).map_or(0, most);
+    }
+    Ok(claims)
+}
+
+/// The routing key that a message from one of our own delay queues was first published with; `work` is the name of the
+/// work queue, where jobs are usually published to.
+pub fn first_routing_key<'a>(message: &'a impl Envelope, work: &'a str) -> &'a str {
+    match message.header(headers::ROUTING_KEY) {
+        Field::Text(key) => key,
+        _ => work,
+    }
+}
+
+/// Whose quota `message` uses, whatever else is wrong with it.
+///
+/// # Errors
+/// [`BadMessage`] says why it names nobody.
+pub fn read_tenant(message: &impl Envelope, field: &TenantField) -> Result<Tenant, BadMessage> {
+    let inside = InBody::tenant(message.body(), field);
+    tenant_of(message, &inside, field)
+}
+
+fn tenant_of(
+    message: &impl Envelope,
+    inside: &InBody,
+    field: &TenantField,
+) -> Result<Tenant, BadMessage> {
+    let parse = |place: Arguments<'_>, id: &str| {
+        Tenant::parse(id).map_err(|why| BadMessage(format!("{why} ({place})")))
+    };
+    match field {
+        TenantField::Header(name) => match message.header(name) {
+            Field::Text(id) => parse(format_args!("header {name}"), id),
+            Field::Missing => Err(BadMessage(format!("no tenant: header {name} is missing"))),
+            other => Err(BadMessage(format!(
+                "header {name} is {}; a tenant is a string",
+                other.kind()
+            ))),
+        },
+        TenantField::RoutingKey => parse(format_args!("routing key"), message.routing_key()),
+        TenantField::All => parse(format_args!("job.tenant"), ALL_TENANTS),
+        TenantField::Json(pointer) => match inside.found(0, "tenant")? {
+            Field::Text(id) => parse(format_args!("json:{pointer}"), id),
+            Field::Missing => Err(BadMessage(format!(
+                "no tenant: the body has no json:{pointer}"
+            ))),
+            other => Err(BadMessage(format!(
+                "json:{pointer} is {}; a tenant is a string",
+                other.kind()
+            ))),
+        },
+    }
+}
+
+/// The plan that the publisher names; it must be one of ours.
+fn read_plan(message: &impl Envelope, policy: &Policy) -> Result<Option<String>, BadMessage> {
+    let Some(name) = policy.plan_header() else {
+        return Ok(None);
+    };
+    match message.header(name) {
+        Field::Missing => Ok(None),
+        Field::Text(plan) if policy.plan(plan).is_some() => Ok(Some(plan.to_owned())),
+        Field::Text(plan) => {
+            let shown: String = plan.chars().take(32).collect();
+            Err(BadMessage(format!(
+                "header {name} is {shown:?}, and rate-limiter.plans has no such plan"
+            )))
+        }
+        Field::Int(_) | Field::Time(_) | Field::Other(_) => Err(BadMessage(format!(
+            "header {name} is no text; it names a plan of rate-limiter.plans"
+        ))),
+    }
+}
+
+fn read_cost(
+    message: &impl Envelope,
+    inside: &InBody,
+    field: &ValueField,
+    max: u32,
+) -> Result<u32, BadMessage> {
+    match field {
+        ValueField::Header(name) => {
+            check_cost(message.header(name), format_args!("header {name}"), max)
+        }
+        ValueField::Json(pointer) => {
+            let found = inside.found(1, "cost")?;
+            check_cost(found, format_args!("json:{pointer}"), max)
+        }
+    }
+}
+
+/// Until when the job may be called, in milliseconds since the epoch; `None`: it does not say.
+fn read_deadline(
+    message: &impl Envelope,
+    inside: &InBody,
+    field: &ValueField,
+) -> Result<Option<u64>, BadMessage> {
+    let place;
+    let field = match field {
+        ValueField::Header(name) => {
+            place = format!("header {name}");
+            message.header(name)
+        }
+        ValueField::Json(pointer) => {
+            place = format!("json:{pointer}");
+            inside.found(2, "deadline")?
+        }
+    };
+    let deadline = match field {
+        Field::Missing => return Ok(None),
+        Field::Text(text) => expiry::deadline_ms(text),
+        Field::Int(n) => u64::try_from(n).ok().map(expiry::epoch_ms),
+        Field::Time(seconds) => Some(seconds.saturating_mul(1000)),
+        Field::Other(_) => None,
+    };
+    if deadline.is_some() {
+        return Ok(deadline);
+    }
+    let shown = match field {
+        Field::Text(text) => format!("{:?}", text.chars().take(40).collect::<String>()),
+        Field::Int(n) => n.to_string(),
+        other => other.kind().to_owned(),
+    };
+    Err(BadMessage(format!(
+        "{place} is {shown}; a deadline is a time of RFC 3339, such as 2026-01-31T12:00:00Z, or seconds or milliseconds since 1970"
+    )))
+}
+
+fn check_cost(found: Field<'_>, place: Arguments<'_>, max: u32) -> Result<u32, BadMessage> {
+    let bad = |what: String| {
+        Err(BadMessage(format!(
+            "{place} is {what}; a cost is a whole number from 1 to {max}"
+        )))
+    };
+    let cost = match found {
+        Field::Missing => return Ok(1),
+        Field::Int(n) => n,
+        // Digits only: no sign, no space, no fraction.
+        Field::Text(text) if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) => {
+            text.parse().unwrap_or(i64::MAX)
+        }
+        Field::Text(text) => {
+            let shown: String = text.chars().take(32).collect();
+            return bad(format!("{shown:?}"));
+        }
+        other => return bad(other.kind().to_owned()),
+    };
+    match u32::try_from(cost) {
+        Ok(n) if (1..=max).contains(&n) => Ok(n),
+        _ if cost > i64::from(max) => Err(BadMessage(format!(
+            "{place} is {cost}, above the limit of {max}: it can never be admitted"
+        ))),
+        _ => bad(cost.to_string()),
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests;

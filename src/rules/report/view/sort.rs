@@ -1,0 +1,105 @@
+//! Which tenants of a view come first.
+
+use std::cmp::Ordering;
+use std::collections::HashSet;
+
+use super::{Row, View};
+
+/// What comes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sort {
+    /// Who has the most jobs that wait, in line or in memory; of these, whose line ends last.
+    Waiting,
+    /// Who is denied most often.
+    Denied,
+    /// Who is suspended for the longest time.
+    Closed,
+    /// Who has the most starts.
+    Starts,
+}
+
+impl Sort {
+    /// Who of two stands first; equal ones as they stood.
+    pub fn order(self, one: &Row, two: &Row) -> Ordering {
+        let by_number = |by: fn(&Row) -> u64| by(two).cmp(&by(one));
+        let by_rate = |by: fn(&Row) -> f64| by(two).total_cmp(&by(one));
+        let waiting = by_number(|row| row.waiting.max(row.in_line.unwrap_or(0)));
+        match self {
+            Self::Waiting => waiting.then(by_number(|row| row.line_ends_ms)),
+            Self::Denied => by_rate(|row| row.denials).then(waiting),
+            Self::Closed => by_number(|row| row.closed_until_ms).then(waiting),
+            Self::Starts => by_rate(|row| row.starts).then(waiting),
+        }
+    }
+}
+
+impl View {
+    /// The tenants of whom the gate is to be asked so that the first `most` by `sort` are right: of those with the longest lines workers
+    /// may have few jobs in memory.
+    pub fn first(&self, sort: Sort, most: usize) -> Vec<Row> {
+        let mut rows: Vec<&Row> = self.tenants.iter().collect();
+        let (mut first, mut known) = (Vec::new(), HashSet::new());
+        let by_line = |one: &&Row, two: &&Row| two.line_ends_ms.cmp(&one.line_ends_ms);
+        if sort == Sort::Waiting {
+            rows.sort_by(by_line);
+            first.extend(rows.iter().take(most).copied());
+        }
+        rows.sort_by(|one, two| sort.order(one, two));
+        first.extend(rows.iter().take(most));
+        first.retain(|row| known.insert(&row.tenant));
+        let mut first: Vec<Row> = first.into_iter().cloned().collect();
+        first.sort_by(|one, two| one.tenant.cmp(&two.tenant));
+        first
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::report::{OfTenant, Report};
+    use crate::rules::tenant::Tenant;
+
+    const NOW: u64 = 1_700_000_000_000;
+
+    fn tenant(name: &str, change: impl FnOnce(&mut OfTenant)) -> OfTenant {
+        let mut one = OfTenant::new(Tenant::parse(name).expect("a tenant"));
+        change(&mut one);
+        one
+    }
+
+    #[test]
+    fn tenants_are_sorted_by_what_is_asked_for() {
+        let all = vec![
+            tenant("a", |it| it.starts = 9),
+            tenant("b", |it| it.denials = 9),
+            tenant("c", |it| it.closed_until_ms = NOW + 9),
+            tenant("d", |it| it.waiting = 9),
+            tenant("e", |it| it.line_ends_ms = NOW + 9),
+            tenant("f", |it| it.running = 9),
+        ];
+        let report = Report {
+            at_ms: NOW,
+            over_ms: 2_000,
+            tenants: all,
+            ..Report::default()
+        };
+        let view = View::of(NOW, vec![("a".to_owned(), Some(Ok(report)))]);
+        let names =
+            |rows: &[Row]| -> String { rows.iter().map(|row| row.tenant.as_str()).collect() };
+        let sorted = |sort: Sort, most| {
+            let mut rows = view.first(sort, most);
+            rows.sort_by(|one, two| sort.order(one, two));
+            names(&rows)
+        };
+        assert_eq!(sorted(Sort::Waiting, 9), "deabcf");
+        assert_eq!(sorted(Sort::Denied, 9), "bdacef");
+        assert_eq!(sorted(Sort::Closed, 9), "cdabef");
+        assert_eq!(sorted(Sort::Starts, 9), "adbcef");
+        assert_eq!(sorted(Sort::Starts, 2), "ad");
+        assert_eq!(
+            names(&view.first(Sort::Waiting, 1)),
+            "de",
+            "its line may be the longest"
+        );
+    }
+}

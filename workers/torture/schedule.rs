@@ -1,0 +1,183 @@
+//! When something is broken, and what: a schedule that a seed decides. Pure.
+
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+
+use crate::faults::{Kind, Part};
+
+/// One fault of the schedule.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Fault {
+    pub kind: Kind,
+    /// The worker that it is done to, where it is done to one.
+    pub worker: usize,
+    /// How long it lasts, where that is free.
+    pub lasts: Duration,
+    /// A choice of three, where a kind has several ways.
+    pub way: u8,
+}
+
+/// Faults that begin together, after a pause.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Step {
+    pub pause: Duration,
+    pub faults: Vec<Fault>,
+}
+
+/// The endless schedule of a seed.
+pub struct Schedule {
+    random: StdRng,
+    kinds: Vec<Kind>,
+    /// Kinds that have not had their turn in this round: each kind comes once in a round, but for those that are rare.
+    round: Vec<Kind>,
+    pace: Pace,
+}
+
+/// How a schedule is made.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Pace {
+    /// Workers that it is done to.
+    pub workers: usize,
+    /// The longest pause before a step.
+    pub pause: Duration,
+    /// The longest that a fault lasts.
+    pub longest: Duration,
+    /// After a loss of memory nothing starts for a minute, and other faults have nothing to break: such faults come
+    /// in one round of four only.
+    pub losses_are_rare: bool,
+}
+
+/// A quarter of the steps has two faults at once.
+const TWO_AT_ONCE: f64 = 0.25;
+
+impl Schedule {
+    /// Faults of `kinds`.
+    pub fn new(seed: u64, kinds: &[Kind], pace: Pace) -> Self {
+        Self {
+            random: StdRng::seed_from_u64(seed ^ 0xfa_017),
+            kinds: kinds.to_vec(),
+            round: Vec::new(),
+            pace,
+        }
+    }
+
+    fn kind(&mut self, beside: Option<Part>) -> Option<Kind> {
+        let only_losses = self.kinds.iter().all(|kind| kind.forgets());
+        while self.round.is_empty() && !self.kinds.is_empty() {
+            let rare = self.pace.losses_are_rare && !only_losses;
+            let skipped = rare && self.random.random_ratio(3, 4);
+            self.round = self.kinds.clone();
+            self.round.retain(|kind| !(skipped && kind.forgets()));
+        }
+        let fits: Vec<Kind> = (self.round.iter().copied())
+            .filter(|kind| beside.is_none_or(|part| part != kind.part()))
+            .collect();
+        let kind = *fits.choose(&mut self.random)?;
+        self.round.retain(|other| *other != kind);
+        Some(kind)
+    }
+
+    fn fault(&mut self, kind: Kind) -> Fault {
+        // Mostly short; a tenth as long as it may be.
+        let part = self.random.random_range(0.0..1.0_f64);
+        let shortest = Duration::from_millis(500).min(self.pace.longest);
+        let lasts = shortest + (self.pace.longest - shortest).mul_f64(part * part * part);
+        Fault {
+            kind,
+            worker: self.random.random_range(0..self.pace.workers),
+            lasts,
+            way: self.random.random_range(0..3),
+        }
+    }
+}
+
+impl Iterator for Schedule {
+    type Item = Step;
+
+    /// The next step; `None` only if there are no kinds.
+    fn next(&mut self) -> Option<Step> {
+        let pause = (self.pace.pause).mul_f64(self.random.random_range(0.1..=1.0));
+        let first = self.kind(None)?;
+        let mut faults = vec![self.fault(first)];
+        if self.random.random_bool(TWO_AT_ONCE)
+            && let Some(second) = self.kind(Some(first.part()))
+        {
+            faults.push(self.fault(second));
+        }
+        Some(Step { pause, faults })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    const PACE: Pace = Pace {
+        workers: 3,
+        pause: Duration::from_secs(5),
+        longest: Duration::from_secs(30),
+        losses_are_rare: true,
+    };
+
+    fn steps(seed: u64, kinds: &[Kind]) -> Vec<Step> {
+        Schedule::new(seed, kinds, PACE).take(200).collect()
+    }
+
+    #[test]
+    fn a_seed_decides_everything() {
+        assert_eq!(steps(7, Kind::all()), steps(7, Kind::all()));
+        assert_ne!(steps(7, Kind::all()), steps(8, Kind::all()));
+    }
+
+    #[test]
+    fn every_kind_has_its_turn_and_two_at_once_are_done_to_two_parts() {
+        let steps = steps(1, Kind::all());
+        let seen: HashSet<_> = steps
+            .iter()
+            .flat_map(|s| &s.faults)
+            .map(|f| f.kind)
+            .collect();
+        assert_eq!(seen.len(), Kind::all().len());
+        let pairs: Vec<_> = steps.iter().filter(|step| step.faults.len() == 2).collect();
+        assert!(!pairs.is_empty());
+        for pair in pairs {
+            assert_ne!(pair.faults[0].kind.part(), pair.faults[1].kind.part());
+        }
+        for fault in steps.iter().flat_map(|step| &step.faults) {
+            assert!(
+                fault.worker < 3 && fault.lasts <= PACE.longest && fault.way < 3,
+                "{fault:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn losses_of_memory_are_rare_where_they_cost_a_minute() {
+        let losses = |losses_are_rare| {
+            let pace = Pace {
+                losses_are_rare,
+                ..PACE
+            };
+            let all = Schedule::new(3, Kind::all(), pace)
+                .take(2000)
+                .flat_map(|step| step.faults);
+            all.filter(|fault| fault.kind.forgets()).count()
+        };
+        let (rare, often) = (losses(true), losses(false));
+        assert!(rare > 0 && rare * 2 < often, "{rare} {often}");
+        let steps = steps(1, &[Kind::RedisFlush, Kind::RedisWipe]);
+        assert_eq!(steps.len(), 200, "alone they are not left out");
+    }
+
+    #[test]
+    fn one_kind_comes_alone_and_none_never() {
+        let steps = steps(1, &[Kind::RedisCut]);
+        assert!(steps.iter().all(|step| step.faults.len() == 1));
+        assert_eq!(Schedule::new(1, &[], PACE).next(), None);
+    }
+}
