@@ -15,7 +15,7 @@ use pty_process::Size;
 use pty_process::blocking::{Command, Pty, open};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::termios::{LocalModes, tcgetattr};
-use serde_json::Value;
+use serde_json::{Value, json};
 use sluicegate::config::SecretUrl;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::operator::audit;
@@ -338,12 +338,45 @@ async fn who_waits_longest_is_found_and_paused_and_resumed() {
     top.shows(&["max-requests is 5 until", "/5*"]).await;
     top.types("cy");
     top.shows(&["max-requests is the configured one"]).await;
+    // What is tried denies nothing, and says what it would do; then it is enforced, or ended.
+    top.types("t5\r\r");
+    top.shows(&["Try max-requests 5 for the limit default of many for 1h"])
+        .await;
+    top.types("y");
+    top.shows(&[
+        "max-requests 5 is tried until",
+        ": 2 workers follow",
+        "shadow, has seen no start",
+        "1/1",
+        "e enforce the trial  x end it",
+    ])
+    .await;
+    top.types("e\ry");
+    let text = top
+        .shows(&["max-requests is 5 until", "/5*", "t try  z reset"])
+        .await;
+    assert!(!text.contains("shadow"), "{text}");
+    top.types("t7\r\ry");
+    top.shows(&["max-requests 7 is tried until", "x end it"])
+        .await;
+    top.types("xy");
+    top.shows(&["max-requests 7 is tried no more: 2 workers follow", "t try"])
+        .await;
     top.types("zy");
     top.shows(&["reset the waitlist of many"]).await;
     let actions: Vec<Value> = (two.audit().await.iter())
         .map(|entry| entry["action"].clone())
         .collect();
-    let expected = ["reset", "limit", "limit", "resume", "pause", "pause"];
+    let expected = [
+        "reset", "limit", "limit", "limit", "limit", "limit", "limit", "resume", "pause", "pause",
+    ];
+    let audit = two.audit().await;
+    let requests: Vec<_> = audit[1..5].iter().map(|it| &it["request"]).collect();
+    let tries =
+        |max: u32| json!({"limit": "default", "max": max, "for_ms": 3_600_000, "shadow": true});
+    let ends = json!({"limit": "default", "clear": true, "shadow": true});
+    let sets = json!({"limit": "default", "max": 5, "for_ms": 3_600_000});
+    assert_eq!(requests, [&ends, &tries(7), &sets, &tries(5)]);
     assert_eq!(
         actions,
         expected.map(|it| Value::from(format!("tenant {it}")))

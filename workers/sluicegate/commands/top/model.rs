@@ -254,6 +254,23 @@ impl Model {
         shared
     }
 
+    /// The limits of `tenant` of which an operator tries another maximum, as far as is seen: their names, and that.
+    pub fn tried(&self, tenant: &Tenant) -> impl Iterator<Item = (&str, u32)> {
+        let page = self.page.as_ref().filter(|page| page.tenant == *tenant);
+        let page = page.and_then(|page| page.glance.known());
+        let known: &[Fullness] = match (page, self.picture()) {
+            (Some((glance, _)), _) => &glance.limits,
+            (None, Some((picture, _))) => {
+                let shown = picture.shown.as_ref();
+                let known = shown.and_then(|shown| shown.limits.get(tenant));
+                known.map_or(&[], Vec::as_slice)
+            }
+            (None, None) => &[],
+        };
+        let tried = known.iter().filter(|limit| limit.is_tried);
+        tried.map(|limit| (limit.name.as_str(), limit.max))
+    }
+
     /// The names of the rows of the view.
     pub fn rows(&self) -> Vec<String> {
         match self.view {

@@ -248,6 +248,40 @@ fn dead_letters_are_replayed_as_they_are_meant() {
 }
 
 #[test]
+fn what_is_tried_is_enforced_with_its_own_number() {
+    let with_trial = || {
+        let mut picture = picture();
+        let shown = picture.shown.as_mut().expect("tenants");
+        let limits = shown.limits.get_mut(&tenant("acme")).expect("its limits");
+        limits[3].is_tried = true;
+        picture
+    };
+    let mut model = model();
+    types(&mut model, "2");
+    answer(&mut model, picture);
+    types(&mut model, "e");
+    assert!(model.asking.is_none());
+    let told = model.told().expect("a word");
+    assert!(
+        told.is_bad && told.text.contains("t tries a limit"),
+        "{told:?}"
+    );
+    // The shadow of its limit `hour`, which tries 50, is seen in the list.
+    model.at_time(NOW + 2_000);
+    answer(&mut model, with_trial);
+    let asked = types(&mut model, "e2h\ny");
+    let change = Change::Limit {
+        name: "hour".to_owned(),
+        max: 50,
+        duration_ms: 7_200_000,
+    };
+    let [(_, Request::Act(0, act))] = asked.as_slice() else {
+        panic!("{asked:?}");
+    };
+    assert_eq!(*act, Act::Change(tenant("acme"), change));
+}
+
+#[test]
 fn answers_of_what_is_not_looked_at_any_more_are_dropped() {
     let yaml = "
 pipelines:
@@ -287,8 +321,8 @@ pipelines:
 
 #[test]
 fn every_key_is_harmless_everywhere() {
-    let all = "qQpPrRlLcCzZfFTAsShHjkgG/?[]1234 \n\u{1b}yY0é日";
-    for view in ["1", "2", "3", "4", "2\n", "?", "/", "2p", "2l", "2z"] {
+    let all = "qQpPrRlLcCtTeExXzZfFTAsShHjkgG/?[]1234 \n\u{1b}yY0é日";
+    for view in ["1", "2", "3", "4", "2\n", "?", "/", "2p", "2l", "2t", "2z"] {
         for with_picture in [false, true] {
             for key in all.chars() {
                 let mut model = model();

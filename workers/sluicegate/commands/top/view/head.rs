@@ -201,18 +201,21 @@ pub fn foot(model: &Model, wide: u16, theme: Theme) -> Vec<Line<'static>> {
 
 fn keys(model: &Model) -> &'static str {
     match (&model.page, model.view, model.search.is_empty()) {
+        (Some(page), ..) if model.tried(&page.tenant).next().is_some() => {
+            "e enforce the trial  x end it  p r l c t z act  Esc back  ? help  q quit"
+        }
         (Some(_), ..) => {
-            "p pause  r resume  l limit  c clear limit  z reset  Esc back  ? help  q quit"
+            "p pause  r resume  l limit  c clear  t try  z reset  Esc back  ? help  q quit"
         }
         (None, View::Fleet, _) if model.pipelines.len() > 1 => {
             "[ ] pipeline  1-4 views  / search  ? help  q quit"
         }
         (None, View::Fleet, _) => "1-4 views  / search a tenant  ? help  q quit",
         (None, View::Tenants, false) => {
-            "Enter open  Esc all tenants  p r l c z act  ? help  q quit"
+            "Enter open  Esc all tenants  p r l c t z act  ? help  q quit"
         }
         (None, View::Tenants, true) | (None, View::Limits, _) => {
-            "Enter open  s sort  / search  p pause  r resume  l limit  ? help  q quit"
+            "Enter open  s sort  / search  p pause  r resume  l limit  t try  ? help  q quit"
         }
         (None, View::Letters, _) => {
             "f fetch  R replay one  T its tenant's  A all  Enter tenant  ? help  q quit"
