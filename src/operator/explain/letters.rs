@@ -81,7 +81,7 @@ impl Look {
                 seen,
                 left: 0,
             } => Some(format!(
-                "it is none of the {} in {queue}",
+                "it is not in {queue} ({}, all looked at)",
                 count(*seen, "dead letter")
             )),
             Self::Missing { queue, seen, left } => Some(format!(
@@ -174,7 +174,10 @@ mod tests {
         };
         let words = |seen, left| looked(seen, left).expect("it was in vain");
         assert_eq!(words(0, 0), "jobs.dead holds no dead letter");
-        assert_eq!(words(2, 0), "it is none of the 2 dead letters in jobs.dead");
+        assert_eq!(
+            words(2, 0),
+            "it is not in jobs.dead (2 dead letters, all looked at)"
+        );
         assert_eq!(
             words(1_000, 7),
             "it is not among the first 1000 dead letters of jobs.dead, and 7 behind them were not looked at: sluicegate dead show 'o 7' looks at all"
