@@ -71,6 +71,18 @@ impl Servers {
         })
     }
 
+    /// The same with these configurations. What runs goes on with those that it began with, and is stopped by both.
+    ///
+    /// # Errors
+    /// A URL is none.
+    pub fn with<'a>(&self, configs: impl Iterator<Item = &'a Config>) -> Result<Self, Failure> {
+        let new = Self::new(configs)?;
+        Ok(Self {
+            stop: Arc::clone(&self.stop),
+            ..new
+        })
+    }
+
     /// A replay that runs ends between two dead letters.
     pub fn stop(&self) {
         self.stop.notify_waiters();

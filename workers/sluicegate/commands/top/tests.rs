@@ -282,6 +282,39 @@ fn what_is_tried_is_enforced_with_its_own_number() {
 }
 
 #[test]
+fn a_changed_configuration_is_shown_and_one_that_cannot_be_used_leaves_the_old_one() {
+    let mut model = looks_at_tenants();
+    let limit = |model: &Model| {
+        let policy = &model.pipeline().config.rate_limiter.policy;
+        policy.default_limits().iter().next().expect("one").max()
+    };
+    let changed = "rate-limiter: {max-requests: 7}";
+    assert!(model.reread(Ok(pipelines(changed))));
+    assert_eq!(limit(&model), 7);
+    assert!(!kinds(&mut model).is_empty(), "it is looked at");
+    assert!(!model.reread(Ok(pipelines(changed))), "it is the same");
+    assert!(!model.reread(Err("c.yaml:1:1: no".to_owned())));
+    assert_eq!(
+        (limit(&model), model.unread.as_deref()),
+        (7, Some("c.yaml:1:1: no"))
+    );
+    // The same as before: it can be used again.
+    assert!(!model.reread(Ok(pipelines(changed))));
+    assert_eq!(model.unread, None);
+    assert!(!model.reread(Ok(pipelines("pipelines: {bills: {amqp: {queue: bills}}}"))));
+    assert!(
+        model
+            .unread
+            .as_deref()
+            .is_some_and(|it| it.contains("start top again"))
+    );
+    // The picture of another Redis is none of this one.
+    assert!(model.picture().is_some());
+    assert!(model.reread(Ok(pipelines("redis: {prefix: other}"))));
+    assert!(model.picture().is_none() && model.unread.is_none());
+}
+
+#[test]
 fn answers_of_what_is_not_looked_at_any_more_are_dropped() {
     let yaml = "
 pipelines:

@@ -166,6 +166,11 @@ fn not_answering(
 pub fn foot(model: &Model, wide: u16, theme: Theme) -> Vec<Line<'static>> {
     let wide = usize::from(wide);
     let mut lines = Vec::new();
+    if let Some(why) = &model.unread {
+        let text = format!("OLD CONFIGURATION: {why}");
+        let text = wrapped(&plain(&text, 600), wide, 2).into_iter().take(MOST);
+        lines.extend(text.map(|line| Line::styled(line, theme.bad())));
+    }
     if let Some(doing) = &model.doing {
         let since = age(model.now_ms.saturating_sub(doing.since_ms));
         let mut text = format!("{} ({since})", doing.what);
