@@ -225,17 +225,23 @@ impl Model {
             .filter(|_| self.view == View::Limits && self.page.is_none());
         let limit = limit.and_then(|at| Some(self.limits().get(at)?.limit.name.clone()));
         let limit = limit.as_deref();
-        let of_limit = |wish| {
+        let of = |wish, limit| {
             let config = &self.pipeline().config;
             Asking::limit(config, tenant.clone(), wish, limit)
         };
+        let of_limit = |wish| of(wish, limit);
         let next = match key {
             'p' => Next::Ask(Asking::pause(tenant)),
             'l' => of_limit(Wish::Set),
             'c' => of_limit(Wish::Clear),
             't' => of_limit(Wish::Try),
             'e' => self.enforced(tenant, limit),
-            'x' => of_limit(Wish::EndTry),
+            'x' => {
+                let mut tried = self.tried(&tenant).map(|(name, _)| name);
+                // Where one is tried, that one is meant.
+                let only = tried.next().filter(|_| tried.next().is_none());
+                of(Wish::EndTry, limit.or(only))
+            }
             'r' => Next::Ask(Asking::Sure(Act::Change(tenant, Change::Resume))),
             _ => Next::Ask(Asking::Sure(Act::Change(tenant, Change::Reset))),
         };

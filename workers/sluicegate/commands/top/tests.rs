@@ -279,6 +279,17 @@ fn what_is_tried_is_enforced_with_its_own_number() {
         panic!("{asked:?}");
     };
     assert_eq!(*act, Act::Change(tenant("acme"), change));
+
+    // Of two limits the one that is tried is meant, and is not asked for.
+    let two = "rate-limiter: {limits: [{name: day}, {name: hour}]}";
+    let mut model = Model::new(pipelines(two), Sort::Waiting, NOW);
+    types(&mut model, "2");
+    answer(&mut model, with_trial);
+    let asked = types(&mut model, "xy");
+    let [(_, Request::Act(0, act))] = asked.as_slice() else {
+        panic!("{asked:?}");
+    };
+    assert_eq!(*act, Act::EndTry(tenant("acme"), "hour".to_owned()));
 }
 
 #[test]
