@@ -21,7 +21,7 @@ use crate::operator::hold::held;
 use crate::operator::inspect::{WhatIf, inspect};
 use crate::operator::job::Which;
 use crate::operator::labels::{Given, value};
-use crate::operator::{NotDone, audit, limits, steer, tenant};
+use crate::operator::{NotDone, audit, limits, others, steer, tenant};
 use crate::rules::limit::Limits;
 use crate::rules::policy::Own;
 use crate::rules::report::view::Sort;
@@ -125,7 +125,7 @@ async fn in_force(part: &Part, input: &Input) -> Result<Value, NotDone> {
         }
         Own::Plan(plan) => json!({"tenant": pattern.to_string(), "plan": plan, "limits": null}),
     });
-    let others = limits::others(&part.gate, policy).await?;
+    let others = others::others(&part.gate, policy).await?;
     Ok(json!({
         "limits": all(policy.default_limits()),
         "plan_header": policy.plan_header(),
@@ -135,6 +135,7 @@ async fn in_force(part: &Part, input: &Input) -> Result<Value, NotDone> {
         "next_offset": next(offset, limit, tenants.len()),
         "in_force": others.in_force,
         "other_configurations": others.number,
+        "differing_keys": &others.differ[..others.differ.len().min(others::MOST_KEYS)],
     }))
 }
 

@@ -187,6 +187,7 @@ pub fn picture() -> Box<Overview> {
         fleet,
         recovery: vec![Recovery::Over],
         all: None,
+        others: None,
     })
 }
 

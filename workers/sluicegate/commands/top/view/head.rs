@@ -6,6 +6,7 @@ use sluicegate::operator::recovery::Recovery;
 use sluicegate::operator::words::{count, plain};
 
 use super::parts::{fit, wrapped};
+use crate::commands::fleet::beside;
 use crate::commands::top::asked::Trouble;
 use crate::commands::top::clock::{age, left, time};
 use crate::commands::top::model::{Model, VIEWS, View};
@@ -61,6 +62,9 @@ pub fn lines(model: &Model, wide: u16, theme: Theme) -> Vec<Line<'static>> {
             theme.warn(),
         ),
         _ => {}
+    }
+    if let Some(words) = beside(picture.others.as_ref()).lines().next() {
+        notice(words.to_owned(), theme.warn());
     }
     let waits = picture.recovery.iter().filter(|it| **it != Recovery::Over);
     let waits: Vec<&Recovery> = waits.collect();

@@ -9,6 +9,7 @@ use crate::commands::top::beds::{HOSTILE, NOW, answer, model, picture, pipelines
 use crate::commands::top::model::Came;
 use sluicegate::rules::report::view::Sort;
 
+mod beside;
 mod shadows;
 
 const PLAIN: Theme = Theme { is_colour: false };
