@@ -129,14 +129,18 @@ async fn the_policies_of_other_workers_are_shown_beside_those_of_the_file() {
     assert!(!check(&own).contains("another configuration"));
 
     // Only another one is in force.
-    register(&other).await;
+    let worker = Running::configured(&other, Nothing);
+    let only = "another configuration is enforced, and this one by no worker: default, calls";
+    let begun = Instant::now();
+    while !check(&own).contains(only) {
+        assert!(begun.elapsed() < PATIENCE, "{}", check(&own));
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
     let found = inspect(&own, "b");
     assert_eq!(found["in_force"], false);
     let text_of_b = text(&own, "b");
     assert!(text_of_b.contains("also      no worker enforces the limits of this file\n"));
     assert_eq!(inspect(&other, "b")["in_force"], true);
-    let only = "another configuration is enforced, and this one by no worker: default, calls";
-    assert!(check(&own).contains(only), "{}", check(&own));
 
     // Both are.
     register(&own).await;
@@ -196,6 +200,7 @@ async fn the_policies_of_other_workers_are_shown_beside_those_of_the_file() {
         workers.ends_with(&format!("{line} (sluicegate check)\n")),
         "{workers}"
     );
+    worker.stop().await;
 }
 
 /// Until `inspect` of the tenant `acme` is as `wanted`.

@@ -134,8 +134,8 @@ async fn in_force(part: &Part, input: &Input) -> Result<Value, NotDone> {
         "tenants_in_all": tenants.len(),
         "next_offset": next(offset, limit, tenants.len()),
         "in_force": others.in_force,
-        "other_configurations": others.number,
-        "differing_keys": &others.differ[..others.differ.len().min(others::MOST_KEYS)],
+        "other_configurations": others.number(),
+        "differing_keys": others.keys(),
     }))
 }
 

@@ -206,7 +206,8 @@ pub(super) async fn redis(
     }
     match others(config).await {
         Ok(others) => {
-            if let Some(words) = others.in_words(MOST_KEYS) {
+            let both = [others.in_words(MOST_KEYS), others.left_in_words(MOST_KEYS)];
+            for words in both.into_iter().flatten() {
                 let words = format!("{words}; inspect TENANT shows limits, and until when");
                 findings.add(Level::Warn, WHAT, words);
             }

@@ -56,7 +56,8 @@ pub fn reads(path: Option<PathBuf>, wanted: Wanted) -> mpsc::Receiver<Read> {
                     return;
                 }
             }
-            thread::sleep(EVERY);
+            // Whoever wakes it early has it look once more.
+            thread::park_timeout(EVERY);
         }
     });
     reads

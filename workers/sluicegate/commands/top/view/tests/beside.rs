@@ -1,6 +1,6 @@
 //! That workers have another configuration.
 
-use sluicegate::operator::others::Others;
+use sluicegate::operator::others::{Group, Others};
 
 use super::{at, has, picture, shows};
 
@@ -10,11 +10,13 @@ fn another_configuration_is_said_in_a_line() {
         let mut picture = picture();
         picture.others = Some(Others {
             in_force: true,
-            number: 1,
-            differ: ["max-requests", "plans.pro", "tenants.a", "tenants.b"]
-                .map(str::to_owned)
-                .to_vec(),
-            failed: Vec::new(),
+            kept: Group {
+                number: 1,
+                differ: ["max-requests", "plans.pro", "tenants.a", "tenants.b"]
+                    .map(str::to_owned)
+                    .to_vec(),
+            },
+            ..Others::default()
         });
         picture
     });
