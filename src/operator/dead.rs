@@ -182,6 +182,22 @@ impl Dead<'_> {
         Ok(Listed { rows, look })
     }
 
+    /// The first that `filter` lets through, of the first `most` messages and so many bytes of bodies; and how far the look came.
+    ///
+    /// # Errors
+    /// [`NotDone::RabbitMq`]
+    pub async fn first(
+        &self,
+        filter: &Filter,
+        (most, most_bytes): (u32, usize),
+    ) -> Result<(Option<Message>, Look), NotDone> {
+        let depth = self.client.depth(&self.queue).await?;
+        let mut look = Look::at(depth.min(most), most_bytes);
+        let found = self.next(filter, &mut look).await?;
+        look.left += depth.saturating_sub(most);
+        Ok((found.map(|fetched| fetched.message), look))
+    }
+
     /// The one with this id.
     ///
     /// # Errors

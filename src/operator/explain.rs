@@ -1,12 +1,16 @@
 //! What one job waits for, its place in the line, when it starts, and how sure that is.
 //!
 //! What a worker says of a job ([`job`](super::job)) names its waitlist and its ticket. The gate is then asked for that ticket's turn.
+//! A job that no worker has may be a dead letter: [`letters`] looks.
+
+pub mod letters;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use self::letters::{Found, Look};
 use super::NotDone;
 use super::hold::held;
 use super::inspect::{around, not_before};
@@ -58,6 +62,7 @@ pub struct Explained {
     starts_ms: Option<u64>,
     sure: Sure,
     why: &'static str,
+    letters: Look,
 }
 
 /// Asks the workers for the job, for so long at most, and then the gate for its turn.
@@ -80,6 +85,7 @@ pub async fn explain(
         starts_ms: None,
         sure: Sure::Unknown,
         why: "no worker has it in its memory",
+        letters: Look::None,
     };
     let Some(seen) = explained.shown.seen.clone() else {
         return Ok(explained);
@@ -290,9 +296,35 @@ impl Explained {
         }
     }
 
-    /// A worker has it, or had it last.
-    pub fn is_seen(&self) -> bool {
-        self.shown.seen.is_some()
+    /// A worker has it, or had it last; or it is a dead letter.
+    pub fn is_found(&self) -> bool {
+        self.shown.seen.is_some() || self.letter().is_some()
+    }
+
+    /// No worker has it, or the last one says that it has cancelled it: then it may be a dead letter.
+    pub fn may_be_dead(&self) -> bool {
+        let seen = self.shown.seen.as_ref();
+        seen.is_none_or(|seen| seen.state == State::Cancelled)
+    }
+
+    /// What was found among the dead letters.
+    #[must_use]
+    pub fn with(mut self, letters: Look) -> Self {
+        self.letters = letters;
+        if self.letter().is_some() {
+            self.why = "it is a dead letter, and is not called unless it is replayed";
+        }
+        self
+    }
+
+    /// How it stands as a dead letter.
+    pub fn letter(&self) -> Option<&Found> {
+        self.letters.found()
+    }
+
+    /// What was looked at in vain, for people.
+    pub fn looked_in_vain(&self) -> Option<String> {
+        self.letters.in_vain(&self.which.id)
     }
 
     /// What is known of it in workers' memories.
@@ -326,6 +358,7 @@ impl Explained {
         json["promised_at_ms"] = promised.into();
         json["sure"] = self.sure.word().into();
         json["why"] = self.why.into();
+        self.letters.tell(&mut json);
         json
     }
 
@@ -349,6 +382,9 @@ impl Explained {
             Some(at_ms) => when(self.now_ms, at_ms - self.now_ms),
             None => "not known".to_owned(),
         };
+        if let Some(found) = self.letter() {
+            return text + &found.in_words(&self.which);
+        }
         if self.is_over() {
             line("why", self.why.to_owned());
             return text;

@@ -30,6 +30,8 @@ pub struct Fullness {
     /// Of a shadow what it would have done; of one that an operator tries the name is that of the limit in whose place. `None`: it is
     /// enforced.
     pub shadow: Option<Tally>,
+    /// An operator tries it, for this tenant.
+    pub is_tried: bool,
 }
 
 impl Fullness {
@@ -49,6 +51,7 @@ impl Fullness {
             next_ms: if is_one { usage.next_ms } else { 0 },
             waiting: if is_one { usage.waiting } else { 0 },
             shadow: None,
+            is_tried: limit.tried_for().is_some(),
         }
     }
 

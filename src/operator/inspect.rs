@@ -118,7 +118,7 @@ pub async fn inspect(
     };
     let others: Vec<Other> = (known.policies().iter())
         .filter(|other| other.id != own.id)
-        .map(|other| Other::new(other, &known, now_ms, &tenant, plan))
+        .map(|other| Other::new((policy, other), (&known, now_ms), (&tenant, plan)))
         .collect();
     let with_max = |(limit, usage): (&Limit, &Usage)| limit.clone().with_max(usage.max);
     let ours: Vec<Limit> = limits.iter().zip(&found.limits).map(with_max).collect();

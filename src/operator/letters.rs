@@ -126,9 +126,13 @@ impl Row {
         self.attempt
     }
 
-    /// Its columns, for a terminal: id, tenant, when it died, after which attempt, how many waits and how long, why.
-    pub fn cells(&self) -> [String; 5] {
-        let or_dash = |text: Option<&str>, most| plain(text.unwrap_or("-"), most);
+    /// Why it is dead, for a terminal.
+    pub fn why(&self) -> String {
+        plain(&self.reason, 200)
+    }
+
+    /// After which attempt, how many waits and how long, for people; `None`: it says nothing of that.
+    pub fn story(&self) -> Option<String> {
         let lived = (self.published_ms.or(self.first_call_ms))
             .zip(self.died_ms)
             .and_then(|(from, to)| to.checked_sub(from));
@@ -137,15 +141,18 @@ impl Row {
         let waits = (self.waits > 0).then(|| count(self.waits, "wait"));
         let parts = [attempt, waits, lived];
         let parts: Vec<String> = parts.into_iter().flatten().collect();
+        (!parts.is_empty()).then(|| parts.join(", "))
+    }
+
+    /// Its columns, for a terminal: id, tenant, when it died, after which attempt, how many waits and how long, why.
+    pub fn cells(&self) -> [String; 5] {
+        let or_dash = |text: Option<&str>, most| plain(text.unwrap_or("-"), most);
         [
             or_dash(self.id.as_deref(), 64),
             or_dash(self.tenant.as_deref(), 40),
             self.died_ms.map_or_else(|| "-".to_owned(), at),
-            match parts.as_slice() {
-                [] => "-".to_owned(),
-                parts => parts.join(", "),
-            },
-            plain(&self.reason, 200),
+            self.story().unwrap_or_else(|| "-".to_owned()),
+            self.why(),
         ]
     }
 }

@@ -1,8 +1,6 @@
 //! A tenant's effective limits, for people and as JSON.
 
 use crate::config::{closest, show_duration};
-use crate::gate::fleet::registry::{self, Named};
-use crate::gate::redis::RedisGate;
 use crate::rules::limit::{Algorithm, Limit, Limits, Unit};
 use crate::rules::policy::{Policy, Source};
 use crate::rules::scope::Scope;
@@ -28,29 +26,6 @@ pub fn of<'a>(
         )));
     }
     Ok(policy.find(tenant, plan))
-}
-
-/// What workers enforce beside a configuration.
-pub struct Others {
-    /// A worker enforces the configuration itself, or nobody enforces any.
-    pub in_force: bool,
-    /// So many other ones are enforced, too.
-    pub number: usize,
-}
-
-/// What workers enforce beside `policy`.
-///
-/// # Errors
-/// [`NotDone::Redis`]
-pub async fn others(gate: &RedisGate, policy: &Policy) -> Result<Others, NotDone> {
-    let known = registry::look(gate).await?.known;
-    let own = Named::new(policy.clone())?;
-    let policies = known.policies().iter();
-    let number = policies.filter(|other| other.id != own.id).count();
-    Ok(Others {
-        in_force: number == 0 || known.find(&own.id).is_some(),
-        number,
-    })
 }
 
 /// `at most 5 units of cost in any 1m, for all tenants together: sliding-window-algo, guard 50ms; worst case in any

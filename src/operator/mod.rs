@@ -13,6 +13,7 @@ pub mod job;
 pub mod labels;
 pub mod letters;
 pub mod limits;
+pub mod others;
 pub mod overview;
 pub mod pace;
 pub mod recovery;

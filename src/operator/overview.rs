@@ -1,6 +1,7 @@
 //! All that whoever looks at a fleet wants first: its workers, whether anything stops all of them, and the busiest tenants.
 
 use super::fleet::Shown;
+use super::others::{Others, others};
 use super::recovery::Recovery;
 use crate::config::Config;
 use crate::gate::redis::RedisGate;
@@ -37,6 +38,8 @@ pub struct Overview {
     pub recovery: Vec<Recovery>,
     /// What stops the calls of all tenants, or why that is not known.
     pub all: Option<Result<Standing, String>>,
+    /// What workers enforce beside this configuration; `None`: it is not known.
+    pub others: Option<Others>,
 }
 
 impl Overview {
@@ -68,6 +71,8 @@ impl Overview {
             shown,
             recovery: looks.into_iter().map(Recovery::from).collect(),
             all: all.map(|all| all.map_err(|why| why.to_string())),
+            // A Redis that does not say this has said all else.
+            others: others(gate, policy).await.ok(),
         })
     }
 }

@@ -1,5 +1,9 @@
 //! Which limits are enforced for which tenant.
 
+mod differs;
+
+pub use self::differs::differing;
+
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::time::Duration;

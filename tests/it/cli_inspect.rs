@@ -126,10 +126,16 @@ async fn the_policies_of_other_workers_are_shown_beside_those_of_the_file() {
         registry.exchange().await.expect("agreed");
     };
     let check = |yaml: &str| sluicegate(yaml, &["check"]).exited(0).out;
-    assert!(!check(&own).contains("of other workers"));
+    assert!(!check(&own).contains("another configuration"));
 
     // Only another one is in force.
-    register(&other).await;
+    let worker = Running::configured(&other, Nothing);
+    let only = "another configuration is enforced, and this one by no worker: default, calls";
+    let begun = Instant::now();
+    while !check(&own).contains(only) {
+        assert!(begun.elapsed() < PATIENCE, "{}", check(&own));
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
     let found = inspect(&own, "b");
     assert_eq!(found["in_force"], false);
     let text_of_b = text(&own, "b");
@@ -172,17 +178,29 @@ async fn the_policies_of_other_workers_are_shown_beside_those_of_the_file() {
         assert!(words.starts_with(beside), "{words}");
         let text = text(yaml, tenant);
         assert!(
-            text.contains("also      another policy, which workers have had since "),
+            text.contains("also      another configuration, until "),
             "{text}"
         );
+        assert!(text.contains(" or longer: "), "{text}");
         assert!(text.contains(&format!("\n  limit  {beside}")), "{text}");
+        assert_eq!(
+            others[0]["differing_keys"].as_array().map(Vec::len),
+            Some(3)
+        );
         assert!(!text.contains("no worker has"), "{text}");
     }
+    let line = "another configuration is enforced as well: default, calls, tenants.acme differ";
+    let checked = check(&own);
     assert!(
-        check(&own).contains("warn  redis     1 policy of other workers is enforced as well"),
-        "{}",
-        check(&own)
+        checked.contains(&format!("warn  redis     {line}; inspect TENANT")),
+        "{checked}"
     );
+    let workers = sluicegate(&own, &["workers"]).exited(0).out;
+    assert!(
+        workers.ends_with(&format!("{line} (sluicegate check)\n")),
+        "{workers}"
+    );
+    worker.stop().await;
 }
 
 /// Until `inspect` of the tenant `acme` is as `wanted`.

@@ -15,7 +15,7 @@ use pty_process::Size;
 use pty_process::blocking::{Command, Pty, open};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::termios::{LocalModes, tcgetattr};
-use serde_json::Value;
+use serde_json::{Value, json};
 use sluicegate::config::SecretUrl;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::operator::audit;
@@ -39,7 +39,7 @@ struct Top {
     pty: Arc<Pty>,
     screen: Arc<Mutex<vt100::Parser>>,
     child: Child,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl Top {
@@ -73,7 +73,7 @@ impl Top {
             pty,
             screen,
             child,
-            _folder: folder,
+            folder,
         }
     }
 
@@ -123,6 +123,13 @@ impl Top {
                 tokio::time::sleep(20 * MS).await;
             }
         }
+    }
+
+    /// Another configuration, which is there at once as a whole.
+    fn has_file(&self, yaml: &str) {
+        let [new, file] = ["new.yaml", "sluicegate.yaml"].map(|name| self.folder.path().join(name));
+        std::fs::write(&new, yaml).expect("written");
+        std::fs::rename(new, file).expect("renamed");
     }
 
     fn signal(&self, signal: Signal) {
@@ -338,12 +345,44 @@ async fn who_waits_longest_is_found_and_paused_and_resumed() {
     top.shows(&["max-requests is 5 until", "/5*"]).await;
     top.types("cy");
     top.shows(&["max-requests is the configured one"]).await;
+    // What is tried denies nothing, and says what it would do; then it is enforced, or ended.
+    top.types("t5\r\r");
+    top.shows(&["Try max-requests 5 for the limit default of many for 1h"])
+        .await;
+    top.types("y");
+    top.shows(&[
+        "max-requests 5 is tried until",
+        ": 2 workers follow",
+        "shadow, has seen no start",
+        "e enforce the trial  x end it",
+    ])
+    .await;
+    top.types("e\ry");
+    let text = top
+        .shows(&["max-requests is 5 until", "/5*", "t try  z reset"])
+        .await;
+    assert!(!text.contains("shadow"), "{text}");
+    top.types("t7\r\ry");
+    top.shows(&["max-requests 7 is tried until", "x end it"])
+        .await;
+    top.types("xy");
+    top.shows(&["max-requests 7 is tried no more: 2 workers follow", "t try"])
+        .await;
     top.types("zy");
     top.shows(&["reset the waitlist of many"]).await;
     let actions: Vec<Value> = (two.audit().await.iter())
         .map(|entry| entry["action"].clone())
         .collect();
-    let expected = ["reset", "limit", "limit", "resume", "pause", "pause"];
+    let expected = [
+        "reset", "limit", "limit", "limit", "limit", "limit", "limit", "resume", "pause", "pause",
+    ];
+    let audit = two.audit().await;
+    let requests: Vec<_> = audit[1..5].iter().map(|it| &it["request"]).collect();
+    let tries =
+        |max: u32| json!({"limit": "default", "max": max, "for_ms": 3_600_000, "shadow": true});
+    let ends = json!({"limit": "default", "clear": true, "shadow": true});
+    let sets = json!({"limit": "default", "max": 5, "for_ms": 3_600_000});
+    assert_eq!(requests, [&ends, &tries(7), &sets, &tries(5)]);
     assert_eq!(
         actions,
         expected.map(|it| Value::from(format!("tenant {it}")))
@@ -443,6 +482,33 @@ async fn a_server_that_hangs_leaves_the_screen_alive() {
     top.shows(&["NO ANSWER from Redis since", "can't be reached"])
         .await;
     top.signal(Signal::TERM);
+    top.ends(0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_configuration_that_changes_is_read_again() {
+    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let yaml = |limits: &str| bed.yaml(limits, "http://127.0.0.1:9/", "");
+    let top = Top::start(&yaml("max-requests: 1, window-size: 1h"), &[], (24, 80));
+    top.shows(&["[1 Fleet]"]).await;
+    top.types("/acme\r");
+    top.shows(&["tenant acme", "0/1 "]).await;
+    top.has_file(&yaml("max-requests: 37, window-size: 1h"));
+    top.shows(&["0/37 ", "the configuration has changed, and was read again"])
+        .await;
+    // What can't be used leaves the old one, and is said for as long as it is there.
+    top.has_file(&yaml("max-requests: many"));
+    let text = top
+        .shows(&["OLD CONFIGURATION", "sluicegate.yaml:", "max-requests"])
+        .await;
+    assert!(text.contains("0/37 "), "{text}");
+    std::fs::remove_file(top.folder.path().join("sluicegate.yaml")).expect("removed");
+    top.shows(&["OLD CONFIGURATION", "sluicegate.yaml is gone", "0/37 "])
+        .await;
+    top.has_file(&yaml("max-requests: 38, window-size: 1h"));
+    let text = top.shows(&["0/38 ", "t try  z reset"]).await;
+    assert!(!text.contains("OLD CONFIGURATION"), "{text}");
+    top.types("q");
     top.ends(0).await;
 }
 

@@ -13,6 +13,7 @@ use serde_json::Value;
 use crate::PROGRAM;
 use crate::api::{Port, READER};
 use crate::cli::{Done, sluicegate};
+use crate::cli_servers::{bury, client};
 
 const TENANTS: [&str; 4] = ["a", "b", "c", "d"];
 /// Starts of each tenant in a window, and how long that is.
@@ -260,19 +261,97 @@ async fn explain_says_where_each_job_stands_and_when_it_starts() {
     let path = format!("/tenants/acme/jobs/{id}/explanation?wait=5s");
     let answer = Port::of(&slow.worker).await.get(&path).await.is(200);
     assert_eq!(answer["place"], told["place"]);
-    let nobody = slow.runs(&[
-        "explain",
-        "--tenant",
-        "acme",
-        "--id",
-        "no-such-job",
-        "--wait",
-        "1s",
-    ]);
-    assert!(
-        nobody
-            .exited(1)
-            .err
-            .contains("no worker has job no-such-job of acme in its memory")
+    let nobody = [
+        "explain", "--tenant", "acme", "--id", "none", "--wait", "1s",
+    ];
+    let nobody = slow.runs(&nobody).exited(1).err;
+    for words in [
+        "no worker has job none of acme in its memory",
+        "holds no dead letter",
+    ] {
+        assert!(nobody.contains(words), "{words} is not in {nobody}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn explain_says_why_a_job_is_a_dead_letter_and_how_to_replay_it() {
+    let slow = Slow::start().await;
+    let client = client(&slow.yaml).await;
+    let letters = [
+        ("o-7", "other", "the API answered 500"),
+        ("o-7", "acme", "the API answered 422"),
+        ("o 8", "acme", "expired"),
+    ];
+    bury(&client, &letters).await;
+    client.close().await;
+    let args = |id: &'static str| ["explain", "--tenant", "acme", "--id", id];
+    let text = slow.runs(&args("o-7")).exited(0).out;
+    for words in [
+        "job o-7 of acme is a dead letter in ",
+        "why       the API answered 422\n",
+        "since     ",
+        "look      sluicegate dead show o-7\n",
+        "replay    sluicegate dead replay --tenant=acme --id=o-7\n",
+    ] {
+        assert!(text.contains(words), "{words} is not in {text}");
+    }
+    let text = slow.runs(&args("o 8")).exited(0).out;
+    assert!(text.contains("--id='o 8'\n"), "{text}");
+    let json = [&args("o-7")[..], &["--json"]].concat();
+    let told = slow.runs(&json).exited(0).json();
+    assert_eq!(
+        (&told["dead_letter"]["reason"], &told["seen"]),
+        (&"the API answered 422".into(), &Value::Null),
+        "{told}"
     );
+    let none = slow
+        .runs(&[&args("none")[..], &["--wait", "1s"]].concat())
+        .exited(1);
+    let vain = " (3 dead letters, all looked at)";
+    assert!(none.err.contains(vain), "{none:?}");
+    let path = "/tenants/acme/jobs/o-7/explanation?wait=1s";
+    let answer = Port::of(&slow.worker).await.get(path).await.is(200);
+    assert_eq!(answer["dead_letter"]["reason"], "the API answered 422");
+    // A job that is cancelled says so by its worker, and by its dead letter.
+    let waiting = (0..20).map(|number| format!("acme-{number}"));
+    let called: BTreeSet<String> = slow.api.calls().into_iter().map(|call| call.job).collect();
+    let id = waiting.into_iter().find(|id| !called.contains(id));
+    let id = id.expect("fifteen wait");
+    slow.runs(&["job", "cancel", "--tenant", "acme", "--id", &id])
+        .exited(0);
+    let text = slow.runs(&["explain", "--tenant", "acme", "--id", &id]);
+    let text = text.exited(0).out;
+    for words in [
+        "was cancelled: it is a dead letter",
+        "why       cancelled by an operator\n",
+    ] {
+        assert!(text.contains(words), "{words} is not in {text}");
+    }
+    // What the text says to do, done: a worker has the job again.
+    let replay = ["dead", "replay", "--tenant=acme", "--id=o-7"];
+    slow.runs(&replay).exited(0);
+    let json = [&args("o-7")[..], &["--wait", "1m", "--json"]].concat();
+    let told = slow.runs(&json).exited(0).json();
+    assert_eq!(told["dead_letter"], Value::Null, "{told}");
+    assert_ne!(told["seen"], Value::Null, "{told}");
+}
+
+/// A look for one job is short, however long the queue is: each message of it costs a delivery.
+#[tokio::test(flavor = "multi_thread")]
+async fn explain_takes_no_long_dead_letter_queue_apart() {
+    let slow = Slow::start().await;
+    let client = client(&slow.yaml).await;
+    let ids: Vec<String> = (0..1_200).map(|number| format!("o-{number}")).collect();
+    let letters: Vec<_> = ids.iter().map(|id| (id.as_str(), "acme", "no")).collect();
+    bury(&client, &letters).await;
+    client.close().await;
+    let last = [
+        "explain", "--tenant", "acme", "--id", "o-1199", "--wait", "1s", "--json",
+    ];
+    let told = slow.runs(&last).exited(1).json();
+    assert_eq!(told["dead_letter"], Value::Null);
+    let look = |name: &str| told["dead_letters"][name].as_u64().expect("a number");
+    // It ends after five seconds, too.
+    assert!(look("looked_at") <= 1_000, "{told}");
+    assert_eq!(look("looked_at") + look("not_looked_at"), 1_200, "{told}");
 }

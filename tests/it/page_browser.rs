@@ -305,6 +305,7 @@ async fn an_operator_sees_and_does_all_of_it_in_a_browser() {
     for action in [
         "tenant resume",
         "tenant limit",
+        "shadow",
         "tenant reset",
         "tenant divert",
         "tenant undivert",
@@ -382,6 +383,38 @@ async fn actions(browser: &Chromium, fleet: &Fleet) {
         )
         .await;
     browser.says(&["instead of 1"]).await;
+    // Tried first, and then enforced.
+    browser
+        .does(
+            "Try a limit first…",
+            "Try a limit of acme?",
+            &[("max", "2")],
+        )
+        .await;
+    browser
+        .says(&[
+            "Tried default (2 in 1h):",
+            "It denies nothing.",
+            "End the trial…",
+        ])
+        .await;
+    browser
+        .does("Enforce it…", "Enforce what is tried of acme?", &[])
+        .await;
+    let text = browser.says(&["2 calls in 1h", "instead of 1"]).await;
+    assert!(!text.contains("Tried default"), "{text}");
+    // Where a limit is changed it can be tried, too, with what is written there.
+    browser.click("Change a limit…").await;
+    browser.write("max", "4").await;
+    browser.press("main button[value=try]").await;
+    browser
+        .says(&["Done: Try a limit of acme", "Tried default (4 in 1h):"])
+        .await;
+    browser
+        .does("End the trial…", "End the trial of acme?", &[])
+        .await;
+    let text = browser.says(&["2 calls in 1h", "instead of 1"]).await;
+    assert!(!text.contains("Tried default"), "{text}");
     browser
         .does("Empty the waitlist…", "Empty the waitlist of acme?", &[])
         .await;

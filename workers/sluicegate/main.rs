@@ -96,7 +96,7 @@ async fn perform(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Check(args) => check::run(args, &all()?, name.as_deref()).await,
         Command::Workers(args) => workers::run(args, &all()?, name.as_deref()).await,
         Command::Tenants(args) => tenants::run(args, &all()?, name.as_deref()).await,
-        Command::Top(args) => top::run(args, &all()?, name.as_deref()).await,
+        Command::Top(args) => top::run(args, &all()?, (file, name.as_deref())).await,
         Command::Inspect(args) => inspect::run(args, &load()?).await,
         Command::Dead(args) => dead::run(args, &load()?).await,
         Command::Tenant(args) => tenant::run(args, &load()?).await,

@@ -15,12 +15,13 @@ use crate::broker::amqp::Client;
 use crate::gate::{boards, reports};
 use crate::operator::dead::{Dead, Filter};
 use crate::operator::explain::explain;
+use crate::operator::explain::letters::Look;
 use crate::operator::fleet::{Shown, workers_as_json};
 use crate::operator::hold::held;
 use crate::operator::inspect::{WhatIf, inspect};
 use crate::operator::job::Which;
 use crate::operator::labels::{Given, value};
-use crate::operator::{NotDone, audit, limits, steer, tenant};
+use crate::operator::{NotDone, audit, limits, others, steer, tenant};
 use crate::rules::limit::Limits;
 use crate::rules::policy::Own;
 use crate::rules::report::view::Sort;
@@ -72,7 +73,7 @@ pub async fn answer(
         Read::Tenants => Ok(tenants(&part, input).boxed().await?),
         Read::Tenant => Ok(one_tenant(&part, input).boxed().await?),
         Read::Job => Ok(job(&part, input).boxed().await?),
-        Read::Explanation => Ok(explanation(&part, input).boxed().await?),
+        Read::Explanation => Ok(explanation((&part, parts), input).boxed().await?),
         Read::Instructions => Ok(instructions(&part).boxed().await?),
         Read::Audit => Ok(done(&part, input).boxed().await?),
         Read::Queues | Read::Letters | Read::Letter => {
@@ -124,7 +125,7 @@ async fn in_force(part: &Part, input: &Input) -> Result<Value, NotDone> {
         }
         Own::Plan(plan) => json!({"tenant": pattern.to_string(), "plan": plan, "limits": null}),
     });
-    let others = limits::others(&part.gate, policy).await?;
+    let others = others::others(&part.gate, policy).await?;
     Ok(json!({
         "limits": all(policy.default_limits()),
         "plan_header": policy.plan_header(),
@@ -133,7 +134,8 @@ async fn in_force(part: &Part, input: &Input) -> Result<Value, NotDone> {
         "tenants_in_all": tenants.len(),
         "next_offset": next(offset, limit, tenants.len()),
         "in_force": others.in_force,
-        "other_configurations": others.number,
+        "other_configurations": others.number(),
+        "differing_keys": others.keys(),
     }))
 }
 
@@ -212,10 +214,28 @@ async fn job(part: &Part, input: &Input) -> Result<Value, NotDone> {
     Ok(which.shown_as_json(&shown))
 }
 
-async fn explanation(part: &Part, input: &Input) -> Result<Value, NotDone> {
+async fn explanation((part, parts): (&Part, &PartsOfAll), input: &Input) -> Result<Value, NotDone> {
     let (which, wait) = (which(part, input)?, wait(input)?);
-    let told = explain(&part.gate, &part.config, which, wait).await?;
+    let mut told = explain(&part.gate, &part.config, which.clone(), wait).await?;
+    if told.may_be_dead() {
+        told = told.with(among_letters((part, parts), &which).boxed().await);
+    }
     Ok(told.as_json())
+}
+
+/// Looks for a job that no worker has among the dead letters.
+async fn among_letters((part, parts): (&Part, &PartsOfAll), which: &Which) -> Look {
+    let Ok(_turn) = parts.turn() else {
+        return Look::Failed("too many requests look at queues now: try it again".to_owned());
+    };
+    match part.client().await {
+        Ok(client) => {
+            let look = Look::at(&dead(part, &client), which).await;
+            client.close().await;
+            look
+        }
+        Err(why) => Look::Failed(why.to_string()),
+    }
 }
 
 async fn instructions(part: &Part) -> Result<Value, NotDone> {

@@ -24,17 +24,41 @@ pub struct Act {
     pub is_grave: bool,
     /// What is in its fields at first.
     usual: &'static [(&'static str, &'static str)],
+    /// Parameters that are no fields of it, and always this; empty: never sent.
+    fixed: &'static [(&'static str, &'static str)],
+    /// One that is no field of it, either: another action is for that. A form of before is still understood.
+    hidden: Option<&'static str>,
+    /// The action that its form offers as well, by its name.
+    also: Option<&'static str>,
 }
+
+/// Of a limit that is tried,
+const TRY: &[(&str, &str)] = &[("shadow", "true"), ("clear", "")];
+/// of one that is tried no more,
+const END_TRY: &[(&str, &str)] = &[
+    ("shadow", "true"),
+    ("clear", "true"),
+    ("max", ""),
+    ("for", ""),
+];
+/// and of one that is enforced.
+const ENFORCE: &[(&str, &str)] = &[("shadow", ""), ("clear", "")];
 
 /// All of them.
 #[rustfmt::skip]
-pub const ACTS: [Act; 13] = [
+pub const ACTS: [Act; 16] = [
     act("pause", "/tenants/{tenant}/pause", "Pause {}?",
         "No job of this tenant is admitted until then. Its jobs wait, and lose nothing.", "Pause", &[("for", "1h")]),
     act("resume", "/tenants/{tenant}/resume", "Resume {}?",
         "Ends a pause, a throttle, and what a breaker stopped, for this tenant.", "Resume", &[]),
-    act("limit", "/tenants/{tenant}/limit", "Change a limit of {}?",
-        "Sets another max-requests for a while. The configuration stays, and counts again after that.", "Change", &[("for", "1h")]),
+    Act { hidden: Some("shadow"), also: Some("try"), ..act("limit", "/tenants/{tenant}/limit", "Change a limit of {}?",
+        "Sets another max-requests for a while. The configuration stays, and counts again after that. To see first what it would do, try it.", "Change", &[("for", "1h")]) },
+    Act { fixed: TRY, ..act("try", "/tenants/{tenant}/limit", "Try a limit of {}?",
+        "Another max-requests counts as a shadow for a while: it denies nothing, and this page says what it would have done. The limit that is enforced stays.", "Try it", &[("for", "1d")]) },
+    Act { fixed: ENFORCE, ..act("enforce", "/tenants/{tenant}/limit", "Enforce what is tried of {}?",
+        "This max-requests holds at once for all workers, with all that has started, and is tried no more. The configuration counts again after that time.", "Enforce it", &[("for", "1h")]) },
+    Act { fixed: END_TRY, ..act("end-try", "/tenants/{tenant}/limit", "End the trial of {}?",
+        "The limit is tried no more. What is enforced stays as it is.", "End the trial", &[]) },
     act("reset", "/tenants/{tenant}/reset", "Empty the waitlist of {}?",
         "The jobs stay, and ask for their turns anew. Limits are kept all the same.", "Empty it", &[]),
     act("divert", "/tenants/{tenant}/divert", "Divert the jobs of {}?",
@@ -73,6 +97,9 @@ const fn act(
         button,
         is_grave: false,
         usual,
+        fixed: &[],
+        hidden: None,
+        also: None,
     }
 }
 
@@ -133,6 +160,17 @@ impl Act {
         route(self.path).expect("each is one of the table, as a test says")
     }
 
+    /// What its form offers as well.
+    pub fn also(&self) -> Option<&'static Self> {
+        self.also.and_then(Self::find)
+    }
+
+    /// What a parameter always is; empty: it is never sent. `None`: it is a field.
+    fn fixed(&self, name: &str) -> Option<&'static str> {
+        let mut fixed = self.fixed.iter();
+        fixed.find_map(|(known, value)| (*known == name).then_some(*value))
+    }
+
     fn of(&self, place: Place) -> impl Iterator<Item = &'static Param> {
         let all = self.route().params();
         all.filter(move |param| param.place == place)
@@ -167,7 +205,11 @@ impl Act {
 
     /// The fields, with what was said already.
     pub fn fields(&self, said: &Said, is_again: bool) -> Vec<Field> {
-        let fields = self.of(Place::Body).enumerate();
+        let fields = self.of(Place::Body);
+        let fields = fields.filter(|it| {
+            self.fixed(it.name).is_none() && self.hidden.is_none_or(|one| one != it.name)
+        });
+        let fields = fields.enumerate();
         let field = |(place, param): (usize, &'static Param)| {
             let usual = self.usual.iter().find(|(name, _)| *name == param.name);
             let usual = usual.map_or("", |(_, value)| value);
@@ -225,7 +267,8 @@ impl Act {
         }
         let mut fields = Map::new();
         for param in self.of(Place::Body) {
-            let value = said.get(param.name);
+            let said = said.get(param.name);
+            let value = self.fixed(param.name).unwrap_or(said);
             if value.is_empty() {
                 continue;
             }
@@ -368,6 +411,27 @@ mod tests {
         let cancel = Act::find("cancel").expect("one");
         let said = Said::of(b"tenant=acme&id=7");
         assert_eq!(cancel.question(&said), "Cancel the job 7 of acme?");
+    }
+
+    #[test]
+    fn what_tries_a_limit_never_enforces_it() {
+        let asks = |name: &str, form: &str| {
+            let act = Act::find(name).expect("one");
+            let said = Said::of(format!("tenant=acme&{form}").as_bytes());
+            let (path, _, fields) = act.asks(&said).expect("it makes sense");
+            assert_eq!(path, "/tenants/acme/limit");
+            Value::from(fields)
+        };
+        let all = "max=5&limit=few&for=1d&clear=on&shadow=on";
+        let expected = json!({"max": 5, "limit": "few", "for": "1d", "shadow": true});
+        assert_eq!(asks("try", all), expected);
+        let expected = json!({"limit": "few", "clear": true, "shadow": true});
+        assert_eq!(asks("end-try", all), expected);
+        let expected = json!({"max": 5, "limit": "few", "for": "1d"});
+        assert_eq!(asks("enforce", all), expected);
+        // A page of before the upgrade may still say it.
+        let expected = json!({"max": 5, "shadow": true});
+        assert_eq!(asks("limit", "max=5&shadow=on"), expected);
     }
 
     #[test]

@@ -135,6 +135,7 @@ fn asking_back<'a>(
         about: act.about,
         button: act.button,
         is_grave: act.is_grave,
+        also: act.also().map(|other| (other.name, other.button)),
         fields: act.fields(said, is_again),
         kept: act.kept(said),
         form_token,

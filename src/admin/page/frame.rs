@@ -138,6 +138,8 @@ pub struct Asking<'a> {
     pub about: &'static str,
     pub button: &'static str,
     pub is_grave: bool,
+    /// What can be done in its place, with the same fields: its name, and what its button says.
+    pub also: Option<(&'static str, &'static str)>,
     pub fields: Vec<Field>,
     pub kept: Vec<(&'static str, &'a str)>,
     pub form_token: &'a str,

@@ -149,6 +149,7 @@ pub struct Shadow {
     pub name: String,
     pub max_requests: u64,
     pub window_ms: u64,
+    pub set_until_ms: Option<u64>,
     pub starts: Option<u64>,
     pub would_have_waited: Option<u64>,
     pub longest_wait_ms: Option<u64>,

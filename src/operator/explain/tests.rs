@@ -91,6 +91,7 @@ fn explained(seen: &Sighting, turn_ms: u64, (blocked_ms, steering): (u64, Steeri
         starts_ms: None,
         sure: Sure::Unknown,
         why: "",
+        letters: Look::None,
     };
     let causes = causes((&explained.which, seen, waits), limits, &turn, &around);
     explained.tell((seen, waits), (&schedule, turn), &around, causes);

@@ -1,11 +1,16 @@
 //! Limits of other policies, which are enforced as well as this one.
 
 use crate::gate::fleet::{Known, Registered};
+use crate::rules::policy::{Policy, differing};
 use crate::rules::tenant::Tenant;
 use serde::Serialize;
 
 use crate::operator::limits;
+use crate::operator::others::keys_in_words;
 use crate::operator::times::at;
+
+/// So many keys in which it differs are named; all are in the JSON.
+const MOST_KEYS: usize = 3;
 
 /// A policy which workers have or had until lately.
 #[derive(Debug, Serialize)]
@@ -17,34 +22,44 @@ pub(super) struct Other {
     until_ms: u64,
     /// What it gives this tenant.
     limits: Vec<String>,
+    /// The keys below `rate-limiter` in which it differs from the configuration.
+    differing_keys: Vec<String>,
+    /// Those of `limits` that the configuration does not have.
+    #[serde(skip)]
+    new: Vec<String>,
 }
 
 impl Other {
+    /// What `other` gives `tenant`, beside what `own` does.
     pub(super) fn new(
-        other: &Registered,
-        known: &Known,
-        now_ms: u64,
-        tenant: &Tenant,
-        plan: Option<&str>,
+        (own, other): (&Policy, &Registered),
+        (known, now_ms): (&Known, u64),
+        (tenant, plan): (&Tenant, Option<&str>),
     ) -> Self {
-        let limits = other.policy.limits(tenant, plan).all().iter();
+        let lines = |policy: &Policy| {
+            let limits = policy.limits(tenant, plan).all().iter();
+            limits.map(limits::line).collect::<Vec<String>>()
+        };
+        let (limits, known_here) = (lines(&other.policy), lines(own));
+        let new = limits.iter().filter(|line| !known_here.contains(line));
         Self {
             policy: other.id.to_string(),
             since_ms: other.since_ms,
             used_ms: other.used_ms,
             until_ms: known.dropped_at(&other.id).unwrap_or(now_ms),
-            limits: limits.map(limits::line).collect(),
+            differing_keys: differing(own, &other.policy),
+            new: new.cloned().collect(),
+            limits,
         }
     }
 
     pub(super) fn in_words(&self) -> String {
         let mut text = format!(
-            "also      another policy, which workers have had since {} and last at {}: its limits count until {}, and for longer if a worker keeps it\n",
-            at(self.since_ms),
-            at(self.used_ms),
+            "also      another configuration, until {} or longer: {}\n",
             at(self.until_ms),
+            keys_in_words(&self.differing_keys, MOST_KEYS)
         );
-        for limit in &self.limits {
+        for limit in &self.new {
             text += &format!("  limit  {limit}\n");
         }
         text

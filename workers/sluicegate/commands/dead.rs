@@ -168,7 +168,8 @@ pub async fn run(args: DeadArgs, config: &Config) -> Result<ExitCode, Failure> {
     result
 }
 
-fn dead_in<'a>(queue: Arc<str>, client: &'a Client, config: &'a Config) -> Dead<'a> {
+/// The dead letters in `queue`.
+pub fn dead_in<'a>(queue: Arc<str>, client: &'a Client, config: &'a Config) -> Dead<'a> {
     Dead {
         queue,
         client,

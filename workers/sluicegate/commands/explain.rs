@@ -1,24 +1,40 @@
-//! `sluicegate explain`: what does this one job wait for, and when does it start?
+//! `sluicegate explain`: what does this one job wait for, and when does it start? Or is it a dead letter, and why?
 
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use sluicegate::broker::amqp::Client;
 use sluicegate::config::Config;
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::operator::explain::explain;
+use sluicegate::operator::explain::letters::Look;
+use sluicegate::operator::explain::{Explained, explain};
 use sluicegate::operator::job::Which;
 use sluicegate::operator::tenant::parse;
+use sluicegate::rules::delays::DelayLevels;
+use tokio::time::{Instant, timeout};
 
+use super::dead::dead_in;
 use super::job::{in_words, nobody_has_it, of};
+use super::progress::Progress;
 use super::steer::wait;
-use super::{Failure, print_json};
+use super::{Failure, plain, print_json};
+
+/// Workers that have the job say so within this: then it is looked for among the dead letters, and only after that waited for.
+const WORKERS_SAY: Duration = Duration::from_secs(2);
+/// A connection to RabbitMQ is there within this, or not at all,
+const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+/// dead letters are looked at for so long,
+const LOOK_WITHIN: Duration = Duration::from_secs(5);
+/// and given back within this, or by RabbitMQ when it misses the connection.
+const CLOSE_WITHIN: Duration = Duration::from_secs(2);
 
 /// Show what one job waits for, its place in the line, when it starts, and how sure that is
 ///
 /// A worker that has the job in its memory says how it stands, and the gate when its turn comes. A job in a delay queue or in the
-/// work queue is in nobody's memory: `job show --help` says when it is looked at.
+/// work queue is in nobody's memory: `job show --help` says when it is looked at. A job that no worker has is looked for among the first
+/// 1,000 dead letters: as one of them it is shown with its reason, and how to replay it. Each look counts as a delivery, as `dead --help` says.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sluicegate explain --tenant acme --id order-7
@@ -43,18 +59,69 @@ pub async fn run(args: ExplainArgs, config: &Config) -> Result<ExitCode, Failure
     let which = Which::new(parse(&args.tenant)?, &args.id, config.delay.max_delay)?;
     let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
     let job = of(&which);
-    let told = explain(&gate, config, which, args.wait).await?;
-    if args.json {
-        print_json(&told.as_json())?;
-    }
-    match (&told.shown().seen, args.json) {
-        (None, true) => Err(Failure::Said),
-        (None, false) => Err(nobody_has_it(&job, told.shown(), config)),
-        (Some(_), true) => Ok(ExitCode::SUCCESS),
-        (Some(seen), false) => {
-            let text = in_words(&job, seen) + &told.in_words();
-            std::io::stdout().write_all(text.as_bytes())?;
-            Ok(ExitCode::SUCCESS)
+    let at_first = args.wait.min(WORKERS_SAY);
+    let mut told = explain(&gate, config, which.clone(), at_first).await?;
+    if told.may_be_dead() {
+        let look = among_letters(config, &which).await;
+        let waits = args.wait.saturating_sub(at_first);
+        if !look.is_found() && !told.is_found() && !waits.is_zero() {
+            told = explain(&gate, config, which, waits).await?;
+        }
+        // What a worker says by now is newer than the look.
+        if told.may_be_dead() {
+            told = told.with(look);
         }
     }
+    if args.json {
+        print_json(&told.as_json())?;
+        return match told.is_found() {
+            true => Ok(ExitCode::SUCCESS),
+            false => Err(Failure::Said),
+        };
+    }
+    let text = shown(&job, &told).ok_or_else(|| missing(&job, &told, config))?;
+    std::io::stdout().write_all(text.as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// How it stands, for people; `None`: nobody knows.
+fn shown(job: &str, told: &Explained) -> Option<String> {
+    let begin = match (&told.shown().seen, told.letter()) {
+        (Some(seen), _) => in_words(job, seen),
+        (None, Some(letter)) => {
+            let queue = plain(letter.queue(), 255);
+            format!("{job} is a dead letter in {queue}\n")
+        }
+        (None, None) => return None,
+    };
+    Some(begin + &told.in_words())
+}
+
+fn missing(job: &str, told: &Explained, config: &Config) -> Failure {
+    let nobody = nobody_has_it(job, told.shown(), config);
+    match told.looked_in_vain() {
+        Some(vain) => Failure::Failed(format!("{}\n{vain}", nobody.words())),
+        None => nobody,
+    }
+}
+
+/// Looks for the job among the dead letters.
+async fn among_letters(config: &Config, which: &Which) -> Look {
+    let progress = Progress::begin("looking among the dead letters");
+    let levels = DelayLevels::new(config.delay.max_delay);
+    let connecting = Client::connect_existing(&config.amqp, &levels);
+    let client = match timeout(CONNECT_WITHIN, connecting).await {
+        Ok(Ok(client)) => client,
+        Ok(Err(why)) => return Look::Failed(why.to_string()),
+        Err(_) => {
+            return Look::Failed(format!("RabbitMQ: no connection within {CONNECT_WITHIN:?}"));
+        }
+    };
+    let mut dead = dead_in(client.names().dead.clone(), &client, config);
+    dead.until = Some(Instant::now() + LOOK_WITHIN);
+    let look = Look::at(&dead, which).await;
+    drop(progress);
+    // What was looked at goes back to its queue.
+    let _ = timeout(CLOSE_WITHIN, client.close()).await;
+    look
 }

@@ -2,6 +2,7 @@
 
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::reports::{self, Fleet};
+use sluicegate::operator::others::Others;
 
 use super::together::At;
 use super::{Failure, count, plain};
@@ -50,6 +51,15 @@ pub fn gaps(fleet: &Fleet) -> String {
         text += &format!("there may be more workers: {why}\n");
     }
     text
+}
+
+/// So many keys in which other configurations differ are named.
+const MOST_KEYS: usize = 3;
+
+/// That workers have other configurations than this one, in a line; empty: they have not, or it is not known.
+pub fn beside(others: Option<&Others>) -> String {
+    let words = others.and_then(|others| others.in_words(MOST_KEYS));
+    words.map_or_else(String::new, |words| format!("{words} (sluicegate check)\n"))
 }
 
 /// No worker was heard of.

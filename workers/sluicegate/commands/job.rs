@@ -166,7 +166,9 @@ impl Asked<'_> {
             if self.json {
                 return Err(Failure::Said);
             }
-            return Err(nobody_has_it(&self.words(), &now, self.config));
+            let nobody = nobody_has_it(&self.words(), &now, self.config);
+            let more = "sluicegate explain looks among the dead letters, too";
+            return Err(Failure::Failed(format!("{}; {more}", nobody.words())));
         };
         if !self.json {
             let text = in_words(&self.words(), sighting);

@@ -1,13 +1,14 @@
 //! `sluicegate top`: the fleet, its tenants, limits and dead letters on one screen, and keys to act.
 //!
 //! `model` is all that is shown, and decides what follows from keys, answers and time (`keys`); `view` draws it; `servers` asks and acts;
-//! `screen` has the terminal and joins them.
+//! `screen` has the terminal and joins them; `file` notices that the configuration has changed.
 
 mod act;
 mod asked;
 mod asking;
 mod clock;
 mod cursor;
+mod file;
 mod keys;
 mod model;
 mod screen;
@@ -23,22 +24,25 @@ mod tests;
 use std::io::{IsTerminal as _, stdin, stdout};
 use std::process::ExitCode;
 
+use std::path::PathBuf;
+
 use clap::Args;
 use sluicegate::config::Pipelines;
 
+use self::file::Wanted;
 use self::model::Model;
 use self::screen::Clock;
 use self::servers::Servers;
 use self::theme::Theme;
 use super::Failure;
 use super::tenants::By;
-use super::together::chosen;
 
 /// Watch the fleet, its busiest tenants, their limits and dead letters on a screen, and act on them by keys
 ///
 /// It shows what `workers`, `tenants`, `inspect` and `dead list` show, and looks again every 2 s; dead letters are fetched when their view
 /// is opened and on a key. Keys pause, resume, limit and reset a tenant and replay dead letters; each is asked back, and written to the
-/// audit as by the commands. Of several pipelines it shows one at a time, and [ and ] switch. `?` lists the keys.
+/// audit as by the commands. Of several pipelines it shows one at a time, and [ and ] switch. A changed configuration is read again. `?`
+/// lists the keys.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sluicegate top
@@ -59,7 +63,11 @@ pub struct TopArgs {
 ///
 /// # Errors
 /// There is no terminal, no pipeline of this name, or the terminal went away.
-pub async fn run(args: TopArgs, all: &Pipelines, name: Option<&str>) -> Result<ExitCode, Failure> {
+pub async fn run(
+    args: TopArgs,
+    all: &Pipelines,
+    (path, name): (Option<PathBuf>, Option<&str>),
+) -> Result<ExitCode, Failure> {
     for (which, is_there) in [
         ("standard output", stdout().is_terminal()),
         ("standard input", stdin().is_terminal()),
@@ -75,12 +83,12 @@ pub async fn run(args: TopArgs, all: &Pipelines, name: Option<&str>) -> Result<E
             "top needs a terminal that can move its cursor, and TERM is dumb; sluicegate tenants --watch needs none".to_owned(),
         ));
     }
-    let chosen = chosen(all, name)?;
-    let servers = Servers::new(chosen.iter().map(|(_, config)| *config))?;
+    let wanted = Wanted::new(name);
+    let pipelines = wanted.of(all).map_err(Failure::Usage)?;
+    let servers = Servers::new(pipelines.iter().map(|(_, config)| config))?;
     let is_colour = !args.no_color && std::env::var_os("NO_COLOR").is_none_or(|it| it.is_empty());
     let clock = Clock::new();
-    let pipelines = chosen.into_iter();
-    let pipelines = pipelines.map(|(name, config)| (name.clone(), config.clone()));
     let model = Model::new(pipelines, args.sort.into(), clock.now_ms());
-    screen::run(model, &servers, &clock, Theme { is_colour }).await
+    let files = file::reads(path, wanted);
+    screen::run(model, (servers, files), &clock, Theme { is_colour }).await
 }

@@ -3,11 +3,11 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use sluicegate::config::Config;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::operator::tenant::parse;
-use sluicegate::operator::trials::{Trial, end};
+use sluicegate::operator::trials::{Begun, Ended, Trial, end};
 
 use super::noted::note;
 use super::steer::FOLLOW_WITHIN;
@@ -26,34 +26,21 @@ pub async fn run(
     let trial = max.map(|max| Trial::new(policy, tenant.clone(), name.clone(), max));
     let trial = trial.transpose()?;
     let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
-    let request = match max {
-        Some(max) => json!({"limit": name, "max": max, "for_ms": for_ms, "shadow": true}),
-        None => json!({"limit": name, "clear": true, "shadow": true}),
-    };
+    let request = in_the_audit(&name, max, for_ms);
     let of_it = json!({"tenant": tenant.as_str()});
     note(&gate, "tenant limit", of_it, request).await;
     let (json, words) = match trial {
         Some(trial) => {
             let begun = trial.begin(&gate, (for_ms, FOLLOW_WITHIN)).await?;
-            let (trial, until) = (&begun.trial, at(begun.until_ms));
-            let who = begun.followers.in_words();
             let words = format!(
-                "limit {name} of {tenant}: max-requests {} is tried until {until}: {who}\nit denies nothing; `sluicegate inspect {tenant}` says what it would have done",
-                trial.max
+                "{}\nit denies nothing; `sluicegate inspect {tenant}` says what it would have done",
+                begun_in_words(&begun)
             );
             (begun.as_json(), words)
         }
         None => {
-            let ended = end(&gate, (tenant.clone(), name.clone()), FOLLOW_WITHIN).await?;
-            let was = match ended.before {
-                Some(max) => format!("max-requests {max} is tried no more"),
-                None => "nothing was tried".to_owned(),
-            };
-            let who = ended.followers.in_words();
-            (
-                ended.as_json(),
-                format!("limit {name} of {tenant}: {was}: {who}"),
-            )
+            let ended = end(&gate, (tenant, name), FOLLOW_WITHIN).await?;
+            (ended.as_json(), ended_in_words(&ended))
         }
     };
     match as_json {
@@ -61,4 +48,30 @@ pub async fn run(
         false => writeln!(std::io::stdout().lock(), "{words}")?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What is written down beside the tenant.
+pub fn in_the_audit(limit: &str, max: Option<u32>, for_ms: u64) -> Value {
+    match max {
+        Some(max) => json!({"limit": limit, "max": max, "for_ms": for_ms, "shadow": true}),
+        None => json!({"limit": limit, "clear": true, "shadow": true}),
+    }
+}
+
+/// What is tried now, for people.
+pub fn begun_in_words(begun: &Begun) -> String {
+    let Trial { tenant, limit, max } = &begun.trial;
+    let (until, who) = (at(begun.until_ms), begun.followers.in_words());
+    format!("limit {limit} of {tenant}: max-requests {max} is tried until {until}: {who}")
+}
+
+/// What is tried no more, for people.
+pub fn ended_in_words(ended: &Ended) -> String {
+    let was = match ended.before {
+        Some(max) => format!("max-requests {max} is tried no more"),
+        None => "nothing was tried".to_owned(),
+    };
+    let who = ended.followers.in_words();
+    let (tenant, limit) = (&ended.tenant, &ended.limit);
+    format!("limit {limit} of {tenant}: {was}: {who}")
 }

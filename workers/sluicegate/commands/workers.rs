@@ -6,6 +6,7 @@ use clap::Args;
 use sluicegate::config::Pipelines;
 use sluicegate::gate::reports::Fleet;
 use sluicegate::operator::fleet::workers_as_json;
+use sluicegate::operator::others::others;
 use sluicegate::rules::report::view::Worker;
 
 use super::table::{Side, look_at, table};
@@ -42,10 +43,12 @@ pub async fn run(
 ) -> Result<ExitCode, Failure> {
     look_at(args.watch, args.json, async || {
         let seen = Together::new(all, name)?.then(async |at, ()| {
-            let (_, fleet) = fleet::of(at).await?;
+            let (gate, fleet) = fleet::of(at).await?;
+            // Redis that does not say it has said what the workers do.
+            let others = others(&gate, &at.config.rate_limiter.policy).await.ok();
             Ok(Said {
                 json: workers_as_json(&fleet),
-                text: in_words(&fleet),
+                text: in_words(&fleet) + &fleet::beside(others.as_ref()),
                 failure: None,
             })
         });

@@ -200,6 +200,7 @@ fn limits() -> Value {
             ("limits", all()),
             ("plans", list(plan)),
             ("tenants", list(own)),
+            ("differing_keys", strings()),
         ],
         &[
             ("plan_header", "string?"),
@@ -226,7 +227,7 @@ fn tenant() -> Value {
     let mut said = object(&[], &[("limit", "integer"), ("window_ms", "integer?")]);
     said["properties"]["exceeded"] = exceeded;
     let other = object(
-        &[("limits", strings())],
+        &[("limits", strings()), ("differing_keys", strings())],
         &[
             ("policy", "string"),
             ("since_ms", "integer"),

@@ -36,8 +36,8 @@ struct View {
     held: Option<String>,
     diverted_to: Option<String>,
     limits: Vec<Row>,
-    /// What limits that deny nothing have seen: a name, and a sentence.
-    shadows: Vec<(String, String)>,
+    /// What limits that deny nothing have seen.
+    shadows: Vec<Tried>,
     advertised: Vec<String>,
     missing: Vec<String>,
     others: Vec<(Moment, Vec<String>)>,
@@ -102,8 +102,27 @@ fn row(now_ms: u64, limit: &Limit) -> Row {
     }
 }
 
-/// What it would have done: its name with its numbers, and a sentence.
-fn tried(shadow: &Shadow) -> (String, String) {
+/// A limit that denies nothing.
+struct Tried {
+    /// Its name, with its numbers.
+    name: String,
+    /// What it would have done, in a sentence.
+    words: String,
+    /// Of what an operator tries.
+    set: Option<Set>,
+}
+
+/// What an operator tries.
+struct Set {
+    /// Until when.
+    until: Moment,
+    /// For the link that enforces it,
+    enforce: String,
+    /// and for the one that ends the trial.
+    end: String,
+}
+
+fn tried(shadow: &Shadow, now_ms: u64, of_it: &[(&str, &str)]) -> Tried {
     let (max, window) = (number(shadow.max_requests), spoken(shadow.window_ms));
     let name = format!("{} ({max} in {window})", text(&shadow.name));
     let words = match (shadow.starts, shadow.would_have_waited) {
@@ -118,7 +137,17 @@ fn tried(shadow: &Shadow) -> (String, String) {
         }
         _ => "is shown where the address names what tells its jobs apart".to_owned(),
     };
-    (name, words)
+    let set = shadow.set_until_ms.map(|until_ms| {
+        let max = shadow.max_requests.to_string();
+        let limit = ("limit", shadow.name.as_str());
+        let with = |more: &[(&str, &str)]| query([of_it, more].concat());
+        Set {
+            until: Moment::end(now_ms, until_ms),
+            enforce: with(&[limit, ("max", &max)]),
+            end: with(&[limit]),
+        }
+    });
+    Tried { name, words, set }
 }
 
 /// `1m`, `1h`: without what is zero.
@@ -169,11 +198,12 @@ pub(super) async fn html(source: &Source<'_>, asked: &Asked) -> Result<String, P
         ));
     }
     let pipeline = asked.pipeline.as_deref().unwrap_or_default();
+    let of_it = [("tenant", name), ("pipeline", pipeline)];
     let view = View {
         now: Moment::of(now_ms, now_ms),
         pipeline: pipeline.to_owned(),
-        of_it: query([("tenant", name), ("pipeline", pipeline)]),
-        letters: query([("tenant", name), ("pipeline", pipeline)]),
+        of_it: query(of_it),
+        letters: query(of_it),
         source: text(&told.source),
         plan: asked.value("plan").to_owned(),
         state,
@@ -198,7 +228,9 @@ pub(super) async fn html(source: &Source<'_>, asked: &Asked) -> Result<String, P
         held: told.held.clone(),
         diverted_to: told.diverted_to.as_deref().map(text),
         limits: (told.limits.iter()).map(|it| row(now_ms, it)).collect(),
-        shadows: told.shadows.iter().map(tried).collect(),
+        shadows: (told.shadows.iter())
+            .map(|it| tried(it, now_ms, &of_it))
+            .collect(),
         advertised: (told.advertised.iter())
             .map(|said| match said.window_ms {
                 Some(ms) => format!("{} in {}", number(said.limit), spoken(ms)),

@@ -6,10 +6,10 @@ use sluicegate::broker::amqp::{Confirms, QueueState, confirms, inventory};
 use sluicegate::config::{Config, Http, RedisTopology};
 use sluicegate::gate::GateError;
 use sluicegate::gate::boards;
-use sluicegate::gate::fleet::registry::{self, Named};
 use sluicegate::gate::redis::{Health, NODE_OF_A_CLUSTER, RedisGate};
 use sluicegate::handler::http::{Reach, reach};
-use sluicegate::operator::hold;
+use sluicegate::operator::others::{Others, others as others_of};
+use sluicegate::operator::{NotDone, hold};
 use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::limit::Limits;
 use sluicegate::rules::tenant::Tenant;
@@ -19,6 +19,9 @@ use super::measured::{Api, Measured, Terms, Times};
 use super::way;
 use crate::commands::recovery::Recovery;
 use crate::commands::{count, gate};
+
+/// So many keys in which other configurations differ are named.
+const MOST_KEYS: usize = 12;
 
 /// The server, and its queues.
 pub(super) async fn rabbitmq(
@@ -202,18 +205,20 @@ pub(super) async fn redis(
         Err(error) => findings.add(Level::Error, WHAT, gate(&error)),
     }
     match others(config).await {
-        Ok((number, failed)) => {
-            if number > 0 {
-                findings.add(Level::Warn, WHAT, others_in_words(number, failed.len()));
+        Ok(others) => {
+            let both = [others.in_words(MOST_KEYS), others.left_in_words(MOST_KEYS)];
+            for words in both.into_iter().flatten() {
+                let words = format!("{words}; inspect TENANT shows limits, and until when");
+                findings.add(Level::Warn, WHAT, words);
             }
-            for error in &failed {
+            for error in &others.failed {
                 let why = format!(
                     "a primary of the cluster does not say which policies other workers enforce there: {error}"
                 );
                 findings.add(Level::Error, WHAT, why);
             }
         }
-        Err(error) => findings.add(Level::Error, WHAT, gate(&error)),
+        Err(error) => findings.add(Level::Error, WHAT, error.to_string()),
     }
 }
 
@@ -267,30 +272,14 @@ fn recovery_in_words(jobs: &str, recovery: &Recovery) -> (Level, String) {
     }
 }
 
-/// So many policies were found, where so many primaries did not say theirs.
-fn others_in_words(number: u64, failed: usize) -> String {
-    let least = if failed > 0 { "at least " } else { "" };
-    let (policies, are) = match number {
-        1 => ("policy", "is"),
-        _ => ("policies", "are"),
-    };
-    format!(
-        "{least}{number} {policies} of other workers {are} enforced as well; inspect TENANT shows the limits, and until when"
-    )
-}
-
 /// What operators ask of all workers.
 async fn held(config: &Config) -> Result<String, GateError> {
     let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
     Ok(hold::held_in_words(&boards::see(&gate).await?))
 }
 
-/// How many other policies workers enforce, or have enforced within the longest window, and why primaries did not say.
-async fn others(config: &Config) -> Result<(u64, Vec<GateError>), GateError> {
+/// What other policies workers enforce, or have enforced within the longest window.
+async fn others(config: &Config) -> Result<Others, NotDone> {
     let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
-    let own = Named::new(config.rate_limiter.policy.clone())?;
-    let seen = registry::look(&gate).await?;
-    let policies = seen.known.policies().iter();
-    let others = policies.filter(|known| known.id != own.id).count() as u64;
-    Ok((others, seen.failed))
+    others_of(&gate, &config.rate_limiter.policy).await
 }

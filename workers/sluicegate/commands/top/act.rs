@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use sluicegate::config::{Config, show_duration};
 use sluicegate::gate::Change;
 use sluicegate::operator::dead::{self, Filter};
+use sluicegate::operator::trials::Trial;
 use sluicegate::operator::words::{count, plain};
 use sluicegate::rules::tenant::Tenant;
 use std::time::Duration;
@@ -15,6 +16,10 @@ use super::view::parts::NAME;
 pub enum Act {
     /// Of a tenant.
     Change(Tenant, Change),
+    /// Another max of a tenant's limit is tried for so long, in milliseconds.
+    Try(Trial, u64),
+    /// The tenant's limit of this name is tried no more.
+    EndTry(Tenant, String),
     /// Dead letters go back to the work queue.
     Replay(Which),
 }
@@ -97,6 +102,15 @@ impl Act {
                 "{} back to the work queue as new jobs with all attempts, and start as the limits allow. Esc stops it between two of them; to go slower: sluicegate dead replay --rate.",
                 which.in_words()
             ),
+            Self::Try(Trial { tenant, limit, max }, for_ms) => format!(
+                "Try max-requests {max} for the limit {limit} of {} for {}: it counts beside the limit that is enforced, denies nothing, and says what it would have done. e enforces it, x ends it.",
+                name(tenant.as_str()),
+                span(*for_ms)
+            ),
+            Self::EndTry(tenant, limit) => format!(
+                "End the trial of the limit {limit} of {}: what is enforced stays as it is.",
+                name(tenant.as_str())
+            ),
             Self::Change(tenant, change) => {
                 let tenant = name(tenant.as_str());
                 match change {
@@ -130,6 +144,8 @@ impl Act {
     pub fn short(&self) -> String {
         match self {
             Self::Replay(_) => "replaying dead letters".to_owned(),
+            Self::Try(trial, _) => format!("trying a limit of {}", name(trial.tenant.as_str())),
+            Self::EndTry(tenant, _) => format!("ending a trial of {}", name(tenant.as_str())),
             Self::Change(tenant, change) => {
                 let tenant = name(tenant.as_str());
                 match change {

@@ -4,6 +4,7 @@ use sluicegate::config::Config;
 use sluicegate::gate::Change;
 use sluicegate::operator::steer;
 use sluicegate::operator::tenant::limit_name;
+use sluicegate::operator::trials::Trial;
 use sluicegate::operator::words::plain;
 use sluicegate::rules::limit::{MAX_REQUESTS, ceil_ms};
 use sluicegate::rules::tenant::Tenant;
@@ -37,12 +38,29 @@ pub enum Asking {
 pub enum Step {
     /// For how long a tenant is paused.
     Pause(Tenant),
-    /// Which limit is meant, and whether it is to be cleared.
-    Name(Tenant, bool),
+    /// Which limit is meant, and what is to become of it.
+    Name(Tenant, Wish),
     /// The limit's maximum.
     Max(Tenant, String),
     /// For how long it counts.
     For(Tenant, String, u32),
+    /// The maximum that is tried.
+    Try(Tenant, String),
+    /// For how long it is tried.
+    TryFor(Trial),
+}
+
+/// What is to become of a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wish {
+    /// It has another maximum for some time.
+    Set,
+    /// It is the configured one again.
+    Clear,
+    /// Another maximum is tried.
+    Try,
+    /// None is tried any more.
+    EndTry,
 }
 
 /// What follows.
@@ -68,24 +86,38 @@ impl Asking {
     }
 
     /// Which limit of `tenant`, and what is it to be; `meant` is the one that the operator looks at.
-    pub fn limit(config: &Config, tenant: Tenant, clear: bool, meant: Option<&str>) -> Next {
+    pub fn limit(config: &Config, tenant: Tenant, wish: Wish, meant: Option<&str>) -> Next {
         let policy = &config.rate_limiter.policy;
         let found = meant.and_then(|meant| limit_name(policy, &tenant, Some(meant)).ok());
         let found = found.map_or_else(|| limit_name(policy, &tenant, None), Ok);
         match found {
-            Ok(name) => Next::Ask(Self::of_limit(tenant, name, clear)),
+            Ok(name) => match Self::of_limit(config, tenant, name, wish) {
+                Ok(asking) => Next::Ask(asking),
+                Err(why) => Next::Refused(plain(&why, 400)),
+            },
             Err(_) if !names(config, &tenant).is_empty() => {
-                Next::Ask(Self::line(Step::Name(tenant, clear)))
+                Next::Ask(Self::line(Step::Name(tenant, wish)))
             }
             Err(why) => Next::Refused(plain(&why.to_string(), 400)),
         }
     }
 
-    fn of_limit(tenant: Tenant, name: String, clear: bool) -> Self {
-        match clear {
-            true => Self::Sure(Act::Change(tenant, Change::Unlimit { name })),
-            false => Self::line(Step::Max(tenant, name)),
-        }
+    /// For how long is the limit `name` of `tenant` to be `max`?
+    pub fn enforce(tenant: Tenant, name: String, max: u32) -> Self {
+        Self::line(Step::For(tenant, name, max))
+    }
+
+    fn of_limit(config: &Config, tenant: Tenant, name: String, wish: Wish) -> Result<Self, String> {
+        Ok(match wish {
+            Wish::Set => Self::line(Step::Max(tenant, name)),
+            Wish::Clear => Self::Sure(Act::Change(tenant, Change::Unlimit { name })),
+            Wish::Try => {
+                // Whatever its maximum: one that holds leases can't be tried.
+                tried(config, &tenant, &name, 1)?;
+                Self::line(Step::Try(tenant, name))
+            }
+            Wish::EndTry => Self::Sure(Act::EndTry(tenant, name)),
+        })
     }
 
     /// A character is typed.
@@ -127,19 +159,18 @@ fn next(step: &Step, text: &str, config: &Config) -> Result<Asking, String> {
             let duration_ms = span(text)?;
             Asking::Sure(Act::Change(tenant.clone(), Change::Pause { duration_ms }))
         }
-        Step::Name(tenant, clear) => {
+        Step::Name(tenant, wish) => {
             let policy = &config.rate_limiter.policy;
             let name = limit_name(policy, tenant, Some(text)).map_err(|why| why.to_string())?;
-            Asking::of_limit(tenant.clone(), name, *clear)
+            Asking::of_limit(config, tenant.clone(), name, *wish)?
         }
         Step::Max(tenant, name) => {
-            let wrong = || format!("it must be a number from 1 to {MAX_REQUESTS}");
-            let max: u32 = text.parse().map_err(|_| wrong())?;
-            if !(1..=MAX_REQUESTS).contains(&max) {
-                return Err(wrong());
-            }
-            Asking::line(Step::For(tenant.clone(), name.clone(), max))
+            Asking::line(Step::For(tenant.clone(), name.clone(), max(text)?))
         }
+        Step::Try(tenant, name) => {
+            Asking::line(Step::TryFor(tried(config, tenant, name, max(text)?)?))
+        }
+        Step::TryFor(trial) => Asking::Sure(Act::Try(trial.clone(), span(text)?)),
         Step::For(tenant, name, max) => {
             let change = Change::Limit {
                 name: name.clone(),
@@ -149,6 +180,18 @@ fn next(step: &Step, text: &str, config: &Config) -> Result<Asking, String> {
             Asking::Sure(Act::Change(tenant.clone(), change))
         }
     })
+}
+
+fn max(text: &str) -> Result<u32, String> {
+    let max = text.parse().ok();
+    let max = max.filter(|max| (1..=MAX_REQUESTS).contains(max));
+    max.ok_or_else(|| format!("it must be a number from 1 to {MAX_REQUESTS}"))
+}
+
+fn tried(config: &Config, tenant: &Tenant, name: &str, max: u32) -> Result<Trial, String> {
+    let policy = &config.rate_limiter.policy;
+    let trial = Trial::new(policy, tenant.clone(), name.to_owned(), max);
+    trial.map_err(|why| why.to_string())
 }
 
 /// In milliseconds; where nothing is typed, the usual.
@@ -181,6 +224,14 @@ impl Step {
             ),
             Self::Max(tenant, limit) => format!(
                 "Limit {limit} of {}: which max-requests for some time?",
+                name(tenant)
+            ),
+            Self::Try(tenant, limit) => format!(
+                "Limit {limit} of {}: which max-requests is to be tried? It denies nothing.",
+                name(tenant)
+            ),
+            Self::TryFor(Trial { tenant, limit, max }) => format!(
+                "Limit {limit} of {}: try {max} for how long? (90s, 30m, 7d; Enter alone: {USUAL})",
                 name(tenant)
             ),
             Self::For(tenant, limit, max) => format!(
@@ -245,7 +296,7 @@ mod tests {
     #[test]
     fn a_limit_is_named_where_there_are_several() {
         let one = config("");
-        let asking = asked(Asking::limit(&one, tenant(), false, None));
+        let asking = asked(Asking::limit(&one, tenant(), Wish::Set, None));
         let asking = typed(asking, "0", &one);
         assert_eq!(wrong(&asking), "it must be a number from 1 to 1000000");
         let asking = typed(typed(asking, "7", &one), "30m", &one);
@@ -257,7 +308,7 @@ mod tests {
         assert_eq!(asking, Asking::Sure(Act::Change(tenant(), change)));
 
         let two = config("rate-limiter: {limits: [{name: day}, {name: hour}]}");
-        let asking = asked(Asking::limit(&two, tenant(), true, None));
+        let asking = asked(Asking::limit(&two, tenant(), Wish::Clear, None));
         let Asking::Line { step, .. } = &asking else {
             panic!("{asking:?}");
         };
@@ -273,15 +324,35 @@ mod tests {
         assert_eq!(typed(asking, "hour", &two), clear);
         // The one that the operator looks at is not asked for.
         assert_eq!(
-            asked(Asking::limit(&two, tenant(), true, Some("hour"))),
+            asked(Asking::limit(&two, tenant(), Wish::Clear, Some("hour"))),
             clear
         );
 
         let global = config("rate-limiter: {scope: global}");
-        match Asking::limit(&global, tenant(), false, None) {
+        match Asking::limit(&global, tenant(), Wish::Set, None) {
             Next::Refused(why) => assert!(why.contains("scope: global"), "{why}"),
             Next::Ask(other) => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn a_limit_is_tried_where_it_can_be() {
+        let config =
+            config("rate-limiter: {limits: [{name: day}, {name: at-once, max-concurrent: 4}]}");
+        let asking = asked(Asking::limit(&config, tenant(), Wish::Try, Some("day")));
+        let asking = typed(asking, "few", &config);
+        assert_eq!(wrong(&asking), "it must be a number from 1 to 1000000");
+        let asking = typed(typed(asking, "7", &config), "1d", &config);
+        let policy = &config.rate_limiter.policy;
+        let trial = Trial::new(policy, tenant(), "day".to_owned(), 7).expect("it can be");
+        assert_eq!(asking, Asking::Sure(Act::Try(trial, 86_400_000)));
+        // One that can't be says so before a number is typed.
+        match Asking::limit(&config, tenant(), Wish::Try, Some("at-once")) {
+            Next::Refused(why) => assert!(why.contains("max-concurrent"), "{why}"),
+            Next::Ask(other) => panic!("{other:?}"),
+        }
+        let end = asked(Asking::limit(&config, tenant(), Wish::EndTry, Some("day")));
+        assert_eq!(end, Asking::Sure(Act::EndTry(tenant(), "day".to_owned())));
     }
 
     #[test]

@@ -61,6 +61,7 @@ pub fn limit(name: &str, used: u64, max: u32) -> Fullness {
         next_ms: if used < u64::from(max) { 0 } else { 42_000 },
         waiting: 3,
         shadow: None,
+        is_tried: false,
     }
 }
 
@@ -186,6 +187,7 @@ pub fn picture() -> Box<Overview> {
         fleet,
         recovery: vec![Recovery::Over],
         all: None,
+        others: None,
     })
 }
 

@@ -7,7 +7,7 @@ use sluicegate::rules::tenant::Tenant;
 
 use super::act::{Act, Which};
 use super::asked::Asked;
-use super::asking::{Asking, Next};
+use super::asking::{Asking, Next, Wish};
 use super::model::{Model, Page, Request, VIEWS, View};
 
 /// So many rows make a page of a list.
@@ -150,7 +150,7 @@ impl Model {
             KeyCode::PageUp => self.go(-PAGE),
             KeyCode::Home | KeyCode::Char('g') => self.go(isize::MIN / 2),
             KeyCode::End | KeyCode::Char('G') => self.go(isize::MAX / 2),
-            KeyCode::Char(c @ ('p' | 'r' | 'l' | 'c' | 'z')) => self.of_tenant(c),
+            KeyCode::Char(c @ ('p' | 'r' | 'l' | 'c' | 't' | 'e' | 'x' | 'z')) => self.of_tenant(c),
             KeyCode::Char(c @ ('f' | 'R' | 'T' | 'A')) => self.of_letters(c),
             _ => {}
         }
@@ -224,16 +224,44 @@ impl Model {
             .place()
             .filter(|_| self.view == View::Limits && self.page.is_none());
         let limit = limit.and_then(|at| Some(self.limits().get(at)?.limit.name.clone()));
-        let config = &self.pipeline().config;
+        let limit = limit.as_deref();
+        let of = |wish, limit| {
+            let config = &self.pipeline().config;
+            Asking::limit(config, tenant.clone(), wish, limit)
+        };
+        let of_limit = |wish| of(wish, limit);
         let next = match key {
             'p' => Next::Ask(Asking::pause(tenant)),
+            'l' => of_limit(Wish::Set),
+            'c' => of_limit(Wish::Clear),
+            't' => of_limit(Wish::Try),
+            'e' => self.enforced(tenant, limit),
+            'x' => {
+                let mut tried = self.tried(&tenant).map(|(name, _)| name);
+                // Where one is tried, that one is meant.
+                let only = tried.next().filter(|_| tried.next().is_none());
+                of(Wish::EndTry, limit.or(only))
+            }
             'r' => Next::Ask(Asking::Sure(Act::Change(tenant, Change::Resume))),
-            'z' => Next::Ask(Asking::Sure(Act::Change(tenant, Change::Reset))),
-            other => Asking::limit(config, tenant, other == 'c', limit.as_deref()),
+            _ => Next::Ask(Asking::Sure(Act::Change(tenant, Change::Reset))),
         };
         match next {
             Next::Ask(asking) => self.asking = Some(asking),
             Next::Refused(why) => self.tell(why, true),
+        }
+    }
+
+    /// What is tried of `tenant` is to be enforced; `meant` is the limit that the operator looks at.
+    fn enforced(&self, tenant: Tenant, meant: Option<&str>) -> Next {
+        let tried: Vec<(&str, u32)> = (self.tried(&tenant))
+            .filter(|(name, _)| meant.is_none_or(|meant| meant == *name))
+            .collect();
+        match tried.as_slice() {
+            [(name, max)] => Next::Ask(Asking::enforce(tenant, (*name).to_owned(), *max)),
+            [] => Next::Refused("nothing is tried of it: t tries a limit".to_owned()),
+            _ => Next::Refused(
+                "several of its limits are tried: mark one in the limits (3)".to_owned(),
+            ),
         }
     }
 

@@ -16,6 +16,7 @@ use super::act::Act;
 use super::asked::Asked;
 use super::asking::Asking;
 use super::cursor::Cursor;
+use super::file::Read;
 
 /// Workers say something new so often, in milliseconds.
 const EVERY_MS: u64 = 2_000;
@@ -129,6 +130,8 @@ pub struct Model {
     pub now_ms: u64,
     /// The operator wants to leave.
     pub is_over: bool,
+    /// Why the configuration that is there by now is not the one that is shown; `None`: it is.
+    pub unread: Option<String>,
     told: Option<Told>,
     numbers: u64,
 }
@@ -160,14 +163,63 @@ impl Model {
             cursors: Default::default(),
             now_ms,
             is_over: false,
+            unread: None,
             told: None,
             numbers: 0,
         }
     }
 
+    /// The configuration was read again. Whether another one is shown from now on: what can't be used leaves all as it is, and is told.
+    pub fn reread(&mut self, read: Read) -> bool {
+        let (before, now) = match &read {
+            Ok(all) => {
+                let names = all.iter().map(|(name, _)| name);
+                let same = names.eq(self.pipelines.iter().map(|it| &it.name));
+                (same, all)
+            }
+            Err(why) => {
+                self.unread = Some(why.clone());
+                return false;
+            }
+        };
+        if !before {
+            let words = "the file has other pipelines now: start top again to see them";
+            self.unread = Some(words.to_owned());
+            return false;
+        }
+        let mut is_new = false;
+        for (pipeline, (_, config)) in self.pipelines.iter_mut().zip(now) {
+            if *pipeline.config == *config {
+                continue;
+            }
+            // What is known of other servers is nothing of these.
+            if pipeline.config.redis != config.redis {
+                pipeline.picture = Asked::default();
+            }
+            if pipeline.config.amqp != config.amqp {
+                pipeline.letters = Asked::default();
+            }
+            pipeline.config = Arc::new(config.clone());
+            is_new = true;
+        }
+        if is_new {
+            self.urge();
+            self.tell("the configuration has changed, and was read again", false);
+        } else if self.unread.is_some() {
+            self.tell("the configuration can be used again", false);
+        }
+        self.unread = None;
+        is_new
+    }
+
     /// The pipeline that is looked at.
     pub fn pipeline(&self) -> &Pipeline {
         &self.pipelines[self.at]
+    }
+
+    /// The configuration of each pipeline.
+    pub fn configs(&self) -> impl Iterator<Item = &Config> {
+        self.pipelines.iter().map(|pipeline| &*pipeline.config)
     }
 
     pub(super) fn pipeline_mut(&mut self) -> &mut Pipeline {
@@ -252,6 +304,23 @@ impl Model {
         shared.sort_by(|one, two| one.limit.name.cmp(&two.limit.name));
         shared.extend(own);
         shared
+    }
+
+    /// The limits of `tenant` of which an operator tries another maximum, as far as is seen: their names, and that.
+    pub fn tried(&self, tenant: &Tenant) -> impl Iterator<Item = (&str, u32)> {
+        let page = self.page.as_ref().filter(|page| page.tenant == *tenant);
+        let page = page.and_then(|page| page.glance.known());
+        let known: &[Fullness] = match (page, self.picture()) {
+            (Some((glance, _)), _) => &glance.limits,
+            (None, Some((picture, _))) => {
+                let shown = picture.shown.as_ref();
+                let known = shown.and_then(|shown| shown.limits.get(tenant));
+                known.map_or(&[], Vec::as_slice)
+            }
+            (None, None) => &[],
+        };
+        let tried = known.iter().filter(|limit| limit.is_tried);
+        tried.map(|limit| (limit.name.as_str(), limit.max))
     }
 
     /// The names of the rows of the view.

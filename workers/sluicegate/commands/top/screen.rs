@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
+use super::file::Read;
 use super::model::{Came, Model, Request};
 use super::servers::{Answers, Servers};
 use super::theme::Theme;
@@ -135,7 +136,7 @@ impl Tasks {
 /// The terminal went away, or something panicked.
 pub async fn run(
     mut model: Model,
-    servers: &Servers,
+    (servers, mut files): (Servers, mpsc::Receiver<Read>),
     clock: &Clock,
     theme: Theme,
 ) -> Result<ExitCode, Failure> {
@@ -148,7 +149,7 @@ pub async fn run(
         all: JoinSet::new(),
         looks: HashMap::new(),
         answers,
-        servers: servers.clone(),
+        servers,
     };
     let mut screen = Screen::open().map_err(|why| gone(&why))?;
     let mut keys = keys();
@@ -163,6 +164,14 @@ pub async fn run(
         tokio::select! {
             _ = tick.tick() => {}
             Some(came) = answered.recv() => heard(&mut model, clock, came),
+            Some(read) = files.recv() => {
+                if model.reread(read) {
+                    match tasks.servers.with(model.configs()) {
+                        Ok(servers) => tasks.servers = servers,
+                        Err(why) => model.unread = Some(why.words()),
+                    }
+                }
+            }
             key = keys.recv() => match pressed(&mut model, clock, key) {
                 Ok(requests) => requests.into_iter().for_each(|it| tasks.begin(it)),
                 Err(why) => break Err(gone(&why)),

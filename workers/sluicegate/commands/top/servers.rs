@@ -9,11 +9,13 @@ use serde_json::json;
 use sluicegate::broker::amqp::Client;
 use sluicegate::config::Config;
 use sluicegate::gate::redis::RedisGate;
+use sluicegate::operator::NotDone;
 use sluicegate::operator::dead::{self, Dead, Done, Filter, Listed};
 use sluicegate::operator::inspect::{Glance, inspect};
 use sluicegate::operator::labels::Given;
 use sluicegate::operator::overview::{Overview, Wanted};
 use sluicegate::operator::tenant::change;
+use sluicegate::operator::trials::end;
 use sluicegate::operator::words::count;
 use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::tenant::Tenant;
@@ -27,6 +29,7 @@ use crate::commands::Failure;
 use crate::commands::noted::written;
 use crate::commands::steer::FOLLOW_WITHIN;
 use crate::commands::tenant::{in_the_audit, in_words};
+use crate::commands::tried;
 
 /// A look at Redis takes no longer, or it has failed.
 const LOOK_WITHIN: Duration = Duration::from_secs(5);
@@ -65,6 +68,18 @@ impl Servers {
         Ok(Self {
             parts: parts?.into(),
             stop: Arc::default(),
+        })
+    }
+
+    /// The same with these configurations. What runs goes on with those that it began with, and is stopped by both.
+    ///
+    /// # Errors
+    /// A URL is none.
+    pub fn with<'a>(&self, configs: impl Iterator<Item = &'a Config>) -> Result<Self, Failure> {
+        let new = Self::new(configs)?;
+        Ok(Self {
+            stop: Arc::clone(&self.stop),
+            ..new
         })
     }
 
@@ -118,6 +133,19 @@ impl Servers {
                 let text = format!("{}; effective now", in_words(&changed));
                 Ok(with_audit(text, unwritten.map(|why| why.to_string())))
             }
+            Act::Try(trial, for_ms) => {
+                let (max, limit) = (Some(trial.max), trial.limit.clone());
+                let unwritten = part.tries(&trial.tenant, (&limit, max, for_ms)).await;
+                let begun = trial.begin(&part.gate, (for_ms, FOLLOW_WITHIN));
+                let begun = followed(begun.boxed()).await?;
+                Ok(with_audit(tried::begun_in_words(&begun), unwritten))
+            }
+            Act::EndTry(tenant, limit) => {
+                let unwritten = part.tries(&tenant, (&limit, None, 0)).await;
+                let ended = end(&part.gate, (tenant, limit), FOLLOW_WITHIN);
+                let ended = followed(ended.boxed()).await?;
+                Ok(with_audit(tried::ended_in_words(&ended), unwritten))
+            }
             Act::Replay(which) => part.replay(&which, &self.stop, told).await,
         }
     }
@@ -135,7 +163,27 @@ async fn within<T>(look: BoxFuture<'_, Result<T, String>>) -> Result<T, String> 
     timeout(LOOK_WITHIN, look).await.map_err(late)?
 }
 
+/// What waits for workers: a look at Redis may take as long as any, beside that.
+async fn followed<T>(acting: BoxFuture<'_, Result<T, NotDone>>) -> Result<T, String> {
+    let most = FOLLOW_WITHIN + LOOK_WITHIN;
+    let late = |_| format!("no answer within {most:?}");
+    let ended = timeout(most, acting).await.map_err(late)?;
+    ended.map_err(|why| why.to_string())
+}
+
 impl Part {
+    /// Writes down that a limit is tried, or no more: why that could not be.
+    async fn tries(
+        &self,
+        tenant: &Tenant,
+        (limit, max, for_ms): (&str, Option<u32>, u64),
+    ) -> Option<String> {
+        let request = tried::in_the_audit(limit, max, for_ms);
+        let of = json!({"tenant": tenant.as_str()});
+        let unwritten = written(&self.gate, "tenant limit", of, request).await.err();
+        unwritten.map(|why| why.to_string())
+    }
+
     async fn overview(&self, wanted: Option<Wanted>) -> Result<Overview, String> {
         let seen = Overview::of(&self.gate, &self.config, wanted.as_ref()).await;
         seen.map_err(|why| why.to_string())

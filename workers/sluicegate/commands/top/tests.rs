@@ -248,6 +248,84 @@ fn dead_letters_are_replayed_as_they_are_meant() {
 }
 
 #[test]
+fn what_is_tried_is_enforced_with_its_own_number() {
+    let with_trial = || {
+        let mut picture = picture();
+        let shown = picture.shown.as_mut().expect("tenants");
+        let limits = shown.limits.get_mut(&tenant("acme")).expect("its limits");
+        limits[3].is_tried = true;
+        picture
+    };
+    let mut model = model();
+    types(&mut model, "2");
+    answer(&mut model, picture);
+    types(&mut model, "e");
+    assert!(model.asking.is_none());
+    let told = model.told().expect("a word");
+    assert!(
+        told.is_bad && told.text.contains("t tries a limit"),
+        "{told:?}"
+    );
+    // The shadow of its limit `hour`, which tries 50, is seen in the list.
+    model.at_time(NOW + 2_000);
+    answer(&mut model, with_trial);
+    let asked = types(&mut model, "e2h\ny");
+    let change = Change::Limit {
+        name: "hour".to_owned(),
+        max: 50,
+        duration_ms: 7_200_000,
+    };
+    let [(_, Request::Act(0, act))] = asked.as_slice() else {
+        panic!("{asked:?}");
+    };
+    assert_eq!(*act, Act::Change(tenant("acme"), change));
+
+    // Of two limits the one that is tried is meant, and is not asked for.
+    let two = "rate-limiter: {limits: [{name: day}, {name: hour}]}";
+    let mut model = Model::new(pipelines(two), Sort::Waiting, NOW);
+    types(&mut model, "2");
+    answer(&mut model, with_trial);
+    let asked = types(&mut model, "xy");
+    let [(_, Request::Act(0, act))] = asked.as_slice() else {
+        panic!("{asked:?}");
+    };
+    assert_eq!(*act, Act::EndTry(tenant("acme"), "hour".to_owned()));
+}
+
+#[test]
+fn a_changed_configuration_is_shown_and_one_that_cannot_be_used_leaves_the_old_one() {
+    let mut model = looks_at_tenants();
+    let limit = |model: &Model| {
+        let policy = &model.pipeline().config.rate_limiter.policy;
+        policy.default_limits().iter().next().expect("one").max()
+    };
+    let changed = "rate-limiter: {max-requests: 7}";
+    assert!(model.reread(Ok(pipelines(changed))));
+    assert_eq!(limit(&model), 7);
+    assert!(!kinds(&mut model).is_empty(), "it is looked at");
+    assert!(!model.reread(Ok(pipelines(changed))), "it is the same");
+    assert!(!model.reread(Err("c.yaml:1:1: no".to_owned())));
+    assert_eq!(
+        (limit(&model), model.unread.as_deref()),
+        (7, Some("c.yaml:1:1: no"))
+    );
+    // The same as before: it can be used again.
+    assert!(!model.reread(Ok(pipelines(changed))));
+    assert_eq!(model.unread, None);
+    assert!(!model.reread(Ok(pipelines("pipelines: {bills: {amqp: {queue: bills}}}"))));
+    assert!(
+        model
+            .unread
+            .as_deref()
+            .is_some_and(|it| it.contains("start top again"))
+    );
+    // The picture of another Redis is none of this one.
+    assert!(model.picture().is_some());
+    assert!(model.reread(Ok(pipelines("redis: {prefix: other}"))));
+    assert!(model.picture().is_none() && model.unread.is_none());
+}
+
+#[test]
 fn answers_of_what_is_not_looked_at_any_more_are_dropped() {
     let yaml = "
 pipelines:
@@ -287,8 +365,8 @@ pipelines:
 
 #[test]
 fn every_key_is_harmless_everywhere() {
-    let all = "qQpPrRlLcCzZfFTAsShHjkgG/?[]1234 \n\u{1b}yY0é日";
-    for view in ["1", "2", "3", "4", "2\n", "?", "/", "2p", "2l", "2z"] {
+    let all = "qQpPrRlLcCtTeExXzZfFTAsShHjkgG/?[]1234 \n\u{1b}yY0é日";
+    for view in ["1", "2", "3", "4", "2\n", "?", "/", "2p", "2l", "2t", "2z"] {
         for with_picture in [false, true] {
             for key in all.chars() {
                 let mut model = model();

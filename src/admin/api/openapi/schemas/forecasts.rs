@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{FOLLOWED, JOB, list, object, seen, strings};
+use super::{FOLLOWED, JOB, LETTER, list, object, seen, strings};
 
 /// When a tenant's backlog ends, and when it would; null where nobody asked.
 pub(super) fn what_if() -> Value {
@@ -47,9 +47,19 @@ pub(super) fn explanation() -> Value {
         ("promised_at_ms", "integer?"),
         ("why", "string"),
     ];
+    let letter = object(&[], &[LETTER, &[("queue", "string")]].concat());
+    let looked = [
+        ("queue", "string?"),
+        ("looked_at", "integer"),
+        ("not_looked_at", "integer?"),
+        ("unread", "string?"),
+    ];
+    let or_null = |it: Value| json!({"anyOf": [it, {"type": "null"}]});
     object(
         &[
             ("seen", seen()),
+            ("dead_letter", or_null(letter)),
+            ("dead_letters", or_null(object(&[], &looked))),
             ("waits_for", list(cause)),
             ("sure", json!({"enum": ["exact", "estimated", "unknown"]})),
         ],

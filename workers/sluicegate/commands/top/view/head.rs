@@ -6,6 +6,7 @@ use sluicegate::operator::recovery::Recovery;
 use sluicegate::operator::words::{count, plain};
 
 use super::parts::{fit, wrapped};
+use crate::commands::fleet::beside;
 use crate::commands::top::asked::Trouble;
 use crate::commands::top::clock::{age, left, time};
 use crate::commands::top::model::{Model, VIEWS, View};
@@ -61,6 +62,9 @@ pub fn lines(model: &Model, wide: u16, theme: Theme) -> Vec<Line<'static>> {
             theme.warn(),
         ),
         _ => {}
+    }
+    if let Some(words) = beside(picture.others.as_ref()).lines().next() {
+        notice(words.to_owned(), theme.warn());
     }
     let waits = picture.recovery.iter().filter(|it| **it != Recovery::Over);
     let waits: Vec<&Recovery> = waits.collect();
@@ -166,6 +170,11 @@ fn not_answering(
 pub fn foot(model: &Model, wide: u16, theme: Theme) -> Vec<Line<'static>> {
     let wide = usize::from(wide);
     let mut lines = Vec::new();
+    if let Some(why) = &model.unread {
+        let text = format!("OLD CONFIGURATION: {why}");
+        let text = wrapped(&plain(&text, 600), wide, 2).into_iter().take(MOST);
+        lines.extend(text.map(|line| Line::styled(line, theme.bad())));
+    }
     if let Some(doing) = &model.doing {
         let since = age(model.now_ms.saturating_sub(doing.since_ms));
         let mut text = format!("{} ({since})", doing.what);
@@ -201,18 +210,21 @@ pub fn foot(model: &Model, wide: u16, theme: Theme) -> Vec<Line<'static>> {
 
 fn keys(model: &Model) -> &'static str {
     match (&model.page, model.view, model.search.is_empty()) {
+        (Some(page), ..) if model.tried(&page.tenant).next().is_some() => {
+            "e enforce the trial  x end it  p r l c t z act  Esc back  ? help  q quit"
+        }
         (Some(_), ..) => {
-            "p pause  r resume  l limit  c clear limit  z reset  Esc back  ? help  q quit"
+            "p pause  r resume  l limit  c clear  t try  z reset  Esc back  ? help  q quit"
         }
         (None, View::Fleet, _) if model.pipelines.len() > 1 => {
             "[ ] pipeline  1-4 views  / search  ? help  q quit"
         }
         (None, View::Fleet, _) => "1-4 views  / search a tenant  ? help  q quit",
         (None, View::Tenants, false) => {
-            "Enter open  Esc all tenants  p r l c z act  ? help  q quit"
+            "Enter open  Esc all tenants  p r l c t z act  ? help  q quit"
         }
         (None, View::Tenants, true) | (None, View::Limits, _) => {
-            "Enter open  s sort  / search  p pause  r resume  l limit  ? help  q quit"
+            "Enter open  s sort  / search  p pause  r resume  l limit  t try  ? help  q quit"
         }
         (None, View::Letters, _) => {
             "f fetch  R replay one  T its tenant's  A all  Enter tenant  ? help  q quit"

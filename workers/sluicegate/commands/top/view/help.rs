@@ -8,7 +8,7 @@ use super::parts::fit;
 use super::write;
 use crate::commands::top::theme::Theme;
 
-const HELP: [&str; 20] = [
+const HELP: [&str; 21] = [
     "1 2 3 4, Tab     fleet, tenants, limits, dead letters",
     "Up Down, j k     the row above, below; PgUp PgDn Home End go further",
     "Enter            the marked tenant's own page; Esc goes back",
@@ -19,6 +19,7 @@ const HELP: [&str; 20] = [
     "The marked tenant, or that of the page; each is asked back (y does it):",
     "p  r             pause it for some time; resume it (pause, 429, breaker)",
     "l  c             set a limit for some time; the configured one again",
+    "t  e  x          try a limit, which denies nothing; enforce it; end the trial",
     "z                reset its waitlist; usage still counts",
     "Dead letters, asked back, too:",
     "f                fetch them again: that is not done by itself",

@@ -9,6 +9,7 @@ use crate::commands::top::beds::{HOSTILE, NOW, answer, model, picture, pipelines
 use crate::commands::top::model::Came;
 use sluicegate::rules::report::view::Sort;
 
+mod beside;
 mod shadows;
 
 const PLAIN: Theme = Theme { is_colour: false };
@@ -224,7 +225,7 @@ fn a_tenants_page() {
             " hour              1m       would have made 312 of 4,000 wait, the longest 41.0s\n",
             "what inspect says (",
             "line 0    words\\u{1b}[31m",
-            "p pause  r resume  l limit  c clear limit  z reset",
+            "p pause  r resume  l limit  c clear  t try  z reset",
         ],
     );
     types(&mut model, "G");
@@ -312,6 +313,18 @@ fn what_is_asked_back_says_what_will_happen() {
         (
             "2c",
             &["Limit default of acme: the configured max-requests counts"],
+        ),
+        (
+            "2t",
+            &["Limit default of acme: which max-requests is to be tried? It denies"],
+        ),
+        (
+            "2t7\n\n",
+            &["Try max-requests 7 for the limit default of acme for 1h: it counts"],
+        ),
+        (
+            "2x",
+            &["End the trial of the limit default of acme: what is"],
         ),
         (
             "2z",

@@ -1,0 +1,172 @@
+//! What workers enforce beside a configuration, in a line.
+
+use std::collections::HashSet;
+
+use super::NotDone;
+use super::words::plain;
+use crate::gate::GateError;
+use crate::gate::fleet::registry::{self, Named};
+use crate::gate::fleet::{IDLE_MS, Registered};
+use crate::gate::redis::RedisGate;
+use crate::rules::policy::{Policy, differing};
+
+/// For programs, so many keys are named at most.
+const MOST_KEYS: usize = 100;
+
+/// Some policies that are not the configuration's.
+#[derive(Debug, Default)]
+pub struct Group {
+    /// So many.
+    pub number: usize,
+    /// The keys below `rate-limiter` in which they differ from it, each once.
+    pub differ: Vec<String>,
+}
+
+/// What workers enforce beside a configuration.
+#[derive(Debug, Default)]
+pub struct Others {
+    /// A worker enforces the configuration itself, or nobody enforces any.
+    pub in_force: bool,
+    /// What workers have.
+    pub kept: Group,
+    /// What none has any more, and counts until its windows have passed.
+    pub left: Group,
+    /// Why primaries of a cluster do not say theirs.
+    pub failed: Vec<GateError>,
+}
+
+/// What workers enforce beside `policy`.
+///
+/// # Errors
+/// [`NotDone::Redis`]
+pub async fn others(gate: &RedisGate, policy: &Policy) -> Result<Others, NotDone> {
+    let seen = registry::look(gate).await?;
+    let own = Named::new(policy.clone())?;
+    let all = seen.known.policies().iter();
+    let all: Vec<&Registered> = all.filter(|other| other.id != own.id).collect();
+    let is_kept = |other: &Registered| other.used_ms + IDLE_MS >= seen.now_ms;
+    let (kept, left): (Vec<&Registered>, Vec<&Registered>) =
+        all.into_iter().partition(|other| is_kept(other));
+    Ok(Others {
+        in_force: kept.is_empty() && left.is_empty() || seen.known.find(&own.id).is_some(),
+        kept: Group::of(policy, &kept),
+        left: Group::of(policy, &left),
+        failed: seen.failed,
+    })
+}
+
+impl Group {
+    fn of(policy: &Policy, all: &[&Registered]) -> Self {
+        let mut named = HashSet::new();
+        let keys = all.iter().flat_map(|it| differing(policy, &it.policy));
+        Self {
+            number: all.len(),
+            differ: keys.filter(|key| named.insert(key.clone())).collect(),
+        }
+    }
+}
+
+impl Others {
+    /// What workers have, in a line, with so many keys at most: `another configuration is enforced as well: minute.max-requests, tenants.acme and 12 more
+    /// differ`; `None`: they have no other.
+    pub fn in_words(&self, most: usize) -> Option<String> {
+        let Group { number, differ } = &self.kept;
+        let which = match (number, self.failed.is_empty()) {
+            (0, _) => return None,
+            (1, true) => "another configuration is".to_owned(),
+            (1, false) => "at least 1 other configuration is".to_owned(),
+            (more, true) => format!("{more} other configurations are"),
+            (more, false) => format!("at least {more} other configurations are"),
+        };
+        let how = match self.in_force {
+            true => "enforced as well",
+            false => "enforced, and this one by no worker",
+        };
+        Some(format!("{which} {how}: {}", keys_in_words(differ, most)))
+    }
+
+    /// The same of what no worker has any more.
+    pub fn left_in_words(&self, most: usize) -> Option<String> {
+        let Group { number, differ } = &self.left;
+        let which = match number {
+            0 => return None,
+            1 => "another configuration, which no worker has any more, counts".to_owned(),
+            more => format!("{more} other configurations, which no worker has any more, count"),
+        };
+        let keys = keys_in_words(differ, most);
+        Some(format!("{which} until its windows have passed: {keys}"))
+    }
+
+    /// So many in all.
+    pub fn number(&self) -> usize {
+        self.kept.number + self.left.number
+    }
+
+    /// Keys in which any of them differs, for programs: 100 at most.
+    pub fn keys(&self) -> Vec<&str> {
+        let mut named = HashSet::new();
+        let all = self.kept.differ.iter().chain(&self.left.differ);
+        let keys = all.map(String::as_str).filter(|key| named.insert(*key));
+        keys.take(MOST_KEYS).collect()
+    }
+}
+
+/// `minute.max-requests, tenants.acme and 12 more differ`
+pub fn keys_in_words(keys: &[String], most: usize) -> String {
+    if keys.is_empty() {
+        return "it says the same in another form".to_owned();
+    }
+    let shown: Vec<String> = keys.iter().take(most).map(|key| plain(key, 40)).collect();
+    let more = match keys.len() - shown.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let verb = match keys.len() {
+        1 => "differs",
+        _ => "differ",
+    };
+    format!("{}{more} {verb}", shown.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_names_some_keys_and_how_many_more_there_are() {
+        let group = |number, keys: &[&str]| Group {
+            number,
+            differ: keys.iter().map(|key| (*key).to_owned()).collect(),
+        };
+        let others = |number, keys: &[&str], in_force| Others {
+            in_force,
+            kept: group(number, keys),
+            ..Others::default()
+        };
+        assert_eq!(others(0, &[], true).in_words(3), None);
+        let words = |number, keys: &[&str], in_force| {
+            let words = others(number, keys, in_force).in_words(2);
+            words.expect("there is one")
+        };
+        assert_eq!(
+            words(1, &["max-requests"], true),
+            "another configuration is enforced as well: max-requests differs"
+        );
+        assert_eq!(
+            words(2, &["a", "tenants.\u{1b}[2J", "c", "d"], false),
+            "2 other configurations are enforced, and this one by no worker: a, tenants.\\u{1b}[2J and 2 more differ"
+        );
+        let left = Others {
+            left: group(1, &["max-requests"]),
+            ..Others::default()
+        };
+        assert_eq!(left.in_words(2), None);
+        assert_eq!(
+            left.left_in_words(2).as_deref(),
+            Some(
+                "another configuration, which no worker has any more, counts until its windows have passed: max-requests differs"
+            )
+        );
+        assert_eq!((left.number(), left.keys()), (1, vec!["max-requests"]));
+    }
+}

@@ -1,0 +1,204 @@
+//! In what two policies differ, for people: by the keys of `rate-limiter`.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::{Own, Policy};
+use crate::rules::limit::{Algorithm, Limit};
+
+/// The name of a limit that the configuration does not name: its keys stand in `rate-limiter` itself, or in the tenant or plan.
+const UNNAMED: &str = "default";
+
+/// The keys below `rate-limiter` in which `one` and `other` differ, as a configuration has them, with a limit's name where there may be
+/// several: `max-requests`, `minute.max-requests`, `plans.pro`, `tenants.acme.max-requests`. Those of all tenants come first. What only one of both has is
+/// named as a whole.
+pub fn differing(one: &Policy, other: &Policy) -> Vec<String> {
+    let mut keys = Vec::new();
+    of_limits(
+        &mut keys,
+        "",
+        (one.common.all().iter(), other.common.all().iter()),
+    );
+    if one.plan_header != other.plan_header {
+        keys.push("plan-header".to_owned());
+    }
+    let plans: BTreeSet<&String> = one.plans.keys().chain(other.plans.keys()).collect();
+    for name in plans {
+        let key = format!("plans.{name}");
+        match (one.plan(name), other.plan(name)) {
+            // What all tenants share was compared before.
+            (Some(one), Some(other)) => of_limits(&mut keys, &key, (one.own(), other.own())),
+            _ => keys.push(key),
+        }
+    }
+    let [ours, theirs] = [one, other].map(|policy| {
+        let all = policy.tenants.iter().rev();
+        // The first that fits counts.
+        let all = all.map(|(pattern, own)| (pattern.to_string(), own));
+        all.collect::<HashMap<String, &Own>>()
+    });
+    let tenants: BTreeSet<&String> = ours.keys().chain(theirs.keys()).collect();
+    for name in tenants {
+        let key = format!("tenants.{name}");
+        match (ours.get(name), theirs.get(name)) {
+            (Some(Own::Limits(one)), Some(Own::Limits(other))) => {
+                of_limits(&mut keys, &key, (one.own(), other.own()));
+            }
+            (one, other) if one == other => {}
+            _ => keys.push(key),
+        }
+    }
+    // The same entries, of which others come first.
+    if keys.is_empty() && one != other {
+        keys.push("tenants".to_owned());
+    }
+    keys
+}
+
+/// Those of two sets of limits, below the key `at`.
+fn of_limits<'a>(
+    keys: &mut Vec<String>,
+    at: &str,
+    (one, other): (
+        impl Iterator<Item = &'a Limit>,
+        impl Iterator<Item = &'a Limit>,
+    ),
+) {
+    let (one, other): (Vec<&Limit>, Vec<&Limit>) = (one.collect(), other.collect());
+    let find = |set: &[&'a Limit], name: &str| set.iter().copied().find(|it| it.name() == name);
+    let whole = |name: &str| match (at, name) {
+        ("", name) => name.to_owned(),
+        (at, UNNAMED) => at.to_owned(),
+        (at, name) => format!("{at}.{name}"),
+    };
+    for limit in &one {
+        let Some(its) = find(&other, limit.name()) else {
+            keys.push(whole(limit.name()));
+            continue;
+        };
+        let place = match (at, limit.name()) {
+            ("", UNNAMED) => String::new(),
+            (at, UNNAMED) => format!("{at}."),
+            ("", name) => format!("{name}."),
+            (at, name) => format!("{at}.{name}."),
+        };
+        keys.extend(of_limit(limit, its).map(|key| format!("{place}{key}")));
+    }
+    let new = other.iter().filter(|it| find(&one, it.name()).is_none());
+    keys.extend(new.map(|it| whole(it.name())));
+}
+
+/// The keys of one limit. What follows from another key is not named beside it.
+fn of_limit(one: &Limit, other: &Limit) -> impl Iterator<Item = &'static str> {
+    let both = [one, other];
+    let [is_at_once, is_strict] = [Algorithm::Concurrency, Algorithm::Strict]
+        .map(|algorithm| both.map(|it| it.algorithm() == algorithm));
+    let same_algorithm = one.algorithm() == other.algorithm();
+    let same_window = one.window_ms() == other.window_ms();
+    let same_max = one.max() == other.max();
+    let kind = match (same_algorithm, is_at_once) {
+        (true, _) => None,
+        (false, [false, false]) if is_strict.contains(&true) => Some("guard"),
+        (false, [false, false]) => Some("use-algo"),
+        (false, _) => Some("max-concurrent"),
+    };
+    let at_once = is_at_once.contains(&true);
+    let max = match at_once {
+        true => "max-concurrent",
+        false => "max-requests",
+    };
+    let differ = [
+        (max, !same_max && kind != Some(max)),
+        ("window-size", !same_window && !at_once),
+        (
+            "burst",
+            same_algorithm && same_max && one.burst() != other.burst(),
+        ),
+        (
+            "guard",
+            same_algorithm && same_window && one.guard_ms() != other.guard_ms(),
+        ),
+        ("unit", one.unit() != other.unit()),
+        ("scope", one.scope() != other.scope()),
+        ("shadow", one.is_shadow() != other.is_shadow()),
+        ("adaptive", one.band() != other.band()),
+    ];
+    let differ = differ.into_iter().filter(|(_, differs)| *differs);
+    kind.into_iter().chain(differ.map(|(key, _)| key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    fn policy(yaml: &str) -> Policy {
+        let yaml = format!("rate-limiter: {{{yaml}}}");
+        let config = Config::parse("c.yaml", &yaml, std::iter::empty());
+        config.expect("valid").rate_limiter.policy
+    }
+
+    #[test]
+    fn keys_are_named_as_the_configuration_has_them() {
+        let two = "limits: [{name: minute, max-requests: 5}, {name: hour, max-requests: 50, window-size: 1h}]";
+        for (one, other, expected) in [
+            ("max-requests: 5", "max-requests: 5", &[][..]),
+            ("max-requests: 5", "max-requests: 6", &["max-requests"]),
+            (
+                "max-requests: 5",
+                "max-requests: 5, window-size: 2m",
+                &["window-size"],
+            ),
+            (
+                "max-requests: 5",
+                "max-requests: 5, use-algo: token-bucket-algo",
+                &["use-algo"],
+            ),
+            (
+                "max-requests: 5",
+                "max-requests: 5, guard: strict",
+                &["guard"],
+            ),
+            ("max-requests: 5", "max-requests: 5, unit: calls", &["unit"]),
+            (
+                "max-requests: 5",
+                "max-requests: 5, scope: global",
+                &["scope"],
+            ),
+            ("max-requests: 5", two, &["default", "minute", "hour"]),
+            (
+                two,
+                "limits: [{name: minute, max-requests: 7}, {name: hour, max-requests: 50, window-size: 1h, shadow: true}]",
+                &["minute.max-requests", "hour.shadow"],
+            ),
+            (
+                "plans: {pro: {max-requests: 9}}, plan-header: x-plan",
+                "plans: {pro: {max-requests: 8}, max: {max-requests: 8}}",
+                &["plan-header", "plans.max", "plans.pro.max-requests"],
+            ),
+            (
+                "tenants: {acme: {max-requests: 9}, globex: {max-requests: 9}}",
+                "tenants: {acme: {max-requests: 8}, 'a*': {max-requests: 8}}",
+                &["tenants.a*", "tenants.acme.max-requests", "tenants.globex"],
+            ),
+            (
+                "plans: {pro: {max-requests: 9}}, tenants: {acme: {plan: pro}}",
+                "plans: {pro: {max-requests: 9}}, tenants: {acme: {max-requests: 9}}",
+                &["tenants.acme"],
+            ),
+            (
+                "tenants: {'a*': {max-requests: 9}, 'ab*': {max-requests: 8}}",
+                "tenants: {'ab*': {max-requests: 8}, 'a*': {max-requests: 9}}",
+                &["tenants"],
+            ),
+        ] {
+            let (one, other) = (policy(one), policy(other));
+            let keys = differing(&one, &other);
+            assert_eq!(keys, expected, "{one:?} {other:?}");
+            let mut back = differing(&other, &one);
+            let mut keys = keys;
+            back.sort_unstable();
+            keys.sort_unstable();
+            assert_eq!(back, keys, "they differ both ways");
+        }
+    }
+}
