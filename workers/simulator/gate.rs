@@ -27,10 +27,13 @@ use crate::stage::{Clock, micros};
 #[derive(Default)]
 pub(crate) struct Waits(Mutex<Noted>);
 
+/// A waitlist, and a ticket of it.
+type Place = (u64, u64, u64);
+
 #[derive(Default)]
 struct Noted {
-    /// Since when, for which limit: by the waitlist and the ticket.
-    waiting: HashMap<(u64, u64, u64), (Instant, Arc<str>), RandomState>,
+    /// Since when, for which limit.
+    waiting: HashMap<Place, (Instant, Arc<str>), RandomState>,
     names: HashMap<String, Arc<str>>,
     over: Vec<Wait>,
 }

@@ -92,13 +92,13 @@ fn read_by_hand(bytes: &[u8]) -> Option<BasicProperties> {
 
 fn read_header(rest: &mut &[u8]) -> Option<(ShortString, AMQPValue)> {
     let name = read_short(rest)?;
-    let value = match rest.split_off_first()? {
-        &TEXT => {
+    let value = match *rest.split_off_first()? {
+        TEXT => {
             let count = u32::from_be_bytes(*read_array(rest)?);
             let text = rest.split_off(..usize::try_from(count).ok()?)?;
             AMQPValue::LongString(text.to_vec().into())
         }
-        &INT => AMQPValue::LongLongInt(i64::from_be_bytes(*read_array(rest)?)),
+        INT => AMQPValue::LongLongInt(i64::from_be_bytes(*read_array(rest)?)),
         _ => AMQPValue::LongUInt(u32::from_be_bytes(*read_array(rest)?)),
     };
     Some((name, value))
