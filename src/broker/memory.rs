@@ -6,6 +6,7 @@
 mod client;
 mod queue;
 mod server;
+mod wire;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

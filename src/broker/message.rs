@@ -10,7 +10,7 @@ use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 
 pub(in crate::broker) use self::sent::as_sent;
-use crate::rules::headers::{self, BROKER_HEADERS, HeaderValue};
+use crate::rules::headers::{self, BROKER_HEADERS, HeaderValue, Headers, OURS_AND_THE_BROKERS};
 use crate::rules::job::Field;
 
 /// When RabbitMQ got a message, in milliseconds since the epoch, where it is told to say so.
@@ -124,10 +124,58 @@ impl Message {
     /// (in a delay queue it would end the wait early). All else stays as its publisher set it.
     #[must_use]
     pub fn for_republish(mut self) -> Self {
-        if let Some(priority) = self.take_priority() {
-            self.properties = std::mem::take(&mut self.properties).with_priority(priority);
+        let priority = *self.properties.priority();
+        self.properties = self.moved(priority, &BROKER_HEADERS, Headers::new());
+        self
+    }
+
+    /// The message as [`Message::for_republish`] makes it, as it goes to another of our queues: with `headers` in place of all that we
+    /// set before. One that has its priority in a header has it nowhere else: in a delay queue nobody may pass.
+    #[must_use]
+    pub fn with_our_headers(mut self, headers: Headers) -> Self {
+        let is_kept = headers.iter().any(|(name, _)| *name == headers::PRIORITY);
+        let priority = self.properties.priority().filter(|_| !is_kept);
+        self.properties = self.moved(priority, &OURS_AND_THE_BROKERS, headers);
+        self
+    }
+
+    /// Its properties for [`Message::for_republish`], with this priority: without the headers `remove`, and with `set`. Each is copied
+    /// once: every job that waits comes by here.
+    fn moved(&self, priority: Option<u8>, remove: &[&str], set: Headers) -> BasicProperties {
+        let old = &self.properties;
+        let mut new = BasicProperties::default().with_delivery_mode(PERSISTENT);
+        macro_rules! keep {
+            ($($get:ident => $with:ident),*) => {$(
+                if let Some(value) = old.$get() {
+                    new = new.$with(value.clone());
+                }
+            )*};
         }
-        self.with_headers(&[], &BROKER_HEADERS)
+        keep!(
+            content_type => with_content_type,
+            content_encoding => with_content_encoding,
+            correlation_id => with_correlation_id,
+            reply_to => with_reply_to,
+            message_id => with_message_id,
+            timestamp => with_timestamp,
+            kind => with_type,
+            app_id => with_app_id,
+            cluster_id => with_cluster_id
+        );
+        if let Some(priority) = priority {
+            new = new.with_priority(priority);
+        }
+        let present = old.headers().as_ref().map(FieldTable::inner);
+        if present.is_none() && set.is_empty() {
+            return new;
+        }
+        let stays = |(name, _): &(&ShortString, &AMQPValue)| !remove.contains(&name.as_str());
+        let kept = present.into_iter().flatten().filter(stays);
+        let kept = kept.map(|(name, value)| (name.clone(), value.clone()));
+        let ours = |(name, value)| Some((ShortString::try_new(name).ok()?, AMQPValue::from(value)));
+        // Of two of a name the last one stands.
+        let headers: BTreeMap<_, _> = kept.chain(set.into_iter().filter_map(ours)).collect();
+        new.with_headers(FieldTable::from(headers))
     }
 
     /// The message as it goes to workers of others: as its publisher made it, persistent and without `user_id`, which the broker refuses
@@ -154,31 +202,11 @@ impl Message {
         message.with_headers(set, &[])
     }
 
-    /// Its priority, which it has no more; else it is as [`Message::for_republish`] makes it. In a delay queue nobody may pass.
+    /// Its priority, which it has no more; else it is as [`Message::for_republish`] makes it, with all of its headers.
     pub fn take_priority(&mut self) -> Option<u8> {
-        let old = std::mem::take(&mut self.properties);
-        let mut new = BasicProperties::default().with_delivery_mode(PERSISTENT);
-        macro_rules! keep {
-            ($($get:ident => $with:ident),*) => {$(
-                if let Some(value) = old.$get() {
-                    new = new.$with(value.clone());
-                }
-            )*};
-        }
-        keep!(
-            content_type => with_content_type,
-            content_encoding => with_content_encoding,
-            headers => with_headers,
-            correlation_id => with_correlation_id,
-            reply_to => with_reply_to,
-            message_id => with_message_id,
-            timestamp => with_timestamp,
-            kind => with_type,
-            app_id => with_app_id,
-            cluster_id => with_cluster_id
-        );
-        self.properties = new;
-        *old.priority()
+        let priority = *self.properties.priority();
+        self.properties = self.moved(None, &[], Headers::new());
+        priority
     }
 
     /// The message with the headers `remove` taken away and `set` set, in this order.
@@ -222,12 +250,18 @@ impl Message {
     }
 }
 
+impl From<HeaderValue> for AMQPValue {
+    fn from(value: HeaderValue) -> Self {
+        match value {
+            HeaderValue::Text(text) => Self::LongString(text.into()),
+            HeaderValue::Int(n) => Self::LongLongInt(n),
+        }
+    }
+}
+
 impl From<&HeaderValue> for AMQPValue {
     fn from(value: &HeaderValue) -> Self {
-        match value {
-            HeaderValue::Text(text) => Self::LongString(text.as_str().into()),
-            HeaderValue::Int(n) => Self::LongLongInt(*n),
-        }
+        value.clone().into()
     }
 }
 
@@ -299,6 +333,32 @@ mod tests {
         assert_eq!(edited.header("a"), Field::Missing);
         assert_eq!(edited.header("b"), Field::Int(3));
         assert_eq!(edited.header("c"), Field::Text("x"));
+    }
+
+    #[test]
+    fn a_job_that_moves_has_its_new_headers_in_place_of_all_the_old_ones() {
+        let mut job = message(&[
+            ("x-tenant", AMQPValue::LongString("acme".into())),
+            (headers::WAITS, AMQPValue::LongLongInt(1)),
+            (headers::UNREADABLE, AMQPValue::LongString("kept".into())),
+            ("x-death", AMQPValue::LongLongInt(1)),
+        ]);
+        job.properties = (job.properties.with_priority(3)).with_expiration("100".into());
+        let waits = || (headers::WAITS, HeaderValue::Int(2));
+        let expected = message(&[
+            ("x-tenant", AMQPValue::LongString("acme".into())),
+            (headers::UNREADABLE, AMQPValue::LongString("kept".into())),
+            (headers::WAITS, AMQPValue::LongLongInt(2)),
+        ]);
+        let moved = job.clone().with_our_headers(vec![waits()]);
+        let properties = expected.properties.with_delivery_mode(PERSISTENT);
+        assert_eq!(moved.properties, properties.with_priority(3));
+        let kept = (headers::PRIORITY, HeaderValue::Int(3));
+        let moved = job.with_our_headers(vec![waits(), kept]);
+        assert_eq!(*moved.properties.priority(), None);
+        assert_eq!(moved.header(headers::PRIORITY), Field::Int(3));
+        let bare = message(&[]).with_our_headers(Vec::new());
+        assert_eq!(bare.header("x-tenant"), Field::Missing);
     }
 
     #[test]

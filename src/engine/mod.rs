@@ -123,6 +123,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         let mut over = Over::Stopped;
         let health = Arc::clone(&self.health);
         let mut asked_to_turn = pin!(health.asked_for_a_turn());
+        let (mut hard, mut soft) = (pin!(stop.hard.cancelled()), pin!(stop.soft.cancelled()));
         loop {
             health.turned();
             let now = started.elapsed();
@@ -158,7 +159,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
             let timer = next.into_iter().flatten().min().map(|at| started + at);
             tokio::select! {
                 biased;
-                () = stop.hard.cancelled() => {
+                () = &mut hard => {
                     warn!(running = scheduler.running(), "ending at once: calls in flight will be made again");
                     break;
                 }
@@ -166,7 +167,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                     warn!(running = scheduler.running(), "shutdown-timeout is over: calls in flight will be made again");
                     break;
                 }
-                () = stop.soft.cancelled(), if give_up_at.is_none() => {
+                () = &mut soft, if give_up_at.is_none() => {
                     info!(running = scheduler.running(), "stopping: no more jobs are taken");
                     give_up_at = Some(Instant::now() + self.shutdown_timeout);
                     self.health.set_consuming(false);

@@ -7,6 +7,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use foldhash::fast::RandomState;
+
 use crate::gate::{
     Candidate, Change, Deduped, DedupedAll, Event, Gate, GateError, Inspection, LearnedAll, Lesson,
     Replies, Rule, SettleReplies, Standings, Suspected, TenantAsk, TenantReply, TenantSettled,
@@ -37,7 +39,7 @@ pub struct MemoryGate<C> {
 #[derive(Clone)]
 struct States {
     /// Shared with what is remembered of it.
-    of: HashMap<Partition, Arc<State>>,
+    of: HashMap<Partition, Arc<State>, RandomState>,
     /// By tenant and job: what is known of each, and until when.
     suspects: HashMap<(Tenant, String), (Suspect, u64)>,
     /// By tenant and dedupe key: who was the first.
@@ -49,7 +51,7 @@ struct States {
 impl Default for States {
     fn default() -> Self {
         Self {
-            of: HashMap::new(),
+            of: HashMap::default(),
             suspects: HashMap::new(),
             firsts: HashMap::new(),
             sweep_at: SWEEP_AT,
@@ -60,13 +62,20 @@ impl Default for States {
 impl States {
     /// What the store would still have of `partition` at `now_ms`; put back by [`States::put`].
     fn take(&mut self, partition: &Partition, now_ms: u64) -> State {
-        let mut state = Arc::unwrap_or_clone(self.of.remove(partition).unwrap_or_default());
+        // Its place is kept for it.
+        let mut state = match self.of.get_mut(partition) {
+            Some(place) => std::mem::take(Arc::make_mut(place)),
+            None => State::default(),
+        };
         state.expire(now_ms);
         state
     }
 
     fn put(&mut self, partition: &Partition, state: State) {
-        self.of.insert(partition.clone(), Arc::new(state));
+        match self.of.get_mut(partition) {
+            Some(place) => *Arc::make_mut(place) = state,
+            None => _ = self.of.insert(partition.clone(), Arc::new(state)),
+        }
     }
 
     fn sweep(&mut self, now_ms: u64) {

@@ -132,6 +132,15 @@ pub const BROKER_HEADERS: [&str; 10] = [
     "BCC",
 ];
 
+/// [`OURS`] and [`BROKER_HEADERS`].
+pub(crate) const OURS_AND_THE_BROKERS: [&str; OURS.len() + BROKER_HEADERS.len()] = {
+    let mut all = [""; OURS.len() + BROKER_HEADERS.len()];
+    let (ours, theirs) = all.split_at_mut(OURS.len());
+    ours.copy_from_slice(&OURS);
+    theirs.copy_from_slice(&BROKER_HEADERS);
+    all
+};
+
 /// What a header can be called: no publisher can mean a space at an end, and it is hard to see.
 pub fn is_name(text: &str) -> bool {
     (1..=255).contains(&text.len()) && !text.contains(char::is_control) && text.trim() == text

@@ -1,5 +1,7 @@
 //! Where the jobs of one tenant and the same labels wait, and from which partitions they draw quota.
 
+use std::borrow::Cow;
+
 use crate::rules::headers::LEVEL as PRIORITY;
 use crate::rules::limit::Limit;
 use crate::rules::scope::{Labels, MAX_PARTS, Scope};
@@ -93,7 +95,11 @@ impl Layout {
     }
 
     /// Those of the layout's `limits` that count in the partition of this number.
-    pub fn limits_in(&self, partition: usize, limits: &[Limit]) -> Vec<Limit> {
+    pub fn limits_in<'a>(&self, partition: usize, limits: &'a [Limit]) -> Cow<'a, [Limit]> {
+        // Mostly there is one partition.
+        if self.count() == 1 {
+            return limits.into();
+        }
         let all = limits.iter().zip(&self.partitions);
         let here = all.filter(|(_, here)| **here == partition);
         here.map(|(limit, _)| limit.clone()).collect()

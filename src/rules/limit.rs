@@ -4,6 +4,7 @@ mod compare;
 mod set;
 mod size;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 pub use set::{Limits, MAX_LIMITS};
@@ -26,7 +27,8 @@ pub const MAX_WINDOW: Duration = Duration::from_secs(31 * 24 * 3600);
 /// [`Terms`] with a name, for all that `scope` says.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Limit {
-    name: String,
+    /// Shared: limits are copied for each question of the model.
+    name: Arc<str>,
     terms: Terms,
     /// A bucket's `max` and `burst` as configured: an operator's changes count with the same state.
     bucket: Option<(u32, u32)>,
@@ -118,7 +120,7 @@ impl Limit {
         }
         let burst = algorithm.default_burst(max);
         Ok(Self {
-            name: name.to_owned(),
+            name: name.into(),
             terms: Terms {
                 algorithm,
                 max,
@@ -207,7 +209,7 @@ impl Limit {
     /// [`LimitError::Shadow`]: the algorithm holds leases.
     pub fn tried(&self, max: u32) -> Result<Self, LimitError> {
         let mut shadow = self.clone().with_max(max).in_shadow()?;
-        shadow.name.push_str(TRIED);
+        shadow.name = format!("{}{TRIED}", self.name).into();
         Ok(shadow)
     }
 
@@ -259,6 +261,10 @@ impl Limit {
 
     /// The limit's name, `default` for the only one.
     pub fn name(&self) -> &str {
+        &self.name
+    }
+    /// The same, shared.
+    pub(super) fn shared_name(&self) -> &Arc<str> {
         &self.name
     }
     /// The numbers by which it counts.

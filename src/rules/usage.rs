@@ -3,6 +3,7 @@
 //! How they count is said by the [algorithms](crate::rules::algorithms). The files in `lua/` are the same functions over Redis.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::rules::algorithms::{Around, Ended, Keys, State, SteppedBack, Usage};
 pub use crate::rules::clock::Clock;
@@ -23,15 +24,21 @@ pub struct PartitionUsage {
     stepped: SteppedBack,
 }
 
-/// Names a limit's own state.
-type Own = (Algorithm, String, (u64, u64), Option<(u32, u32)>, Unit);
+/// Names a limit's own state; without a name: that of all limits that have a log.
+type Own = (
+    Algorithm,
+    Option<Arc<str>>,
+    (u64, u64),
+    Option<(u32, u32)>,
+    Unit,
+);
 
 fn own(limit: &Limit) -> Own {
     let algorithm = limit.algorithm();
     if has_log(limit) {
         return log_of_all(algorithm);
     }
-    let name = limit.name().to_owned();
+    let name = Some(Arc::clone(limit.shared_name()));
     let (span, bucket) = (limit.state_ms(), limit.state_bucket());
     (algorithm, name, span, bucket, limit.unit())
 }
@@ -42,7 +49,7 @@ fn has_log(limit: &Limit) -> bool {
 }
 
 fn log_of_all(algorithm: Algorithm) -> Own {
-    (algorithm, String::new(), (0, 0), None, Unit::Cost)
+    (algorithm, None, (0, 0), None, Unit::Cost)
 }
 
 impl PartitionUsage {

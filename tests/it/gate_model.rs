@@ -1210,7 +1210,7 @@ fn starts_of_several(family: Family, which: usize, steps: &[Step]) -> ByPartitio
                         cost: ask.cost,
                     });
                     for partition in 0..=layout.shared.len() {
-                        for limit in layout.limits_in(partition, &limits) {
+                        for limit in layout.limits_in(partition, &limits).into_owned() {
                             let units = match limit.unit() {
                                 Unit::Calls => 1,
                                 Unit::Cost => ask.cost.clamp(1, limit.capacity()),

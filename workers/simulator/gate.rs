@@ -6,6 +6,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use foldhash::fast::RandomState;
 use sluicegate::gate::memory::MemoryGate;
 use sluicegate::gate::{
     Answer, Candidate, Change, DedupedAll, Event, Gate, GateError, Inspection, LearnedAll, Lesson,
@@ -26,10 +27,13 @@ use crate::stage::{Clock, micros};
 #[derive(Default)]
 pub(crate) struct Waits(Mutex<Noted>);
 
+/// A waitlist, and a ticket of it.
+type Place = (u64, u64, u64);
+
 #[derive(Default)]
 struct Noted {
-    /// Since when, for which limit: by the waitlist and the ticket.
-    waiting: HashMap<(u64, u64, u64), (Instant, Arc<str>)>,
+    /// Since when, for which limit.
+    waiting: HashMap<Place, (Instant, Arc<str>), RandomState>,
     names: HashMap<String, Arc<str>>,
     over: Vec<Wait>,
 }
@@ -67,9 +71,14 @@ impl Waits {
                     }));
                 }
                 Answer::Wait { limit, ticket, .. } => {
+                    let (name, now) = (ask.limits[*limit].name(), place(*ticket));
+                    if known == Some(now)
+                        && waiting.get(&now).is_some_and(|(_, known)| **known == *name)
+                    {
+                        continue;
+                    }
                     let waited = known.and_then(|place| waiting.remove(&place));
                     let since = waited.map_or_else(Instant::now, |(since, _)| since);
-                    let name = ask.limits[*limit].name();
                     let name = match names.get(name) {
                         Some(name) => Arc::clone(name),
                         None => {
@@ -78,7 +87,7 @@ impl Waits {
                             shared
                         }
                     };
-                    waiting.insert(place(*ticket), (since, name));
+                    waiting.insert(now, (since, name));
                 }
             }
         }

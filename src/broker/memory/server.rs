@@ -7,11 +7,12 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use foldhash::fast::RandomState;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::client::Client;
-use super::queue::{Queue, Stored};
+use super::queue::Queue;
 use super::{Fault, Plan};
 use crate::broker::message::as_sent;
 use crate::broker::{Event, Message, Outgoing, PublishError, Reply, Source, Tag};
@@ -35,7 +36,7 @@ pub(super) struct State {
     pub plan: Plan,
     /// Those of `sources`, and the dead letters.
     queues: Vec<Queue>,
-    numbers: HashMap<Arc<str>, usize>,
+    numbers: HashMap<Arc<str>, usize, RandomState>,
     /// In the order of their delivery.
     sources: Vec<Source>,
     missing: HashSet<Arc<str>>,
@@ -45,7 +46,7 @@ pub(super) struct State {
     pub replies: HashMap<String, Vec<Message>>,
     clients: Vec<Client>,
     last_number: u64,
-    /// For [`Stored::new`].
+    /// For [`Queue::add`].
     paper: Vec<u8>,
 }
 
@@ -57,7 +58,7 @@ impl State {
             .collect();
         let of_sources = sources.iter().map(|source| names.of(*source));
         let all = of_sources.chain([&names.dead]).cloned();
-        let numbers: HashMap<_, _> = all.zip(0..).collect();
+        let numbers: HashMap<_, _, _> = all.zip(0..).collect();
         Self {
             names,
             deliveries: 0,
@@ -157,14 +158,13 @@ impl State {
 
     fn store(&mut self, outgoing: Outgoing) -> Result<(), PublishError> {
         let Outgoing { queue, mut message } = outgoing;
-        if self.missing.remove(&queue) {
+        if !self.missing.is_empty() && self.missing.remove(&queue) {
             return Err(PublishError::Returned);
         }
         let number = *self.numbers.get(&queue).ok_or(PublishError::Returned)?;
         message.properties = as_sent(message.properties);
         self.last_number += 1;
-        let stored = Stored::new(self.last_number, message, &mut self.paper);
-        self.queues[number].put(stored);
+        self.queues[number].add(self.last_number, message, &mut self.paper);
         self.share_out(number);
         Ok(())
     }

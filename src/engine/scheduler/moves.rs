@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use foldhash::fast::RandomState;
+
 use crate::broker::{Outgoing, Reply, Tag};
 use crate::engine::action::Key;
 
@@ -48,7 +50,7 @@ pub enum Next {
 
 /// All moves that are not acked yet.
 #[derive(Debug, Default)]
-pub struct Moves(HashMap<Key, Move>);
+pub struct Moves(HashMap<Key, Move, RandomState>);
 
 impl Moves {
     /// How many there are.

@@ -481,12 +481,7 @@ impl Scheduler {
             let expiration = HeaderValue::Text(expiration.to_owned());
             headers.push((headers::EXPIRATION, expiration));
         }
-        let mut message = message.for_republish();
-        // What has its priority in a header has it nowhere else.
-        if headers.iter().any(|(name, _)| *name == headers::PRIORITY) {
-            message.take_priority();
-        }
-        let message = message.with_headers(&headers, &headers::OURS);
+        let message = message.with_our_headers(headers);
         let outgoing = Outgoing { queue, message };
         let next = match reply {
             None => self.moves.begin(key, tag, outgoing),

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 
 use super::span::LongestSpan;
-use super::{Around, Ended, Keys, Rules, Stored, Terms, Usage};
+use super::{Around, Ended, Keys, Rules, Stored, Terms, Unit, Usage};
 use crate::rules::clock::Clock;
 
 /// The algorithm.
@@ -108,8 +108,8 @@ struct Entry {
 }
 
 impl Entry {
-    fn units(&self, terms: &Terms) -> u64 {
-        self.cost.map_or(0, |cost| terms.unit().of(cost))
+    fn units(&self, unit: Unit) -> u64 {
+        self.cost.map_or(0, |cost| unit.of(cost))
     }
 }
 
@@ -120,9 +120,10 @@ impl SlidingLog {
     }
 
     fn counted(&self, terms: &Terms, at: u64) -> u64 {
-        let newest_first = self.entries.iter().rev();
-        let counts = newest_first.take_while(|entry| entry.score + terms.span() > at);
-        counts.map(|entry| entry.units(terms)).sum()
+        let (newest_first, span) = (self.entries.iter().rev(), terms.span());
+        let counts = newest_first.take_while(|entry| entry.score + span > at);
+        let unit = terms.unit();
+        counts.map(|entry| entry.units(unit)).sum()
     }
 
     fn push(&mut self, score: u64, cost: u64, moved: Option<(u64, u64)>) -> u64 {
@@ -165,10 +166,10 @@ impl SlidingLog {
 
     /// The first moment after which at most `rest` units started; there are more.
     fn left_at(&self, terms: &Terms, rest: u64) -> u64 {
-        let mut units = 0;
+        let (mut units, unit) = (0, terms.unit());
         let mut newest_first = self.entries.iter().rev();
         let reached = newest_first.find(|entry| {
-            units += entry.units(terms);
+            units += entry.units(unit);
             units > rest
         });
         reached.map_or(0, |entry| entry.score)

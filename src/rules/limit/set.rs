@@ -33,7 +33,7 @@ impl Limits {
         }
         for (at, limit) in limits.iter().enumerate() {
             if limits[..at].iter().any(|other| other.name == limit.name) {
-                return Err(LimitError::SameName(limit.name.clone()));
+                return Err(LimitError::SameName(limit.name().to_owned()));
             }
         }
         let mut parts: Vec<&Scope> = limits.iter().map(Limit::scope).collect();
@@ -89,7 +89,7 @@ impl Limits {
     /// tenant's own that is enforced has the name, or where it can't be a shadow.
     pub fn trying<'a>(&self, tried: impl IntoIterator<Item = (&'a str, u32)>) -> Self {
         let shadow = |(name, max): (&str, u32)| {
-            let mut named = self.iter().filter(|limit| limit.name == name);
+            let mut named = self.iter().filter(|limit| limit.name() == name);
             let limit = named.find(|limit| !limit.is_global())?;
             limit.tried(max).ok()
         };

@@ -66,7 +66,12 @@ impl<'a> Scopes<'a> {
         let budget = if half_open { budget.min(1) } else { budget };
         let mut call = Call::new(&mut self.states, self.layout, &limits, clock, base, budget);
         self.tallies = Vec::new();
-        let decide = |(number, ask)| call.decide(ask, &format!("{permits}:{number}"));
+        let named = limits.iter().any(|limit| limit.algorithm().holds_leases());
+        let decide = |(number, ask)| match named {
+            true => call.decide(ask, &format!("{permits}:{number}")),
+            // Nobody asks for a permit's name.
+            false => call.decide(ask, ""),
+        };
         let answers: Vec<Answer> = asks.iter().enumerate().map(decide).collect();
         let (end, tallies) = call.finish();
         self.tallies = tallies;

@@ -9,6 +9,8 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
+use foldhash::fast::RandomState;
+
 use crate::engine::action::Key;
 
 /// A job that is due so soon keeps its place: moving it would take as long.
@@ -44,7 +46,7 @@ struct Window {
 pub struct Windows {
     room: usize,
     levels: Vec<Window>,
-    positions: HashMap<Key, (usize, Duration)>,
+    positions: HashMap<Key, (usize, Duration), RandomState>,
 }
 
 impl Windows {
@@ -55,7 +57,7 @@ impl Windows {
             levels: std::iter::repeat_with(Window::default)
                 .take(levels)
                 .collect(),
-            positions: HashMap::new(),
+            positions: HashMap::default(),
         }
     }
 
