@@ -5,7 +5,7 @@ use sluicegate::config::closest;
 /// So much of a stranger's text is shown, in characters: enough for all keys there can be.
 const SHOWN: usize = 400;
 /// What readers call the types of values, and what people do. The longer names of those that begin alike come first.
-const TYPES: [(&str, &str); 12] = [
+const TYPES: [(&str, &str); 13] = [
     ("expected struct Job", "expected a JSON object"),
     ("expected f64", "expected a number"),
     ("expected u64", "expected a whole number from 0"),
@@ -16,6 +16,7 @@ const TYPES: [(&str, &str); 12] = [
     ("expected usize", "expected a whole number from 0"),
     ("expected i64", "expected a whole number"),
     ("invalid f64", "it is no number"),
+    ("invalid floating point", "it is no number"),
     ("invalid u64", "it is no whole number from 0"),
     ("invalid u32", "it is no whole number from 0 to 4294967295"),
     ("invalid usize", "it is no whole number from 0"),
