@@ -125,7 +125,7 @@ fn hostile_files_and_absurd_numbers_are_refused_with_words() {
     for (args, words) in [
         (
             &["--jobs", "typo.jsonl"][..],
-            "typo.jsonl: line 2: unknown field",
+            "typo.jsonl: line 2: unknown key",
         ),
         (&["--jobs", "typo.jsonl"], "did you mean tenant?"),
         (&["--jobs", "long.jsonl"], "line 1: it is longer than"),
@@ -150,6 +150,10 @@ fn hostile_files_and_absurd_numbers_are_refused_with_words() {
             "--workers is 1000000",
         ),
         (&["--burst", "1", "--api-errors", "101%"], "from 0% to 100%"),
+        (&["--burst", "1", "--api-errors", "5"], "write 5%"),
+        (&["--rate", "poisson:0/s"], "at a rate of 0 no job"),
+        (&["--burst", "1", "--api-latency", "30d"], "at most 1h"),
+        (&["--burst", "1", "--redis-latency", "30d"], "up to 10s"),
         (&["--burst", "1", "--api-limit", "0/1s"], "100/60s"),
         (&["--burst", "1", "--cost", "uniform:5-1"], "uniform:1-5"),
         (
@@ -164,6 +168,155 @@ fn hostile_files_and_absurd_numbers_are_refused_with_words() {
             "{args:?}: {done:?}"
         );
     }
+}
+
+#[test]
+fn a_run_in_which_nothing_ends_is_over_all_the_same_and_says_why() {
+    for (args, words) in [
+        (["--api-errors", "100%"], "the API failed 100.0 % of"),
+        (
+            ["--api-throttles", "100%"],
+            "the API answered 429 to 100.0 % of",
+        ),
+        (
+            ["--api-latency", "1h"],
+            "the API had no answer in time for 100.0 % of",
+        ),
+        (["--redis-latency", "10s"], "no job was called"),
+        (["--within", "1s"], "1 jobs were not done by"),
+    ] {
+        let load: &[&str] = match args[0] {
+            "--within" => &["--burst", "1@2s"],
+            _ => &["--burst", "5"],
+        };
+        let done = simulate(&[load, &args].concat()).exited(0);
+        let last = done.out.lines().last().expect("a line");
+        assert!(
+            last.starts_with("sluicegate.yaml: ") && last.contains(words),
+            "{args:?}: {}",
+            done.out
+        );
+    }
+    let json = simulate(&["--burst", "5", "--api-errors", "100%", "--json"]).exited(0);
+    let figures = &json.json()["configurations"][0];
+    assert_eq!(
+        (&figures["unfinished"], &figures["left"]["why"]),
+        (&5.into(), &"still".into())
+    );
+    // What will have its turn is not given up.
+    let args = ["--burst", "2", "--api-limit", "1/3h", "--json"];
+    let figures = &simulate(&args).exited(0).json()["configurations"][0];
+    assert_eq!(figures["unfinished"], 0, "{figures}");
+    // A wait ends with the first call, the job with its last.
+    assert_eq!(figures["waits"]["max"], 0.0, "{figures}");
+    assert!(
+        figures["done_after"]["max"].as_f64() > Some(10_800.0),
+        "{figures}"
+    );
+}
+
+#[test]
+fn a_picture_overwrites_pictures_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder.path();
+    written(folder, "sluicegate.yaml", LIMITS);
+    written(folder, "other.yaml", LIMITS);
+    written(folder, "jobs.jsonl", "{\"at\": 0, \"tenant\": \"a\"}\n");
+    written(folder, "notes.txt", "mine\n");
+    written(folder, "empty.svg", "");
+    std::os::unix::fs::symlink("jobs.jsonl", folder.join("link.svg")).expect("a link");
+    let run = |more: &[&str]| {
+        let args = ["simulate", "--jobs", "jobs.jsonl", "--svg"];
+        sluicegate_in(folder, &[&args[..], more].concat(), b"")
+    };
+    for (args, words) in [
+        (&["sluicegate.yaml"][..], "which the simulation reads"),
+        (
+            &["./sluicegate.yaml", "--force"],
+            "which the simulation reads",
+        ),
+        (&["jobs.jsonl", "--force"], "which the simulation reads"),
+        (
+            &["link.svg", "--force"],
+            "jobs.jsonl, which the simulation reads",
+        ),
+        (
+            &["other.yaml", "--config", "other.yaml", "--force"],
+            "which the simulation reads",
+        ),
+        (&["notes.txt"], "is no SVG"),
+        (&["."], "is a folder"),
+        (&["gone/a.svg"], "there is no folder gone"),
+    ] {
+        let done = run(args).exited(2);
+        assert!(
+            done.err.contains(words) && done.out.is_empty(),
+            "{args:?}: {done:?}"
+        );
+    }
+    let text = |name: &str| std::fs::read_to_string(folder.join(name)).expect("a file");
+    assert_eq!(
+        (text("sluicegate.yaml").as_str(), text("notes.txt").as_str()),
+        (LIMITS, "mine\n")
+    );
+    for name in ["new.svg", "new.svg", "empty.svg"] {
+        run(&[name]).exited(0);
+        assert!(text(name).starts_with("<svg "), "{name}");
+    }
+    run(&["notes.txt", "--force"]).exited(0);
+    assert!(text("notes.txt").starts_with("<svg "));
+}
+
+#[test]
+fn limits_stand_in_their_order_and_shadows_and_long_names_fit_in() {
+    let limits = "rate-limiter: {limits: [{name: z, max-requests: 10, window-size: 1s}, {name: a, max-requests: 100, window-size: 1m}, \
+                  {name: tried, max-requests: 2, window-size: 1m, shadow: true}], tenants: {acme: {max-requests: 3}}}";
+    let long = "x".repeat(250);
+    let jobs = format!("{{\"at\": 0, \"tenant\": \"{long}\"}}\n").repeat(5);
+    let args = ["simulate", "--jobs", "-"];
+    let done = sluicegate_with(Some(limits), &args, jobs.as_bytes()).exited(0);
+    let at = |words: &str| {
+        done.out
+            .find(words)
+            .unwrap_or_else(|| panic!("{words}: {}", done.out))
+    };
+    assert!(at("limit z") < at("limit a") && at("limit a") < at("shadow tried"));
+    assert!(done.out.contains("3 of 5"), "{}", done.out);
+    assert!(
+        done.out.lines().all(|line| line.chars().count() < 90),
+        "{}",
+        done.out
+    );
+    assert!(
+        done.err.contains("no job of 1 of the 1 name: acme"),
+        "{}",
+        done.err
+    );
+}
+
+#[test]
+fn where_nobody_wrote_limits_it_is_said() {
+    let none = sluicegate_with(None, &["simulate", "--burst", "1"], b"").exited(0);
+    assert!(
+        none.out
+            .lines()
+            .next()
+            .is_some_and(|line| line.trim() == "no configuration")
+    );
+    assert!(
+        none.err
+            .contains("no configuration: the built-in limits count: "),
+        "{}",
+        none.err
+    );
+    let other = sluicegate("amqp: {prefetch: 7}", &["simulate", "--burst", "1"]).exited(0);
+    assert!(
+        other
+            .err
+            .contains("sluicegate.yaml: its limits are the built-in ones"),
+        "{}",
+        other.err
+    );
 }
 
 const CASES: &str = "
@@ -206,6 +359,40 @@ fn cases_hold_or_are_shown_with_what_came_instead() {
         typo.out.is_empty() && typo.err.contains("typo.yaml:"),
         "{typo:?}"
     );
+    let piped = sluicegate_in(folder, &["test", "-"], CASES.as_bytes()).exited(0);
+    assert_eq!(piped.out, good.out);
+    let failing = CASES.replace("expect:", "api: {errors: 100%}\n    expect:");
+    let failing = sluicegate_in(folder, &["test", "-"], failing.as_bytes()).exited(1);
+    assert!(
+        failing.out.contains("11 of 11 jobs were not done by"),
+        "{}",
+        failing.out
+    );
     let gone = sluicegate_in(folder, &["test", "gone.yaml"], b"").exited(2);
     assert!(gone.err.contains("gone.yaml can't be read"), "{gone:?}");
+}
+
+#[test]
+fn the_pipeline_is_that_of_the_case_or_of_the_command_line() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder.path();
+    let one = |name: &str, most: u32| {
+        format!(
+            "  {name}: {{rate-limiter: {{use-algo: sliding-window-algo, max-requests: {most}, window-size: 1s, guard: 0ms}}}}\n"
+        )
+    };
+    let both = format!("pipelines:\n{}{}", one("ten", 10), one("five", 5));
+    written(folder, "sluicegate.yaml", &both);
+    written(folder, "ten.yaml", CASES);
+    let run = |args: &[&str]| sluicegate_in(folder, &[&["test", "ten.yaml"], args].concat(), b"");
+    let neither = run(&[]).exited(2);
+    assert!(
+        neither.err.contains("or with `pipeline: NAME` in the case"),
+        "{neither:?}"
+    );
+    run(&["--pipeline", "ten"]).exited(0);
+    run(&["--pipeline", "five"]).exited(1);
+    let case = CASES.replace("    jobs:", "    pipeline: five\n    jobs:");
+    written(folder, "ten.yaml", &case);
+    run(&["--pipeline", "ten"]).exited(1);
 }

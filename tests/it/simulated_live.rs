@@ -167,6 +167,7 @@ impl Workload {
             redis: Duration::ZERO,
             seed: 1,
             most: Duration::from_secs(3_600),
+            work: u64::MAX,
         };
         // A thread of its own: this one has a runtime already, in real time.
         let play = || simulate(&setup, jobs, &Default::default());

@@ -8,7 +8,7 @@ const CASES: &str = "docs/sluicegate.test.yaml";
 
 #[test]
 fn the_cases_of_the_pages_hold() {
-    let all = cases::read(CASES, &page(CASES)).unwrap_or_else(|why| panic!("{why}"));
+    let all = cases::read(CASES, &page(CASES), None).unwrap_or_else(|why| panic!("{why}"));
     for case in all {
         let found = case.differences();
         assert!(found.is_empty(), "{}: {}", case.name, found.join("\n"));

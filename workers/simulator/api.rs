@@ -84,6 +84,11 @@ impl Called {
         std::mem::take(&mut self.lock().calls)
     }
 
+    /// How many there were.
+    pub fn count(&self) -> usize {
+        self.lock().calls.len()
+    }
+
     /// A call of `tenant` arrives: its number, its status, after how many seconds to come back, and how long it takes.
     fn arrives(&self, job: usize, tenant: &str) -> (usize, u16, Option<u64>, Duration) {
         let at_us = micros(self.began.elapsed());

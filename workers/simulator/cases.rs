@@ -6,7 +6,6 @@ mod judge;
 mod sections;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use sluicegate::config::Config;
@@ -15,7 +14,7 @@ use self::file::Expected;
 pub use self::file::{CasesError, MOST_FILE, read, read_with};
 use crate::api::Api;
 use crate::jobs::Job;
-use crate::run::{Setup, simulate};
+use crate::run::{Setup, Watched, simulate};
 
 /// A case that can be played.
 #[derive(Debug)]
@@ -28,6 +27,8 @@ pub struct Case {
     workers: usize,
     api: Api,
     redis: Duration,
+    most: Duration,
+    work: u64,
     seed: u64,
     jobs: Arc<Vec<Job>>,
     /// What its jobs are called.
@@ -44,9 +45,10 @@ impl Case {
             api: self.api,
             redis: self.redis,
             seed: self.seed,
-            most: crate::forms::LONGEST,
+            most: self.most,
+            work: self.work,
         };
-        let history = simulate(&setup, &self.jobs, &AtomicUsize::new(0));
+        let history = simulate(&setup, &self.jobs, &Watched::default());
         judge::differences(self, &history)
     }
 }

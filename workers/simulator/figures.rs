@@ -1,15 +1,17 @@
 //! What a run came to: how long it took, how much of the limits was used, how long jobs waited, and how full the fullest window was.
 //! The same for a simulated run and for a live one.
 
+mod left;
 mod quota;
 mod series;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use serde::Serialize;
 use sluicegate::rules::policy::Policy;
 
+pub use self::left::{OfLeft, Reason};
 use self::quota::{Quota, Quotas};
 pub use self::series::Slot;
 use crate::history::History;
@@ -31,6 +33,8 @@ pub struct Figures {
     pub used: f64,
     /// From a job's publishing to its first call.
     pub waits: Waits,
+    /// From a job's publishing until it was done, of those that were.
+    pub done_after: Waits,
     /// Calls at the API.
     pub calls: usize,
     /// Those that it answered 429.
@@ -43,8 +47,13 @@ pub struct Figures {
     pub dead: BTreeMap<String, usize>,
     /// Jobs that were not done at the end.
     pub unfinished: usize,
-    /// Each limit, by its name.
+    /// Why they were not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left: Option<OfLeft>,
+    /// Each limit, in the order of the configuration.
     pub limits: Vec<OfLimit>,
+    /// Each shadow limit, too.
+    pub shadows: Vec<OfShadow>,
     /// The busiest tenants.
     pub tenants: Vec<OfTenant>,
     /// How it went over time.
@@ -84,6 +93,26 @@ pub struct OfLimit {
     pub fullest_of: String,
     /// Jobs that it made wait, from their first denial to their start.
     pub waits: Waits,
+    /// Of one that learns: what counted at the end in place of `max-requests`, the lowest of all tenants.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub learned: Option<u32>,
+}
+
+/// What a shadow limit would have done.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct OfShadow {
+    /// Its name.
+    pub name: String,
+    /// Its algorithm.
+    pub algorithm: String,
+    /// Jobs that started.
+    pub starts: u64,
+    /// Those that it would have made wait.
+    pub would_have_waited: u64,
+    /// Those of them that would have waited for more than a day, or cost more than the whole limit.
+    pub would_never_have_started: u64,
+    /// The longest wait of the others.
+    pub longest_wait: f64,
 }
 
 /// What is known of a tenant.
@@ -169,7 +198,14 @@ impl Figures {
         let busy = limits
             .iter()
             .max_by(|a, b| a.most_used.total_cmp(&b.most_used));
+        let of_busy = busy.and_then(|limit| quotas.busiest(&limit.name, history.epoch_us));
         let ends: Vec<Option<u64>> = last.iter().map(|end| end.map(|(at, _)| at)).collect();
+        let dead_ones: HashSet<usize> = history.dead.iter().map(|(job, _)| *job).collect();
+        let done = last.iter().enumerate().filter_map(|(job, end)| {
+            let (at, status) = (*end)?;
+            let is_done = history.unfinished == 0 || (200..300).contains(&status);
+            (is_done && !dead_ones.contains(&job)).then(|| at.saturating_sub(jobs[job].at_us()))
+        });
         Self {
             jobs: jobs.len(),
             makespan: seconds(makespan),
@@ -181,9 +217,12 @@ impl Figures {
             deliveries: (history.deliveries as f64 / jobs.len().max(1) as f64 * 1e3).round() / 1e3,
             dead: dead(history),
             unfinished: history.unfinished,
+            left: OfLeft::of(history),
+            done_after: Waits::of(done.collect()),
             tenants: tenants.collect(),
-            series: series::of(jobs, &ends, busy.map(|limit| quotas.of_limit(&limit.name))),
+            series: series::of(jobs, &ends, of_busy),
             limits,
+            shadows: of_shadows(policy, history),
         }
     }
 }
@@ -251,9 +290,34 @@ fn of_limits(quotas: &Quotas, history: &History) -> Vec<OfLimit> {
             allowance,
             fullest_of,
             waits: Waits::of(of_waits.map(|(_, waits)| waits.clone()).unwrap_or_default()),
+            learned: history.learned.get(name).copied(),
         }
     };
     quotas.names().map(limit).collect()
+}
+
+/// All shadows of `policy`, also those that saw no start.
+fn of_shadows(policy: &Policy, history: &History) -> Vec<OfShadow> {
+    let mut shadows: Vec<OfShadow> = Vec::new();
+    for limit in policy.all().flat_map(|limits| limits.shadows()) {
+        if shadows.iter().any(|known| known.name == limit.name()) {
+            continue;
+        }
+        let tally = history
+            .shadows
+            .get(limit.name())
+            .copied()
+            .unwrap_or_default();
+        shadows.push(OfShadow {
+            name: limit.name().to_owned(),
+            algorithm: limit.algorithm().name().to_owned(),
+            starts: tally.starts,
+            would_have_waited: tally.waited,
+            would_never_have_started: tally.never,
+            longest_wait: seconds(tally.worst_ms.saturating_mul(1_000)),
+        });
+    }
+    shadows
 }
 
 #[cfg(test)]

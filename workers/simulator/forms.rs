@@ -14,8 +14,12 @@ use crate::random;
 const MOST_A_SECOND: f64 = 1_000_000.0;
 /// The widest lognormal: of a hundred values one is ten thousand times the median.
 const MOST_SIGMA: f64 = 4.0;
-/// The longest that an API takes, or a load begins after.
+/// The longest that a load takes, or begins after.
 pub const LONGEST: Duration = Duration::from_secs(30 * 86_400);
+/// The longest that the API takes: more than any `dispatch.*.timeout`.
+pub const LONGEST_CALL: Duration = Duration::from_secs(3_600);
+/// The longest that a question to Redis takes: a worker has given it up long before.
+pub const LONGEST_QUESTION: Duration = Duration::from_secs(10);
 /// The highest cost.
 pub const MOST_COST: u32 = 1_000_000_000;
 
@@ -51,7 +55,13 @@ impl FromStr for Rate {
             "h" => 3600.0,
             _ => return Err(wrong()),
         };
-        let per_second = positive(number).ok_or_else(wrong)? / seconds;
+        let per_second = not_negative(number).ok_or_else(wrong)? / seconds;
+        if per_second == 0.0 {
+            return Err(format!(
+                "is {}: at a rate of 0 no job ever comes; it must be more, such as poisson:20/s, and at least one job a day",
+                shown(text)
+            ));
+        }
         if !(1.0 / 86_400.0..=MOST_A_SECOND).contains(&per_second) {
             return Err(format!(
                 "is {}; it must be from one job a day to {MOST_A_SECOND} a second",
@@ -140,7 +150,7 @@ impl Latency {
 
     /// That of the next call.
     pub fn next(&self, random: &mut SmallRng) -> Duration {
-        let longest = LONGEST.as_secs_f64();
+        let longest = LONGEST_CALL.as_secs_f64();
         Duration::from_secs_f64(self.0.next(random).clamp(0.0, longest))
     }
 }
@@ -150,12 +160,12 @@ impl FromStr for Latency {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let number = |text: &str| {
-            let latency = parse_duration(text).filter(|latency| *latency <= LONGEST)?;
+            let latency = parse_duration(text).filter(|latency| *latency <= LONGEST_CALL)?;
             Some(latency.as_secs_f64())
         };
         Spread::read(text, number).map(Self).ok_or_else(|| {
             format!(
-                "is {}; it must be a duration of at most 30d as 80ms, uniform:50ms-200ms or lognormal:80ms,0.5 (median and deviation, \
+                "is {}; it must be a duration of at most 1h (no call is waited for so long) as 80ms, uniform:50ms-200ms or lognormal:80ms,0.5 (median and deviation, \
                  up to {MOST_SIGMA})",
                 shown(text)
             )
@@ -221,8 +231,13 @@ impl FromStr for Percent {
         let part = number
             .map(|percent| percent / 100.0)
             .filter(|part| *part <= 1.0);
-        part.map(Self)
-            .ok_or_else(|| format!("is {}; it must be from 0% to 100%", shown(text)))
+        part.map(Self).ok_or_else(|| {
+            let missing = match not_negative(text) {
+                Some(_) => format!(" without a %: write {text}%"),
+                None => String::new(),
+            };
+            format!("is {}{missing}; it must be from 0% to 100%", shown(text))
+        })
     }
 }
 
@@ -347,6 +362,10 @@ mod tests {
             let why = text.parse::<Rate>().expect_err(text);
             assert!(why.contains("it must be"), "{why}");
         }
+        let zero = "poisson:0/s".parse::<Rate>().expect_err("none comes");
+        assert!(zero.contains("at a rate of 0 no job ever comes"), "{zero}");
+        let bare = "5".parse::<Percent>().expect_err("no %");
+        assert!(bare.contains("without a %: write 5%"), "{bare}");
         for text in ["", "0", "x@1s", "1@", "1@-3s", "1@40d"] {
             assert!(text.parse::<Burst>().is_err(), "{text}");
         }
@@ -362,7 +381,7 @@ mod tests {
         ] {
             assert!(text.parse::<Cost>().is_err(), "{text}");
         }
-        for text in ["", "80", "fast", "lognormal:80ms,NaN", "40d"] {
+        for text in ["", "80", "fast", "lognormal:80ms,NaN", "2h"] {
             // A number alone is seconds, as in the configuration.
             assert_eq!(text.parse::<Latency>().is_err(), text != "80", "{text}");
         }

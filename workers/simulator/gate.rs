@@ -1,7 +1,7 @@
 //! The gate as a simulated worker reaches it: over a way that takes time, and with a note of who waits for which limit.
 
-use std::collections::HashMap;
 use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,6 +14,7 @@ use sluicegate::gate::{
     Whose,
 };
 use sluicegate::rules::answers::Quotas;
+use sluicegate::rules::decision::Tally;
 use sluicegate::rules::limit::Limits;
 use sluicegate::rules::scope::Labels;
 use sluicegate::rules::steering::Sighted;
@@ -36,6 +37,7 @@ struct Noted {
     waiting: HashMap<Place, (Instant, Arc<str>), RandomState>,
     names: HashMap<String, Arc<str>>,
     over: Vec<Wait>,
+    shadows: BTreeMap<String, Tally>,
 }
 
 impl Waits {
@@ -49,6 +51,25 @@ impl Waits {
         std::mem::take(&mut self.lock().over)
     }
 
+    /// What shadow limits have seen, by their names.
+    pub fn take_shadows(&self) -> BTreeMap<String, Tally> {
+        std::mem::take(&mut self.lock().shadows)
+    }
+
+    /// Shadows of the limits make this of jobs that start.
+    fn tried(&self, ask: &TenantAsk, tallies: &[Tally]) {
+        let seen = ask.limits.shadows().iter().zip(tallies);
+        for (limit, tally) in seen.filter(|(_, tally)| tally.starts > 0) {
+            let shadows = &mut self.lock().shadows;
+            match shadows.get_mut(limit.name()) {
+                Some(known) => known.add(tally),
+                None => {
+                    shadows.insert(limit.name().to_owned(), *tally);
+                }
+            }
+        }
+    }
+
     fn note(&self, ask: &TenantAsk, answers: &[Answer]) {
         let mut waitlist = DefaultHasher::new();
         (&ask.tenant, &ask.labels).hash(&mut waitlist);
@@ -58,6 +79,7 @@ impl Waits {
             waiting,
             names,
             over,
+            shadows: _,
         } = &mut *self.lock();
         for (one, answer) in ask.asks.iter().zip(answers) {
             let known = one.ticket.map(place);
@@ -125,6 +147,7 @@ impl Gate for Way {
         for (ask, reply) in batch.iter().zip(&replies) {
             if let Ok(reply) = reply {
                 self.waits.note(ask, &reply.answers);
+                self.waits.tried(ask, &reply.shadows);
             }
         }
         self.travel().await;

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use sluicegate::rules::decision::Tally;
+
 /// A call that came to the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Call {
@@ -25,6 +27,28 @@ pub struct Wait {
     pub us: u64,
 }
 
+/// Why a run was over before all of its jobs were.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Why {
+    /// So was its time.
+    Within,
+    /// No job had ended for so long that none would have.
+    Still,
+    /// There were so many calls and deliveries.
+    Work(u64),
+}
+
+/// How a run was over before all of its jobs were.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Left {
+    /// When, in microseconds after the beginning.
+    pub at_us: u64,
+    /// Since when no job had ended while some waited.
+    pub since_us: u64,
+    /// Why.
+    pub why: Why,
+}
+
 /// All that is known of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct History {
@@ -40,6 +64,12 @@ pub struct History {
     pub dead: Vec<(usize, String)>,
     /// Jobs that were not done when it was over.
     pub unfinished: usize,
+    /// Why they were not; `None`: all were, or nobody says.
+    pub left: Option<Left>,
+    /// What shadow limits would have done, by their names; none that saw no start.
+    pub shadows: BTreeMap<String, Tally>,
+    /// What was learned of adaptive limits and still counted at the end, by their names: the lowest of all tenants.
+    pub learned: BTreeMap<String, u32>,
 }
 
 impl History {

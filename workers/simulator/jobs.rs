@@ -1,11 +1,13 @@
 //! Jobs and their times, as somebody wrote them down: a JSON object in each line.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io::{BufRead, Read as _};
 
 use bytes::Bytes;
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
+use serde::de::{Deserializer, Error, Unexpected, Visitor};
 use serde::{Deserialize, Serialize};
 use sluicegate::broker::Message;
 use sluicegate::rules::headers;
@@ -21,6 +23,8 @@ pub const MOST_JOBS: usize = 2_000_000;
 const MOST_LINE: usize = 64 * 1024;
 /// The most headers of a job.
 const MOST_HEADERS: usize = 32;
+/// The highest number of a level: AMQP's own.
+const MOST_PRIORITY: i64 = 255;
 /// The longest text of a job, in bytes: that of AMQP's short strings.
 const MOST_TEXT: usize = 255;
 
@@ -53,13 +57,43 @@ pub struct Job {
 }
 
 /// A text or a whole number.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Text {
     /// A whole number.
     Number(i64),
     /// A text.
     Text(String),
+}
+
+impl<'de> Deserialize<'de> for Text {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(AnyText)
+    }
+}
+
+/// Reads a [`Text`]; what else it finds it says in words.
+struct AnyText;
+
+impl Visitor<'_> for AnyText {
+    type Value = Text;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text or a whole number")
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Text, E> {
+        Ok(Text::Number(number))
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<Text, E> {
+        let fits = i64::try_from(number).map(Text::Number);
+        fits.map_err(|_| E::invalid_value(Unexpected::Unsigned(number), &self))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Text, E> {
+        Ok(Text::Text(text.to_owned()))
+    }
 }
 
 fn one() -> u32 {
@@ -118,7 +152,7 @@ impl Job {
         // NaN is in no range.
         if !(0.0..=days as f64).contains(&self.at) {
             return Err(format!(
-                "at is {}; it must be seconds after the beginning, from 0 to {days}",
+                "at is {:?}; it must be seconds after the beginning, from 0 to {days}",
                 self.at
             ));
         }
@@ -129,6 +163,13 @@ impl Job {
             ));
         }
         Tenant::parse(&self.tenant).map_err(|why| format!("tenant: {why}"))?;
+        if let Some(Text::Number(number)) = self.priority
+            && !(0..=MOST_PRIORITY).contains(&number)
+        {
+            return Err(format!(
+                "priority is {number}; it must be the name of a level (job.priorities), or a number from 0 to {MOST_PRIORITY}"
+            ));
+        }
         if self.header.len() > MOST_HEADERS {
             return Err(format!(
                 "it has {} headers; {MOST_HEADERS} at most can be",
@@ -219,8 +260,12 @@ pub fn read(mut file: impl BufRead) -> Result<Vec<Job>, JobsError> {
         if jobs.len() == MOST_JOBS {
             return Err(JobsError::TooMany);
         }
-        let job: Job = serde_json::from_str(text)
-            .map_err(|why| wrong(mistake::in_words(&place_in_line(&why.to_string()))))?;
+        if text.starts_with('[') {
+            let why =
+                "it is a list; a line is a JSON object such as {\"at\": 1.5, \"tenant\": \"acme\"}";
+            return Err(wrong(why.to_owned()));
+        }
+        let job: Job = serde_json::from_str(text).map_err(|why| wrong(in_line(text, &why)))?;
         job.check().map_err(wrong)?;
         jobs.push(job);
     }
@@ -231,12 +276,15 @@ pub fn read(mut file: impl BufRead) -> Result<Vec<Job>, JobsError> {
     Ok(jobs)
 }
 
-/// Of JSON's `… at line 1 column 7` only the column says something here.
-fn place_in_line(error: &str) -> String {
-    match error.rsplit_once(" at line 1 column ") {
-        Some((why, column)) => format!("{why} (at byte {column})"),
-        None => error.to_owned(),
-    }
+/// What is wrong with the line `text`. Of JSON's `… at line 1 column 7` only the column says something here.
+fn in_line(text: &str, error: &serde_json::Error) -> String {
+    let words = error.to_string();
+    let Some((why, column)) = words.rsplit_once(" at line 1 column ") else {
+        return mistake::in_words(&words);
+    };
+    let before = text.get(..error.column()).unwrap_or_default();
+    let why = mistake::at_key(why, before);
+    mistake::in_words(&format!("{why} (at byte {column})"))
 }
 
 /// Puts them in the order of their times; of one time, as they stand.
@@ -275,6 +323,23 @@ mod tests {
         for (bad, words) in [
             ("{\"at\": 1, \"tennant\": \"a\"}", "did you mean tenant?"),
             ("{\"at\": -1, \"tenant\": \"a\"}", "at is -1"),
+            ("{\"at\": 1e308, \"tenant\": \"a\"}", "at is 1e308; it"),
+            ("{\"at\": \"1s\", \"tenant\": \"a\"}", "at: invalid type"),
+            ("{\"at\": \"1s\", \"tenant\": \"a\"}", "expected a number"),
+            (
+                "{\"at\": 1, \"tenant\": \"a\", \"header\": {\"b\": [1]}}",
+                "b: invalid type: sequence, expected a text or a whole number",
+            ),
+            (
+                "{\"at\": 1, \"tenant\": \"a\", \"priority\": 300}",
+                "priority is 300",
+            ),
+            (
+                "{\"at\": 1, \"tenant\": \"a\", \"priority\": -1}",
+                "priority is -1",
+            ),
+            ("[1, \"a\"]", "it is a list"),
+            ("7", "expected a JSON object"),
             ("{\"at\": NaN, \"tenant\": \"a\"}", "expected value"),
             ("{\"at\": 1e300, \"tenant\": \"a\"}", "from 0 to"),
             ("{\"at\": 1, \"tenant\": \"\"}", "tenant"),

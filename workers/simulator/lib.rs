@@ -15,6 +15,7 @@ pub mod history;
 pub mod jobs;
 pub mod load;
 mod mistake;
+pub mod patience;
 pub mod picture;
 mod random;
 pub mod run;

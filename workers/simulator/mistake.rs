@@ -2,8 +2,27 @@
 
 use sluicegate::config::closest;
 
-/// So much of a stranger's text is shown, in characters.
-const SHOWN: usize = 160;
+/// So much of a stranger's text is shown, in characters: enough for all keys there can be.
+const SHOWN: usize = 400;
+/// What readers call the types of values, and what people do. The longer names of those that begin alike come first.
+const TYPES: [(&str, &str); 13] = [
+    ("expected struct Job", "expected a JSON object"),
+    ("expected f64", "expected a number"),
+    ("expected u64", "expected a whole number from 0"),
+    (
+        "expected u32",
+        "expected a whole number from 0 to 4294967295",
+    ),
+    ("expected usize", "expected a whole number from 0"),
+    ("expected i64", "expected a whole number"),
+    ("invalid f64", "it is no number"),
+    ("invalid floating point", "it is no number"),
+    ("invalid u64", "it is no whole number from 0"),
+    ("invalid u32", "it is no whole number from 0 to 4294967295"),
+    ("invalid usize", "it is no whole number from 0"),
+    ("invalid i64", "it is no whole number"),
+    ("unknown field", "unknown key"),
+];
 
 /// A reader's `error` in one short line without control characters; where it names an unknown key, with the known one that was
 /// perhaps meant.
@@ -13,8 +32,12 @@ pub fn in_words(error: &str) -> String {
         .map(|c| if c.is_control() { ' ' } else { c })
         .collect();
     let line = line.split_whitespace().collect::<Vec<_>>().join(" ");
-    let mut words: String = line.chars().take(SHOWN).collect();
-    if line.chars().count() > SHOWN {
+    let mut said = line.clone();
+    for (theirs, ours) in TYPES {
+        said = said.replace(theirs, ours);
+    }
+    let mut words: String = said.chars().take(SHOWN).collect();
+    if said.chars().count() > SHOWN {
         words.push('…');
     }
     if let Some(meant) = meant(&line) {
@@ -23,6 +46,34 @@ pub fn in_words(error: &str) -> String {
         words.push('?');
     }
     words
+}
+
+/// `error`, of a value that stands behind `before` on its line: with its key in front, where it is about a value.
+pub fn at_key(error: &str, before: &str) -> String {
+    let is_of_value = error.starts_with("invalid ") || error.starts_with("expected ");
+    match key_of(before).filter(|_| is_of_value) {
+        Some(key) => format!("{key}: {error}"),
+        None => error.to_owned(),
+    }
+}
+
+/// The last key of `before`: of `{"at": 1, "cost": "x` that is `cost`, and of `at: 0, cost: ` too.
+fn key_of(before: &str) -> Option<&str> {
+    let is_of_key = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
+    let ends = before.match_indices(':').map(|(at, _)| at).rev();
+    let mut keys = ends.filter_map(|at| {
+        let name = before[..at].trim_end();
+        let (name, is_quoted) = match name.strip_suffix('"') {
+            Some(name) => (name, true),
+            None => (name, false),
+        };
+        let other = name.char_indices().rev().find(|(_, c)| !is_of_key(*c));
+        let begin = other.map_or(0, |(at, c)| at + c.len_utf8());
+        // Within a text there are colons, too.
+        let is_begun = is_quoted == name[..begin].ends_with('"');
+        (is_begun && begin < name.len()).then(|| &name[begin..])
+    });
+    keys.next().filter(|key| key.len() <= 64)
 }
 
 /// A stranger's text, short and in quotes.
@@ -56,6 +107,23 @@ mod tests {
         assert!(words.ends_with("; did you mean tenant?"), "{words}");
         let words = in_words("unknown field `colour`, expected `at` or `tenant`");
         assert!(!words.contains("did you mean"), "{words}");
+    }
+
+    #[test]
+    fn a_wrong_value_is_shown_with_its_key_and_a_type_that_people_know() {
+        let said = |before: &str| in_words(&at_key("invalid type: sequence, expected u64", before));
+        assert_eq!(
+            said(r#"{"at": 1, "header": {"a": [1"#),
+            "a: invalid type: sequence, expected a whole number from 0"
+        );
+        assert!(said("- {at: 0, cost: ").starts_with("cost: "));
+        assert!(said(r#"{"tenant": "x:y", "cost": "#).starts_with("cost: "));
+        assert!(said("maß: ü").starts_with("maß: "));
+        assert!(said("- ").starts_with("invalid"), "no key");
+        assert_eq!(
+            at_key("missing field `at`", "{cost: 1"),
+            "missing field `at`"
+        );
     }
 
     #[test]

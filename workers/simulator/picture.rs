@@ -1,4 +1,4 @@
-//! A picture of a run (SVG): how much of the busiest limit was used, and the backlog, over time.
+//! A picture of a run (SVG): how much of the busiest quota was used, and the backlog, over time.
 
 use std::fmt::Write as _;
 
@@ -14,6 +14,19 @@ const COLORS: [&str; 6] = [
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9",
 ];
 
+/// Where lines lie on each other, those below show in the gaps. As many as make each color and its dash a pair of its own for 30 lines.
+const DASHES: [&str; 5] = ["", "9 4", "2 3", "9 3 2 3", "14 6"];
+
+/// How the line of the configuration at `place` is drawn.
+fn stroke(place: usize) -> String {
+    let color = COLORS[place % COLORS.len()];
+    let dash = match DASHES[place % DASHES.len()] {
+        "" => String::new(),
+        dash => format!(" stroke-dasharray=\"{dash}\""),
+    };
+    format!("stroke=\"{color}\" stroke-width=\"1.8\"{dash}")
+}
+
 /// `all` with their names, in one picture.
 pub fn svg(all: &[(String, Figures)]) -> String {
     let legend_high = 24.0 * all.len() as f64;
@@ -27,7 +40,8 @@ pub fn svg(all: &[(String, Figures)]) -> String {
     );
     for (place, (name, figures)) in all.iter().enumerate() {
         let y = 28.0 + 24.0 * place as f64;
-        let color = COLORS[place % COLORS.len()];
+        let at = y - 4.0;
+        let name = words::middle(name);
         let text = format!(
             "{name}: makespan {}, used {}, wait p99 {}",
             words::time(figures.makespan),
@@ -37,9 +51,10 @@ pub fn svg(all: &[(String, Figures)]) -> String {
         line(
             &mut svg,
             format_args!(
-                "<rect x=\"{LEFT}\" y=\"{}\" width=\"14\" height=\"14\" fill=\"{color}\"/><text x=\"{}\" y=\"{y}\">{}</text>",
-                y - 12.0,
-                LEFT + 22.0,
+                "<line x1=\"{LEFT}\" y1=\"{at}\" x2=\"{}\" y2=\"{at}\" {}/><text x=\"{}\" y=\"{y}\">{}</text>",
+                LEFT + 40.0,
+                stroke(place),
+                LEFT + 48.0,
                 escaped(&text),
             ),
         );
@@ -51,7 +66,7 @@ pub fn svg(all: &[(String, Figures)]) -> String {
         slots.map(of).fold(0.0, f64::max)
     };
     let used = Chart {
-        title: "used of the busiest limit, all together",
+        title: "used of the busiest quota",
         top,
         end,
         most: most(|slot| slot.used).max(1.0),
@@ -127,11 +142,11 @@ impl Chart {
                 let y = bottom - (self.of)(slot) / self.most * HIGH;
                 line(&mut points, format_args!("{x:.1},{y:.1}"));
             }
-            let color = COLORS[place % COLORS.len()];
+            let stroke = stroke(place);
             line(
                 svg,
                 format_args!(
-                    "<polyline fill=\"none\" stroke=\"{color}\" stroke-width=\"1.8\" points=\"{}\"/>",
+                    "<polyline fill=\"none\" {stroke} points=\"{}\"/>",
                     points.trim_end().replace('\n', " "),
                 ),
             );
@@ -181,5 +196,11 @@ mod tests {
             !picture.contains("NaN") && !picture.contains("inf"),
             "{picture}"
         );
+    }
+
+    #[test]
+    fn no_two_configurations_have_the_same_line() {
+        let all: std::collections::HashSet<String> = (0..16).map(stroke).collect();
+        assert_eq!(all.len(), 16);
     }
 }

@@ -1,7 +1,9 @@
 //! A load, played against a configuration.
 
+use std::cell::Cell;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use sluicegate::app::scheduler_settings;
@@ -10,9 +12,11 @@ use sluicegate::config::{Config, TenantField, ValueField};
 use sluicegate::engine::Stop;
 use sluicegate::engine::action::Settings;
 use sluicegate::engine::scheduler::Scheduler;
+use sluicegate::gate::Gate as _;
 use sluicegate::metrics::Metrics;
 use sluicegate::rules::headers;
-use sluicegate::rules::job::Field;
+use sluicegate::rules::job::{Field, labels};
+use sluicegate::rules::tenant::Tenant;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, sleep_until};
 
@@ -20,14 +24,15 @@ use crate::api::{Api, Called, Caller};
 use crate::gate::{Waits, Way};
 use crate::history::History;
 use crate::jobs::{Job, TENANT};
+use crate::patience::{Patience, Seen};
 use crate::stage::{self, Stage, in_simulated_time};
 
 /// When simulated time begins: at midnight (UTC), when a window of any whole part of a day begins. In microseconds since the epoch.
 pub const EPOCH_US: u64 = 1_699_920_000_000_000;
 /// So many jobs are published together at most.
 const BATCH: usize = 1_000;
-/// How often it is looked whether all is done.
-const LOOK: Duration = Duration::from_millis(500);
+/// Of so many quotas at most it is asked what was learned of their limits.
+const MOST_LEARNED: usize = 1_000;
 /// The most workers.
 pub const MOST_WORKERS: usize = 1_000;
 
@@ -46,11 +51,37 @@ pub struct Setup<'a> {
     pub seed: u64,
     /// What is not done by then is left.
     pub most: Duration,
+    /// What is not done after so many calls and deliveries is left, too ([`crate::patience::work_of`]).
+    pub work: u64,
 }
 
-/// Plays `jobs`, which are in the order of their times. `done` counts those that are acked or dead, for whoever watches.
-pub fn simulate(setup: &Setup<'_>, jobs: &Arc<Vec<Job>>, done: &AtomicUsize) -> History {
-    in_simulated_time(play(setup, jobs, done))
+/// How far a run is, for whoever watches.
+#[derive(Debug, Default)]
+pub struct Watched {
+    done: AtomicUsize,
+    at_s: AtomicU64,
+}
+
+impl Watched {
+    /// So many jobs are acked or dead.
+    pub fn done(&self) -> usize {
+        self.done.load(Ordering::Relaxed)
+    }
+
+    /// So many seconds of simulated time are over.
+    pub fn at_s(&self) -> u64 {
+        self.at_s.load(Ordering::Relaxed)
+    }
+
+    fn tell(&self, seen: Seen) {
+        self.done.fetch_max(seen.ended, Ordering::Relaxed);
+        self.at_s.store(seen.at.as_secs(), Ordering::Relaxed);
+    }
+}
+
+/// Plays `jobs`, which are in the order of their times.
+pub fn simulate(setup: &Setup<'_>, jobs: &Arc<Vec<Job>>, watched: &Watched) -> History {
+    in_simulated_time(play(setup, jobs, watched))
 }
 
 /// What `config` means for a scheduler whose jobs come from [`Job::message`].
@@ -63,7 +94,7 @@ fn settings(config: &Config) -> Settings {
     settings
 }
 
-async fn play(setup: &Setup<'_>, jobs: &Arc<Vec<Job>>, done: &AtomicUsize) -> History {
+async fn play(setup: &Setup<'_>, jobs: &Arc<Vec<Job>>, watched: &Watched) -> History {
     let config = setup.config;
     let settings = settings(config);
     let (stage, mut news) = Stage::begin(EPOCH_US, &settings.levels).await;
@@ -92,16 +123,37 @@ async fn play(setup: &Setup<'_>, jobs: &Arc<Vec<Job>>, done: &AtomicUsize) -> Hi
         let scheduler = Scheduler::new(settings, setup.seed.wrapping_add(number as u64));
         workers.push(tokio::spawn(engine.run(scheduler, events, stop.clone())));
     }
-    publish(&stage, jobs, config).await;
-    loop {
-        let left = stage.left();
-        done.store(jobs.len().saturating_sub(left), Ordering::Relaxed);
-        if left == 0 || stage.began.elapsed() >= setup.most {
-            break;
+    let published = Cell::new(0);
+    let left = {
+        let mut patience = Patience::new(setup, jobs);
+        let publishing = publish(&stage, jobs, config, &published);
+        tokio::pin!(publishing);
+        loop {
+            let waiting = stage.left();
+            let seen = Seen {
+                at: stage.began.elapsed(),
+                ended: published.get().saturating_sub(waiting),
+                waiting,
+                work: called.count() as u64 + stage.server.deliveries(),
+            };
+            watched.tell(seen);
+            if waiting == 0 && published.get() == jobs.len() {
+                break None;
+            }
+            let over = patience.over(seen);
+            if over.is_some() {
+                break over;
+            }
+            let is_published = published.get() == jobs.len();
+            tokio::select! {
+                biased;
+                () = &mut publishing, if !is_published => {}
+                () = sleep(patience.pause(seen.at)) => {}
+            }
         }
-        sleep(LOOK).await;
-    }
-    let unfinished = stage.left();
+    };
+    let unpublished = jobs.len() - published.get();
+    let unfinished = (stage.left() + unpublished).min(jobs.len());
     stop.soft.cancel();
     if unfinished > 0 {
         stop.hard.cancel();
@@ -126,11 +178,57 @@ async fn play(setup: &Setup<'_>, jobs: &Arc<Vec<Job>>, done: &AtomicUsize) -> Hi
         deliveries: stage.server.deliveries(),
         dead: dead.collect(),
         unfinished,
+        left,
+        shadows: waits.take_shadows(),
+        learned: learned(&stage, jobs, config).await,
     }
 }
 
-/// Publishes each job when its time has come.
-async fn publish(stage: &Stage, jobs: &[Job], config: &Config) {
+/// What counts of limits that learn, at the end: the lowest of all tenants, by their names.
+async fn learned(stage: &Stage, jobs: &[Job], config: &Config) -> BTreeMap<String, u32> {
+    let policy = &config.rate_limiter.policy;
+    let mut learned = BTreeMap::new();
+    if !policy
+        .all()
+        .any(|limits| limits.iter().any(|limit| limit.band().is_some()))
+    {
+        return learned;
+    }
+    let mut asked = HashSet::new();
+    for job in jobs {
+        let Ok(tenant) = Tenant::parse(&job.tenant) else {
+            continue;
+        };
+        let plan = job
+            .plan
+            .as_deref()
+            .filter(|_| policy.plan_header().is_some());
+        let limits = policy.limits(&tenant, plan);
+        let labels = labels(&job.message(0, policy.plan_header()), limits.all());
+        let whose = (&job.tenant, plan, labels.clone());
+        if asked.contains(&whose) {
+            continue;
+        }
+        if asked.len() == MOST_LEARNED {
+            break;
+        }
+        asked.insert(whose);
+        // The gate in memory is never away.
+        let Ok(found) = stage.gate.inspect(&tenant, &labels, limits).await else {
+            continue;
+        };
+        for (limit, usage) in limits.iter().zip(&found.limits) {
+            if limit.band().is_some() {
+                let lowest = learned.entry(limit.name().to_owned()).or_insert(usage.max);
+                *lowest = usage.max.min(*lowest);
+            }
+        }
+    }
+    learned
+}
+
+/// Publishes each job when its time has come, and counts those that are.
+async fn publish(stage: &Stage, jobs: &[Job], config: &Config, published: &Cell<usize>) {
     let plan_header = config.rate_limiter.policy.plan_header();
     let fresh = stage.server.names().fresh;
     let mut next = 0;
@@ -146,6 +244,7 @@ async fn publish(stage: &Stage, jobs: &[Job], config: &Config) {
         // This broker is never away, and its queue is there.
         let _ = stage.server.publish(batch.collect()).await;
         next += due;
+        published.set(next);
     }
 }
 

@@ -1,6 +1,9 @@
 //! Figures for people: what each configuration comes to, side by side.
 
-use crate::figures::{Figures, Waits};
+use crate::figures::{Figures, OfLeft, OfShadow, Reason, Waits};
+
+/// So many characters of a tenant's or a file's name are shown.
+const NAME: usize = 40;
 
 /// A part of a table: what is measured, and a text for each configuration.
 type Row = (String, Vec<String>);
@@ -9,7 +12,7 @@ type Row = (String, Vec<String>);
 pub fn table(all: &[(String, Figures)]) -> String {
     let mut rows: Vec<Row> = vec![(
         String::new(),
-        all.iter().map(|(name, _)| name.clone()).collect(),
+        all.iter().map(|(name, _)| middle(name)).collect(),
     )];
     let mut row = |name: &str, text: &dyn Fn(&Figures) -> String| {
         let texts = all.iter().map(|(_, figures)| text(figures)).collect();
@@ -21,6 +24,7 @@ pub fn table(all: &[(String, Figures)]) -> String {
     row("wait p50", &|f| time(f.waits.p50));
     row("wait p99", &|f| time(f.waits.p99));
     row("wait max", &|f| time(f.waits.max));
+    row("done after p50, p99, max", &|f| three(&f.done_after));
     row("calls", &|f| number(f.calls as u64));
     row("429s", &|f| number(f.throttled as u64));
     row("retries", &|f| number(f.retries as u64));
@@ -53,6 +57,32 @@ pub fn table(all: &[(String, Figures)]) -> String {
             find(f, &|l| number(l.waits.jobs as u64))
         });
         row("  p50, p99, max", &|f| find(f, &|l| three(&l.waits)));
+        if all.iter().any(|(_, f)| learns(f, &name)) {
+            row("  learned, at the end", &|f| {
+                find(f, &|l| match l.learned {
+                    Some(most) => number(most.into()),
+                    None => "-".to_owned(),
+                })
+            });
+        }
+    }
+    for name in names(all, |f| f.shadows.iter().map(|shadow| shadow.name.as_str())) {
+        let find = |f: &Figures, text: &dyn Fn(&OfShadow) -> String| {
+            let shadow = f.shadows.iter().find(|shadow| shadow.name == name);
+            shadow.map_or("-".to_owned(), text)
+        };
+        row(&format!("shadow {name}"), &|f| {
+            find(f, &|s| s.algorithm.clone())
+        });
+        row("  would have made wait", &|f| {
+            find(f, &|s| {
+                format!("{} of {}", number(s.would_have_waited), number(s.starts))
+            })
+        });
+        row("  the longest", &|f| find(f, &|s| time(s.longest_wait)));
+        row("  for more than a day, or for ever", &|f| {
+            find(f, &|s| number(s.would_never_have_started))
+        });
     }
     for name in names(all, |f| {
         f.tenants.iter().map(|tenant| tenant.tenant.as_str())
@@ -61,7 +91,7 @@ pub fn table(all: &[(String, Figures)]) -> String {
             let tenant = f.tenants.iter().find(|tenant| tenant.tenant == name);
             tenant.map_or("-".to_owned(), text)
         };
-        row(&format!("tenant {name}: jobs"), &|f| {
+        row(&format!("tenant {}: jobs", middle(&name)), &|f| {
             find(f, &|t| number(t.jobs as u64))
         });
         row("  wait p50, p99, max", &|f| find(f, &|t| three(&t.waits)));
@@ -71,7 +101,66 @@ pub fn table(all: &[(String, Figures)]) -> String {
             number(f.dead.get(&reason).copied().unwrap_or(0) as u64)
         });
     }
-    in_columns(&rows)
+    let mut table = in_columns(&rows);
+    for (name, figures) in all {
+        if let Some(why) = unfinished(figures) {
+            table.push_str(&format!("\n{}: {why}\n", middle(name)));
+        }
+    }
+    table
+}
+
+/// How many jobs were not done when the run was over, and why; `None`: all were.
+pub fn unfinished(figures: &Figures) -> Option<String> {
+    if figures.unfinished == 0 {
+        return None;
+    }
+    let jobs = format!(
+        "{} of {} jobs were not done",
+        number(figures.unfinished as u64),
+        number(figures.jobs as u64)
+    );
+    let Some(left) = &figures.left else {
+        return Some(jobs);
+    };
+    let why = match left.why {
+        Reason::Within => "that was the end (within)".to_owned(),
+        Reason::Still => format!("none had ended for {}", time(left.still)),
+        Reason::Work => {
+            "these are the most calls and deliveries there can be, unless within says for how long"
+                .to_owned()
+        }
+    };
+    let api = api(left);
+    Some(format!("{jobs} by {}: {why}{api}", time(left.at)))
+}
+
+/// What the API did to most of the calls; empty: no harm.
+fn api(left: &OfLeft) -> String {
+    let calls = left.calls;
+    if calls == 0 {
+        return "; no job was called in that time".to_owned();
+    }
+    let part = |of: usize| {
+        let percent = percent(of as f64 / calls as f64);
+        let plural = if calls == 1 { "" } else { "s" };
+        format!("{percent} of {} call{plural}", number(calls as u64))
+    };
+    let of_all = [
+        (left.failed, "; the API failed "),
+        (left.throttled, "; the API answered 429 to "),
+        (left.unanswered, "; the API had no answer in time for "),
+    ];
+    let most = of_all.into_iter().max_by_key(|(number, _)| *number);
+    match most.filter(|(number, _)| 2 * number >= calls) {
+        Some((number, words)) => format!("{words}{}", part(number)),
+        None => String::new(),
+    }
+}
+
+fn learns(figures: &Figures, name: &str) -> bool {
+    let mut limits = figures.limits.iter();
+    limits.any(|limit| limit.name == name && limit.learned.is_some())
 }
 
 /// All names that any of them has, in the order of their first.
@@ -112,6 +201,18 @@ fn in_columns(rows: &[Row]) -> String {
 fn three(waits: &Waits) -> String {
     let Waits { p50, p99, max, .. } = *waits;
     format!("{}, {}, {}", time(p50), time(p99), time(max))
+}
+
+/// A name in little room: of a long one the beginning and the end, which tell it apart.
+pub fn middle(name: &str) -> String {
+    let printed = |c: char| if c.is_control() { ' ' } else { c };
+    let name: Vec<char> = name.chars().map(printed).collect();
+    if name.len() <= NAME {
+        return name.into_iter().collect();
+    }
+    let (begin, end) = (&name[..NAME / 2], &name[name.len() - (NAME / 2 - 1)..]);
+    let shown = begin.iter().chain(&['…']).chain(end);
+    shown.collect()
 }
 
 fn short(text: &str) -> String {
@@ -159,6 +260,59 @@ pub fn number(number: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::history::{Call, History, Left, Why};
+    use crate::jobs::Job;
+    use sluicegate::config::Config;
+
+    #[test]
+    fn a_long_name_is_shown_by_its_beginning_and_its_end() {
+        assert_eq!(middle("acme"), "acme");
+        let long = middle(&format!("begin{}end", "x".repeat(250)));
+        assert_eq!(long.chars().count(), NAME);
+        assert!(
+            long.starts_with("beginx") && long.ends_with("xend"),
+            "{long}"
+        );
+    }
+
+    #[test]
+    fn what_is_not_done_is_said_with_the_reason() {
+        let call = |at_us, status| Call {
+            at_us,
+            until_us: at_us,
+            job: 0,
+            status,
+        };
+        let said = |left, calls: Vec<Call>| {
+            let history = History {
+                calls,
+                unfinished: 1,
+                left: Some(left),
+                ..History::default()
+            };
+            let policy = &Config::default().rate_limiter.policy;
+            let jobs = [Job::new(0.0, "a"), Job::new(0.0, "a")];
+            unfinished(&Figures::of(policy, &jobs, &history)).expect("one is left")
+        };
+        let left = |why| Left {
+            at_us: 7_200_000_000,
+            since_us: 3_600_000_000,
+            why,
+        };
+        let (early, late) = (call(0, 200), call(3_600_000_000, 500));
+        assert_eq!(
+            said(left(Why::Still), vec![early, late]),
+            "1 of 2 jobs were not done by 2h 00m: none had ended for 60m 00s; the API failed 100.0 % of 1 call"
+        );
+        assert!(said(left(Why::Still), vec![early]).ends_with("no job was called in that time"));
+        let refused = said(left(Why::Within), vec![call(0, 429), call(1, 429), early]);
+        assert!(
+            refused.contains("(within); the API answered 429 to 66.7 % of 3 calls"),
+            "{refused}"
+        );
+        let much = said(left(Why::Work(9)), vec![early, call(1, 200)]);
+        assert!(much.ends_with("unless within says for how long"), "{much}");
+    }
 
     #[test]
     fn numbers_are_said_as_people_say_them() {

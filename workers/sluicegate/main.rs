@@ -7,7 +7,8 @@ mod demo;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, Parser, Subcommand};
+use clap::parser::ValueSource;
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use sluicegate::config::Pipelines;
 
 use commands::{
@@ -67,7 +68,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let matches = Cli::command().get_matches();
+    let is_argument = matches.value_source("pipeline") == Some(ValueSource::CommandLine);
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     sluicegate::app::install_tls_provider();
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
@@ -76,13 +79,14 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let result = runtime.block_on(perform(cli));
+    let result = runtime.block_on(perform(cli, is_argument));
     // A read of standard input can't be given up: its thread is left behind.
     runtime.shutdown_background();
     result.unwrap_or_else(|failure| failure.report())
 }
 
-async fn perform(cli: Cli) -> Result<ExitCode, Failure> {
+/// `is_argument`: the pipeline is named by an argument, not by a variable of the environment.
+async fn perform(cli: Cli, is_argument: bool) -> Result<ExitCode, Failure> {
     let (file, name) = (cli.config, cli.pipeline);
     let all = || Pipelines::from_env(file.as_deref());
     // Of the pipeline that is named, or of the only one.
@@ -112,7 +116,11 @@ async fn perform(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Simulate(args) => simulate::run(args, name.as_deref()).await,
         // These have no configuration, so a wrong one does not keep them from running.
         Command::Echo(args) => echo::run(args).await,
-        Command::Test(args) => test::run(args).await,
+        // Its cases are the same everywhere, whatever variables say.
+        Command::Test(args) => {
+            let name = name.filter(|_| is_argument);
+            test::run(args, name.as_deref()).await
+        }
         Command::Init(args) => init::run(&args),
         Command::Schema(args) => schema::run(&args),
         Command::Completions(args) => completions::run(&args, Cli::command()),

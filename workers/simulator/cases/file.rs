@@ -1,27 +1,32 @@
 //! How cases are written down: YAML with `cases`, each with a configuration, jobs, and what is expected.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
+use serde::de::{Deserializer, Visitor};
 use serde_saphyr::{MessageFormatter as _, Spanned, UserMessageFormatter};
 use sluicegate::config::{Config, ConfigErrors, Pipelines, parse_duration};
 
 use super::Case;
 use super::sections::Sections;
 use crate::api::Api;
-use crate::forms::LONGEST;
+use crate::forms::{LONGEST, LONGEST_QUESTION};
 use crate::jobs::{Job, Text, sort_by};
 use crate::mistake;
+use crate::patience::work_of;
 use crate::run::MOST_WORKERS;
 
 /// The longest file, in bytes.
 pub const MOST_FILE: u64 = 1 << 20;
 /// The most jobs of a case.
 const MOST_JOBS: usize = 100_000;
+/// For so long after its last job a case goes on, where nothing else is said.
+const AFTER_LAST: Duration = Duration::from_secs(86_400);
 /// What a time may differ by, where nothing else is said.
 const TOLERANCE: Duration = Duration::from_millis(100);
 
@@ -50,6 +55,7 @@ struct Written {
     #[serde(default)]
     api: WrittenApi,
     redis_latency: Option<Time>,
+    within: Option<Time>,
     seed: Option<u64>,
     jobs: Vec<Spanned<WrittenJob>>,
     expect: Spanned<Expected>,
@@ -83,11 +89,43 @@ struct WrittenJob {
 }
 
 /// Seconds, or with a unit.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(untagged)]
+#[derive(Debug, Clone)]
 pub(super) enum Time {
     Seconds(f64),
     Text(String),
+}
+
+impl<'de> Deserialize<'de> for Time {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(AnyTime)
+    }
+}
+
+/// Reads a [`Time`]; what else it finds it says in words.
+struct AnyTime;
+
+impl Visitor<'_> for AnyTime {
+    type Value = Time;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a time: seconds (1.5), or a whole number with a unit (1500ms, 30s, 5m)")
+    }
+
+    fn visit_f64<E>(self, seconds: f64) -> Result<Time, E> {
+        Ok(Time::Seconds(seconds))
+    }
+
+    fn visit_u64<E>(self, seconds: u64) -> Result<Time, E> {
+        Ok(Time::Seconds(seconds as f64))
+    }
+
+    fn visit_i64<E>(self, seconds: i64) -> Result<Time, E> {
+        Ok(Time::Seconds(seconds as f64))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Time, E> {
+        Ok(Time::Text(text.to_owned()))
+    }
 }
 
 /// What is expected; what is not said may be anything.
@@ -104,10 +142,14 @@ pub(super) struct Expected {
     pub order: Option<Vec<String>>,
     /// How long jobs wait at most.
     pub waits_at_most: Option<WaitsAtMost>,
+    /// After how long jobs are done, at most.
+    pub done_after_at_most: Option<WaitsAtMost>,
     /// How long all of it takes at most.
     pub makespan_at_most: Option<Time>,
     /// Units in the fullest window of each limit.
     pub fullest_window: Option<BTreeMap<String, u64>>,
+    /// How many jobs each shadow limit would have made wait.
+    pub would_have_waited: Option<BTreeMap<String, u64>>,
     /// How many dead letters there are.
     pub dead_letters: Option<usize>,
     /// How many calls the API answers 429.
@@ -132,7 +174,7 @@ impl Time {
             Self::Text(text) => parse_duration(text).map(|duration| duration.as_secs_f64()),
         };
         let found = || match self {
-            Self::Seconds(seconds) => seconds.to_string(),
+            Self::Seconds(seconds) => format!("{seconds:?}"),
             Self::Text(text) => mistake::shown(text),
         };
         seconds
@@ -157,7 +199,7 @@ impl Expected {
     fn times(&self) -> impl Iterator<Item = &Time> {
         let starts = self.starts.iter().flatten();
         let start = self.start.iter().flat_map(BTreeMap::values);
-        let waits = self.waits_at_most.iter();
+        let waits = (self.waits_at_most.iter()).chain(&self.done_after_at_most);
         let waits = waits.flat_map(|waits| [&waits.p50, &waits.p99, &waits.max]);
         let one = [&self.tolerance, &self.makespan_at_most];
         starts.chain(start).chain(waits.chain(one).flatten())
@@ -175,8 +217,10 @@ impl Expected {
             tolerance: _,
             order,
             waits_at_most,
+            done_after_at_most,
             makespan_at_most,
             fullest_window,
+            would_have_waited,
             dead_letters,
             throttled,
             deliveries_at_most,
@@ -185,8 +229,10 @@ impl Expected {
             && start.is_none()
             && order.is_none()
             && waits_at_most.is_none()
+            && done_after_at_most.is_none()
             && makespan_at_most.is_none()
             && fullest_window.is_none()
+            && would_have_waited.is_none()
             && dead_letters.is_none()
             && throttled.is_none()
             && deliveries_at_most.is_none()
@@ -194,14 +240,13 @@ impl Expected {
 }
 
 /// The cases of the file `name`, which is `text`. Configurations that it names are looked for from its folder; variables of the
-/// environment do not count.
+/// environment do not count. Of several pipelines `pipeline` is meant where a case names none.
 ///
 /// # Errors
 /// [`CasesError`]: what is wrong, and in which line.
-pub fn read(name: &str, text: &str) -> Result<Vec<Case>, CasesError> {
-    read_with(name, text, &|path| {
-        Pipelines::load(Some(path), std::iter::empty())
-    })
+pub fn read(name: &str, text: &str, pipeline: Option<&str>) -> Result<Vec<Case>, CasesError> {
+    let load = |path: &Path| Pipelines::load(Some(path), std::iter::empty());
+    read_all(name, text, (pipeline, &load))
 }
 
 /// How a file with a configuration is read.
@@ -212,6 +257,14 @@ type Load<'a> = &'a dyn Fn(&Path) -> Result<Pipelines, ConfigErrors>;
 /// # Errors
 /// As there.
 pub fn read_with(name: &str, text: &str, load: Load<'_>) -> Result<Vec<Case>, CasesError> {
+    read_all(name, text, (None, load))
+}
+
+fn read_all(
+    name: &str,
+    text: &str,
+    (pipeline, load): (Option<&str>, Load<'_>),
+) -> Result<Vec<Case>, CasesError> {
     let wrong = |line: u64, why: String| CasesError {
         file: name.to_owned(),
         line,
@@ -233,9 +286,11 @@ pub fn read_with(name: &str, text: &str, load: Load<'_>) -> Result<Vec<Case>, Ca
         },
     };
     let file: File = serde_saphyr::from_str_with_options(text, options).map_err(|err| {
-        let line = err.location().map_or(1, |location| location.line());
+        let at = err.location();
+        let (line, column) = at.map_or((1, 1), |at| (at.line(), at.column()));
         let said = UserMessageFormatter.format_message(err.without_snippet());
-        wrong(line, mistake::in_words(&said))
+        let before = before_value(text, (line, column));
+        wrong(line, mistake::in_words(&mistake::at_key(&said, &before)))
     })?;
     if file.cases.is_empty() {
         return Err(wrong(1, "there are no cases in it".to_owned()));
@@ -244,12 +299,39 @@ pub fn read_with(name: &str, text: &str, load: Load<'_>) -> Result<Vec<Case>, Ca
     let folder = folder.unwrap_or_default();
     let case = |case: Spanned<Written>| {
         let line = case.referenced.line();
-        read_case(case.value, line, (&folder, load)).map_err(|(line, why)| wrong(line, why))
+        let files = Files {
+            folder: &folder,
+            pipeline,
+            load,
+        };
+        read_case(case.value, line, &files).map_err(|(line, why)| wrong(line, why))
     };
     file.cases.into_iter().map(case).collect()
 }
 
-fn read_case(written: Written, line: u64, files: (&Path, Load<'_>)) -> Result<Case, (u64, String)> {
+/// What stands before the value that is wrong, on its line: up to where the reader is, which may be at the value's key.
+fn before_value(text: &str, (line, column): (u64, u64)) -> String {
+    let place = |from_1: u64| usize::try_from(from_1.saturating_sub(1)).unwrap_or(usize::MAX);
+    let there = text.lines().nth(place(line)).unwrap_or_default();
+    let there: Vec<char> = there.chars().collect();
+    let (before, after) = there.split_at(place(column).min(there.len()));
+    let is_of_key = |c: &&char| c.is_alphanumeric() || **c == '-' || **c == '_';
+    let key = after.iter().take_while(is_of_key).count();
+    let key = match after.get(key) {
+        Some(':') => &after[..=key],
+        _ => &[],
+    };
+    before.iter().chain(key).collect()
+}
+
+/// Where configurations come from.
+struct Files<'a> {
+    folder: &'a Path,
+    pipeline: Option<&'a str>,
+    load: Load<'a>,
+}
+
+fn read_case(written: Written, line: u64, files: &Files<'_>) -> Result<Case, (u64, String)> {
     let here = |why: String| (line, why);
     let config = config(&written, files).map_err(here)?;
     let workers = written.workers.unwrap_or(1);
@@ -263,6 +345,16 @@ fn read_case(written: Written, line: u64, files: (&Path, Load<'_>)) -> Result<Ca
         Some(time) => time.seconds().map_err(here)?,
         None => 0.0,
     };
+    if redis > LONGEST_QUESTION.as_secs_f64() {
+        let most = LONGEST_QUESTION.as_secs();
+        return Err(here(format!(
+            "redis-latency is {redis:?} s; it must be at most {most} s"
+        )));
+    }
+    let within = match &written.within {
+        Some(time) => Some(time.seconds().map_err(here)?),
+        None => None,
+    };
     let mut jobs = Vec::new();
     for job in written.jobs {
         let line = job.referenced.line();
@@ -273,6 +365,12 @@ fn read_case(written: Written, line: u64, files: (&Path, Load<'_>)) -> Result<Ca
     }
     sort_by(&mut jobs, |(_, job)| job.at);
     let (names, jobs): (Vec<String>, Vec<Job>) = jobs.into_iter().unzip();
+    let last = jobs.last().map_or(0.0, |job| job.at);
+    if let Some(within) = within.filter(|within| *within < last) {
+        return Err(here(format!(
+            "within is {within:?} s, and the last job comes after {last:?} s"
+        )));
+    }
     let expected = written.expect.value;
     let there = |why: String| (written.expect.referenced.line(), why);
     for time in expected.times() {
@@ -299,6 +397,15 @@ fn read_case(written: Written, line: u64, files: (&Path, Load<'_>)) -> Result<Ca
         workers,
         api,
         redis: Duration::from_secs_f64(redis),
+        most: match within {
+            Some(within) => Duration::from_secs_f64(within),
+            None => Duration::from_secs_f64(last) + AFTER_LAST,
+        },
+        // Who says how long it may take has it take so long.
+        work: match within {
+            Some(_) => u64::MAX,
+            None => work_of(jobs.len()),
+        },
         seed: written.seed.unwrap_or(1),
         jobs: Arc::new(jobs),
         names,
@@ -307,15 +414,36 @@ fn read_case(written: Written, line: u64, files: (&Path, Load<'_>)) -> Result<Ca
 }
 
 /// The case's configuration: the file that it names, or what stands there.
-fn config(written: &Written, (folder, load): (&Path, Load<'_>)) -> Result<Config, String> {
-    let pipelines = match &written.config {
+fn config(written: &Written, files: &Files<'_>) -> Result<Config, String> {
+    let read = match &written.config {
         None => return Err("config is missing: a path, or the sections themselves".to_owned()),
-        Some(Sections::Path(path)) => load(&folder.join(path)),
-        Some(Sections::Json(text)) => Pipelines::parse("config", text, std::iter::empty()),
+        Some(Sections::Path(path)) => (files.load)(&files.folder.join(path))
+            .map_err(|errors| errors.to_string().replace('\n', "; ")),
+        Some(Sections::Json(text)) => {
+            Pipelines::parse("config", text, std::iter::empty()).map_err(|errors| in_case(&errors))
+        }
     };
-    let pipelines = pipelines.map_err(|errors| errors.to_string().replace('\n', "; "))?;
-    let (_, config) = pipelines.one(written.pipeline.as_deref())?;
-    Ok(config.clone())
+    let pipelines = read?;
+    // Other cases of the file may have a configuration that names none.
+    let usual = files.pipeline.filter(|_| pipelines.are_named());
+    let pipeline = written.pipeline.as_deref().or(usual);
+    match pipelines.one(pipeline) {
+        Ok((_, config)) => Ok(config.clone()),
+        Err(why) if pipeline.is_none() => {
+            Err(format!("{why}, or with `pipeline: NAME` in the case"))
+        }
+        Err(why) => Err(why),
+    }
+}
+
+/// What is wrong with sections that stand in the case: their own lines and columns are none of the user's file.
+fn in_case(errors: &ConfigErrors) -> String {
+    let each = errors.problems().iter().map(|problem| {
+        let (said, place) = (problem.to_string(), problem.origin().to_string());
+        let said = said.strip_prefix(&place).unwrap_or(&said);
+        format!("config: {}", said.trim_start_matches(": "))
+    });
+    each.collect::<Vec<_>>().join("; ")
 }
 
 fn api(written: &WrittenApi) -> Result<Api, String> {

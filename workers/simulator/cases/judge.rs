@@ -5,6 +5,7 @@ use super::file::Time;
 use crate::figures::Figures;
 use crate::history::History;
 use crate::jobs::Job;
+use crate::words;
 
 /// So many starts are shown.
 const SHOWN: usize = 12;
@@ -51,7 +52,8 @@ pub(super) fn differences(case: &Case, history: &History) -> Vec<String> {
                     wanted.len()
                 ),
             };
-            differs(&what, list(&wanted), list(&starts));
+            let came = list(&starts) + &reasons(jobs, history);
+            differs(&what, list(&wanted), came);
         }
     }
     let number = |name: &String| case.names.iter().position(|known| known == name);
@@ -59,7 +61,10 @@ pub(super) fn differences(case: &Case, history: &History) -> Vec<String> {
         let came = number(name).and_then(|job| first[job]);
         let wanted = wanted.seconds().unwrap_or_default();
         if came.is_none_or(|came| (came - wanted).abs() > tolerance) {
-            let came = came.map_or("never".to_owned(), |came| format!("{came:.3} s"));
+            let came = match came {
+                Some(came) => format!("{came:.3} s"),
+                None => format!("never{}", death(number(name), history)),
+            };
             differs(&format!("start of {name}"), format!("{wanted:.3} s"), came);
         }
     }
@@ -92,6 +97,12 @@ pub(super) fn differences(case: &Case, history: &History) -> Vec<String> {
         at_most("wait p99", waits.p99.as_ref(), figures.waits.p99);
         at_most("longest wait", waits.max.as_ref(), figures.waits.max);
     }
+    if let Some(most) = &expected.done_after_at_most {
+        let done = &figures.done_after;
+        at_most("done after p50", most.p50.as_ref(), done.p50);
+        at_most("done after p99", most.p99.as_ref(), done.p99);
+        at_most("done after, the longest", most.max.as_ref(), done.max);
+    }
     at_most(
         "makespan",
         expected.makespan_at_most.as_ref(),
@@ -101,12 +112,29 @@ pub(super) fn differences(case: &Case, history: &History) -> Vec<String> {
         let limit = figures.limits.iter().find(|limit| limit.name == *name);
         let came = limit.map(|limit| limit.fullest);
         if came != Some(*wanted) {
-            let came = came.map_or_else(
-                || "there is no such limit".to_owned(),
-                |units| units.to_string(),
-            );
+            let is_shadow = figures.shadows.iter().any(|shadow| shadow.name == *name);
+            let came = match came {
+                Some(units) => units.to_string(),
+                None if is_shadow => "it is a shadow: see would-have-waited".to_owned(),
+                None => "there is no such limit".to_owned(),
+            };
             differs(
                 &format!("fullest window of {name}"),
+                wanted.to_string(),
+                came,
+            );
+        }
+    }
+    for (name, wanted) in expected.would_have_waited.iter().flatten() {
+        let shadow = figures.shadows.iter().find(|shadow| shadow.name == *name);
+        let came = shadow.map(|shadow| shadow.would_have_waited);
+        if came != Some(*wanted) {
+            let came = came.map_or_else(
+                || "there is no such shadow limit".to_owned(),
+                |jobs| jobs.to_string(),
+            );
+            differs(
+                &format!("jobs that the shadow {name} would have made wait"),
                 wanted.to_string(),
                 came,
             );
@@ -134,8 +162,7 @@ pub(super) fn differences(case: &Case, history: &History) -> Vec<String> {
             figures.deliveries.to_string(),
         );
     }
-    if history.unfinished > 0 {
-        let came = format!("{} are not, after 30 days", history.unfinished);
+    if let Some(came) = words::unfinished(&figures) {
         differs("jobs", "all are done".to_owned(), came);
     }
     found
@@ -152,6 +179,9 @@ fn nth(number: usize) -> String {
 }
 
 fn list(times: &[f64]) -> String {
+    if times.is_empty() {
+        return "none".to_owned();
+    }
     let shown: Vec<String> = times
         .iter()
         .take(SHOWN)
@@ -164,12 +194,28 @@ fn list(times: &[f64]) -> String {
     format!("{}{more} s", shown.join(", "))
 }
 
+/// That the job is a dead letter, and why; empty: it is none.
+fn death(job: Option<usize>, history: &History) -> String {
+    let mut dead = history.dead.iter();
+    let found = dead.find(|(dead, _)| Some(*dead) == job);
+    found.map_or_else(String::new, |(_, reason)| {
+        format!("; it is a dead letter: {}", short(reason))
+    })
+}
+
+fn short(reason: &str) -> String {
+    reason.chars().take(80).collect()
+}
+
 /// Who died of what.
 fn reasons(jobs: &[Job], history: &History) -> String {
     let each = history.dead.iter().take(3).filter_map(|(job, reason)| {
         let tenant = &jobs.get(*job)?.tenant;
-        let reason: String = reason.chars().take(80).collect();
-        Some(format!("a job of {tenant}: {reason}"))
+        let tenant = words::middle(tenant);
+        Some(format!(
+            "a job of {tenant} is a dead letter: {}",
+            short(reason)
+        ))
     });
     let each: Vec<String> = each.collect();
     match each.is_empty() {

@@ -4,8 +4,13 @@ const CASES: &str = r#"
 cases:
   - name: three a second
     config:
-      rate-limiter: {use-algo: sliding-window-algo, max-requests: 3, window-size: 1s, guard: 0ms}
+      rate-limiter:
+        limits:
+          - {name: default, use-algo: sliding-window-algo, max-requests: 3, window-size: 1s, guard: 0ms}
+          - {name: shadow, use-algo: sliding-window-algo, max-requests: 2, window-size: 1s, guard: 0ms, shadow: true}
     api: {latency: 10ms}
+    redis-latency: 0
+    within: 1m
     jobs:
       - {name: burst, at: 0, count: 4, tenant: acme}
       - {name: last, at: 500ms, tenant: acme, cost: 2}
@@ -19,10 +24,12 @@ cases:
       throttled: 0
       makespan-at-most: 1100ms
       deliveries-at-most: 4
+      done-after-at-most: {max: 1100ms}
+      would-have-waited: {shadow: 2}
 "#;
 
 fn first(text: &str) -> Case {
-    let cases = read("a.yaml", text).expect("it can be read");
+    let cases = read("a.yaml", text, None).expect("it can be read");
     cases.into_iter().next().expect("one")
 }
 
@@ -50,6 +57,11 @@ fn each_expectation_can_fail() {
         ("{max: 1s}", "{p50: 0, p99: 0}", "wait p99"),
         ("{default: 3}", "{default: 4}", "fullest window of default"),
         ("{default: 3}", "{other: 3}", "no such limit"),
+        ("{default: 3}", "{shadow: 3}", "see would-have-waited"),
+        ("{shadow: 2}", "{shadow: 0}", "the shadow shadow would have"),
+        ("{shadow: 2}", "{default: 0}", "no such shadow limit"),
+        ("{max: 1100ms}", "{max: 500ms}", "done after, the longest"),
+        ("{max: 1100ms}", "{p50: 0, p99: 0}", "done after p99"),
         ("dead-letters: 0", "dead-letters: 1", "dead letters"),
         ("throttled: 0", "throttled: 2", "429s"),
         (
@@ -79,41 +91,67 @@ fn what_is_wrong_with_a_file_is_said_with_its_line() {
         (
             "tenant: acme, cost",
             "tennant: acme, cost",
-            9,
+            14,
             "did you mean tenant?",
         ),
-        ("at: 500ms", "at: -1", 9, "no time"),
-        ("at: 500ms", "at: .nan", 9, "not a finite number"),
-        ("cost: 2", "cost: 0", 9, "cost is 0"),
-        ("count: 4", "count: 1000000", 8, "100000 jobs"),
+        ("at: 500ms", "at: -1", 14, "-1.0 is no time"),
+        ("at: 500ms", "at: .nan", 14, "not a finite number"),
+        ("at: 500ms", "at: 1e308", 14, "1e308 is no time"),
+        ("at: 500ms", "at: [1]", 14, "at: invalid"),
+        ("cost: 2", "cost: -2", 14, "cost: "),
+        ("cost: 2", "cost: [2]", 14, "cost: "),
+        (
+            "cost: 2",
+            "header: {a: [1]}",
+            14,
+            "a text or a whole number",
+        ),
+        ("cost: 2", "priority: 300", 14, "priority is 300"),
+        ("throttled: 0", "throttled: x", 22, "throttled: "),
+        ("cost: 2", "cost: 0", 14, "cost is 0"),
+        ("count: 4", "count: 1000000", 13, "100000 jobs"),
         (
             "latency: 10ms",
             "latency: fast",
             3,
             "api.latency is \"fast\"",
         ),
-        ("max-requests: 3", "max-requests: 0", 3, "max-requests"),
+        (
+            "max-requests: 3",
+            "max-requests: 0",
+            3,
+            "config: rate-limiter",
+        ),
+        ("redis-latency: 0", "redis-latency: 11s", 3, "at most 10 s"),
+        (
+            "within: 1m",
+            "within: 400ms",
+            3,
+            "the last job comes after 0.5 s",
+        ),
+        ("latency: 10ms", "latency: 2h", 3, "at most 1h"),
+        ("throttled:", "throtled:", 22, "deliveries-at-most"),
         (
             "max-requests: 3",
             "max-request: 3",
             3,
             "did you mean max-requests?",
         ),
-        ("{last: 1s}", "{lost: 1s}", 11, "no job is called \"lost\""),
-        ("{max: 1s}", "{max: soon}", 11, "no time"),
+        ("{last: 1s}", "{lost: 1s}", 16, "no job is called \"lost\""),
+        ("{max: 1s}", "{max: soon}", 16, "no time"),
         ("cases:", "case:", 2, "did you mean cases?"),
     ] {
         let text = CASES.replace(right, wrong);
         assert_ne!(text, CASES, "{right}");
-        let why = read("a.yaml", &text).expect_err(wrong).to_string();
+        let why = read("a.yaml", &text, None).expect_err(wrong).to_string();
         assert!(why.starts_with(&format!("a.yaml:{line}: ")), "{why}");
         assert!(why.contains(words), "{why}");
     }
     for text in ["", "cases: []", "\u{0}\u{1}", "cases: [[[[", "- 1"] {
-        assert!(read("a.yaml", text).is_err(), "{text:?}");
+        assert!(read("a.yaml", text, None).is_err(), "{text:?}");
     }
     let nothing = "cases: [{name: a, config: {}, jobs: [{at: 0, tenant: a}], expect: {}}]";
-    let why = read("a.yaml", nothing)
+    let why = read("a.yaml", nothing, None)
         .expect_err("nothing is expected")
         .to_string();
     assert!(why.contains("can't fail"), "{why}");

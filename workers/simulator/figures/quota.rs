@@ -11,8 +11,13 @@ use trial::windows;
 use crate::history::{Call, History};
 use crate::jobs::{Job, Text};
 
-/// All quotas, by the limit's name and whose it is.
-pub(super) struct Quotas(BTreeMap<String, BTreeMap<String, Quota>>);
+/// All quotas.
+pub(super) struct Quotas {
+    /// By the limit's name and whose it is.
+    each: BTreeMap<String, BTreeMap<String, Quota>>,
+    /// The limits that have any, in the order of the configuration.
+    names: Vec<String>,
+}
 
 /// One quota.
 pub(super) struct Quota {
@@ -26,13 +31,22 @@ pub(super) struct Quota {
 impl Quotas {
     /// Of all calls; which limits there are is a matter of the jobs.
     pub fn of(policy: &Policy, jobs: &[Job], history: &History) -> Self {
-        let mut quotas = Self(BTreeMap::new());
+        let mut quotas = Self {
+            each: BTreeMap::new(),
+            names: Vec::new(),
+        };
         for job in jobs {
             quotas.add(policy, job, None);
         }
         for call in &history.calls {
             if let Some(job) = jobs.get(call.job) {
                 quotas.add(policy, job, Some(call));
+            }
+        }
+        for limit in policy.all().flat_map(|limits| limits.iter()) {
+            let name = limit.name();
+            if quotas.each.contains_key(name) && !quotas.names().any(|known| known == name) {
+                quotas.names.push(name.to_owned());
             }
         }
         quotas
@@ -48,7 +62,7 @@ impl Quotas {
         let limits = policy.limits(&tenant, plan);
         let cost = job.cost.min(limits.max_cost());
         for limit in limits.iter() {
-            let of_limit = self.0.entry(limit.name().to_owned()).or_default();
+            let of_limit = self.each.entry(limit.name().to_owned()).or_default();
             let whose = whose(limit.scope(), job);
             let quota = of_limit.entry(whose).or_insert_with(|| Quota {
                 limit: limit.clone(),
@@ -64,13 +78,24 @@ impl Quotas {
 
     /// The limits' names.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.keys().map(String::as_str)
+        self.names.iter().map(String::as_str)
     }
 
     /// The quotas of the limit `name`, each with whose it is.
     pub fn of_limit(&self, name: &str) -> impl Iterator<Item = (&str, &Quota)> + use<'_> {
-        let all = self.0.get(name).into_iter().flatten();
+        let all = self.each.get(name).into_iter().flatten();
         all.map(|(whose, quota)| (whose.as_str(), quota))
+    }
+
+    /// That quota of the limit `name` of which the most was used.
+    pub fn busiest(&self, name: &str, epoch_us: u64) -> Option<&Quota> {
+        let share = |quota: &Quota| match quota.used(epoch_us) {
+            (used, allowed) if allowed > 0.0 => used / allowed,
+            _ => 0.0,
+        };
+        let all = self.of_limit(name).map(|(_, quota)| (share(quota), quota));
+        let busiest = all.reduce(|one, two| if two.0 > one.0 { two } else { one });
+        busiest.map(|(_, quota)| quota)
     }
 }
 

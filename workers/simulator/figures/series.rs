@@ -1,4 +1,4 @@
-//! How a run went over time: the backlog, and how much of the busiest limit was used.
+//! How a run went over time: the backlog, and how much of the busiest quota was used.
 
 use super::quota::Quota;
 use crate::jobs::Job;
@@ -13,21 +13,12 @@ pub struct Slot {
     pub at: f64,
     /// Jobs that were published and not done at its end.
     pub backlog: usize,
-    /// Of what all who use the busiest limit may use together in such a time; from 0.
+    /// Of what the busiest quota allows in such a time; from 0.
     pub used: f64,
 }
 
-/// The slots of a run whose jobs ended then, the busiest limit's quotas being these.
-pub(super) fn of<'a>(
-    jobs: &[Job],
-    ends: &[Option<u64>],
-    busiest: Option<impl Iterator<Item = (&'a str, &'a Quota)>>,
-) -> Vec<Slot> {
-    let quotas: Vec<&Quota> = busiest
-        .into_iter()
-        .flatten()
-        .map(|(_, quota)| quota)
-        .collect();
+/// The slots of a run whose jobs ended then, this being the busiest quota.
+pub(super) fn of(jobs: &[Job], ends: &[Option<u64>], busiest: Option<&Quota>) -> Vec<Slot> {
     let published = jobs.iter().map(Job::at_us);
     let last = published
         .clone()
@@ -35,11 +26,7 @@ pub(super) fn of<'a>(
         .max()
         .unwrap_or(0);
     // A slot shorter than a window shows the windows and not how much of them is used.
-    let window = quotas
-        .iter()
-        .map(|quota| quota.limit.window_ms() * 1000)
-        .max()
-        .unwrap_or(0);
+    let window = busiest.map_or(0, |quota| quota.limit.window_ms() * 1000);
     let wide = (last / SLOTS + 1).max(window).max(1_000);
     let count = usize::try_from(last / wide + 1).unwrap_or(usize::MAX);
     let slot = |us: u64| {
@@ -55,18 +42,18 @@ pub(super) fn of<'a>(
         went[slot(end.unwrap_or(at))] += 1;
     }
     let mut allowed = 0.0;
-    for quota in quotas {
+    if let Some(quota) = busiest {
         let max = f64::from(quota.limit.max());
         match quota.limit.window_ms() * 1000 {
             // Calls in flight.
             0 => {
-                allowed += max;
+                allowed = max;
                 for (at, _, until) in &quota.calls {
                     units[slot(*at)] += (until - at) as f64 / wide as f64;
                 }
             }
             window => {
-                allowed += max * wide as f64 / window as f64;
+                allowed = max * wide as f64 / window as f64;
                 for (at, of_call, _) in &quota.calls {
                     units[slot(*at)] += *of_call as f64;
                 }

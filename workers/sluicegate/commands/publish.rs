@@ -68,7 +68,7 @@ pub struct PublishArgs {
     /// The exit status is 0 for a job that is done, and 1 for a dead letter and where no result came in time. The job then goes on.
     #[arg(long, value_name = "TIME", value_parser = wait)]
     wait: Option<Duration>,
-    /// A file with a job in JSON on each line
+    /// A file with a job in JSON on each line (`-`: standard input)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["tenant", "id", "cost", "plan", "headers", "body", "wait", "delay", "not_before"])]
     file: Option<PathBuf>,
     /// Print what was confirmed as JSON
@@ -152,7 +152,8 @@ pub async fn run(args: PublishArgs, config: &Config) -> Result<ExitCode, Failure
         return Ok(ExitCode::SUCCESS);
     }
 
-    let reader: Box<dyn AsyncBufRead + Unpin> = match &args.file {
+    let file = args.file.as_ref().filter(|file| file.as_os_str() != "-");
+    let reader: Box<dyn AsyncBufRead + Unpin> = match file {
         Some(path) => match tokio::fs::File::open(path).await {
             Ok(file) => Box::new(BufReader::new(file)),
             Err(error) => {

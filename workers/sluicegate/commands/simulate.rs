@@ -1,11 +1,13 @@
 //! `sluicegate simulate`: what configurations do to a load, before anything runs under them.
 
+mod notes;
+mod svg;
+
 use std::fs::File;
 use std::io::{self, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -13,10 +15,13 @@ use clap::Args;
 use serde::Serialize;
 use simulator::api::Api;
 use simulator::figures::Figures;
-use simulator::forms::{ApiLimit, Burst, Cost, LONGEST, Latency, Percent, Rate, Skew};
+use simulator::forms::{
+    ApiLimit, Burst, Cost, LONGEST, LONGEST_QUESTION, Latency, Percent, Rate, Skew,
+};
 use simulator::jobs::{self, Job};
 use simulator::load::Load;
-use simulator::run::{MOST_WORKERS, Setup, simulate};
+use simulator::patience::work_of;
+use simulator::run::{MOST_WORKERS, Setup, Watched, simulate};
 use simulator::{picture, words};
 use sluicegate::config::{Config, DEFAULT_FILE, Pipelines, parse_duration};
 use tokio::time::sleep;
@@ -26,6 +31,8 @@ use super::progress::Progress;
 
 /// How often it is told how far it is.
 const TOLD: Duration = Duration::from_millis(200);
+/// What the configuration is called where there is no file.
+const NO_FILE: &str = "no configuration";
 /// The most configurations side by side.
 const MOST_CONFIGURATIONS: usize = 16;
 
@@ -40,7 +47,10 @@ const MOST_CONFIGURATIONS: usize = 16;
   sluicegate simulate --jobs jobs.jsonl --api-latency lognormal:80ms,0.5 --api-limit 100/60s --svg run.svg
 
 A line of a file for --jobs: {\"at\": 1.5, \"tenant\": \"acme\", \"cost\": 3}
-It may also have priority, plan, routing_key and header ({\"x-endpoint\": \"/v1\"}).")]
+It may also have priority, plan, routing_key and header ({\"x-endpoint\": \"/v1\"}).
+
+A run ends when all jobs are done or dead. It also ends when none has ended for so long that nothing will change (an API that
+fails each call), and it says so then: with the number of jobs that were not done, and why.")]
 pub struct SimulateArgs {
     /// A configuration; several are shown side by side
     #[arg(
@@ -74,7 +84,7 @@ pub struct SimulateArgs {
     /// What a job costs: 3, uniform:1-5, or lognormal:800,0.7 (median and deviation)
     #[arg(long, value_name = "COST", default_value = "1")]
     cost: Cost,
-    /// How long a call takes: 80ms, uniform:50ms-200ms, or lognormal:80ms,0.5
+    /// How long a call takes: 80ms, uniform:50ms-200ms, or lognormal:80ms,0.5; up to 1h
     #[arg(long, value_name = "TIME", default_value = "50ms")]
     api_latency: Latency,
     /// So many calls fail (500)
@@ -89,21 +99,25 @@ pub struct SimulateArgs {
     /// So many workers run, each with the concurrency and the prefetch of its configuration
     #[arg(long, value_name = "N", default_value_t = 1)]
     workers: usize,
-    /// How long a question to Redis takes, there and back
-    #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = duration)]
+    /// How long a question to Redis takes, there and back; up to 10s
+    #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = question)]
     redis_latency: Duration,
     /// What is drawn at random follows from this number
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// What is not done after so much simulated time is left
-    #[arg(long, value_name = "TIME", default_value = "30d", value_parser = duration)]
-    within: Duration,
+    /// What is not done after so much simulated time is left; without it also what is not done after 1,000 calls and deliveries for
+    /// each job, and 10,000 more [default: 30d]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    within: Option<Duration>,
     /// Prints one line of JSON; times are in seconds
     #[arg(long)]
     json: bool,
-    /// Draws used quota and backlog over time into this file
+    /// Draws used quota and backlog over time into this file; what is there is overwritten if it is an SVG
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    /// Overwrites any file with the picture, but none that the simulation reads
+    #[arg(long, requires = "svg")]
+    force: bool,
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
@@ -113,6 +127,14 @@ fn duration(text: &str) -> Result<Duration, String> {
             "it must be a whole number with a unit, such as 500ms, 30s, 10m or 2h, up to 30d"
                 .to_owned()
         })
+}
+
+fn question(text: &str) -> Result<Duration, String> {
+    let time = parse_duration(text).filter(|time| *time <= LONGEST_QUESTION);
+    time.ok_or_else(|| {
+        "it must be a whole number with a unit, such as 2ms or 1s, up to 10s: a worker has given up a question by then"
+            .to_owned()
+    })
 }
 
 /// Everything that is printed as JSON.
@@ -139,11 +161,23 @@ pub async fn run(args: SimulateArgs, pipeline: Option<&str>) -> Result<ExitCode,
         );
         return Err(Failure::Usage(words));
     }
+    let svg = || match &args.svg {
+        Some(file) => svg::check(file, &inputs(&args), args.force).map(|()| Some(file)),
+        None => Ok(None),
+    };
+    svg()?;
     let configs = configurations(&args.configs, pipeline)?;
     let jobs = Arc::new(load(&args)?);
+    for (_, config) in &configs {
+        let file = args.jobs.as_deref();
+        if let Some(warning) = file.and_then(|file| notes::of_tenants(file, config, &jobs)) {
+            eprintln!("warning: {warning}");
+        }
+    }
     let all = play(&args, configs, &jobs).await?;
-    if let Some(file) = &args.svg {
-        std::fs::write(file, picture::svg(&all)).map_err(|why| unwritable(file, &why))?;
+    // It may have come in the meantime.
+    if let Some(file) = svg()? {
+        svg::write(file, &picture::svg(&all))?;
     }
     if args.json {
         let configurations = all
@@ -162,8 +196,11 @@ pub async fn run(args: SimulateArgs, pipeline: Option<&str>) -> Result<ExitCode,
     Ok(ExitCode::SUCCESS)
 }
 
-fn unwritable(file: &Path, why: &io::Error) -> Failure {
-    Failure::Failed(format!("{} can't be written: {why}", file.display()))
+/// The files that are read.
+fn inputs(args: &SimulateArgs) -> Vec<&Path> {
+    let usual = args.configs.is_empty().then_some(Path::new(DEFAULT_FILE));
+    let configs = args.configs.iter().map(PathBuf::as_path);
+    configs.chain(usual).chain(args.jobs.as_deref()).collect()
 }
 
 /// The configurations, by the names of their files.
@@ -181,10 +218,12 @@ fn configurations(
     let load = |file: Option<&Path>| {
         let pipelines = Pipelines::from_env(file)?;
         let (_, config) = pipelines.one(pipeline).map_err(Failure::Usage)?;
-        let name = file
-            .unwrap_or(Path::new(DEFAULT_FILE))
-            .display()
-            .to_string();
+        let usual = Path::new(DEFAULT_FILE);
+        let read = file.or(usual.exists().then_some(usual));
+        if let Some(note) = notes::of_limits(read, config) {
+            eprintln!("note: {note}");
+        }
+        let name = read.map_or(NO_FILE.to_owned(), |file| file.display().to_string());
         Ok((name, config.clone()))
     };
     match files {
@@ -216,7 +255,11 @@ fn load(args: &SimulateArgs) -> Result<Vec<Job>, Failure> {
             jobs::read(BufReader::new(opened))
         }
     };
-    read.map_err(|why| Failure::Usage(format!("{}: {why}", file.display())))
+    let name = match file.as_os_str() == "-" {
+        true => "standard input".to_owned(),
+        false => file.display().to_string(),
+    };
+    read.map_err(|why| Failure::Usage(format!("{name}: {why}")))
 }
 
 /// Plays `jobs` against all, as many at once as there are processors.
@@ -231,16 +274,21 @@ async fn play(
         throttles: args.api_throttles,
         limit: args.api_limit,
     };
-    let (workers, redis, seed, most) = (args.workers, args.redis_latency, args.seed, args.within);
+    let (workers, redis, seed) = (args.workers, args.redis_latency, args.seed);
+    let most = args.within.unwrap_or(LONGEST);
+    let work = match args.within {
+        Some(_) => u64::MAX,
+        None => work_of(jobs.len()),
+    };
     let processors = thread::available_parallelism().map_or(1, usize::from);
     let all_jobs = jobs.len() * configs.len();
-    let done: Vec<Arc<AtomicUsize>> = configs.iter().map(|_| Arc::default()).collect();
+    let watched: Vec<Arc<Watched>> = configs.iter().map(|_| Arc::default()).collect();
     let progress = Progress::begin("simulating");
-    let mut waiting = configs.into_iter().zip(done.clone());
+    let mut waiting = configs.into_iter().zip(watched.clone());
     let (mut running, mut over) = (Vec::new(), Vec::new());
     loop {
         while running.len() < processors
-            && let Some(((name, config), done)) = waiting.next()
+            && let Some(((name, config), watched)) = waiting.next()
         {
             let jobs = Arc::clone(jobs);
             let thread = thread::spawn(move || {
@@ -251,8 +299,9 @@ async fn play(
                     redis,
                     seed,
                     most,
+                    work,
                 };
-                let history = simulate(&setup, &jobs, &done);
+                let history = simulate(&setup, &jobs, &watched);
                 Figures::of(&config.rate_limiter.policy, &jobs, &history)
             });
             running.push((name, thread));
@@ -272,11 +321,14 @@ async fn play(
             over.push((name, figures));
             continue;
         }
-        let so_far: usize = done.iter().map(|done| done.load(Ordering::Relaxed)).sum();
+        let so_far: usize = watched.iter().map(|run| run.done()).sum();
+        // Of the one that is printed next.
+        let at_s = watched.get(over.len()).map_or(0, |run| run.at_s());
         progress.says(format!(
-            "simulating: {} of {} jobs are done",
+            "simulating: {} of {} jobs are done; {} of simulated time",
             words::number(so_far as u64),
-            words::number(all_jobs as u64)
+            words::number(all_jobs as u64),
+            words::time(at_s as f64)
         ));
         sleep(TOLD).await;
     }

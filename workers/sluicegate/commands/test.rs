@@ -19,11 +19,13 @@ const LONGEST_NAME: usize = 200;
 /// Test configurations: these jobs at these times are to start then, in simulated time and without servers
 ///
 /// A file has cases: a configuration (a path, or its sections), jobs, and what is expected of them. Each case takes moments, however
-/// long its jobs wait. Variables of the environment do not count, so that a case is the same everywhere.
+/// long its jobs wait: it ends a day (of simulated time) after its last job, unless `within` says when, and when none has ended for so long
+/// that nothing will change. Variables of the environment do not count, so that a case is the same everywhere.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sluicegate test sluicegate.test.yaml
   sluicegate test limits/*.test.yaml
+  make-cases | sluicegate test -
 
 A case:
   cases:
@@ -34,20 +36,32 @@ A case:
       expect:
         starts: [0, 0, 0, 1s]
 
+Beside name, config, jobs and expect a case may have pipeline, workers, api (latency, errors, throttles, limit), redis-latency, within
+and seed. What can be expected:
+  starts, start, order                  when jobs start, and in which order; tolerance (100ms) is what times may differ by
+  waits-at-most, done-after-at-most     p50, p99, max
+  makespan-at-most, deliveries-at-most  bounds
+  fullest-window, would-have-waited     by the names of limits, and of shadow limits
+  dead-letters, throttled               how many
+docs/SIMULATE.md explains all of them.
+
 Exit status: 0 all hold, 1 some do not, 2 a file is wrong.")]
 pub struct TestArgs {
-    /// Files with cases
+    /// Files with cases (`-`: standard input)
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
 }
 
-/// Plays all cases of all files.
-pub async fn run(args: TestArgs) -> Result<ExitCode, Failure> {
+/// Plays all cases of all files, in the pipeline `pipeline` where a case names none of several.
+pub async fn run(args: TestArgs, pipeline: Option<&str>) -> Result<ExitCode, Failure> {
     // All are read first: a wrong one is no half a result.
     let mut all: Vec<(String, Vec<Case>)> = Vec::new();
     for file in &args.files {
-        let name = file.display().to_string();
-        let cases = cases::read(&name, &text(file)?);
+        let name = match is_stdin(file) {
+            true => "standard input".to_owned(),
+            false => file.display().to_string(),
+        };
+        let cases = cases::read(&name, &text(file)?, pipeline);
         all.push((name, cases.map_err(|why| Failure::Usage(why.to_string()))?));
     }
     let (mut passed, mut failed) = (0, 0);
@@ -91,9 +105,17 @@ pub async fn run(args: TestArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::FAILURE)
 }
 
+fn is_stdin(file: &Path) -> bool {
+    file.as_os_str() == "-"
+}
+
 fn text(file: &Path) -> Result<String, Failure> {
     let mut bytes = Vec::new();
-    let read = File::open(file).and_then(|file| file.take(MOST_FILE + 1).read_to_end(&mut bytes));
+    let most = MOST_FILE + 1;
+    let read = match is_stdin(file) {
+        true => io::stdin().lock().take(most).read_to_end(&mut bytes),
+        false => File::open(file).and_then(|file| file.take(most).read_to_end(&mut bytes)),
+    };
     read.map_err(|why| Failure::Usage(format!("{} can't be read: {why}", file.display())))?;
     String::from_utf8(bytes)
         .map_err(|_| Failure::Usage(format!("{} is not UTF-8 text", file.display())))

@@ -1,0 +1,187 @@
+//! When a run is over although some of its jobs are not: its time is, nothing changes any more, or it was too much work.
+
+use std::time::Duration;
+
+use crate::forms::LONGEST;
+use crate::history::{Left, Why};
+use crate::jobs::Job;
+use crate::run::Setup;
+use crate::stage::micros;
+
+/// So long at least no job ends before a run is given up: longer than any single call.
+const STILL: Duration = Duration::from_secs(3_600);
+/// Who gives a job up within this (`retry.give-up-after`) is waited for.
+const GIVES_UP: Duration = Duration::from_secs(86_400);
+/// So many calls and deliveries there are at most,
+const WORK: u64 = 10_000;
+/// and so many more for each job.
+const WORK_OF_A_JOB: u64 = 1_000;
+/// How often it is looked whether all is done, while jobs end,
+const LOOK: Duration = Duration::from_millis(500);
+/// and at the least.
+const SELDOM: Duration = Duration::from_secs(10);
+/// By these headers a job says itself when it starts.
+const STARTS_LATER: [&str; 2] = ["x-delay", "x-not-before"];
+
+/// So many calls and deliveries a run of so many jobs may need.
+pub fn work_of(jobs: usize) -> u64 {
+    WORK + WORK_OF_A_JOB.saturating_mul(jobs as u64)
+}
+
+/// What there is at a moment of a run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Seen {
+    /// After its beginning.
+    pub at: Duration,
+    /// Jobs that are done or dead.
+    pub ended: usize,
+    /// Jobs that were published and are neither.
+    pub waiting: usize,
+    /// Calls and deliveries so far.
+    pub work: u64,
+}
+
+/// For how long a run goes on.
+pub(crate) struct Patience {
+    most: Duration,
+    still: Duration,
+    work: u64,
+    /// So many had ended,
+    ended: usize,
+    /// and none after that. Where nobody waits, it is always now.
+    since: Duration,
+}
+
+impl Patience {
+    /// With such a run.
+    pub fn new(setup: &Setup<'_>, jobs: &[Job]) -> Self {
+        let config = setup.config;
+        let limits = &config.rate_limiter;
+        let window = setup.api.limit.map_or(Duration::ZERO, |limit| limit.window);
+        let breaker = config.dispatch.breaker.as_ref();
+        let breaker = breaker.map_or(Duration::ZERO, |breaker| breaker.max_interval);
+        // All that a job can wait for and that goes by, some of it twice: a window may be used up by others first.
+        let waits = 2 * (limits.policy.memory() + window)
+            + limits.max_throttle.min(window)
+            + config.delay.max_delay
+            + config.retry.max_interval
+            + breaker;
+        let gives_up = config.retry.give_up_after;
+        let gives_up = Some(gives_up).filter(|after| *after <= GIVES_UP);
+        let later = |job: &Job| STARTS_LATER.iter().any(|it| job.header.contains_key(*it));
+        let still = match config.job.deadline.is_some() || jobs.iter().any(later) {
+            // Times of their own are as far away as they are.
+            true => LONGEST,
+            false => STILL + waits.max(gives_up.unwrap_or_default()),
+        };
+        Self {
+            most: setup.most,
+            still,
+            work: setup.work,
+            ended: 0,
+            since: Duration::ZERO,
+        }
+    }
+
+    /// Whether it is over, and why.
+    pub fn over(&mut self, seen: Seen) -> Option<Left> {
+        if seen.ended > self.ended || seen.waiting == 0 {
+            self.ended = self.ended.max(seen.ended);
+            self.since = seen.at;
+        }
+        let why = if seen.at >= self.most {
+            Why::Within
+        } else if seen.at - self.since >= self.still {
+            Why::Still
+        } else if seen.work > self.work {
+            Why::Work(seen.work)
+        } else {
+            return None;
+        };
+        Some(Left {
+            at_us: micros(seen.at),
+            since_us: micros(self.since),
+            why,
+        })
+    }
+
+    /// After how long to look again.
+    pub fn pause(&self, now: Duration) -> Duration {
+        let pause = (now.saturating_sub(self.since) / 8).clamp(LOOK, SELDOM);
+        pause.min(self.most.saturating_sub(now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::Api;
+    use sluicegate::config::Config;
+
+    const HOUR: Duration = Duration::from_secs(3_600);
+
+    fn seen(at: Duration, ended: usize, work: u64) -> Seen {
+        Seen {
+            at,
+            ended,
+            waiting: 1,
+            work,
+        }
+    }
+
+    fn patience(yaml: &str, jobs: &[Job]) -> Patience {
+        let config = Config::parse("a.yaml", yaml, std::iter::empty()).expect("valid");
+        let setup = Setup {
+            config: &config,
+            workers: 1,
+            api: Api::default(),
+            redis: Duration::ZERO,
+            seed: 1,
+            most: 72 * HOUR,
+            work: work_of(2),
+        };
+        Patience::new(&setup, jobs)
+    }
+
+    #[test]
+    fn a_run_is_over_when_no_job_ends_for_long_or_its_time_is_over_or_it_was_too_much_work() {
+        let mut run = patience("", &[]);
+        assert_eq!(run.over(seen(HOUR, 1, 5)), None);
+        let left = run.over(seen(4 * HOUR, 1, 5)).expect("three hours");
+        assert_eq!(left.why, Why::Still);
+        assert_eq!((left.since_us, left.at_us), (3_600_000_000, 14_400_000_000));
+        assert_eq!(run.over(seen(4 * HOUR, 2, 5)), None, "one more has ended");
+        let nobody = Seen {
+            waiting: 0,
+            ..seen(30 * HOUR, 2, 5)
+        };
+        assert_eq!(run.over(nobody), None, "nobody waits");
+        let why = |left: Option<Left>| left.map(|left| left.why);
+        assert_eq!(
+            why(run.over(seen(30 * HOUR, 2, 12_001))),
+            Some(Why::Work(12_001))
+        );
+        assert_eq!(why(run.over(seen(72 * HOUR, 3, 5))), Some(Why::Within));
+    }
+
+    #[test]
+    fn what_goes_by_is_waited_for() {
+        let day = "rate-limiter: {max-requests: 1, window-size: 1d}";
+        assert_eq!(patience(day, &[]).over(seen(48 * HOUR, 0, 5)), None);
+        let gives_up = "retry: {give-up-after: 10h}";
+        assert_eq!(patience(gives_up, &[]).over(seen(10 * HOUR, 0, 5)), None);
+        let mut later = Job::new(0.0, "a");
+        let delay = crate::jobs::Text::Number(1);
+        later.header.insert("x-delay".to_owned(), delay);
+        assert_eq!(patience("", &[later]).over(seen(70 * HOUR, 0, 5)), None);
+    }
+
+    #[test]
+    fn it_is_looked_at_less_often_the_longer_nothing_ends_but_not_past_the_end() {
+        let run = patience("", &[]);
+        assert_eq!(run.pause(Duration::ZERO), LOOK);
+        assert_eq!(run.pause(HOUR), SELDOM);
+        let second = Duration::from_secs(1);
+        assert_eq!(run.pause(72 * HOUR - second), second);
+    }
+}

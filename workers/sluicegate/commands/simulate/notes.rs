@@ -1,0 +1,104 @@
+//! What whoever simulates may not have meant, for standard error.
+
+use std::collections::HashSet;
+use std::path::Path;
+
+use simulator::jobs::Job;
+use sluicegate::config::Config;
+use sluicegate::operator::limits;
+use sluicegate::operator::words::{count, plain};
+use sluicegate::rules::policy::Pattern;
+
+/// So many tenants are named.
+const NAMED: usize = 3;
+/// So much of a tenant's name is shown, in characters.
+const NAME: usize = 40;
+
+/// `config` of the file `file` (`None`: there is none) has the limits that count where nothing else is said.
+pub fn of_limits(file: Option<&Path>, config: &Config) -> Option<String> {
+    let (own, built_in) = (
+        &config.rate_limiter.policy,
+        Config::default().rate_limiter.policy,
+    );
+    let who = match file {
+        Some(file) => format!("{}: its limits are the built-in ones", file.display()),
+        None if *own == built_in => "no configuration: the built-in limits count".to_owned(),
+        None => {
+            return Some(
+                "no configuration file: the limits come from variables of the environment"
+                    .to_owned(),
+            );
+        }
+    };
+    let each: Vec<String> = built_in.default_limits().iter().map(limits::line).collect();
+    (*own == built_in).then(|| format!("{who}: {}", each.join("; ")))
+}
+
+/// Of the tenants that `config` names, those that have no job in the file `file`, which has `jobs`.
+pub fn of_tenants(file: &Path, config: &Config, jobs: &[Job]) -> Option<String> {
+    let tenants = config.rate_limiter.policy.tenants();
+    if tenants.is_empty() {
+        return None;
+    }
+    let there: HashSet<&str> = jobs.iter().map(|job| job.tenant.as_str()).collect();
+    let has_jobs = |pattern: &Pattern| match pattern {
+        Pattern::Exactly(id) => there.contains(id.as_str()),
+        Pattern::Prefix(begin) => there.iter().any(|id| id.starts_with(begin.as_str())),
+    };
+    let absent = tenants.iter().filter(|(pattern, _)| !has_jobs(pattern));
+    let absent: Vec<String> = absent
+        .map(|(pattern, _)| match pattern {
+            Pattern::Exactly(id) => plain(id, NAME),
+            Pattern::Prefix(begin) => format!("{}*", plain(begin, NAME)),
+        })
+        .collect();
+    if absent.is_empty() {
+        return None;
+    }
+    let more = match absent.len() > NAMED {
+        true => ", …",
+        false => "",
+    };
+    let named = absent[..absent.len().min(NAMED)].join(", ");
+    Some(format!(
+        "rate-limiter.tenants: {} has no job of {} of the {}: {named}{more}; a recording has numbers in place of names, unless it is made with --record-names",
+        file.display(),
+        absent.len(),
+        count(tenants.len() as u64, "name"),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_that_nobody_wrote_are_said() {
+        let file = Some(Path::new("a.yaml"));
+        let (usual, mut own) = (Config::default(), Config::default());
+        let said = of_limits(None, &usual).expect("a note");
+        assert!(
+            said.starts_with("no configuration: the built-in limits count: default: at most 5 "),
+            "{said}"
+        );
+        assert!(of_limits(file, &usual).is_some_and(|said| said.starts_with("a.yaml: its limits")));
+        let yaml = "rate-limiter: {max-requests: 7}";
+        let seven = Config::parse("a.yaml", yaml, std::iter::empty()).expect("valid");
+        own.rate_limiter = seven.rate_limiter;
+        assert_eq!(of_limits(file, &own), None);
+        let said = of_limits(None, &own).expect("a note");
+        assert!(said.contains("variables of the environment"), "{said}");
+    }
+
+    #[test]
+    fn tenants_without_a_job_are_named() {
+        let yaml = "rate-limiter: {tenants: {acme: {max-requests: 7}, trial-*: {max-requests: 7}, b: {max-requests: 7}}}";
+        let config = Config::parse("a.yaml", yaml, std::iter::empty()).expect("valid");
+        let jobs = ["acme", "trial-1"].map(|tenant| Job::new(0.0, tenant));
+        let said = of_tenants(Path::new("j.jsonl"), &config, &jobs).expect("a note");
+        let begin = "rate-limiter.tenants: j.jsonl has no job of 1 of the 3 names: b; ";
+        assert!(said.starts_with(begin), "{said}");
+        let all = ["acme", "trial-1", "b"].map(|tenant| Job::new(0.0, tenant));
+        assert_eq!(of_tenants(Path::new("j.jsonl"), &config, &all), None);
+    }
+}

@@ -1,0 +1,70 @@
+//! The file for the picture: nothing else is overwritten by it.
+
+use std::fs::{self, File, Metadata};
+use std::io::{self, ErrorKind, Read as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use crate::commands::Failure;
+
+/// A picture says what it is within so many bytes.
+const BEGIN: u64 = 4_096;
+
+/// Whether the picture may be written to `file`: not over what the simulation reads (`inputs`, by whatever name), nor over a file
+/// that is no picture, unless `force` says so.
+///
+/// # Errors
+/// It may not, or could not: in words.
+pub fn check(file: &Path, inputs: &[&Path], force: bool) -> Result<(), Failure> {
+    let shown = file.display();
+    let refused = |why: String| Err(Failure::Usage(format!("--svg: {why}")));
+    let found = match fs::metadata(file) {
+        Ok(found) => found,
+        Err(why) if why.kind() == ErrorKind::NotFound => {
+            let folder = file
+                .parent()
+                .filter(|folder| !folder.as_os_str().is_empty());
+            return match folder.filter(|folder| !folder.is_dir()) {
+                Some(folder) => refused(format!("there is no folder {}", folder.display())),
+                None => Ok(()),
+            };
+        }
+        Err(why) => return Err(unwritable(file, &why)),
+    };
+    if found.is_dir() {
+        return refused(format!("{shown} is a folder; name a file in it"));
+    }
+    let id = |it: &Metadata| (it.dev(), it.ino());
+    let is_it = |input: &&&Path| fs::metadata(input).is_ok_and(|it| id(&it) == id(&found));
+    if let Some(input) = inputs.iter().find(is_it) {
+        return refused(format!(
+            "{shown} is the file {}, which the simulation reads; name another one",
+            input.display()
+        ));
+    }
+    // A terminal and a pipe take what comes; an empty file has nothing to lose.
+    if force || !found.is_file() || found.len() == 0 || is_svg(file) {
+        return Ok(());
+    }
+    refused(format!(
+        "{shown} is there, and is no SVG; name another file, or overwrite it with --force"
+    ))
+}
+
+/// Writes `picture` to `file`.
+///
+/// # Errors
+/// It can't be written.
+pub fn write(file: &Path, picture: &str) -> Result<(), Failure> {
+    fs::write(file, picture).map_err(|why| unwritable(file, &why))
+}
+
+fn unwritable(file: &Path, why: &io::Error) -> Failure {
+    Failure::Failed(format!("{} can't be written: {why}", file.display()))
+}
+
+fn is_svg(file: &Path) -> bool {
+    let mut begin = Vec::new();
+    let read = File::open(file).and_then(|file| file.take(BEGIN).read_to_end(&mut begin));
+    read.is_ok() && String::from_utf8_lossy(&begin).contains("<svg")
+}
