@@ -76,9 +76,12 @@ ALGORITHMS['max-concurrent'] = {
     end
     limit.lap = limit.usual
     if limits.usual == 0 and limit.held > 0 then
-      -- None has ended yet: a call takes as long as the oldest has, at least.
+      -- None has ended yet: a call takes as long as the newest has, at least. Of one that has ended nobody knows how long it took.
       held_read(limit)
-      limit.lap = math.max(limit.now - math.max(limit.ends_at[1] - LEASE_MS, 0), 1)
+      local newest = limit.ends_at[#limit.ends_at]
+      if newest > limit.now + 1 then
+        limit.lap = math.max(limit.now - math.max(newest - LEASE_MS, 0), 1)
+      end
     end
     return true
   end,

@@ -37,6 +37,7 @@ fn played(name: &str, limits: &str, burst: bool) -> (Figures, History) {
         api: Api::default(),
         redis: Duration::ZERO,
         seed: 1,
+        work: u64::MAX,
         most: Duration::from_secs(30 * 86_400),
     };
     let began = Instant::now();

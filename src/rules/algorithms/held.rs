@@ -134,7 +134,7 @@ pub struct Held {
     now: u64,
     /// How long a call takes, or 1 while that is not known.
     usual: u64,
-    /// The same; while that is not known, as long as the oldest call has taken, at least.
+    /// The same; while that is not known, as long as the newest call has taken, at least.
     lap: u64,
     /// For how long a lease lasts after its call's end.
     span: u64,
@@ -168,8 +168,9 @@ impl Usage for Held {
         self.leases.sort_unstable();
         self.now = now;
         self.usual = around.usual.max(1);
-        self.lap = match (around.usual, self.leases.first()) {
-            (0, Some(oldest)) => oldest.elapsed(now).max(1),
+        self.lap = match (around.usual, self.leases.last()) {
+            // Of one that has ended nobody knows how long it took.
+            (0, Some(newest)) if newest.end > now + 1 => newest.elapsed(now).max(1),
             _ => self.usual,
         };
         self.span = terms.span();
