@@ -191,7 +191,11 @@ local function decide(n)
     at, which = limits_turn(limits, waitlist, base, k, units)
     -- Beside jobs of several units nobody goes ahead: small ones would take what a large one waits for.
     local wide = waitlist.widest > 1 or SHARED and SHARED.wide(limits)
-    due = at <= now + (wide and 0 or AHEAD_MS) or not wide and limits_overtake(limits, waitlist, base, k, units)
+    due = at <= now + (wide and 0 or AHEAD_MS)
+    -- Scripts of other algorithms are without this one.
+    if not due and not wide and ALGORITHMS['max-concurrent'] then
+      due = limits_overtake(limits, waitlist, base, k, units)
+    end
   else
     due = waitlist_waiting(waitlist) == 0 and (not SHARED or limits_turn(limits, waitlist, base, units, units) <= now)
   end
