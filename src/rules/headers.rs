@@ -308,6 +308,24 @@ mod tests {
     use std::time::Duration;
 
     #[test]
+    fn a_waiting_job_says_which_limit_it_waits_for() {
+        let limit = Limit::concurrent("in-flight", 5).expect("in range");
+        let ticket = Ticket {
+            generation: 1,
+            number: 2,
+        };
+        let headers = waiting(&limit, 1, ticket, 5, 0, 100);
+        let policy = headers.into_iter().find(|(name, _)| *name == POLICY);
+        let Some((_, HeaderValue::Text(policy))) = policy else {
+            panic!("{policy:?}");
+        };
+        assert_eq!(waits_for(&policy), Some("in-flight"));
+        for other in ["", "in-flight", "\"in-flight"] {
+            assert_eq!(waits_for(other), None, "{other}");
+        }
+    }
+
+    #[test]
     fn a_waiting_job_says_which_limit_and_until_when() {
         let limit = Limit::new(
             "default",

@@ -55,6 +55,7 @@ impl Leases {
         match self.budgets.get_mut(&budget) {
             Some(holders) if holders.idle > 0 => {
                 holders.idle -= 1;
+                self.tidy(&budget);
                 true
             }
             _ => {
@@ -79,9 +80,15 @@ impl Leases {
         };
         if let Some(holders) = self.budgets.get_mut(&budget) {
             holders.waiting.remove(&(until, key));
-            if holders.waiting.is_empty() && holders.idle == 0 {
-                self.budgets.remove(&budget);
-            }
+            self.tidy(&budget);
+        }
+    }
+
+    /// Nothing is kept of a budget of which nobody waits and no lease is idle.
+    fn tidy(&mut self, budget: &Budget) {
+        let holders = self.budgets.get(budget);
+        if holders.is_some_and(|it| it.waiting.is_empty() && it.idle == 0) {
+            self.budgets.remove(budget);
         }
     }
 
@@ -102,13 +109,19 @@ impl Leases {
             if self.budgets.len() >= MOST && !self.budgets.contains_key(&budget) {
                 continue;
             }
-            let holders = self.budgets.entry(budget).or_default();
+            let holders = self.budgets.entry(budget.clone()).or_default();
             let most = usize::try_from(limit.max()).unwrap_or(usize::MAX);
             let idle = (holders.idle + calls).min(most);
             let first = holders.waiting.iter().take(idle);
             let before = woken.len();
             woken.extend(first.map(|(_, key)| *key));
             holders.idle = idle - (woken.len() - before);
+            if self.budgets.len() > MOST
+                && let Some(holders) = self.budgets.get_mut(&budget)
+            {
+                holders.idle = 0;
+            }
+            self.tidy(&budget);
         }
         woken.sort_unstable();
         woken.dedup();
@@ -184,6 +197,13 @@ mod tests {
         let limits: Limits = running("own").into();
         for number in 0..2 * MOST {
             leases.freed(&tenant(&format!("t-{number}")), &limits, 1);
+        }
+        assert_eq!(leases.budgets.len(), MOST);
+        // Those of whom a job waits are known while it does, and no longer.
+        for number in (2 * MOST..4 * MOST).map(|it| it as u64) {
+            let of = tenant(&format!("t-{number}"));
+            leases.add(&of, &running("own"), AT(1), Key(number));
+            assert_eq!(leases.freed(&of, &limits, 3), [Key(number)]);
         }
         assert_eq!(leases.budgets.len(), MOST);
     }
