@@ -126,9 +126,10 @@ async fn acks_out_of_order_and_repeated_leave_the_rest<B: Broker>(mut bed: Bed<B
 
 async fn no_more_than_the_prefetch_is_unacked<B: Broker>(mut bed: Bed<B>) {
     let count = usize::from(PREFETCH) * 3;
-    let batch = |queue| (0..count).map(|n| to(queue, &n.to_string())).collect();
-    for queue in [&bed.names.fresh, &bed.names.due, &bed.names.recheck] {
-        let answers = bed.broker.publish(batch(queue)).await;
+    let names = bed.names.clone();
+    for queue in [&names.fresh, &names.due, &names.recheck] {
+        let batch = (0..count).map(|n| to(queue, &n.to_string())).collect();
+        let answers = bed.publish(batch).await;
         assert!(answers.iter().all(Result::is_ok));
     }
     let window = usize::from(PREFETCH) * 2 + usize::from(PREFETCH) / 8;
@@ -147,18 +148,15 @@ async fn no_more_than_the_prefetch_is_unacked<B: Broker>(mut bed: Bed<B>) {
 async fn a_missing_queue_returns_the_message<B: Broker>(mut bed: Bed<B>) {
     let missing = "no such queue".into();
     let batch = vec![to(&missing, "x")];
-    assert_eq!(
-        bed.broker.publish(batch).await,
-        [Err(PublishError::Returned)]
-    );
+    assert_eq!(bed.publish(batch).await, [Err(PublishError::Returned)]);
     // The connection survives it.
     bed.nothing_but_a_marker().await;
     let long = "q".repeat(300).into();
     assert_eq!(
-        bed.broker.publish(vec![to(&long, "x")]).await,
+        bed.publish(vec![to(&long, "x")]).await,
         [Err(PublishError::Returned)]
     );
-    assert_eq!(bed.broker.publish(Vec::new()).await, []);
+    assert_eq!(bed.publish(Vec::new()).await, []);
     bed.broker.close().await;
 }
 
@@ -208,7 +206,7 @@ async fn results_go_where_they_belong_and_one_without_a_target_harms_no_other<B:
     assert!(matches!(answers[..], [Err(PublishError::Down(_))]));
 }
 
-async fn answers_stand_in_the_order_of_the_batch<B: Broker>(bed: Bed<B>) {
+async fn answers_stand_in_the_order_of_the_batch<B: Broker>(mut bed: Bed<B>) {
     let missing = "no such queue".into();
     let is_missing = |n: usize| n.is_multiple_of(7) || n > 900;
     // Ids repeat: the same id goes to a queue and to none, and twice to one queue.
@@ -222,7 +220,7 @@ async fn answers_stand_in_the_order_of_the_batch<B: Broker>(bed: Bed<B>) {
             to(queue, &(n / 2).to_string())
         })
         .collect();
-    let answers = bed.broker.publish(batch).await;
+    let answers = bed.publish(batch).await;
     assert_eq!(answers.len(), 1000);
     for (n, answer) in answers.into_iter().enumerate() {
         let expected = if is_missing(n) {
@@ -244,10 +242,7 @@ async fn a_delay_queue_gives_a_window_of_its_messages_in_their_order<B: Broker>(
         let names: Vec<String> = (0..3 * WINDOW).map(|n| n.to_string()).collect();
         for name in &names {
             // One by one: two channels publish, so a batch may overtake another.
-            assert_eq!(
-                bed.broker.publish(vec![to(&delay_queue, name)]).await,
-                [Ok(())]
-            );
+            assert_eq!(bed.publish(vec![to(&delay_queue, name)]).await, [Ok(())]);
         }
         let first = bed.take(WINDOW).await;
         assert!(first.iter().all(|delivery| delivery.source == source));
@@ -256,7 +251,7 @@ async fn a_delay_queue_gives_a_window_of_its_messages_in_their_order<B: Broker>(
         assert!(more.is_err(), "{more:?}");
         // Another delay queue is not held up.
         let other = &bed.names.delays()[30].clone();
-        assert_eq!(bed.broker.publish(vec![to(other, "other")]).await, [Ok(())]);
+        assert_eq!(bed.publish(vec![to(other, "other")]).await, [Ok(())]);
         let beside = bed.take(1).await;
         assert_eq!(ids(&beside), ["other"]);
         // Acks of one delay queue leave the others alone, though they share a channel.
@@ -276,10 +271,7 @@ async fn a_delay_queue_gives_back_in_order_what_a_lost_session_had<B: Broker>(mu
     let delay_queue = bed.names.delay(levels().choose(200, 0.0)).clone();
     let names: Vec<String> = (0..2 * WINDOW).map(|n| n.to_string()).collect();
     for name in &names {
-        assert_eq!(
-            bed.broker.publish(vec![to(&delay_queue, name)]).await,
-            [Ok(())]
-        );
+        assert_eq!(bed.publish(vec![to(&delay_queue, name)]).await, [Ok(())]);
     }
     let first = bed.take(WINDOW).await;
     assert!(first.iter().all(|delivery| !delivery.redelivered));
@@ -350,7 +342,7 @@ async fn headers_survive_a_delay_queue_and_are_stripped<B: Broker>(mut bed: Bed<
             queue: delay_queue.clone(),
             message: sent,
         }];
-        assert_eq!(bed.broker.publish(batch).await, [Ok(())]);
+        assert_eq!(bed.publish(batch).await, [Ok(())]);
         let mut taken = bed.take(1).await;
         bed.broker.ack(tags(&taken)).await;
         let back = taken.remove(0).message;
@@ -384,7 +376,7 @@ async fn short_texts_in_headers_arrive_as_texts<B: Broker>(mut bed: Bed<B>) {
         queue: delay_queue.clone(),
         message,
     });
-    assert_eq!(bed.broker.publish(batch.to_vec()).await, [Ok(()), Ok(())]);
+    assert_eq!(bed.publish(batch.to_vec()).await, [Ok(()), Ok(())]);
     let taken = bed.take(2).await;
     assert_eq!(ids(&taken), ["short", "other"]);
     let long = headers(|text| AMQPValue::LongString(text.into()));
@@ -402,7 +394,7 @@ async fn big_and_empty_bodies_arrive<B: Broker>(mut bed: Bed<B>) {
         message.body = body.clone();
         let queue = delay_queue.clone();
         let batch = vec![Outgoing { queue, message }];
-        assert_eq!(bed.broker.publish(batch).await, [Ok(())]);
+        assert_eq!(bed.publish(batch).await, [Ok(())]);
         let taken = bed.take(1).await;
         assert!(taken[0].message.body == body, "{size} bytes");
         bed.broker.ack(tags(&taken)).await;

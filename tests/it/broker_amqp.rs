@@ -184,7 +184,7 @@ async fn deleted_queues_come_back() {
         bed.wait_up().await;
     }
     let due = bed.names.due.clone();
-    assert_eq!(bed.broker.publish(vec![to(&due, "y")]).await, [Ok(())]);
+    assert_eq!(bed.publish(vec![to(&due, "y")]).await, [Ok(())]);
     assert_eq!(ids(&bed.take(1).await), ["y"]);
     bed.broker.close().await;
 }
@@ -207,7 +207,7 @@ async fn a_full_queue_nacks_and_takes_again_when_there_is_room() {
     let mut refused = 0;
     // A quorum queue notices its length a little late, so the first refusal may come after some more.
     for n in 0..500 {
-        match bed.broker.publish(vec![to(&full, &n.to_string())]).await[0] {
+        match bed.publish(vec![to(&full, &n.to_string())]).await[0] {
             Ok(()) => {}
             Err(PublishError::Nacked) => refused += 1,
             ref other => panic!("{other:?}"),
@@ -234,6 +234,7 @@ async fn a_full_queue_nacks_and_takes_again_when_there_is_room() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_closes_the_channel_costs_its_batch_and_nothing_else() {
     let mut bed = quorum().await;
+    bed.nothing_but_a_marker().await;
     let mut poison = to(&bed.names.fresh, "poison");
     // The broker closes the channel over a foreign user id.
     poison.message.properties = (message("poison").properties).with_user_id("somebody".into());

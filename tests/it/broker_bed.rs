@@ -228,19 +228,23 @@ impl<B: Broker> Bed<B> {
 
     /// The first time in a session it waits for the publishing connection, which comes up by itself and
     /// may take more than one attempt: nothing was sent before.
-    pub async fn publish_fresh(&mut self, ids: &[&str]) {
-        let batch = || ids.iter().map(|id| to(&self.names.fresh, id)).collect();
+    pub async fn publish(&mut self, batch: Vec<Outgoing>) -> Vec<Result<(), PublishError>> {
         let deadline = Instant::now() + PATIENCE;
-        let answers = loop {
-            let answers = self.broker.publish(batch()).await;
+        loop {
+            let answers = self.broker.publish(batch.clone()).await;
             let down = |answer: &_| matches!(answer, Err(PublishError::Down(_)));
-            if self.publishes || !answers.iter().all(down) || Instant::now() > deadline {
-                break answers;
+            self.publishes |= !answers.iter().all(down);
+            if self.publishes || answers.is_empty() || Instant::now() > deadline {
+                return answers;
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
-        };
-        assert_eq!(answers, vec![Ok(()); ids.len()]);
-        self.publishes = true;
+        }
+    }
+
+    /// Into the work queue.
+    pub async fn publish_fresh(&mut self, ids: &[&str]) {
+        let batch = ids.iter().map(|id| to(&self.names.fresh, id)).collect();
+        assert_eq!(self.publish(batch).await, vec![Ok(()); ids.len()]);
     }
 }
 

@@ -125,7 +125,7 @@ async fn each_becomes_a_message(queue_type: QueueType) {
             queue: bed.names.dead.clone(),
             message: message.for_republish().with_id_if_missing(&part),
         };
-        assert_eq!(bed.broker.publish(vec![moved]).await, [Ok(())]);
+        assert_eq!(bed.publish(vec![moved]).await, [Ok(())]);
         bed.broker.ack(vec![delivery.tag]).await;
     }
     assert_eq!(expected, HashMap::new());
@@ -178,7 +178,7 @@ async fn strange_properties_survive_a_delay_queue() {
                 .with_id_if_missing(&unique("id")),
         })
         .collect();
-    assert_eq!(bed.broker.publish(moved).await, vec![Ok(()); count]);
+    assert_eq!(bed.publish(moved).await, vec![Ok(()); count]);
     bed.broker.ack(tags(&taken)).await;
     for delivery in bed.take(count).await {
         let message = delivery.message.for_republish();
