@@ -378,9 +378,10 @@ async fn short_texts_in_headers_arrive_as_texts<B: Broker>(mut bed: Bed<B>) {
     });
     assert_eq!(bed.publish(batch.to_vec()).await, [Ok(()), Ok(())]);
     let taken = bed.take(2).await;
-    assert_eq!(ids(&taken), ["short", "other"]);
+    // Two channels publish, so one may overtake the other.
+    let short = taken.iter().find(|it| it.message.id() == Some("short"));
     let long = headers(|text| AMQPValue::LongString(text.into()));
-    let first = taken[0].message.clone().for_republish();
+    let first = short.expect("it came").message.clone().for_republish();
     assert_eq!(first.properties.headers().as_ref(), Some(&long));
     bed.broker.ack(tags(&taken)).await;
     bed.broker.close().await;
