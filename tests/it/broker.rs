@@ -236,7 +236,7 @@ async fn answers_stand_in_the_order_of_the_batch<B: Broker>(mut bed: Bed<B>) {
 async fn a_delay_queue_gives_a_window_of_its_messages_in_their_order<B: Broker>(mut bed: Bed<B>) {
     let levels = levels();
     for wait in [10, 250, 10_000] {
-        let route = levels.choose(wait, 0.5);
+        let route = levels.choose(wait);
         let source = Source::Delay(u8::try_from(route.level).expect("a delay queue"));
         let delay_queue = bed.names.delay(route).clone();
         let names: Vec<String> = (0..3 * WINDOW).map(|n| n.to_string()).collect();
@@ -268,7 +268,7 @@ async fn a_delay_queue_gives_a_window_of_its_messages_in_their_order<B: Broker>(
 }
 
 async fn a_delay_queue_gives_back_in_order_what_a_lost_session_had<B: Broker>(mut bed: Bed<B>) {
-    let delay_queue = bed.names.delay(levels().choose(200, 0.0)).clone();
+    let delay_queue = bed.names.delay(levels().choose(200)).clone();
     let names: Vec<String> = (0..2 * WINDOW).map(|n| n.to_string()).collect();
     for name in &names {
         assert_eq!(bed.publish(vec![to(&delay_queue, name)]).await, [Ok(())]);
@@ -322,7 +322,7 @@ fn all_headers() -> FieldTable {
 }
 
 async fn headers_survive_a_delay_queue_and_are_stripped<B: Broker>(mut bed: Bed<B>) {
-    let delay_queue = bed.names.delay(levels().choose(50, 0.0)).clone();
+    let delay_queue = bed.names.delay(levels().choose(50)).clone();
     let mut sent = message("x");
     sent.properties = BasicProperties::default()
         .with_message_id("x".into())
@@ -371,7 +371,7 @@ async fn short_texts_in_headers_arrive_as_texts<B: Broker>(mut bed: Bed<B>) {
     let mut short = message("short");
     let properties = short.properties.clone();
     short.properties = properties.with_headers(headers(|text| AMQPValue::ShortString(text.into())));
-    let delay_queue = bed.names.delay(levels().choose(50, 0.0)).clone();
+    let delay_queue = bed.names.delay(levels().choose(50)).clone();
     let batch = [short, message("other")].map(|message| Outgoing {
         queue: delay_queue.clone(),
         message,
@@ -388,7 +388,7 @@ async fn short_texts_in_headers_arrive_as_texts<B: Broker>(mut bed: Bed<B>) {
 }
 
 async fn big_and_empty_bodies_arrive<B: Broker>(mut bed: Bed<B>) {
-    let delay_queue = bed.names.delay(levels().choose(50, 0.0)).clone();
+    let delay_queue = bed.names.delay(levels().choose(50)).clone();
     for size in [0, 1, 131_063, 131_064, 131_065, 10 << 20] {
         let body: Bytes = (0..size).map(|n| (n % 251) as u8).collect();
         let mut message = message("x");

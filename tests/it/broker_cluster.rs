@@ -85,7 +85,7 @@ async fn move_all(
                 done.extend(ids(&due));
                 broker.ack(tags(&due)).await;
                 let moves = (fresh.iter().enumerate()).map(|(n, delivery)| Outgoing {
-                    queue: names.delay(levels.choose(50 + n as u64, 0.0)).clone(),
+                    queue: names.delay(levels.choose(50 + n as u64)).clone(),
                     message: delivery.message.clone().for_republish(),
                 });
                 // A queue without a leader takes nothing, also where the session is whole.

@@ -51,7 +51,7 @@ async fn moved_through_a_kill(queue_type: QueueType) {
                 // consume -> delay queue -> confirm -> ack
                 let moves = (fresh.iter().enumerate())
                     .map(|(n, delivery)| Outgoing {
-                        queue: names.delay(levels.choose(50 + n as u64, 0.0)).clone(),
+                        queue: names.delay(levels.choose(50 + n as u64)).clone(),
                         message: delivery.message.clone().for_republish(),
                     })
                     .collect();

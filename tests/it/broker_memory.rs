@@ -55,7 +55,7 @@ async fn a_disconnect_fails_the_rest_of_the_batch_and_delivers_again() {
 #[tokio::test(start_paused = true)]
 async fn delay_queues_keep_their_jobs_through_an_outage() {
     let mut bed = memory().await;
-    let delay_queue = bed.names.delay(levels().choose(200, 0.0)).clone();
+    let delay_queue = bed.names.delay(levels().choose(200)).clone();
     assert_eq!(
         bed.broker.publish(vec![to(&delay_queue, "x")]).await,
         [Ok(())]
@@ -82,7 +82,7 @@ async fn delay_queues_keep_their_jobs_through_an_outage() {
 #[tokio::test(start_paused = true)]
 async fn a_deleted_queue_is_returned_once() {
     let bed = memory().await;
-    let delay_queue = bed.names.delay(levels().choose(200, 0.0)).clone();
+    let delay_queue = bed.names.delay(levels().choose(200)).clone();
     bed.broker.delete_queue(&delay_queue);
     let publish = || bed.broker.publish(vec![to(&delay_queue, "x")]);
     assert_eq!(publish().await, [Err(PublishError::Returned)]);

@@ -46,7 +46,7 @@ async fn next<B: Broker>(bed: &mut Bed<B>) -> Delivery {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_time_to_live_takes_from_a_delay_queue_is_not_lost() {
     let mut bed = quorum().await;
-    let delay_queue = bed.names.delay(levels().choose(200, 0.0)).clone();
+    let delay_queue = bed.names.delay(levels().choose(200)).clone();
     // What is in a worker's hands does not expire: so the window is filled first.
     let batch = (0..WINDOW)
         .map(|n| to(&delay_queue, &n.to_string()))
@@ -66,7 +66,7 @@ async fn what_a_time_to_live_takes_from_a_delay_queue_is_not_lost() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_delay_queue_that_is_cut_in_length_refuses_and_drops_nothing() {
     let mut bed = quorum().await;
-    let delay_queue = bed.names.delay(levels().choose(200, 0.0)).clone();
+    let delay_queue = bed.names.delay(levels().choose(200)).clone();
     let _policy = Policy::set(&bed, r#"{"max-length": 5, "overflow": "drop-head"}"#);
     let (mut stored, mut refused) = (Vec::new(), 0);
     for n in 0..200 {
@@ -95,7 +95,7 @@ async fn a_delay_queue_that_is_cut_in_length_refuses_and_drops_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_delivered_too_often_for_a_policy_is_not_lost() {
     let mut bed = quorum().await;
-    let delay_queue = bed.names.delay(levels().choose(200, 0.0)).clone();
+    let delay_queue = bed.names.delay(levels().choose(200)).clone();
     let _policy = Policy::set(&bed, r#"{"delivery-limit": 1}"#);
     assert_eq!(
         bed.broker.publish(vec![to(&delay_queue, "x")]).await,
@@ -117,7 +117,7 @@ async fn in_a_delay_queue_nobody_passes() {
     let mut bed = quorum().await;
     // Without a consumer, so that all of them are there before the first is taken.
     bed.broker.stop_consuming().await;
-    let delay_queue = bed.names.delay(levels().choose(200, 0.0)).clone();
+    let delay_queue = bed.names.delay(levels().choose(200)).clone();
     for (id, priority) in [("first", 0), ("urgent", 9), ("third", 5)] {
         let mut message = message(id);
         message.properties = BasicProperties::default()

@@ -24,7 +24,7 @@ fn in_delay_queue(wait_ms: u64, until_ms: u64) -> Outgoing {
     let names = QueueNames::new("jobs", &levels);
     let trip = headers::trip(Trip { until_ms, wait_ms });
     Outgoing {
-        queue: names.delay(levels.choose(wait_ms, 0.0)).clone(),
+        queue: names.delay(levels.choose(wait_ms)).clone(),
         message: message(&[tenant(), trip]),
     }
 }

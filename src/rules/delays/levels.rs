@@ -57,21 +57,20 @@ impl DelayLevels {
         self.max_ms
     }
 
-    /// The way for a wait. One above [`Self::max_ms`] is cut to a part of that, from a half of it on, which `spread`, a random number
-    /// in [0, 1), picks: jobs that are sent round together do not come back together.
-    pub fn choose(&self, wait_ms: u64, spread: f64) -> Route {
+    /// The way for a wait. One above [`Self::max_ms`] takes the delay queue of the longest trips, and just the shortest wait of that
+    /// one: whoever enters behind it is due after it, so it makes room for nobody, and jobs come back in the order in which they were
+    /// sent round. It may itself be behind longer trips, but those are over before the whole wait is.
+    pub fn choose(&self, wait_ms: u64) -> Route {
+        let trip_ms = wait_ms.min(self.max_ms);
+        let longer = self.from_ms.partition_point(|from| *from <= trip_ms);
+        let level = longer.saturating_sub(1);
         let whole = wait_ms <= self.max_ms;
-        let wait_ms = if whole {
-            wait_ms
-        } else {
-            let half = self.max_ms / 2;
-            // A float to integer cast saturates.
-            self.max_ms - ((half as f64 * spread.clamp(0.0, 1.0)) as u64)
-        };
-        let longer = self.from_ms.partition_point(|from| *from <= wait_ms);
         Route {
-            level: longer.saturating_sub(1),
-            wait_ms,
+            level,
+            wait_ms: match whole || level == 0 {
+                true => trip_ms,
+                false => self.from_ms[level],
+            },
             whole,
         }
     }
@@ -105,20 +104,23 @@ mod tests {
     proptest! {
         #[test]
         fn a_level_has_waits_from_its_time_to_the_next(
-            max in 1_u64..100_000_000, wait in 0_u64..100_000_000, spread in 0.0..1.0,
+            max in 1_u64..100_000_000, wait in 0_u64..100_000_000,
         ) {
             let levels = DelayLevels::new(Duration::from_millis(max));
             let longest = max.min(MAX_TRIP_MS);
-            let route = levels.choose(wait, spread);
+            let route = levels.choose(wait);
             prop_assert_eq!(route.whole, wait <= longest);
+            let from = levels.from_ms()[route.level];
+            let end = levels.from_ms().get(route.level + 1).copied().unwrap_or(u64::MAX);
+            prop_assert!(from <= route.wait_ms && route.wait_ms < end, "{:?}", route);
             if route.whole {
                 prop_assert_eq!(route.wait_ms, wait);
             } else {
-                prop_assert!(route.wait_ms * 2 >= longest && route.wait_ms <= longest, "{:?}", route);
+                // The first delay queue has no shortest wait.
+                let part = if from == 0 { longest } else { from };
+                prop_assert_eq!(route.wait_ms, part);
+                prop_assert!(part * 13 >= longest * 10 && longest < end, "{:?}", route);
             }
-            prop_assert!(levels.from_ms()[route.level] <= route.wait_ms);
-            let next = levels.from_ms().get(route.level + 1);
-            prop_assert!(next.is_none_or(|next| route.wait_ms < *next));
         }
     }
 }

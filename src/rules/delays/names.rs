@@ -90,14 +90,14 @@ mod tests {
             [&*some.fresh, &*some.due, &*some.recheck, &*some.dead],
             ["jobs", "jobs.due", "jobs.recheck", "jobs.dead"]
         );
-        let delay_queue = |wait, spread| {
+        let delay_queue = |wait| {
             let levels = DelayLevels::new(Duration::from_secs(300));
-            some.delay(levels.choose(wait, spread)).to_string()
+            some.delay(levels.choose(wait)).to_string()
         };
-        assert_eq!(delay_queue(60, 0.0), "jobs.delay.from-0");
-        assert_eq!(delay_queue(300_000, 0.0), "jobs.delay.from-256000");
-        assert_eq!(delay_queue(u64::MAX, 0.0), "jobs.delay.from-256000");
-        assert_eq!(delay_queue(u64::MAX, 0.999), "jobs.delay.from-128000");
+        assert_eq!(delay_queue(60), "jobs.delay.from-0");
+        assert_eq!(delay_queue(300_000), "jobs.delay.from-256000");
+        assert_eq!(delay_queue(u64::MAX), "jobs.delay.from-256000");
+        assert_eq!(delay_queue(128_000), "jobs.delay.from-128000");
     }
 
     #[test]

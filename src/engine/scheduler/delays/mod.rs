@@ -262,8 +262,7 @@ impl Scheduler {
         mut headers: Headers,
     ) {
         let wait = self.left(now, key).map_or(wait, |left| wait.min(left));
-        let spread = self.random.random();
-        let route = self.settings.levels.choose(millis(wait), spread);
+        let route = self.settings.levels.choose(millis(wait));
         self.facts.push(Fact::Delayed(match route.whole {
             true => Delay::Queue,
             false => Delay::Recheck,
