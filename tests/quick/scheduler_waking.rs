@@ -147,6 +147,21 @@ fn a_retry_waits_for_its_time() {
     assert!(wake(&mut desk, named("a"), 8).asked.is_empty());
 }
 
+#[test]
+fn a_delayed_start_in_memory_waits_for_its_time() {
+    let mut desk = Desk::new(4);
+    let key = desk.start_one();
+    desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
+    desk.actions();
+    let tenant = ("x-tenant", HeaderValue::Text("a".to_owned()));
+    let delayed = message(&[tenant, ("x-delay", HeaderValue::Int(300))]);
+    let done = desk.deliver_messages(Source::Fresh, vec![delayed]);
+    assert!(done.asked.is_empty() && done.published.is_empty());
+    assert!(wake(&mut desk, named("a"), 7).asked.is_empty());
+    assert!(desk.step(250 * MS).asked.is_empty());
+    assert_eq!(tickets(&desk.step(100 * MS)), [None]);
+}
+
 /// A publisher can't set it.
 #[test]
 fn what_a_publisher_says_of_it_counts_for_nothing() {

@@ -30,9 +30,11 @@ impl Scheduler {
         let mut waiting: Vec<(Option<u64>, Key)> = Vec::new();
         for (key, job) in &mut self.jobs {
             match job.phase {
-                // It follows when it is looked at, or answered.
+                // It follows when it is looked at, or answered. Who was told no turn waits for something else: a publisher's time, or a
+                // retry's.
                 Phase::Delayed { .. } | Phase::InWindow { .. }
-                    if job.claims.woken < steering.wakes(&job.claims.tenant) =>
+                    if job.claims.promise.is_some()
+                        && job.claims.woken < steering.wakes(&job.claims.tenant) =>
                 {
                     waiting.push((job.claims.ticket.map(|ticket| ticket.number), *key));
                 }
