@@ -3,10 +3,11 @@
 //!
 //! It never slows a worker: what the writer has no time for is left out, and counted. It is bounded, and then it ends.
 
-use std::fs::{File, OpenOptions};
+mod file;
+
+use std::fs::File;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, BufWriter, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -66,16 +67,23 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Begins one in a new file at `path`, which only its owner may read.
-    ///
-    /// # Errors
-    /// The file is there already, or can't be made.
-    pub fn begin(path: &Path, recorded: Recorded, config: &Config) -> io::Result<Self> {
-        let file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(path)?;
+    /// Begins one in a new file at `path`, or at `path.1` and so on where there is one already; the log says where, and what is
+    /// recorded. `None`: it can't be made, which the log says, too. A worker goes on without: it is there for its jobs.
+    pub fn begin(path: &Path, recorded: Recorded, config: &Config) -> Option<Self> {
+        let begun = Self::made(path, recorded, config);
+        begun
+            .inspect_err(|why| {
+                warn!(
+                    file = %path.display(),
+                    reason = %why,
+                    "nothing is recorded: no file can be made for it"
+                );
+            })
+            .ok()
+    }
+
+    fn made(path: &Path, recorded: Recorded, config: &Config) -> io::Result<Self> {
+        let (file, path) = file::make(path)?;
         let (sender, came) = sync_channel(ROOM);
         let recording = Self {
             sender,
@@ -96,6 +104,12 @@ impl Recording {
         thread::Builder::new()
             .name("recording".to_owned())
             .spawn(move || writer.run(&came, &left_out))?;
+        info!(
+            file = %path.display(),
+            max_bytes = recorded.max_bytes,
+            names = if recorded.with_names { "as they are" } else { "as numbers" },
+            "new jobs are recorded: times, costs, levels, plans, tenants and labels; no ids and no bodies"
+        );
         Ok(recording)
     }
 
@@ -325,7 +339,6 @@ mod tests {
             sender.send(event).await.expect("taken");
             assert!(matches!(events.recv().await, Some(Event::Deliveries(two)) if two.len() == 2));
         }
-        assert!(Recording::begin(&path, recorded, &Config::default()).is_err());
         drop(sender);
         assert!(events.recv().await.is_none());
         recording.flush().await;

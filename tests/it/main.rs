@@ -78,6 +78,7 @@ mod pipelines;
 mod priorities;
 mod publishers;
 mod readme;
+mod recording;
 mod reload;
 mod running;
 mod scale;

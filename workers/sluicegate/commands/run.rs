@@ -1,6 +1,5 @@
 //! `sluicegate run`: the worker.
 
-use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -29,7 +28,8 @@ pub struct RunArgs {
     /// Records new jobs in this new file, for `simulate --jobs`: their times, costs, priorities and labels
     ///
     /// Without ids and bodies, and with numbers in place of tenants and labels. It never slows the worker: what there is no time to
-    /// write is left out. Only the file's owner may read it.
+    /// write is left out. Only the file's owner may read it. Where it is there already it stays as it is, and FILE.1, FILE.2, … FILE.9
+    /// is made: the log says which. Where none can be made, the log warns, and the worker runs without.
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
     /// Records tenants and labels by their names
@@ -41,7 +41,7 @@ pub struct RunArgs {
 }
 
 impl RunArgs {
-    /// The recording that is asked for, of the only pipeline.
+    /// The recording that is asked for, of the only pipeline; `None`: none is, or none can be made, which was said.
     fn recording(&self, pipelines: &Pipelines) -> Result<Option<Recording>, Failure> {
         let Some(file) = &self.record else {
             return Ok(None);
@@ -58,15 +58,7 @@ impl RunArgs {
             max_bytes: self.record_max << 20,
             with_names: self.record_names,
         };
-        let begun = Recording::begin(file, recorded, config);
-        let begun = begun.map_err(|why| match why.kind() {
-            ErrorKind::AlreadyExists => Failure::Usage(format!(
-                "--record: {} is there already; a recording is a new file",
-                file.display()
-            )),
-            _ => Failure::Failed(format!("--record: {} can't be made: {why}", file.display())),
-        });
-        begun.map(Some)
+        Ok(Recording::begin(file, recorded, config))
     }
 }
 
@@ -99,9 +91,9 @@ pub async fn run(
             )));
         }
     }
-    let recording = args.recording(&pipelines)?;
     let failed = |error: &dyn std::fmt::Display| Failure::Failed(error.to_string());
     sluicegate::telemetry::init(&pipelines.log).map_err(|error| failed(&error))?;
+    let recording = args.recording(&pipelines)?;
     (sluicegate::app::run(pipelines, source, args.skip_recovery_wait, recording).await)
         .map_err(|error| failed(&error))?;
     Ok(ExitCode::SUCCESS)

@@ -1,0 +1,66 @@
+//! `run --record`: a worker that starts again records beside what is there, and one that can't record does its jobs.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use kit::api::Api;
+use kit::process::Process;
+use kit::servers::{shared_rabbit, shared_redis};
+use kit::{Bed, jobs, until};
+
+use crate::PROGRAM;
+use crate::cli::sluicegate_in;
+
+const JOBS: usize = 3;
+
+/// A worker with the configuration in `folder`, which records in `file`.
+fn recording(folder: &Path, file: &str) -> Process {
+    let mut command = Command::new(PROGRAM.0);
+    command.args(["run", "--config", "sluicegate.yaml", "--record", file]);
+    command.current_dir(folder).stdin(Stdio::null());
+    Process::start(command)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_recording_is_a_new_file_and_no_worker_stays_down_for_it() {
+    let api = Api::start().await;
+    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let yaml = bed.yaml("max-requests: 100, window-size: 1s", &api.url(), "");
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder.path();
+    let text = |name: &str| std::fs::read_to_string(folder.join(name)).expect("a file");
+    std::fs::write(folder.join("sluicegate.yaml"), &yaml).expect("written");
+    std::fs::write(folder.join("jobs.jsonl"), "mine\n").expect("written");
+    for (file, said) in [
+        (
+            "jobs.jsonl",
+            [
+                "new jobs are recorded",
+                "file=jobs.jsonl.1 max_bytes=67108864 names=\"as numbers\"",
+            ],
+        ),
+        (
+            "jobs.jsonl",
+            ["new jobs are recorded", "file=jobs.jsonl.2 "],
+        ),
+        (
+            "gone/jobs.jsonl",
+            ["nothing is recorded", "file=gone/jobs.jsonl "],
+        ),
+    ] {
+        let before = api.count();
+        let worker = recording(folder, file);
+        worker.says(&said).await;
+        worker.says(&["RabbitMQ: consuming"]).await;
+        bed.publish(&yaml, jobs("acme", JOBS)).await;
+        until("all are called", || api.count() == before + JOBS).await;
+        worker.stop();
+    }
+    assert_eq!(text("jobs.jsonl"), "mine\n");
+    for name in ["jobs.jsonl.1", "jobs.jsonl.2"] {
+        assert_eq!(text(name).lines().count(), JOBS, "{name}: {}", text(name));
+        let args = ["simulate", "--jobs", name, "--json"];
+        let played = sluicegate_in(folder, &args, b"").exited(0).json();
+        assert_eq!(played["configurations"][0]["calls"], JOBS, "{played}");
+    }
+}
