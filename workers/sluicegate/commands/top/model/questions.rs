@@ -1,0 +1,148 @@
+//! What servers are asked for and when, and what their answers change.
+
+use sluicegate::operator::dead::Listed;
+use sluicegate::operator::inspect::Glance;
+use sluicegate::operator::overview::{Overview, Wanted};
+use sluicegate::rules::tenant::Tenant;
+
+use super::{Doing, Model, View};
+use crate::commands::top::act::Act;
+use crate::commands::top::cursor::Cursor;
+
+/// Workers say something new so often, in milliseconds.
+const EVERY_MS: u64 = 2_000;
+/// Opening the view fetches dead letters anew if they are older, in milliseconds: to look has its price.
+const LETTERS_MS: u64 = 10_000;
+/// What servers are asked for.
+#[derive(Debug, PartialEq)]
+pub enum Request {
+    Overview(usize, Option<Wanted>),
+    Glance(usize, Tenant),
+    Letters(usize),
+    Act(usize, Act),
+    /// The action that is being done ends as soon as it can.
+    Stop,
+}
+
+/// What comes back.
+pub enum Came {
+    Overview(usize, Result<Box<Overview>, String>),
+    Glance(Result<Box<Glance>, String>),
+    Letters(usize, Result<Listed, String>),
+    Progress(String),
+    Done(Result<String, String>),
+}
+
+impl Model {
+    /// `came` is the answer to the question `number`.
+    pub fn came(&mut self, number: u64, came: Came) {
+        let now_ms = self.now_ms;
+        match came {
+            Came::Overview(at, answer) => {
+                let answer = answer.map(|picture| *picture);
+                self.pipelines[at].picture.came(number, answer, now_ms);
+                if at == self.at && self.view != View::Letters {
+                    self.settle();
+                }
+            }
+            Came::Letters(at, answer) => {
+                let is_new = self.pipelines[at].letters.came(number, answer, now_ms);
+                if is_new && at == self.at && self.view == View::Letters {
+                    self.cursors[View::Letters as usize] = Cursor::default();
+                }
+            }
+            Came::Glance(answer) => {
+                if let Some(page) = &mut self.page {
+                    let answer = answer.map(|glance| *glance);
+                    page.glance.came(number, answer, now_ms);
+                }
+            }
+            Came::Progress(progress) => {
+                let doing = self.doing.as_mut().filter(|doing| doing.number == number);
+                if let Some(doing) = doing {
+                    doing.progress = progress;
+                }
+            }
+            Came::Done(ended) => {
+                self.doing.take_if(|doing| doing.number == number);
+                let is_bad = ended.is_err();
+                self.tell(ended.unwrap_or_else(|why| why), is_bad);
+                self.urge();
+                if self.view == View::Letters {
+                    self.pipeline_mut().letters.urge();
+                }
+            }
+        }
+    }
+
+    /// What is looked at is asked for at once.
+    pub(in super::super) fn urge(&mut self) {
+        self.pipeline_mut().picture.urge();
+        if let Some(page) = &mut self.page {
+            page.glance.urge();
+        }
+    }
+
+    /// What is looked at now was not looked at before.
+    pub(in super::super) fn opened(&mut self) {
+        self.urge();
+        let now_ms = self.now_ms;
+        if self.view == View::Letters && self.page.is_none() {
+            let letters = &mut self.pipeline_mut().letters;
+            if !letters.is_under_way() && letters.is_older(now_ms, LETTERS_MS) {
+                letters.urge();
+            }
+        }
+        self.settle();
+    }
+
+    /// What is to be asked now, each with its number.
+    pub fn due(&mut self) -> Vec<(u64, Request)> {
+        let mut due = Vec::new();
+        let (now_ms, at) = (self.now_ms, self.at);
+        let looks_at_tenants =
+            self.page.is_none() && matches!(self.view, View::Tenants | View::Limits);
+        let wanted = looks_at_tenants.then(|| self.wanted());
+        let mut numbers = self.numbers;
+        let mut number = || {
+            numbers += 1;
+            numbers
+        };
+        for (place, pipeline) in self.pipelines.iter_mut().enumerate() {
+            if pipeline.picture.is_due(now_ms, EVERY_MS)
+                && (place == at || self.view == View::Fleet)
+            {
+                let number = number();
+                pipeline.picture.begin(number, now_ms);
+                let wanted = wanted.clone().filter(|_| place == at);
+                due.push((number, Request::Overview(place, wanted)));
+            }
+        }
+        if let Some(page) = &mut self.page {
+            if page.glance.is_due(now_ms, EVERY_MS) {
+                let number = number();
+                page.glance.begin(number, now_ms);
+                due.push((number, Request::Glance(at, page.tenant.clone())));
+            }
+        } else if self.view == View::Letters && self.pipelines[at].letters.is_new() {
+            let number = number();
+            self.pipelines[at].letters.begin(number, now_ms);
+            due.push((number, Request::Letters(at)));
+        }
+        self.numbers = numbers;
+        due
+    }
+
+    /// `act` is to be done: the question for it.
+    pub(in super::super) fn begin(&mut self, act: Act) -> (u64, Request) {
+        self.numbers += 1;
+        self.doing = Some(Doing {
+            number: self.numbers,
+            what: act.short(),
+            progress: String::new(),
+            since_ms: self.now_ms,
+        });
+        self.told = None;
+        (self.numbers, Request::Act(self.at, act))
+    }
+}
