@@ -1,8 +1,10 @@
 //! `sluicegate echo` over real connections.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Lines, Read as _, Write as _};
 use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::PROGRAM;
 
@@ -15,6 +17,23 @@ impl Drop for Echo {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// Starts one on any port with `args`, and reads what it says first.
+fn echo(folder: &Path, args: &[&str]) -> (Echo, Lines<BufReader<ChildStdout>>, String) {
+    let mut child = Command::new(PROGRAM.0)
+        .args(["echo", "--listen", "127.0.0.1:0"])
+        .args(args)
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let out = child.stdout.take().expect("piped");
+    let echo = Echo(child);
+    let mut lines = BufReader::new(out).lines();
+    let begins = lines.next().expect("a line").expect("text");
+    (echo, lines, begins)
 }
 
 /// The whole answer to a call for `tenant`.
@@ -37,18 +56,8 @@ fn echo_prints_what_comes_and_is_strict_where_it_is_told_to() {
     let folder = tempfile::tempdir().expect("a folder");
     // It has no configuration, so a wrong one is not its affair.
     std::fs::write(folder.path().join("sluicegate.yaml"), "no: such").expect("written");
-    let mut child = Command::new(PROGRAM.0)
-        .args(["echo", "--listen", "127.0.0.1:0", "--limit", "1/1h"])
-        .current_dir(folder.path())
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("it starts");
-    let out = child.stdout.take().expect("piped");
-    let _echo = Echo(child);
-    let mut lines = BufReader::new(out).lines();
+    let (_echo, mut lines, begins) = echo(folder.path(), &["--limit", "1/1h"]);
     let mut line = || lines.next().expect("a line").expect("text");
-    let begins = line();
     let (_, rest) = begins.split_once("http://").expect("its address");
     let (address, rest) = rest.split_once('/').expect("its end");
     let strict = "; answers 200, and takes 1 call of a tenant in any 1h";
@@ -68,4 +77,39 @@ fn echo_prints_what_comes_and_is_strict_where_it_is_told_to() {
     assert_eq!(line(), shown);
     assert!(call(address, "other", "").starts_with("HTTP/1.1 200 "));
     assert_eq!(line(), "200 other 7 attempt 2: ");
+}
+
+#[test]
+fn it_is_as_slow_and_as_strict_as_a_simulated_api_and_says_when_calls_came() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let api = [
+        "--latency",
+        "300ms",
+        "--errors",
+        "100%",
+        "--limit",
+        "1/1h:all",
+    ];
+    let (_echo, mut lines, begins) = echo(folder.path(), &[&api[..], &["--times"]].concat());
+    let (_, rest) = begins.split_once("http://").expect("its address");
+    let (address, rest) = rest.split_once('/').expect("its end");
+    assert!(
+        rest.ends_with(", and takes 1 call of all tenants together in any 1h"),
+        "{rest}"
+    );
+    let mut call_at = |tenant: &str, status: &str| {
+        let begun = Instant::now();
+        let answer = call(address, tenant, "");
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{answer}"
+        );
+        assert!(begun.elapsed() >= Duration::from_millis(300));
+        let line = lines.next().expect("a line").expect("text");
+        let (at, rest) = line.trim_start().split_once(' ').expect("a time");
+        assert_eq!(rest, format!("{status} {tenant} 7 attempt 2: "));
+        at.parse::<f64>().expect("seconds")
+    };
+    assert_eq!(call_at("acme", "500"), 0.0, "the first one");
+    assert!(call_at("other", "429") >= 0.3);
 }

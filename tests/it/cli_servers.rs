@@ -188,6 +188,12 @@ async fn publish_reads_lines_and_says_which_are_bad() {
     let file = file.to_str().expect("UTF-8");
     let done = sluicegate(&yaml, &["publish", "--file", file]).exited(0);
     assert_eq!(done.out, format!("confirmed 1 job in {queue}\n"));
+    let lines = b"{\"tenant\":\"t\",\"id\":\"piped\"}\n";
+    let done = sluicegate_with(Some(&yaml), &["publish", "--file", "-"], lines).exited(0);
+    assert_eq!(done.out, format!("confirmed 1 job in {queue}\n"));
+    let ids: Vec<_> = drain(&client, &client.names().fresh).await;
+    let ids: Vec<_> = ids.iter().filter_map(Message::id).collect();
+    assert_eq!((ids.len(), ids.last()), (2, Some(&"piped")));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -103,6 +103,53 @@ fn several_configurations_stand_side_by_side_and_in_one_picture() {
         "used and backlog of each"
     );
     assert!(svg.starts_with("<svg ") && svg.contains("new.yaml: makespan 19.1 s"));
+    // Those of the second one have gaps, in which the first one shows; so has its line in the legend.
+    let dashed = |begin: &str| {
+        let lines = svg.lines().filter(|line| line.starts_with(begin));
+        lines
+            .filter(|line| line.contains("stroke-width"))
+            .map(|line| line.contains("stroke-dasharray"))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(dashed("<line"), [false, true]);
+    assert_eq!(dashed("<polyline"), [false, true, false, true]);
+}
+
+#[test]
+fn what_was_learned_has_a_row_where_a_limit_learns() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder.path();
+    let limits = LIMITS.replace("}", ", adaptive: {within: 20%..100%}}");
+    written(folder, "learns.yaml", &limits);
+    written(folder, "fixed.yaml", LIMITS);
+    let args = [
+        "simulate",
+        "--config",
+        "learns.yaml",
+        "--config",
+        "fixed.yaml",
+        "--burst",
+        "40",
+        "--api-limit",
+        "5/1s",
+    ];
+    let done = sluicegate_in(folder, &args, b"").exited(0);
+    let learned = done
+        .out
+        .lines()
+        .find(|line| line.contains("learned, at the end"));
+    let columns: Vec<&str> = learned.expect("a row").split_whitespace().collect();
+    let [learns, fixed] = columns[columns.len() - 2..] else {
+        panic!("two configurations: {columns:?}");
+    };
+    let learns: u32 = learns.parse().expect("a number");
+    assert!((2..10).contains(&learns) && fixed == "-", "{columns:?}");
+    let none = sluicegate_in(
+        folder,
+        &["simulate", "--config", "fixed.yaml", "--burst", "1"],
+        b"",
+    );
+    assert!(!none.exited(0).out.contains("learned"), "no limit learns");
 }
 
 #[test]

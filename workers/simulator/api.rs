@@ -44,31 +44,107 @@ impl Default for Api {
     }
 }
 
+/// What it answers to one call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Answer {
+    /// 200, 429 or 500.
+    pub status: u16,
+    /// With 429: after so many seconds there is room.
+    pub retry_after: Option<u64>,
+    /// It comes after so long.
+    pub latency: Duration,
+}
+
+/// It, with what it has taken so far: for simulated calls, and for real ones (`sluicegate echo`).
+pub struct Answering {
+    api: Api,
+    random: SmallRng,
+    /// When calls were taken, of all or of each tenant, in microseconds; the newest is last.
+    taken: HashMap<String, VecDeque<u64>>,
+    most_tenants: usize,
+}
+
+impl Answering {
+    /// What is drawn at random follows from `seed`. So many tenants are counted at a time, and further ones are not limited.
+    pub fn new(api: Api, seed: u64, most_tenants: usize) -> Self {
+        Self {
+            api,
+            // Other numbers than those of the load.
+            random: SmallRng::seed_from_u64(!seed),
+            taken: HashMap::new(),
+            most_tenants,
+        }
+    }
+
+    /// A call of `tenant` arrives.
+    pub fn arrives(&mut self, tenant: &str, at_us: u64) -> Answer {
+        let latency = self.api.latency.next(&mut self.random);
+        let mut happens = |rate: Percent| rate.part() > 0.0 && self.random.random_bool(rate.part());
+        let (fails, throttles) = (happens(self.api.errors), happens(self.api.throttles));
+        let full_for = self.api.limit.and_then(|limit| {
+            let whose = if limit.per_tenant { tenant } else { "" };
+            self.full_for(limit, whose, at_us)
+        });
+        let (status, retry_after) = match full_for {
+            Some(seconds) => (429, Some(seconds)),
+            None if throttles => (429, Some(1)),
+            None if fails => (500, None),
+            None => (200, None),
+        };
+        Answer {
+            status,
+            retry_after,
+            latency,
+        }
+    }
+
+    /// After how many seconds there is room for a call of `whose`; `None`: there is, and it is taken.
+    fn full_for(&mut self, limit: ApiLimit, whose: &str, at_us: u64) -> Option<u64> {
+        let window = micros(limit.window);
+        if !self.taken.contains_key(whose) {
+            if self.taken.len() >= self.most_tenants {
+                let is_new = |last: &u64| last + window > at_us;
+                self.taken
+                    .retain(|_, taken| taken.back().is_some_and(is_new));
+            }
+            if self.taken.len() >= self.most_tenants {
+                return None;
+            }
+            self.taken.insert(whose.to_owned(), VecDeque::new());
+        }
+        let taken = self.taken.get_mut(whose)?;
+        while taken.front().is_some_and(|first| first + window <= at_us) {
+            taken.pop_front();
+        }
+        if taken.len() < limit.max {
+            taken.push_back(at_us);
+            return None;
+        }
+        let first = taken.front()?;
+        Some((first + window - at_us).div_ceil(1_000_000).max(1))
+    }
+}
+
 /// It, with all calls so far.
 pub(crate) struct Called {
-    api: Api,
     began: Instant,
     epoch_us: u64,
     state: Mutex<State>,
 }
 
 struct State {
-    random: SmallRng,
-    /// When calls were taken, of all or of each tenant.
-    taken: HashMap<String, VecDeque<u64>>,
+    answering: Answering,
     calls: Vec<Call>,
 }
 
 impl Called {
     pub fn new(api: Api, seed: u64, (began, epoch_us): (Instant, u64)) -> Self {
         Self {
-            api,
             began,
             epoch_us,
             state: Mutex::new(State {
-                // Other numbers than those of the load.
-                random: SmallRng::seed_from_u64(!seed),
-                taken: HashMap::new(),
+                // There are no more tenants than jobs.
+                answering: Answering::new(api, seed, usize::MAX),
                 calls: Vec::new(),
             }),
         }
@@ -89,48 +165,19 @@ impl Called {
         self.lock().calls.len()
     }
 
-    /// A call of `tenant` arrives: its number, its status, after how many seconds to come back, and how long it takes.
-    fn arrives(&self, job: usize, tenant: &str) -> (usize, u16, Option<u64>, Duration) {
+    /// A call of `tenant` arrives: its number, and its answer.
+    fn arrives(&self, job: usize, tenant: &str) -> (usize, Answer) {
         let at_us = micros(self.began.elapsed());
-        let State {
-            random,
-            taken,
-            calls,
-        } = &mut *self.lock();
-        let latency = self.api.latency.next(random);
-        let mut happens = |rate: Percent| rate.part() > 0.0 && random.random_bool(rate.part());
-        let (fails, throttles) = (happens(self.api.errors), happens(self.api.throttles));
-        let full_for = self.api.limit.and_then(|limit| {
-            let whose = if limit.per_tenant { tenant } else { "" };
-            if !taken.contains_key(whose) {
-                taken.insert(whose.to_owned(), VecDeque::new());
-            }
-            let taken = taken.get_mut(whose)?;
-            let window = micros(limit.window);
-            while taken.front().is_some_and(|first| first + window <= at_us) {
-                taken.pop_front();
-            }
-            if taken.len() < limit.max {
-                taken.push_back(at_us);
-                return None;
-            }
-            let first = taken.front()?;
-            Some((first + window - at_us).div_ceil(1_000_000).max(1))
-        });
-        let (status, after) = match full_for {
-            Some(seconds) => (429, Some(seconds)),
-            None if throttles => (429, Some(1)),
-            None if fails => (500, None),
-            None => (200, None),
-        };
-        let until_us = at_us + micros(latency);
+        let State { answering, calls } = &mut *self.lock();
+        let answer = answering.arrives(tenant, at_us);
+        let until_us = at_us + micros(answer.latency);
         calls.push(Call {
             at_us,
             until_us,
             job,
-            status,
+            status: answer.status,
         });
-        (calls.len() - 1, status, after, latency)
+        (calls.len() - 1, answer)
     }
 }
 
@@ -169,7 +216,12 @@ impl Handler for Caller {
             return Outcome::Late.into();
         }
         let number = job.id.parse().unwrap_or_default();
-        let (call, status, after, latency) = self.called.arrives(number, job.tenant.as_str());
+        let (call, answer) = self.called.arrives(number, job.tenant.as_str());
+        let Answer {
+            status,
+            retry_after,
+            latency,
+        } = answer;
         // Its way takes no time of its own.
         permit.written(|| true);
         if latency > self.timeout {
@@ -188,7 +240,7 @@ impl Handler for Caller {
             };
         }
         sleep(latency).await;
-        let seconds = after.map(|seconds| seconds.to_string());
+        let seconds = retry_after.map(|seconds| seconds.to_string());
         let headers = seconds
             .iter()
             .map(|seconds| ("retry-after", seconds.as_bytes()));
@@ -216,5 +268,54 @@ impl Handler for Caller {
             trouble: failed.then_some(Trouble::Failing),
             answered: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answering(limit: &str, most_tenants: usize) -> Answering {
+        let limit = Some(limit.parse().expect("a limit"));
+        let api = Api {
+            limit,
+            ..Api::default()
+        };
+        Answering::new(api, 1, most_tenants)
+    }
+
+    /// After how many seconds there is room, for a call so many milliseconds after the beginning.
+    fn after(answering: &mut Answering, tenant: &str, ms: u64) -> Option<u64> {
+        let answer = answering.arrives(tenant, ms * 1_000);
+        assert_eq!(answer.status == 429, answer.retry_after.is_some());
+        answer.retry_after
+    }
+
+    #[test]
+    fn what_is_more_than_the_limit_is_told_when_there_is_room() {
+        let mut each = answering("2/10s:tenant", 10);
+        let mut come = |tenant, ms| after(&mut each, tenant, ms);
+        assert_eq!([come("a", 0), come("a", 4_000)], [None, None]);
+        // What is refused does not count.
+        assert_eq!([come("a", 5_500), come("a", 9_999)], [Some(5), Some(1)]);
+        assert_eq!(come("b", 9_999), None);
+        assert_eq!([come("a", 10_000), come("a", 10_001)], [None, Some(4)]);
+        let mut all = answering("2/10s", 10);
+        let mut come = |tenant| after(&mut all, tenant, 0);
+        assert_eq!([come("a"), come("b"), come("c")], [None, None, Some(10)]);
+    }
+
+    #[test]
+    fn of_tenants_it_counts_a_bounded_number() {
+        let mut each = answering("1/10s:tenant", 3);
+        for tenant in ["a", "b", "c", "d", "d"] {
+            assert_eq!(after(&mut each, tenant, 0), None, "{tenant}");
+        }
+        assert_eq!(after(&mut each, "c", 0), Some(10));
+        assert_eq!(after(&mut each, "late", 10_000), None);
+        assert_eq!(
+            (after(&mut each, "late", 10_000), each.taken.len()),
+            (Some(10), 1)
+        );
     }
 }

@@ -4,14 +4,15 @@
 mod file;
 mod judge;
 mod sections;
+mod written;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate::config::Config;
 
-use self::file::Expected;
 pub use self::file::{CasesError, MOST_FILE, read, read_with};
+use self::written::Expected;
 use crate::api::Api;
 use crate::jobs::Job;
 use crate::run::{Setup, Watched, simulate};

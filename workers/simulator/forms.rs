@@ -241,7 +241,7 @@ impl FromStr for Percent {
     }
 }
 
-/// What the API itself allows: `100/60s`, all tenants together, or `100/60s:tenant`, each of them.
+/// What the API itself allows: `100/60s` or `100/60s:all`, all tenants together, or `100/60s:tenant`, each of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ApiLimit {
     /// Calls
@@ -264,7 +264,7 @@ impl FromStr for ApiLimit {
         };
         let (rest, per_tenant) = match text.strip_suffix(":tenant") {
             Some(rest) => (rest, true),
-            None => (text, false),
+            None => (text.strip_suffix(":all").unwrap_or(text), false),
         };
         let (max, window) = rest.split_once('/').ok_or_else(wrong)?;
         let max = max
@@ -336,6 +336,13 @@ mod tests {
         assert_eq!("2.5%".parse::<Percent>().map(Percent::part), Ok(0.025));
         let limit = "100/60s:tenant".parse::<ApiLimit>().expect("a limit");
         assert_eq!((limit.max, limit.per_tenant), (100, true));
+        let of_all = ApiLimit {
+            per_tenant: false,
+            ..limit
+        };
+        for text in ["100/60s", "100/60s:all"] {
+            assert_eq!(text.parse(), Ok(of_all), "{text}");
+        }
         assert_eq!("zipf".parse::<Skew>(), Ok(Skew(1.0)));
         let mut random = SmallRng::seed_from_u64(1);
         assert_eq!("3".parse::<Cost>().map(|c| c.next(&mut random)), Ok(3));
@@ -388,7 +395,7 @@ mod tests {
         for text in ["2", "-1%", "101%", "NaN%", "%"] {
             assert!(text.parse::<Percent>().is_err(), "{text}");
         }
-        for text in ["100", "0/1s", "1/0s", "1/60s:all"] {
+        for text in ["100", "0/1s", "1/0s", "1/60s:each", "1/60s:all:tenant"] {
             assert!(text.parse::<ApiLimit>().is_err(), "{text}");
         }
         assert!("zipf:NaN".parse::<Skew>().is_err());

@@ -1,13 +1,12 @@
 //! Jobs and their times, as somebody wrote them down: a JSON object in each line.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::io::{BufRead, Read as _};
 
 use bytes::Bytes;
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
-use serde::de::{Deserializer, Error, Unexpected, Visitor};
+use serde::de::Deserializer;
 use serde::{Deserialize, Serialize};
 use sluicegate::broker::Message;
 use sluicegate::rules::headers;
@@ -15,6 +14,7 @@ use sluicegate::rules::tenant::Tenant;
 
 use crate::forms::{LONGEST, MOST_COST};
 use crate::mistake;
+use crate::scalar::{self, Scalar};
 use crate::stage::QUEUE;
 
 /// The most jobs of a simulation: each takes about a kilobyte while it waits.
@@ -66,33 +66,25 @@ pub enum Text {
     Text(String),
 }
 
-impl<'de> Deserialize<'de> for Text {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(AnyText)
+impl Scalar for Text {
+    const EXPECTED: &str = "a text or a whole number";
+
+    fn whole(number: i64) -> Self {
+        Self::Number(number)
+    }
+
+    fn real(_: f64) -> Option<Self> {
+        None
+    }
+
+    fn text(text: &str) -> Self {
+        Self::Text(text.to_owned())
     }
 }
 
-/// Reads a [`Text`]; what else it finds it says in words.
-struct AnyText;
-
-impl Visitor<'_> for AnyText {
-    type Value = Text;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a text or a whole number")
-    }
-
-    fn visit_i64<E>(self, number: i64) -> Result<Text, E> {
-        Ok(Text::Number(number))
-    }
-
-    fn visit_u64<E: Error>(self, number: u64) -> Result<Text, E> {
-        let fits = i64::try_from(number).map(Text::Number);
-        fits.map_err(|_| E::invalid_value(Unexpected::Unsigned(number), &self))
-    }
-
-    fn visit_str<E>(self, text: &str) -> Result<Text, E> {
-        Ok(Text::Text(text.to_owned()))
+impl<'de> Deserialize<'de> for Text {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        scalar::read(deserializer)
     }
 }
 

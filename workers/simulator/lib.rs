@@ -19,5 +19,6 @@ pub mod patience;
 pub mod picture;
 mod random;
 pub mod run;
+mod scalar;
 pub mod stage;
 pub mod words;

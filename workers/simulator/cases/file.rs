@@ -1,22 +1,19 @@
-//! How cases are written down: YAML with `cases`, each with a configuration, jobs, and what is expected.
+//! Reads a file with cases: YAML with `cases`, each with a configuration, jobs, and what is expected. What is wrong is said with its line.
 
-use std::collections::BTreeMap;
-use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Deserialize;
-use serde::de::{Deserializer, Visitor};
 use serde_saphyr::{MessageFormatter as _, Spanned, UserMessageFormatter};
-use sluicegate::config::{Config, ConfigErrors, Pipelines, parse_duration};
+use sluicegate::config::{Config, ConfigErrors, Origin, Pipelines};
 
 use super::Case;
-use super::sections::Sections;
+use super::sections::{Json, Sections};
+use super::written::{File, Written, WrittenApi, WrittenJob};
 use crate::api::Api;
-use crate::forms::{LONGEST, LONGEST_QUESTION};
-use crate::jobs::{Job, Text, sort_by};
+use crate::forms::LONGEST_QUESTION;
+use crate::jobs::{Job, sort_by};
 use crate::mistake;
 use crate::patience::work_of;
 use crate::run::MOST_WORKERS;
@@ -27,9 +24,6 @@ pub const MOST_FILE: u64 = 1 << 20;
 const MOST_JOBS: usize = 100_000;
 /// For so long after its last job a case goes on, where nothing else is said.
 const AFTER_LAST: Duration = Duration::from_secs(86_400);
-/// What a time may differ by, where nothing else is said.
-const TOLERANCE: Duration = Duration::from_millis(100);
-
 /// Why a file holds no cases.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{file}:{line}: {why}")]
@@ -37,206 +31,6 @@ pub struct CasesError {
     file: String,
     line: u64,
     why: String,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    cases: Vec<Spanned<Written>>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct Written {
-    name: String,
-    config: Option<Sections>,
-    pipeline: Option<String>,
-    workers: Option<usize>,
-    #[serde(default)]
-    api: WrittenApi,
-    redis_latency: Option<Time>,
-    within: Option<Time>,
-    seed: Option<u64>,
-    jobs: Vec<Spanned<WrittenJob>>,
-    expect: Spanned<Expected>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WrittenApi {
-    latency: Option<String>,
-    errors: Option<String>,
-    throttles: Option<String>,
-    limit: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct WrittenJob {
-    name: Option<String>,
-    at: Time,
-    /// So many alike
-    count: Option<usize>,
-    /// after each other.
-    every: Option<Time>,
-    tenant: String,
-    cost: Option<u32>,
-    priority: Option<Text>,
-    plan: Option<String>,
-    routing_key: Option<String>,
-    #[serde(default)]
-    header: BTreeMap<String, Text>,
-}
-
-/// Seconds, or with a unit.
-#[derive(Debug, Clone)]
-pub(super) enum Time {
-    Seconds(f64),
-    Text(String),
-}
-
-impl<'de> Deserialize<'de> for Time {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(AnyTime)
-    }
-}
-
-/// Reads a [`Time`]; what else it finds it says in words.
-struct AnyTime;
-
-impl Visitor<'_> for AnyTime {
-    type Value = Time;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a time: seconds (1.5), or a whole number with a unit (1500ms, 30s, 5m)")
-    }
-
-    fn visit_f64<E>(self, seconds: f64) -> Result<Time, E> {
-        Ok(Time::Seconds(seconds))
-    }
-
-    fn visit_u64<E>(self, seconds: u64) -> Result<Time, E> {
-        Ok(Time::Seconds(seconds as f64))
-    }
-
-    fn visit_i64<E>(self, seconds: i64) -> Result<Time, E> {
-        Ok(Time::Seconds(seconds as f64))
-    }
-
-    fn visit_str<E>(self, text: &str) -> Result<Time, E> {
-        Ok(Time::Text(text.to_owned()))
-    }
-}
-
-/// What is expected; what is not said may be anything.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct Expected {
-    /// When jobs start, in the order of their starts.
-    pub starts: Option<Vec<Time>>,
-    /// When jobs with these names start.
-    pub start: Option<BTreeMap<String, Time>>,
-    /// What times may differ by.
-    pub tolerance: Option<Time>,
-    /// In which order jobs with these names start.
-    pub order: Option<Vec<String>>,
-    /// How long jobs wait at most.
-    pub waits_at_most: Option<WaitsAtMost>,
-    /// After how long jobs are done, at most.
-    pub done_after_at_most: Option<WaitsAtMost>,
-    /// How long all of it takes at most.
-    pub makespan_at_most: Option<Time>,
-    /// Units in the fullest window of each limit.
-    pub fullest_window: Option<BTreeMap<String, u64>>,
-    /// How many jobs each shadow limit would have made wait.
-    pub would_have_waited: Option<BTreeMap<String, u64>>,
-    /// How many dead letters there are.
-    pub dead_letters: Option<usize>,
-    /// How many calls the API answers 429.
-    pub throttled: Option<usize>,
-    /// How often a job is delivered at most, on average.
-    pub deliveries_at_most: Option<f64>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct WaitsAtMost {
-    pub p50: Option<Time>,
-    pub p99: Option<Time>,
-    pub max: Option<Time>,
-}
-
-impl Time {
-    /// In seconds, from 0 to thirty days.
-    pub fn seconds(&self) -> Result<f64, String> {
-        let seconds = match self {
-            Self::Seconds(seconds) => Some(*seconds),
-            Self::Text(text) => parse_duration(text).map(|duration| duration.as_secs_f64()),
-        };
-        let found = || match self {
-            Self::Seconds(seconds) => format!("{seconds:?}"),
-            Self::Text(text) => mistake::shown(text),
-        };
-        seconds
-            .filter(|seconds| (0.0..=LONGEST.as_secs_f64()).contains(seconds))
-            .ok_or_else(|| {
-                format!(
-                    "{} is no time; it must be seconds (1.5), or a whole number with a unit (1500ms, 30s, 5m), up to 30d",
-                    found()
-                )
-            })
-    }
-}
-
-impl Expected {
-    /// What times may differ by, in seconds.
-    pub fn tolerance(&self) -> f64 {
-        let own = self.tolerance.as_ref();
-        own.and_then(|time| time.seconds().ok())
-            .unwrap_or(TOLERANCE.as_secs_f64())
-    }
-
-    fn times(&self) -> impl Iterator<Item = &Time> {
-        let starts = self.starts.iter().flatten();
-        let start = self.start.iter().flat_map(BTreeMap::values);
-        let waits = (self.waits_at_most.iter()).chain(&self.done_after_at_most);
-        let waits = waits.flat_map(|waits| [&waits.p50, &waits.p99, &waits.max]);
-        let one = [&self.tolerance, &self.makespan_at_most];
-        starts.chain(start).chain(waits.chain(one).flatten())
-    }
-
-    fn names(&self) -> impl Iterator<Item = &String> {
-        let order = self.order.iter().flatten();
-        order.chain(self.start.iter().flat_map(BTreeMap::keys))
-    }
-
-    fn is_empty(&self) -> bool {
-        let Self {
-            starts,
-            start,
-            tolerance: _,
-            order,
-            waits_at_most,
-            done_after_at_most,
-            makespan_at_most,
-            fullest_window,
-            would_have_waited,
-            dead_letters,
-            throttled,
-            deliveries_at_most,
-        } = self;
-        starts.is_none()
-            && start.is_none()
-            && order.is_none()
-            && waits_at_most.is_none()
-            && done_after_at_most.is_none()
-            && makespan_at_most.is_none()
-            && fullest_window.is_none()
-            && would_have_waited.is_none()
-            && dead_letters.is_none()
-            && throttled.is_none()
-            && deliveries_at_most.is_none()
-    }
 }
 
 /// The cases of the file `name`, which is `text`. Configurations that it names are looked for from its folder; variables of the
@@ -333,14 +127,17 @@ struct Files<'a> {
 
 fn read_case(written: Written, line: u64, files: &Files<'_>) -> Result<Case, (u64, String)> {
     let here = |why: String| (line, why);
-    let config = config(&written, files).map_err(here)?;
+    let config = config(&written, line, files)?;
     let workers = written.workers.unwrap_or(1);
     if !(1..=MOST_WORKERS).contains(&workers) {
         return Err(here(format!(
             "workers is {workers}; it must be from 1 to {MOST_WORKERS}"
         )));
     }
-    let api = api(&written.api).map_err(here)?;
+    let api = match &written.api {
+        Some(api) => read_api(&api.value).map_err(|why| (api.referenced.line(), why))?,
+        None => Api::default(),
+    };
     let redis = match &written.redis_latency {
         Some(time) => time.seconds().map_err(here)?,
         None => 0.0,
@@ -413,40 +210,54 @@ fn read_case(written: Written, line: u64, files: &Files<'_>) -> Result<Case, (u6
     })
 }
 
-/// The case's configuration: the file that it names, or what stands there.
-fn config(written: &Written, files: &Files<'_>) -> Result<Config, String> {
-    let read = match &written.config {
-        None => return Err("config is missing: a path, or the sections themselves".to_owned()),
-        Some(Sections::Path(path)) => (files.load)(&files.folder.join(path))
-            .map_err(|errors| errors.to_string().replace('\n', "; ")),
-        Some(Sections::Json(text)) => {
-            Pipelines::parse("config", text, std::iter::empty()).map_err(|errors| in_case(&errors))
+/// The configuration of the case in the line `line`: the file that it names, or what stands there.
+fn config(written: &Written, line: u64, files: &Files<'_>) -> Result<Config, (u64, String)> {
+    let here = |why: String| (line, why);
+    let pipelines = match &written.config {
+        None => {
+            let why = "config is missing: a path, or the sections themselves";
+            return Err(here(why.to_owned()));
         }
+        Some(Sections::Path(path)) => (files.load)(&files.folder.join(path))
+            .map_err(|errors| here(errors.to_string().replace('\n', "; ")))?,
+        Some(Sections::Json(json)) => Pipelines::parse("config", &json.text, std::iter::empty())
+            .map_err(|errors| in_case(&errors, json, line))?,
     };
-    let pipelines = read?;
     // Other cases of the file may have a configuration that names none.
     let usual = files.pipeline.filter(|_| pipelines.are_named());
     let pipeline = written.pipeline.as_deref().or(usual);
     match pipelines.one(pipeline) {
         Ok((_, config)) => Ok(config.clone()),
         Err(why) if pipeline.is_none() => {
-            Err(format!("{why}, or with `pipeline: NAME` in the case"))
+            Err(here(format!("{why}, or with `pipeline: NAME` in the case")))
         }
-        Err(why) => Err(why),
+        Err(why) => Err(here(why)),
     }
 }
 
-/// What is wrong with sections that stand in the case: their own lines and columns are none of the user's file.
-fn in_case(errors: &ConfigErrors) -> String {
+/// What is wrong with sections that stand in the case: in which line of the file first, and all of it. What has no line of its own
+/// has that of the case.
+fn in_case(errors: &ConfigErrors, json: &Json, case: u64) -> (u64, String) {
+    let line_of = |origin: &Origin| match origin {
+        Origin::File { line, .. } => json.line(*line),
+        _ => None,
+    };
+    let mut first = None;
     let each = errors.problems().iter().map(|problem| {
         let (said, place) = (problem.to_string(), problem.origin().to_string());
         let said = said.strip_prefix(&place).unwrap_or(&said);
-        format!("config: {}", said.trim_start_matches(": "))
+        let said = said.trim_start_matches(": ");
+        let line = line_of(problem.origin()).unwrap_or(case);
+        match *first.get_or_insert(line) == line {
+            true => format!("config: {said}"),
+            false => format!("line {line}: config: {said}"),
+        }
     });
-    each.collect::<Vec<_>>().join("; ")
+    let all = each.collect::<Vec<_>>().join("; ");
+    (first.unwrap_or(case), all)
 }
 
-fn api(written: &WrittenApi) -> Result<Api, String> {
+fn read_api(written: &WrittenApi) -> Result<Api, String> {
     fn of<T: FromStr<Err = String>>(key: &str, text: Option<&String>) -> Result<Option<T>, String> {
         let read = |text: &String| text.parse().map_err(|why| format!("api.{key} {why}"));
         text.map(read).transpose()

@@ -1,7 +1,7 @@
 //! What came of a case, against what was expected.
 
 use super::Case;
-use super::file::Time;
+use super::written::Time;
 use crate::figures::Figures;
 use crate::history::History;
 use crate::jobs::Job;

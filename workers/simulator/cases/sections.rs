@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
+use serde_saphyr::Spanned;
 
 /// The same as JSON, which is YAML.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,13 +12,13 @@ pub(super) enum Sections {
     /// A path to a file.
     Path(String),
     /// The sections themselves.
-    Json(String),
+    Json(Json),
 }
 
 impl<'de> Deserialize<'de> for Sections {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let Json(json) = Json::deserialize(deserializer)?;
-        Ok(match serde_json::from_str(&json) {
+        let json = Json::deserialize(deserializer)?;
+        Ok(match serde_json::from_str(&json.text) {
             Ok(Value::String(path)) => Self::Path(path),
             _ => Self::Json(json),
         })
@@ -25,7 +26,38 @@ impl<'de> Deserialize<'de> for Sections {
 }
 
 /// Any value as the JSON that it is.
-struct Json(String);
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Json {
+    /// Each key and each item of a list begins a line.
+    pub text: String,
+    /// Where each of these lines stands in the other file. The first line of the text is none of them.
+    lines: Vec<u64>,
+}
+
+impl Json {
+    fn one(text: String) -> Self {
+        let lines = Vec::new();
+        Self { text, lines }
+    }
+
+    /// Where the line `line` (from 1) stands in the other file; `None`: it is the first one, which holds no key.
+    pub fn line(&self, line: u64) -> Option<u64> {
+        let place = usize::try_from(line.checked_sub(2)?).ok()?;
+        self.lines.get(place).copied()
+    }
+
+    /// Goes on with `begin` and `value`, which stand in the line `line` of the other file.
+    fn add(&mut self, line: u64, begin: &str, value: &Self) {
+        if !self.lines.is_empty() {
+            self.text.push(',');
+        }
+        self.text.push('\n');
+        self.text.push_str(begin);
+        self.text.push_str(&value.text);
+        self.lines.push(line);
+        self.lines.extend(&value.lines);
+    }
+}
 
 impl<'de> Deserialize<'de> for Json {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -43,7 +75,7 @@ impl<'de> Visitor<'de> for AnyValue {
     }
 
     fn visit_unit<E: Error>(self) -> Result<Json, E> {
-        Ok(Json("null".to_owned()))
+        Ok(Json::one("null".to_owned()))
     }
 
     fn visit_none<E: Error>(self) -> Result<Json, E> {
@@ -55,42 +87,45 @@ impl<'de> Visitor<'de> for AnyValue {
     }
 
     fn visit_bool<E>(self, value: bool) -> Result<Json, E> {
-        Ok(Json(value.to_string()))
+        Ok(Json::one(value.to_string()))
     }
 
     fn visit_i64<E>(self, value: i64) -> Result<Json, E> {
-        Ok(Json(value.to_string()))
+        Ok(Json::one(value.to_string()))
     }
 
     fn visit_u64<E>(self, value: u64) -> Result<Json, E> {
-        Ok(Json(value.to_string()))
+        Ok(Json::one(value.to_string()))
     }
 
     fn visit_f64<E: Error>(self, value: f64) -> Result<Json, E> {
         match value.is_finite() {
-            true => Ok(Json(Value::from(value).to_string())),
+            true => Ok(Json::one(Value::from(value).to_string())),
             false => Err(E::custom(format_args!("{value} is no number here"))),
         }
     }
 
     fn visit_str<E>(self, value: &str) -> Result<Json, E> {
-        Ok(Json(Value::from(value).to_string()))
+        Ok(Json::one(Value::from(value).to_string()))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Json, A::Error> {
-        let mut all = Vec::new();
-        while let Some(Json(item)) = items.next_element()? {
-            all.push(item);
+        let mut all = Json::one("[".to_owned());
+        while let Some(item) = items.next_element::<Spanned<Json>>()? {
+            all.add(item.referenced.line(), "", &item.value);
         }
-        Ok(Json(format!("[{}]", all.join(","))))
+        all.text.push(']');
+        Ok(all)
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Json, A::Error> {
-        let mut all = Vec::new();
-        while let Some((key, Json(value))) = entries.next_entry::<String, Json>()? {
-            all.push(format!("{}:{value}", Value::from(key)));
+        let mut all = Json::one("{".to_owned());
+        while let Some(key) = entries.next_key::<Spanned<String>>()? {
+            let begin = format!("{}:", Value::from(key.value));
+            all.add(key.referenced.line(), &begin, &entries.next_value()?);
         }
-        Ok(Json(format!("{{{}}}", all.join(","))))
+        all.text.push('}');
+        Ok(all)
     }
 }
 
@@ -103,7 +138,34 @@ mod tests {
         let read = |text: &str| serde_saphyr::from_str::<Sections>(text).expect("it is YAML");
         let json = r#"{"b":{"trial-7":1,"trial-*":"1m","409":"retry"},"a":[true,null,"1"]}"#;
         let yaml = "b: {trial-7: 1, trial-*: 1m, 409: retry}\na: [true, ~, '1']";
-        assert_eq!(read(yaml), Sections::Json(json.to_owned()));
+        let Sections::Json(read_json) = read(yaml) else {
+            panic!("these are sections");
+        };
+        assert_eq!(read_json.text.replace('\n', ""), json);
         assert_eq!(read("a/b.yaml"), Sections::Path("a/b.yaml".to_owned()));
+    }
+
+    #[test]
+    fn each_line_is_known_by_where_it_stands() {
+        let yaml = "# a\nb: &x\n  c: 1\n\n  d:\n    - \"two\\nlines\"\n    - {e: 2,\n       f: 3}\ng: *x\nh: 4";
+        let Sections::Json(json) = serde_saphyr::from_str(yaml).expect("it is YAML") else {
+            panic!("these are sections");
+        };
+        let lines = json.text.lines().zip(1..);
+        let known: Vec<_> = lines.map(|(text, line)| (text, json.line(line))).collect();
+        let before = [
+            ("{", None),
+            ("\"b\":{", Some(2)),
+            ("\"c\":1,", Some(3)),
+            ("\"d\":[", Some(5)),
+            ("\"two\\nlines\",", Some(6)),
+            ("{", Some(7)),
+            ("\"e\":2,", Some(7)),
+            ("\"f\":3}]},", Some(8)),
+            ("\"g\":{", Some(9)),
+        ];
+        assert_eq!(known[..before.len()], before);
+        assert_eq!(known.last(), Some(&("\"h\":4}", Some(10))));
+        assert_eq!((json.line(0), json.line(99)), (None, None));
     }
 }

@@ -113,13 +113,13 @@ fn what_is_wrong_with_a_file_is_said_with_its_line() {
         (
             "latency: 10ms",
             "latency: fast",
-            3,
+            9,
             "api.latency is \"fast\"",
         ),
         (
             "max-requests: 3",
             "max-requests: 0",
-            3,
+            7,
             "config: rate-limiter",
         ),
         ("redis-latency: 0", "redis-latency: 11s", 3, "at most 10 s"),
@@ -129,12 +129,12 @@ fn what_is_wrong_with_a_file_is_said_with_its_line() {
             3,
             "the last job comes after 0.5 s",
         ),
-        ("latency: 10ms", "latency: 2h", 3, "at most 1h"),
+        ("latency: 10ms", "latency: 2h", 9, "at most 1h"),
         ("throttled:", "throtled:", 22, "deliveries-at-most"),
         (
             "max-requests: 3",
             "max-request: 3",
-            3,
+            7,
             "did you mean max-requests?",
         ),
         ("{last: 1s}", "{lost: 1s}", 16, "no job is called \"lost\""),
@@ -147,6 +147,18 @@ fn what_is_wrong_with_a_file_is_said_with_its_line() {
         assert!(why.starts_with(&format!("a.yaml:{line}: ")), "{why}");
         assert!(why.contains(words), "{why}");
     }
+    // Each problem of sections has its line, the first one where errors have it.
+    let text = CASES
+        .replace("max-requests: 3", "max-requests: 0")
+        .replace("max-requests: 2", "max-request: 2");
+    let why = read("a.yaml", &text, None)
+        .expect_err("two are wrong")
+        .to_string();
+    assert!(
+        why.starts_with("a.yaml:7: config: rate-limiter.limits")
+            && why.contains("; line 8: config: unknown key \"max-request\""),
+        "{why}"
+    );
     for text in ["", "cases: []", "\u{0}\u{1}", "cases: [[[[", "- 1"] {
         assert!(read("a.yaml", text, None).is_err(), "{text:?}");
     }

@@ -1,11 +1,10 @@
 //! `sluicegate echo`: an API on this machine, to try the rest with.
 
-use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher as _, RandomState};
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::str::FromStr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -15,8 +14,11 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use clap::Args;
 use futures_util::StreamExt as _;
-use sluicegate::config::{parse_duration, show_duration};
+use simulator::api::{Answer, Answering, Api};
+use simulator::forms::{ApiLimit, Latency, Percent};
+use sluicegate::config::show_duration;
 use tokio::net::TcpListener;
+use tokio::time::sleep;
 
 use super::{Failure, count, plain};
 
@@ -24,51 +26,53 @@ use super::{Failure, count, plain};
 const SHOWN: usize = 200;
 /// So many tenants are counted at a time. Further ones are not limited.
 const MAX_TENANTS: usize = 10_000;
+/// The most calls of a window: of each it is known when it came.
+const MAX_CALLS: usize = 100_000;
 
 /// Answer HTTP calls on this machine: an API to try sluicegate with
 ///
 /// Prints a line for each call: the status, the tenant, the job's id, the attempt and the body. With --limit it is strict: more calls
-/// of a tenant are answered 429 with Retry-After. It needs no configuration, and ends at Ctrl-C.
+/// of a tenant are answered 429 with Retry-After. --latency, --errors and --throttles describe it as `simulate` does with --api-latency
+/// and so on, so that a simulated run can be tried. It needs no configuration, and ends at Ctrl-C.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sluicegate echo
   sluicegate echo --limit 3/10s
+  sluicegate echo --times --latency lognormal:80ms,0.5 --errors 2% --limit 100/60s:all
   sluicegate echo --listen 127.0.0.1:9000 --status 503")]
 pub struct EchoArgs {
     /// Where it listens; port 0 takes any free one
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8080")]
     listen: SocketAddr,
-    /// The calls of one tenant that are taken in any window of this length
-    #[arg(long, value_name = "CALLS/WINDOW")]
-    limit: Option<Limit>,
-    /// The status of the answers
+    /// The calls of one tenant that are taken in any window of this length: 3/10s; of all tenants together: 3/10s:all
+    #[arg(long, value_name = "CALLS/WINDOW", value_parser = limit)]
+    limit: Option<ApiLimit>,
+    /// How long a call takes: 80ms, uniform:50ms-200ms, or lognormal:80ms,0.5 (median and deviation); up to 1h
+    #[arg(long, value_name = "TIME", default_value = "0ms")]
+    latency: Latency,
+    /// So many calls fail (500), at random
+    #[arg(long, value_name = "PERCENT", default_value = "0%")]
+    errors: Percent,
+    /// So many calls are answered 429, with Retry-After: 1, at random
+    #[arg(long, value_name = "PERCENT", default_value = "0%")]
+    throttles: Percent,
+    /// Begins each line with when the call came, in seconds after the first one
+    #[arg(long)]
+    times: bool,
+    /// The status of the other answers
     #[arg(long, value_name = "STATUS", default_value = "200", value_parser = status)]
     status: StatusCode,
 }
 
-/// So many calls in any window.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Limit {
-    calls: usize,
-    window: Duration,
-}
-
-impl FromStr for Limit {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const WRONG: &str = "not a number of calls (at most 100000) and a window, such as 3/10s";
-        let (calls, window) = text.split_once('/').ok_or(WRONG)?;
-        let calls = calls
-            .parse()
-            .ok()
-            .filter(|calls| (1..=100_000).contains(calls));
-        let window = parse_duration(window).filter(|window| !window.is_zero());
-        Ok(Self {
-            calls: calls.ok_or(WRONG)?,
-            window: window.ok_or(WRONG)?,
-        })
-    }
+/// The value of `--limit`: as [`ApiLimit`], but without a word of whose it is each tenant's.
+fn limit(text: &str) -> Result<ApiLimit, &'static str> {
+    let limit = text.parse().ok().map(|limit: ApiLimit| ApiLimit {
+        per_tenant: limit.per_tenant || !text.ends_with(":all"),
+        ..limit
+    });
+    limit.filter(|limit| limit.max <= MAX_CALLS).ok_or(
+        "not a number of calls (at most 100000) and a window, such as 3/10s (of each tenant) or 3/10s:all (of all together)",
+    )
 }
 
 fn status(text: &str) -> Result<StatusCode, &'static str> {
@@ -76,54 +80,47 @@ fn status(text: &str) -> Result<StatusCode, &'static str> {
     status.ok_or("not a status from 200 to 999")
 }
 
-/// When each tenant's calls of the last window came.
-#[derive(Debug, Default)]
-struct Calls(HashMap<String, VecDeque<Instant>>);
-
-impl Calls {
-    /// A call of `tenant` comes. `Err`: it is one too many, and there is room again after this.
-    fn come(&mut self, limit: Limit, tenant: &str, now: Instant) -> Result<(), Duration> {
-        let old = |at: &Instant| now.duration_since(*at) >= limit.window;
-        if self.0.len() >= MAX_TENANTS && !self.0.contains_key(tenant) {
-            self.0.retain(|_, calls| !calls.back().is_none_or(old));
-            if self.0.len() >= MAX_TENANTS {
-                return Ok(());
-            }
-        }
-        let calls = self.0.entry(tenant.to_owned()).or_default();
-        while calls.front().is_some_and(old) {
-            calls.pop_front();
-        }
-        match calls.front() {
-            Some(first) if calls.len() >= limit.calls => {
-                Err((*first + limit.window).duration_since(now))
-            }
-            _ => {
-                calls.push_back(now);
-                Ok(())
-            }
-        }
-    }
-}
-
 struct Echo {
-    limit: Option<Limit>,
     status: StatusCode,
-    calls: Mutex<Calls>,
+    /// Its limit counts by when it began.
+    began: Instant,
+    answering: Mutex<Answering>,
+    with_times: bool,
+    first: OnceLock<Duration>,
 }
 
 impl Echo {
-    fn answer(&self, tenant: &str) -> (StatusCode, HeaderMap) {
+    /// A call of `tenant` comes: how long after the beginning, what it is answered, and how long that takes.
+    fn answer(&self, tenant: &str) -> (Duration, (StatusCode, HeaderMap), Duration) {
+        let mut answering = self
+            .answering
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let at = self.began.elapsed();
+        // It does not run for 500,000 years.
+        let at_us = u64::try_from(at.as_micros()).unwrap_or(u64::MAX);
+        let Answer {
+            status,
+            retry_after,
+            latency,
+        } = answering.arrives(tenant, at_us);
         let mut headers = HeaderMap::new();
-        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
-        let come = |limit| calls.come(limit, tenant, Instant::now());
-        match self.limit.map_or(Ok(()), come) {
-            Ok(()) => (self.status, headers),
-            Err(wait) => {
-                let seconds = wait.as_millis().div_ceil(1_000).max(1) as u64;
-                headers.insert(header::RETRY_AFTER, seconds.into());
-                (StatusCode::TOO_MANY_REQUESTS, headers)
-            }
+        headers.extend(retry_after.map(|seconds| (header::RETRY_AFTER, seconds.into())));
+        let status = match status {
+            429 => StatusCode::TOO_MANY_REQUESTS,
+            500 => StatusCode::INTERNAL_SERVER_ERROR,
+            _ => self.status,
+        };
+        (at, (status, headers), latency)
+    }
+
+    /// With what the line of a call begins.
+    fn begin(&self, at: Duration) -> String {
+        // Two calls may come at once.
+        let after = at.saturating_sub(*self.first.get_or_init(|| at));
+        match self.with_times {
+            true => format!("{:9.3} ", after.as_secs_f64()),
+            false => String::new(),
         }
     }
 }
@@ -137,18 +134,32 @@ pub async fn run(args: EchoArgs) -> Result<ExitCode, Failure> {
     let listener = TcpListener::bind(args.listen).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     let strict = args.limit.map_or_else(String::new, |limit| {
-        let (calls, window) = (limit.calls as u64, show_duration(limit.window));
+        let (calls, window) = (limit.max as u64, show_duration(limit.window));
         let calls = count(calls, "call");
-        format!(", and takes {calls} of a tenant in any {window}")
+        let whose = match limit.per_tenant {
+            true => "of a tenant",
+            false => "of all tenants together",
+        };
+        format!(", and takes {calls} {whose} in any {window}")
     });
     say(&format!(
         "listening on http://{address}/; answers {}{strict}",
         args.status.as_u16()
     ))?;
-    let echo = Arc::new(Echo {
+    let api = Api {
+        latency: args.latency,
+        errors: args.errors,
+        throttles: args.throttles,
         limit: args.limit,
+    };
+    // Other ones each time.
+    let seed = RandomState::new().hash_one(address);
+    let echo = Arc::new(Echo {
         status: args.status,
-        calls: Mutex::default(),
+        began: Instant::now(),
+        answering: Mutex::new(Answering::new(api, seed, MAX_TENANTS)),
+        with_times: args.times,
+        first: OnceLock::new(),
     });
     let app = Router::new().fallback(call).with_state(echo);
     tokio::select! {
@@ -166,12 +177,19 @@ async fn call(State(echo): State<Arc<Echo>>, request: Request) -> Response {
         value.map_or_else(|| "-".to_owned(), |value| plain(&value, 255))
     };
     let tenant = text("x-tenant");
-    let (status, headers) = echo.answer(&tenant);
+    let (at, (status, headers), latency) = echo.answer(&tenant);
     let (id, attempt) = (text("x-job-id"), text("x-attempt"));
     let body = shown(body).await;
     let code = status.as_u16();
+    let begin = echo.begin(at);
     // Whoever read our output has seen enough.
-    let _ = say(&format!("{code} {tenant} {id} attempt {attempt}: {body}"));
+    let _ = say(&format!(
+        "{begin}{code} {tenant} {id} attempt {attempt}: {body}"
+    ));
+    // A sleep of no time takes a millisecond.
+    if !latency.is_zero() {
+        sleep(latency).await;
+    }
     (status, headers, format!("{body}\n")).into_response()
 }
 
@@ -199,49 +217,32 @@ mod tests {
 
     #[test]
     fn a_limit_is_a_number_and_a_window() {
-        let limit = |calls, ms| {
-            Ok(Limit {
-                calls,
+        let wanted = |max, ms, per_tenant| {
+            Ok(ApiLimit {
+                max,
                 window: Duration::from_millis(ms),
+                per_tenant,
             })
         };
-        assert_eq!("3/10s".parse(), limit(3, 10_000));
-        assert_eq!("1/500ms".parse(), limit(1, 500));
-        for wrong in ["", "3", "0/1s", "3/0s", "x/1s", "3/x", "100001/1s"] {
-            assert!(wrong.parse::<Limit>().is_err(), "{wrong}");
+        assert_eq!(limit("3/10s"), wanted(3, 10_000, true));
+        assert_eq!(limit("3/10s:tenant"), wanted(3, 10_000, true));
+        assert_eq!(limit("1/500ms:all"), wanted(1, 500, false));
+        for wrong in [
+            "",
+            "3",
+            "0/1s",
+            "3/0s",
+            "x/1s",
+            "3/x",
+            "100001/1s",
+            "3/1s:",
+            "3/1s:each",
+        ] {
+            assert!(limit(wrong).is_err(), "{wrong}");
         }
         for wrong in ["", "199", "1000", "ok"] {
             assert!(status(wrong).is_err(), "{wrong}");
         }
         assert_eq!(status("503"), Ok(StatusCode::SERVICE_UNAVAILABLE));
-    }
-
-    #[test]
-    fn each_tenant_has_its_own_window() {
-        let limit: Limit = "2/10s".parse().expect("a limit");
-        let (mut calls, begun) = (Calls::default(), Instant::now());
-        let mut come = |tenant: &str, ms| {
-            let now = begun + Duration::from_millis(ms);
-            let wait = calls.come(limit, tenant, now).err();
-            wait.map(|wait| wait.as_millis())
-        };
-        assert_eq!([come("a", 0), come("a", 4_000)], [None, None]);
-        // What is refused does not count.
-        assert_eq!([come("a", 5_000), come("a", 9_999)], [Some(5_000), Some(1)]);
-        assert_eq!(come("b", 9_999), None);
-        assert_eq!([come("a", 10_000), come("a", 10_001)], [None, Some(3_999)]);
-    }
-
-    #[test]
-    fn what_it_counts_is_bounded() {
-        let limit: Limit = "1/10s".parse().expect("a limit");
-        let (mut calls, now) = (Calls::default(), Instant::now());
-        for number in 0..MAX_TENANTS + 1 {
-            assert_eq!(calls.come(limit, &number.to_string(), now), Ok(()));
-        }
-        assert_eq!(calls.0.len(), MAX_TENANTS);
-        let later = now + limit.window;
-        assert_eq!(calls.come(limit, "late", later), Ok(()));
-        assert_eq!(calls.0.len(), 1);
     }
 }
