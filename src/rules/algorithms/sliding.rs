@@ -105,11 +105,21 @@ struct Entry {
     sequence: u64,
     /// It came late: the number that the start was given, and when, as its receipt says.
     moved: Option<(u64, u64)>,
+    /// The calls and the cost of this entry and of all before it, since the log began: the log of a long limit is long, and no question
+    /// has to walk through it.
+    up_to: (u64, u64),
 }
 
 impl Entry {
     fn units(&self, unit: Unit) -> u64 {
         self.cost.map_or(0, |cost| unit.of(cost))
+    }
+
+    fn units_up_to(&self, unit: Unit) -> u64 {
+        match unit {
+            Unit::Calls => self.up_to.0,
+            Unit::Cost => self.up_to.1,
+        }
     }
 }
 
@@ -120,26 +130,55 @@ impl SlidingLog {
     }
 
     fn counted(&self, terms: &Terms, at: u64) -> u64 {
-        let (newest_first, span) = (self.entries.iter().rev(), terms.span());
-        let counts = newest_first.take_while(|entry| entry.score + span > at);
-        let unit = terms.unit();
-        counts.map(|entry| entry.units(unit)).sum()
+        let over = |entry: &Entry| entry.score + terms.span() <= at;
+        let first = self.entries.get(self.entries.partition_point(over));
+        first.map_or(0, |first| self.units_from(first, terms.unit()))
+    }
+
+    /// Units of `first`, an entry of it, and of all after it.
+    fn units_from(&self, first: &Entry, unit: Unit) -> u64 {
+        let all = self.entries.back().map_or(0, |it| it.units_up_to(unit));
+        all - first.units_up_to(unit) + first.units(unit)
     }
 
     fn push(&mut self, score: u64, cost: u64, moved: Option<(u64, u64)>) -> u64 {
         let ours = self.entries.iter().rev().find(|e| e.sequence > 0);
         let sequence = ours.map_or(0, |e| e.sequence) + 1;
-        self.entries.push_back(Entry {
+        self.insert(self.entries.len(), score, cost, (sequence, moved));
+        sequence
+    }
+
+    fn insert(
+        &mut self,
+        at: usize,
+        score: u64,
+        cost: u64,
+        (sequence, moved): (u64, Option<(u64, u64)>),
+    ) {
+        let entry = Entry {
             score,
             cost: Some(cost),
             sequence,
             moved,
-        });
-        sequence
+            up_to: (0, 0),
+        };
+        self.entries.insert(at, entry);
+        self.sum_up(at);
+    }
+
+    /// What the entry `at` counts has changed: the sums from there on follow.
+    fn sum_up(&mut self, at: usize) {
+        let before = at.checked_sub(1).map(|before| self.entries[before].up_to);
+        let (mut calls, mut cost) = before.unwrap_or_default();
+        for entry in self.entries.range_mut(at..) {
+            calls += entry.units(Unit::Calls);
+            cost += entry.units(Unit::Cost);
+            entry.up_to = (calls, cost);
+        }
     }
 
     /// The entry of a start that was given this number then.
-    fn find(&mut self, started_ms: u64, sequence: u64) -> Option<&mut Entry> {
+    fn find(&self, started_ms: u64, sequence: u64) -> Option<usize> {
         let started = started_ms..=started_ms + 1;
         let receipt = Some((sequence, started_ms));
         let newest_first = || (0..self.entries.len()).rev();
@@ -147,32 +186,21 @@ impl SlidingLog {
         let ours =
             |e: &Entry| e.sequence == sequence && e.moved.is_none() && started.contains(&e.score);
         let at = moved.or_else(|| newest_first().find(|at| ours(&self.entries[*at])));
-        at.filter(|_| sequence > 0).map(|at| &mut self.entries[at])
+        at.filter(|_| sequence > 0)
     }
 
     /// An entry that another writer added at `score`: one unit.
     pub fn add_foreign(&mut self, score: u64) {
         let at = self.entries.partition_point(|e| e.score <= score);
-        self.entries.insert(
-            at,
-            Entry {
-                score,
-                cost: Some(1),
-                sequence: 0,
-                moved: None,
-            },
-        );
+        self.insert(at, score, 1, (0, None));
     }
 
     /// The first moment after which at most `rest` units started; there are more.
     fn left_at(&self, terms: &Terms, rest: u64) -> u64 {
-        let (mut units, unit) = (0, terms.unit());
-        let mut newest_first = self.entries.iter().rev();
-        let reached = newest_first.find(|entry| {
-            units += entry.units(unit);
-            units > rest
-        });
-        reached.map_or(0, |entry| entry.score)
+        let leaves_more = |entry: &Entry| self.units_from(entry, terms.unit()) > rest;
+        let behind = self.entries.partition_point(leaves_more);
+        let reached = behind.checked_sub(1).map(|at| self.entries[at].score);
+        reached.unwrap_or(0)
     }
 }
 
@@ -216,18 +244,23 @@ impl Usage for SlidingLog {
 
     /// One that was given back stays so.
     fn settle(&mut self, _: &Terms, _: Clock, ended: &Ended<'_>) {
-        if let Some(entry) = self.find(ended.started_ms, ended.sequence) {
+        if let Some(at) = self.find(ended.started_ms, ended.sequence) {
+            let entry = &mut self.entries[at];
             entry.cost = entry.cost.and(ended.used);
+            self.sum_up(at);
         }
     }
 
     /// It counts from now, as another entry behind all others.
     fn late(&mut self, _: &Terms, clock: Clock, ended: &Ended<'_>) -> bool {
         let newest = self.entries.back().map_or(0, |e| e.score);
-        let entry = self.find(ended.started_ms, ended.sequence);
-        let Some(cost) = entry.and_then(|entry| entry.cost.take()) else {
+        let Some(at) = self.find(ended.started_ms, ended.sequence) else {
             return false;
         };
+        let Some(cost) = self.entries[at].cost.take() else {
+            return false;
+        };
+        self.sum_up(at);
         let moved = Some((ended.sequence, ended.started_ms));
         self.push(clock.stamp_ms.max(newest), cost, moved);
         true
@@ -236,5 +269,98 @@ impl Usage for SlidingLog {
     fn end(&self) -> u64 {
         let newest = self.entries.back().map_or(0, |e| e.score);
         self.spans.end().max(newest + self.spans.longest())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::{Algorithm, SteppedBack};
+    use super::*;
+
+    const START: u64 = 1_700_000_000_000;
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Take { cost: u64 },
+        Settle { which: usize, used: Option<u64> },
+        Late { which: usize },
+        Foreign { before_ms: u64 },
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<(Step, i64)>> {
+        let step = prop_oneof![
+            4 => (1..9u64).prop_map(|cost| Step::Take { cost }),
+            2 => (any::<usize>(), proptest::option::of(0..9u64))
+                .prop_map(|(which, used)| Step::Settle { which, used }),
+            1 => any::<usize>().prop_map(|which| Step::Late { which }),
+            1 => (0..500u64).prop_map(|before_ms| Step::Foreign { before_ms }),
+        ];
+        // A clock that is stepped back at times.
+        let by = prop_oneof![9 => 0..300i64, 1 => -300..0i64];
+        proptest::collection::vec((step, by), 1..60)
+    }
+
+    /// Newest first: what has to be true, by a walk through all entries.
+    fn walk(log: &SlidingLog, terms: &Terms, at: u64) -> u64 {
+        let counts = |entry: &&Entry| entry.score + terms.span() > at;
+        let entries = log.entries.iter().filter(counts);
+        entries.map(|entry| entry.units(terms.unit())).sum()
+    }
+
+    proptest! {
+        #[test]
+        fn the_sums_are_those_of_the_entries(steps in steps(), of_cost in any::<bool>()) {
+            let terms = Terms {
+                algorithm: Algorithm::SlidingWindow,
+                max: 20,
+                window_ms: 1000,
+                guard_ms: 10,
+                burst: 20,
+                unit: if of_cost { Unit::Cost } else { Unit::Calls },
+            };
+            let (mut log, mut now, mut receipts) = (SlidingLog::default(), START, Vec::new());
+            for (step, by) in steps {
+                now = now.saturating_add_signed(by);
+                let clock = Clock::from_micros(now * 1000);
+                log.note(terms.span(), clock);
+                let stepped = &mut SteppedBack::default();
+                log.load(&terms, clock, &mut Around { usual: 1, newest: 0, stepped });
+                let ended = |which: usize, used| {
+                    let at = which.checked_rem(receipts.len())?;
+                    let (started_ms, sequence, cost) = receipts[at];
+                    Some(Ended { started_ms, sequence, permit: "", cost, used })
+                };
+                match step {
+                    Step::Take { cost } => {
+                        let sequence = log.take(&terms, clock, cost, "");
+                        receipts.push((now, sequence, cost));
+                    }
+                    Step::Settle { which, used } => {
+                        if let Some(ended) = ended(which, used) {
+                            log.settle(&terms, clock, &ended);
+                        }
+                    }
+                    Step::Late { which } => {
+                        if let Some(ended) = ended(which, Some(1)) {
+                            log.late(&terms, clock, &ended);
+                        }
+                    }
+                    Step::Foreign { before_ms } => log.add_foreign(now - before_ms),
+                }
+                let mut units = 0;
+                for entry in log.entries.iter().rev() {
+                    let before = units;
+                    units += entry.units(terms.unit());
+                    prop_assert_eq!(log.counted(&terms, entry.score), walk(&log, &terms, entry.score));
+                    for rest in before..units {
+                        prop_assert_eq!(log.left_at(&terms, rest), entry.score);
+                    }
+                }
+                prop_assert_eq!(log.counted(&terms, now), walk(&log, &terms, now));
+                prop_assert!(log.entries.iter().map(|it| it.score).is_sorted());
+            }
+        }
     }
 }
