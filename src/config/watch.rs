@@ -13,7 +13,7 @@ use super::pipelines::Pipelines;
 /// The file and the environment that a configuration is read from.
 #[derive(Debug)]
 pub struct Source {
-    /// `None`: [`DEFAULT_FILE`], which may be missing.
+    /// `None`: [`DEFAULT_FILE`], which was missing at each look.
     file: Option<PathBuf>,
     /// The one pipeline of it that is wanted; `None`: all of them.
     only: Option<PipelineName>,
@@ -53,9 +53,18 @@ impl Source {
         self
     }
 
+    /// The file that is read when none is named may be missing, but not any more once it was there: what takes it away makes no worker
+    /// run with the defaults.
+    fn stays(&mut self, usual: &Path) {
+        if self.file.is_none() && usual.exists() {
+            self.file = Some(usual.to_owned());
+        }
+    }
+
     /// Looks at the file. True once for each change, the first look included, when the file was the same at two looks in
     /// a row: somebody may still be writing it. Reads the file system.
     pub fn has_changed(&mut self) -> bool {
+        self.stays(Path::new(DEFAULT_FILE));
         let path = self.file.as_deref().unwrap_or(Path::new(DEFAULT_FILE));
         let now = Stamp::of(path);
         self.seen = [self.seen[1], Some(now)];
@@ -120,6 +129,21 @@ mod tests {
 
         fs::remove_file(&path).expect("removed");
         assert_eq!(looks(&mut source), [false, true, false, false]);
+        assert!(source.load().is_err());
+    }
+
+    #[test]
+    fn the_usual_file_may_be_missing_until_it_was_there() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let usual = folder.path().join("sluicegate.yaml");
+        let mut source = Source::new(None);
+        source.stays(&usual);
+        assert!(source.load().is_ok(), "there is none in this folder");
+        fs::write(&usual, "log: {level: debug}").expect("written");
+        source.stays(&usual);
+        assert_eq!(source.load().expect("valid").log.level, "debug");
+        fs::remove_file(&usual).expect("removed");
+        source.stays(&usual);
         assert!(source.load().is_err());
     }
 }

@@ -113,7 +113,8 @@ pub async fn inspect(
             asked.not_before_ms = not_before(&recovery, &all);
             let whose = (&tenant, &given.labels);
             let what = (what_if, &asked);
-            Some(ends::forecast(gate, whose, &limits, what, priorities).await?)
+            let waits = (priorities, found.widest);
+            Some(ends::forecast(gate, whose, &limits, what, waits).await?)
         }
     };
     let others: Vec<Other> = (known.policies().iter())

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use std::time::Duration;
 
 use super::NotDone;
+use super::words::count;
 
 /// What `tenant` may do, when its job names `plan`, and where the configuration says so.
 pub fn of<'a>(
@@ -31,13 +32,13 @@ pub fn of<'a>(
 /// `at most 5 units of cost in any 1m, for all tenants together: sliding-window-algo, guard 50ms; worst case in any
 /// window: 5`
 pub fn in_words(limit: &Limit) -> String {
+    let max = u64::from(limit.max());
     let what = match limit.unit() {
-        Unit::Calls => "calls",
-        Unit::Cost => "units of cost",
+        Unit::Calls => count(max, "call"),
+        Unit::Cost => format!("{} of cost", count(max, "unit")),
     };
     if limit.algorithm() == Algorithm::Concurrency {
-        let whose = whose(limit.scope());
-        return format!("at most {} calls in flight{whose}", limit.max());
+        return format!("at most {what} in flight{}", whose(limit.scope()));
     }
     let which = limit.algorithm().rules().window_words();
     let learns = match limit.floor() {
@@ -49,8 +50,7 @@ pub fn in_words(limit: &Limit) -> String {
         None => String::new(),
     };
     format!(
-        "at most {} {what} {which} {}{}: {}{burst}, guard {}; worst case in any window: {}{learns}",
-        limit.max(),
+        "at most {what} {which} {}{}: {}{burst}, guard {}; worst case in any window: {}{learns}",
         millis(limit.window_ms()),
         whose(limit.scope()),
         algorithm(limit),

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use super::shown::amount;
+use super::shown::{amount, starts_alone};
 use super::what_if::WhatIf;
 use crate::gate::GateError;
 use crate::gate::redis::RedisGate;
@@ -24,6 +24,8 @@ pub(super) struct Forecast {
     waiting: u64,
     as_it_is: Ends,
     would_be: Ends,
+    /// What to know of jobs that cost more than a limit would be.
+    alone: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,7 +62,7 @@ pub(super) async fn forecast(
     (tenant, labels): (&Tenant, &Labels),
     limits: &Limits,
     (changes, would_be): (&[WhatIf], &Asked),
-    priorities: &Priorities,
+    (priorities, widest): (&Priorities, u64),
 ) -> Result<Forecast, GateError> {
     let levels = priorities.waitlists();
     let mut waitlists: Vec<Labels> = levels
@@ -79,6 +81,7 @@ pub(super) async fn forecast(
             waiting: now.waiting,
             as_it_is: Ends::of(end(limits, &now, shares), limits),
             would_be: Ends::of(end(&would_be.limits, &then, shares), &would_be.limits),
+            alone: None,
         };
         all = Some(match all {
             None => one,
@@ -90,7 +93,12 @@ pub(super) async fn forecast(
             },
         });
     }
-    all.ok_or_else(|| GateError::Refused("there is no waitlist".to_owned()))
+    let all = all.ok_or_else(|| GateError::Refused("there is no waitlist".to_owned()))?;
+    let said = (would_be.limits.iter().zip(&would_be.as_said)).filter(|(_, is_said)| **is_said);
+    let alone = said
+        .filter_map(|(limit, _)| starts_alone(limit, widest))
+        .next();
+    Ok(Forecast { alone, ..all })
 }
 
 impl Forecast {
@@ -147,6 +155,9 @@ impl Forecast {
             ends(&self.as_it_is),
             ends(&self.would_be),
         );
+        if let Some(alone) = &self.alone {
+            let _ = writeln!(text, "  then    {alone}");
+        }
         text
     }
 }
@@ -169,6 +180,7 @@ mod tests {
             waiting: 120,
             as_it_is: ends(now_ms + 125_000),
             would_be: ends(now_ms + 60_000),
+            alone: Some("all start alone".to_owned()),
         };
         assert_eq!(
             forecast.in_words(false),
@@ -176,6 +188,7 @@ mod tests {
   now     120 jobs waiting, the last is admitted in 2m 5s (Tue, 14 Nov 2023 22:15:25 GMT) (limit default)
   then    the last is admitted in 1m 0s (Tue, 14 Nov 2023 22:14:20 GMT) (limit default): 1m 5s earlier
   sure    exact, while the limits stay so and nobody else comes
+  then    all start alone
 "
         );
         assert_eq!(forecast.as_json()["earlier_by_ms"], 65_000);

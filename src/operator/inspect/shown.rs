@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::gate::Inspection;
-use crate::rules::limit::Unit;
+use crate::rules::limit::{Limit, Unit};
 use crate::rules::tenant::Tenant;
 use serde_json::Value;
 
@@ -22,13 +22,28 @@ pub(super) fn counts_cost(rows: &[Row<'_>], found: &Inspection) -> bool {
     found.widest > 1 && rows.iter().any(|(limit, _)| limit.unit() == Unit::Cost)
 }
 
-/// The limit in the words for what it has seen: calls, where each of them had one unit, and units of cost where that is not so, or not
-/// known.
+/// The limit as it is enforced, in the words for what it has seen: calls, where each of them had one unit, and units of cost where that is
+/// not so, or not known.
 fn told((limit, usage): &Row<'_>) -> String {
+    let limit = match usage.override_until_ms {
+        0 => (*limit).clone(),
+        _ => (*limit).clone().with_max(usage.max),
+    };
     match usage.widest <= 1 && usage.calls == Some(usage.count) {
-        true => limits::in_words(&(*limit).clone().with_unit(Unit::Calls)),
-        false => limits::in_words(limit),
+        true => limits::in_words(&limit.with_unit(Unit::Calls)),
+        false => limits::in_words(&limit),
     }
+}
+
+/// What to know of a job that waits and costs more than a limit in force: an operator may set such a limit, or another worker's file.
+pub(super) fn starts_alone(limit: &Limit, widest: u64) -> Option<String> {
+    let capacity = u64::from(limit.capacity());
+    (limit.unit() == Unit::Cost && widest > capacity).then(|| {
+        format!(
+            "a job that waits costs {widest}, and {} lets {capacity} start at once: such a job starts alone, when all of that is free",
+            limit.name()
+        )
+    })
 }
 
 /// What waits: `2 jobs`, or `2 units of cost` where jobs may have more than one.
@@ -84,6 +99,9 @@ pub(super) fn in_words(
             ),
         };
         let changed = changed + &learned::in_words(limit, usage, found.now_ms);
+        let in_force = (*limit).clone().with_max(usage.max);
+        let alone = starts_alone(&in_force, usage.widest);
+        let changed = changed + &alone.map_or_else(String::new, |it| format!("\n          {it}"));
         if given.lacks(limit) {
             let (name, words) = (limit.name(), told(&(*limit, *usage)));
             text += &format!("limit     {name}: {words}{changed}\n  used    see {hint}\n");
@@ -144,7 +162,6 @@ mod tests {
     use crate::config::Config;
     use crate::gate::Usage;
     use crate::rules::answers::Quotas;
-    use crate::rules::limit::Limit;
     use crate::rules::scope::{Labels, Scope};
 
     use super::*;
@@ -394,6 +411,7 @@ why       no job is admitted before the suspension ends, in 12.3s (Tue, 14 Nov 2
         };
         let text = shown(operators, |_| {});
         for line in [
+            ": at most 1 unit of cost in any 1m: ",
             "an operator set 1 instead of 5, until Tue, 14 Nov 2023 22:13:21 GMT\n",
             "  used    1 of 1, 0 free\n",
             "why       the limit default is used up: the next unit is available in 350ms",
@@ -405,6 +423,22 @@ why       no job is admitted before the suspension ends, in 12.3s (Tue, 14 Nov 2
             text.contains("why       quota is available, but the waitlist has 1 unit of cost ahead and ends in "),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_job_that_costs_more_than_an_operator_allows_starts_alone() {
+        let operators = |widest| Usage {
+            max: 3,
+            override_until_ms: NOW + 1_000,
+            waiting: widest,
+            widest,
+            ..usage(1, 2, 0)
+        };
+        let alone = "\n          a job that waits costs 4, and default lets 3 start at once: such a job starts alone, when all of that is free\n";
+        for (widest, is_told) in [(3, false), (4, true)] {
+            let text = shown(operators(widest), |_| {});
+            assert_eq!(text.contains(alone), is_told, "{text}");
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
-use sluicegate::config::{Config, DEFAULT_FILE, PipelineName, Pipelines, Source};
+use sluicegate::config::{Config, PipelineName, Pipelines, Source};
 use tokio::sync::mpsc;
 
 /// Workers look so often, too.
@@ -40,17 +40,11 @@ impl Wanted {
 /// file system that hangs holds up no screen.
 pub fn reads(path: Option<PathBuf>, wanted: Wanted) -> mpsc::Receiver<Read> {
     let (send, reads) = mpsc::channel(1);
-    let file = path.clone().unwrap_or_else(|| DEFAULT_FILE.into());
-    let was_there = file.exists();
     let mut source = Source::new(path);
     thread::spawn(move || {
         loop {
             if source.has_changed() {
-                // Without a file there are defaults, which nobody means who has just lost it.
-                let read = match was_there && !file.exists() {
-                    true => Err(format!("{} is gone", file.display())),
-                    false => source.load().map_err(|errors| errors.to_string()),
-                };
+                let read = source.load().map_err(|errors| errors.to_string());
                 let read = read.and_then(|all| wanted.of(&all));
                 if send.blocking_send(read).is_err() {
                     return;
