@@ -503,8 +503,12 @@ async fn a_configuration_that_changes_is_read_again() {
         .await;
     assert!(text.contains("0/37 "), "{text}");
     std::fs::remove_file(top.folder.path().join("sluicegate.yaml")).expect("removed");
-    top.shows(&["OLD CONFIGURATION", "sluicegate.yaml: can't be read", "0/37 "])
-        .await;
+    top.shows(&[
+        "OLD CONFIGURATION",
+        "sluicegate.yaml: can't be read",
+        "0/37 ",
+    ])
+    .await;
     top.has_file(&yaml("max-requests: 38, window-size: 1h"));
     let text = top.shows(&["0/38 ", "t try  z reset"]).await;
     assert!(!text.contains("OLD CONFIGURATION"), "{text}");

@@ -88,6 +88,7 @@ mod servers_themselves;
 mod service_manager;
 mod shadow_limits;
 mod simulate;
+mod simulate_stories;
 mod simulated_live;
 mod standstill;
 mod traces;
