@@ -62,16 +62,26 @@ local open = base == now
 local full = false
 
 local function widest()
-  return math.max(waitlist.widest, 1)
+  return math.min(math.max(waitlist.widest, 1), limits.most)
 end
 
 local function has_room(units)
+  return limits_earliest(limits, now, units, 1) == now
+end
+
+-- When there is room for all of a job that costs more than one of the limits allows, that one being free as a whole; and which
+-- of the limits has it last.
+local function whole(cost)
+  local latest, which = 0, 1
   for i = 1, #limits do
-    if limits_alone(limits[i], now, units) > now then
-      return false
+    local limit = limits[i]
+    local units = math.min(cost, limit.algorithm.bucket and limit.burst or limit.max)
+    local at = limit.algorithm.nth(limit, base, limit.calls and 1 or units)
+    if at > latest then
+      latest, which = at, i
     end
   end
-  return true
+  return latest, which
 end
 
 -- When the first of the waitlist may start, whatever it costs.
@@ -117,7 +127,7 @@ end
 -- A limit that has no room for so many units has let something start.
 local function is_taken(units)
   for i, limit in ipairs(limits) do
-    if limits_alone(limit, now, units) > now and count(i) > 0 then
+    if limit.algorithm.nth(limit, now, limit.calls and 1 or units) > now and count(i) > 0 then
       return true
     end
   end
@@ -155,7 +165,9 @@ local function decide(n)
   local generation, ticket, cost = struct.unpack(JOB_FORMAT, ARGV[5], n * JOB_BYTES + 1)
   limits.job = n
   cost = math.max(cost, 1)
-  local units = limits.cost and cost or 1
+  -- A lower limit of an operator, or of other workers, lets a job that costs more start alone; it is charged all the same, and
+  -- needs room for all of it where a limit is higher.
+  local units = limits.cost and math.min(cost, limits.most) or 1
   if SHADOWS then
     limits.again = generation == 0 and ticket == 1
   end
@@ -188,7 +200,11 @@ local function decide(n)
     due = waitlist_waiting(waitlist) == 0 and (not SHARED or limits_turn(limits, waitlist, base, units, units) <= now)
   end
 
-  if open and (due or stale) and has_room(units) then
+  local fits, last = now, 1
+  if limits.cost and cost > units then
+    fits, last = whole(cost)
+  end
+  if open and (due or stale) and fits == now and has_room(units) then
     if budget == 0 then
       full = true
       return 2, 0, 0, 0, 0, 0
@@ -203,6 +219,9 @@ local function decide(n)
     at, which = limits_turn(limits, waitlist, base, distance(ticket, units), units)
   end
   at = watch(at, distance(ticket, units), units)
+  if fits > at then
+    at, which = fits, last
+  end
   return 0, which - 1, count(which), math.max(at - now, 1), waitlist.generation, math.max(ticket, 1)
 end
 

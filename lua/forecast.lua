@@ -57,7 +57,7 @@ local function up_to(limits, waitlist)
   if cost == 0 then
     return waiting, 1
   end
-  local own = limits.cost and cost or 1
+  local own = limits.cost and math.min(cost, limits.most) or 1
   if generation == waitlist.generation and number >= 1 and number <= waitlist.last_issued then
     return math.max(own, number - waitlist.now_serving - waitlist.claimed), own
   end

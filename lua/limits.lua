@@ -70,7 +70,7 @@ local function limits_load(waitlist, now, stamp, jobs, writing)
   end
   -- All fields at once: a table that grows takes longer.
   local limits = {
-    now = now, stamp = stamp, jobs = jobs, writing = writing, usual = waitlist.usual,
+    now = now, stamp = stamp, jobs = jobs, writing = writing, most = 4294967295, usual = waitlist.usual,
     partitions = partitions, cost = false, permits = false, job = 0, longest = 0, log = false, newest = false, fixed = false,
   }
   local text, at = ARGV[2], 1
@@ -113,6 +113,7 @@ local function limits_load(waitlist, now, stamp, jobs, writing)
       limit.shadow = true
     elseif not limit.calls then
       limits.cost = true
+      limits.most = math.min(limits.most, limit.algorithm.bucket and limit.burst or limit.max)
     end
     if limit.algorithm.shared then
       own.longest = math.max(own.longest, limit.span)
@@ -143,45 +144,26 @@ local function limits_reach(limits)
   return math.min(reach, MAX_REACH)
 end
 
--- The most units of a limit that can start at one moment.
-local function limits_capacity(limit)
-  return limit.algorithm.bucket and limit.burst or limit.max
-end
-
--- When a limit has room for a job of so many units, or is free as a whole where they are more than that; not before `base`.
-local function limits_alone(limit, base, units)
-  return limit.algorithm.nth(limit, base, limit.calls and 1 or math.min(units, limits_capacity(limit)))
-end
-
--- How many units a limit counts up to the k-th, the last of a job of so many: a job that costs more than the whole limit starts once
--- all of it is free, and counts as the whole limit. In a bucket it counts in full, for those behind it: what it costs has to flow in.
-local function limits_units(limit, waitlist, k, units)
-  local capacity = limits_capacity(limit)
-  if units <= capacity and waitlist.widest <= capacity then
-    return k
-  end
-  local front = math.max(k - units, 0)
-  local each = math.floor(waitlist.last_issued / math.max(waitlist.jobs, 1))
-  if each > capacity and not limit.algorithm.bucket then
-    front = math.floor(front / each) * capacity + math.min(front % each, capacity)
-  end
-  return front + math.min(units, capacity)
-end
-
--- When the k-th unit of the waitlist may start, the last of a job of so many units, and the first of the limits that allow it last.
-local function limits_turn(limits, waitlist, base, k, units)
-  if SHARED then
-    return SHARED.turn(limits, waitlist, base, k, units)
-  end
-  local calls, latest, which = waitlist_jobs(waitlist, k, units), 0, 1
+-- When all limits allow the next `units` units in `calls` calls, not before `base`, and the first of the limits that
+-- allow them last.
+local function limits_earliest(limits, base, units, calls)
+  local latest, which = 0, 1
   for i = 1, #limits do
     local limit = limits[i]
-    local at = limit.algorithm.nth(limit, base, limit.calls and calls or limits_units(limit, waitlist, k, units))
+    local at = limit.algorithm.nth(limit, base, limit.calls and calls or units)
     if at > latest then
       latest, which = at, i
     end
   end
   return latest, which
+end
+
+-- When the k-th unit of the waitlist may start, the last of a job of so many units, and which limit says so.
+local function limits_turn(limits, waitlist, base, k, units)
+  if SHARED then
+    return SHARED.turn(limits, waitlist, base, k, units)
+  end
+  return limits_earliest(limits, base, k, waitlist_jobs(waitlist, k, units))
 end
 
 -- Whether the k-th unit of the waitlist, the last of a job of so many, may start in front of others: a lease is free, whose next holder
@@ -199,8 +181,7 @@ local function limits_overtake(limits, waitlist, base, k, units)
       if of_units > reach then
         return false
       end
-    elseif limit.algorithm.nth(limit, base, limit.calls and of_calls or limits_units(limit, waitlist, of_units, units))
-        > limits.now + AHEAD_MS then
+    elseif limit.algorithm.nth(limit, base, limit.calls and of_calls or of_units) > limits.now + AHEAD_MS then
       return false
     end
   end

@@ -7,13 +7,13 @@
 -- of KEYS is its first (fair_queue.lua names them); what the waitlist, or the tenant, is called there.
 local SHARED_FORMAT = '>I1I1I8s'
 
--- The most units that can start at one moment under the limits of the partition `n`.
+-- The highest cost that can start under the limits of the partition `n`.
 local function limits_most(limits, n)
   local most = 4294967295
   for i = 1, #limits do
     local limit = limits[i]
     if limit.partition == n and not limit.calls then
-      most = math.min(most, limits_capacity(limit))
+      most = math.min(most, limit.algorithm.bucket and limit.burst or limit.max)
     end
   end
   return most
@@ -112,7 +112,7 @@ local function shared_turn(limits, waitlist, base, k, units)
   for i = 1, #limits do
     local limit = limits[i]
     local of_units, of_calls = shared_place(limits, waitlist, limit, k, units, calls)
-    local at = limit.algorithm.nth(limit, base, limit.calls and of_calls or limits_units(limit, waitlist, of_units, units))
+    local at = limit.algorithm.nth(limit, base, limit.calls and of_calls or of_units)
     if at > latest then
       latest, which = at, i
     end
@@ -133,15 +133,19 @@ local function shared_nth(limits, n, base, k)
   return latest
 end
 
+local function shared_widest(limits, q)
+  return math.min(math.max(q.widest, 1), limits.most)
+end
+
 -- When the partition `n` has room for its next unit, whatever it costs, and so have those behind it; and whether one has none
 -- because something started.
 local function shared_room(limits, n)
   local now, latest, taken = limits.now, 0, false
-  local widest = math.max(limits.partitions[n].fair_queue.widest, 1)
+  local widest = shared_widest(limits, limits.partitions[n].fair_queue)
   for i = 1, #limits do
     local limit = limits[i]
     if shared_behind(limits.partitions, limit.partition or 0, n) then
-      local at = limits_alone(limit, now, widest)
+      local at = limit.algorithm.nth(limit, now, limit.calls and 1 or widest)
       latest = math.max(latest, at)
       taken = taken or at > now and limit.algorithm.count(limit) > 0
     end

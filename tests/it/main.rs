@@ -44,7 +44,6 @@ mod gate_crash;
 mod gate_dedupe;
 mod gate_epoch;
 mod gate_learn;
-mod gate_lowered;
 mod gate_memory;
 mod gate_mixed;
 mod gate_model;

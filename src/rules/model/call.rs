@@ -95,8 +95,10 @@ impl<'a> Call<'a> {
     pub(super) fn decide(&mut self, ask: &Ask, permit: &str) -> Answer {
         let now = self.clock.now_ms;
         let cost = u64::from(ask.cost).max(1);
+        // A lower limit of an operator, or of other workers, lets a job that costs more start alone; it is charged all the same, and
+        // needs room for all of it where a limit is higher.
         let units = match self.counts_cost() {
-            true => cost,
+            true => cost.min(self.most()),
             false => 1,
         };
         let waitlist = self.waitlist();
@@ -116,7 +118,11 @@ impl<'a> Call<'a> {
         if open {
             self.give_up_others();
         }
-        let room = open && self.has_room(units);
+        let whole = match self.counts_cost() && cost > units {
+            true => self.whole(cost),
+            false => (now, 0),
+        };
+        let room = open && self.has_room(units) && whole.0 == now;
         let seen = self.waitlist().seen;
         let stale = open
             && self.waitlist().waiting() > 0
@@ -156,6 +162,7 @@ impl<'a> Call<'a> {
             (number, at, limit)
         });
         let at = self.watch(open, at, number, units);
+        let (at, limit) = if whole.0 > at { whole } else { (at, limit) };
         Answer::Wait {
             limit,
             count: self.count(limit),
@@ -368,6 +375,3 @@ impl<'a> Call<'a> {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -32,8 +32,7 @@ impl Call<'_> {
                 guessed = true;
                 rank <= reach(limits)
             } else {
-                let units = self.units_in(index, rank, units);
-                self.nth_of(index, self.base, units, calls) <= now + AHEAD_MS
+                self.nth_of(index, self.base, rank, calls) <= now + AHEAD_MS
             };
             if !goes {
                 return false;
@@ -69,7 +68,7 @@ impl Call<'_> {
             return (waitlist.waiting(), 1);
         };
         let own = match self.counts_cost() {
-            true => u64::from(cost).max(1),
+            true => u64::from(cost).clamp(1, self.most()),
             false => 1,
         };
         match ticket.filter(|ticket| waitlist.waits(ticket)) {
@@ -88,27 +87,7 @@ impl Call<'_> {
 
     fn turn_in(&mut self, index: usize, k: u64, own: u64, calls: u64) -> u64 {
         let (of_units, of_calls) = self.place_in(index, k, own, calls);
-        let units = self.units_in(index, of_units, own);
-        self.nth_of(index, self.base, units, of_calls)
-    }
-
-    /// How many units one limit counts up to the `k`-th, the last of a job of so many. A lower limit of an operator, or of other
-    /// workers, lets a job that costs more start alone, once all of it is free: for its turn such a job counts as the whole limit. In a
-    /// bucket it counts in full, for those behind it: what it costs has to flow in.
-    fn units_in(&self, index: usize, k: u64, own: u64) -> u64 {
-        let limit = &self.limits[index];
-        let capacity = u64::from(limit.capacity());
-        let waitlist = self.waitlist();
-        if own.max(waitlist.widest) <= capacity {
-            return k;
-        }
-        let front = k.saturating_sub(own);
-        let each = waitlist.last_issued / waitlist.jobs.max(1);
-        let front = match each > capacity && !limit.algorithm().has_burst() {
-            true => front / each * capacity + capacity.min(front % each),
-            false => front,
-        };
-        front + own.min(capacity)
+        self.nth_of(index, self.base, of_units, of_calls)
     }
 
     /// The rank of the `k`-th unit of the waitlist among all that wait for one limit, and how many calls there are up to it.
@@ -162,22 +141,35 @@ impl Call<'_> {
 
     pub(super) fn has_room(&self, units: u64) -> bool {
         let now = self.clock.now_ms;
-        (0..self.limits.len()).all(|index| self.alone_in(index, units) == now)
+        (0..self.limits.len()).all(|index| self.nth_of(index, now, units, 1) == now)
     }
 
-    /// When one limit has room for a job of so many units, or is free as a whole where they are more than that.
-    fn alone_in(&self, index: usize, units: u64) -> u64 {
-        let units = units.min(self.limits[index].capacity().into());
-        self.nth_of(index, self.clock.now_ms, units, 1)
+    /// When there is room for all of a job that costs more than one of the limits allows, that one being free as a whole; and
+    /// the first of the limits that have it last.
+    pub(super) fn whole(&self, cost: u64) -> (u64, usize) {
+        let mut latest = (0, 0);
+        for (index, limit) in self.limits.iter().enumerate() {
+            let units = cost.min(limit.capacity().into());
+            let at = self.nth_of(index, self.base, units, 1);
+            if at > latest.0 {
+                latest = (at, index);
+            }
+        }
+        latest
     }
 
     /// When a shared partition has room for its next unit, whatever it costs, and so have those behind it.
     pub(super) fn room_at(&self, partition: usize) -> u64 {
         let now = self.clock.now_ms;
-        let widest = self.states[partition].fair_queue.widest.max(1);
+        let widest = self.states[partition]
+            .fair_queue
+            .widest
+            .clamp(1, self.most());
         let is_behind = |(_, here): &(usize, usize)| self.layout.is_behind(*here, partition);
         let here = self.partitions().filter(is_behind);
-        let latest = here.map(|(index, _)| self.alone_in(index, widest)).max();
+        let latest = here
+            .map(|(index, _)| self.nth_of(index, now, widest, 1))
+            .max();
         latest.unwrap_or(now)
     }
 
@@ -187,7 +179,10 @@ impl Call<'_> {
     }
 
     pub(super) fn is_taken_at(&self, partition: usize) -> bool {
-        let widest = self.states[partition].fair_queue.widest.max(1);
+        let widest = self.states[partition]
+            .fair_queue
+            .widest
+            .clamp(1, self.most());
         self.partitions().any(|(index, here)| {
             self.layout.is_behind(here, partition) && self.takes_room(index, widest)
         })
@@ -200,12 +195,13 @@ impl Call<'_> {
     }
 
     fn takes_room(&self, index: usize, units: u64) -> bool {
-        self.alone_in(index, units) > self.clock.now_ms && self.count(index) > 0
+        let now = self.clock.now_ms;
+        self.nth_of(index, now, units, 1) > now && self.count(index) > 0
     }
 
     /// What the first of the waitlist may cost at most.
     pub(super) fn widest(&self) -> u64 {
-        self.waitlist().widest.max(1)
+        self.waitlist().widest.clamp(1, self.most())
     }
 
     pub(super) fn count(&self, index: usize) -> u64 {
@@ -216,9 +212,14 @@ impl Call<'_> {
     pub(super) fn counts_cost(&self) -> bool {
         self.limits.iter().any(|limit| limit.unit() == Unit::Cost)
     }
+
+    /// The highest cost that can start.
+    pub(super) fn most(&self) -> u64 {
+        most_of(self.limits)
+    }
 }
 
-/// The most units that can start at one moment under `limits`.
+/// The highest cost that can start under `limits`.
 pub(super) fn most_of(limits: &[Limit]) -> u64 {
     let costs = limits.iter().filter(|limit| limit.unit() == Unit::Cost);
     let capacities = costs.map(Limit::capacity);
