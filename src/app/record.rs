@@ -5,7 +5,7 @@
 
 mod file;
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, BufWriter, Write as _};
 use std::path::Path;
@@ -61,6 +61,7 @@ enum Said {
 /// A file that jobs are recorded into. Clones are the same.
 #[derive(Clone)]
 pub struct Recording {
+    path: Arc<Path>,
     sender: SyncSender<Said>,
     left_out: Arc<AtomicU64>,
     reads_bodies: bool,
@@ -86,6 +87,7 @@ impl Recording {
         let (file, path) = file::make(path)?;
         let (sender, came) = sync_channel(ROOM);
         let recording = Self {
+            path: Arc::from(path.as_path()),
             sender,
             left_out: Arc::default(),
             reads_bodies: reads_bodies(&config.job),
@@ -153,6 +155,15 @@ impl Recording {
             || self.sender.try_send(Said::Came(Box::new(came))).is_err()
         {
             self.left_out.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Nothing is recorded any more: takes away a file that no job came into. A supervisor may start a worker many times that can't
+    /// begin, and the names are few.
+    pub fn end(&self) {
+        let is_empty = fs::metadata(&self.path).is_ok_and(|file| file.len() == 0);
+        if is_empty && let Err(why) = fs::remove_file(&self.path) {
+            warn!(file = %self.path.display(), reason = %why, "the recording is empty, and stays");
         }
     }
 
@@ -342,6 +353,7 @@ mod tests {
         drop(sender);
         assert!(events.recv().await.is_none());
         recording.flush().await;
+        recording.end();
         let mode = std::fs::metadata(&path).expect("it is there").permissions();
         let text = std::fs::read_to_string(&path).expect("it can be read");
         std::fs::remove_dir_all(&folder).expect("removed");
@@ -365,6 +377,22 @@ mod tests {
         assert_eq!(lines[0]["cost"], 3);
         assert_eq!(lines[0]["tenant"], lines[2]["tenant"]);
         assert_ne!(lines[0]["tenant"], lines[1]["tenant"]);
+    }
+
+    #[test]
+    fn a_recording_that_no_job_came_into_leaves_no_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("jobs.jsonl");
+        let wanted = Recorded {
+            max_bytes: 100,
+            with_names: true,
+        };
+        for _ in 0..20 {
+            let recording = Recording::begin(&path, wanted, &Config::default()).expect("begun");
+            assert!(path.exists());
+            recording.end();
+            assert!(!path.exists());
+        }
     }
 
     #[tokio::test]

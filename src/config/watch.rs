@@ -37,14 +37,16 @@ enum Stamp {
 }
 
 impl Source {
-    /// The file at `file`, as [`Pipelines::load`] takes it.
+    /// The file at `file`, as [`Pipelines::load`] takes it. Looks whether the usual one is there.
     pub fn new(file: Option<PathBuf>) -> Self {
-        Self {
+        let mut source = Self {
             file,
             only: None,
             seen: [None; 2],
             told: None,
-        }
+        };
+        source.stays(Path::new(DEFAULT_FILE));
+        source
     }
 
     /// Of its pipelines, this one alone.

@@ -40,7 +40,7 @@ pub(super) fn starts_alone(limit: &Limit, widest: u64) -> Option<String> {
     let capacity = u64::from(limit.capacity());
     (limit.unit() == Unit::Cost && widest > capacity).then(|| {
         format!(
-            "a job that waits costs {widest}, and {} lets {capacity} start at once: such a job starts alone, when all of that is free",
+            "a job of this backlog costs {widest}, and {} lets {capacity} start at once: such a job starts alone, when all of that is free",
             limit.name()
         )
     })
@@ -434,7 +434,7 @@ why       no job is admitted before the suspension ends, in 12.3s (Tue, 14 Nov 2
             widest,
             ..usage(1, 2, 0)
         };
-        let alone = "\n          a job that waits costs 4, and default lets 3 start at once: such a job starts alone, when all of that is free\n";
+        let alone = "\n          a job of this backlog costs 4, and default lets 3 start at once: such a job starts alone, when all of that is free\n";
         for (widest, is_told) in [(3, false), (4, true)] {
             let text = shown(operators(widest), |_| {});
             assert_eq!(text.contains(alone), is_told, "{text}");

@@ -91,6 +91,8 @@ impl Rules for SlidingWindow {
 pub struct SlidingLog {
     /// In the order of their scores.
     entries: VecDeque<Entry>,
+    /// How many of them came late: where none did, nobody looks for one.
+    moved: usize,
     /// How far back anybody counts.
     spans: LongestSpan,
 }
@@ -162,6 +164,7 @@ impl SlidingLog {
             moved,
             up_to: (0, 0),
         };
+        self.moved += usize::from(moved.is_some());
         self.entries.insert(at, entry);
         self.sum_up(at);
     }
@@ -182,7 +185,10 @@ impl SlidingLog {
         let started = started_ms..=started_ms + 1;
         let receipt = Some((sequence, started_ms));
         let newest_first = || (0..self.entries.len()).rev();
-        let moved = newest_first().find(|at| self.entries[*at].moved == receipt);
+        let moved = match self.moved {
+            0 => None,
+            _ => newest_first().find(|at| self.entries[*at].moved == receipt),
+        };
         let ours =
             |e: &Entry| e.sequence == sequence && e.moved.is_none() && started.contains(&e.score);
         let at = moved.or_else(|| newest_first().find(|at| ours(&self.entries[*at])));
@@ -209,7 +215,8 @@ impl Usage for SlidingLog {
     fn load(&mut self, _: &Terms, clock: Clock, _: &mut Around<'_>) {
         let longest = self.spans.longest();
         while (self.entries.front()).is_some_and(|first| first.score + longest <= clock.now_ms) {
-            self.entries.pop_front();
+            let over = self.entries.pop_front();
+            self.moved -= usize::from(over.is_some_and(|entry| entry.moved.is_some()));
         }
         // A start in the future: the clock was stepped back. Counting it from now wastes at most one window.
         for entry in self.entries.iter_mut().rev() {
@@ -359,6 +366,7 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(log.counted(&terms, now), walk(&log, &terms, now));
+                prop_assert_eq!(log.moved, log.entries.iter().filter(|it| it.moved.is_some()).count());
                 prop_assert!(log.entries.iter().map(|it| it.score).is_sorted());
             }
         }

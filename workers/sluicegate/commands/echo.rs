@@ -71,7 +71,7 @@ fn limit(text: &str) -> Result<ApiLimit, &'static str> {
         ..limit
     });
     limit.filter(|limit| limit.max <= MAX_CALLS).ok_or(
-        "not a number of calls (at most 100000) and a window, such as 3/10s (of each tenant) or 3/10s:all (of all together)",
+        "not a number of calls (at most 100000) and a window (at most 30d), such as 3/10s (of each tenant) or 3/10s:all (of all together)",
     )
 }
 

@@ -94,7 +94,11 @@ pub async fn run(
     let failed = |error: &dyn std::fmt::Display| Failure::Failed(error.to_string());
     sluicegate::telemetry::init(&pipelines.log).map_err(|error| failed(&error))?;
     let recording = args.recording(&pipelines)?;
-    (sluicegate::app::run(pipelines, source, args.skip_recovery_wait, recording).await)
-        .map_err(|error| failed(&error))?;
+    let skips = args.skip_recovery_wait;
+    let ended = sluicegate::app::run(pipelines, source, skips, recording.clone()).await;
+    if let Some(recording) = recording {
+        recording.end();
+    }
+    ended.map_err(|error| failed(&error))?;
     Ok(ExitCode::SUCCESS)
 }
