@@ -294,6 +294,7 @@ fn a_picture_overwrites_pictures_alone() {
         (&["notes.txt"], "is no SVG"),
         (&["."], "is a folder"),
         (&["gone/a.svg"], "there is no folder gone"),
+        (&["-"], "standard output has the figures"),
     ] {
         let done = run(args).exited(2);
         assert!(

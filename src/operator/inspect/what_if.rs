@@ -142,8 +142,16 @@ pub(super) fn asked(
                 "its pause".to_owned()
             }
             What::Limit(name, number) => {
-                let name =
-                    the_limit(name.as_deref(), &asked.limits).map_err(|why| change.wrong(why))?;
+                let is_shadow =
+                    |name: &&str| limits.shadows().iter().any(|limit| limit.name() == *name);
+                let name = the_limit(name.as_deref(), &asked.limits).map_err(|why| {
+                    match name.as_deref().filter(is_shadow) {
+                        Some(name) => change.wrong(format!(
+                            "{name} is a shadow: it holds up nobody, whatever its numbers"
+                        )),
+                        None => change.wrong(why),
+                    }
+                })?;
                 for (limit, as_said) in asked.limits.iter_mut().zip(&mut asked.as_said) {
                     if limit.name() == name {
                         *limit = with(limit, *number).map_err(|why| change.wrong(why))?;

@@ -140,3 +140,17 @@ fn a_plan_by_which_jobs_wait_elsewhere_can_not_be_compared() {
     let asked = asked(&more, &limits(&["a", "b"]), |_| Ok(gold.clone())).expect("fine");
     assert_eq!((asked.limits[0].name(), asked.limits[0].max()), ("gold", 7));
 }
+
+#[test]
+fn of_a_shadow_it_is_said_that_it_holds_up_nobody() {
+    let trial = limit("trial", Algorithm::SlidingWindow);
+    let trial = trial.in_shadow().expect("it may be one");
+    let all = vec![limit("real", Algorithm::SlidingWindow), trial];
+    let all = Limits::new(all).expect("these are limits");
+    let why =
+        "what-if trial.max-requests=2: trial is a shadow: it holds up nobody, whatever its numbers";
+    assert_eq!(
+        ask(&["trial.max-requests=2"], &all).map(drop),
+        Err(why.to_owned())
+    );
+}

@@ -18,6 +18,10 @@ const BEGIN: u64 = 4_096;
 pub fn check(file: &Path, inputs: &[&Path], force: bool) -> Result<(), Failure> {
     let shown = file.display();
     let refused = |why: String| Err(Failure::Usage(format!("--svg: {why}")));
+    if file.as_os_str() == "-" {
+        let why = "standard output has the figures; name a file, such as run.svg";
+        return refused(why.to_owned());
+    }
     let found = match fs::metadata(file) {
         Ok(found) => found,
         Err(why) if why.kind() == ErrorKind::NotFound => {
