@@ -86,6 +86,27 @@ fn each_expectation_can_fail() {
 }
 
 #[test]
+fn a_dead_letter_that_nobody_expected_fails_a_case() {
+    let all_die = "
+cases:
+  - name: all cost too much
+    config: {rate-limiter: {max-requests: 5}}
+    jobs: [{at: 0, tenant: a, cost: 9, count: 3}]
+    expect: {waits-at-most: {max: 0}, makespan-at-most: 0}
+";
+    let found = first(all_die).differences();
+    let [found] = found.as_slice() else {
+        panic!("{found:?}");
+    };
+    assert!(
+        found.contains("dead letters") && found.contains("- 0"),
+        "{found}"
+    );
+    let expected = all_die.replace("{waits", "{dead-letters: 3, waits");
+    assert_eq!(first(&expected).differences(), [""; 0]);
+}
+
+#[test]
 fn what_is_wrong_with_a_file_is_said_with_its_line() {
     for (right, wrong, line, words) in [
         (

@@ -138,7 +138,7 @@ pub(super) struct Expected {
     pub fullest_window: Option<BTreeMap<String, u64>>,
     /// How many jobs each shadow limit would have made wait.
     pub would_have_waited: Option<BTreeMap<String, u64>>,
-    /// How many dead letters there are.
+    /// How many dead letters there are; `None`: none.
     pub dead_letters: Option<usize>,
     /// How many calls the API answers 429.
     pub throttled: Option<usize>,

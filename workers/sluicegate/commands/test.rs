@@ -42,7 +42,7 @@ and seed. What can be expected:
   waits-at-most, done-after-at-most     p50, p99, max
   makespan-at-most, deliveries-at-most  bounds
   fullest-window, would-have-waited     by the names of limits, and of shadow limits
-  dead-letters, throttled               how many
+  dead-letters (0), throttled           how many
 docs/SIMULATE.md explains all of them.
 
 Exit status: 0 all hold, 1 some do not, 2 a file is wrong.")]
