@@ -25,6 +25,7 @@
 -- then of each shadow: since when it has counted, in milliseconds since the epoch, 0: it has not; jobs that started; those that would
 --         have waited; those of them that never would have started; the longest wait of the others, in milliseconds; how long a job that
 --         comes now would wait for those ahead, in milliseconds
+-- then of each limit that is no shadow: the max that is set, the configuration's or an operator's, whatever was learned
 -- [last - 1]  what was learned of each limit that is no shadow, as learned.lua has its numbers, each with a ';' behind it; empty: nothing
 -- [last]  what the downstream says of its own limits, as waitlist.lua has it; empty: nothing
 
@@ -135,8 +136,9 @@ if SHADOWS then
 end
 local text, at, learned = ARGV[2], 1, {}
 for n = 1, #limits do
-  local floor, name, _
-  _, _, _, _, floor, _, _, _, _, name, _, at = struct.unpack(LIMIT_FORMAT, text, at)
+  local max, floor, name, _
+  max, _, _, _, floor, _, _, _, _, name, _, at = struct.unpack(LIMIT_FORMAT, text, at)
+  reply[#reply + 1] = limits[n].ends > 0 and (limits.partitions and limits.partitions.control or waitlist).overrides[name].max or max
   local home = limits[n].partition and limits.partitions[limits[n].partition] or waitlist
   learned[n] = (floor < NEVER and home.overrides and learned_of(home.key)[name] or '') .. ';'
 end

@@ -86,6 +86,7 @@ mod tests {
     fn usage(count: u64, max: u32) -> Usage {
         Usage {
             max,
+            set: max,
             override_until_ms: 0,
             count,
             free: 0,

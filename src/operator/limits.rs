@@ -42,8 +42,8 @@ pub fn in_words(limit: &Limit) -> String {
     }
     let which = limit.algorithm().rules().window_words();
     let learns = match limit.floor() {
-        Some(floor) => format!("; adaptive, down to {floor}"),
-        None => String::new(),
+        Some(floor) if u64::from(floor) < max => format!("; adaptive, down to {floor}"),
+        _ => String::new(),
     };
     let burst = match burst(limit) {
         Some(burst) => format!(", burst {burst}"),

@@ -263,9 +263,11 @@ pub struct Inspection {
 /// One limit's use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
-    /// The effective `max`: an operator may have set another one than the configuration.
+    /// The `max` in force: what is set, or what was learned where that is less.
     pub max: u32,
-    /// Until when that is so, in milliseconds since the epoch; 0: it is the configuration's.
+    /// The `max` that is set: the configuration's, or an operator's.
+    pub set: u32,
+    /// Until when an operator's is, in milliseconds since the epoch; 0: it is the configuration's.
     pub override_until_ms: u64,
     /// Units that count now.
     pub count: u64,

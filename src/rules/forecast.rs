@@ -104,8 +104,8 @@ impl Turn {
 pub enum Sure {
     /// By the gate's own count: it is so while the limits and those ahead stay what they are.
     Exact,
-    /// It also depends on what nobody knows: how long calls take, what others who share a limit do, what each job costs; or a
-    /// sliding counter is one of several limits.
+    /// It also depends on what nobody knows: how long calls take, what others who share a limit do, what each job costs, how a limit that
+    /// has learned rises; or a sliding counter is one of several limits.
     Estimated,
     /// Nobody can say.
     Unknown,
@@ -139,9 +139,9 @@ pub(crate) fn points(units: u64) -> impl Iterator<Item = u64> {
     (1..=number).map(move |point| units * point / number)
 }
 
-/// When the last unit of `schedule` starts, which was asked for `limits`. `shares`: some of them count what other waitlists
+/// When the last unit of `schedule` starts, which was asked for the limits `asked`. `shares`: some of them count what other waitlists
 /// start, too.
-pub fn end(limits: &[Limit], schedule: &Schedule, shares: bool) -> End {
+pub fn end(asked: &[Limit], schedule: &Schedule, shares: bool) -> End {
     let Some(last) = schedule.turns.last() else {
         return End {
             at_ms: schedule.now_ms,
@@ -150,13 +150,17 @@ pub fn end(limits: &[Limit], schedule: &Schedule, shares: bool) -> End {
         };
     };
     let in_force = |(limit, max): (&Limit, &u32)| limit.clone().with_max(*max);
-    let limits: Vec<Limit> = limits.iter().zip(&schedule.max).map(in_force).collect();
+    let limits: Vec<Limit> = asked.iter().zip(&schedule.max).map(in_force).collect();
     let holds = |limit: &Limit| limit.algorithm().holds_leases();
     let own: Vec<Limit> = (limits.iter().filter(|limit| !holds(limit)).cloned()).collect();
     // A counter weights what started before now and what will start together: with the turns by each alone that is not known.
     let weighs = |limit: &Limit| limit.algorithm() == Algorithm::SlidingCounter;
     let mixed = own.len() > 1 && own.iter().any(weighs);
-    let known = own.len() == limits.len() && schedule.jobs >= schedule.units;
+    // It rises again, and nobody knows what the API answers then.
+    let learned = |limit: &Limit, max: u32| limit.band().is_some() && max < limit.max();
+    let known = own.len() == limits.len()
+        && schedule.jobs >= schedule.units
+        && !(asked.iter().zip(&schedule.max)).any(|(limit, max)| learned(limit, *max));
     let sure = match shares || mixed || !known {
         true => Sure::Estimated,
         false => Sure::Exact,

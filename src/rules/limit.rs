@@ -33,8 +33,8 @@ pub struct Limit {
     /// A bucket's `max` and `burst` as configured: an operator's changes count with the same state.
     bucket: Option<(u32, u32)>,
     scope: Scope,
-    /// What it may sink to, in percent; `None`: it does not learn.
-    within: Option<u8>,
+    /// What it may sink to, in percent and in units of the configured `max`, which an operator's leaves as it is; `None`: it does not learn.
+    within: Option<(u8, u32)>,
     /// It counts, and denies nothing.
     shadow: bool,
 }
@@ -184,7 +184,10 @@ impl Limit {
     /// One that learns from the API's answers: it may sink to so many percent ([`crate::rules::learned`]). A shadow does not: it refuses
     /// nothing, so no answer is about it.
     pub fn with_band(self, percent: u8) -> Self {
-        let within = (!self.shadow).then_some(percent.clamp(1, 100));
+        let percent = percent.clamp(1, 100);
+        let floor = (u64::from(self.max()) * u64::from(percent)).div_ceil(100);
+        let floor = u32::try_from(floor).unwrap_or(u32::MAX).max(1);
+        let within = (!self.shadow).then_some((percent, floor));
         Self { within, ..self }
     }
 
@@ -219,7 +222,7 @@ impl Limit {
     }
 
     /// With another `max`, from 1 to [`MAX_REQUESTS`], which counts with the same state; a burst that was the old one's default
-    /// becomes the new one's.
+    /// becomes the new one's. It may sink to what the old one may.
     pub fn with_max(mut self, max: u32) -> Self {
         let max = max.clamp(1, MAX_REQUESTS);
         let terms = &mut self.terms;
@@ -301,13 +304,11 @@ impl Limit {
     }
     /// What it may sink to, in percent; `None`: it does not learn.
     pub fn band(&self) -> Option<u8> {
-        self.within
+        self.within.map(|(percent, _)| percent)
     }
-    /// The same in units, at least 1.
+    /// The same in units, at least 1: of the configured `max`, also where an operator set another.
     pub fn floor(&self) -> Option<u32> {
-        let percent = u64::from(self.within?);
-        let floor = (u64::from(self.max()) * percent).div_ceil(100);
-        u32::try_from(floor).ok().map(|floor| floor.max(1))
+        self.within.map(|(_, floor)| floor)
     }
     /// It denies nothing.
     pub fn is_shadow(&self) -> bool {

@@ -228,7 +228,7 @@ async fn another_max_that_an_operator_tries_denies_nothing_and_holds_with_all_st
     assert!(shadows("other").is_empty());
     let text = sluicegate(&yaml, &["inspect", "acme"]).exited(0).out;
     for line in [
-        "shadow    few: at most 5 units of cost in any 30s",
+        "shadow    few: at most 5 calls in any 30s",
         "  set     by an operator, until ",
         "  tried   would have made 15 of 20 wait, the longest 1m ",
         "  used    20 of 5; it denies nothing",

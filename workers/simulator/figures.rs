@@ -27,13 +27,13 @@ const SHOWN_REASONS: usize = 10;
 pub struct Figures {
     /// Jobs that were published.
     pub jobs: usize,
-    /// From the first one's publishing to the end of the last call.
+    /// From the first one's publishing to the end of the last call, or of the run where that left jobs.
     pub makespan: f64,
-    /// Of what the quota that was used the most allowed until its last call, from 0 to 1.
+    /// Of what the busiest quota allowed until its last call, from 0 to 1.
     pub used: f64,
-    /// From a job's publishing to its first call.
+    /// From a job's publishing to its first call; none of a dead letter that was never called.
     pub waits: Waits,
-    /// From a job's publishing until it was done, of those that were.
+    /// From a job's publishing until it was done; none of a dead letter.
     pub done_after: Waits,
     /// Calls at the API.
     pub calls: usize,
@@ -45,6 +45,8 @@ pub struct Figures {
     pub deliveries: f64,
     /// Jobs that became dead letters, by the reason.
     pub dead: BTreeMap<String, usize>,
+    /// Those of them that were never called.
+    pub dead_uncalled: usize,
     /// Jobs that were not done at the end.
     pub unfinished: usize,
     /// Why they were not.
@@ -61,11 +63,17 @@ pub struct Figures {
     pub series: Vec<Slot>,
 }
 
-/// How long jobs waited, in seconds.
+/// How long jobs waited, in seconds. A wait that was not over at the end of the run counts for what it was by then, so a figure may be the
+/// least that it can be.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Waits {
     /// How many.
     pub jobs: usize,
+    /// Those of them whose wait was not over.
+    pub not_over: usize,
+    /// From which of a hundred on a figure is the least that it can be; 101: none is.
+    #[serde(skip)]
+    pub(crate) least_from: usize,
     /// Half of them not longer.
     pub p50: f64,
     /// 99 of a hundred not longer.
@@ -83,7 +91,7 @@ pub struct OfLimit {
     pub algorithm: String,
     /// Of what it allowed all who used it, until each one's last call; from 0 to 1.
     pub used: f64,
-    /// The same of the one whose quota was used the most.
+    /// The same of the busiest: who used the most of what the limit allowed in the whole run.
     pub most_used: f64,
     /// Units in the fullest of its windows at the API, or the most calls in flight;
     pub fullest: u64,
@@ -91,7 +99,7 @@ pub struct OfLimit {
     pub allowance: u64,
     /// Whose window that was; empty where all tenants share it.
     pub fullest_of: String,
-    /// Jobs that it made wait, from their first denial to their start.
+    /// Jobs that it made wait, from their first denial to their start, or to the end of the run.
     pub waits: Waits,
     /// Of one that learns: what counted at the end in place of `max-requests`, the lowest of all tenants.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -126,16 +134,24 @@ pub struct OfTenant {
     pub jobs: usize,
 }
 
+/// How long a job waited, in microseconds, and whether that was not over at the end of the run.
+type OfOne = (u64, bool);
+
 impl Waits {
-    /// Of these, in microseconds.
-    fn of(mut waits: Vec<u64>) -> Self {
+    fn of(mut waits: Vec<OfOne>) -> Self {
+        // Of as long ones those that are over come first.
         waits.sort_unstable();
-        let at = |part: usize| {
-            let rank = (waits.len() * part).div_ceil(100).max(1);
-            seconds(waits.get(rank - 1).copied().unwrap_or(0))
-        };
+        let rank = |part: usize| (waits.len() * part).div_ceil(100).max(1) - 1;
+        let at = |part: usize| seconds(waits.get(rank(part)).map_or(0, |(us, _)| *us));
+        // What is not over may be longer than all that stand behind it.
+        let first = waits.iter().position(|(_, goes_on)| *goes_on);
         Self {
             jobs: waits.len(),
+            not_over: waits.iter().filter(|(_, goes_on)| *goes_on).count(),
+            least_from: first.map_or(101, |first| {
+                let is_least = |part: &usize| rank(*part) >= first;
+                (1..=100).find(is_least).unwrap_or(101)
+            }),
             p50: at(50),
             p99: at(99),
             max: at(100),
@@ -148,9 +164,12 @@ fn seconds(us: u64) -> f64 {
     (us as f64 / 1e3).round() / 1e3
 }
 
-/// A part of something, to the hundredth of a percent.
-fn part(share: f64) -> f64 {
-    (share * 1e4).round() / 1e4
+/// What was used of what was allowed, to the hundredth of a percent.
+fn share((used, allowed): (f64, f64)) -> f64 {
+    match allowed > 0.0 {
+        true => (used / allowed * 1e4).round() / 1e4,
+        false => 0.0,
+    }
 }
 
 impl Figures {
@@ -170,16 +189,30 @@ impl Figures {
             last[call.job] = Some((call.until_us, call.status));
         }
         let begin = jobs.first().map_or(0, Job::at_us);
-        let end = history.calls.iter().map(|call| call.until_us).max();
-        let makespan = end.unwrap_or(begin).saturating_sub(begin);
-        let wait = |(job, first): (&Job, &Option<u64>)| {
-            first.map(|at: u64| at.saturating_sub(job.at_us()))
+        let last_end = history.calls.iter().map(|call| call.until_us).max();
+        let over_us = history.left.map(|left| left.at_us);
+        let end = over_us.or(last_end).unwrap_or(begin);
+        let dead_ones: HashSet<usize> = history.dead.iter().map(|(job, _)| *job).collect();
+        // Until `at`, or until the run was over; `None`: it was not published by then, or died before.
+        let until = |job: usize, at: Option<u64>| {
+            let published = jobs[job].at_us();
+            let since = |at: u64| at.saturating_sub(published);
+            match (at, over_us) {
+                (Some(at), _) => Some((since(at), false)),
+                (None, Some(over)) if !dead_ones.contains(&job) && published <= over => {
+                    Some((since(over), true))
+                }
+                _ => None,
+            }
         };
-        let mut by_tenant: BTreeMap<&str, (usize, Vec<u64>)> = BTreeMap::new();
-        for pair in jobs.iter().zip(&first) {
-            let of_one = by_tenant.entry(&pair.0.tenant).or_default();
+        let waits: Vec<Option<OfOne>> = (first.iter().enumerate())
+            .map(|(job, first)| until(job, *first))
+            .collect();
+        let mut by_tenant: BTreeMap<&str, (usize, Vec<OfOne>)> = BTreeMap::new();
+        for (job, wait) in jobs.iter().zip(&waits) {
+            let of_one = by_tenant.entry(&job.tenant).or_default();
             of_one.0 += 1;
-            of_one.1.extend(wait(pair));
+            of_one.1.extend(wait);
         }
         let mut busiest: Vec<_> = by_tenant.into_iter().collect();
         busiest.sort_by_key(|(_, (jobs, _))| std::cmp::Reverse(*jobs));
@@ -189,38 +222,47 @@ impl Figures {
             waits: Waits::of(waits),
             jobs,
         });
-        let quotas = Quotas::of(policy, jobs, history);
+        let quotas = Quotas::of(policy, jobs, history, end);
         let limits = of_limits(&quotas, history);
-        let used = limits
+        let busiest = quotas.busiest();
+        let is_done = |status: u16| history.unfinished == 0 || (200..300).contains(&status);
+        let ends: Vec<Option<u64>> = last
             .iter()
-            .map(|limit| limit.most_used)
-            .fold(0.0, f64::max);
-        let busy = limits
+            .enumerate()
+            .map(|(job, end)| match end {
+                // The call may go on when the run is over.
+                Some((at, status))
+                    if over_us.is_none_or(|over| *at <= over)
+                        && (is_done(*status) || dead_ones.contains(&job)) =>
+                {
+                    Some(*at)
+                }
+                None if dead_ones.contains(&job) => Some(jobs[job].at_us()),
+                _ => None,
+            })
+            .collect();
+        let done = ends.iter().enumerate();
+        let done = done.filter(|(job, _)| !dead_ones.contains(job));
+        let done = done.filter_map(|(job, end)| until(job, *end));
+        let uncalled = dead_ones
             .iter()
-            .max_by(|a, b| a.most_used.total_cmp(&b.most_used));
-        let of_busy = busy.and_then(|limit| quotas.busiest(&limit.name, history.epoch_us));
-        let ends: Vec<Option<u64>> = last.iter().map(|end| end.map(|(at, _)| at)).collect();
-        let dead_ones: HashSet<usize> = history.dead.iter().map(|(job, _)| *job).collect();
-        let done = last.iter().enumerate().filter_map(|(job, end)| {
-            let (at, status) = (*end)?;
-            let is_done = history.unfinished == 0 || (200..300).contains(&status);
-            (is_done && !dead_ones.contains(&job)).then(|| at.saturating_sub(jobs[job].at_us()))
-        });
+            .filter(|job| first.get(**job).is_some_and(Option::is_none));
         Self {
             jobs: jobs.len(),
-            makespan: seconds(makespan),
-            used,
-            waits: Waits::of(jobs.iter().zip(&first).filter_map(wait).collect()),
+            makespan: seconds(end.saturating_sub(begin)),
+            used: busiest.map_or(0.0, |quota| share(quota.used(history.epoch_us))),
+            waits: Waits::of(waits.into_iter().flatten().collect()),
             calls: history.calls.len(),
             throttled,
             retries,
             deliveries: (history.deliveries as f64 / jobs.len().max(1) as f64 * 1e3).round() / 1e3,
             dead: dead(history),
+            dead_uncalled: uncalled.count(),
             unfinished: history.unfinished,
             left: OfLeft::of(history),
             done_after: Waits::of(done.collect()),
             tenants: tenants.collect(),
-            series: series::of(jobs, &ends, of_busy),
+            series: series::of(jobs, &ends, (busiest, end)),
             limits,
             shadows: of_shadows(policy, history),
         }
@@ -248,21 +290,16 @@ fn dead(history: &History) -> BTreeMap<String, usize> {
 }
 
 fn of_limits(quotas: &Quotas, history: &History) -> Vec<OfLimit> {
-    let mut waits: BTreeMap<&Arc<str>, Vec<u64>> = BTreeMap::new();
+    let mut waits: BTreeMap<&Arc<str>, Vec<OfOne>> = BTreeMap::new();
     for wait in &history.waits {
-        waits.entry(&wait.limit).or_default().push(wait.us);
+        (waits.entry(&wait.limit).or_default()).push((wait.us, wait.goes_on));
     }
     let limit = |name: &str| {
         let all: Vec<(&str, &Quota)> = quotas.of_limit(name).collect();
-        let each: Vec<(f64, f64)> = (all.iter())
-            .map(|(_, quota)| quota.used(history.epoch_us))
-            .collect();
-        let share =
-            |(used, allowed): (f64, f64)| part(if allowed > 0.0 { used / allowed } else { 0.0 });
-        let sum = each
-            .iter()
-            .fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
-        let most_used = each.iter().map(|one| share(*one)).fold(0.0, f64::max);
+        let each = (all.iter()).map(|(_, quota)| quota.used(history.epoch_us));
+        let sum = each.fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        let most_used = quotas.busiest_of(name);
+        let most_used = most_used.map_or(0.0, |quota| share(quota.used(history.epoch_us)));
         let used = share(sum);
         let fullest = |(whose, quota): &(&str, &Quota)| {
             (

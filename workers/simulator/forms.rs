@@ -18,8 +18,8 @@ const MOST_SIGMA: f64 = 4.0;
 pub const LONGEST: Duration = Duration::from_secs(30 * 86_400);
 /// The longest that the API takes: more than any `dispatch.*.timeout`.
 pub const LONGEST_CALL: Duration = Duration::from_secs(3_600);
-/// The longest that a question to Redis takes: a worker has given it up long before.
-pub const LONGEST_QUESTION: Duration = Duration::from_secs(10);
+/// The longest that a question to Redis takes: a worker gives it up after 2 s.
+pub const LONGEST_QUESTION: Duration = Duration::from_millis(1_900);
 /// The highest cost.
 pub const MOST_COST: u32 = 1_000_000_000;
 

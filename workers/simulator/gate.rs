@@ -46,9 +46,18 @@ impl Waits {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The waits that are over.
-    pub fn take(&self) -> Vec<Wait> {
-        std::mem::take(&mut self.lock().over)
+    /// The waits that are over, and where `all` the others, too.
+    pub fn take(&self, all: bool) -> Vec<Wait> {
+        let Noted { waiting, over, .. } = &mut *self.lock();
+        let mut waits = std::mem::take(over);
+        if all {
+            waits.extend(waiting.drain().map(|(_, (since, limit))| Wait {
+                limit,
+                us: micros(since.elapsed()),
+                goes_on: true,
+            }));
+        }
+        waits
     }
 
     /// What shadow limits have seen, by their names.
@@ -90,6 +99,7 @@ impl Waits {
                     over.extend(waited.map(|(since, limit)| Wait {
                         limit,
                         us: micros(since.elapsed()),
+                        goes_on: false,
                     }));
                 }
                 Answer::Wait { limit, ticket, .. } => {
@@ -152,6 +162,11 @@ impl Gate for Way {
         }
         self.travel().await;
         Ok(replies)
+    }
+
+    /// A worker has measured its way before it asks for the first permit.
+    fn base(&self) -> Duration {
+        self.takes
     }
 
     async fn settle(&self, batch: &[TenantSettled]) -> Result<SettleReplies, GateError> {

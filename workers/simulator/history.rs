@@ -23,8 +23,10 @@ pub struct Call {
 pub struct Wait {
     /// Which limit made it wait the longest when it was last asked.
     pub limit: Arc<str>,
-    /// From its first denial to its start, in microseconds.
+    /// From its first denial to its start, or to the end of the run, in microseconds.
     pub us: u64,
+    /// It had not started then.
+    pub goes_on: bool,
 }
 
 /// Why a run was over before all of its jobs were.
@@ -56,7 +58,7 @@ pub struct History {
     pub epoch_us: u64,
     /// In the order of their arrival.
     pub calls: Vec<Call>,
-    /// Of jobs that a limit denied and that started later.
+    /// Of jobs that a limit denied; a dead letter that never started may be among those that have not.
     pub waits: Vec<Wait>,
     /// Deliveries of all jobs, to all workers.
     pub deliveries: u64,

@@ -44,9 +44,9 @@ pub fn svg(all: &[(String, Figures)]) -> String {
         let name = words::middle(name);
         let text = format!(
             "{name}: makespan {}, used {}, wait p99 {}",
-            words::time(figures.makespan),
+            words::makespan(figures),
             words::percent(figures.used),
-            words::time(figures.waits.p99),
+            words::wait(&figures.waits, 99),
         );
         line(
             &mut svg,
@@ -60,7 +60,7 @@ pub fn svg(all: &[(String, Figures)]) -> String {
         );
     }
     let ends = all.iter().flat_map(|(_, figures)| figures.series.last());
-    let end = ends.map(|slot| slot.at).fold(1e-3, f64::max);
+    let end = ends.map(|slot| slot.until).fold(1e-3, f64::max);
     let most = |of: fn(&crate::figures::Slot) -> f64| {
         let slots = all.iter().flat_map(|(_, figures)| &figures.series);
         slots.map(of).fold(0.0, f64::max)
@@ -137,10 +137,13 @@ impl Chart {
         }
         for (place, (_, figures)) in all.iter().enumerate() {
             let mut points = String::new();
+            // A slot is a step: what lies between two of them was not measured.
             for slot in &figures.series {
-                let x = LEFT + slot.at / self.end * (right - LEFT);
                 let y = bottom - (self.of)(slot) / self.most * HIGH;
-                line(&mut points, format_args!("{x:.1},{y:.1}"));
+                for at in [slot.at, slot.until] {
+                    let x = LEFT + at / self.end * (right - LEFT);
+                    line(&mut points, format_args!("{x:.1},{y:.1}"));
+                }
             }
             let stroke = stroke(place);
             line(

@@ -19,11 +19,11 @@ pub fn table(all: &[(String, Figures)]) -> String {
         rows.push((name.to_owned(), texts));
     };
     row("jobs", &|f| number(f.jobs as u64));
-    row("makespan", &|f| time(f.makespan));
+    row("makespan", &makespan);
     row("used of the busiest quota", &|f| percent(f.used));
-    row("wait p50", &|f| time(f.waits.p50));
-    row("wait p99", &|f| time(f.waits.p99));
-    row("wait max", &|f| time(f.waits.max));
+    row("wait p50", &|f| wait(&f.waits, 50));
+    row("wait p99", &|f| wait(&f.waits, 99));
+    row("wait max", &|f| wait(&f.waits, 100));
     row("done after p50, p99, max", &|f| three(&f.done_after));
     row("calls", &|f| number(f.calls as u64));
     row("429s", &|f| number(f.throttled as u64));
@@ -32,8 +32,14 @@ pub fn table(all: &[(String, Figures)]) -> String {
     row("dead letters", &|f| {
         number(f.dead.values().sum::<usize>() as u64)
     });
+    if all.iter().any(|(_, f)| f.dead_uncalled > 0) {
+        row("  never called", &|f| number(f.dead_uncalled as u64));
+    }
     if all.iter().any(|(_, f)| f.unfinished > 0) {
         row("not done in time", &|f| number(f.unfinished as u64));
+    }
+    if all.iter().any(|(_, f)| f.waits.not_over > 0) {
+        row("  never called", &|f| number(f.waits.not_over as u64));
     }
     for name in names(all, |f| f.limits.iter().map(|limit| limit.name.as_str())) {
         let find = |f: &Figures, text: &dyn Fn(&crate::figures::OfLimit) -> String| {
@@ -199,8 +205,29 @@ fn in_columns(rows: &[Row]) -> String {
 }
 
 fn three(waits: &Waits) -> String {
-    let Waits { p50, p99, max, .. } = *waits;
-    format!("{}, {}, {}", time(p50), time(p99), time(max))
+    [50, 99, 100].map(|part| wait(waits, part)).join(", ")
+}
+
+/// How long so many of a hundred waited at most; `≥` before what is the least that it can be, `-` where nobody waited.
+pub fn wait(waits: &Waits, of_a_hundred: usize) -> String {
+    let shown = time(match of_a_hundred {
+        50 => waits.p50,
+        99 => waits.p99,
+        _ => waits.max,
+    });
+    match waits.jobs {
+        0 => "-".to_owned(),
+        _ if of_a_hundred >= waits.least_from => format!("≥ {shown}"),
+        _ => shown,
+    }
+}
+
+/// The same of the makespan.
+pub fn makespan(figures: &Figures) -> String {
+    match figures.unfinished {
+        0 => time(figures.makespan),
+        _ => format!("≥ {}", time(figures.makespan)),
+    }
 }
 
 /// A name in little room: of a long one the beginning and the end, which tell it apart.

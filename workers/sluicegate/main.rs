@@ -67,8 +67,29 @@ enum Command {
     Demo(demo::DemoArgs),
 }
 
+/// These have no configuration, so a wrong one does not keep them from running: `--config` does nothing for them.
+const WITHOUT_CONFIG: [&str; 6] = ["echo", "test", "init", "schema", "completions", "man"];
+
+/// The commands, each with what it takes.
+fn program() -> clap::Command {
+    let mut program = Cli::command();
+    // The arguments of all commands become each one's own, so that one can hide what it does not use.
+    program.build();
+    for name in WITHOUT_CONFIG {
+        program = program.mut_subcommand(name, |command| {
+            let command = command.mut_arg("config", |arg| arg.hide(true));
+            match name {
+                // Its configurations may have several pipelines.
+                "test" => command,
+                _ => command.mut_arg("pipeline", |arg| arg.hide(true)),
+            }
+        });
+    }
+    program
+}
+
 fn main() -> ExitCode {
-    let matches = Cli::command().get_matches();
+    let matches = program().get_matches();
     let is_argument = matches.value_source("pipeline") == Some(ValueSource::CommandLine);
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     sluicegate::app::install_tls_provider();
@@ -114,7 +135,7 @@ async fn perform(cli: Cli, is_argument: bool) -> Result<ExitCode, Failure> {
         Command::Health(args) => health::run(args, all, name.as_deref()).await,
         // It may have several.
         Command::Simulate(args) => simulate::run(args, name.as_deref()).await,
-        // These have no configuration, so a wrong one does not keep them from running.
+        // See WITHOUT_CONFIG.
         Command::Echo(args) => echo::run(args).await,
         // Its cases are the same everywhere, whatever variables say.
         Command::Test(args) => {
@@ -123,8 +144,8 @@ async fn perform(cli: Cli, is_argument: bool) -> Result<ExitCode, Failure> {
         }
         Command::Init(args) => init::run(&args),
         Command::Schema(args) => schema::run(&args),
-        Command::Completions(args) => completions::run(&args, Cli::command()),
-        Command::Man(args) => man::run(&args, Cli::command()),
+        Command::Completions(args) => completions::run(&args, program()),
+        Command::Man(args) => man::run(&args, program()),
         Command::Demo(args) => demo::run(args, load()?)
             .await
             .map_err(|error| Failure::Failed(error.to_string())),

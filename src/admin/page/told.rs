@@ -137,6 +137,7 @@ pub struct Limit {
     pub unit: String,
     pub guard: String,
     pub scope: String,
+    pub operator_max_requests: Option<u64>,
     pub override_until_ms: u64,
     pub used: Option<u64>,
     pub used_by_calls: Option<u64>,

@@ -119,7 +119,8 @@ pub fn inspected(seen: &Inspection) -> Value {
             tried.behind_ms,
         ]
     });
-    let numbers = head.into_iter().chain(usage).chain(tried).map(integer);
+    let set = seen.limits.iter().map(|usage| u64::from(usage.set));
+    let numbers = (head.into_iter().chain(usage).chain(tried).chain(set)).map(integer);
     let by = std::iter::once(text(&seen.blocked_by));
     let learned = seen.limits.iter().map(|usage| {
         let numbers = usage.learned.map(|learned| learned.text());

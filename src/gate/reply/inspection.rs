@@ -35,6 +35,7 @@ pub fn inspected(reply: &Value, limits: usize, shadows: usize) -> Result<Inspect
             return None;
         };
         let (rest, tried) = rest.split_at_checked(8 * (limits + shadows))?;
+        let (tried, set) = tried.split_at_checked(tried.len().checked_sub(limits)?)?;
         let (tried, []) = tried.as_chunks::<6>() else {
             return None;
         };
@@ -43,8 +44,9 @@ pub fn inspected(reply: &Value, limits: usize, shadows: usize) -> Result<Inspect
             .collect::<Option<_>>()?;
         let of_shadows = usage.split_off(limits);
         let is_whole = of_shadows.len() == tried.len() && tried.len() == shadows;
-        for (usage, learned) in usage.iter_mut().zip(&learned) {
+        for ((usage, learned), set) in usage.iter_mut().zip(&learned).zip(set) {
             usage.learned = *learned;
+            usage.set = u32::try_from(*set).ok()?;
         }
         (is_whole && learned.len() == limits).then_some(Inspection {
             now_ms: *now_ms,
@@ -92,8 +94,10 @@ fn usage(numbers: &[u64; 8]) -> Option<Usage> {
         widest,
         calls,
     ] = numbers;
+    let max = u32::try_from(max).ok()?;
     Some(Usage {
-        max: u32::try_from(max).ok()?,
+        max,
+        set: max,
         override_until_ms,
         count,
         free,

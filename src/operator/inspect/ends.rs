@@ -24,8 +24,8 @@ pub(super) struct Forecast {
     waiting: u64,
     as_it_is: Ends,
     would_be: Ends,
-    /// What to know of jobs that cost more than a limit would be.
-    alone: Option<String>,
+    /// What to know of limits that would be: what was learned lets less, or jobs cost more.
+    notes: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,7 +81,7 @@ pub(super) async fn forecast(
             waiting: now.waiting,
             as_it_is: Ends::of(end(limits, &now, shares), limits),
             would_be: Ends::of(end(&would_be.limits, &then, shares), &would_be.limits),
-            alone: None,
+            notes: notes(would_be, &then.max, widest),
         };
         all = Some(match all {
             None => one,
@@ -93,12 +93,23 @@ pub(super) async fn forecast(
             },
         });
     }
-    let all = all.ok_or_else(|| GateError::Refused("there is no waitlist".to_owned()))?;
+    all.ok_or_else(|| GateError::Refused("there is no waitlist".to_owned()))
+}
+
+/// What to know of the limits that were said, of which `max` would be in force.
+fn notes(would_be: &Asked, max: &[u32], widest: u64) -> Vec<String> {
     let said = (would_be.limits.iter().zip(&would_be.as_said)).filter(|(_, is_said)| **is_said);
-    let alone = said
-        .filter_map(|(limit, _)| starts_alone(limit, widest))
-        .next();
-    Ok(Forecast { alone, ..all })
+    let notes = said.zip(max).flat_map(|((limit, _), max)| {
+        let learned = (*max < limit.max()).then(|| {
+            format!(
+                "{} lets {max} through, not {}: it has learned that from the API's answers; tenant reset forgets it",
+                limit.name(),
+                limit.max()
+            )
+        });
+        learned.into_iter().chain(starts_alone(&limit.clone().with_max(*max), widest))
+    });
+    notes.collect()
 }
 
 impl Forecast {
@@ -122,6 +133,7 @@ impl Forecast {
             "then": ends(&self.would_be),
             "earlier_by_ms": earlier,
             "sure": self.sure().word(),
+            "notes": self.notes,
         })
     }
 
@@ -144,7 +156,7 @@ impl Forecast {
         let sure = match self.sure() {
             Sure::Exact => "exact, while the limits stay so and nobody else comes",
             _ => {
-                "estimated: how long calls take, what jobs cost, what others do that share a limit, or what a sliding counter beside other limits will weigh is not known"
+                "estimated: how long calls take, what jobs cost, what others do that share a limit, how a learned limit rises, or what a sliding counter beside other limits will weigh is not known"
             }
         };
         // Writing to a text can't fail.
@@ -155,8 +167,8 @@ impl Forecast {
             ends(&self.as_it_is),
             ends(&self.would_be),
         );
-        if let Some(alone) = &self.alone {
-            let _ = writeln!(text, "  then    {alone}");
+        for note in &self.notes {
+            let _ = writeln!(text, "  then    {note}");
         }
         text
     }
@@ -180,7 +192,7 @@ mod tests {
             waiting: 120,
             as_it_is: ends(now_ms + 125_000),
             would_be: ends(now_ms + 60_000),
-            alone: Some("all start alone".to_owned()),
+            notes: vec!["all start alone".to_owned()],
         };
         assert_eq!(
             forecast.in_words(false),

@@ -18,13 +18,22 @@ pub(super) fn in_words(limit: &Limit, usage: &Usage, now_ms: u64) -> String {
     let Some(learned) = &usage.learned else {
         return String::new();
     };
-    let (most, max) = (usage.max, limit.max());
+    let floor = limit.floor().unwrap_or_default();
+    let (most, max) = (
+        learned.most(now_ms).max(floor).min(limit.max()),
+        limit.max(),
+    );
+    // An operator may have set less than was learned.
+    let in_force = match most == usage.max {
+        true => format!("{most} of {} in force", usage.set),
+        false => format!("at most {most} of {max}"),
+    };
     let mut text = String::new();
     if learned.at_ms > 0 {
         let since = at(learned.at_ms);
         let force = match most == learned.to {
-            true => format!("{most} of {max} in force since {since}"),
-            false => format!("{most} of {max} in force, {} since {since}", learned.to),
+            true => format!("{in_force} since {since}"),
+            false => format!("{in_force}, {} since {since}", learned.to),
         };
         text += &format!(
             "\n          learned: {force}: the API answered 429 at {} of {max} ({}); back to {max} by {} if it stays quiet",
@@ -42,7 +51,7 @@ pub(super) fn in_words(limit: &Limit, usage: &Usage, now_ms: u64) -> String {
     }
     if learned.told_until_ms > now_ms {
         text += &format!(
-            "\n          learned: at most {} of {max} in force: the API says that it takes no more; until {} unless it says so again",
+            "\n          learned: at most {} of {max}: the API says that it takes no more; until {} unless it says so again",
             learned.told,
             at(learned.told_until_ms)
         );
@@ -138,10 +147,7 @@ mod tests {
             text.contains("learned: 60 of 100 in force, 79 since"),
             "{text}"
         );
-        assert!(
-            text.contains("at most 60 of 100 in force: the API says"),
-            "{text}"
-        );
+        assert!(text.contains("at most 60 of 100: the API says"), "{text}");
         let (text, _) = shown(&mut state, 185, 0, Some(0));
         assert!(
             text.contains("learned: 80 of 100 in force, 79 since"),

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::Inspected;
+use super::shown::told;
 use crate::gate::Usage;
 use crate::operator::fullness::Fullness;
 use crate::operator::labels::Given;
@@ -79,7 +80,7 @@ impl Row<'_> {
     /// For people: three lines, or four.
     pub(super) fn in_words(&self, given: &Given) -> String {
         let Self { limit, tried, .. } = self;
-        let (name, what) = (self.name(), limits::in_words(limit));
+        let (name, what) = (self.name(), told(&(limit, self.usage)));
         let by = match &self.set {
             None => String::new(),
             Some(Set { until_ms, .. }) => format!(

@@ -22,13 +22,10 @@ pub(super) fn counts_cost(rows: &[Row<'_>], found: &Inspection) -> bool {
     found.widest > 1 && rows.iter().any(|(limit, _)| limit.unit() == Unit::Cost)
 }
 
-/// The limit as it is enforced, in the words for what it has seen: calls, where each of them had one unit, and units of cost where that is
+/// The limit as it is set, in the words for what it has seen: calls, where each of them had one unit, and units of cost where that is
 /// not so, or not known.
-fn told((limit, usage): &Row<'_>) -> String {
-    let limit = match usage.override_until_ms {
-        0 => (*limit).clone(),
-        _ => (*limit).clone().with_max(usage.max),
-    };
+pub(super) fn told((limit, usage): &Row<'_>) -> String {
+    let limit = (*limit).clone().with_max(usage.set);
     match usage.widest <= 1 && usage.calls == Some(usage.count) {
         true => limits::in_words(&limit.with_unit(Unit::Calls)),
         false => limits::in_words(&limit),
@@ -60,6 +57,7 @@ pub(super) fn as_json((limit, usage): &Row<'_>, given: &Given) -> Value {
     let mut json = limits::as_json(limit);
     json["configured_max_requests"] = json["max_requests"].take();
     json["max_requests"] = usage.max.into();
+    json["operator_max_requests"] = (usage.override_until_ms > 0).then_some(usage.set).into();
     json["override_until_ms"] = usage.override_until_ms.into();
     json["learned"] = learned::as_json(usage);
     json["used"] = known.then_some(usage.count).into();
@@ -93,7 +91,7 @@ pub(super) fn in_words(
             0 => String::new(),
             until => format!(
                 "\n          an operator set {} instead of {}, until {}",
-                usage.max,
+                usage.set,
                 limit.max(),
                 at(until)
             ),

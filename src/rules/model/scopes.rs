@@ -169,11 +169,14 @@ impl<'a> Scopes<'a> {
         let blocked_by = states.control().closed_by(now);
         let base = now.max(closed);
         let mut call = Call::new(&mut states.states, self.layout, &in_force, clock, base, 0);
-        let usage = |(limit, partition): (&Limit, usize)| {
+        let usage = |((limit, configured), partition): ((&Limit, &Limit), usize)| {
             let state = call.state(partition);
+            let (set, override_until_ms) =
+                (self.override_of(limit, now)).unwrap_or((configured.max(), 0));
             Usage {
                 max: limit.max(),
-                override_until_ms: self.override_of(limit, now).map_or(0, |(_, until)| until),
+                set,
+                override_until_ms,
                 count: state.usage.count(limit, clock),
                 free: match closed {
                     0 => state.usage.free(limit, now),
@@ -198,7 +201,10 @@ impl<'a> Scopes<'a> {
             }
         };
         let partitions = self.layout.partitions.iter().copied();
-        let mut usages: Vec<Usage> = in_force.iter().zip(partitions).map(usage).collect();
+        let mut usages: Vec<Usage> = (in_force.iter().zip(limits))
+            .zip(partitions)
+            .map(usage)
+            .collect();
         let shadows = usages.split_off(call.enforced());
         for (usage, learned) in usages.iter_mut().zip(self.learned_of(limits, now)) {
             usage.learned = learned;

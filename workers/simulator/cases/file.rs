@@ -143,9 +143,9 @@ fn read_case(written: Written, line: u64, files: &Files<'_>) -> Result<Case, (u6
         None => 0.0,
     };
     if redis > LONGEST_QUESTION.as_secs_f64() {
-        let most = LONGEST_QUESTION.as_secs();
+        let most = LONGEST_QUESTION.as_secs_f64();
         return Err(here(format!(
-            "redis-latency is {redis:?} s; it must be at most {most} s"
+            "redis-latency is {redis:?} s; it must be at most {most} s: a worker gives a question up after 2 s"
         )));
     }
     let within = match &written.within {

@@ -143,7 +143,7 @@ fn what_is_wrong_with_a_file_is_said_with_its_line() {
             7,
             "config: rate-limiter",
         ),
-        ("redis-latency: 0", "redis-latency: 11s", 3, "at most 10 s"),
+        ("redis-latency: 0", "redis-latency: 11s", 3, "at most 1.9 s"),
         (
             "within: 1m",
             "within: 400ms",

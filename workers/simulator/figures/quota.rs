@@ -8,6 +8,7 @@ use sluicegate::rules::scope::Scope;
 use sluicegate::rules::tenant::Tenant;
 use trial::windows;
 
+use super::share;
 use crate::history::{Call, History};
 use crate::jobs::{Job, Text};
 
@@ -17,6 +18,9 @@ pub(super) struct Quotas {
     each: BTreeMap<String, BTreeMap<String, Quota>>,
     /// The limits that have any, in the order of the configuration.
     names: Vec<String>,
+    epoch_us: u64,
+    /// When the run was over.
+    end_us: u64,
 }
 
 /// One quota.
@@ -29,11 +33,13 @@ pub(super) struct Quota {
 }
 
 impl Quotas {
-    /// Of all calls; which limits there are is a matter of the jobs.
-    pub fn of(policy: &Policy, jobs: &[Job], history: &History) -> Self {
+    /// Of all calls of a run that was over at `end_us`; which limits there are is a matter of the jobs.
+    pub fn of(policy: &Policy, jobs: &[Job], history: &History, end_us: u64) -> Self {
         let mut quotas = Self {
             each: BTreeMap::new(),
             names: Vec::new(),
+            epoch_us: history.epoch_us,
+            end_us,
         };
         for job in jobs {
             quotas.add(policy, job, None);
@@ -87,13 +93,19 @@ impl Quotas {
         all.map(|(whose, quota)| (whose.as_str(), quota))
     }
 
-    /// That quota of the limit `name` of which the most was used.
-    pub fn busiest(&self, name: &str, epoch_us: u64) -> Option<&Quota> {
-        let share = |quota: &Quota| match quota.used(epoch_us) {
-            (used, allowed) if allowed > 0.0 => used / allowed,
-            _ => 0.0,
-        };
-        let all = self.of_limit(name).map(|(_, quota)| (share(quota), quota));
+    /// The busiest quota of the limit `name`: the one of which the most was used in the whole run. (Until its own last call one that
+    /// was used once may be used up.)
+    pub fn busiest_of(&self, name: &str) -> Option<&Quota> {
+        self.most_used(self.of_limit(name).map(|(_, quota)| quota))
+    }
+
+    /// The busiest of all.
+    pub fn busiest(&self) -> Option<&Quota> {
+        self.most_used(self.names().filter_map(|name| self.busiest_of(name)))
+    }
+
+    fn most_used<'a>(&self, all: impl Iterator<Item = &'a Quota>) -> Option<&'a Quota> {
+        let all = all.map(|quota| (share(quota.used_until(self.epoch_us, self.end_us)), quota));
         let busiest = all.reduce(|one, two| if two.0 > one.0 { two } else { one });
         busiest.map(|(_, quota)| quota)
     }
@@ -118,22 +130,27 @@ fn whose(scope: &Scope, job: &Job) -> String {
 }
 
 impl Quota {
-    /// What was used until the last call, and what was allowed: units, or microseconds in flight.
+    /// What was used until its last call (of calls in flight: until the end of the last), and what was allowed by then: units, or
+    /// microseconds in flight.
     pub fn used(&self, epoch_us: u64) -> (f64, f64) {
-        let Some((last, _, _)) = self.calls.last() else {
-            return (0.0, 0.0);
+        let last = match self.limit.algorithm() {
+            Algorithm::Concurrency => self.calls.iter().map(|(_, _, until)| *until).max(),
+            _ => self.calls.last().map(|(at, _, _)| *at),
         };
+        last.map_or((0.0, 0.0), |last| self.used_until(epoch_us, last))
+    }
+
+    /// What was used in all, and what was allowed until `end_us`.
+    fn used_until(&self, epoch_us: u64, end_us: u64) -> (f64, f64) {
         let limit = &self.limit;
         let max = f64::from(limit.max());
         let units: u64 = self.calls.iter().map(|(_, units, _)| units).sum();
-        let us = last.saturating_sub(self.since_us) as f64;
+        let us = end_us.saturating_sub(self.since_us) as f64;
         let window = (limit.window_ms() * 1000) as f64;
         let period = window + (limit.guard_ms() * 1000) as f64;
         match limit.algorithm() {
             Algorithm::Concurrency => {
                 let busy: u64 = self.calls.iter().map(|(at, _, until)| until - at).sum();
-                let end = self.calls.iter().map(|(_, _, until)| *until).max();
-                let us = end.unwrap_or(*last).saturating_sub(self.since_us) as f64;
                 (busy as f64, max * us)
             }
             bucket if bucket.has_burst() => {
@@ -141,7 +158,7 @@ impl Quota {
             }
             aligned if aligned.rules().is_aligned() => {
                 let number = |us: u64| (epoch_us + us) / (limit.window_ms() * 1000);
-                let windows = number(*last) - number(self.since_us) + 1;
+                let windows = number(end_us.max(self.since_us)) - number(self.since_us) + 1;
                 (units as f64, max * windows as f64)
             }
             _ => (units as f64, max * (1.0 + us / period)),

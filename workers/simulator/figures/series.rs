@@ -11,24 +11,26 @@ const SLOTS: u64 = 240;
 pub struct Slot {
     /// When it begins, in seconds.
     pub at: f64,
+    /// When it ends.
+    pub until: f64,
     /// Jobs that were published and not done at its end.
     pub backlog: usize,
     /// Of what the busiest quota allows in such a time; from 0.
     pub used: f64,
 }
 
-/// The slots of a run whose jobs ended then, this being the busiest quota.
-pub(super) fn of(jobs: &[Job], ends: &[Option<u64>], busiest: Option<&Quota>) -> Vec<Slot> {
+/// The slots of a run whose jobs ended then, this being the busiest quota, and which was over at `end_us`.
+pub(super) fn of(
+    jobs: &[Job],
+    ends: &[Option<u64>],
+    (busiest, end_us): (Option<&Quota>, u64),
+) -> Vec<Slot> {
     let published = jobs.iter().map(Job::at_us);
-    let last = published
-        .clone()
-        .chain(ends.iter().flatten().copied())
-        .max()
-        .unwrap_or(0);
+    let last = end_us.max(1);
     // A slot shorter than a window shows the windows and not how much of them is used.
     let window = busiest.map_or(0, |quota| quota.limit.window_ms() * 1000);
     let wide = (last / SLOTS + 1).max(window).max(1_000);
-    let count = usize::try_from(last / wide + 1).unwrap_or(usize::MAX);
+    let count = usize::try_from(last.div_ceil(wide)).unwrap_or(usize::MAX);
     let slot = |us: u64| {
         usize::try_from(us / wide)
             .unwrap_or(usize::MAX)
@@ -36,10 +38,11 @@ pub(super) fn of(jobs: &[Job], ends: &[Option<u64>], busiest: Option<&Quota>) ->
     };
     let (mut came, mut went, mut units) =
         (vec![0_usize; count], vec![0_usize; count], vec![0.0; count]);
-    for (at, end) in published.zip(ends) {
+    for (at, end) in published.zip(ends).filter(|(at, _)| *at <= last) {
         came[slot(at)] += 1;
-        // What was never called is gone when it came.
-        went[slot(end.unwrap_or(at))] += 1;
+        if let Some(end) = end {
+            went[slot(*end)] += 1;
+        }
     }
     let mut allowed = 0.0;
     if let Some(quota) = busiest {
@@ -66,6 +69,7 @@ pub(super) fn of(jobs: &[Job], ends: &[Option<u64>], busiest: Option<&Quota>) ->
         backlog -= went[number].min(backlog);
         Slot {
             at: (number as u64 * wide) as f64 / 1e6,
+            until: ((number as u64 + 1) * wide).min(last) as f64 / 1e6,
             backlog,
             used: if allowed > 0.0 {
                 units[number] / allowed

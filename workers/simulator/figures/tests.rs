@@ -3,7 +3,9 @@ use std::time::Duration;
 use sluicegate::rules::limit::{Algorithm, Limit};
 
 use super::*;
-use crate::history::{Call, Wait};
+use crate::history::{Call, Left, Wait, Why};
+use crate::words;
+use sluicegate::rules::policy::{Own, Pattern};
 
 fn limit(algorithm: Algorithm, max: u64) -> Limit {
     let second = Duration::from_secs(1);
@@ -26,6 +28,7 @@ fn run(jobs: usize) -> (Vec<Job>, History) {
         waits: vec![Wait {
             limit: "default".into(),
             us: 1_500_000,
+            goes_on: false,
         }],
         deliveries: 3 * jobs as u64,
         dead: vec![(0, "no".to_owned())],
@@ -93,4 +96,64 @@ fn refusals_and_retries_are_told_apart() {
         (figures.calls, figures.throttled, figures.retries),
         (3, 1, 1)
     );
+}
+
+#[test]
+fn who_has_not_started_at_the_end_waited_that_long_at_least() {
+    let (jobs, mut history) = run(20);
+    history.calls.truncate(10);
+    history.dead.clear();
+    history.unfinished = 10;
+    history.left = Some(Left {
+        at_us: 5_000_000,
+        since_us: 0,
+        why: Why::Within,
+    });
+    let two = limit(Algorithm::SlidingWindow, 2);
+    let figures = Figures::of(&two.clone().into(), &jobs, &history);
+    let waits = figures.waits;
+    assert_eq!((waits.jobs, waits.not_over), (20, 10));
+    assert_eq!((waits.p50, waits.p99, waits.max), (4.0, 5.0, 5.0));
+    assert_eq!(
+        [50, 51, 100].map(|part| words::wait(&waits, part)),
+        ["4.00 s", "≥ 5.00 s", "≥ 5.00 s"]
+    );
+    assert_eq!(words::makespan(&figures), "≥ 5.00 s");
+    assert_eq!(
+        (figures.done_after.jobs, figures.done_after.not_over),
+        (20, 10)
+    );
+    assert_eq!(figures.series.last().map(|slot| slot.backlog), Some(10));
+    // One that began in time and goes on is not done, and ends nothing.
+    history.calls[9].until_us = 60_000_000;
+    let figures = Figures::of(&two.clone().into(), &jobs, &history);
+    assert_eq!((figures.makespan, figures.done_after.not_over), (5.0, 11));
+    // Dead letters that were never called have not waited for a call.
+    let (jobs, mut history) = run(4);
+    history.calls.truncate(3);
+    history.dead = vec![(3, "expired".to_owned())];
+    let figures = Figures::of(&two.into(), &jobs, &history);
+    assert_eq!((figures.waits.jobs, figures.dead_uncalled), (3, 1));
+    assert_eq!(words::wait(&Waits::default(), 50), "-");
+}
+
+#[test]
+fn the_busiest_quota_is_busy_for_long() {
+    // One job of another tenant uses up its own quota for a moment.
+    let (mut jobs, mut history) = run(20);
+    jobs.push(Job::new(0.0, "b"));
+    let alone = Call {
+        at_us: 0,
+        until_us: 1,
+        job: 20,
+        status: 200,
+    };
+    history.calls.insert(0, alone);
+    let one = limit(Algorithm::SlidingWindow, 1);
+    let three = limit(Algorithm::SlidingWindow, 3);
+    let b = Own::Limits(one.into());
+    let policy = Policy::from(three).with_tenants(vec![(Pattern::Exactly("b".into()), b)]);
+    let figures = Figures::of(&policy, &jobs, &history);
+    assert!((0.6..0.7).contains(&figures.used), "{}", figures.used);
+    assert_eq!(figures.limits[0].most_used, figures.used);
 }

@@ -194,7 +194,7 @@ fn next_look(config: &Config) -> String {
 /// No worker has this job in its memory.
 pub fn nobody_has_it(job: &str, shown: &Shown, config: &Config) -> Failure {
     Failure::Failed(format!(
-        "no worker has {job} in its memory ({}); {}; --wait DURATION waits for it",
+        "no worker has {job} in its memory ({}): it may be done; if not, {}; --wait DURATION waits for it",
         shown.followers.in_words(),
         next_look(config)
     ))

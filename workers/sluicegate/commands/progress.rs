@@ -1,14 +1,24 @@
 //! How far a long command is.
 
-use std::time::Duration;
+use std::cell::Cell;
+use std::io::{IsTerminal as _, stderr};
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// How often it is drawn anew.
 const TICK: Duration = Duration::from_millis(200);
 
-/// A line of standard error, written over while the command runs, and gone when this is dropped. Where that is no terminal nothing is written.
-pub struct Progress(ProgressBar);
+/// Where standard error is no terminal, a command that takes long says so often how far it is.
+const SELDOM: Duration = Duration::from_secs(30);
+
+/// A line of standard error, written over while the command runs, and gone when this is dropped. Where that is no terminal it is a line now
+/// and then, which stays.
+pub struct Progress {
+    bar: ProgressBar,
+    /// When it was said last; `None`: it is drawn.
+    said: Option<Cell<Instant>>,
+}
 
 impl Progress {
     /// Begins with this text.
@@ -19,22 +29,32 @@ impl Progress {
             bar.set_style(style);
         }
         bar.enable_steady_tick(TICK);
-        Self(bar)
+        let said = (!stderr().is_terminal()).then(|| Cell::new(Instant::now()));
+        Self { bar, said }
     }
 
     /// What goes on now.
     pub fn says(&self, text: impl Into<String>) {
-        self.0.set_message(text.into());
+        let text = text.into();
+        if let Some(said) = self
+            .said
+            .as_ref()
+            .filter(|said| said.get().elapsed() >= SELDOM)
+        {
+            said.set(Instant::now());
+            eprintln!("{text}");
+        }
+        self.bar.set_message(text);
     }
 
     /// Prints something else, which stays.
     pub fn beside<T>(&self, print: impl FnOnce() -> T) -> T {
-        self.0.suspend(print)
+        self.bar.suspend(print)
     }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        self.0.finish_and_clear();
+        self.bar.finish_and_clear();
     }
 }

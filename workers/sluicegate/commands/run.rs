@@ -27,7 +27,7 @@ pub struct RunArgs {
     skip_recovery_wait: bool,
     /// Records new jobs in this new file, for `simulate --jobs`: their times, costs, priorities and labels
     ///
-    /// Without ids and bodies, and with numbers in place of tenants and labels. It never slows the worker: what there is no time to
+    /// Without ids and bodies, and with made-up names in place of tenants and labels. It never slows the worker: what there is no time to
     /// write is left out. Only the file's owner may read it. Where it is there already it stays as it is, and FILE.1, FILE.2, … FILE.9
     /// is made: the log says which. Where none can be made, the log warns, and the worker runs without.
     #[arg(long, value_name = "FILE")]

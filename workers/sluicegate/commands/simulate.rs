@@ -99,7 +99,7 @@ pub struct SimulateArgs {
     /// So many workers run, each with the concurrency and the prefetch of its configuration
     #[arg(long, value_name = "N", default_value_t = 1)]
     workers: usize,
-    /// How long a question to Redis takes, there and back; up to 10s
+    /// How long a question to Redis takes, there and back; up to 1900ms
     #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = question)]
     redis_latency: Duration,
     /// What is drawn at random follows from this number
@@ -132,7 +132,7 @@ fn duration(text: &str) -> Result<Duration, String> {
 fn question(text: &str) -> Result<Duration, String> {
     let time = parse_duration(text).filter(|time| *time <= LONGEST_QUESTION);
     time.ok_or_else(|| {
-        "it must be a whole number with a unit, such as 2ms or 1s, up to 10s: a worker has given up a question by then"
+        "it must be a whole number with a unit, such as 2ms or 1s, up to 1900ms: a worker gives a question up after 2s"
             .to_owned()
     })
 }

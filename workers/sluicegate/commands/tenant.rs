@@ -19,8 +19,8 @@ use super::{Failure, print_json, tried};
 
 /// Pause or divert a tenant, change its limits, or reset its waitlist: at once, for all workers
 ///
-/// Changes are kept in Redis and expire (--for). They apply to the next decision; a delayed job sees them within
-/// delay.max-delay. `sluicegate inspect` shows them.
+/// Changes are kept in Redis and expire (--for). They apply to the next decision. Where jobs may start earlier, those that wait ask
+/// anew within seconds; any other job in a delay queue sees a change within delay.max-delay. `sluicegate inspect` shows them.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sluicegate tenant pause acme --for 1h

@@ -107,6 +107,7 @@ const TRIED: &[Field] = &[
 
 const USED: &[Field] = &[
     ("configured_max_requests", "integer"),
+    ("operator_max_requests", "integer?"),
     ("override_until_ms", "integer"),
     ("used", "integer?"),
     ("used_by_calls", "integer?"),

@@ -54,9 +54,18 @@ struct Row {
     per: String,
     how: String,
     whose: String,
-    set: Option<(String, Moment)>,
-    /// The configured number, where the API's answers brought it down.
+    set: Option<Set>,
+    /// The number that is set, where the API's answers brought it down.
     sank_from: Option<String>,
+}
+
+/// What an operator set.
+struct Set {
+    max: String,
+    /// Instead of this,
+    configured: String,
+    /// until then.
+    until: Moment,
 }
 
 fn row(now_ms: u64, limit: &Limit) -> Row {
@@ -92,12 +101,14 @@ fn row(now_ms: u64, limit: &Limit) -> Row {
             "global" => "of all tenants together".to_owned(),
             other => format!("for each {}", text(other)),
         },
-        sank_from: (limit.override_until_ms <= now_ms
-            && limit.max_requests < limit.configured_max_requests)
-            .then(|| number(limit.configured_max_requests)),
-        set: (limit.override_until_ms > now_ms).then(|| {
-            let until = Moment::end(now_ms, limit.override_until_ms);
-            (number(limit.configured_max_requests), until)
+        sank_from: {
+            let set = (limit.operator_max_requests).unwrap_or(limit.configured_max_requests);
+            (limit.max_requests < set).then(|| number(set))
+        },
+        set: limit.operator_max_requests.map(|max| Set {
+            max: number(max),
+            configured: number(limit.configured_max_requests),
+            until: Moment::end(now_ms, limit.override_until_ms),
         }),
     }
 }
@@ -109,11 +120,11 @@ struct Tried {
     /// What it would have done, in a sentence.
     words: String,
     /// Of what an operator tries.
-    set: Option<Set>,
+    set: Option<Try>,
 }
 
 /// What an operator tries.
-struct Set {
+struct Try {
     /// Until when.
     until: Moment,
     /// For the link that enforces it,
@@ -141,7 +152,7 @@ fn tried(shadow: &Shadow, now_ms: u64, of_it: &[(&str, &str)]) -> Tried {
         let max = shadow.max_requests.to_string();
         let limit = ("limit", shadow.name.as_str());
         let with = |more: &[(&str, &str)]| query([of_it, more].concat());
-        Set {
+        Try {
             until: Moment::end(now_ms, until_ms),
             enforce: with(&[limit, ("max", &max)]),
             end: with(&[limit]),

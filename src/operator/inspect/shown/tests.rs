@@ -1,6 +1,7 @@
 use crate::config::Config;
 use crate::gate::Usage;
 use crate::rules::answers::Quotas;
+use crate::rules::learned::Learned;
 use crate::rules::scope::{Labels, Scope};
 
 use super::*;
@@ -11,6 +12,7 @@ const NOW: u64 = 1_700_000_000_000;
 fn usage(count: u64, free: u64, next_ms: u64) -> Usage {
     Usage {
         max: 5,
+        set: 5,
         override_until_ms: 0,
         count,
         free,
@@ -240,6 +242,7 @@ fn nothing_is_said_of_what_is_over() {
 fn it_says_why_a_job_waits_and_what_an_operator_set() {
     let operators = Usage {
         max: 1,
+        set: 1,
         override_until_ms: NOW + 1_000,
         ..usage(1, 0, 350)
     };
@@ -262,9 +265,58 @@ fn it_says_why_a_job_waits_and_what_an_operator_set() {
 }
 
 #[test]
+fn what_an_operator_set_stands_beside_what_was_learned() {
+    let limit = Limit::new(
+        "minute",
+        crate::rules::limit::Algorithm::SlidingWindow,
+        20,
+        std::time::Duration::from_secs(60),
+        std::time::Duration::ZERO,
+    );
+    let limit = limit.expect("in range").with_band(50);
+    // 10 since a minute, for a day.
+    let learned = Learned::read(&format!(
+        "{},10,72000000,72000000,1,{},0,0,11,1,1,{}",
+        NOW - 60_000,
+        NOW + 86_400_000,
+        NOW - 60_000
+    ));
+    let show = |set: u32, max: u32| {
+        let usage = Usage {
+            max,
+            set,
+            override_until_ms: NOW + 1_000,
+            learned,
+            ..usage(0, u64::from(max), 0)
+        };
+        (
+            told(&(&limit, &usage)),
+            learned::in_words(&limit, &usage, NOW),
+        )
+    };
+    let (told, words) = show(40, 10);
+    assert!(
+        told.contains("at most 40 units") && told.contains("down to 10"),
+        "{told}"
+    );
+    assert!(
+        words.contains("learned: 10 of 40 in force since"),
+        "{words}"
+    );
+    // Less than was learned: that is in force, and it can't sink below it.
+    let (told, words) = show(8, 8);
+    assert!(
+        told.contains("at most 8 units") && !told.contains("adaptive"),
+        "{told}"
+    );
+    assert!(words.contains("learned: at most 10 of 20 since"), "{words}");
+}
+
+#[test]
 fn a_job_that_costs_more_than_an_operator_allows_starts_alone() {
     let operators = |widest| Usage {
         max: 3,
+        set: 3,
         override_until_ms: NOW + 1_000,
         waiting: widest,
         widest,

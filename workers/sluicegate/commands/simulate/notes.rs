@@ -61,7 +61,7 @@ pub fn of_tenants(file: &Path, config: &Config, jobs: &[Job]) -> Option<String> 
     };
     let named = absent[..absent.len().min(NAMED)].join(", ");
     Some(format!(
-        "rate-limiter.tenants: {} has no job of {} of the {}: {named}{more}; a recording has numbers in place of names, unless it is made with --record-names",
+        "rate-limiter.tenants: {} has no job of {} of the {}: {named}{more}; a recording has made-up names, unless it is made with --record-names",
         file.display(),
         absent.len(),
         count(tenants.len() as u64, "name"),

@@ -22,6 +22,7 @@ pub(super) fn what_if() -> Value {
             ("now", ends()),
             ("then", ends()),
             ("sure", json!({"enum": ["exact", "estimated"]})),
+            ("notes", strings()),
         ],
         &[("waiting", "integer"), ("earlier_by_ms", "integer")],
     );

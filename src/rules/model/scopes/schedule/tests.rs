@@ -9,6 +9,7 @@ use proptest::test_runner::TestRunner;
 use crate::rules::decision::{Answer, Ask, Change, Ticket};
 use crate::rules::forecast::{Asked, End, Opens, Place, Schedule, Sure, end};
 use crate::rules::layout::Layout;
+use crate::rules::learned::Evidence;
 use crate::rules::limit::{Algorithm, Limit, Unit};
 use crate::rules::model::{Scopes, State};
 use crate::rules::usage::Clock;
@@ -261,6 +262,54 @@ fn what_if_is_what_happens_when_it_is_done() {
         };
         let schedule = backlog.schedule(&as_said);
         assert_eq!(end(&limits, &schedule, false).at_ms, before.at_ms);
+    }
+}
+
+#[test]
+fn what_was_learned_stays_in_force_whatever_an_operator_would_set() {
+    let minute = limit("one", Algorithm::SlidingWindow, 20, 60_000, 0);
+    let limits = [minute.with_unit(Unit::Calls).with_band(50)];
+    let mut backlog = Backlog::of(&limits, &[(0, 1); 100]);
+    let refused = Evidence::Refused {
+        started_ms: backlog.now,
+        cost: 1,
+        after_ms: 0,
+        closed_ms: 0,
+    };
+    let now = backlog.now;
+    // Ten of the twenty were refused.
+    for _ in 0..10 {
+        backlog.state.alone(&limits, |scopes| {
+            scopes.learn(&limits, clock(now), &refused);
+        });
+    }
+    let before = backlog.forecast(&limits);
+    assert_eq!(before.sure, Sure::Estimated, "it rises again");
+    let would_be = |max| Asked {
+        limits: vec![limits[0].clone().with_max(max)],
+        as_said: vec![true],
+        ..Asked::as_it_is(&limits, 0)
+    };
+    for (max, in_force) in [(40, 10), (5, 5)] {
+        let asked = would_be(max);
+        let schedule = backlog.schedule(&asked);
+        assert_eq!(schedule.max, [in_force]);
+        let ends = end(&asked.limits, &schedule, false);
+        assert_eq!(
+            ends.at_ms == before.at_ms,
+            in_force == 10,
+            "{max}: {ends:?}"
+        );
+        // The same as when it is done.
+        let mut done = backlog.state.clone();
+        let change = Change::Limit {
+            name: "one".to_owned(),
+            max,
+            duration_ms: 3_600_000,
+        };
+        done.change(now, &change);
+        let usage = done.alone(&limits, |scopes| scopes.inspect(&limits, clock(now)));
+        assert_eq!((usage.limits[0].max, usage.limits[0].set), (in_force, max));
     }
 }
 
