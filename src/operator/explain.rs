@@ -176,15 +176,12 @@ fn causes(
         && (all.closed_until_ms > all.now_ms || all.is_open)
     {
         let until = Some(all.closed_until_ms).filter(|until| *until > all.now_ms);
-        let words = format!("all tenants are suspended, by {}", plain(&all.by, 200));
+        let words = format!("all tenants are suspended: {}", plain(&all.by, 200));
         add("all-suspended", words, until);
     }
     let found = around.found;
     if found.blocked_until_ms > found.now_ms {
-        let words = format!(
-            "its tenant is suspended, by {}",
-            plain(&found.blocked_by, 200)
-        );
+        let words = format!("its tenant is suspended: {}", plain(&found.blocked_by, 200));
         add("suspended", words, Some(found.blocked_until_ms));
     }
     let told = seen.wait_ms.map(|ms| seen.at_ms.saturating_add(ms));

@@ -247,7 +247,7 @@ impl Inspected {
         stops.then(|| {
             (
                 "all-suspended",
-                format!("all tenants are suspended, by {by}: {until}"),
+                format!("all tenants are suspended ({by}): {until}"),
             )
         })
     }

@@ -50,6 +50,7 @@ pub struct Job {
     pub plan: Option<String>,
     /// The routing key that brought it to its queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(alias = "routing-key")]
     pub routing_key: Option<String>,
     /// Other headers.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -245,7 +246,8 @@ pub fn read(mut file: impl BufRead) -> Result<Vec<Job>, JobsError> {
         }
         let text = std::str::from_utf8(&bytes)
             .map_err(|_| wrong("it is not UTF-8 text; a line is a JSON object".to_owned()))?;
-        let text = text.trim();
+        // Some editors begin a file with a mark.
+        let text = text.trim_start_matches('\u{feff}').trim();
         if text.is_empty() {
             continue;
         }
@@ -300,7 +302,7 @@ mod tests {
     #[test]
     fn jobs_are_read_in_the_order_of_their_times() {
         let jobs = read_text(concat!(
-            "{\"at\": 2, \"tenant\": \"b\", \"cost\": 3, \"priority\": \"high\"}\n\n",
+            "\u{feff}{\"at\": 2, \"tenant\": \"b\", \"cost\": 3, \"priority\": \"high\"}\n\n",
             "{\"tenant\": \"a\", \"at\": 1.5, \"header\": {\"x-endpoint\": \"/v1\", \"n\": 7}}\r\n",
         ));
         let jobs = jobs.expect("they can be read");

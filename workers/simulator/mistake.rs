@@ -5,20 +5,23 @@ use sluicegate::config::closest;
 /// So much of a stranger's text is shown, in characters: enough for all keys there can be.
 const SHOWN: usize = 400;
 /// What readers call the types of values, and what people do. The longer names of those that begin alike come first.
-const TYPES: [(&str, &str); 13] = [
+const TYPES: [(&str, &str); 16] = [
     ("expected struct Job", "expected a JSON object"),
+    ("expected mapping start", "expected keys with values"),
+    ("expected sequence start", "expected a list"),
+    ("expected value", "expected a JSON value"),
     ("expected f64", "expected a number"),
     ("expected u64", "expected a whole number from 0"),
     (
         "expected u32",
-        "expected a whole number from 0 to 4294967295",
+        "expected a whole number from 1 to 1000000000",
     ),
     ("expected usize", "expected a whole number from 0"),
     ("expected i64", "expected a whole number"),
     ("invalid f64", "it is no number"),
     ("invalid floating point", "it is no number"),
     ("invalid u64", "it is no whole number from 0"),
-    ("invalid u32", "it is no whole number from 0 to 4294967295"),
+    ("invalid u32", "it is no whole number from 1 to 1000000000"),
     ("invalid usize", "it is no whole number from 0"),
     ("invalid i64", "it is no whole number"),
     ("unknown field", "unknown key"),

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::parser::ValueSource;
-use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap::{Arg, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, value_parser};
 use sluicegate::config::Pipelines;
 
 use commands::{
@@ -67,25 +67,22 @@ enum Command {
     Demo(demo::DemoArgs),
 }
 
-/// These have no configuration, so a wrong one does not keep them from running: `--config` does nothing for them.
+/// These have no configuration, so a wrong one does not keep them from running.
 const WITHOUT_CONFIG: [&str; 6] = ["echo", "test", "init", "schema", "completions", "man"];
 
-/// The commands, each with what it takes.
+/// The commands. Those that have no use for what all have take it, and do not offer it.
 fn program() -> clap::Command {
-    let mut program = Cli::command();
-    // The arguments of all commands become each one's own, so that one can hide what it does not use.
-    program.build();
-    for name in WITHOUT_CONFIG {
-        program = program.mut_subcommand(name, |command| {
-            let command = command.mut_arg("config", |arg| arg.hide(true));
-            match name {
-                // Its configurations may have several pipelines.
-                "test" => command,
-                _ => command.mut_arg("pipeline", |arg| arg.hide(true)),
+    let unused = |name: &'static str| Arg::new(name).long(name).hide(true);
+    WITHOUT_CONFIG.iter().fold(Cli::command(), |program, name| {
+        program.mut_subcommand(name, |command| {
+            let config = unused("config").value_parser(value_parser!(PathBuf));
+            match *name {
+                // Its cases may have configurations with several.
+                "test" => command.arg(config),
+                _ => command.args([config, unused("pipeline")]),
             }
-        });
-    }
-    program
+        })
+    })
 }
 
 fn main() -> ExitCode {
@@ -135,7 +132,6 @@ async fn perform(cli: Cli, is_argument: bool) -> Result<ExitCode, Failure> {
         Command::Health(args) => health::run(args, all, name.as_deref()).await,
         // It may have several.
         Command::Simulate(args) => simulate::run(args, name.as_deref()).await,
-        // See WITHOUT_CONFIG.
         Command::Echo(args) => echo::run(args).await,
         // Its cases are the same everywhere, whatever variables say.
         Command::Test(args) => {

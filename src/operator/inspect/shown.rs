@@ -141,7 +141,7 @@ pub(super) fn in_words(
     let suspended = match found.blocked_until_ms.checked_sub(found.now_ms) {
         None | Some(0) => "no".to_owned(),
         Some(ms) => format!(
-            "ends {}, by {}",
+            "ends {}: {}",
             when(found.now_ms, ms),
             plain(&found.blocked_by, 200)
         ),

@@ -48,9 +48,7 @@ async fn a_429_for_a_shared_partition_closes_all_tenants() {
     assert_eq!(api.count(), before, "no tenant's call");
     let shown = sluicegate(&yaml, &["inspect", "t0"]).exited(0);
     assert!(
-        shown
-            .out
-            .contains("why       all tenants are suspended, by "),
+        shown.out.contains("why       all tenants are suspended ("),
         "{}",
         shown.out
     );

@@ -1,5 +1,6 @@
 //! Reads a file with cases: YAML with `cases`, each with a configuration, jobs, and what is expected. What is wrong is said with its line.
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -162,6 +163,14 @@ fn read_case(written: Written, line: u64, files: &Files<'_>) -> Result<Case, (u6
     }
     sort_by(&mut jobs, |(_, job)| job.at);
     let (names, jobs): (Vec<String>, Vec<Job>) = jobs.into_iter().unzip();
+    let mut known = HashSet::new();
+    let named = names.iter().filter(|name| !name.is_empty());
+    if let Some(twice) = named.into_iter().find(|name| !known.insert(*name)) {
+        return Err(here(format!(
+            "two jobs are called {}",
+            mistake::shown(twice)
+        )));
+    }
     let last = jobs.last().map_or(0.0, |job| job.at);
     if let Some(within) = within.filter(|within| *within < last) {
         return Err(here(format!(

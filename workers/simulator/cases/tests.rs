@@ -158,8 +158,10 @@ fn what_is_wrong_with_a_file_is_said_with_its_line() {
             7,
             "did you mean max-requests?",
         ),
+        ("name: last", "name: burst-1", 3, "two jobs are called"),
         ("{last: 1s}", "{lost: 1s}", 16, "no job is called \"lost\""),
         ("{max: 1s}", "{max: soon}", 16, "no time"),
+        ("{last: 1s}", "5", 17, "expected keys with values"),
         ("cases:", "case:", 2, "did you mean cases?"),
     ] {
         let text = CASES.replace(right, wrong);

@@ -60,6 +60,8 @@ pub(super) struct WrittenJob {
     pub cost: Option<u32>,
     pub priority: Option<Text>,
     pub plan: Option<String>,
+    /// Files of jobs call it so.
+    #[serde(alias = "routing_key")]
     pub routing_key: Option<String>,
     #[serde(default)]
     pub header: BTreeMap<String, Text>,

@@ -80,7 +80,7 @@ enum What {
         #[command(flatten)]
         of: Of,
         /// What the limit's max-requests is meanwhile
-        #[arg(value_name = "MAX", required_unless_present = "clear", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_REQUESTS)))]
+        #[arg(value_name = "MAX", required_unless_present = "clear", value_parser = max_requests)]
         max: Option<u32>,
         /// Which limit, where a tenant has several
         #[arg(long, value_name = "NAME")]
@@ -117,6 +117,16 @@ enum What {
         #[command(flatten)]
         of: Of,
     },
+}
+
+fn max_requests(text: &str) -> Result<u32, String> {
+    let max = text.parse().ok();
+    max.filter(|max| (1..=MAX_REQUESTS).contains(max))
+        .ok_or_else(|| {
+            format!(
+                "it must be a whole number from 1 to {MAX_REQUESTS}; `tenant pause` lets none start"
+            )
+        })
 }
 
 #[derive(Debug, Args)]

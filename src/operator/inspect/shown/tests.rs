@@ -84,7 +84,7 @@ limit     default: at most 5 units of cost in any 1m: sliding-window-algo, guard
   used    5 of 5, 0 free
   next    in 350ms (Tue, 14 Nov 2023 22:13:20 GMT)
 waitlist  12 units of cost waiting, the last is admitted in 2m 5s (Tue, 14 Nov 2023 22:15:25 GMT)
-suspended ends in 12.3s (Tue, 14 Nov 2023 22:13:32 GMT), by 429 from\\nthe API
+suspended ends in 12.3s (Tue, 14 Nov 2023 22:13:32 GMT): 429 from\\nthe API
 why       no job is admitted before the suspension ends, in 12.3s (Tue, 14 Nov 2023 22:13:32 GMT); the waitlist has 12 units of cost ahead and ends in 2m 5s (Tue, 14 Nov 2023 22:15:25 GMT)
 "
     );
