@@ -334,7 +334,7 @@ mod tests {
             ),
             ("[1, \"a\"]", "it is a list"),
             ("7", "expected a JSON object"),
-            ("{\"at\": NaN, \"tenant\": \"a\"}", "expected value"),
+            ("{\"at\": NaN, \"tenant\": \"a\"}", "expected a JSON value"),
             ("{\"at\": 1e300, \"tenant\": \"a\"}", "from 0 to"),
             ("{\"at\": 1, \"tenant\": \"\"}", "tenant"),
             ("{\"at\": 1, \"tenant\": \"a\", \"cost\": 0}", "cost is 0"),
