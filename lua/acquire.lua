@@ -12,7 +12,8 @@
 -- ARGV[3]  the budget: how many jobs may start at most
 -- ARGV[4]  what permits are called: this and ":n" for job n
 -- ARGV[5]  the jobs, packed one after the other; none: the clock is asked for. Each: its ticket, as generation and number (0 and 0: fresh;
---          0 and 1: it had its turn, and did not use its permit: the first of the waitlist); its cost
+--          0 and 1: it had its turn, and did not use its permit: the first of the waitlist); its cost, and where there are shadows AGAIN more if it
+--          has started before, and did not use its permit
 --
 -- Reply: that of shortcut.lua, where all start; else integers.
 -- [1]  1: decided; 2: decided, and calls of the tenant have failed in a row: one that succeeds is to be reported;
@@ -103,7 +104,7 @@ local function start(ticket, cost, units, due)
     sequences[partition] = sequence or sequences[partition]
   end
   if SHADOWS then
-    SHADOWS.start(limits, cost, sequences, limits.again or ticket and ticket <= waitlist.now_serving)
+    SHADOWS.start(limits, cost, sequences, limits.again)
   end
   if not due then
     waitlist_reset(waitlist, now)
@@ -164,13 +165,14 @@ end
 local function decide(n)
   local generation, ticket, cost = struct.unpack(JOB_FORMAT, ARGV[5], n * JOB_BYTES + 1)
   limits.job = n
+  if SHADOWS then
+    limits.again = cost >= AGAIN or generation == 0 and ticket == 1
+    cost = cost % AGAIN
+  end
   cost = math.max(cost, 1)
   -- A lower limit of an operator, or of other workers, lets a job that costs more start alone; it is charged all the same, and
   -- needs room for all of it where a limit is higher.
   local units = limits.cost and math.min(cost, limits.most) or 1
-  if SHADOWS then
-    limits.again = generation == 0 and ticket == 1
-  end
   if generation == 0 and ticket == 1 and waitlist.last_issued > 0 then
     -- Its start claims no ticket.
     ticket = waitlist.now_serving

@@ -54,6 +54,18 @@ local function home(n)
   return limits[n].partition and limits.partitions[limits[n].partition] or waitlist
 end
 
+-- What an operator set in place of limit `n`; nil: nothing.
+local function by_operator(n)
+  local control = limits.partitions and limits.partitions.control or waitlist
+  return not home(n).everybody and control.overrides and control.overrides[all[n].name] or nil
+end
+
+-- The max of limit `n` that is set: the configuration's, or an operator's.
+local function set_max(n)
+  local set = by_operator(n)
+  return set and set.max or all[n].max
+end
+
 -- What is known of limit `n`; nil: nothing that counts yet.
 local function known(n)
   local text = redis.call('HGET', home(n).key, 'overrides') or ''
@@ -127,7 +139,7 @@ end
 local function refused(learned, n, started, units, count)
   local is_new = not learned
   learned = learned or fresh()
-  local max, floor, bucket = all[n].max, all[n].floor, limits[n].algorithm.bucket
+  local max, floor, bucket = set_max(n), all[n].floor, limits[n].algorithm.bucket
   learned.times = learned.times + 1
   if learned.at > 0 and started <= learned.at then
     learned.refused = learned.refused + units
@@ -177,7 +189,7 @@ local function told(learned, n, max)
     learned.told, learned.till = math.max(max, all[n].floor), now + TOLD_MS
   end
   learned.since = learned.since > 0 and learned.since or now
-  learned.ends = ends(learned, all[n].max)
+  learned.ends = ends(learned, set_max(n))
   return learned.ends > now and learned or nil
 end
 
@@ -216,11 +228,10 @@ end
 
 -- The max of limit `n` that is in force with `learned`, and the burst, as limits_load has them.
 local function in_force(n, learned)
-  local control = limits.partitions and limits.partitions.control or waitlist
-  local by_operator = not home(n).everybody and control.overrides and control.overrides[all[n].name]
+  local set = by_operator(n)
   local max, burst = all[n].max, all[n].burst
-  if by_operator then
-    max, burst = by_operator.max, burst == max and not all[n].leaky and by_operator.max or burst
+  if set then
+    max, burst = set.max, burst == max and not all[n].leaky and set.max or burst
   end
   -- Where an operator set more than is configured, what was learned may be over at once.
   local most = learned and learned.ends > now and math.max(learned_most(learned, now), all[n].floor)

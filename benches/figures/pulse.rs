@@ -41,6 +41,7 @@ pub async fn pulse(tenants: usize) {
             asks: vec![Ask {
                 ticket: None,
                 cost: 1,
+                again: false,
             }],
         })
         .collect();

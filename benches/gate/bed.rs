@@ -16,6 +16,7 @@ use sluicegate::rules::tenant::Tenant;
 pub const FRESH: Ask = Ask {
     ticket: None,
     cost: 1,
+    again: false,
 };
 /// More than any of these benches starts.
 pub const PLENTY: u64 = 1_000_000;

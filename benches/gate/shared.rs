@@ -28,6 +28,7 @@ async fn decisions(bed: &Bed, first: &str) -> String {
     let back = Ask {
         ticket: Some(ticket),
         cost: 1,
+        again: false,
     };
     let mut found = Vec::new();
     for (what, tenant, ask) in [("fresh", "fresh", FRESH), ("back", first, back)] {

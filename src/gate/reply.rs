@@ -18,6 +18,7 @@ use crate::rules::crash;
 use crate::rules::decision::Tally;
 use crate::rules::layout::{Layout, Partition};
 use crate::rules::limit::{Limit, Unit};
+use crate::rules::shadow::AGAIN;
 
 /// What a limit takes in a command, about.
 pub const LIMIT_BYTES: usize = 80;
@@ -78,14 +79,21 @@ fn byte(partition: usize) -> u8 {
     u8::try_from(partition).unwrap_or(u8::MAX)
 }
 
-/// The budget, the permits' name, and the ticket (generation and number) and cost of all jobs, packed.
+/// The budget, the permits' name, and the ticket (generation and number) and cost of all jobs, packed. Where there are shadows, the highest
+/// bit of a cost is whether the job starts again.
 pub fn acquire_arguments(ask: &TenantAsk) -> Vec<Vec<u8>> {
+    let has_shadows = !ask.limits.shadows().is_empty();
     let mut jobs = Vec::with_capacity(20 * ask.asks.len());
-    for ask in &ask.asks {
-        let (generation, number) = ask.ticket.map_or((0, 0), |t| (t.generation, t.number));
+    for one in &ask.asks {
+        let (generation, number) = one.ticket.map_or((0, 0), |t| (t.generation, t.number));
+        let cost = match (has_shadows, one.again) {
+            (false, _) => one.cost,
+            (true, false) => one.cost.min(AGAIN - 1),
+            (true, true) => one.cost.min(AGAIN - 1) | AGAIN,
+        };
         jobs.extend(generation.to_be_bytes());
         jobs.extend(number.to_be_bytes());
-        jobs.extend(ask.cost.to_be_bytes());
+        jobs.extend(cost.to_be_bytes());
     }
     let budget = ask.budget.to_string().into_bytes();
     vec![budget, ask.permits.clone().into_bytes(), jobs]

@@ -10,7 +10,8 @@ use crate::rules::limit::{Algorithm, Limit};
 use crate::rules::{fair_queue, forecast, learned, model, shadow, waitlist};
 
 /// The constants of rules that scripts name, too. A file in `lua/` never sets them.
-pub const SHARED: [(&str, u64); 32] = [
+pub const SHARED: [(&str, u64); 33] = [
+    ("AGAIN", shadow::AGAIN as u64),
     ("AHEAD_MS", waitlist::AHEAD_MS),
     ("CALLS", learned::CALLS),
     ("DEBT", bucket::DEBT),

@@ -61,7 +61,7 @@ pub struct Explained {
     causes: Vec<Cause>,
     starts_ms: Option<u64>,
     sure: Sure,
-    why: &'static str,
+    why: String,
     letters: Look,
 }
 
@@ -84,7 +84,7 @@ pub async fn explain(
         causes: Vec::new(),
         starts_ms: None,
         sure: Sure::Unknown,
-        why: "no worker has it in its memory",
+        why: "no worker has it in its memory".to_owned(),
         letters: Look::None,
     };
     let Some(seen) = explained.shown.seen.clone() else {
@@ -92,11 +92,12 @@ pub async fn explain(
     };
     explained.now_ms = seen.at_ms;
     let Some(waits) = &seen.waits else {
-        explained.why = match seen.state {
+        let why = match seen.state {
             state if state.is_end() => "it waits no more",
             State::Running => "it is being called",
             _ => "its worker is of a version that does not say what it waits for",
         };
+        explained.why = why.to_owned();
         return Ok(explained);
     };
     let tenant = &explained.which.tenant;
@@ -160,12 +161,13 @@ fn causes(
         });
     };
     if around.steering.hold == Some(Hold::Paused) {
-        let words = "an operator has paused all workers; sluicegate resume --all ends it";
+        let words = "an operator, who has paused all workers: sluicegate resume --all ends it";
         add("pause", words.to_owned(), around.paused_until_ms);
     }
     if let Some(queue) = around.steering.diverts(&which.tenant) {
         let queue = plain(queue, 255);
-        let words = format!("its tenant is diverted: it goes to {queue} and is not called");
+        let words =
+            format!("nothing: its tenant is diverted, so it goes to {queue} and is not called");
         add("divert", words, None);
     }
     if let Recovery::Waits { until_ms, why, .. } = around.recovery {
@@ -176,12 +178,18 @@ fn causes(
         && (all.closed_until_ms > all.now_ms || all.is_open)
     {
         let until = Some(all.closed_until_ms).filter(|until| *until > all.now_ms);
-        let words = format!("all tenants are suspended: {}", plain(&all.by, 200));
+        let words = format!(
+            "the end of what suspends all tenants: {}",
+            plain(&all.by, 200)
+        );
         add("all-suspended", words, until);
     }
     let found = around.found;
     if found.blocked_until_ms > found.now_ms {
-        let words = format!("its tenant is suspended: {}", plain(&found.blocked_by, 200));
+        let words = format!(
+            "the end of what suspends its tenant: {}",
+            plain(&found.blocked_by, 200)
+        );
         add("suspended", words, Some(found.blocked_until_ms));
     }
     let told = seen.wait_ms.map(|ms| seen.at_ms.saturating_add(ms));
@@ -211,7 +219,8 @@ fn causes(
             add("breaker", words.to_owned(), None);
         }
         WaitsFor::Agreement => {
-            let words = "workers may not admit jobs now: they are paused, or do not agree on the limits yet";
+            let words =
+                "workers that may admit jobs: they are paused, or do not agree on the limits yet";
             add("agreement", words.to_owned(), None);
         }
         WaitsFor::Slot => {
@@ -248,7 +257,8 @@ impl Explained {
         self.starts_ms = Some(starts_ms);
         let is_away = around.steering.diverts(&self.which.tenant).is_some();
         let is_stopped = around.steering.hold == Some(Hold::Paused);
-        (self.sure, self.why) = match waits.what {
+        let doubts = turn.doubts.words();
+        let (sure, why) = match waits.what {
             _ if is_away => (
                 Sure::Unknown,
                 "it is not called while its tenant is diverted",
@@ -282,12 +292,10 @@ impl Explained {
                     Sure::Exact,
                     "by the gate's count, while the limits stay what they are and those ahead come in time",
                 ),
-                sure => (
-                    sure,
-                    "how long calls take, what jobs cost, what others do that share a limit, or what a sliding counter beside other limits will weigh is not known",
-                ),
+                sure => (sure, doubts.as_str()),
             },
         };
+        (self.sure, self.why) = (sure, why.to_owned());
         if self.sure == Sure::Unknown {
             self.starts_ms = None;
         }
@@ -309,7 +317,7 @@ impl Explained {
     pub fn with(mut self, letters: Look) -> Self {
         self.letters = letters;
         if self.letter().is_some() {
-            self.why = "it is a dead letter, and is not called unless it is replayed";
+            self.why = "it is a dead letter, and is not called unless it is replayed".to_owned();
         }
         self
     }
@@ -354,7 +362,7 @@ impl Explained {
         );
         json["promised_at_ms"] = promised.into();
         json["sure"] = self.sure.word().into();
-        json["why"] = self.why.into();
+        json["why"] = self.why.as_str().into();
         self.letters.tell(&mut json);
         json
     }
@@ -383,7 +391,7 @@ impl Explained {
             return text + &found.in_words(&self.which);
         }
         if self.is_over() {
-            line("why", self.why.to_owned());
+            line("why", self.why.clone());
             return text;
         }
         line("starts", starts);

@@ -99,7 +99,19 @@ pub async fn inspect(
         Err(_) => limits.clone(),
     };
     let priorities = &config.job.priorities;
-    let (found, levels) = levels::inspect(gate, &tenant, &given.labels, &shown, priorities).await?;
+    let (mut found, levels) =
+        levels::inspect(gate, &tenant, &given.labels, &shown, priorities).await?;
+    if limits.len() > 1 && found.waiting > 0 && given.missing.is_empty() {
+        // The gate says when each limit alone lets the last start; together they hold each other up.
+        let (whose, asked) = ((&tenant, &given.labels), Asked::as_it_is(&limits, 0));
+        let waits = (priorities, found.widest);
+        if let Ok(all) = ends::forecast(gate, whose, &limits, (&[], &asked), waits).await {
+            let ends_ms = all.ends_at_ms().saturating_sub(found.now_ms);
+            found.waitlist_end_ms = found.waitlist_end_ms.max(ends_ms);
+            // Who comes now is behind the last.
+            found.turn_ms = found.turn_ms.max(found.waitlist_end_ms);
+        }
+    }
     // A primary of a cluster that is away says nothing of the way to the others, and is named by `failed`.
     let measured = gate.measure().await;
     if failed.is_empty() {

@@ -33,6 +33,8 @@ pub struct Ask {
     pub ticket: Option<Ticket>,
     /// Its cost, from 1.
     pub cost: u32,
+    /// It has started before, and did not use its permit: that is the same start for whoever counts starts (shadow limits).
+    pub again: bool,
 }
 
 /// The jobs of one tenant, asked in one script call.

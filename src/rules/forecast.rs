@@ -122,6 +122,61 @@ impl Sure {
     }
 }
 
+/// What a forecast depends on that nobody knows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Doubts {
+    /// How long calls take: a limit counts those in flight.
+    pub leases: bool,
+    /// What each job costs: only the sum is known.
+    pub costs: bool,
+    /// What others do that share a limit, or jobs of other levels.
+    pub others: bool,
+    /// How a limit rises that has learned.
+    pub learned: bool,
+    /// What a sliding counter weighs beside other limits.
+    pub counter: bool,
+}
+
+impl Doubts {
+    /// Those of both.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            leases: self.leases || other.leases,
+            costs: self.costs || other.costs,
+            others: self.others || other.others,
+            learned: self.learned || other.learned,
+            counter: self.counter || other.counter,
+        }
+    }
+
+    /// For people: `how long calls take, and what each job costs, is not known`.
+    pub fn words(self) -> String {
+        let all = [
+            (self.leases, "how long calls take"),
+            (self.costs, "what each job costs"),
+            (self.others, "what others do that share a limit"),
+            (self.learned, "how a limit rises that has learned"),
+            (
+                self.counter,
+                "what a sliding counter beside other limits will weigh",
+            ),
+        ];
+        let words: Vec<&str> = (all.iter())
+            .filter(|(is_so, _)| *is_so)
+            .map(|(_, words)| *words)
+            .collect();
+        format!("{} is not known", words.join(", and "))
+    }
+
+    fn sure(self) -> Sure {
+        match self == Self::default() {
+            true => Sure::Exact,
+            false => Sure::Estimated,
+        }
+    }
+}
+
 /// When the last of a waitlist starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct End {
@@ -129,8 +184,10 @@ pub struct End {
     pub at_ms: u64,
     /// The limit that allows it last; `None`: nobody waits.
     pub limit: Option<usize>,
-    /// How sure that is.
+    /// How sure that is,
     pub sure: Sure,
+    /// and why it is not exact.
+    pub doubts: Doubts,
 }
 
 /// The units of which the gate is asked where it is asked for the turn of so many.
@@ -147,6 +204,7 @@ pub fn end(asked: &[Limit], schedule: &Schedule, shares: bool) -> End {
             at_ms: schedule.now_ms,
             limit: None,
             sure: Sure::Exact,
+            doubts: Doubts::default(),
         };
     };
     let in_force = |(limit, max): (&Limit, &u32)| limit.clone().with_max(*max);
@@ -156,15 +214,15 @@ pub fn end(asked: &[Limit], schedule: &Schedule, shares: bool) -> End {
     // A counter weights what started before now and what will start together: with the turns by each alone that is not known.
     let weighs = |limit: &Limit| limit.algorithm() == Algorithm::SlidingCounter;
     let mixed = own.len() > 1 && own.iter().any(weighs);
-    // It rises again, and nobody knows what the API answers then.
-    let learned = |limit: &Limit, max: u32| limit.band().is_some() && max < limit.max();
-    let known = own.len() == limits.len()
-        && schedule.jobs >= schedule.units
-        && !(asked.iter().zip(&schedule.max)).any(|(limit, max)| learned(limit, *max));
-    let sure = match shares || mixed || !known {
-        true => Sure::Estimated,
-        false => Sure::Exact,
+    let has_learned = |(limit, max): (&Limit, &u32)| limit.band().is_some() && *max < limit.max();
+    let doubts = Doubts {
+        leases: own.len() < limits.len(),
+        costs: schedule.jobs < schedule.units,
+        others: shares,
+        learned: asked.iter().zip(&schedule.max).any(has_learned),
+        counter: mixed,
     };
+    let sure = doubts.sure();
     let by_turns = last.latest();
     let latest = last.at.iter().position(|at| *at == by_turns);
     let (at_ms, held_up_by) = match own.len() > 1 && !shares {
@@ -176,6 +234,7 @@ pub fn end(asked: &[Limit], schedule: &Schedule, shares: bool) -> End {
             at_ms: by_turns,
             limit: latest,
             sure,
+            doubts,
         };
     }
     let index = |own_index: usize| {
@@ -186,6 +245,7 @@ pub fn end(asked: &[Limit], schedule: &Schedule, shares: bool) -> End {
         at_ms,
         limit: held_up_by.and_then(index).or(latest),
         sure,
+        doubts,
     }
 }
 

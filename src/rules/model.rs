@@ -343,6 +343,7 @@ mod tests {
         let ask = Ask {
             ticket: None,
             cost: 5,
+            again: false,
         };
         let (answers, _) = state.alone(&limits, |scopes| {
             scopes.ask(&limits, clock, 1, "permit", &[ask])

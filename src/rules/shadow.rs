@@ -17,6 +17,8 @@ use crate::rules::usage::PartitionUsage;
 pub const MOST_BEHIND_MS: u64 = 86_400_000;
 /// So long after the last start a trial is forgotten, in milliseconds: a week.
 pub const TRIAL_MS: u64 = 604_800_000;
+/// In a question to the store, added to the cost of a job that starts again: costs are lower.
+pub const AGAIN: u32 = 1 << 31;
 /// Where the algorithm's first answer was too early, it is asked so often.
 pub const TRIES: u64 = 4;
 

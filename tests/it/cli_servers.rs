@@ -301,7 +301,8 @@ async fn inspect_tells_what_is_used_and_who_waits() {
         asks: vec![
             Ask {
                 ticket: None,
-                cost: 1
+                cost: 1,
+                again: false
             };
             7
         ],

@@ -31,6 +31,7 @@ async fn ask(yaml: &str, tenant: &str, number: usize) {
     let fresh = Ask {
         ticket: None,
         cost: 1,
+        again: false,
     };
     let ask = TenantAsk {
         labels: Labels::default(),
@@ -111,8 +112,9 @@ async fn inspect_shows_what_an_operator_changed() {
 
     let done = sluicegate(&yaml, &["tenant", "reset", "acme"]).exited(0);
     assert!(
-        done.out
-            .starts_with("reset the waitlist of acme, and forgot what its limits had learned\n"),
+        done.out.starts_with(
+            "reset the waitlist of acme, and forgot what its own limits had learned\n"
+        ),
         "{}",
         done.out
     );

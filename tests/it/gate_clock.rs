@@ -37,7 +37,11 @@ async fn still(algorithm: Algorithm, step_ms: u64) -> u64 {
             limits: limits.clone(),
             budget: 1,
             permits: String::new(),
-            asks: vec![Ask { ticket, cost: 1 }],
+            asks: vec![Ask {
+                ticket,
+                cost: 1,
+                again: false,
+            }],
         };
         let replies = gate.ask(&[ask]).await.expect("it answers");
         decided(&replies, 0)[0].clone()
@@ -108,7 +112,11 @@ async fn one(
         limits: limits.clone(),
         budget: 1,
         permits: permits.to_owned(),
-        asks: vec![Ask { ticket, cost: 1 }],
+        asks: vec![Ask {
+            ticket,
+            cost: 1,
+            again: false,
+        }],
     };
     let replies = gate.ask(&[ask]).await.expect("it answers");
     let now_ms = replies[0].as_ref().expect("a decision").now_ms;

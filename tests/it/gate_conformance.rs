@@ -22,6 +22,7 @@ use sluicegate::rules::tenant::Tenant;
 pub const FRESH: Ask = Ask {
     ticket: None,
     cost: 1,
+    again: false,
 };
 
 /// The longest window: none of these ends while a test runs.
@@ -217,6 +218,7 @@ pub async fn conforms(algorithm: Algorithm, long: Limited<impl Gate>, short: Lim
         &[Ask {
             ticket: Some(first),
             cost: 1,
+            again: false,
         }],
     )
     .await;
@@ -232,6 +234,7 @@ pub async fn conforms(algorithm: Algorithm, long: Limited<impl Gate>, short: Lim
         &[Ask {
             ticket: Some(foreign),
             cost: 1,
+            again: false,
         }],
     )
     .await;
@@ -246,10 +249,12 @@ pub async fn conforms(algorithm: Algorithm, long: Limited<impl Gate>, short: Lim
             Ask {
                 ticket: None,
                 cost: 3,
+                again: false,
             },
             Ask {
                 ticket: None,
                 cost: 0,
+                again: false,
             },
         ],
     )
@@ -265,6 +270,7 @@ pub async fn conforms(algorithm: Algorithm, long: Limited<impl Gate>, short: Lim
         &[Ask {
             ticket: None,
             cost: 99,
+            again: false,
         }],
     )
     .await;
@@ -336,6 +342,7 @@ pub async fn conforms(algorithm: Algorithm, long: Limited<impl Gate>, short: Lim
     let returned = Ask {
         ticket: Some(paused.0),
         cost: 1,
+        again: false,
     };
     let answers = ask(&long, "operated", 5, &[returned, FRESH, FRESH]).await;
     // A burst that was set is not the max: it stays.
@@ -389,6 +396,7 @@ pub async fn conforms(algorithm: Algorithm, long: Limited<impl Gate>, short: Lim
         &[Ask {
             ticket: Some(ticket),
             cost: 1,
+            again: false,
         }],
     )
     .await;

@@ -78,6 +78,7 @@ impl<'a, G: Gate> Desk<'a, G> {
         let back = |ticket: &Ticket| Ask {
             ticket: Some(*ticket),
             cost: 1,
+            again: false,
         };
         let asks: Vec<Ask> = tickets.iter().map(back).collect();
         let answers = self.ask(whose, &asks).await;
@@ -89,6 +90,7 @@ impl<'a, G: Gate> Desk<'a, G> {
         let fresh = |cost: &u32| Ask {
             ticket: None,
             cost: *cost,
+            again: false,
         };
         let asks: Vec<Ask> = costs.iter().map(fresh).collect();
         let (ask, reply) = self.reply(whose, &asks).await;
@@ -417,7 +419,11 @@ async fn places_are_held_until_their_calls_end(gate: &impl Gate) {
         cost: 1,
     };
     let tickets = tickets_of(&reply.answers);
-    let back = |ticket| Ask { ticket, cost: 1 };
+    let back = |ticket| Ask {
+        ticket,
+        cost: 1,
+        again: false,
+    };
     let asks = [back(Some(tickets[0])), back(None)];
     let (unheard, reply) = desk.reply("a", &asks).await;
     assert_eq!(started(&reply.answers), 2);

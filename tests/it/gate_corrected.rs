@@ -125,6 +125,7 @@ async fn decisions_stay_as_quick(cost: fn(usize) -> u32) {
         let fresh = |number| Ask {
             ticket: None,
             cost: cost(number),
+            again: false,
         };
         let question = gate.question("t", 1000, &(0..1000).map(fresh).collect::<Vec<_>>());
         let replies = gate.ask(std::slice::from_ref(&question)).await;

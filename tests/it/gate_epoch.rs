@@ -70,6 +70,7 @@ impl Fleet {
             let job = Ask {
                 ticket: *ticket,
                 cost: 1,
+                again: false,
             };
             let replies = gate.ask(&[gate.question("t", 1, &[job])]).await;
             match replies.and_then(|mut replies| replies.remove(0)) {

@@ -98,6 +98,7 @@ fn any(random: &mut SmallRng, limits: &Limits, now_ms: u64, started: &[(u64, u32
                 .map(|_| Ask {
                     ticket: None,
                     cost: random.random_range(1..3),
+                    again: false,
                 })
                 .collect(),
         }),

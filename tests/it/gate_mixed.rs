@@ -126,6 +126,7 @@ fn play(sets: &[Limits], steps: &[Step]) -> (Vec<Start>, Vec<(u64, Partition, Li
         asks.extend(fresh.map(|cost| Ask {
             ticket: None,
             cost: *cost,
+            again: false,
         }));
         let take = |partition| {
             states
@@ -289,6 +290,7 @@ async fn starts_of_second(gate: &impl Gate, clock: &AtomicU64, sets: &[Limits; 2
                 asks: vec![Ask {
                     ticket: tickets[which],
                     cost: 1,
+                    again: false,
                 }],
             };
             let replies = gate.ask(&[ask]).await.expect("it answers");

@@ -452,19 +452,23 @@ pub(crate) fn ask(job: &Job, tickets: &[(Ticket, u32)], generation: u64) -> Ask 
             Ask {
                 ticket: Some(ticket),
                 cost,
+                again: ticket.number.is_multiple_of(2),
             }
         }
         Job::Return { .. } => Ask {
             ticket: None,
             cost: 1,
+            again: false,
         },
         Job::Fresh { cost } => Ask {
             ticket: None,
             cost: *cost,
+            again: false,
         },
         Job::HadItsTurn { cost } => Ask {
             ticket: Some(Ticket::HAD_ITS_TURN),
             cost: *cost,
+            again: false,
         },
         Job::Forged {
             generation: off,
@@ -478,6 +482,7 @@ pub(crate) fn ask(job: &Job, tickets: &[(Ticket, u32)], generation: u64) -> Ask 
                     number: *number,
                 }),
                 cost: *cost,
+                again: false,
             }
         }
     }
@@ -1038,7 +1043,11 @@ fn lines_that_start_at_once_do_not_pile_up_where_others_wait() {
         });
         answers.collect()
     };
-    let costs = |cost| Ask { ticket: None, cost };
+    let costs = |cost| Ask {
+        ticket: None,
+        cost,
+        again: false,
+    };
     let starts = |answer: &Answer| matches!(answer, Answer::Start { .. });
     assert!(starts(&ask(vec!["first".to_owned()], costs(5_000))[0]));
     let waits = ask(vec!["waits".to_owned(), "vanished".to_owned()], costs(1));
@@ -1065,6 +1074,7 @@ fn lines_that_start_at_once_do_not_pile_up_where_others_wait() {
     let back = Ask {
         ticket: Some(ticket),
         cost: 1,
+        again: false,
     };
     let answers = ask(vec!["waits".to_owned()], back);
     assert!(starts(&answers[0]), "{answers:?}");

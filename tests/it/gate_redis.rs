@@ -479,6 +479,7 @@ async fn a_cluster_holds_a_tenant_in_one_slot() {
                 Ask {
                     ticket: None,
                     cost: 2,
+                    again: false,
                 },
             ],
         )

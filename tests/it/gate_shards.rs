@@ -98,7 +98,15 @@ impl Fleet {
                 .iter()
                 .map(|flow| {
                     let ticket = flow.tickets[worker];
-                    gate.question(&flow.id, 1, &[Ask { ticket, cost: 1 }])
+                    gate.question(
+                        &flow.id,
+                        1,
+                        &[Ask {
+                            ticket,
+                            cost: 1,
+                            again: false,
+                        }],
+                    )
                 })
                 .collect();
             let asked = Instant::now();

@@ -249,7 +249,11 @@ async fn lines_whose_fronts_vanished_do_not_wait_for_each_other() {
                 limits: limits.clone(),
                 budget: 1,
                 permits: String::new(),
-                asks: vec![Ask { ticket, cost }],
+                asks: vec![Ask {
+                    ticket,
+                    cost,
+                    again: false,
+                }],
             };
             let replies = gate.ask(&[ask]).await.expect("it answers");
             decided(&replies, 0)[0].clone()

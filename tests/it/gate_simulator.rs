@@ -193,6 +193,7 @@ pub fn run(scenario: Scenario) -> Outcome {
                 .ticket
                 .map(|(generation, number)| Ticket { generation, number }),
             cost: (scenario.cost)(job),
+            again: false,
         };
         let clock = Clock::from_micros(BEGIN + now);
         let (tenant, value) = (scenario.of)(job);

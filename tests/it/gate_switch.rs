@@ -186,6 +186,7 @@ impl World {
         let asks = [Ask {
             ticket: None,
             cost: 1,
+            again: false,
         }; 4];
         let (answers, _) = scopes.ask(&limits, clock, 4, "p", &asks);
         for (partition, mut state) in scopes.into_states().into_iter().enumerate() {

@@ -75,7 +75,11 @@ impl Attack<'_> {
             None => (None, cost),
         };
         let limits = slice::from_ref(self.limit);
-        let asks = [Ask { ticket, cost }];
+        let asks = [Ask {
+            ticket,
+            cost,
+            again: false,
+        }];
         let clock = Clock::from_micros(self.now);
         let ask = |scopes: &mut Scopes<'_>| scopes.ask(limits, clock, 1, "", &asks);
         match self.state.alone(limits, ask).0[0] {

@@ -339,6 +339,7 @@ async fn a_decision_without_shadows_costs_what_it_did_and_a_shadow_a_few_command
             asks: vec![Ask {
                 ticket: None,
                 cost: 1,
+                again: false,
             }],
         };
         for number in 0..60 {

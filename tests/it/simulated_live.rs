@@ -142,7 +142,7 @@ impl Workload {
             tenants: self.tenants,
             skew: Skew(0.0),
             rate,
-            lasts: Some(15 * SECOND),
+            lasts: rate.is_some().then_some(15 * SECOND),
             count: None,
             bursts: burst.parse().into_iter().collect(),
             cost: self.cost.parse::<Cost>().expect("costs"),

@@ -437,7 +437,8 @@ fn an_answer_that_comes_too_late_starts_nothing() {
         .settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
     let asked = desk.step(MS).asked;
     assert_eq!(asked.len(), 1, "it asks again");
-    assert_eq!(asked[0].asks[0].ticket, Some(Ticket::HAD_ITS_TURN));
+    let ask = asked[0].asks[0];
+    assert_eq!((ask.ticket, ask.again), (Some(Ticket::HAD_ITS_TURN), true));
 }
 
 #[test]

@@ -49,6 +49,8 @@ pub struct Figures {
     pub dead_uncalled: usize,
     /// Jobs that were not done at the end.
     pub unfinished: usize,
+    /// Those of them that would have been published later.
+    pub unpublished: usize,
     /// Why they were not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub left: Option<OfLeft>,
@@ -58,6 +60,8 @@ pub struct Figures {
     pub shadows: Vec<OfShadow>,
     /// The busiest tenants.
     pub tenants: Vec<OfTenant>,
+    /// So many others there are.
+    pub more_tenants: usize,
     /// How it went over time.
     #[serde(skip)]
     pub series: Vec<Slot>,
@@ -89,7 +93,7 @@ pub struct OfLimit {
     pub name: String,
     /// Its algorithm.
     pub algorithm: String,
-    /// Of what it allowed all who used it, until each one's last call; from 0 to 1.
+    /// Of what it allowed all who used it, in the whole run; from 0 to 1.
     pub used: f64,
     /// The same of the busiest: who used the most of what the limit allowed in the whole run.
     pub most_used: f64,
@@ -216,6 +220,7 @@ impl Figures {
         }
         let mut busiest: Vec<_> = by_tenant.into_iter().collect();
         busiest.sort_by_key(|(_, (jobs, _))| std::cmp::Reverse(*jobs));
+        let more_tenants = busiest.len().saturating_sub(SHOWN_TENANTS);
         busiest.truncate(SHOWN_TENANTS);
         let tenants = busiest.into_iter().map(|(tenant, (jobs, waits))| OfTenant {
             tenant: tenant.to_owned(),
@@ -259,9 +264,14 @@ impl Figures {
             dead: dead(history),
             dead_uncalled: uncalled.count(),
             unfinished: history.unfinished,
+            unpublished: jobs
+                .iter()
+                .filter(|job| over_us.is_some_and(|over| job.at_us() > over))
+                .count(),
             left: OfLeft::of(history),
             done_after: Waits::of(done.collect()),
             tenants: tenants.collect(),
+            more_tenants,
             series: series::of(jobs, &ends, (busiest, end)),
             limits,
             shadows: of_shadows(policy, history),
@@ -296,7 +306,7 @@ fn of_limits(quotas: &Quotas, history: &History) -> Vec<OfLimit> {
     }
     let limit = |name: &str| {
         let all: Vec<(&str, &Quota)> = quotas.of_limit(name).collect();
-        let each = (all.iter()).map(|(_, quota)| quota.used(history.epoch_us));
+        let each = (all.iter()).map(|(_, quota)| quotas.used_in_all(quota));
         let sum = each.fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
         let most_used = quotas.busiest_of(name);
         let most_used = most_used.map_or(0.0, |quota| share(quota.used(history.epoch_us)));
@@ -317,10 +327,7 @@ fn of_limits(quotas: &Quotas, history: &History) -> Vec<OfLimit> {
         let of_waits = waits.iter().find(|(limit, _)| limit.as_ref() == name);
         OfLimit {
             name: name.to_owned(),
-            algorithm: all
-                .first()
-                .map_or("", |(_, quota)| quota.limit.algorithm().name())
-                .to_owned(),
+            algorithm: algorithm(&all),
             used,
             most_used,
             fullest,
@@ -331,6 +338,16 @@ fn of_limits(quotas: &Quotas, history: &History) -> Vec<OfLimit> {
         }
     };
     quotas.names().map(limit).collect()
+}
+
+/// That of all these quotas; limits of one name may have other ones in other plans.
+fn algorithm(all: &[(&str, &Quota)]) -> String {
+    let mut names = all.iter().map(|(_, quota)| quota.limit.algorithm().name());
+    let first = names.next().unwrap_or_default();
+    match names.all(|name| name == first) {
+        true => first.to_owned(),
+        false => "several".to_owned(),
+    }
 }
 
 /// All shadows of `policy`, also those that saw no start.

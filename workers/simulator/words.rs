@@ -85,7 +85,12 @@ pub fn table(all: &[(String, Figures)]) -> String {
                 format!("{} of {}", number(s.would_have_waited), number(s.starts))
             })
         });
-        row("  the longest", &|f| find(f, &|s| time(s.longest_wait)));
+        row("  the longest", &|f| {
+            find(f, &|s| match s.would_have_waited {
+                0 => "-".to_owned(),
+                _ => time(s.longest_wait),
+            })
+        });
         row("  for more than a day, or for ever", &|f| {
             find(f, &|s| number(s.would_never_have_started))
         });
@@ -101,6 +106,9 @@ pub fn table(all: &[(String, Figures)]) -> String {
             find(f, &|t| number(t.jobs as u64))
         });
         row("  wait p50, p99, max", &|f| find(f, &|t| three(&t.waits)));
+    }
+    if all.iter().any(|(_, f)| f.more_tenants > 0) {
+        row("other tenants", &|f| number(f.more_tenants as u64));
     }
     for reason in names(all, |f| f.dead.keys().map(String::as_str)) {
         row(&format!("dead: {}", short(&reason)), &|f| {
@@ -138,7 +146,11 @@ pub fn unfinished(figures: &Figures) -> Option<String> {
         }
     };
     let api = api(left);
-    Some(format!("{jobs} by {}: {why}{api}", time(left.at)))
+    let later = match figures.unpublished {
+        0 => String::new(),
+        later => format!(" ({} come later)", number(later as u64)),
+    };
+    Some(format!("{jobs} by {}{later}: {why}{api}", time(left.at)))
 }
 
 /// What the API did to most of the calls; empty: no harm.

@@ -202,9 +202,13 @@ impl Scheduler {
                 at
             });
             let (ask, question) = &mut questions[at];
-            let (ticket, cost) = (job.claims.ticket, job.claims.cost);
+            let (ticket, cost, again) = (job.claims.ticket, job.claims.cost, job.again);
             ask.budget += u32::from(!unready);
-            ask.asks.push(Ask { ticket, cost });
+            ask.asks.push(Ask {
+                ticket,
+                cost,
+                again,
+            });
             question.jobs.push(Asked { key, place, cost });
         }
         questions

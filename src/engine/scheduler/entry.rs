@@ -61,6 +61,8 @@ pub(super) struct JobEntry {
     /// When its time comes.
     pub(super) plan: Plan,
     pub(super) claims: Claims,
+    /// It has started, and did not use its permit.
+    pub(super) again: bool,
     /// The limits that denied it last, and which of them did.
     pub(super) denied_by: Option<(Limits, usize)>,
     /// Shared with the handler while it is called.
@@ -103,6 +105,7 @@ impl JobEntry {
         now: Duration,
         store_ms: u64,
     ) -> impl Iterator<Item = Fact> + use<> {
+        self.again = false;
         let late = self.plan.late(now);
         let started = Fact::Started(late, (late >= LATE).then(|| self.named()));
         let promise = self.claims.promise.take();
@@ -136,6 +139,7 @@ impl JobEntry {
     /// Its permit was not used. As a fresh job it would ask behind all that wait by now, and they are away: its room would be idle.
     pub(super) fn had_its_turn(&mut self) {
         self.claims.ticket.get_or_insert(Ticket::HAD_ITS_TURN);
+        self.again = true;
     }
 }
 

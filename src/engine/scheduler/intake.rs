@@ -107,6 +107,7 @@ impl Intake {
             since: now,
             plan: Plan::at(now),
             claims,
+            again: false,
             denied_by: None,
             message: Arc::new(message),
             has_own_id,

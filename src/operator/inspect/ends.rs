@@ -9,7 +9,7 @@ use super::what_if::WhatIf;
 use crate::gate::GateError;
 use crate::gate::redis::RedisGate;
 use crate::operator::times::{span, when};
-use crate::rules::forecast::{Asked, End, Sure, end};
+use crate::rules::forecast::{Asked, Doubts, End, Sure, end};
 use crate::rules::job::priority::Priorities;
 use crate::rules::layout::Layout;
 use crate::rules::limit::{Limit, Limits};
@@ -33,6 +33,7 @@ struct Ends {
     at_ms: u64,
     limit: Option<String>,
     sure: Sure,
+    doubts: Doubts,
 }
 
 impl Ends {
@@ -42,17 +43,22 @@ impl Ends {
             at_ms: end.at_ms,
             limit: limit.map(|limit| limit.name().to_owned()),
             sure: end.sure,
+            doubts: end.doubts,
         }
     }
 
     /// The later of two waitlists' ends.
     fn later(self, other: Self) -> Self {
-        let sure = self.sure.max(other.sure);
+        let (sure, doubts) = (self.sure.max(other.sure), self.doubts.and(other.doubts));
         let latest = match other.at_ms > self.at_ms {
             true => other,
             false => self,
         };
-        Self { sure, ..latest }
+        Self {
+            sure,
+            doubts,
+            ..latest
+        }
     }
 }
 
@@ -98,21 +104,33 @@ pub(super) async fn forecast(
 
 /// What to know of the limits that were said, of which `max` would be in force.
 fn notes(would_be: &Asked, max: &[u32], widest: u64) -> Vec<String> {
-    let said = (would_be.limits.iter().zip(&would_be.as_said)).filter(|(_, is_said)| **is_said);
-    let notes = said.zip(max).flat_map(|((limit, _), max)| {
+    let all = would_be.limits.iter().zip(max).zip(&would_be.as_said);
+    let said = all.filter(|(_, is_said)| **is_said).map(|(it, _)| it);
+    let notes = said.flat_map(|(limit, max)| {
+        // An operator's word reaches no limit of all tenants.
+        let forgets = match limit.is_global() {
+            true => "",
+            false => "; tenant reset forgets it",
+        };
         let learned = (*max < limit.max()).then(|| {
             format!(
-                "{} lets {max} through, not {}: it has learned that from the API's answers; tenant reset forgets it",
+                "{} lets {max} through, not {}: it has learned that from the API's answers{forgets}",
                 limit.name(),
                 limit.max()
             )
         });
-        learned.into_iter().chain(starts_alone(&limit.clone().with_max(*max), widest))
+        let in_force = limit.clone().with_max(*max);
+        learned.into_iter().chain(starts_alone(&in_force, widest))
     });
     notes.collect()
 }
 
 impl Forecast {
+    /// When the last is admitted as things stand, in milliseconds since the epoch.
+    pub(super) fn ends_at_ms(&self) -> u64 {
+        self.as_it_is.at_ms
+    }
+
     fn sure(&self) -> Sure {
         self.as_it_is.sure.max(self.would_be.sure)
     }
@@ -153,11 +171,10 @@ impl Forecast {
             ms if then < now => format!("{} earlier", span(ms)),
             ms => format!("{} later", span(ms)),
         };
+        let doubts = self.as_it_is.doubts.and(self.would_be.doubts);
         let sure = match self.sure() {
-            Sure::Exact => "exact, while the limits stay so and nobody else comes",
-            _ => {
-                "estimated: how long calls take, what jobs cost, what others do that share a limit, how a learned limit rises, or what a sliding counter beside other limits will weigh is not known"
-            }
+            Sure::Exact => "exact, while the limits stay so and nobody else comes".to_owned(),
+            _ => format!("estimated: {}", doubts.words()),
         };
         // Writing to a text can't fail.
         let _ = write!(
@@ -184,6 +201,7 @@ mod tests {
             at_ms,
             limit: Some("default".to_owned()),
             sure: Sure::Exact,
+            doubts: Doubts::default(),
         };
         let now_ms = 1_700_000_000_000;
         let forecast = Forecast {

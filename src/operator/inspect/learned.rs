@@ -18,16 +18,13 @@ pub(super) fn in_words(limit: &Limit, usage: &Usage, now_ms: u64) -> String {
     let Some(learned) = &usage.learned else {
         return String::new();
     };
-    let floor = limit.floor().unwrap_or_default();
-    let (most, max) = (
-        learned.most(now_ms).max(floor).min(limit.max()),
-        limit.max(),
-    );
-    // An operator may have set less than was learned.
-    let in_force = match most == usage.max {
-        true => format!("{most} of {} in force", usage.set),
-        false => format!("at most {most} of {max}"),
-    };
+    let (max, floor) = (usage.set, limit.floor().unwrap_or_default());
+    let most = learned.most(now_ms).max(floor);
+    if most >= max {
+        // An operator had set more, and that is over; or has set less than was learned.
+        return String::new();
+    }
+    let in_force = format!("{most} of {max} in force");
     let mut text = String::new();
     if learned.at_ms > 0 {
         let since = at(learned.at_ms);
@@ -51,7 +48,7 @@ pub(super) fn in_words(limit: &Limit, usage: &Usage, now_ms: u64) -> String {
     }
     if learned.told_until_ms > now_ms {
         text += &format!(
-            "\n          learned: at most {} of {max}: the API says that it takes no more; until {} unless it says so again",
+            "\n          learned: at most {} of {max} in force: the API says that it takes no more; until {} unless it says so again",
             learned.told,
             at(learned.told_until_ms)
         );
@@ -108,6 +105,7 @@ mod tests {
         let ask = Ask {
             ticket: None,
             cost: 1,
+            again: false,
         };
         let shown = |state: &mut State, after_s: u64, refuse: u32, told: Option<u32>| {
             let clock = Clock::from_micros((1_700_000_000 + after_s) * 1_000_000);
@@ -147,7 +145,10 @@ mod tests {
             text.contains("learned: 60 of 100 in force, 79 since"),
             "{text}"
         );
-        assert!(text.contains("at most 60 of 100: the API says"), "{text}");
+        assert!(
+            text.contains("at most 60 of 100 in force: the API says"),
+            "{text}"
+        );
         let (text, _) = shown(&mut state, 185, 0, Some(0));
         assert!(
             text.contains("learned: 80 of 100 in force, 79 since"),

@@ -105,6 +105,10 @@ pub(super) fn in_words(
             text += &format!("limit     {name}: {words}{changed}\n  used    see {hint}\n");
             continue;
         }
+        let meanwhile = match usage.free == 0 && usage.count < usage.max.into() {
+            true if found.blocked_until_ms > found.now_ms => " while it is suspended",
+            _ => "",
+        };
         // The waitlist's own number is below.
         let waiting = match usage.waiting {
             all if all > found.waiting => {
@@ -117,7 +121,7 @@ pub(super) fn in_words(
         let _ = write!(
             text,
             "limit     {}: {}{changed}
-  used    {} of {}, {} free{waiting}
+  used    {} of {}, {} free{meanwhile}{waiting}
   next    {next}\n",
             limit.name(),
             told(&(*limit, *usage)),

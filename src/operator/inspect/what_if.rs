@@ -222,7 +222,15 @@ fn the_limit(name: Option<&str>, limits: &[Limit]) -> Result<String, String> {
 fn with(limit: &Limit, number: Number) -> Result<Limit, String> {
     let limit = limit.clone();
     match number {
-        Number::Max(max) => Ok(limit.with_max(max)),
+        Number::Max(max) => {
+            let band = limit.band();
+            let limit = limit.with_max(max);
+            // No operator sets what all tenants share: it is the file's number, and its band.
+            Ok(match band.filter(|_| limit.is_global()) {
+                Some(percent) => limit.with_band(percent),
+                None => limit,
+            })
+        }
         Number::Window(_) if limit.algorithm() == Algorithm::Concurrency => Err(format!(
             "{} counts calls in flight and has no window",
             limit.name()

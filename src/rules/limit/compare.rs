@@ -118,7 +118,11 @@ mod tests {
 
     /// Whether a job starts now. Nobody is in the waitlist: this is about room alone.
     fn starts(state: &mut State, limits: &[Limit], clock: Clock, cost: u32) -> bool {
-        let ask = [Ask { ticket: None, cost }];
+        let ask = [Ask {
+            ticket: None,
+            cost,
+            again: false,
+        }];
         let (answers, _) = state.alone(limits, |scopes| {
             scopes.ask(limits, clock, 1, "permit", &ask)
         });

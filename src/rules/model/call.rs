@@ -148,9 +148,8 @@ impl<'a> Call<'a> {
                 return Answer::Capacity;
             }
             self.budget -= 1;
-            // It did not use its permit: that is the same start.
-            let served = |ticket: Ticket| ticket.number <= self.waitlist().now_serving;
-            let again = ask.ticket == Some(Ticket::HAD_ITS_TURN) || ticket.is_some_and(served);
+            // It did not use its permit: that is the same start. A ticket that was passed by says nothing of that.
+            let again = ask.again || ask.ticket == Some(Ticket::HAD_ITS_TURN);
             let sequences = self.charge(cost, permit, again);
             self.start(ticket, units, due);
             return Answer::Start { sequences };

@@ -109,8 +109,10 @@ impl Scopes<'_> {
     ) -> Option<Sunk> {
         let partition = self.layout.partitions[which];
         let before = self.in_force(limits, now)[which].max();
+        // What is learned is of the number that is set: an operator may have set more than is configured, or less.
+        let set = self.set(&limits[which], now);
         let state = &mut self.states[partition];
-        let (ends_ms, is_new) = learn(state, &limits[which])?;
+        let (ends_ms, is_new) = learn(state, &set)?;
         state.expires = state.expires.max(now.max(state.kept_until()) + KEEP_MS);
         Some(Sunk {
             limit: which,

@@ -253,14 +253,20 @@ impl<'a> Scopes<'a> {
     fn in_force_as(&self, limits: &[Limit], as_said: &[bool], now: u64) -> Vec<Limit> {
         let set = |(index, limit): (usize, &Limit)| {
             let as_said = as_said.get(index).is_some_and(|as_said| *as_said);
-            let set = match self.override_of(limit, now) {
-                Some((max, _)) if !as_said => limit.clone().with_max(max),
-                _ => limit.clone(),
+            let set = match as_said {
+                true => limit.clone(),
+                false => self.set(limit, now),
             };
             let partition = self.layout.partitions[index];
             self.states[partition].learned.lowered(limit, set, now)
         };
         limits.iter().enumerate().map(set).collect()
+    }
+
+    /// The limit with what an operator set instead.
+    pub(super) fn set(&self, limit: &Limit, now: u64) -> Limit {
+        let set = self.override_of(limit, now);
+        set.map_or_else(|| limit.clone(), |(max, _)| limit.clone().with_max(max))
     }
 
     /// The `max` that an operator set instead of this limit's, and until when.

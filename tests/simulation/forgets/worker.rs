@@ -264,7 +264,11 @@ impl<'a> Worker<'a> {
             labels: Labels::default(),
             budget: 1,
             permits: format!("{}-{}", self.name, self.asked.get()),
-            asks: vec![Ask { ticket, cost: 1 }],
+            asks: vec![Ask {
+                ticket,
+                cost: 1,
+                again: false,
+            }],
         }
     }
 

@@ -287,6 +287,9 @@ fn read_job(written: WrittenJob, jobs: &mut Vec<(String, Job)>) -> Result<(), St
             "count is {count}; a case has from 1 to {MOST_JOBS} jobs"
         ));
     }
+    if count == 1 && written.every.is_some() {
+        return Err("every is of several alike jobs: give their count, too".to_owned());
+    }
     let every = match &written.every {
         Some(every) => every.seconds()?,
         None => 0.0,

@@ -104,8 +104,13 @@ impl Quotas {
         self.most_used(self.names().filter_map(|name| self.busiest_of(name)))
     }
 
+    /// What was used in the whole run, and what was allowed in it.
+    pub fn used_in_all(&self, quota: &Quota) -> (f64, f64) {
+        quota.used_until(self.epoch_us, self.end_us)
+    }
+
     fn most_used<'a>(&self, all: impl Iterator<Item = &'a Quota>) -> Option<&'a Quota> {
-        let all = all.map(|quota| (share(quota.used_until(self.epoch_us, self.end_us)), quota));
+        let all = all.map(|quota| (share(self.used_in_all(quota)), quota));
         let busiest = all.reduce(|one, two| if two.0 > one.0 { two } else { one });
         busiest.map(|(_, quota)| quota)
     }

@@ -15,7 +15,7 @@ use sluicegate::rules::steering::{Sighting, State};
 
 use super::noted::note;
 use super::steer::{FOLLOW_WITHIN, span, wait};
-use super::times::at;
+use super::times::{self, at};
 use super::{Failure, plain, print_json};
 
 /// Cancel a job that waits, or show how it stands
@@ -218,10 +218,9 @@ pub fn in_words(job: &str, seen: &Sighting) -> String {
     line("queue", plain(&seen.queue, 255));
     line("attempt", seen.attempt.to_string());
     line("cost", seen.cost.to_string());
-    let here = Duration::from_millis(seen.here_ms);
-    line("here for", show_duration(here));
+    line("here for", times::span(seen.here_ms));
     if let Some(wait_ms) = seen.wait_ms {
-        let wait = show_duration(Duration::from_millis(wait_ms));
+        let wait = times::span(wait_ms);
         line(
             "waits",
             match seen.at_ms {
@@ -264,8 +263,8 @@ mod tests {
             "job 1 of a waits in a worker's memory",
             "attempt   2",
             "cost      3",
-            "here for  1s",
-            "waits     30s, until Tue, 14 Nov 2023 22:13:50 GMT",
+            "here for  1.0s",
+            "waits     30.0s, until Tue, 14 Nov 2023 22:13:50 GMT",
             "limit     per-minute",
             "ticket    7",
         ] {

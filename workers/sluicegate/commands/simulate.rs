@@ -167,6 +167,9 @@ pub async fn run(args: SimulateArgs, pipeline: Option<&str>) -> Result<ExitCode,
     };
     svg()?;
     let configs = configurations(&args.configs, pipeline)?;
+    if let Some(note) = notes::of_distance(args.redis_latency) {
+        eprintln!("note: {note}");
+    }
     let jobs = Arc::new(load(&args)?);
     for (_, config) in &configs {
         let file = args.jobs.as_deref();

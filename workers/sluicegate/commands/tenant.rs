@@ -256,7 +256,7 @@ pub fn in_words(changed: &Changed) -> String {
             format!("limit {name} of {tenant}: max-requests is the configured one")
         }
         Change::Reset => {
-            format!("reset the waitlist of {tenant}, and forgot what its limits had learned")
+            format!("reset the waitlist of {tenant}, and forgot what its own limits had learned")
         }
     }
 }

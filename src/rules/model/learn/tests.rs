@@ -41,6 +41,7 @@ impl Bench {
         let ask = Ask {
             ticket: None,
             cost: 1,
+            again: false,
         };
         let (limits, clock) = (&self.limits, self.clock());
         self.state.alone(limits, |scopes| {
@@ -215,6 +216,7 @@ fn of_several_limits_the_one_learns_that_is_used_the_most_and_explains_the_wait(
         let ask = Ask {
             ticket: None,
             cost: 1,
+            again: false,
         };
         state.alone(&limits, |scopes| {
             scopes.ask(&limits, clock, 100, "p", &[ask; 9]);

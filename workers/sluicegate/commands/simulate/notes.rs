@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::path::Path;
+use std::time::Duration;
 
 use simulator::jobs::Job;
 use sluicegate::config::Config;
@@ -9,6 +10,8 @@ use sluicegate::operator::limits;
 use sluicegate::operator::words::{count, plain};
 use sluicegate::rules::policy::Pattern;
 
+/// A round trip to Redis that workers are built for.
+const FARTHEST: Duration = Duration::from_millis(500);
 /// So many tenants are named.
 const NAMED: usize = 3;
 /// So much of a tenant's name is shown, in characters.
@@ -32,6 +35,13 @@ pub fn of_limits(file: Option<&Path>, config: &Config) -> Option<String> {
     };
     let each: Vec<String> = built_in.default_limits().iter().map(limits::line).collect();
     (*own == built_in).then(|| format!("{who}: {}", each.join("; ")))
+}
+
+/// That Redis is farther away than workers are built for.
+pub fn of_distance(redis: Duration) -> Option<String> {
+    (redis > FARTHEST).then(|| {
+        "workers are built for a Redis that is 500ms away at most (docs/OPERATIONS.md): farther away it is only simulated".to_owned()
+    })
 }
 
 /// Of the tenants that `config` names, those that have no job in the file `file`, which has `jobs`.

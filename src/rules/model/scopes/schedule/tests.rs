@@ -68,7 +68,11 @@ impl Backlog {
     /// True: it started.
     fn asks(&mut self, limits: &[Limit], ticket: Option<Ticket>, cost: u32) -> bool {
         let now = self.now;
-        let ask = Ask { ticket, cost };
+        let ask = Ask {
+            ticket,
+            cost,
+            again: false,
+        };
         let (answers, _) = self.state.alone(limits, |scopes| {
             scopes.ask(limits, clock(now), 1, "permit", &[ask])
         });
