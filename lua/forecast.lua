@@ -21,7 +21,7 @@
 -- [a + 1]  units that wait in the waitlist
 -- [a + 2]  those up to the place that was asked for, its own among them
 -- [a + 3]  about how many jobs have these
--- [a + 4 …]  the max of each limit
+-- [a + 4 …]  the max of each limit that is in force, and then of each the max that is set, whatever was learned
 -- then for each of up to POINTS of these units, the last of them at the end: which it is, from 1; and for each limit when
 -- it lets that one start, in milliseconds since the epoch
 
@@ -87,6 +87,9 @@ local function schedule(reply, as_it_is)
   reply[#reply + 1] = units > 0 and waitlist_jobs(waitlist, units, own) or 0
   for i = 1, #limits do
     reply[#reply + 1] = limits[i].max
+  end
+  for _, max in ipairs(limits_set(limits, waitlist)) do
+    reply[#reply + 1] = max
   end
   local points = math.min(units, POINTS)
   for point = 1, points do

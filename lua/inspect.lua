@@ -1,6 +1,6 @@
 -- inspect: the state of one tenant; writes nothing.
 -- The specification is Scopes::inspect in src/rules/model/scopes.rs. Needs clock.lua, waitlist.lua, limits.lua, fair_queue.lua and
--- shared_partitions.lua where a limit is shared, shadows.lua where one is a shadow, and the algorithms before it.
+-- shared_partitions.lua where a limit is shared, shadows.lua where one is a shadow, the algorithms and set.lua before it.
 --
 -- KEYS[1]  the waitlist (HASH); the others as acquire.lua has them
 -- ARGV     the clock and the limits, as limits.lua says
@@ -134,11 +134,13 @@ if SHADOWS then
   end
   SHADOWS.look(limits, reply)
 end
+for _, max in ipairs(limits_set(limits, waitlist)) do
+  reply[#reply + 1] = max
+end
 local text, at, learned = ARGV[2], 1, {}
 for n = 1, #limits do
-  local max, floor, name, _
-  max, _, _, _, floor, _, _, _, _, name, _, at = struct.unpack(LIMIT_FORMAT, text, at)
-  reply[#reply + 1] = limits[n].ends > 0 and (limits.partitions and limits.partitions.control or waitlist).overrides[name].max or max
+  local floor, name, _
+  _, _, _, _, floor, _, _, _, _, name, _, at = struct.unpack(LIMIT_FORMAT, text, at)
   local home = limits[n].partition and limits.partitions[limits[n].partition] or waitlist
   learned[n] = (floor < NEVER and home.overrides and learned_of(home.key)[name] or '') .. ';'
 end

@@ -17,11 +17,12 @@
 -- Reply: integers.
 -- [1]  1: done; 0: the clock is in a fixed window that is not among KEYS, nothing was changed, and [2] is all
 -- [2]  the clock in milliseconds since the epoch, rounded down
--- [3 + 5n]  of the n-th limit that has learned something: which it is, from 0
--- [4 + 5n]  the max that was in force
--- [5 + 5n]  the max in force now
--- [6 + 5n]  when it is whole again if nothing more happens, in milliseconds since the epoch
--- [7 + 5n]  1: an event of its own; 0: one more refusal of the last
+-- [3 + 6n]  of the n-th limit that has learned something: which it is, from 0
+-- [4 + 6n]  the max that was in force
+-- [5 + 6n]  the max in force now
+-- [6 + 6n]  the max that is set: the configuration's, or an operator's
+-- [7 + 6n]  when it is whole again if nothing more happens, in milliseconds since the epoch
+-- [8 + 6n]  1: an event of its own; 0: one more refusal of the last
 --
 -- Constants that no file here sets are those of the same names in the specification: src/gate/scripts.rs sets them.
 
@@ -64,6 +65,11 @@ end
 local function set_max(n)
   local set = by_operator(n)
   return set and set.max or all[n].max
+end
+
+-- What it learns of: an operator's max counts where it is more than the configuration's. Of less, what was learned would be forgotten with it.
+local function highest(n)
+  return math.max(set_max(n), all[n].max)
 end
 
 -- What is known of limit `n`; nil: nothing that counts yet.
@@ -139,7 +145,7 @@ end
 local function refused(learned, n, started, units, count)
   local is_new = not learned
   learned = learned or fresh()
-  local max, floor, bucket = set_max(n), all[n].floor, limits[n].algorithm.bucket
+  local max, floor, bucket = highest(n), all[n].floor, limits[n].algorithm.bucket
   learned.times = learned.times + 1
   if learned.at > 0 and started <= learned.at then
     learned.refused = learned.refused + units
@@ -189,7 +195,7 @@ local function told(learned, n, max)
     learned.told, learned.till = math.max(max, all[n].floor), now + TOLD_MS
   end
   learned.since = learned.since > 0 and learned.since or now
-  learned.ends = ends(learned, set_max(n))
+  learned.ends = ends(learned, highest(n))
   return learned.ends > now and learned or nil
 end
 
@@ -256,7 +262,7 @@ local function learn(n, learned, is_new)
   save(n, learned)
   local at = #reply
   reply[at + 1], reply[at + 2], reply[at + 3] = n - 1, limits[n].max, in_force(n, learned)
-  reply[at + 4], reply[at + 5] = learned and learned.ends or now, is_new and 1 or 0
+  reply[at + 4], reply[at + 5], reply[at + 6] = set_max(n), learned and learned.ends or now, is_new and 1 or 0
 end
 
 if ARGV[3] == 'refused' then

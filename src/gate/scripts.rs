@@ -188,7 +188,11 @@ pub fn settle(limits: &[Limit], layout: &Layout) -> &'static Script {
 
 /// Shows the state of one tenant.
 pub fn inspect(limits: &[Limit], layout: &Layout) -> &'static Script {
-    static FAMILY: Family = Family::new("inspect", lua!("inspect"), Shortcut::Left);
+    static FAMILY: Family = Family::new(
+        "inspect",
+        concat!(lua!("set"), "\n", lua!("inspect")),
+        Shortcut::Left,
+    );
     FAMILY.member(limits, layout)
 }
 
@@ -200,7 +204,11 @@ pub fn learn(limits: &[Limit], layout: &Layout) -> &'static Script {
 
 /// Says when the units of a waitlist have their turns.
 pub fn forecast(limits: &[Limit], layout: &Layout) -> &'static Script {
-    static FAMILY: Family = Family::new("forecast", lua!("forecast"), Shortcut::Left);
+    static FAMILY: Family = Family::new(
+        "forecast",
+        concat!(lua!("set"), "\n", lua!("forecast")),
+        Shortcut::Left,
+    );
     FAMILY.member(limits, layout)
 }
 

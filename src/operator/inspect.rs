@@ -108,8 +108,10 @@ pub async fn inspect(
         if let Ok(all) = ends::forecast(gate, whose, &limits, (&[], &asked), waits).await {
             let ends_ms = all.ends_at_ms().saturating_sub(found.now_ms);
             found.waitlist_end_ms = found.waitlist_end_ms.max(ends_ms);
-            // Who comes now is behind the last.
-            found.turn_ms = found.turn_ms.max(found.waitlist_end_ms);
+            if levels.is_empty() {
+                // Who comes now is behind the last: there is one waitlist.
+                found.turn_ms = found.turn_ms.max(found.waitlist_end_ms);
+            }
         }
     }
     // A primary of a cluster that is away says nothing of the way to the others, and is named by `failed`.

@@ -77,8 +77,10 @@ pub struct Schedule {
     pub units: u64,
     /// How many jobs have these, about.
     pub jobs: u64,
-    /// The effective `max` of each limit.
+    /// The `max` of each limit that is in force.
     pub max: Vec<u32>,
+    /// Of each the `max` that is set, whatever was learned.
+    pub set: Vec<u32>,
     /// Of some units, in their order and the last of them among them, when each limit lets them start.
     pub turns: Vec<Turn>,
 }
@@ -150,7 +152,7 @@ impl Doubts {
         }
     }
 
-    /// For people: `how long calls take, and what each job costs, is not known`.
+    /// For people: `how long calls take, what each job costs: that is not known`.
     pub fn words(self) -> String {
         let all = [
             (self.leases, "how long calls take"),
@@ -166,7 +168,7 @@ impl Doubts {
             .filter(|(is_so, _)| *is_so)
             .map(|(_, words)| *words)
             .collect();
-        format!("{} is not known", words.join(", and "))
+        format!("{}: that is not known", words.join(", "))
     }
 
     fn sure(self) -> Sure {
@@ -214,12 +216,11 @@ pub fn end(asked: &[Limit], schedule: &Schedule, shares: bool) -> End {
     // A counter weights what started before now and what will start together: with the turns by each alone that is not known.
     let weighs = |limit: &Limit| limit.algorithm() == Algorithm::SlidingCounter;
     let mixed = own.len() > 1 && own.iter().any(weighs);
-    let has_learned = |(limit, max): (&Limit, &u32)| limit.band().is_some() && *max < limit.max();
     let doubts = Doubts {
         leases: own.len() < limits.len(),
         costs: schedule.jobs < schedule.units,
         others: shares,
-        learned: asked.iter().zip(&schedule.max).any(has_learned),
+        learned: schedule.max != schedule.set,
         counter: mixed,
     };
     let sure = doubts.sure();

@@ -102,6 +102,8 @@ pub struct Sunk {
     pub from: u32,
     /// What is in force now.
     pub to: u32,
+    /// What is set: the configuration's number, or an operator's.
+    pub set: u32,
     /// When it is whole again if nothing more happens, in milliseconds since the epoch.
     pub ends_ms: u64,
     /// It is an event of its own, not one more refusal of the last.

@@ -463,7 +463,7 @@ pub(crate) fn ask(job: &Job, tickets: &[(Ticket, u32)], generation: u64) -> Ask 
         Job::Fresh { cost } => Ask {
             ticket: None,
             cost: *cost,
-            again: false,
+            again: cost.is_multiple_of(3),
         },
         Job::HadItsTurn { cost } => Ask {
             ticket: Some(Ticket::HAD_ITS_TURN),
@@ -482,7 +482,7 @@ pub(crate) fn ask(job: &Job, tickets: &[(Ticket, u32)], generation: u64) -> Ask 
                     number: *number,
                 }),
                 cost: *cost,
-                again: false,
+                again: number.is_multiple_of(2),
             }
         }
     }

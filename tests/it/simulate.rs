@@ -254,7 +254,9 @@ fn a_run_in_which_nothing_ends_is_over_all_the_same_and_says_why() {
     let figures = &simulate(&far).exited(0).json()["configurations"][0];
     assert_eq!(figures["unfinished"], 0, "{figures}");
     // Who waits at the end has waited until then.
-    let some = simulate(&["--burst", "500", "--within", "10s"]).exited(0).out;
+    let some = simulate(&["--burst", "500", "--within", "10s"])
+        .exited(0)
+        .out;
     assert!(some.contains("≥ 10.0 s"), "{some}");
     // What will have its turn is not given up.
     let args = ["--burst", "2", "--api-limit", "1/3h", "--json"];

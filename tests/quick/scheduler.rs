@@ -598,6 +598,33 @@ fn a_throttled_job_closes_its_tenant_and_asks_again_with_the_same_attempt() {
 }
 
 #[test]
+fn a_start_is_one_again_until_its_permit_is_used() {
+    let mut desk = Desk::new(4);
+    desk.deliver(Source::Fresh, &["a"]);
+    let key = desk.answer(MS, vec![vec![START]]).dispatched[0].0;
+    let gives_back = |desk: &mut Desk, outcome| {
+        (desk.scheduler).finished(desk.now, key, MS * 26, outcome);
+        desk.step(MS);
+        desk.scheduler
+            .settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
+        desk.step(MS * 2).asked[0].asks[0]
+    };
+    assert!(gives_back(&mut desk, Outcome::Late).again);
+    desk.answer(MS, vec![vec![START]]);
+    assert!(gives_back(&mut desk, Outcome::Late).again, "and once more");
+    // This time it is called: what it asks for then is another start.
+    desk.answer(MS, vec![vec![START]]);
+    let throttled = Outcome::Throttled {
+        after: Some(MS * 1_000),
+        reason: "429".into(),
+    };
+    (desk.scheduler).finished(desk.now, key, MS, throttled);
+    let blocked = desk.actions().blocked.remove(0);
+    desk.scheduler.blocked(desk.now, blocked.0, Ok(()));
+    assert!(!desk.step(MS * 5).asked[0].asks[0].again);
+}
+
+#[test]
 fn an_unusable_message_becomes_a_dead_letter_with_its_reason() {
     let mut desk = Desk::new(4);
     let done = desk.deliver_messages(Source::Fresh, vec![message(&[])]);

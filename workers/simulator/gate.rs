@@ -46,14 +46,14 @@ impl Waits {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The waits that are over, and where `all` the others, too.
-    pub fn take(&self, all: bool) -> Vec<Wait> {
+    /// The waits that are over; and the others, where the run was over before them, at `end`.
+    pub fn take(&self, end: Option<Instant>) -> Vec<Wait> {
         let Noted { waiting, over, .. } = &mut *self.lock();
         let mut waits = std::mem::take(over);
-        if all {
+        if let Some(end) = end {
             waits.extend(waiting.drain().map(|(_, (since, limit))| Wait {
                 limit,
-                us: micros(since.elapsed()),
+                us: micros(end.saturating_duration_since(since)),
                 goes_on: true,
             }));
         }

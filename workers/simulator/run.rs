@@ -174,7 +174,7 @@ async fn play(setup: &Setup<'_>, jobs: &Arc<Vec<Job>>, watched: &Watched) -> His
     History {
         epoch_us: EPOCH_US,
         calls: called.take_calls(),
-        waits: waits.take(unfinished > 0),
+        waits: waits.take(left.map(|left| stage.began + Duration::from_micros(left.at_us))),
         deliveries: stage.server.deliveries(),
         dead: dead.collect(),
         unfinished,

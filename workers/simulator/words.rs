@@ -39,7 +39,7 @@ pub fn table(all: &[(String, Figures)]) -> String {
         row("not done in time", &|f| number(f.unfinished as u64));
     }
     if all.iter().any(|(_, f)| f.waits.not_over > 0) {
-        row("  never called", &|f| number(f.waits.not_over as u64));
+        row("  not started", &|f| number(f.waits.not_over as u64));
     }
     for name in names(all, |f| f.limits.iter().map(|limit| limit.name.as_str())) {
         let find = |f: &Figures, text: &dyn Fn(&crate::figures::OfLimit) -> String| {

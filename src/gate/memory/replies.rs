@@ -138,6 +138,7 @@ pub fn learned(now_ms: u64, sunk: &[Sunk]) -> Value {
             limit,
             sunk.from.into(),
             sunk.to.into(),
+            sunk.set.into(),
             sunk.ends_ms,
             sunk.is_new.into(),
         ]

@@ -58,6 +58,7 @@ fn schedule(now_ms: u64, numbers: &[u64], limits: usize) -> Option<(Schedule, &[
         return None;
     };
     let (max, rest) = rest.split_at_checked(limits)?;
+    let (set, rest) = rest.split_at_checked(limits)?;
     let points = usize::try_from((*units).min(POINTS)).ok()?;
     let (turns, rest) = rest.split_at_checked(points * (limits + 1))?;
     let turn = |row: &[u64]| {
@@ -67,14 +68,17 @@ fn schedule(now_ms: u64, numbers: &[u64], limits: usize) -> Option<(Schedule, &[
             at: at.to_vec(),
         })
     };
-    let max = max.iter().map(|max| u32::try_from(*max).ok());
+    let each = |max: &[u64]| -> Option<Vec<u32>> {
+        max.iter().map(|max| u32::try_from(*max).ok()).collect()
+    };
     let schedule = Schedule {
         now_ms,
         opens_ms: *opens_ms,
         waiting: *waiting,
         units: *units,
         jobs: *jobs,
-        max: max.collect::<Option<_>>()?,
+        max: each(max)?,
+        set: each(set)?,
         turns: (turns.chunks(limits + 1).map(turn)).collect::<Option<_>>()?,
     };
     Some((schedule, rest))

@@ -54,14 +54,15 @@ pub fn learned(reply: &Value) -> Result<Vec<Sunk>, GateError> {
         let [1, _now, rest @ ..] = numbers.as_slice() else {
             return None;
         };
-        let (chunks, []) = rest.as_chunks::<5>() else {
+        let (chunks, []) = rest.as_chunks::<6>() else {
             return None;
         };
-        let sunk = |&[limit, from, to, ends_ms, is_new]: &[u64; 5]| {
+        let sunk = |&[limit, from, to, set, ends_ms, is_new]: &[u64; 6]| {
             Some(Sunk {
                 limit: usize::try_from(limit).ok()?,
                 from: u32::try_from(from).ok()?,
                 to: u32::try_from(to).ok()?,
+                set: u32::try_from(set).ok()?,
                 ends_ms,
                 is_new: is_new == 1,
             })

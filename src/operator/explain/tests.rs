@@ -72,6 +72,7 @@ fn explained(seen: &Sighting, turn_ms: u64, (blocked_ms, steering): (u64, Steeri
         units: 4,
         jobs: 4,
         max: vec![5],
+        set: vec![5],
         turns: vec![Turn {
             unit: 4,
             at: vec![NOW + turn_ms],
@@ -158,7 +159,10 @@ fn what_stops_its_tenant_or_all_comes_first() {
     let seen = seen(WaitsFor::Turn, Some(4_000));
     let told = explained(&seen, 4_000, (3_000, Steering::default()));
     assert_eq!(causes_of(&told), ["suspended", "limit"]);
-    assert!(told.in_words().contains("what suspends its tenant: 429 from the API, in 3.0s"));
+    assert!(
+        told.in_words()
+            .contains("what suspends its tenant: 429 from the API, in 3.0s")
+    );
     let pause = Steering::of([Instruction::All(Hold::Paused)]);
     let told = explained(&seen, 4_000, (0, pause));
     assert_eq!(

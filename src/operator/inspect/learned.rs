@@ -18,13 +18,14 @@ pub(super) fn in_words(limit: &Limit, usage: &Usage, now_ms: u64) -> String {
     let Some(learned) = &usage.learned else {
         return String::new();
     };
-    let (max, floor) = (usage.set, limit.floor().unwrap_or_default());
-    let most = learned.most(now_ms).max(floor);
-    if most >= max {
+    let most = learned.most(now_ms).max(limit.floor().unwrap_or_default());
+    if most >= usage.set {
         // An operator had set more, and that is over; or has set less than was learned.
         return String::new();
     }
-    let in_force = format!("{most} of {max} in force");
+    let in_force = format!("{most} of {} in force", usage.set);
+    // Where an operator has set less, it is of the configured number.
+    let max = usage.set.max(limit.max());
     let mut text = String::new();
     if learned.at_ms > 0 {
         let since = at(learned.at_ms);
@@ -48,8 +49,9 @@ pub(super) fn in_words(limit: &Limit, usage: &Usage, now_ms: u64) -> String {
     }
     if learned.told_until_ms > now_ms {
         text += &format!(
-            "\n          learned: at most {} of {max} in force: the API says that it takes no more; until {} unless it says so again",
+            "\n          learned: at most {} of {} in force: the API says that it takes no more; until {} unless it says so again",
             learned.told,
+            usage.set,
             at(learned.told_until_ms)
         );
     }

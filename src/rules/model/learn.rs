@@ -109,15 +109,21 @@ impl Scopes<'_> {
     ) -> Option<Sunk> {
         let partition = self.layout.partitions[which];
         let before = self.in_force(limits, now)[which].max();
-        // What is learned is of the number that is set: an operator may have set more than is configured, or less.
-        let set = self.set(&limits[which], now);
+        let (configured, set) = (&limits[which], self.set(&limits[which], now));
+        // What an operator set counts where it is more than what is configured. Of less, what was learned would be forgotten with it.
+        let highest = if set.max() > configured.max() {
+            &set
+        } else {
+            configured
+        };
         let state = &mut self.states[partition];
-        let (ends_ms, is_new) = learn(state, &set)?;
+        let (ends_ms, is_new) = learn(state, highest)?;
         state.expires = state.expires.max(now.max(state.kept_until()) + KEEP_MS);
         Some(Sunk {
             limit: which,
             from: before,
             to: self.in_force(limits, now)[which].max(),
+            set: set.max(),
             ends_ms,
             is_new,
         })

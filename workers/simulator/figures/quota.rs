@@ -41,7 +41,8 @@ impl Quotas {
             epoch_us: history.epoch_us,
             end_us,
         };
-        for job in jobs {
+        // Who comes later used nothing, and was allowed nothing.
+        for job in jobs.iter().filter(|job| job.at_us() <= end_us) {
             quotas.add(policy, job, None);
         }
         for call in &history.calls {
@@ -155,8 +156,10 @@ impl Quota {
         let period = window + (limit.guard_ms() * 1000) as f64;
         match limit.algorithm() {
             Algorithm::Concurrency => {
-                let busy: u64 = self.calls.iter().map(|(at, _, until)| until - at).sum();
-                (busy as f64, max * us)
+                // A call may go on after that.
+                let busy = (self.calls.iter())
+                    .map(|(at, _, until)| (*until).min(end_us).saturating_sub(*at));
+                (busy.sum::<u64>() as f64, max * us)
             }
             bucket if bucket.has_burst() => {
                 (units as f64, f64::from(limit.burst()) + max * us / window)

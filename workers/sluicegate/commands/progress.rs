@@ -1,8 +1,10 @@
 //! How far a long command is.
 
-use std::cell::Cell;
 use std::io::{IsTerminal as _, stderr};
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -16,8 +18,33 @@ const SELDOM: Duration = Duration::from_secs(30);
 /// and then, which stays.
 pub struct Progress {
     bar: ProgressBar,
-    /// When it was said last; `None`: it is drawn.
-    said: Option<Cell<Instant>>,
+    /// `None`: the bar is drawn.
+    lines: Option<Lines>,
+}
+
+/// What is said now and then.
+struct Lines {
+    text: Arc<Mutex<String>>,
+    /// It ends with this.
+    _end: Sender<()>,
+}
+
+impl Lines {
+    fn begin(text: &str) -> Self {
+        let text = Arc::new(Mutex::new(text.to_owned()));
+        let (end, ends) = channel();
+        let said = Arc::clone(&text);
+        let tells = move || {
+            while ends.recv_timeout(SELDOM) == Err(RecvTimeoutError::Timeout) {
+                // Nothing panics half-way with it.
+                let text = said.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                eprintln!("{text}");
+            }
+        };
+        // Without a thread the command does its work all the same.
+        let _ = thread::Builder::new().spawn(tells);
+        Self { text, _end: end }
+    }
 }
 
 impl Progress {
@@ -29,20 +56,16 @@ impl Progress {
             bar.set_style(style);
         }
         bar.enable_steady_tick(TICK);
-        let said = (!stderr().is_terminal()).then(|| Cell::new(Instant::now()));
-        Self { bar, said }
+        let lines = (!stderr().is_terminal()).then(|| Lines::begin(text));
+        Self { bar, lines }
     }
 
     /// What goes on now.
     pub fn says(&self, text: impl Into<String>) {
         let text = text.into();
-        if let Some(said) = self
-            .said
-            .as_ref()
-            .filter(|said| said.get().elapsed() >= SELDOM)
-        {
-            said.set(Instant::now());
-            eprintln!("{text}");
+        if let Some(lines) = &self.lines {
+            let mut said = lines.text.lock().unwrap_or_else(PoisonError::into_inner);
+            said.clone_from(&text);
         }
         self.bar.set_message(text);
     }

@@ -169,7 +169,7 @@ impl Lessons {
     ) {
         let whose = (!limit.is_global()).then(|| tenant.clone());
         let key = (whose.clone(), limit.name().to_owned());
-        if sunk.to >= limit.max() {
+        if sunk.to >= sunk.set {
             facts.extend(self.whole(now, &key));
             return;
         }
@@ -188,7 +188,7 @@ impl Lessons {
                 limit: limit.name().to_owned(),
                 from: sunk.from,
                 to: sunk.to,
-                max: limit.max(),
+                max: sunk.set,
                 left,
                 lowered: self.count(limit.name()),
             });
@@ -300,6 +300,7 @@ mod tests {
             limit: 1,
             from: 100,
             to,
+            set: 100,
             ends_ms: 0,
             is_new: true,
         };

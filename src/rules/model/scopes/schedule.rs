@@ -13,6 +13,11 @@ impl Scopes<'_> {
     pub fn schedule(&self, asked: &Asked, clock: Clock) -> Schedule {
         let now = clock.now_ms;
         let limits = self.in_force_as(&asked.limits, &asked.as_said, now);
+        let set = (asked.limits.iter().zip(&asked.as_said)).map(|(limit, as_said)| match as_said {
+            true => limit.max(),
+            false => self.set(limit, now).max(),
+        });
+        let set = set.collect();
         let mut states = Scopes {
             layout: self.layout,
             states: self.states.clone(),
@@ -47,6 +52,7 @@ impl Scopes<'_> {
             },
             turns,
             max: limits.iter().map(Limit::max).collect(),
+            set,
         }
     }
 }

@@ -1,0 +1,13 @@
+-- What is set of each limit, whatever was learned of it. In scripts that show limits; before them.
+
+-- The max of each of `limits`, those of ARGV[2] in their order: the configuration's, or an operator's.
+local function limits_set(limits, waitlist)
+  local control = limits.partitions and limits.partitions.control or waitlist
+  local all, text, at = {}, ARGV[2], 1
+  for n = 1, #limits do
+    local max, name, _
+    max, _, _, _, _, _, _, _, _, name, _, at = struct.unpack(LIMIT_FORMAT, text, at)
+    all[n] = limits[n].ends > 0 and control.overrides[name].max or max
+  end
+  return all
+end
