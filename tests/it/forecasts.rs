@@ -78,7 +78,7 @@ async fn promises_are_kept_on_real_servers() {
     steadily(50 * MS, move || promises_of(seconds)).await;
 }
 
-/// A worker that lets each tenant have 5 calls an hour, and 20 jobs of `acme`.
+/// A worker that lets each tenant have 5 calls at once, and 20 jobs of `acme`.
 struct Slow {
     yaml: String,
     worker: Process,
@@ -86,12 +86,16 @@ struct Slow {
 }
 
 impl Slow {
+    /// Five calls an hour.
     async fn start() -> Self {
+        Self::of("max-requests: 5, window-size: 1h, plan-header: x-plan, plans: {gold: {max-requests: 10, window-size: 1h}}").await
+    }
+
+    async fn of(limits: &str) -> Self {
         let (bed, api) = (
             Bed::on(shared_rabbit().url(), shared_redis().url()),
             Api::start().await,
         );
-        let limits = "max-requests: 5, window-size: 1h, plan-header: x-plan, plans: {gold: {max-requests: 10, window-size: 1h}}";
         let token = format!("listen: '127.0.0.1:0', token: {READER}");
         let yaml = bed
             .yaml(limits, &api.url(), "")
@@ -119,6 +123,21 @@ const HOUR_MS: f64 = 3_600_000.0;
 
 fn hours(value: &Value) -> f64 {
     value.as_f64().expect("a number") / HOUR_MS
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_that_hold_each_other_up_have_one_end() {
+    let both = "limits: [{name: hour, max-requests: 5, window-size: 1h}, {name: both, max-requests: 7, window-size: 100m}]";
+    let slow = Slow::of(both).await;
+    // By each limit alone the last would start after 200 minutes.
+    let found = slow.inspect(&["--what-if", "resume"]);
+    for end in [
+        &found["waitlist_end_in_ms"],
+        &found["new_job_in_ms"],
+        &found["what_if"]["now"]["ends_in_ms"],
+    ] {
+        assert!((hours(end) - 260.0 / 60.0).abs() < 0.1, "{end}: {found}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
