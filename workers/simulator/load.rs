@@ -48,15 +48,6 @@ impl Load {
                 self.tenants
             ));
         }
-        if self.rate.is_none() && (self.lasts.is_some() || self.count.is_some()) {
-            return Err("--for and --count are of a rate, and there is none: give --rate, such as poisson:20/s".to_owned());
-        }
-        if self.lasts.is_some_and(|lasts| lasts.is_zero()) {
-            return Err("--for is 0: no job would come; say for how long, such as 10m".to_owned());
-        }
-        if self.count == Some(0) {
-            return Err("--count is 0: no job would come; say how many, such as 5000".to_owned());
-        }
         let too_many = || format!("these are more than {MOST_JOBS} jobs; simulate fewer");
         let mut random = SmallRng::seed_from_u64(seed);
         let shares = Shares::new(self.tenants, self.skew);

@@ -235,9 +235,27 @@ fn configurations(
     }
 }
 
+/// What is said of a rate is of one, and lets jobs come.
+fn means_something(args: &SimulateArgs) -> Result<(), &'static str> {
+    let of_rate = args.lasts.is_some() || args.count.is_some();
+    if args.rate.is_none() && of_rate && !args.burst.is_empty() {
+        return Err(
+            "--for and --count are of a rate, and there is none: give --rate, such as poisson:20/s",
+        );
+    }
+    if args.lasts.is_some_and(|lasts| lasts.is_zero()) {
+        return Err("--for is 0: no job would come; say for how long, such as 10m");
+    }
+    match args.count {
+        Some(0) => Err("--count is 0: no job would come; say how many, such as 5000"),
+        _ => Ok(()),
+    }
+}
+
 /// The jobs of the file, or those that are described.
 fn load(args: &SimulateArgs) -> Result<Vec<Job>, Failure> {
     let Some(file) = &args.jobs else {
+        means_something(args).map_err(|why| Failure::Usage(why.to_owned()))?;
         let load = Load {
             tenants: args.tenants,
             skew: args.skew,
