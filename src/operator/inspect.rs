@@ -102,7 +102,8 @@ pub async fn inspect(
     let (mut found, levels) =
         levels::inspect(gate, &tenant, &given.labels, &shown, priorities).await?;
     if limits.len() > 1 && found.waiting > 0 && given.missing.is_empty() {
-        // The gate says when each limit alone lets the last start; together they hold each other up.
+        // The gate says when each limit alone lets the last start; together they hold each other up. Where that can't be asked, what it said
+        // stands.
         let (whose, asked) = ((&tenant, &given.labels), Asked::as_it_is(&limits, 0));
         let waits = (priorities, found.widest);
         if let Ok(all) = ends::forecast(gate, whose, &limits, (&[], &asked), waits).await {
