@@ -1,5 +1,5 @@
 //! Whole workers with a long backlog, nothing going wrong: how often a job is delivered, and how exactly it starts at its turn.
-//! `BACKLOG_STEPS=1,2,3,8 cargo test --profile simulation --test simulation backlog -- --nocapture` prints the table of
+//! `BACKLOG_STEPS=1,2,3,8 cargo test --test simulation backlog -- --nocapture` prints the table of
 //! docs/decisions/delay-queues.md, for so many delay queues from one time to its double.
 
 use std::fmt;

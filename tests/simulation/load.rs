@@ -1,5 +1,5 @@
 //! A load as `sluicegate simulate` plays it: all is done, no limit is exceeded, and no quota is idle.
-//! `SIMULATED_JOBS=1000000 cargo test --profile simulation --test simulation load:: -- --nocapture` measures how long so many take.
+//! `SIMULATED_JOBS=1000000 cargo test --test simulation load:: -- --nocapture` measures how long so many take.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
 //! The whole engine in one process with paused time: workers over the broker and the gate in memory, and a
 //! strict downstream. A seed decides everything: the jobs, the limit, the latencies, and what goes wrong.
 //!
-//! `cargo test --test simulation` runs a few seeds of each kind. All that `scripts/test` runs, or any others, run optimised:
-//! `SIMULATION_SEEDS=FROM..TO[,FROM..TO…] cargo test --profile simulation --test simulation seeds -- --nocapture`.
+//! `cargo test --test simulation` runs a few seeds of each kind. Others are chosen by a variable:
+//! `SIMULATION_SEEDS=FROM..TO[,FROM..TO…] cargo test --test simulation seeds -- --nocapture`.
 //!
 //! What the engine awaits, and what may happen there by the seed. At each call, before and after it: the worker is killed,
 //! stands still, loses its session, or is told to stop, softly or hard ([`world::Life::point`]). At the n-th poll of the worker,
