@@ -108,7 +108,7 @@ pub trait Rules: Sync {
 
     /// The most units that arrive at the API in any half-open window, whatever happens, as long as the guard is
     /// kept: arrivals less than a window apart started less than window + guard apart. The search of
-    /// `tests/it/gate_worst.rs` reaches each of these and finds nothing above.
+    /// `tests/simulation/gate_worst.rs` reaches each of these and finds nothing above.
     fn worst_case(&self, terms: &Terms) -> u64;
 
     /// No more units than this start in any `ms`; `u64::MAX`: any number may.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use kit::PATIENCE;
 use kit::api::Api;
+use kit::gate::{LONG, limit};
 use kit::redis_topologies::shared_cluster;
 use kit::servers::{free_port, unique};
 use serde_json::{Value, json};
@@ -18,7 +19,6 @@ use crate::PROGRAM;
 use crate::api::{JSON, OPERATOR, Port, READER, Run, send};
 use crate::api_document::Document;
 use crate::cli::sluicegate;
-use crate::gate_conformance::{LONG, limit};
 use crate::gate_topology::connect;
 use crate::pipelines::{File, consume, to};
 

@@ -2,6 +2,8 @@
 
 use std::process::{Command, Stdio};
 
+use kit::sources::page;
+
 use crate::PROGRAM;
 use crate::cli::{COMMANDS, Done, sluicegate};
 
@@ -75,4 +77,10 @@ fn every_command_has_a_page_with_its_example() {
 fn a_folder_that_cannot_be_written_is_named() {
     let done = sluicegate("", &["man", "--out", "/proc/none"]).exited(1);
     assert!(done.err.starts_with("error: /proc/none: "), "{done:?}");
+}
+
+#[test]
+fn the_schema_in_the_documents_is_what_the_command_prints() {
+    let printed = sluicegate("", &["schema"]).exited(0).out;
+    assert_eq!(printed, page("docs/sluicegate.schema.json"));
 }

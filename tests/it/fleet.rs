@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use kit::api::Api;
+use kit::gate::{LONG, limit, tenant};
 use kit::process::Process;
 use kit::redis_topologies::RedisCluster;
 use kit::servers::{shared_rabbit, shared_redis, unique};
@@ -22,7 +23,6 @@ use sluicegate::rules::report::{KEPT_MS, MAX_BYTES, MOST_TENANTS, OfTenant, Repo
 
 use crate::PROGRAM;
 use crate::cli::sluicegate;
-use crate::gate_conformance::{LONG, limit, tenant};
 use crate::gate_topology::connect;
 
 const TENANTS: usize = 1_000;

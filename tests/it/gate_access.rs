@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use kit::gate::conformance::conforms;
+use kit::gate::{FRESH, LONG, Limited, ask, limit, started};
 use kit::papers::Papers;
 use kit::redis_topologies::{address, port, shared_cluster};
-use kit::root;
 use kit::servers::{Redis, unique};
+use kit::sources::documented_rule;
 use sluicegate::config::RedisServers;
 use sluicegate::gate::fleet::registry;
 use sluicegate::gate::redis::RedisGate;
@@ -14,41 +16,7 @@ use sluicegate::gate::{Gate, GateError, Start};
 use sluicegate::rules::limit::{Algorithm, Limits};
 use sluicegate::rules::report::Report;
 
-use crate::gate_conformance::{FRESH, LONG, Limited, ask, conforms, limit, started};
 use crate::gate_topology::configured;
-
-/// The words of the rule in the documentation: after the password.
-pub fn documented_rule() -> Vec<&'static str> {
-    let document: &str = kit::sources::page("docs/DEPLOYMENT.md").leak();
-    let rule = document
-        .lines()
-        .find(|line| line.starts_with("ACL SETUSER"));
-    let words = rule.expect("a rule").split(' ').skip(5).collect::<Vec<_>>();
-    assert_eq!(words[..3], ["resetkeys", "~rlaas:rate_limit:*", "-@all"]);
-    words
-}
-
-/// The commands that the scripts run.
-fn commands_of_scripts() -> Vec<String> {
-    let folder = root().join("lua");
-    let mut commands = Vec::new();
-    for file in std::fs::read_dir(folder).expect("lua/") {
-        let text = std::fs::read_to_string(file.expect("a file").path()).expect("text");
-        for call in text
-            .split("redis.call(")
-            .chain(text.split("redis.pcall("))
-            .skip(1)
-        {
-            if let Some(name) = call.trim_start().strip_prefix('\'') {
-                let name = name.split('\'').next().expect("a name");
-                commands.push(format!("+{}", name.to_lowercase()));
-            }
-        }
-    }
-    commands.sort();
-    commands.dedup();
-    commands
-}
 
 /// Lets `worker` do what `rule` says, on keys that begin with `prefix`.
 fn allow(redis: &Redis, prefix: &str, rule: &[&str]) {
@@ -91,17 +59,6 @@ async fn a_workers_gate_is_allowed(servers: &RedisServers, prefix: &str, limits:
     let fleet = reports::see(&worker.gate).await.expect("allowed");
     assert!(fleet.failed.is_empty(), "{:?}", fleet.failed);
     worker.leave().await.expect("allowed");
-}
-
-#[test]
-fn the_documented_rights_are_those_of_the_scripts() {
-    let mut rule: Vec<&str> = documented_rule()[3..].to_vec();
-    rule.sort_unstable();
-    let mut needed = commands_of_scripts();
-    let others = ["ping", "evalsha", "script|load", "type"];
-    needed.extend(others.map(|name| format!("+{name}")));
-    needed.sort();
-    assert_eq!(rule, needed);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -324,7 +281,7 @@ async fn the_nodes_of_a_cluster_are_reached_by_tls_too() {
     );
     let gate = gate(&configured(&url), "p", Algorithm::SlidingCounter);
     let mut tries = 0;
-    while let Err(error) = gate.inspect(&crate::gate_conformance::tenant("t")).await {
+    while let Err(error) = gate.inspect(&kit::gate::tenant("t")).await {
         tries += 1;
         assert!(tries < 200, "{error}");
         tokio::time::sleep(Duration::from_millis(50)).await;

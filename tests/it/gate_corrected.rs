@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
+use kit::gate::{BEGIN_US, FRESH, LONG, Limited, ask, decided, started, tenant};
 use kit::servers::{Redis, shared_redis, unique};
 use sluicegate::config::SecretUrl;
 use sluicegate::gate::redis::RedisGate;
@@ -12,8 +13,6 @@ use sluicegate::gate::{
 };
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::scope::Labels;
-
-use crate::gate_conformance::{FRESH, LONG, Limited, ask, decided, started, tenant};
 
 /// Starts in the log. One of them that was given back took a decision 100 times as long.
 const STARTS: usize = 9_000;
@@ -197,9 +196,7 @@ async fn so_it_does_among_costs_that_differ() {
 
 #[tokio::test]
 async fn a_call_that_came_late_counts_from_when_it_came() {
-    // A day ahead, so that nothing expires in Redis meanwhile.
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let begin = now.expect("after 1970").as_millis() as u64 + 86_400_000;
+    let begin = BEGIN_US / 1000;
     let clock = Arc::new(AtomicU64::new(begin));
     let millis = Arc::clone(&clock);
     let url = SecretUrl::new(shared_redis().url());

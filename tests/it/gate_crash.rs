@@ -1,5 +1,6 @@
 //! What the gate knows of suspects: the script on a real Redis against the model, and what it leaves behind.
 
+use kit::gate::{tenant, three};
 use kit::servers::{shared_redis, unique};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -7,8 +8,6 @@ use sluicegate::config::SecretUrl;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Gate, GateError, Note, Suspected, Verdict};
 use sluicegate::rules::crash::{KEEP_MS, LEASE_MS};
-
-use crate::gate_conformance::{tenant, three};
 
 fn connect(prefix: &str) -> RedisGate {
     let url = SecretUrl::new(shared_redis().url());

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use kit::gate::{tenant, three};
 use kit::servers::{shared_redis, unique};
 use kit::until;
 use rand::rngs::SmallRng;
@@ -9,8 +10,6 @@ use rand::{Rng, SeedableRng};
 use sluicegate::config::SecretUrl;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Candidate, Deduped, Gate, GateError};
-
-use crate::gate_conformance::{tenant, three};
 
 /// Longer than a test: by Redis's own clock no key expires in it.
 const LASTS_MS: u64 = 600_000;

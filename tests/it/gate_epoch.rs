@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use kit::gate::{FRESH, LONG, Limited, decided, limit, started, tenant, waits};
 use kit::redis_topologies::replicated;
 use kit::servers::{Redis, unique};
 use kit::steadily;
@@ -13,8 +14,6 @@ use sluicegate::gate::{Ask, Gate, GateError, Start, TenantAsk, Ticket};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
-
-use crate::gate_conformance::{FRESH, LONG, Limited, decided, limit, started, tenant, waits};
 
 const MAX: usize = 4;
 const WINDOW: Duration = Duration::from_millis(1_500);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use kit::gate::{BEGIN_US, FRESH, LONG, Limited, ask, started, tenant, three, waits};
 use kit::servers::{Redis, unique};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -12,9 +13,6 @@ use sluicegate::gate::{
 };
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::scope::{Labels, Scope};
-
-use crate::gate_conformance::{FRESH, LONG, Limited, ask, started, tenant, three, waits};
-use crate::gate_model::begin;
 
 const WINDOW_MS: u64 = 2_000;
 
@@ -147,7 +145,7 @@ async fn what_is_learned_is_the_same_on_every_gate() {
         for seed in 0..8 {
             let mut random = SmallRng::seed_from_u64(100 * number as u64 + seed);
             let gates = three("learn");
-            let mut micros = begin();
+            let mut micros = BEGIN_US;
             let (mut started, mut last): (Vec<(u64, u32)>, Vec<u32>) = (Vec::new(), Vec::new());
             for place in 0..40 {
                 // All of it within the hour that a waitlist is kept for.

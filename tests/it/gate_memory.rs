@@ -4,13 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use kit::gate::{BEGIN_US, FRESH, Limited, ask, started};
 use kit::servers::Redis;
 use redis::Connection;
 use sluicegate::config::SecretUrl;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::rules::limit::{Algorithm, Limit};
-
-use crate::gate_conformance::{FRESH, Limited, ask, started};
 
 /// The starts are spread over the window in so many steps: more than it has segments.
 const STEPS: u64 = 250;
@@ -21,12 +20,9 @@ const SIZES: [u64; 7] = [10, 100, 128, 129, 1_000, 10_000, 100_000];
 /// A limit of `max` that jobs have used up, and the bytes of the keys in which it is counted.
 async fn used_up(redis: &Redis, connection: &mut Connection, limit: &Limit) -> u64 {
     redis.ctl(&["flushall"]);
-    // A day ahead, so that no key expires while the clock of this test goes through a window.
-    let begin = std::time::UNIX_EPOCH.elapsed().expect("after 1970") + Duration::from_secs(86_400);
-    let begin = u64::try_from(begin.as_micros()).expect("before the year 500000");
     // In one aligned window.
     let span = limit.span().max(1) * 1_000;
-    let clock = Arc::new(AtomicU64::new(begin / span * span + 1_000));
+    let clock = Arc::new(AtomicU64::new(BEGIN_US / span * span + 1_000));
     let micros = Arc::clone(&clock);
     let gate = RedisGate::connect(&SecretUrl::new(redis.url()), "rate_limit").expect("a good url");
     let gate = gate.with_test_clock(Arc::new(move || micros.load(Ordering::SeqCst)));

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use kit::gate::{FRESH, LONG, Limited, ask, decided, limit, started, tenant, waits};
 use kit::servers::{Redis, shared_redis, unique};
 use redis::Commands;
 use sluicegate::config::{RedisServers, RedisTopology, SecretUrl};
@@ -12,8 +13,6 @@ use sluicegate::rules::layout::Layout;
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::model::State;
 use sluicegate::rules::scope::{Labels, Scope};
-
-use crate::gate_conformance::{FRESH, LONG, Limited, ask, decided, limit, started, tenant, waits};
 
 fn connect(redis: &Redis, prefix: &str, limits: impl Into<Limits>) -> Limited<RedisGate> {
     let gate = RedisGate::connect(&SecretUrl::new(redis.url()), prefix).expect("a good url");

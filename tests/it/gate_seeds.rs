@@ -5,13 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use kit::gate::{BEGIN_US, FRESH, Limited, ask, started, tenant, waits};
 use kit::servers::{shared_redis, unique};
 use sluicegate::config::SecretUrl;
 use sluicegate::gate::Answer;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::rules::limit::{Algorithm, Limit};
-
-use crate::gate_conformance::{FRESH, Limited, ask, started, tenant, waits};
 
 /// Counts all attempts; the key lives a whole window from the first.
 const SEED_FIXED: &str = "
@@ -61,17 +60,12 @@ fn ours(
     Limited::new(gate, limit)
 }
 
-/// A whole multiple of 10 s, about a day ahead, so that no key expires during a test.
-fn begin() -> u64 {
-    let now = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .expect("after 1970");
-    (now.as_secs() / 10 * 10 + 86_400) * 1000
-}
+/// A whole multiple of 10 s, in milliseconds.
+const BEGIN_MS: u64 = BEGIN_US / 1000;
 
 #[tokio::test]
 async fn a_first_hit_late_in_a_fixed_window_waits_only_for_the_rest() {
-    let now = begin() + 9_000;
+    let now = BEGIN_MS + 9_000;
     let key = unique("seed");
     assert_eq!(seed(SEED_FIXED, &key, now / 1000, 10, 1).0, 1);
     assert_eq!(
@@ -88,7 +82,7 @@ async fn a_first_hit_late_in_a_fixed_window_waits_only_for_the_rest() {
 
 #[tokio::test]
 async fn denied_attempts_are_not_counted() {
-    let now = begin();
+    let now = BEGIN_MS;
     let key = unique("seed");
     let counts: Vec<u64> = (0..5)
         .map(|_| seed(SEED_FIXED, &key, now / 1000, 10, 1).1)
@@ -103,7 +97,7 @@ async fn denied_attempts_are_not_counted() {
 
 #[tokio::test]
 async fn a_sliding_denial_waits_until_the_oldest_leaves() {
-    let now = begin();
+    let now = BEGIN_MS;
     let key = unique("seed");
     seed(SEED_SLIDING, &key, now, 10_000, 1);
     assert_eq!(
@@ -121,7 +115,7 @@ async fn a_sliding_denial_waits_until_the_oldest_leaves() {
 
 #[tokio::test]
 async fn a_clock_of_the_client_does_not_count() {
-    let now = begin();
+    let now = BEGIN_MS;
     let key = unique("seed");
     assert_eq!(seed(SEED_SLIDING, &key, now, 10_000, 1).0, 1);
     assert_eq!(
@@ -131,11 +125,7 @@ async fn a_clock_of_the_client_does_not_count() {
     );
 
     // Ours is not told what the client's clock shows: in production the argument is empty.
-    let gate = crate::gate_conformance::redis_gate(crate::gate_conformance::limit(
-        Algorithm::SlidingWindow,
-        1,
-        10_000,
-    ));
+    let gate = kit::gate::redis_gate(kit::gate::limit(Algorithm::SlidingWindow, 1, 10_000));
     assert_eq!(started(&ask(&gate, "t", 2, &[FRESH; 2]).await), 1);
     let now = gate
         .inspect(&tenant("t"))
@@ -151,7 +141,7 @@ async fn a_clock_of_the_client_does_not_count() {
 
 #[tokio::test]
 async fn starts_within_one_millisecond_all_count() {
-    let now = begin();
+    let now = BEGIN_MS;
     let key = unique("seed");
     let passed: u64 = (0..10)
         .map(|_| seed(SEED_SLIDING, &key, now, 10_000, 2).0)
@@ -172,7 +162,7 @@ async fn starts_within_one_millisecond_all_count() {
 
 #[tokio::test]
 async fn each_waiting_job_has_its_own_wait() {
-    let now = begin();
+    let now = BEGIN_MS;
     let key = unique("seed");
     let mut ttls: Vec<u64> = (0..7)
         .map(|_| seed(SEED_SLIDING, &key, now, 10_000, 1).2)

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use kit::gate::{FRESH, LONG, Limited, ask, limit, started};
 use kit::redis_topologies::{Sentinels, address, port, until};
 use kit::servers::Redis;
 use kit::steadily;
@@ -10,7 +11,6 @@ use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Gate, GateError};
 use sluicegate::rules::limit::Algorithm;
 
-use crate::gate_conformance::{FRESH, LONG, Limited, ask, limit, started};
 use crate::gate_topology::{configured, starts_again};
 
 /// The first server of a configuration behind `sentinels`.

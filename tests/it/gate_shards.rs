@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use kit::gate::{FRESH, LONG, Limited, limit, started, tenant, waits};
 use kit::redis_topologies::{RedisCluster, address, replicated, shared_cluster, until};
 use kit::servers::{Redis, unique};
 use sluicegate::gate::fleet::AGREED_FOR_MS;
@@ -13,7 +14,6 @@ use sluicegate::gate::{Ask, Gate, GateError, Start, TenantAsk, Ticket};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::policy::Policy;
 
-use crate::gate_conformance::{FRESH, LONG, Limited, limit, started, tenant, waits};
 use crate::gate_topology::{configured, tenants_of};
 
 pub const MAX: usize = 4;

@@ -1,12 +1,12 @@
 //! A limit that all tenants share in a Redis Cluster: all of its keys are on one primary, which may be lost.
 
+use kit::gate::shares::shares_conform;
+use kit::gate::{LONG, limit};
 use kit::redis_topologies::{RedisCluster, shared_cluster};
 use kit::servers::{Redis, unique};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::scope::Scope;
 
-use crate::gate_conformance::{LONG, limit};
-use crate::gate_conformance_shares::shares_conform;
 use crate::gate_shards::{Fleet, GUARD, MAX, WINDOW, cut_off, take_over};
 use crate::gate_topology::connect;
 

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use kit::gate::{FRESH, Limited, decided, started, tenant};
 use kit::redis_topologies::RedisCluster;
 use kit::servers::{Redis, unique};
 use lapin::BasicProperties;
@@ -26,7 +27,6 @@ use sluicegate::rules::scope::Labels;
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::cli::sluicegate;
-use crate::gate_conformance::{FRESH, Limited, decided, started, tenant};
 use crate::gate_shards::PATIENCE;
 use crate::gate_topology::{configured, tenants_of};
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use kit::gate::{FRESH, LONG, limit, started, tenant};
 use kit::redis_topologies::{RedisCluster, shared_cluster};
 use kit::servers::{Redis, unique};
 use sluicegate::gate::boards::{Seen, drop_all, followers, in_force, put, see};
@@ -15,7 +16,6 @@ use sluicegate::rules::limit::{Algorithm, Limit};
 use sluicegate::rules::policy::Policy;
 use sluicegate::rules::steering::{Hold, Instruction, Sighted, Sighting, State, Steering};
 
-use crate::gate_conformance::{FRESH, LONG, limit, started, tenant};
 use crate::gate_topology::{connect, tenants_of};
 
 /// Longer than a test.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
+use kit::gate::{FRESH, tenant};
 use kit::servers::{Redis, unique};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -20,8 +21,6 @@ use sluicegate::rules::limit::{Algorithm, Limit};
 use sluicegate::rules::policy::Policy;
 use sluicegate::rules::scope::Labels;
 use sluicegate::rules::steering::{Hold, Instruction};
-
-use crate::gate_conformance::{FRESH, tenant};
 
 const SEEDS: u64 = 24;
 const STEPS: usize = 60;

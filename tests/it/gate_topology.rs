@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use kit::gate::conformance::conforms;
+use kit::gate::{FRESH, LONG, Limited, ask, decided, limit, started, tenant};
 use kit::redis_topologies::{RedisCluster, address, shared_cluster, until};
 use kit::servers::{Redis, shared_rabbit, unique};
 use kit::steadily;
@@ -12,9 +14,6 @@ use sluicegate::gate::{Gate, GateError, TenantAsk};
 use sluicegate::rules::limit::{Algorithm, Limit};
 
 use crate::cli::sluicegate;
-use crate::gate_conformance::{
-    FRESH, LONG, Limited, ask, conforms, decided, limit, started, tenant,
-};
 
 /// What these keys of the section `redis` mean.
 pub fn configured(keys: &str) -> RedisServers {

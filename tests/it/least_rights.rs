@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use kit::servers::{shared_rabbit, shared_redis, unique};
+use kit::sources::documented_rule;
 use lapin::message::BasicGetMessage;
 use lapin::options::{
     BasicGetOptions, BasicPublishOptions, ExchangeDeclareOptions, QueueBindOptions,
@@ -19,7 +20,6 @@ use sluicegate::config::QueueType;
 use crate::PROGRAM;
 use crate::broker_bed::{amqp, levels};
 use crate::cli::sluicegate;
-use crate::gate_access::documented_rule;
 use crate::http::downstream::{Downstream, Then};
 
 /// Nothing takes this long; it only ends a test that hangs.

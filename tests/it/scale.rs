@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use kit::api::Api;
+use kit::gate::{FRESH, LONG, Limited, decided, limit, started};
 use kit::process::Process;
 use kit::redis_topologies::RedisCluster;
 use kit::servers::{Rabbit, Redis, shared_redis, unique};
@@ -23,7 +24,6 @@ use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::limit::Algorithm;
 
 use crate::PROGRAM;
-use crate::gate_conformance::{FRESH, LONG, Limited, decided, limit, started};
 use crate::gate_topology::configured;
 
 /// Tenants, of which each has a job in each batch.

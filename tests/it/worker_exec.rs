@@ -6,7 +6,6 @@ use std::time::Duration;
 use kit::api::{Api, Call, Reply};
 use kit::process::Process;
 use kit::servers::{shared_rabbit, shared_redis};
-use kit::sources::page;
 use kit::{Bed, jobs, root, until};
 use tempfile::TempDir;
 use tokio::time::Instant;
@@ -133,18 +132,6 @@ async fn the_example_in_a_shell_does_jobs_within_the_limit() {
         job["id"].as_str().expect("an id").to_owned()
     })
     .await;
-}
-
-#[test]
-fn the_page_shows_the_examples_as_they_are() {
-    for (file, fence) in [("worker.py", "```python\n"), ("worker.sh", "```sh\n")] {
-        let text = page("docs/EXEC.md");
-        let code = text
-            .split_once(fence)
-            .and_then(|(_, rest)| rest.split_once("```\n"));
-        let file = page(&format!("docs/workers/{file}"));
-        assert_eq!(code.map(|(code, _)| code), Some(file.as_str()));
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

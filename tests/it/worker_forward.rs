@@ -9,7 +9,7 @@ use kit::process::Process;
 use kit::proxy::{Proxy, Ways};
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::sources::page;
-use kit::{Bed, job, jobs, root, until};
+use kit::{Bed, job, jobs, until};
 use lapin::options::{
     BasicAckOptions, BasicGetOptions, BasicPublishOptions, QueueDeclareOptions, QueueDeleteOptions,
 };
@@ -426,20 +426,4 @@ async fn a_node_worker_never_has_more_than_max_concurrent() {
     let sluice = PROGRAM.start(&theirs.yaml);
     theirs.bed.publish(&theirs.yaml, jobs("acme", 12)).await;
     theirs.never_more_than_two(sluice, None).await;
-}
-
-#[test]
-fn the_page_shows_the_workers_as_they_are() {
-    for (file, fence) in [
-        ("celery_tasks.py", "```python worker\n"),
-        ("amqplib_worker.js", "```javascript\n"),
-    ] {
-        let text = page("docs/FORWARD.md");
-        let code = text
-            .split_once(fence)
-            .and_then(|(_, rest)| rest.split_once("```\n"));
-        let file = page(&format!("docs/workers/{file}"));
-        assert_eq!(code.map(|(code, _)| code), Some(file.as_str()));
-        assert!(root().join("docs/FORWARD.md").exists());
-    }
 }

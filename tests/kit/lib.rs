@@ -7,6 +7,7 @@ pub mod collector;
 pub mod connect;
 pub mod counts;
 pub mod door;
+pub mod gate;
 pub mod papers;
 pub mod process;
 pub mod prometheus;

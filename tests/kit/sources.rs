@@ -102,3 +102,33 @@ pub fn page(path: &str) -> String {
     let path = root().join(path);
     fs::read_to_string(&path).unwrap_or_else(|why| panic!("{}: {why}", path.display()))
 }
+
+/// The section of a page with this heading.
+///
+/// # Panics
+/// When there is none.
+pub fn section<'a>(page: &'a str, heading: &str) -> &'a str {
+    let begin = format!("\n## {heading}\n");
+    let (_, rest) = page.split_once(&begin).expect("the section");
+    rest.split_once("\n## ")
+        .map_or(rest, |(section, _)| section)
+}
+
+/// What stands in backticks in `text`.
+pub fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+/// The words of the rule for Redis in docs/DEPLOYMENT.md, after the password.
+///
+/// # Panics
+/// When it is not there.
+pub fn documented_rule() -> Vec<&'static str> {
+    let document: &str = page("docs/DEPLOYMENT.md").leak();
+    let rule = document
+        .lines()
+        .find(|line| line.starts_with("ACL SETUSER"));
+    let words = rule.expect("a rule").split(' ').skip(5).collect::<Vec<_>>();
+    assert_eq!(words[..3], ["resetkeys", "~rlaas:rate_limit:*", "-@all"]);
+    words
+}

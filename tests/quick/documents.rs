@@ -153,3 +153,31 @@ fn links_of_the_readme_lead_to_the_same_pages_from_the_library() {
         "a link that README does not define apart"
     );
 }
+
+#[test]
+fn the_page_of_programs_shows_the_examples_as_they_are() {
+    for (file, fence) in [("worker.py", "```python\n"), ("worker.sh", "```sh\n")] {
+        let text = page("docs/EXEC.md");
+        let code = text
+            .split_once(fence)
+            .and_then(|(_, rest)| rest.split_once("```\n"));
+        let file = page(&format!("docs/workers/{file}"));
+        assert_eq!(code.map(|(code, _)| code), Some(file.as_str()));
+    }
+}
+
+#[test]
+fn the_page_of_forwarding_shows_the_workers_as_they_are() {
+    for (file, fence) in [
+        ("celery_tasks.py", "```python worker\n"),
+        ("amqplib_worker.js", "```javascript\n"),
+    ] {
+        let text = page("docs/FORWARD.md");
+        let code = text
+            .split_once(fence)
+            .and_then(|(_, rest)| rest.split_once("```\n"));
+        let file = page(&format!("docs/workers/{file}"));
+        assert_eq!(code.map(|(code, _)| code), Some(file.as_str()));
+        assert!(root().join("docs/FORWARD.md").exists());
+    }
+}

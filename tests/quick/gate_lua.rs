@@ -1,6 +1,7 @@
 //! The scripts by reading them: headers are whole, and no script builds a key that it was not passed.
 
 use kit::root;
+use kit::sources::documented_rule;
 use sluicegate::gate::scripts::SHARED;
 
 const ENTRIES: [&str; 12] = [
@@ -154,4 +155,37 @@ fn keys_are_passed_never_built() {
             }
         }
     }
+}
+
+/// The commands that the scripts run.
+fn commands_of_scripts() -> Vec<String> {
+    let folder = root().join("lua");
+    let mut commands = Vec::new();
+    for file in std::fs::read_dir(folder).expect("lua/") {
+        let text = std::fs::read_to_string(file.expect("a file").path()).expect("text");
+        for call in text
+            .split("redis.call(")
+            .chain(text.split("redis.pcall("))
+            .skip(1)
+        {
+            if let Some(name) = call.trim_start().strip_prefix('\'') {
+                let name = name.split('\'').next().expect("a name");
+                commands.push(format!("+{}", name.to_lowercase()));
+            }
+        }
+    }
+    commands.sort();
+    commands.dedup();
+    commands
+}
+
+#[test]
+fn the_documented_rights_are_those_of_the_scripts() {
+    let mut rule: Vec<&str> = documented_rule()[3..].to_vec();
+    rule.sort_unstable();
+    let mut needed = commands_of_scripts();
+    let others = ["ping", "evalsha", "script|load", "type"];
+    needed.extend(others.map(|name| format!("+{name}")));
+    needed.sort();
+    assert_eq!(rule, needed);
 }

@@ -5,6 +5,7 @@
 
 mod cases;
 mod config;
+mod config_admin;
 mod config_amqp;
 mod config_answers;
 mod config_calls;
@@ -12,11 +13,14 @@ mod config_headers;
 mod config_limits;
 mod config_redis;
 mod config_results;
+mod config_schema;
 mod config_ways;
 mod corpus;
 mod documents;
 mod engine_events;
+mod gate_conformance;
 mod gate_lua;
+mod observability;
 mod scheduler;
 mod scheduler_breaker;
 mod scheduler_closing;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use kit::gate::{decided, tenant};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use sluicegate::gate::memory::MemoryGate;
@@ -11,7 +12,6 @@ use sluicegate::gate::{Answer, Ask, Gate, TenantAsk};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::scope::{Labels, Scope};
 
-use crate::gate_conformance::{decided, tenant};
 use crate::gate_simulator::{Outcome, Scenario, run};
 
 /// `max` per second.

@@ -1,10 +1,12 @@
-//! Shadows deny nothing: with them each decision is what it is without them. That the scripts are the model is the matter of `gate_model`.
+//! Shadows deny nothing: with them each decision is what it is without them. That the scripts are the model is the matter of tests/it/gate_model.rs.
 //!
 //! All sliding windows of a partition have one log, and that of a longer limit, shadow or not, remembers for longer. So two things are left
 //! out, which bring back what a shorter log has forgotten: calls that came late, and a clock that is stepped back.
 
 use std::collections::HashMap;
 
+use kit::gate::BEGIN_US;
+use kit::gate::history::{Family, RULE, Step, World, ask, evidence, history, labels_of, sets};
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 use sluicegate::gate::{End, Receipt, Settled, Ticket};
@@ -14,10 +16,6 @@ use sluicegate::rules::limit::Limit;
 use sluicegate::rules::scope::Labels;
 use sluicegate::rules::tenant::Tenant;
 use sluicegate::rules::usage::Clock;
-
-use crate::gate_model::{
-    Family, RULE, Step, World, ask, begin, evidence, history, labels_of, sets,
-};
 
 /// What the limits that are enforced say alone, or with shadows beside them.
 struct Side {
@@ -47,7 +45,7 @@ proptest! {
             Side::new(sets.iter().map(|limits| limits.to_vec()).collect()),
             Side::new(sets.iter().map(|limits| limits.all().to_vec()).collect()),
         ];
-        let (mut micros, mut now_of) = (begin(), 0);
+        let (mut micros, mut now_of) = (BEGIN_US, 0);
         let mut tickets: HashMap<(Tenant, Labels), Vec<(Ticket, u32)>> = HashMap::new();
         for (number, step) in steps.iter().enumerate() {
             let clock = Clock::from_micros(micros);

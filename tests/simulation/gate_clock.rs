@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use kit::gate::{decided, tenant};
 use sluicegate::gate::memory::MemoryGate;
 use sluicegate::gate::{
     Answer, Ask, Change, End, Gate, LEASE_MS, Receipt, Settled, TenantAsk, TenantSettled, Ticket,
@@ -12,8 +13,6 @@ use sluicegate::gate::{
 };
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::scope::Labels;
-
-use crate::gate_conformance::{decided, tenant};
 
 const BEGIN_MS: u64 = 1_700_000_000_000;
 const WINDOW_MS: u64 = 1_000;

@@ -1,29 +1,23 @@
-//! What every gate does with partitions that several waitlists share: on the model in memory, on Redis, and on a cluster whose
-//! prefix has a hash tag.
+//! What every gate does with partitions that several waitlists share.
 
-use kit::servers::unique;
+use std::time::Duration;
+
 use sluicegate::gate::{
     Answer, Ask, Change, End, Gate, Inspection, Receipt, Sequences, Settled, TenantAsk,
     TenantReply, TenantSettled, Ticket,
 };
 use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
 use sluicegate::rules::scope::{Labels, Scope};
+use tokio::time::{Instant, sleep};
 
-use crate::gate_conformance::{
-    FRESH, LONG, limit, memory_gate, redis_gate, started, stored_gate, tenant, waits,
-};
+use super::{FRESH, LONG, limit, started, tenant, waits};
+use crate::servers::unique;
 
 /// `max` in the longest window.
 fn named(name: &str, max: u64, scope: Scope) -> Limit {
     let like = limit(Algorithm::SlidingWindow, max, LONG);
-    let window = std::time::Duration::from_millis(like.window_ms());
-    let limit = Limit::new(
-        name,
-        like.algorithm(),
-        max,
-        window,
-        std::time::Duration::ZERO,
-    );
+    let window = Duration::from_millis(like.window_ms());
+    let limit = Limit::new(name, like.algorithm(), max, window, Duration::ZERO);
     limit.expect("in range").with_scope(scope)
 }
 
@@ -372,14 +366,14 @@ async fn the_leases_of_abandoned_calls_are_held_as_long_as_said(gate: &impl Gate
     let ends = ends.map(|(for_ms, receipt)| abandoned(receipt, for_ms));
     desk.settle("a", ends.collect()).await;
     let until_held = async |places: u64| {
-        let started = std::time::Instant::now();
+        let started = Instant::now();
         while desk.counts("a").await != [places, 9] {
             assert!(
                 started.elapsed().as_secs() < 30,
                 "{:?}",
                 desk.counts("a").await
             );
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            sleep(Duration::from_millis(5)).await;
         }
     };
     // What they cost stays as charged.
@@ -409,7 +403,7 @@ async fn places_are_held_until_their_calls_end(gate: &impl Gate) {
     ];
     desk.settle("a", ends).await;
     // An end counts to the end of its millisecond.
-    tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+    sleep(Duration::from_millis(2)).await;
     assert_eq!(desk.counts("a").await, [1]);
     // Of a start in an answer that was lost, only the name is known. One that was none frees nobody's lease.
     let doubted = |permits: &str, number: usize| Receipt {
@@ -436,19 +430,4 @@ async fn places_are_held_until_their_calls_end(gate: &impl Gate) {
     let both = [0, 1].map(|number| (doubted(&unheard.permits, number), End::Unused));
     desk.settle("a", both.into()).await;
     assert_eq!(desk.counts("a").await, [1]);
-}
-
-#[tokio::test]
-async fn the_memory_gate_conforms() {
-    shares_conform(|| memory_gate(named("unused", 1, Scope::Tenant)).gate).await;
-}
-
-#[tokio::test]
-async fn the_store_in_memory_conforms() {
-    shares_conform(|| stored_gate(named("unused", 1, Scope::Tenant)).gate).await;
-}
-
-#[tokio::test]
-async fn the_redis_gate_conforms() {
-    shares_conform(|| redis_gate(named("unused", 1, Scope::Tenant)).gate).await;
 }

@@ -1,0 +1,181 @@
+//! What suites of the gate share: gates of each kind, and short ways to ask them.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use sluicegate::config::SecretUrl;
+use sluicegate::gate::memory::MemoryGate;
+use sluicegate::gate::memory::store::MemoryStore;
+use sluicegate::gate::redis::RedisGate;
+use sluicegate::gate::{Answer, Ask, Gate, GateError, Inspection, Replies, TenantAsk, Ticket};
+use sluicegate::rules::limit::{Algorithm, Limit, Limits};
+use sluicegate::rules::scope::Labels;
+use sluicegate::rules::tenant::Tenant;
+use tokio::time::Instant;
+
+use crate::servers::{shared_redis, unique};
+
+pub mod conformance;
+pub mod history;
+pub mod shares;
+
+/// When clocks of tests begin, in microseconds since 1970: the same for each run. It is in 2100, so that no key expires in a real
+/// Redis while a history runs.
+pub const BEGIN_US: u64 = 4_102_444_800_000_000;
+
+/// A job that asks for the first time.
+pub const FRESH: Ask = Ask {
+    ticket: None,
+    cost: 1,
+    again: false,
+};
+
+/// The longest window: none of these ends while a test runs.
+pub const LONG: u64 = 31 * 86_400_000;
+
+/// `max` in each `window_ms`, without a guard; a bucket has room for all of them at once.
+pub fn limit(algorithm: Algorithm, max: u64, window_ms: u64) -> Limit {
+    let window = Duration::from_millis(window_ms);
+    let limit = Limit::new("default", algorithm, max, window, Duration::ZERO).expect("in range");
+    if algorithm.has_burst() {
+        limit.with_burst(max).expect("in range")
+    } else {
+        limit
+    }
+}
+
+/// A gate and what it is to enforce for every tenant.
+pub struct Limited<G> {
+    pub gate: G,
+    pub limits: Limits,
+}
+
+impl<G: Gate> Limited<G> {
+    pub fn new(gate: G, limits: impl Into<Limits>) -> Self {
+        Self {
+            gate,
+            limits: limits.into(),
+        }
+    }
+
+    /// One question of one tenant.
+    pub fn question(&self, id: &str, budget: u32, asks: &[Ask]) -> TenantAsk {
+        TenantAsk {
+            tenant: tenant(id),
+            labels: Labels::default(),
+            limits: self.limits.clone(),
+            budget,
+            permits: unique("permit"),
+            asks: asks.to_vec(),
+        }
+    }
+
+    pub async fn inspect(&self, tenant: &Tenant) -> Result<Inspection, GateError> {
+        self.gate
+            .inspect(tenant, &Labels::default(), &self.limits)
+            .await
+    }
+}
+
+impl<G> Deref for Limited<G> {
+    type Target = G;
+
+    fn deref(&self) -> &G {
+        &self.gate
+    }
+}
+
+/// The scripts on the shared Redis, with a prefix of its own.
+pub fn redis_gate(limits: impl Into<Limits>) -> Limited<RedisGate> {
+    let url = SecretUrl::new(shared_redis().url());
+    let gate = RedisGate::connect(&url, &unique("gate")).expect("a good url");
+    Limited::new(gate, limits)
+}
+
+/// A clock that goes with tokio's: a test that pauses that one waits for nothing.
+fn clock() -> impl Fn() -> u64 + Clone {
+    let begun = Instant::now();
+    move || BEGIN_US + u64::try_from(begun.elapsed().as_micros()).expect("before the year 500000")
+}
+
+/// The model in memory.
+pub fn memory_gate(limits: impl Into<Limits>) -> Limited<MemoryGate<impl Fn() -> u64>> {
+    Limited::new(MemoryGate::new(clock()), limits)
+}
+
+/// The client code for Redis, on a store in memory.
+pub fn stored_gate(limits: impl Into<Limits>) -> Limited<RedisGate> {
+    let store = Arc::new(MemoryStore::new(clock(), 0, false));
+    Limited::new(RedisGate::on(store, "p"), limits)
+}
+
+/// What must say the same: the scripts on a real Redis, the model, and the client code for Redis on a store in memory. They have one
+/// clock, which stands until it is set.
+pub struct Three<F> {
+    pub redis: RedisGate,
+    pub model: MemoryGate<F>,
+    pub stored: RedisGate,
+    clock: Arc<AtomicU64>,
+}
+
+impl<F> Three<F> {
+    pub fn set_clock(&self, micros: u64) {
+        self.clock.store(micros, Ordering::Relaxed);
+    }
+}
+
+/// With keys of their own, whose names have `name` in them.
+pub fn three(name: &str) -> Three<impl Fn() -> u64> {
+    let clock = Arc::<AtomicU64>::default();
+    let read = {
+        let clock = Arc::clone(&clock);
+        move || clock.load(Ordering::Relaxed)
+    };
+    let url = SecretUrl::new(shared_redis().url());
+    let redis = RedisGate::connect(&url, &unique(name)).expect("a good url");
+    let store = MemoryStore::new(read.clone(), 0, false);
+    Three {
+        redis: redis.with_test_clock(Arc::new(read.clone())),
+        model: MemoryGate::new(read),
+        stored: RedisGate::on(Arc::new(store), "p"),
+        clock,
+    }
+}
+
+/// The tenant with this name.
+pub fn tenant(id: &str) -> Tenant {
+    Tenant::parse(id).expect("a good id")
+}
+
+/// The answers to one tenant's question.
+pub fn decided(replies: &Replies, index: usize) -> &[Answer] {
+    &replies[index].as_ref().expect("a decision").answers
+}
+
+/// Asks for one tenant.
+pub async fn ask(gate: &Limited<impl Gate>, id: &str, budget: u32, asks: &[Ask]) -> Vec<Answer> {
+    let batch = [gate.question(id, budget, asks)];
+    let replies = gate.gate.ask(&batch).await.expect("the gate answers");
+    decided(&replies, 0).to_vec()
+}
+
+/// How many start.
+pub fn started(answers: &[Answer]) -> usize {
+    answers
+        .iter()
+        .filter(|answer| matches!(answer, Answer::Start { .. }))
+        .count()
+}
+
+/// The tickets and waits of those who wait.
+pub fn waits(answers: &[Answer]) -> Vec<(Ticket, u64)> {
+    answers
+        .iter()
+        .filter_map(|answer| match answer {
+            Answer::Wait { ticket, ttl_ms, .. } => Some((*ticket, *ttl_ms)),
+            _ => None,
+        })
+        .collect()
+}

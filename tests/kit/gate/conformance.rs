@@ -1,0 +1,242 @@
+//! What every gate does, whatever keeps its state.
+
+use std::time::Duration;
+
+use sluicegate::gate::{Answer, Ask, Change, Event, Gate, Rule, TenantAsk, Ticket, Usage, Whose};
+use sluicegate::rules::answers::Quotas;
+use sluicegate::rules::limit::Algorithm;
+
+use super::{FRESH, LONG, Limited, ask, decided, started, tenant, waits};
+
+/// All that a gate must do: `long` allows 5 in each [`LONG`], `short` 1 in each 400 ms.
+pub async fn conforms(algorithm: Algorithm, long: Limited<impl Gate>, short: Limited<impl Gate>) {
+    // A limit's worth starts, in order; the rest waits with tickets in order.
+    let answers = ask(&long, "a", 10, &[FRESH; 8]).await;
+    assert_eq!(started(&answers), 5);
+    assert!(matches!(answers[4], Answer::Start { .. }));
+    let waiting = waits(&answers);
+    assert_eq!(
+        waiting.iter().map(|(t, _)| t.number).collect::<Vec<_>>(),
+        [1, 2, 3]
+    );
+    assert!(
+        waiting
+            .windows(2)
+            .all(|pair| pair[0].0.generation == pair[1].0.generation)
+    );
+    // The counter still sees the last window.
+    assert!(waiting.iter().all(|(_, ttl)| (1..=2 * LONG).contains(ttl)));
+
+    // Another tenant feels nothing of it; a batch is answered in its order.
+    let batch: Vec<TenantAsk> = ["b", "a", "c"]
+        .into_iter()
+        .map(|id| long.question(id, 1, &[FRESH]))
+        .collect();
+    let replies = long.ask(&batch).await.expect("the gate answers");
+    assert_eq!(
+        [0, 1, 2].map(|index| started(decided(&replies, index))),
+        [1, 0, 1]
+    );
+    assert!(long.ask(&[]).await.expect("the gate answers").is_empty());
+
+    // A question without jobs reads the clock, whether anybody waits or not.
+    let batch = ["nobody", "a"].map(|id| long.question(id, 0, &[]));
+    let replies = long.ask(&batch).await.expect("the gate answers");
+    for reply in replies {
+        let reply = reply.expect("the clock");
+        assert!(reply.now_ms > 1_700_000_000_000 && reply.answers.is_empty());
+    }
+
+    // A ticket keeps its number; one of another generation is as good as none.
+    let (first, _) = waiting[0];
+    let again = ask(
+        &long,
+        "a",
+        1,
+        &[Ask {
+            ticket: Some(first),
+            cost: 1,
+            again: false,
+        }],
+    )
+    .await;
+    assert_eq!(waits(&again)[0].0, first);
+    let foreign = Ticket {
+        generation: first.generation + 1,
+        number: 1,
+    };
+    let again = ask(
+        &long,
+        "a",
+        1,
+        &[Ask {
+            ticket: Some(foreign),
+            cost: 1,
+            again: false,
+        }],
+    )
+    .await;
+    assert_eq!(waits(&again)[0].0.number, 5);
+
+    // Costs are units; a cost of 0 or above the limit counts as the nearest that is possible.
+    let answers = ask(
+        &long,
+        "costs",
+        9,
+        &[
+            Ask {
+                ticket: None,
+                cost: 3,
+                again: false,
+            },
+            Ask {
+                ticket: None,
+                cost: 0,
+                again: false,
+            },
+        ],
+    )
+    .await;
+    assert!(matches!(
+        answers[..],
+        [Answer::Start { .. }, Answer::Start { .. }]
+    ));
+    let answers = ask(
+        &long,
+        "costs",
+        9,
+        &[Ask {
+            ticket: None,
+            cost: 99,
+            again: false,
+        }],
+    )
+    .await;
+    assert_eq!(waits(&answers)[0].0.number, 5);
+
+    // The budget: what has room beyond it is told so, and nothing changes; fresh jobs behind it take no ticket.
+    let answers = ask(&long, "budget", 2, &[FRESH; 7]).await;
+    assert_eq!(started(&answers), 2);
+    assert!(answers[2..].iter().all(|a| matches!(a, Answer::Capacity)));
+    let shown = long
+        .inspect(&tenant("budget"))
+        .await
+        .expect("the gate answers");
+    let Usage { count, free, .. } = shown.limits[0];
+    assert_eq!((count, free, shown.waiting), (2, 3, 0));
+
+    // Closed: nobody starts, waits reach beyond it, and it is only ever put off.
+    let closed = tenant("closed");
+    let whose = closed.clone().into();
+    long.block(&whose, Duration::from_secs(1000), "429 from the downstream")
+        .await
+        .expect("the gate answers");
+    long.block(&whose, Duration::from_secs(10), "shorter")
+        .await
+        .expect("the gate answers");
+    let answers = ask(&long, "closed", 5, &[FRESH]).await;
+    assert!(waits(&answers)[0].1 > 990_000);
+    let shown = long.inspect(&closed).await.expect("the gate answers");
+    assert_eq!(shown.blocked_by, "429 from the downstream");
+    assert!(shown.blocked_until_ms > shown.now_ms + 990_000);
+    let Usage { next_ms, free, .. } = shown.limits[0];
+    assert!(next_ms > 990_000 && free == 0 && shown.waiting == 1);
+
+    // All are closed: who looks is told, a tenant's question is not, and an operator ends it.
+    let (all, how) = (Whose::Api, "429 for all");
+    (long.block(&all, Duration::from_secs(1000), how).await).expect("the gate answers");
+    let look = async || {
+        let told = long.report(&Rule::NONE, &[(Whose::Api, Event::Look)]).await;
+        let told = told.expect("the gate answers").remove(0);
+        told.expect("the gate answers")
+    };
+    let told = look().await;
+    assert!(told.named_until_ms > told.now_ms + 990_000 && !told.is_open);
+    assert_eq!(
+        (told.closed_until_ms, told.by.as_str()),
+        (told.named_until_ms, how)
+    );
+    assert_eq!(started(&ask(&long, "not closed", 5, &[FRESH]).await), 1);
+    (long.change(&all, &Change::Resume).await).expect("the gate answers");
+    assert_eq!(look().await.named_until_ms, 0);
+
+    // An operator's pause, its end, another limit, and a waitlist that is forgotten.
+    let operated = tenant("operated");
+    let whose = operated.clone().into();
+    let change = async |change| long.change(&whose, &change).await.expect("it answers");
+    let duration_ms = 1_000_000;
+    assert!(change(Change::Pause { duration_ms }).await > shown.now_ms + 990_000);
+    let paused = waits(&ask(&long, "operated", 5, &[FRESH]).await)[0];
+    assert!(paused.1 > 990_000);
+    let shown = long.inspect(&operated).await.expect("the gate answers");
+    assert!(shown.blocked_by.contains("operator"), "{shown:?}");
+    assert_eq!(change(Change::Resume).await, 0);
+    let set = Change::Limit {
+        name: "default".to_owned(),
+        max: 2,
+        duration_ms,
+    };
+    change(set).await;
+    let returned = Ask {
+        ticket: Some(paused.0),
+        cost: 1,
+        again: false,
+    };
+    let answers = ask(&long, "operated", 5, &[returned, FRESH, FRESH]).await;
+    // A burst that was set is not the max: it stays.
+    let most = match algorithm {
+        Algorithm::LeakyBucket => 3,
+        _ => 2,
+    };
+    assert_eq!(started(&answers), most);
+    let shown = long.inspect(&operated).await.expect("the gate answers");
+    assert_eq!((shown.limits[0].max, shown.waiting), (2, 3 - most as u64));
+    assert!(shown.limits[0].override_until_ms > shown.now_ms + 900_000);
+    change(Change::Reset).await;
+    let unlimit = Change::Unlimit {
+        name: "default".to_owned(),
+    };
+    change(unlimit).await;
+    let shown = long.inspect(&operated).await.expect("the gate answers");
+    assert_eq!((shown.limits[0].max, shown.waiting), (5, 0));
+    assert_eq!(shown.limits[0].override_until_ms, 0);
+
+    // What the downstream says of its limits is shown, and decides nothing.
+    let said = |text| [(tenant("advertised"), Quotas::read(text))];
+    for text in ["7/1", "1/1,100/60,5/0"] {
+        long.advertised(&said(text))
+            .await
+            .expect("the gate answers");
+        let shown = long.inspect(&tenant("advertised")).await;
+        let shown = shown.expect("the gate answers");
+        assert_eq!(shown.quotas.text(), text);
+        assert!((1..=shown.now_ms).contains(&shown.quotas_at_ms));
+    }
+    assert_eq!(started(&ask(&long, "advertised", 9, &[FRESH; 6]).await), 5);
+    let shown = long.inspect(&tenant("advertised")).await;
+    assert!(!shown.expect("the gate answers").quotas.is_empty());
+    let shown = long.inspect(&closed).await.expect("the gate answers");
+    assert_eq!((shown.quotas.is_empty(), shown.quotas_at_ms), (true, 0));
+
+    // The wait is enough: who comes back after it starts.
+    let id = "time";
+    let (ticket, ttl) = waits(&ask(&short, id, 9, &[FRESH; 3]).await)[0];
+    // The sliding counter's windows are longer by what it forgives.
+    assert!(
+        ttl <= 2 * short.limits[0].span() + 1,
+        "{algorithm:?}: {ttl}"
+    );
+    tokio::time::sleep(Duration::from_millis(ttl)).await;
+    let answers = ask(
+        &short,
+        id,
+        9,
+        &[Ask {
+            ticket: Some(ticket),
+            cost: 1,
+            again: false,
+        }],
+    )
+    .await;
+    assert_eq!(started(&answers), 1, "{algorithm:?}: {answers:?}");
+}

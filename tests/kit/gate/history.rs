@@ -1,0 +1,485 @@
+//! Random histories of a gate: what may happen, with which limits, and what a store keeps by the model.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use sluicegate::gate::{Ask, Change, End, Event, Evidence, LEASE_MS, Receipt, Rule, Ticket};
+use sluicegate::rules::layout::{Layout, Partition};
+use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
+use sluicegate::rules::model::{Scopes, State};
+use sluicegate::rules::scope::{Labels, Scope};
+
+#[derive(Debug, Clone)]
+pub enum Step {
+    Ask {
+        budget: u32,
+        jobs: Vec<Job>,
+    },
+    /// The downstream closes the tenant, and says what its limits are.
+    Block {
+        millis: u64,
+    },
+    /// The breaker is told of a call that began so long ago, or asked.
+    Report {
+        event: Told,
+        millis_ago: u64,
+    },
+    Forward {
+        micros: u64,
+    },
+    Back {
+        micros: u64,
+    },
+    Limit {
+        which: usize,
+    },
+    /// Another writer's entry in the sliding log, this much before now or (negative) after.
+    Foreign {
+        millis_ago: i64,
+    },
+    /// The waitlist is gone, and who waits for what it shares.
+    Forget,
+    /// From here on it is about another tenant, or another part of its jobs, where limits tell them apart.
+    Turn {
+        who: usize,
+    },
+    Change {
+        change: Change,
+    },
+    /// An answer of the API says something of limits: it refused one of those that started, or the last that could have, or it
+    /// advertises what so many units of each limit keep.
+    Learn {
+        which: Option<prop::sample::Index>,
+        after_ms: u64,
+        told: Vec<u32>,
+    },
+    /// One of those that started ends, or says that it runs; told twice when `again`.
+    Settle {
+        which: prop::sample::Index,
+        end: End,
+        again: bool,
+    },
+}
+
+#[derive(Debug, Clone, Copy)]
+pub enum Told {
+    Failed { of: &'static str, jitter: u32 },
+    Sound,
+    Probe,
+    Release,
+    Look,
+}
+
+impl Told {
+    pub fn event(self, started_ms: u64) -> Event {
+        match self {
+            Self::Failed { of, jitter } => Event::Failed {
+                started_ms,
+                of: of.to_owned(),
+                by: format!("502, {started_ms}"),
+                jitter,
+            },
+            Self::Sound => Event::Sound,
+            Self::Probe => Event::Probe,
+            Self::Release => Event::Release { started_ms },
+            Self::Look => Event::Look,
+        }
+    }
+}
+
+/// Short, so that histories see all of it.
+pub const RULE: Rule = Rule {
+    failures: 2,
+    first_wait_ms: 300,
+    longest_wait_ms: 1_000,
+    lease_ms: 1_500,
+};
+
+fn told() -> impl Strategy<Value = Told> {
+    let of = prop::sample::select(vec!["", "", "a", "b"]);
+    prop_oneof![
+        6 => (of, 0..1_100u32).prop_map(|(of, jitter)| Told::Failed { of, jitter }),
+        1 => Just(Told::Sound),
+        1 => Just(Told::Probe),
+        1 => Just(Told::Release),
+        1 => Just(Told::Look),
+    ]
+}
+
+#[derive(Debug, Clone)]
+pub enum Job {
+    Fresh {
+        cost: u32,
+    },
+    /// Shows one of the tickets that were given out; shown twice it is a duplicate.
+    Return {
+        which: prop::sample::Index,
+    },
+    Forged {
+        generation: i64,
+        number: u64,
+        cost: u32,
+    },
+    /// Started before, without a ticket, and did not call.
+    HadItsTurn {
+        cost: u32,
+    },
+}
+
+fn job() -> impl Strategy<Value = Job> {
+    let cost = || prop_oneof![6 => Just(1u32), 3 => 0..6u32, 1 => 0..40u32];
+    prop_oneof![
+        4 => cost().prop_map(|cost| Job::Fresh { cost }),
+        5 => any::<prop::sample::Index>().prop_map(|which| Job::Return { which }),
+        1 => (-1..2i64, 0..40u64, cost())
+            .prop_map(|(generation, number, cost)| Job::Forged { generation, number, cost }),
+        1 => cost().prop_map(|cost| Job::HadItsTurn { cost }),
+    ]
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    let name = || {
+        prop_oneof![
+            Just("default"),
+            Just("second"),
+            Just("cost"),
+            Just("bucket")
+        ]
+        .prop_map(str::to_owned)
+    };
+    prop_oneof![
+        (0..4000u64).prop_map(|duration_ms| Change::Pause { duration_ms }),
+        Just(Change::Resume),
+        (name(), 1..30u32, 0..9000u64).prop_map(|(name, max, duration_ms)| Change::Limit {
+            name,
+            max,
+            duration_ms
+        }),
+        name().prop_map(|name| Change::Unlimit { name }),
+        Just(Change::Reset),
+    ]
+}
+
+fn end() -> impl Strategy<Value = End> {
+    prop_oneof![
+        3 => Just(End::Cost(1)),
+        2 => (0..9u32).prop_map(End::Cost),
+        1 => Just(End::Unused),
+        1 => Just(End::Running),
+        1 => Just(End::Abandoned { for_ms: 0 }),
+        1 => (0..2 * LEASE_MS).prop_map(|ms| match ms % 2 {
+            0 => End::Abandoned { for_ms: ms },
+            _ => End::Late,
+        }),
+    ]
+}
+
+fn learn() -> impl Strategy<Value = Step> {
+    let which = prop::option::weighted(0.8, any::<prop::sample::Index>());
+    let after = prop_oneof![2 => Just(0), 1 => 0..9_000u64];
+    let told = prop_oneof![
+        3 => Just(Vec::new()),
+        1 => prop::collection::vec(prop_oneof![Just(0), 1..30u32], 1..7)
+    ];
+    (which, after, told).prop_map(|(which, after_ms, told)| Step::Learn {
+        which,
+        after_ms,
+        told,
+    })
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        12 => (0..9u32, prop::collection::vec(job(), 0..9))
+            .prop_map(|(budget, jobs)| Step::Ask { budget, jobs }),
+        1 => (0..4000u64).prop_map(|millis| Step::Block { millis }),
+        3 => (told(), prop_oneof![2 => Just(0), 1 => 0..2_000u64])
+            .prop_map(|(event, millis_ago)| Step::Report { event, millis_ago }),
+        4 => (0..400_000u64).prop_map(|micros| Step::Forward { micros }),
+        3 => (0..4_000_000u64).prop_map(|micros| Step::Forward { micros }),
+        1 => (0..3_000_000_000u64).prop_map(|micros| Step::Forward { micros }),
+        1 => (0..3_000_000u64).prop_map(|micros| Step::Back { micros }),
+        3 => (0..4usize).prop_map(|which| Step::Limit { which }),
+        1 => (-2000..2000i64).prop_map(|millis_ago| Step::Foreign { millis_ago }),
+        1 => Just(Step::Forget),
+        8 => (0..12usize).prop_map(|who| Step::Turn { who }),
+        1 => change().prop_map(|change| Step::Change { change }),
+        4 => learn(),
+        5 => (any::<prop::sample::Index>(), end(), prop::bool::weighted(0.1))
+            .prop_map(|(which, end, again)| Step::Settle { which, end, again }),
+    ]
+}
+
+pub fn history() -> impl Strategy<Value = Vec<Step>> {
+    prop::collection::vec(step(), 1..50)
+}
+
+/// What a history is played with: four sets of limits that it switches between.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    /// One limit of one algorithm.
+    Of(Algorithm),
+    /// Several at once.
+    Several,
+    /// Some of them of partitions that are shared.
+    Shared,
+    /// Some of them shadows, of these partitions and of others.
+    Shadowed,
+}
+
+/// What [`Step::Learn`] says, of the call that `started`.
+pub fn evidence(started: Option<&Receipt>, now_ms: u64, after_ms: u64, told: &[u32]) -> Evidence {
+    match told.is_empty() {
+        true => Evidence::Refused {
+            started_ms: started.map_or(now_ms, |one| one.started_ms),
+            cost: started.map_or(1, |one| one.cost),
+            after_ms,
+            closed_ms: 3 * after_ms,
+        },
+        false => Evidence::Advertised(told.to_vec()),
+    }
+}
+
+/// One that learns, but for a few.
+pub fn limit(name: &str, algorithm: Algorithm, (max, window, guard): (u64, u64, u64)) -> Limit {
+    let (window, guard) = (Duration::from_millis(window), Duration::from_millis(guard));
+    let limit = Limit::new(name, algorithm, max, window, guard).expect("in range");
+    match max {
+        9 => limit,
+        max => limit.with_band(if max > 20 { 30 } else { 10 }),
+    }
+}
+
+pub fn sets(family: Family) -> Vec<Limits> {
+    let numbers = [(3, 1000, 50), (20, 1000, 0), (2, 3000, 100), (150, 700, 7)];
+    match family {
+        Family::Of(algorithm) => {
+            let one = |(index, numbers): (usize, _)| {
+                let limit = limit("default", algorithm, numbers);
+                // The bursts differ from their defaults for half of them.
+                match (algorithm.has_burst(), index % 2) {
+                    (true, 1) => limit.with_burst(index as u64 * 3).expect("in range"),
+                    _ => limit,
+                }
+            };
+            numbers
+                .into_iter()
+                .enumerate()
+                .map(|numbered| one(numbered).into())
+                .collect()
+        }
+        Family::Shared => {
+            use Algorithm::{
+                FixedWindow, LeakyBucket, SlidingCounter, SlidingWindow, Strict, TokenBucket,
+            };
+            let of = |name, algorithm, scope: &Scope, numbers| {
+                limit(name, algorithm, numbers).with_scope(scope.clone())
+            };
+            let (path, all) = (Scope::Header("path".to_owned()), Scope::Global);
+            let shared = [
+                vec![
+                    of("second", SlidingWindow, &Scope::Tenant, (3, 1000, 50)),
+                    of("all", SlidingWindow, &all, (5, 1000, 50)),
+                ],
+                vec![
+                    of("path", SlidingWindow, &path, (2, 800, 0)),
+                    of("day", FixedWindow, &Scope::Tenant, (6, 1500, 20)),
+                    of("all", TokenBucket, &all, (20, 2000, 20)).with_unit(Unit::Calls),
+                ],
+                vec![
+                    of("path", Strict, &path, (9, 900, 20)),
+                    of("key", SlidingCounter, &Scope::RoutingKey, (12, 700, 0)),
+                    of("second", SlidingWindow, &Scope::Tenant, (15, 1000, 50)),
+                    of("day", FixedWindow, &all, (30, 2000, 10)),
+                    of("cost", SlidingWindow, &all, (20, 1000, 10)),
+                    (Limit::concurrent("running", 7).expect("in range")).with_scope(all.clone()),
+                ],
+                vec![
+                    of("even", LeakyBucket, &all, (20, 1000, 10))
+                        .with_burst(5)
+                        .expect("in range"),
+                ],
+            ];
+            shared
+                .map(|limits| Limits::new(limits).expect("their names differ"))
+                .to_vec()
+        }
+        Family::Shadowed => shadowed(),
+        Family::Several => {
+            use Algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+            let several = [
+                vec![
+                    limit("second", SlidingWindow, (3, 1000, 50)),
+                    limit("minute", SlidingWindow, (9, 6000, 50)).with_unit(Unit::Calls),
+                ],
+                vec![
+                    limit("calls", SlidingWindow, (4, 800, 0)).with_unit(Unit::Calls),
+                    limit("cost", SlidingWindow, (40, 3000, 0)),
+                    limit("day", FixedWindow, (60, 9000, 10)),
+                ],
+                vec![
+                    limit("bucket", TokenBucket, (20, 2000, 20)),
+                    limit("even", LeakyBucket, (30, 1000, 20)).with_unit(Unit::Calls),
+                    limit("second", FixedWindow, (6, 1000, 20)).with_unit(Unit::Calls),
+                    Limit::concurrent("running", 5).expect("in range"),
+                ],
+                Algorithm::ALL
+                    .map(|algorithm| {
+                        let name = algorithm.name().trim_end_matches("-algo");
+                        let limit = limit(name, algorithm, (12, 1500, 30));
+                        match algorithm.has_burst() {
+                            true => limit.with_burst(5).expect("in range"),
+                            false => limit.with_unit(Unit::Calls),
+                        }
+                    })
+                    .to_vec(),
+            ];
+            several
+                .map(|limits| Limits::new(limits).expect("their names differ"))
+                .to_vec()
+        }
+    }
+}
+
+/// Shadows of all algorithms beside limits that are enforced: of one partition, of wider and narrower ones, and of the same limits.
+fn shadowed() -> Vec<Limits> {
+    use Algorithm::{FixedWindow, LeakyBucket, SlidingSegments, SlidingWindow, TokenBucket};
+    let shadow = |limit: Limit| limit.in_shadow().expect("it holds no leases");
+    let (path, key) = (Scope::Header("path".to_owned()), Scope::RoutingKey);
+    let all_algorithms = Algorithm::ALL.map(|algorithm| {
+        let name = algorithm.name().trim_end_matches("-algo");
+        let limit = limit(name, algorithm, (4, 1500, 30));
+        match algorithm.has_burst() {
+            true => limit.with_burst(3).expect("in range"),
+            false => limit,
+        }
+    });
+    let second = || limit("second", SlidingWindow, (3, 1000, 50));
+    let minute = || limit("minute", SlidingWindow, (4, 3000, 100)).with_unit(Unit::Calls);
+    let bucket = || limit("bucket", TokenBucket, (5, 2000, 20));
+    let day = || limit("day", FixedWindow, (6, 1500, 20));
+    let all = || limit("all", LeakyBucket, (20, 1000, 10)).with_scope(Scope::Global);
+    let everybody = || limit("everybody", SlidingWindow, (9, 2000, 10)).with_scope(Scope::Global);
+    let running = Limit::concurrent("running", 7).expect("in range");
+    let sets = [
+        vec![
+            second(),
+            running.clone(),
+            shadow(minute()),
+            shadow(bucket()),
+            shadow(day()),
+        ],
+        // What was a shadow is enforced, and the other way round.
+        vec![
+            minute(),
+            bucket(),
+            day(),
+            shadow(second()),
+            shadow(everybody()),
+        ],
+        vec![
+            all(),
+            limit("second", SlidingWindow, (15, 1000, 50)),
+            limit("path", SlidingWindow, (9, 900, 20)).with_scope(path.clone()),
+            shadow(limit("paths", FixedWindow, (2, 700, 20)).with_scope(path)),
+            shadow(limit("key", SlidingSegments, (3, 1200, 0)).with_scope(key.clone())),
+            shadow(limit("keys", SlidingWindow, (3, 4000, 0)).with_scope(key)),
+            shadow(everybody()),
+            shadow(minute()),
+        ],
+        [limit("most", SlidingWindow, (150, 700, 7))]
+            .into_iter()
+            .chain(all_algorithms.map(shadow))
+            .collect(),
+    ];
+    let mut sets = sets.map(|limits| Limits::new(limits).expect("their names differ"));
+    // What operators try of what is enforced, whether it is a shadow besides or not.
+    sets[1] = sets[1].trying([("minute", 3), ("bucket", 2), ("day", 4)]);
+    sets[2] = sets[2].trying([("second", 9), ("path", 4)]);
+    sets.to_vec()
+}
+
+/// Which of the tenants' waitlists number `who` is: of each tenant four, as the path and the routing key of its jobs have one of
+/// two values each, so that waitlists share the partition of a path, that of a key, both or none.
+pub fn labels_of(limits: &[Limit], who: usize) -> Labels {
+    Labels::of(limits, |scope| match scope {
+        Scope::RoutingKey => (who / 2 % 2).to_string(),
+        _ => (who % 2).to_string(),
+    })
+}
+
+/// The job as it is asked, once the tickets are known that were given out.
+pub fn ask(job: &Job, tickets: &[(Ticket, u32)], generation: u64) -> Ask {
+    match job {
+        Job::Return { which } if !tickets.is_empty() => {
+            let (ticket, cost) = *which.get(tickets);
+            Ask {
+                ticket: Some(ticket),
+                cost,
+                again: ticket.number.is_multiple_of(2),
+            }
+        }
+        Job::Return { .. } => Ask {
+            ticket: None,
+            cost: 1,
+            again: false,
+        },
+        Job::Fresh { cost } => Ask {
+            ticket: None,
+            cost: *cost,
+            again: cost.is_multiple_of(3),
+        },
+        Job::HadItsTurn { cost } => Ask {
+            ticket: Some(Ticket::HAD_ITS_TURN),
+            cost: *cost,
+            again: false,
+        },
+        Job::Forged {
+            generation: off,
+            number,
+            cost,
+        } => {
+            let generation = generation.saturating_add_signed(*off);
+            Ask {
+                ticket: Some(Ticket {
+                    generation,
+                    number: *number,
+                }),
+                cost: *cost,
+                again: number.is_multiple_of(2),
+            }
+        }
+    }
+}
+
+/// What the store keeps, as the model says.
+#[derive(Default)]
+pub struct World(pub HashMap<Partition, State>);
+
+impl World {
+    pub fn with<T>(&mut self, layout: &Layout, run: impl FnOnce(&mut Scopes<'_>) -> T) -> T {
+        let take = |partition| {
+            self.0
+                .remove(layout.partition(partition))
+                .unwrap_or_default()
+        };
+        let mut scopes = Scopes::take(layout, take);
+        let result = run(&mut scopes);
+        for (partition, state) in scopes.into_states().into_iter().enumerate() {
+            self.0.insert(layout.partition(partition).clone(), state);
+        }
+        result
+    }
+
+    pub fn at(&mut self, partition: &Partition) -> &mut State {
+        self.0.entry(partition.clone()).or_default()
+    }
+}
+
+/// What was given out to the jobs of one waitlist.
+#[derive(Default)]
+pub struct Given {
+    pub tickets: Vec<(Ticket, u32)>,
+    pub receipts: Vec<Receipt>,
+}

@@ -1,0 +1,32 @@
+//! What every gate does, on the model in memory and on the client code for Redis over a store in memory.
+
+use kit::gate::conformance::conforms;
+use kit::gate::shares::shares_conform;
+use kit::gate::{LONG, limit, memory_gate, stored_gate};
+use sluicegate::rules::limit::Algorithm;
+
+#[tokio::test(start_paused = true)]
+async fn the_memory_gate_conforms() {
+    for algorithm in Algorithm::ALL {
+        let long = memory_gate(limit(algorithm, 5, LONG));
+        conforms(algorithm, long, memory_gate(limit(algorithm, 1, 400))).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_store_in_memory_conforms() {
+    for algorithm in Algorithm::ALL {
+        let long = stored_gate(limit(algorithm, 5, LONG));
+        conforms(algorithm, long, stored_gate(limit(algorithm, 1, 400))).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_memory_gate_shares_as_every_gate() {
+    shares_conform(|| memory_gate(limit(Algorithm::SlidingWindow, 1, LONG)).gate).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_store_in_memory_shares_as_every_gate() {
+    shares_conform(|| stored_gate(limit(Algorithm::SlidingWindow, 1, LONG)).gate).await;
+}
