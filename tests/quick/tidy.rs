@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use kit::root;
 use kit::sources::{File, files};
+use proptest::test_runner::RngSeed;
 
 /// Lines of code in one file at most: comments, blank lines and unit tests not counted.
 const MAX_LINES: usize = 450;
@@ -179,6 +180,27 @@ fn no_included_files(file: &File) -> Vec<String> {
         .collect()
 }
 
+/// Names and ports may be drawn: no result depends on them.
+const MAY_DRAW: [&str; 2] = ["tests/kit/servers.rs", "tests/it/secrets.rs"];
+
+/// A test that draws what it does passes and fails by luck.
+fn nothing_is_drawn(file: &File) -> Vec<String> {
+    if MAY_DRAW.contains(&file.path.as_str()) {
+        return Vec::new();
+    }
+    let words = [
+        concat!("rand::", "random"),
+        concat!("rand::", "rng("),
+        concat!("from_os_", "rng"),
+        concat!("Os", "Rng"),
+    ];
+    forbid(
+        file,
+        &words,
+        "what a test does is fixed: a seed is a number",
+    )
+}
+
 fn assert_tidy(found: String) {
     assert!(found.is_empty(), "\n{found}");
 }
@@ -223,6 +245,14 @@ fn nothing_is_included_by_path() {
 }
 
 #[test]
+fn no_test_depends_on_luck() {
+    assert_tidy(offences(&files(&["tests"], ".rs"), nothing_is_drawn));
+    // cargo says it to all tests (.cargo/config.toml). A program that was started without cargo wants the variable.
+    let seed = proptest::test_runner::Config::default().rng_seed;
+    assert!(matches!(seed, RngSeed::Fixed(_)), "PROPTEST_RNG_SEED");
+}
+
+#[test]
 fn scripts_can_be_run() {
     let root = root();
     let public = [
@@ -247,7 +277,13 @@ fn scripts_can_be_run() {
 #[test]
 fn every_rule_can_fail() {
     type Rule = fn(&File) -> Vec<String>;
-    let bad: [(Rule, &str, &str, &str); 18] = [
+    let bad: [(Rule, &str, &str, &str); 19] = [
+        (
+            nothing_is_drawn,
+            "tests/it/a.rs",
+            concat!("\nlet seed: u64 = rand::", "random();"),
+            "tests/it/a.rs:2",
+        ),
         (
             no_included_files,
             "workers/a/main.rs",
