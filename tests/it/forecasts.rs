@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use kit::api::Api;
 use kit::process::Process;
 use kit::servers::{shared_rabbit, shared_redis};
-use kit::{Bed, MS, jobs, steadily, until};
+use kit::{Bed, jobs, until};
 use serde_json::Value;
 
 use crate::PROGRAM;
@@ -67,15 +67,26 @@ async fn promises_of(seconds: usize) {
     }
     println!("{kept} of {} promises were kept", promised());
     assert!(promised() <= (each * TENANTS.len()) as f64);
-    assert_eq!(kept, promised(), "promises were broken");
+    // A turn that was told wrong is off by windows.
+    let near = |side| {
+        let buckets = off(&workers, side);
+        let below = buckets.iter().find(|(le, _)| le == "2.5");
+        below.expect("the bucket").1
+    };
+    assert_eq!(
+        near("early") + near("late"),
+        promised(),
+        "promises were broken"
+    );
 }
 
-/// Within 2 % of the wait or 100 ms, as the metric counts it. A machine that stood still for longer than 50 ms may have been the reason.
+/// By a few seconds, whatever else this machine does meanwhile: a window is 20 s. That promises are kept within 2 % of the wait or 100 ms
+/// is shown in simulated time (tests/simulation/backlog.rs).
 #[tokio::test(flavor = "multi_thread")]
 async fn promises_are_kept_on_real_servers() {
     let seconds = std::env::var("FORECAST_SECONDS");
     let seconds = seconds.map_or(40, |seconds| seconds.parse().expect("a whole number"));
-    steadily(50 * MS, move || promises_of(seconds)).await;
+    promises_of(seconds).await;
 }
 
 /// A worker that lets each tenant have 5 calls at once, and 20 jobs of `acme`.

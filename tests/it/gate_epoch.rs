@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use kit::gate::{FRESH, LONG, Limited, decided, limit, started, tenant, waits};
 use kit::redis_topologies::replicated;
 use kit::servers::{Redis, unique};
-use kit::steadily;
 use sluicegate::config::SecretUrl;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Ask, Gate, GateError, Start, TenantAsk, Ticket};
@@ -161,10 +160,6 @@ async fn a_first_start_is_none_and_an_empty_redis_may_be_one() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_emptied_redis_lets_nothing_pass_for_a_window() {
-    steadily(Duration::from_millis(100), it_is_emptied).await;
-}
-
-async fn it_is_emptied() {
     let redis = Redis::start();
     for restart in [false, true] {
         let mut fleet = Fleet::new(redis.url(), &short()).await;

@@ -17,14 +17,12 @@ pub mod redis_topologies;
 pub mod servers;
 pub mod settings;
 pub mod sources;
-mod steady;
 pub mod still;
 pub mod usage;
 
 use std::path::Path;
 
 pub use bed::{Bed, MS, PATIENCE, SECOND, job, jobs, until};
-pub use steady::steadily;
 
 /// The repository's top.
 pub fn root() -> &'static Path {

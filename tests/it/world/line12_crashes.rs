@@ -8,7 +8,7 @@ use kit::api::{Api, Call, Reply};
 use kit::process::Process;
 use kit::proxy::{Proxy, Ways};
 use kit::servers::{shared_rabbit, shared_redis};
-use kit::{Bed, MS, SECOND, job, jobs, steadily, until};
+use kit::{Bed, MS, SECOND, job, jobs, until};
 use rustix::process::Signal;
 use sluicegate::rules::headers;
 use sluicegate::rules::job::Field;
@@ -34,10 +34,6 @@ fn noted(bed: &Bed) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_that_ends_its_worker_each_time_becomes_a_dead_letter_and_its_neighbours_do_not() {
-    steadily(SECOND, one_job_ends_its_workers).await;
-}
-
-async fn one_job_ends_its_workers() {
     let api = Api::start().await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
     let yaml = bed.yaml(LIMITS, &api.url(), "");
@@ -88,10 +84,6 @@ async fn one_job_ends_its_workers() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fifty_lost_sessions_end_no_job() {
-    steadily(SECOND, sessions_are_lost).await;
-}
-
-async fn sessions_are_lost() {
     let api = Api::start().await;
     let (amqp, url) = Proxy::before(shared_rabbit().url(), Ways::round_trip(MS), 12).await;
     let bed = Bed::on(&url, shared_redis().url());

@@ -7,7 +7,7 @@ use kit::api::{Api, Manner};
 use kit::papers::Papers;
 use kit::proxy::{Proxy, Ways};
 use kit::servers::{shared_rabbit, shared_redis};
-use kit::{Bed, MS, SECOND, counts, jobs, steadily, until};
+use kit::{Bed, MS, SECOND, counts, jobs, until};
 use sluicegate::app;
 use sluicegate::config::Config;
 use sluicegate::engine::Stop;
@@ -33,7 +33,7 @@ impl PreparingHandler for Tokens {
     }
 
     async fn prepare(&self, job: &Job) -> Result<String, Outcome> {
-        tokio::time::sleep(600 * MS).await;
+        tokio::time::sleep(2_500 * MS).await;
         Ok(format!("token of {}", job.id))
     }
 
@@ -56,13 +56,9 @@ impl PreparingHandler for Tokens {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_handler_that_prepares_something_slow_uses_its_permits() {
-    steadily(100 * MS, prepares_slowly).await;
-}
-
-async fn prepares_slowly() {
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
     let yaml = bed.yaml(
-        "max-requests: 5, window-size: 3s, guard: 1s",
+        "max-requests: 5, window-size: 20s, guard: 4s",
         "http://nobody/",
         "",
     );
@@ -72,9 +68,9 @@ async fn prepares_slowly() {
     let metrics = worker.metrics();
     let stop = Stop::default();
     let run = tokio::spawn(worker.run(stop.clone()));
-    bed.publish(&yaml, jobs("acme", 20)).await;
+    bed.publish(&yaml, jobs("acme", 10)).await;
     until("all jobs", || {
-        called.lock().expect("nobody panics").len() == 20
+        called.lock().expect("nobody panics").len() == 10
     })
     .await;
     stop.soft.cancel();
@@ -85,12 +81,13 @@ async fn prepares_slowly() {
         .iter()
         .map(|(at, _)| *at)
         .collect();
-    assert_eq!(counts::windows(&times, 5, 3 * SECOND).1, 0);
+    assert_eq!(counts::windows(&times, 5, 20 * SECOND).1, 0);
     let late = metrics.encode();
     let late = late
         .lines()
         .find_map(|line| line.strip_prefix(LATE)?.trim().parse::<u32>().ok());
-    assert!(late.is_some_and(|late| late * 4 < 20), "{late:?}");
+    // Each would be, at least once.
+    assert!(late.is_some_and(|late| late < 5), "{late:?}");
 }
 
 /// With the default guard, and no connection open at first. It prints how much of the quota was used, which is a matter of the machine. The
@@ -133,24 +130,28 @@ async fn the_quota_of_an_https_api_60_ms_away_is_used() {
     quota_used(&["h2"], Version::HTTP_2).await;
 }
 
-/// TCP and TLS take twice the way, which is more than the half second that a permit is good for. The API closes connections that are
+/// TCP and TLS take twice the way, which is more than the second and a half that a permit is good for. The API closes connections that are
 /// idle, and between the bursts the worker closes them, too. Returns how many connections there were in each burst.
 async fn bursts(protocols: &[&str], version: Version) -> Vec<usize> {
     let papers = Papers::new();
     let mut manner = Manner::https(&papers, protocols);
-    manner.idle = Some(300 * MS);
+    manner.idle = Some(SECOND);
     let api = Api::with(manner).await;
-    let proxy = Proxy::start(api.door.address, Ways::round_trip(300 * MS), 1).await;
+    let proxy = Proxy::start(api.door.address, Ways::round_trip(SECOND), 1).await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
-    let limits = "max-requests: 10, window-size: 4s, guard: 1s";
+    let limits = "max-requests: 10, window-size: 8s, guard: 3s";
     let trust = papers.keys(Some("ca.pem"), None);
     let yaml = bed.yaml(limits, &api.url_at(proxy.door.address), &trust);
     let worker = PROGRAM.start(&yaml);
     worker.says(&["RabbitMQ: consuming"]).await;
     let mut opened = vec![0];
-    for burst in 1..=3 {
-        bed.publish(&yaml, jobs(&format!("acme-{burst}"), 15)).await;
-        until("all jobs", || api.count() == burst * 15).await;
+    let mut all = 0;
+    // The last one is more than a window's worth.
+    for (burst, size) in [(1, 10), (2, 10), (3, 15)] {
+        bed.publish(&yaml, jobs(&format!("acme-{burst}"), size))
+            .await;
+        all += size;
+        until("all jobs", || api.count() == all).await;
         // The worker keeps what is idle for 4 s.
         tokio::time::sleep(5 * SECOND).await;
         opened.push(api.door.opened());
@@ -159,7 +160,7 @@ async fn bursts(protocols: &[&str], version: Version) -> Vec<usize> {
     worker.stop();
     for burst in 1..=3 {
         let times = counts::times(&api.calls(), &format!("acme-{burst}"));
-        assert_eq!(counts::windows(&times, 10, 4 * SECOND).1, 0);
+        assert_eq!(counts::windows(&times, 10, 8 * SECOND).1, 0);
     }
     assert!(api.calls().iter().all(|call| call.version == version));
     // Each of the first ten of a burst would be.
@@ -169,20 +170,14 @@ async fn bursts(protocols: &[&str], version: Version) -> Vec<usize> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_to_an_https_api_far_away_are_open_before_permits_are_asked_for() {
-    steadily(100 * MS, || async {
-        bursts(&["http/1.1"], Version::HTTP_11).await;
-    })
-    .await;
+    bursts(&["http/1.1"], Version::HTTP_11).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn so_are_those_to_an_api_that_speaks_http_2() {
-    steadily(100 * MS, || async {
-        let opened = bursts(&["h2", "http/1.1"], Version::HTTP_2).await;
-        println!("connections in each burst: {opened:?}");
-        // Once it is known that calls share them; some more, since the API closes those that were not used for a moment.
-        let of_own = |opened: &usize| *opened >= 10;
-        assert!(!opened[1..].iter().any(of_own), "{opened:?}");
-    })
-    .await;
+    let opened = bursts(&["h2", "http/1.1"], Version::HTTP_2).await;
+    println!("connections in each burst: {opened:?}");
+    // Once it is known that calls share them; some more, since the API closes those that were not used for a moment.
+    let of_own = |opened: &usize| *opened >= 10;
+    assert!(!opened[1..].iter().any(of_own), "{opened:?}");
 }

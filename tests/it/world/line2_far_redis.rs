@@ -5,12 +5,12 @@ use std::time::Duration;
 use kit::api::Api;
 use kit::proxy::{Proxy, Ways};
 use kit::servers::{shared_rabbit, shared_redis};
-use kit::{Bed, MS, SECOND, counts, jobs, steadily, until};
+use kit::{Bed, MS, SECOND, counts, jobs, until};
 
 use crate::PROGRAM;
 use crate::cli::sluicegate;
 
-const JOBS: usize = 40;
+const JOBS: usize = 30;
 
 /// All jobs of two workers; the API's fullest window.
 async fn run(round_trip: Duration, guard: &str) -> usize {
@@ -18,7 +18,7 @@ async fn run(round_trip: Duration, guard: &str) -> usize {
     let far = Ways::round_trip(round_trip);
     let (_way, redis) = Proxy::before(shared_redis().url(), far, 1).await;
     let bed = Bed::on(shared_rabbit().url(), &redis);
-    let limits = format!("max-requests: 10, window-size: 2s, guard: {guard}");
+    let limits = format!("max-requests: 10, window-size: 5s, guard: {guard}");
     let yaml = bed.yaml(&limits, &api.url_at(api.door.address), "");
     let workers = [PROGRAM.start(&yaml), PROGRAM.start(&yaml)];
     for worker in &workers {
@@ -38,7 +38,7 @@ async fn run(round_trip: Duration, guard: &str) -> usize {
     assert!(found.contains("redis     a round trip takes"), "{found}");
     let calls = api.calls();
     assert_eq!(counts::repeated(&calls), 0);
-    let (fullest, early) = counts::windows(&counts::times(&calls, "acme"), 10, 2 * SECOND);
+    let (fullest, early) = counts::windows(&counts::times(&calls, "acme"), 10, 5 * SECOND);
     let late: f64 = (workers.iter())
         .filter_map(|worker| worker.metric("sluicegate_expired_permits_total"))
         .sum();
@@ -53,9 +53,6 @@ async fn run(round_trip: Duration, guard: &str) -> usize {
 
 /// Half of the guard is less than the way: where a permit's age was that of its question, nothing started at all.
 #[tokio::test(flavor = "multi_thread")]
-async fn jobs_flow_and_the_limit_holds_with_redis_500_ms_away() {
-    steadily(100 * MS, || async {
-        assert!(run(500 * MS, "800ms").await <= 10);
-    })
-    .await;
+async fn jobs_flow_and_the_limit_holds_with_redis_far_away() {
+    assert!(run(1_200 * MS, "2s").await <= 10);
 }
