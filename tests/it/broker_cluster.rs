@@ -13,7 +13,6 @@ use tokio::task::block_in_place;
 use tokio::time::{Instant, timeout};
 
 use crate::broker_bed::{PATIENCE, amqp, ids, levels, tags, to};
-use crate::broker_faults::ONE_SERVER;
 
 /// Not many: what delay queues had sent to a queue whose leader died they send again in rounds of 32, seconds apart
 /// (docs/decisions/delay-queues.md).
@@ -106,7 +105,6 @@ async fn move_all(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_goes_on_at_another_node_when_its_own_dies() {
-    let _alone = ONE_SERVER.lock().await;
     let cluster = block_in_place(RabbitCluster::start);
     let urls = cluster.nodes.each_ref().map(Rabbit::url).join(",");
     let all: Amqp = amqp(&urls, "jobs", QueueType::Quorum);

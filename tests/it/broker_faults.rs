@@ -11,9 +11,6 @@ use tokio::time::{Instant, timeout};
 
 use crate::broker_bed::{Bed, PATIENCE, amqp, ids, levels, on, tags, to};
 
-/// One such server at a time, or one cluster: five that start at once are slow on a small machine.
-pub static ONE_SERVER: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
-
 /// Publishes until everything is confirmed.
 async fn publish_all<B: Broker>(bed: &Bed<B>, mut batch: Vec<Outgoing>) {
     while !batch.is_empty() {
@@ -25,7 +22,6 @@ async fn publish_all<B: Broker>(bed: &Bed<B>, mut batch: Vec<Outgoing>) {
 
 async fn moved_through_a_kill(queue_type: QueueType) {
     const JOBS: usize = 5000;
-    let _alone = ONE_SERVER.lock().await;
     let rabbit = Rabbit::start();
     let mut bed = on(&rabbit, "jobs", queue_type).await;
     let names = bed.names.clone();
@@ -89,7 +85,6 @@ async fn a_killed_broker_loses_no_job_of_classic_queues() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_memory_alarm_stops_publishes_only_and_ends_without_a_new_session() {
-    let _alone = ONE_SERVER.lock().await;
     let rabbit = Rabbit::start();
     let mut bed = on(&rabbit, "jobs", QueueType::Quorum).await;
     bed.publish_fresh(&["a", "b"]).await;
@@ -133,7 +128,6 @@ async fn a_memory_alarm_stops_publishes_only_and_ends_without_a_new_session() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_frozen_broker_is_given_up_in_bounded_time_and_found_again() {
-    let _alone = ONE_SERVER.lock().await;
     let rabbit = Rabbit::start_with(&["heartbeat = 1"]);
     let mut bed = on(&rabbit, "jobs", QueueType::Quorum).await;
     let config = amqp(rabbit.url(), "jobs", QueueType::Quorum);
@@ -170,7 +164,6 @@ async fn a_frozen_broker_is_given_up_in_bounded_time_and_found_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn closing_a_broker_that_does_not_answer_takes_bounded_time() {
-    let _alone = ONE_SERVER.lock().await;
     let rabbit = Rabbit::start();
     let bed = on(&rabbit, "jobs", QueueType::Quorum).await;
     tokio::task::block_in_place(|| rabbit.pause());

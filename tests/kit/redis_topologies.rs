@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use crate::servers::Redis;
+use crate::servers::{Redis, once_per_run};
 
 /// Primaries with all slots, and a replica of each.
 pub struct RedisCluster {
@@ -26,10 +26,19 @@ const NODE: [&str; 4] = [
     "repl-diskless-sync-delay 0",
 ];
 
-/// The cluster of tests that break nothing.
+/// Returns the cluster that all tests share which break nothing.
 pub fn shared_cluster() -> &'static RedisCluster {
     static SHARED: OnceLock<RedisCluster> = OnceLock::new();
-    SHARED.get_or_init(|| RedisCluster::start(&[]))
+    SHARED.get_or_init(|| {
+        let server = |name: String| Redis::shared(&name, &NODE);
+        let start = |kind: &str| (0..3).map(|at| server(format!("{kind}-{at}"))).collect();
+        let cluster = RedisCluster {
+            primaries: start("primary"),
+            replicas: start("replica"),
+        };
+        once_per_run("cluster", || cluster.form());
+        cluster
+    })
 }
 
 /// Waits for what must happen.
@@ -80,12 +89,18 @@ impl RedisCluster {
             primaries: start(),
             replicas: start(),
         };
-        for (primary, (first, last, epoch)) in cluster.primaries.iter().zip(SLOTS) {
+        cluster.form();
+        cluster
+    }
+
+    /// Makes a cluster of empty servers.
+    fn form(&self) {
+        for (primary, (first, last, epoch)) in self.primaries.iter().zip(SLOTS) {
             primary.ctl(&["cluster", "addslotsrange", first, last]);
             primary.ctl(&["cluster", "set-config-epoch", epoch]);
         }
         // Each meets each: gossip would take longer.
-        let all: Vec<&Redis> = cluster.all().collect();
+        let all: Vec<&Redis> = self.all().collect();
         for (at, node) in all.iter().enumerate() {
             for other in &all[at + 1..] {
                 let (port, bus) = (port(other).to_string(), (port(other) + 1).to_string());
@@ -93,30 +108,29 @@ impl RedisCluster {
             }
         }
         until("all nodes know each other", || {
-            cluster.all().all(|node| {
+            self.all().all(|node| {
                 let nodes = node.ctl(&["cluster", "nodes"]);
                 nodes.lines().count() == 6 && !nodes.contains("handshake")
             })
         });
-        for (primary, replica) in cluster.primaries.iter().zip(&cluster.replicas) {
+        for (primary, replica) in self.primaries.iter().zip(&self.replicas) {
             let id = primary.ctl(&["cluster", "myid"]);
             until("a replica follows", || {
                 replica.ctl(&["cluster", "replicate", &id]) == "OK"
             });
         }
         until("the cluster is whole", || {
-            cluster.all().all(|node| {
+            self.all().all(|node| {
                 let info = node.ctl(&["cluster", "info"]);
                 info.contains("cluster_state:ok") && info.contains("cluster_slots_assigned:16384")
             })
         });
         until("the replicas have a link", || {
-            cluster.replicas.iter().all(|replica| {
+            self.replicas.iter().all(|replica| {
                 let info = replica.ctl(&["info", "replication"]);
                 info.contains("master_link_status:up")
             })
         });
-        cluster
     }
 
     fn all(&self) -> impl Iterator<Item = &Redis> {

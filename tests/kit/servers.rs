@@ -1,10 +1,14 @@
-//! Real servers for the tests, private to this process: on free ports of 127.0.0.1, with data in a
-//! temporary folder, gone when the process ends, however it ends (a watchdog in the scripts sees to it).
+//! Real servers for the tests: on free ports of 127.0.0.1, with data in a temporary folder. A watchdog in the scripts removes
+//! them when their owner ends, however it ends.
 //!
-//! `shared_redis` and `shared_rabbit` serve all tests; each test takes names of its own by [`unique`].
+//! `shared_redis` and `shared_rabbit` serve all tests of a run; each test takes names of its own by [`unique`]. cargo-nextest
+//! runs each test in a process of its own: `scripts/lib/test-run` names a folder in which the first test starts the servers
+//! and the others find them. Without that folder the servers belong to this process.
+//!
 //! A test that kills, freezes or reconfigures a server starts its own one. The calls block: in an async
 //! test beside running tasks use `#[tokio::test(flavor = "multi_thread")]`.
 
+use std::fs::{self, File};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,25 +16,61 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The Redis that all tests share.
-pub fn shared_redis() -> &'static Redis {
-    static SHARED: OnceLock<Redis> = OnceLock::new();
-    SHARED.get_or_init(Redis::start)
+/// The test run that this process is part of, as `scripts/lib/test-run` describes it to cargo-nextest.
+struct Run {
+    folder: PathBuf,
+    /// The process whose end is the end of the run.
+    owner: String,
 }
 
-/// Delay queues that nobody has consumed for so long are those of tests that have ended, in milliseconds.
-const LEFT_OVER: &str = r#"{"expires":180000}"#;
+/// Returns the run, or `None` if this process is a run of its own.
+fn run() -> Option<&'static Run> {
+    static RUN: OnceLock<Option<Run>> = OnceLock::new();
+    let read = || {
+        Some(Run {
+            folder: std::env::var_os("TEST_RUN_FOLDER")?.into(),
+            owner: std::env::var("TEST_RUN_OWNER").ok()?,
+        })
+    };
+    RUN.get_or_init(read).as_ref()
+}
 
-/// The RabbitMQ that all tests share. The first call takes about 7 s.
+/// Calls `action` once in a run, in the first process that asks. The others wait until it has returned.
+pub(crate) fn once_per_run(name: &str, action: impl FnOnce()) {
+    let Some(run) = run() else { return action() };
+    let done = run.folder.join(format!("{name}.done"));
+    let lock = File::create(run.folder.join(format!("{name}.lock"))).expect("the run's folder");
+    lock.lock().expect("a lock");
+    if !done.exists() {
+        action();
+        fs::write(done, "").expect("the run's folder");
+    }
+}
+
+/// Returns the Redis that all tests share.
+pub fn shared_redis() -> &'static Redis {
+    static SHARED: OnceLock<Redis> = OnceLock::new();
+    SHARED.get_or_init(|| Redis::shared("redis", &[]))
+}
+
+/// Policy for delay queues of tests that have ended: RabbitMQ removes a queue that had no consumer for 180 s.
+const EXPIRE_UNUSED: &str = r#"{"expires":180000}"#;
+
+/// Returns the RabbitMQ that all tests share. The first call of a run takes about 7 s.
 pub fn shared_rabbit() -> &'static Rabbit {
     static SHARED: OnceLock<Rabbit> = OnceLock::new();
     SHARED.get_or_init(|| {
-        let rabbit = Rabbit::start();
-        // Each quorum queue takes three file handles. With the delay queues of all tests RabbitMQ would run out of them, and
-        // answer no new connection. A test's own policy is stronger.
-        let policy = ["set_policy", "left-over", r"\.delay\.", LEFT_OVER];
-        rabbit.ctl(&[&policy[..], &["--apply-to", "queues", "--priority", "-1"]].concat());
-        rabbit
+        let mut server = Server::of_run("private-rabbitmq", "rabbitmq", &[]);
+        once_per_run("rabbitmq", || {
+            server.url = server.launch();
+            // Each quorum queue takes three file handles. With the delay queues of all tests RabbitMQ would run out of them
+            // and answer no new connection. A test's own policy is stronger.
+            let policy = ["set_policy", "left-over", r"\.delay\.", EXPIRE_UNUSED];
+            let options = ["--apply-to", "queues", "--priority", "-1"];
+            server.script("ctl", &[&policy[..], &options].concat());
+        });
+        server.find();
+        Rabbit(server)
     })
 }
 
@@ -48,11 +88,15 @@ pub fn unique(name: &str) -> String {
     )
 }
 
-/// A free port where neither the kernel nor our scripts look for one.
+/// Returns a free port where neither the kernel nor our scripts look for one, and which no other test of this run was given.
 pub fn free_port() -> u16 {
+    let is_ours = |port: &u16| {
+        let claim = |run: &Run| File::create_new(run.folder.join(format!("port-{port}"))).is_ok();
+        run().is_none_or(claim)
+    };
     (0..1000)
         .map(|_| rand::random_range(10_000..20_000))
-        .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
+        .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok() && is_ours(port))
         .expect("a free port")
 }
 
@@ -67,6 +111,13 @@ impl Redis {
     /// Starts one with settings of redis.conf, such as `maxmemory 10mb`.
     pub fn start_with(settings: &[&str]) -> Self {
         Self(Server::start("private-redis", settings))
+    }
+    /// Returns the Redis called `name` of this run, which its first caller starts with these settings.
+    pub(crate) fn shared(name: &str, settings: &[&str]) -> Self {
+        let mut server = Server::of_run("private-redis", name, settings);
+        once_per_run(name, || server.url = server.launch());
+        server.find();
+        Self(server)
     }
     /// `redis://127.0.0.1:PORT`
     pub fn url(&self) -> &str {
@@ -175,6 +226,8 @@ impl Rabbit {
 struct Server {
     script: PathBuf,
     folder: PathBuf,
+    /// The process with which the server ends.
+    owner: String,
     settings: Vec<String>,
     /// The folder of another server, whose cluster it joins.
     first: Option<PathBuf>,
@@ -187,21 +240,43 @@ impl Server {
     }
 
     fn start_beside(first: Option<&Path>, script: &str, settings: &[&str]) -> Self {
-        let scripts = crate::root().join("scripts/lib");
-        let mut server = Self {
-            script: scripts.join(script),
-            folder: std::env::temp_dir().join(unique(script)),
-            settings: settings.iter().map(ToString::to_string).collect(),
-            first: first.map(Path::to_owned),
-            url: String::new(),
-        };
+        let folder = std::env::temp_dir().join(unique(script));
+        let mut server = Self::new(script, folder, settings);
+        server.first = first.map(Path::to_owned);
         server.url = server.launch();
         server
     }
 
+    /// Describes a server of this run, or of this process if it is a run of its own; starts nothing.
+    fn of_run(script: &str, name: &str, settings: &[&str]) -> Self {
+        let Some(run) = run() else {
+            return Self::new(script, std::env::temp_dir().join(unique(name)), settings);
+        };
+        let mut server = Self::new(script, run.folder.join(name), settings);
+        server.owner = run.owner.clone();
+        server
+    }
+
+    fn new(script: &str, folder: PathBuf, settings: &[&str]) -> Self {
+        Self {
+            script: crate::root().join("scripts/lib").join(script),
+            folder,
+            owner: std::process::id().to_string(),
+            settings: settings.iter().map(ToString::to_string).collect(),
+            first: None,
+            url: String::new(),
+        }
+    }
+
+    /// Asks for the address of a server that another process of this run has started.
+    fn find(&mut self) {
+        if self.url.is_empty() {
+            self.url = self.script("url", &[]);
+        }
+    }
+
     fn launch(&self) -> String {
-        let owner = std::process::id().to_string();
-        let mut args = vec!["--owner", &owner];
+        let mut args = vec!["--owner", &self.owner];
         for setting in &self.settings {
             args.extend(["--set", setting]);
         }

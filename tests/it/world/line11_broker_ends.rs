@@ -10,7 +10,6 @@ use tokio::task::block_in_place;
 use tokio::time::Instant;
 
 use crate::PROGRAM;
-use crate::broker_faults::ONE_SERVER;
 
 const TENANTS: usize = 10;
 const JOBS: usize = 3_000;
@@ -46,7 +45,6 @@ fn back_after(api: &Api, since: Instant) -> Option<Duration> {
 }
 
 async fn comes_back(what: &str, end: fn(&Rabbit)) {
-    let _alone = ONE_SERVER.lock().await;
     let rabbit = block_in_place(Rabbit::start);
     let api = Api::start().await;
     let bed = Bed::on(rabbit.url(), shared_redis().url());
