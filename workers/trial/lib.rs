@@ -2,4 +2,5 @@
 
 pub mod apart;
 pub mod fetch;
+pub mod pauses;
 pub mod windows;

@@ -26,6 +26,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, interval};
+use trial::pauses::PauseWatch;
 
 use children::{Counted, Folder, Settings, Worker};
 use downstream::Downstream;
@@ -189,7 +190,9 @@ async fn observe(
         worker.ready(parts).await?;
     }
     say(args, "The workers are ready; the tenants publish.");
+    let pauses = PauseWatch::start();
     let (confirmed, outage) = watch(args, plan, parts, &mut workers).await?;
+    let pauses = pauses.pauses();
     let mut all = Vec::with_capacity(parts.len());
     for (part, confirmed) in parts.iter().zip(confirmed) {
         let mut counted = Counted::default();
@@ -202,6 +205,7 @@ async fn observe(
             dead: part.queues.take_dead(part.plan.total()).await?,
             counted,
             outage: outage.filter(|_| is_away),
+            pauses,
             ..Observed::default()
         });
     }

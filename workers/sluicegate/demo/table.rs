@@ -75,6 +75,14 @@ impl fmt::Display for Figures {
                 p2.strangers
             )?;
         }
+        if !p2.holds || p2.explained_by_pauses {
+            write!(
+                exceeded,
+                "; this machine paused for up to {:.0} ms, which {} (a guard assumes less than half of its length)",
+                p2.longest_pause_seconds * 1000.0,
+                explains(p2.explained_by_pauses),
+            )?;
+        }
         line("P2 never exceeded", p2.holds, exceeded)?;
         if let Some(p3) = &self.never_idle {
             line("P3 never idle", p3.holds, idle(p3)?)?;
@@ -120,6 +128,15 @@ fn line(f: &mut fmt::Formatter<'_>, name: &str, holds: bool, text: String) -> fm
     writeln!(f, "{name:32} {verdict}  {text}")
 }
 
+/// Says whether pauses of the machine explain a figure outside its promise.
+fn explains(explained: bool) -> &'static str {
+    if explained {
+        "explains it"
+    } else {
+        "does not explain it"
+    }
+}
+
 fn idle(p3: &NeverIdle) -> Result<String, fmt::Error> {
     let mut idle = format!(
         "{:.1} % used (promised: {:.0} %); makespan {:.2} s, ideal {:.2} s with the guard, ratio {:.3} (promised: at most {:.3})",
@@ -130,6 +147,14 @@ fn idle(p3: &NeverIdle) -> Result<String, fmt::Error> {
         p3.makespan_to_ideal,
         p3.promised_ratio,
     );
+    if !p3.holds || p3.explained_by_pauses {
+        write!(
+            idle,
+            "; this machine paused for {:.3} s in all, which {}",
+            p3.paused_seconds,
+            explains(p3.explained_by_pauses),
+        )?;
+    }
     if let Some(seconds) = p3.ideal_corrected_seconds {
         write!(
             idle,

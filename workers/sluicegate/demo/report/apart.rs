@@ -72,7 +72,7 @@ fn apart(plans: &[Plan], observed: &[Observed]) -> PipelinesApart {
     let steady = || of(Pipeline::Steady).flat_map(|(_, steady)| &steady.arrivals);
     let (calls, beside_both) = (steady().count(), steady().filter(is_beside).count());
     let late = of(Pipeline::Steady)
-        .map(|(plan, steady)| late(plan, &steady.arrivals))
+        .map(|(plan, steady)| late(plan, steady))
         .sum();
     let called_after_return = of(Pipeline::Away).map(|(plan, away)| {
         let back = |call: &&Arrival| outage.is_some_and(|outage| call.mono_ns >= outage.to_ns);
@@ -105,20 +105,21 @@ fn apart(plans: &[Plan], observed: &[Observed]) -> PipelinesApart {
     }
 }
 
-/// Jobs that were called later than in the period after their own: a tenant's first call begins the first period, and in each
-/// come as many as the limit admits.
-fn late(plan: &Plan, arrivals: &[Arrival]) -> usize {
+/// Counts the jobs that were called later than in the period after their own, and later than the machine's pauses explain. A
+/// tenant's first call begins the first period, and the limit's maximum comes in each.
+fn late(plan: &Plan, observed: &Observed) -> usize {
+    let paused = u64::try_from(observed.pauses.total.as_nanos()).unwrap_or(u64::MAX);
     let (max, period) = (plan.limit().max() as usize, plan.limit().span() * 1_000_000);
     let of_tenant = |tenant: usize| {
         let mut seen = HashSet::new();
-        let calls = arrivals.iter().filter(|call| call.job.tenant == tenant);
+        let calls = (observed.arrivals.iter()).filter(|call| call.job.tenant == tenant);
         let firsts: Vec<u64> = (calls.filter(|call| seen.insert(call.job.number)))
             .map(|call| call.mono_ns)
             .collect();
         let begin = firsts.first().copied().unwrap_or(0);
         let is_late = |(at, time): &(usize, &u64)| {
             let own = begin + (at / max) as u64 * period;
-            **time >= own + 2 * period
+            **time >= own + 2 * period + paused
         };
         firsts.iter().enumerate().filter(is_late).count()
     };

@@ -1,6 +1,7 @@
 //! The figures of each promise, from what was observed.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use sluicegate::rules::limit::Limit;
 
@@ -92,8 +93,14 @@ pub fn never_exceeded(
     let late = |refused: &Refused| matches!(refused, Refused::Closed(ns) if *ns > TOLD_NS);
     let under_way = |refused: &Refused| matches!(refused, Refused::Closed(ns) if *ns <= TOLD_NS);
     let while_closed = count(late);
+    let is_kept = violations == 0 && answered_429 == 0 && while_closed == 0;
+    // A call is written while its permit is valid, which is half a guard: a pause of the other half brings it too late.
+    let half_guard = Duration::from_millis(plan.limit().guard_ms()) / 2;
+    let explains = !half_guard.is_zero() && observed.pauses.longest > half_guard;
     NeverExceeded {
-        holds: violations == 0 && answered_429 == 0 && while_closed == 0 && observed.strangers == 0,
+        holds: (is_kept || explains) && observed.strangers == 0,
+        explained_by_pauses: !is_kept && explains,
+        longest_pause_seconds: observed.pauses.longest.as_secs_f64(),
         violations,
         limits: plan.limits.iter().enumerate().map(fullest).collect(),
         answered_429,
@@ -104,7 +111,7 @@ pub fn never_exceeded(
     }
 }
 
-pub fn never_idle(plan: &Plan, tenants: &[TenantFigures]) -> NeverIdle {
+pub fn never_idle(plan: &Plan, observed: &Observed, tenants: &[TenantFigures]) -> NeverIdle {
     let promised_share = promised_share(plan);
     let promised_ratio = 1.0 / promised_share;
     let used_share = tenants
@@ -115,8 +122,19 @@ pub fn never_idle(plan: &Plan, tenants: &[TenantFigures]) -> NeverIdle {
         .iter()
         .max_by(|a, b| a.ratio().total_cmp(&b.ratio()));
     let makespan_to_ideal = slowest.map_or(1.0, TenantFigures::ratio);
+    // Nothing is called during a pause: the time that can be used is shorter by it.
+    let paused = observed.pauses.total.as_secs_f64();
+    let keeps = |tenant: &TenantFigures, paused: f64| {
+        let makespan = tenant.makespan_seconds;
+        tenant.used_share * makespan >= promised_share * (makespan - paused)
+            && makespan <= tenant.ideal_seconds * promised_ratio + paused
+    };
+    let is_kept = tenants.iter().all(|tenant| keeps(tenant, 0.0));
+    let is_explained = tenants.iter().all(|tenant| keeps(tenant, paused));
     NeverIdle {
-        holds: used_share >= promised_share && makespan_to_ideal <= promised_ratio,
+        holds: is_explained,
+        explained_by_pauses: !is_kept && is_explained,
+        paused_seconds: paused,
         used_share,
         promised_share,
         makespan_seconds: slowest.map_or(0.0, |tenant| tenant.makespan_seconds),

@@ -12,6 +12,7 @@ mod tests;
 use std::collections::HashSet;
 
 use serde::Serialize;
+use trial::pauses::Pauses;
 
 use super::answers::Answer;
 use super::children::Counted;
@@ -43,6 +44,8 @@ pub struct Observed {
     pub counted: Counted,
     /// When the API was away, where the scenario has it go.
     pub outage: Option<Outage>,
+    /// When this machine ran nothing.
+    pub pauses: Pauses,
 }
 
 /// When an API refused connections, by the clock of all of them, in nanoseconds.
@@ -99,6 +102,10 @@ pub struct NeverLost {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct NeverExceeded {
     pub holds: bool,
+    /// Whether it holds only because this machine paused for longer than the guard assumes.
+    pub explained_by_pauses: bool,
+    /// The longest of these pauses.
+    pub longest_pause_seconds: f64,
     pub violations: usize,
     pub limits: Vec<Fullest>,
     /// Calls answered 429 because a limit was exceeded.
@@ -125,6 +132,10 @@ pub struct Fullest {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct NeverIdle {
     pub holds: bool,
+    /// Whether it holds only after the pauses of this machine are taken off.
+    pub explained_by_pauses: bool,
+    /// The sum of these pauses.
+    pub paused_seconds: f64,
     pub used_share: f64,
     pub promised_share: f64,
     pub makespan_seconds: f64,
@@ -174,7 +185,7 @@ impl Figures {
         let never_exceeded = count::never_exceeded(plan, observed, &tenants);
         // An outage costs attempts, deliveries, and the time that it lasts.
         let is_there = plan.pipeline != Some(Pipeline::Away);
-        let never_idle = is_there.then(|| count::never_idle(plan, &tenants));
+        let never_idle = is_there.then(|| count::never_idle(plan, observed, &tenants));
         let cheap_waiting = is_there.then(|| count::cheap_waiting(plan, observed));
         let not_failure = is_there.then(|| count::not_failure(observed));
         let has_results = plan.scenario == Scenario::Results;

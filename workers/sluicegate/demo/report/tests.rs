@@ -73,6 +73,7 @@ fn good() -> Observed {
             ..Counted::default()
         },
         outage: None,
+        pauses: Pauses::default(),
     }
 }
 
@@ -130,6 +131,40 @@ fn each_broken_promise_is_found() {
         ["P6"]
     );
     assert_eq!(failing(|o| o.dead[0].header_bytes = 5000), ["P6"]);
+}
+
+#[test]
+fn a_pause_of_the_machine_explains_what_it_can_and_no_more() {
+    let paused = |ms| {
+        move |o: &mut Observed| {
+            o.pauses.total = Duration::from_millis(ms);
+            o.pauses.longest = o.pauses.total;
+        }
+    };
+    let text = |spoil: &dyn Fn(&mut Observed)| {
+        let mut observed = good();
+        spoil(&mut observed);
+        let figures = Figures::new(&plan(), &observed);
+        figures.to_string()
+    };
+    // The last call of the first tenant comes 100 ms late.
+    let late = |o: &mut Observed| o.arrivals[4].mono_ns += SECOND / 10;
+    assert_eq!(failing(late), ["P3"]);
+    assert_eq!(failing(|o| (late(o), paused(20)(o)).0), ["P3"]);
+    assert_eq!(failing(|o| (late(o), paused(100)(o)).0), [""; 0]);
+    let explained = text(&|o| (late(o), paused(100)(o)).0);
+    assert!(
+        explained.contains("paused for 0.100 s in all, which explains it"),
+        "{explained}"
+    );
+    let other = text(&|o| (late(o), paused(20)(o)).0);
+    assert!(other.contains("which does not explain it"), "{other}");
+    // Two calls 0.95 s after two others, with a guard of 50 ms.
+    let early = |o: &mut Observed| o.arrivals[2].mono_ns -= SECOND / 10;
+    assert_eq!(failing(|o| (early(o), paused(25)(o)).0), ["P2"]);
+    assert_eq!(failing(|o| (early(o), paused(26)(o)).0), [""; 0]);
+    // No pause explains a lost job.
+    assert_eq!(failing(|o| (drop(o.dead.pop()), paused(900)(o)).0), ["P1"]);
 }
 
 #[test]
