@@ -134,7 +134,7 @@ keys! {
         .default("1h")
         .example("5s")
         .live()
-        .about("The longest that one answer of the API (429, or 403 or 503 with Retry-After) can throttle a tenant.")
+        .about("The longest that one answer of the API (429, 403 or 503 with Retry-After, or a failure that says that nothing is left) can throttle a tenant.")
         .note("A 429 that names no time throttles it for the shortest window of the job's limits (a second where all of them are `max-concurrent`).");
     THROTTLE_SCOPE: ThrottleScope = choice("rate-limiter.throttle-scope")
         .default("auto")

@@ -200,7 +200,7 @@ async fn what_an_answer_means_is_configured() {
 async fn what_an_answer_says_of_limits_is_passed_on() {
     let headers =
         "ratelimit-policy: \"a\";q=9;w=60\r\nratelimit: \"a\";r=0;t=8\r\nx-actual-cost: 3\r\n";
-    for (status, expected) in [("200 OK", true), ("404 Not Found", false)] {
+    for (status, expected) in [("200 OK", true), ("302 Found", false)] {
         let downstream = Downstream::answering(answer(status, headers, ""), Then::Keep).await;
         let handler = handler(format!("http://{}/", downstream.addr), LONG);
         let Attempt { outcome, seen, .. } = handler.attempt(&job("1"), permit()).await;
@@ -214,6 +214,15 @@ async fn what_an_answer_says_of_limits_is_passed_on() {
         };
         assert_eq!(seen, all);
     }
+    let refusing = Downstream::answering(answer("403 Forbidden", headers, ""), Then::Keep).await;
+    let refused = handler(format!("http://{}/", refusing.addr), LONG);
+    let Attempt { outcome, seen, .. } = refused.attempt(&job("1"), permit()).await;
+    let eight = Some(Duration::from_secs(8));
+    assert!(
+        matches!(outcome, Outcome::Throttled { after, .. } if after == eight),
+        "{outcome:?}"
+    );
+    assert_eq!(seen.used_up, None);
     let downstream = Downstream::answering("", Then::Close).await;
     let handler = handler(format!("http://{}/", downstream.addr), LONG);
     let Attempt { outcome, seen, .. } = handler.attempt(&job("1"), permit()).await;

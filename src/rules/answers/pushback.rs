@@ -20,8 +20,8 @@ use std::time::{Duration, SystemTime};
 use quota::{Counter, State};
 use value::{When, count, date_ms, epoch_ms, number_ms, when};
 
-use super::advertised::Quotas;
-use super::status::{Answers, Meaning};
+use super::advertised::{Quota, Quotas};
+use super::status::{Answers, Meaning, Says};
 
 /// No answer throttles a tenant for longer (68 years, the largest delta that RFC 9111 demands).
 const LONGEST: Duration = Duration::from_secs(1 << 31);
@@ -74,7 +74,11 @@ pub fn verdict<'a>(
     now: SystemTime,
 ) -> Verdict {
     let said = Said::read(headers, now);
-    let meaning = answers.meaning(status, said.retry_after().is_some());
+    let says = Says {
+        retry_after: said.retry_after().is_some(),
+        nothing_left: said.nothing_left(),
+    };
+    let meaning = answers.meaning(status, says);
     let throttles = meaning == Meaning::Throttle;
     Verdict {
         meaning,
@@ -184,6 +188,25 @@ impl Said {
         (!wait.is_zero()).then(|| bounded(wait))
     }
 
+    /// Nothing remains of a limit, whether or not it says until when. A limit of one call never leaves anything, so there it
+    /// does not tell a refusal from another answer.
+    fn nothing_left(&self) -> bool {
+        if self.is_cached {
+            return false;
+        }
+        let is_one = |quotas: &[Quota]| quotas.iter().any(|quota| quota.limit == 1);
+        let counts_more = |suffix: &str| {
+            !self.counters.iter().any(|(of, counter)| {
+                of == suffix && matches!(counter, Counter::Limit(quotas) if is_one(quotas))
+            })
+        };
+        let mut counters = self.counters.iter();
+        let states = quota::states(&self.rate_limit);
+        let used_up = |state: &State| state.remaining == Some(0) && state.limit != Some(1);
+        counters.any(|(suffix, counter)| counter.is_used_up() && counts_more(suffix))
+            || (states.iter().any(used_up) && !is_one(&quota::policies(&self.policy)))
+    }
+
     fn retry_after(&self) -> Option<Duration> {
         let waits = self.retry_after.iter().map(|when| when.wait(self.now_ms));
         waits.max()
@@ -207,10 +230,8 @@ impl Said {
             return None;
         }
         let used_up = |suffix: &str| {
-            self.counters.iter().any(|(of, counter)| {
-                of == suffix
-                    && matches!(counter, Counter::RemainingMs(remaining) if *remaining == 0)
-            })
+            let mut counters = self.counters.iter();
+            counters.any(|(of, counter)| of == suffix && counter.is_used_up())
         };
         let reset = |(suffix, counter): &(String, Counter)| match counter {
             Counter::Reset(when) if (refused && suffix.is_empty()) || used_up(suffix) => {

@@ -1,4 +1,5 @@
-//! What an answer of the API means for its job: by its status, and by whether it says when to come back (`Retry-After`).
+//! What an answer of the API means for its job: by its status, by whether it says when to come back (`Retry-After`), and by
+//! whether it says that nothing is left of a limit.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -123,6 +124,15 @@ const DEFAULTS: [(Which, Meaning); 11] = [
     (class(1), Meaning::Retry),
 ];
 
+/// What else an answer says that decides on its meaning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Says {
+    /// When to come back: a `Retry-After` that can be read.
+    pub retry_after: bool,
+    /// Nothing is left of a limit of more than one call.
+    pub nothing_left: bool,
+}
+
 /// The table: the defaults, with what is configured instead or beside them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Answers {
@@ -148,14 +158,26 @@ impl Answers {
 
     /// What an answer with `status` means. The most specific line counts: a status before a class, and of
     /// either the one with `Retry-After` first, where the answer has it.
-    pub fn meaning(&self, status: u16, has_retry_after: bool) -> Meaning {
+    ///
+    /// A 4xx or 5xx that says that nothing is left was refused for that (GitHub's primary rate limit is a 403), unless a
+    /// configured line names this very status, or its class is `done`.
+    pub fn meaning(&self, status: u16, says: Says) -> Meaning {
         let [one, class] = [one(status), class(status / 100)];
         let lines = [with_retry_after(one), one, with_retry_after(class), class];
-        let mut fitting = (lines.into_iter()).filter(|which| has_retry_after || !which.retry_after);
+        let fits = |which: &Which| says.retry_after || !which.retry_after;
+        let line = lines.into_iter().filter(fits).find_map(|which| {
+            let meaning = self.line(which)?;
+            let chosen = which.status == one.status && self.own.contains_key(&which);
+            Some((meaning, chosen))
+        });
         // A 600 means nothing.
-        fitting
-            .find_map(|which| self.line(which))
-            .unwrap_or(Meaning::Retry)
+        let (meaning, chosen) = line.unwrap_or((Meaning::Retry, false));
+        let fails = matches!(meaning, Meaning::Retry | Meaning::Reject);
+        let is_refusal = says.nothing_left && (400..600).contains(&status);
+        match is_refusal && fails && !chosen {
+            true => Meaning::Throttle,
+            false => meaning,
+        }
     }
 
     fn line(&self, which: Which) -> Option<Meaning> {
@@ -172,8 +194,53 @@ mod tests {
 
     #[track_caller]
     fn check(answers: &Answers, status: u16, plain: Meaning, with_retry_after: Meaning) {
-        let meanings = [false, true].map(|has| answers.meaning(status, has));
+        let meanings = [false, true].map(|retry_after| {
+            let says = Says {
+                retry_after,
+                nothing_left: false,
+            };
+            answers.meaning(status, says)
+        });
         assert_eq!(meanings, [plain, with_retry_after], "{status}");
+    }
+
+    #[test]
+    fn a_failure_where_nothing_is_left_is_a_refusal_unless_its_status_is_configured() {
+        let mut answers = Answers::default();
+        for (which, meaning) in [
+            ("404", Reject),
+            ("409", Done),
+            ("410+retry-after", Reject),
+            ("4xx", Retry),
+            ("3xx", Retry),
+        ] {
+            answers.set(Which::parse(which).expect(which), meaning);
+        }
+        let nothing_left = |answers: &Answers, status, retry_after| {
+            let says = Says {
+                retry_after,
+                nothing_left: true,
+            };
+            answers.meaning(status, says)
+        };
+        for status in [400, 402, 403, 408, 420, 423, 429, 499, 500, 503, 509, 599] {
+            for table in [&Answers::default(), &answers] {
+                let meanings = [false, true].map(|has| nothing_left(table, status, has));
+                assert_eq!(meanings, [Throttle, Throttle], "{status}");
+            }
+        }
+        for (status, meaning) in [(200, Done), (204, Done), (302, Reject), (100, Retry)] {
+            let found = nothing_left(&Answers::default(), status, false);
+            assert_eq!(found, meaning, "{status}");
+        }
+        assert_eq!(nothing_left(&answers, 302, false), Retry);
+        assert_eq!(nothing_left(&answers, 404, false), Reject);
+        assert_eq!(nothing_left(&answers, 409, false), Done);
+        assert_eq!(nothing_left(&answers, 410, false), Throttle);
+        assert_eq!(nothing_left(&answers, 410, true), Reject);
+        let mut answers = Answers::default();
+        answers.set(Which::parse("4xx").expect("a class"), Done);
+        assert_eq!(nothing_left(&answers, 404, false), Done);
     }
 
     #[test]

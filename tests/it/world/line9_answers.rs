@@ -1,5 +1,7 @@
 //! Line 9: what an answer means is not the same at every API.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use kit::api::{Api, Reply};
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, SECOND, job, jobs, until};
@@ -36,6 +38,45 @@ async fn a_403_with_retry_after_closes_its_tenant_and_one_without_is_a_dead_lett
     for call in of_tenant {
         assert!(call.at - closed >= 3 * SECOND, "{calls:#?}");
         assert_eq!(call.attempt, 1, "a closed tenant uses no attempt");
+    }
+    let dead = bed.dead(&yaml).await;
+    let dead: Vec<_> = dead.iter().filter_map(|letter| letter.id()).collect();
+    assert_eq!(dead, ["forbidden"]);
+}
+
+/// As GitHub does it where its primary limit is used up.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_403_that_says_that_nothing_is_left_closes_its_tenant_and_uses_no_attempt() {
+    let api = Api::start().await;
+    let opens = std::sync::Mutex::new(None);
+    api.answers(move |call| {
+        let mut opens = opens.lock().expect("nobody panics");
+        let now = SystemTime::now();
+        let opens = *opens.get_or_insert(now + 4 * SECOND);
+        let reset = opens.duration_since(UNIX_EPOCH).expect("after 1970");
+        let reset = (reset.as_secs() + 1).to_string();
+        match call.tenant.as_str() {
+            "other" => Reply::status(403),
+            _ if now >= opens => Reply::ok(),
+            _ => Reply::status(403)
+                .header("x-ratelimit-limit", "60")
+                .header("x-ratelimit-remaining", "0")
+                .header("x-ratelimit-reset", &reset),
+        }
+    });
+    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let yaml = bed.yaml("max-requests: 20, window-size: 1s", &api.url(), "");
+    bed.publish(&yaml, jobs("acme", 10).chain([job("other", "forbidden")]))
+        .await;
+    let worker = PROGRAM.start(&yaml);
+    let done = "sluicegate_dispatches_total{outcome=\"done\"}";
+    until("all of acme", || worker.metric(done) == Some(10.0)).await;
+    worker.says(&["dead letter", "forbidden"]).await;
+    worker.stop();
+    let calls = api.calls();
+    let of_acme = calls.iter().filter(|call| call.tenant == "acme");
+    for call in of_acme {
+        assert_eq!(call.attempt, 1, "a throttled job uses no attempt");
     }
     let dead = bed.dead(&yaml).await;
     let dead: Vec<_> = dead.iter().filter_map(|letter| letter.id()).collect();

@@ -20,11 +20,18 @@ pub(super) enum Counter {
     Reset(When),
 }
 
+impl Counter {
+    /// It says that nothing remains.
+    pub(super) fn is_used_up(&self) -> bool {
+        matches!(self, Self::RemainingMs(0))
+    }
+}
+
 /// What is left of a policy: a member of `RateLimit`.
 #[derive(Debug, Default)]
 pub(super) struct State {
     /// -07 only.
-    limit: Option<u64>,
+    pub(super) limit: Option<u64>,
     pub(super) remaining: Option<u64>,
     pub(super) reset: Option<Duration>,
 }

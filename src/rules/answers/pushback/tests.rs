@@ -54,7 +54,7 @@ fn the_status_says_whether_the_headers_count() {
     for unusable in [
         ("retry-after", "soon"),
         ("x-ratelimit-reset", "7"),
-        ("ratelimit", "\"a\";r=0;t=7"),
+        ("ratelimit", "\"a\";r=1;t=7"),
     ] {
         assert_eq!(read(503, &[unusable]), None);
     }
@@ -62,6 +62,52 @@ fn the_status_says_whether_the_headers_count() {
     assert_eq!(read(403, &[]), None);
     for status in [200, 302, 400, 408, 409, 500, 502] {
         assert_eq!(read(status, &headers), None);
+    }
+}
+
+#[test]
+fn a_failure_that_says_that_nothing_is_left_is_a_refusal() {
+    let after = |seconds| Pushback {
+        after: Some(Duration::from_secs(seconds)),
+    };
+    let github = [
+        ("x-ratelimit-limit", "60"),
+        ("x-ratelimit-remaining", "0"),
+        ("x-ratelimit-reset", "1780318860"),
+    ];
+    for status in [400, 402, 403, 404, 420, 500, 503, 509] {
+        assert_eq!(read(status, &github), Some(after(60)), "{status}");
+        let structured = [("ratelimit", r#""a";r=0;t=9"#)];
+        assert_eq!(read(status, &structured), Some(after(9)), "{status}");
+        let kong = [
+            ("x-ratelimit-remaining-minute", "0"),
+            ("x-ratelimit-reset-minute", "7"),
+        ];
+        assert_eq!(read(status, &kong), Some(after(7)), "{status}");
+        // Until when it does not say.
+        let bare = Some(Pushback { after: None });
+        assert_eq!(read(status, &[("ratelimit-remaining", "0")]), bare);
+        for left in ["1", "0.5", "none"] {
+            let headers = [("x-ratelimit-remaining", left), github[2]];
+            assert_eq!(read(status, &headers), None, "{status} {left}");
+        }
+        let one = ("x-ratelimit-limit", "1");
+        for always_so in [
+            &[one, github[1], github[2]][..],
+            &[("ratelimit", "limit=1, remaining=0, reset=9")],
+            &[
+                ("ratelimit-policy", r#""a";q=1;w=1"#),
+                ("ratelimit", r#""a";r=0;t=1"#),
+            ],
+        ] {
+            assert_eq!(read(status, always_so), None, "{status} {always_so:?}");
+        }
+        assert_eq!(read(status, &[one, kong[0], kong[1]]), Some(after(7)));
+        let cached = [github[1], github[2], ("age", "9")];
+        assert_eq!(read(status, &cached), None, "{status}");
+    }
+    for status in [200, 304, 302] {
+        assert_eq!(read(status, &github), None, "{status}");
     }
 }
 
