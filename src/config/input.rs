@@ -9,6 +9,7 @@ use super::error::{Origin, Problem, shown};
 use super::form::{Wrong, show};
 use super::key::{Key, Setting};
 use super::yaml::Raw;
+use crate::rules::text;
 
 /// The largest file with a secret, in bytes.
 const LONGEST_SECRET: u64 = 16 << 10;
@@ -222,5 +223,6 @@ pub(super) fn read_bounded(path: &Path, limit: u64) -> std::io::Result<String> {
             "it is larger than {limit} bytes"
         )));
     }
-    String::from_utf8(bytes).map_err(|_| std::io::Error::other("it is not UTF-8 text"))
+    let text = text::decode(&bytes).map_err(std::io::Error::other)?;
+    Ok(text.to_owned())
 }

@@ -415,6 +415,7 @@ impl Dead<'_> {
         if let TenantField::Header(name) = place {
             return match message.header(name) {
                 Field::Text(tenant) => Some(tenant.to_owned()),
+                Field::Int(tenant) => Some(tenant.to_string()),
                 _ => None,
             };
         }

@@ -27,6 +27,7 @@ pub mod shares;
 pub mod slots;
 pub mod steering;
 pub mod tenant;
+pub mod text;
 pub mod trace;
 pub mod usage;
 pub mod verdict;

@@ -194,6 +194,34 @@ async fn publish_reads_lines_and_says_which_are_bad() {
     let ids: Vec<_> = drain(&client, &client.names().fresh).await;
     let ids: Vec<_> = ids.iter().filter_map(Message::id).collect();
     assert_eq!((ids.len(), ids.last()), (2, Some(&"piped")));
+
+    // As editors of Windows write it.
+    std::fs::write(
+        file,
+        "\u{feff}{\"tenant\":42,\"id\":1}\r\n\r\n{\"tenant\":7.5}\r\n",
+    )
+    .expect("written");
+    let done = sluicegate(&yaml, &["publish", "--file", file]).exited(1);
+    assert_eq!(done.out, format!("confirmed 1 job in {queue}\n"));
+    let why = "floating point `7.5`, expected a text or a whole number";
+    assert!(
+        done.err.contains("error: line 3: is no job"),
+        "{}",
+        done.err
+    );
+    assert!(done.err.contains(why), "{}", done.err);
+    let jobs = drain(&client, &client.names().fresh).await;
+    assert_eq!(jobs[0].header("x-tenant"), Field::Text("42"));
+    assert_eq!(jobs[0].id(), Some("1"));
+    let utf16 = "\u{feff}{\"tenant\":42}\n".repeat(3);
+    let utf16: Vec<u8> = utf16.encode_utf16().flat_map(u16::to_le_bytes).collect();
+    std::fs::write(file, utf16).expect("written");
+    let done = sluicegate(&yaml, &["publish", "--file", file]).exited(2);
+    assert_eq!(
+        done.err,
+        "error: the input can't be read: it is UTF-16 text; save it as UTF-8\n"
+    );
+    assert_eq!(drain(&client, &client.names().fresh).await.len(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

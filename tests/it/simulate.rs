@@ -168,7 +168,7 @@ fn hostile_files_and_absurd_numbers_are_refused_with_words() {
     written(folder, "typo.jsonl", "\n{\"at\": 1, \"tennant\": \"a\"}\n");
     written(folder, "long.jsonl", &"x".repeat(1 << 20));
     written(folder, "empty.jsonl", "");
-    std::fs::write(folder.join("binary.jsonl"), [0xff_u8, 0xfe, 0x00, 0x0a]).expect("written");
+    std::fs::write(folder.join("binary.jsonl"), b"caf\xe9\n").expect("written");
     for (args, words) in [
         (
             &["--jobs", "typo.jsonl"][..],

@@ -11,6 +11,9 @@ use kit::connect::ConnectProxy;
 use kit::papers::Papers;
 use kit::process::Process;
 use kit::servers::{shared_rabbit, shared_redis, unique};
+use kit::{Bed, MS, until};
+use lapin::BasicProperties;
+use lapin::types::{AMQPValue, FieldTable};
 use serde_json::Value;
 
 use crate::PROGRAM;
@@ -85,6 +88,62 @@ async fn calls_go_where_their_jobs_say_and_a_job_that_does_not_say_is_a_dead_let
         let reason = dead[0]["reason"].as_str().expect("a reason");
         assert!(reason.contains(why), "{reason}");
         worker.stop();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whole_numbers_are_tenants_in_headers_and_in_bodies() {
+    for (tenant, place) in [
+        ("header:x-tenant", "a header"),
+        ("json:/customer_id", "a body"),
+    ] {
+        let api = Api::start().await;
+        let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+        let limits = bed.yaml("max-requests: 3, window-size: 1h", &api.url(), "");
+        let yaml = format!("{limits}job: {{tenant: '{tenant}'}}\n");
+        let message = |number: usize, (header, body): (AMQPValue, &str)| {
+            let mut headers = FieldTable::default();
+            headers.insert("x-tenant".into(), header);
+            sluicegate::broker::Message {
+                routing_key: String::new(),
+                properties: BasicProperties::default()
+                    .with_message_id(format!("{number}").into())
+                    .with_headers(headers),
+                body: format!("{{\"customer_id\": {body}}}").into(),
+            }
+        };
+        // All these integers are one tenant's, whatever their size; of its five jobs three are called.
+        let jobs = [
+            (AMQPValue::LongInt(42), "42"),
+            (AMQPValue::ShortShortInt(42), "42"),
+            (AMQPValue::LongLongInt(42), "42"),
+            (AMQPValue::LongString("42".into()), "\"42\""),
+            (AMQPValue::ShortUInt(42), "42"),
+            (AMQPValue::LongLongInt(-7), "-7"),
+            (AMQPValue::Double(42.5), "42.5"),
+            (AMQPValue::Boolean(true), "true"),
+        ];
+        let jobs = jobs.into_iter().enumerate();
+        bed.publish(&yaml, jobs.map(|(number, job)| message(number, job)))
+            .await;
+        let worker = PROGRAM.start(&yaml);
+        until("the calls", || api.count() == 4).await;
+        let mut letters = Vec::new();
+        while letters.len() < 2 {
+            letters.extend(bed.dead(&yaml).await);
+            tokio::time::sleep(20 * MS).await;
+        }
+        worker.stop();
+        let mut tenants: Vec<_> = api.calls().into_iter().map(|call| call.tenant).collect();
+        tenants.sort();
+        assert_eq!(tenants, ["-7", "42", "42", "42"], "{place}");
+        for letter in letters {
+            let reason = format!("{:?}", letter.header("x-sluicegate-reason"));
+            assert!(
+                reason.contains("a tenant is a text or a whole number"),
+                "{reason}"
+            );
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use sluicegate::config::{Config, KEYS, QueueType, TenantField, ValueField, env_name};
 use sluicegate::rules::limit::{Algorithm, Unit};
+use sluicegate::rules::tenant::Tenant;
 
 fn env(vars: &[(&str, &str)]) -> impl Iterator<Item = (String, String)> {
     let vars: Vec<_> = vars
@@ -507,13 +508,30 @@ fn a_file_that_was_named_must_exist() {
         "a folder"
     );
 
-    let bytes = folder.path().join("bytes.yaml");
-    std::fs::write(&bytes, b"\xff\xfe").expect("written");
-    let errors = Config::load(Some(&bytes), env(&[])).expect_err("not text");
-    assert!(
-        errors.to_string().ends_with("it is not UTF-8 text"),
-        "{errors}"
-    );
+    let file = folder.path().join("bytes.yaml");
+    for (bytes, words) in [
+        (&b"caf\xe9: 1"[..], "it is not UTF-8 text"),
+        (b"\xff\xfea\0", "it is UTF-16 text; save it as UTF-8"),
+        (b"\0a\0m", "it is UTF-16 text; save it as UTF-8"),
+    ] {
+        std::fs::write(&file, bytes).expect("written");
+        let errors = Config::load(Some(&file), env(&[])).expect_err("not text");
+        assert!(errors.to_string().ends_with(words), "{errors}");
+    }
+}
+
+#[test]
+fn a_file_that_any_editor_wrote_can_be_used() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (file, secret) = (folder.path().join("c.yaml"), folder.path().join("amqp"));
+    std::fs::write(&secret, "\u{feff}amqp://u:hunter2@h/\r\n").expect("written");
+    let yaml = "\u{feff}amqp:\r\n  url-file: amqp\r\nrate-limiter:\r\n  tenants:\r\n    42: {max-requests: 7}\r\n";
+    std::fs::write(&file, yaml).expect("written");
+    let config = Config::load(Some(&file), env(&[])).expect("valid");
+    assert_eq!(config.amqp.url.to_string(), "amqp://u:***@h/");
+    let tenant = Tenant::parse("42").expect("a tenant");
+    let limits = config.rate_limiter.policy.limits(&tenant, None);
+    assert_eq!(limits[0].max(), 7);
 }
 
 #[test]

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use sluicegate::broker::Message;
 use sluicegate::rules::headers;
 use sluicegate::rules::tenant::Tenant;
+use sluicegate::rules::text;
 
 use crate::forms::{LONGEST, MOST_COST};
 use crate::mistake;
@@ -38,6 +39,7 @@ pub struct Job {
     /// When, in seconds after the beginning.
     pub at: f64,
     /// Whose.
+    #[serde(deserialize_with = "text::name")]
     pub tenant: String,
     /// What it costs.
     #[serde(default = "one")]
@@ -47,6 +49,7 @@ pub struct Job {
     pub priority: Option<Text>,
     /// The plan that it names (`rate-limiter.plan-header`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "text::name_if_any")]
     pub plan: Option<String>,
     /// The routing key that brought it to its queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -244,10 +247,9 @@ pub fn read(mut file: impl BufRead) -> Result<Vec<Job>, JobsError> {
         if bytes.len() > MOST_LINE {
             return Err(wrong(format!("it is longer than {MOST_LINE} bytes")));
         }
-        let text = std::str::from_utf8(&bytes)
-            .map_err(|_| wrong("it is not UTF-8 text; a line is a JSON object".to_owned()))?;
-        // Some editors begin a file with a mark.
-        let text = text.trim_start_matches('\u{feff}').trim();
+        let text = text::decode(&bytes)
+            .map_err(|why| wrong(why.to_string()))?
+            .trim();
         if text.is_empty() {
             continue;
         }
@@ -297,6 +299,21 @@ mod tests {
 
     fn read_text(text: &str) -> Result<Vec<Job>, JobsError> {
         read(text.as_bytes())
+    }
+
+    #[test]
+    fn tenants_and_plans_may_be_whole_numbers() {
+        let jobs = read_text("{\"at\": 1, \"tenant\": 42, \"plan\": 7}").expect("usable");
+        assert_eq!(
+            (&*jobs[0].tenant, jobs[0].plan.as_deref()),
+            ("42", Some("7"))
+        );
+        let utf16: Vec<u8> = "\u{feff}{\"at\": 1}\n"
+            .encode_utf16()
+            .flat_map(u16::to_le_bytes)
+            .collect();
+        let why = read(&*utf16).expect_err("it is no UTF-8").to_string();
+        assert_eq!(why, "line 1: it is UTF-16 text; save it as UTF-8");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use crate::config::SecretFiles;
 use crate::rules::tenant::Tenant;
+use crate::rules::text;
 
 /// A secret is read anew when it was read so long ago.
 const FRESH: Duration = Duration::from_secs(1);
@@ -126,8 +127,8 @@ fn text_of(path: &PathBuf) -> io::Result<String> {
     if bytes.len() as u64 > LONGEST {
         return Err(wrong("it is larger than 16 KiB"));
     }
-    let text = String::from_utf8(bytes).map_err(|_| wrong("it is not UTF-8 text"))?;
-    let line = text.strip_suffix('\n').unwrap_or(&text);
+    let text = text::decode(&bytes).map_err(io::Error::other)?;
+    let line = text.strip_suffix('\n').unwrap_or(text);
     let line = line.strip_suffix('\r').unwrap_or(line);
     match line.is_empty() || line.contains(char::is_control) {
         true => Err(wrong("it is empty, or has control characters")),

@@ -18,7 +18,7 @@ pub enum Found {
     Missing,
     /// A text of at most 1,024 bytes.
     Text(String),
-    /// A whole number; one that does not fit is the largest.
+    /// A whole number of 64 bits with a sign. A larger one is its digits as a text, so that none is taken for another one.
     Int(i64),
     /// Something else; the text names its kind, such as `a fraction`.
     Other(&'static str),
@@ -225,7 +225,10 @@ impl<'de> Visitor<'de> for Seek<'_, '_> {
     }
 
     fn visit_u64<E>(self, number: u64) -> Result<(), E> {
-        self.is(&Found::Int(i64::try_from(number).unwrap_or(i64::MAX)));
+        self.is(&match i64::try_from(number) {
+            Ok(number) => Found::Int(number),
+            Err(_) => Found::Text(number.to_string()),
+        });
         Ok(())
     }
 
@@ -318,7 +321,10 @@ mod tests {
             Some(Value::Bool(_)) => Found::Other("true or false"),
             Some(Value::String(text)) => Found::Text(text.clone()),
             Some(Value::Number(n)) if n.is_f64() => Found::Other("a fraction, or beyond 64 bits"),
-            Some(Value::Number(n)) => Found::Int(n.as_i64().unwrap_or(i64::MAX)),
+            Some(Value::Number(n)) => match n.as_i64() {
+                Some(n) => Found::Int(n),
+                None => Found::Text(n.to_string()),
+            },
             Some(Value::Array(_)) => Found::Other("a list"),
             Some(Value::Object(_)) => Found::Other("an object"),
         }

@@ -172,25 +172,28 @@ fn tenant_of(
     match field {
         TenantField::Header(name) => match message.header(name) {
             Field::Text(id) => parse(format_args!("header {name}"), id),
+            Field::Int(id) => parse(format_args!("header {name}"), &id.to_string()),
             Field::Missing => Err(BadMessage(format!("no tenant: header {name} is missing"))),
-            other => Err(BadMessage(format!(
-                "header {name} is {}; a tenant is a string",
-                other.kind()
-            ))),
+            other => Err(no_tenant(format_args!("header {name}"), other)),
         },
         TenantField::RoutingKey => parse(format_args!("routing key"), message.routing_key()),
         TenantField::All => parse(format_args!("job.tenant"), ALL_TENANTS),
         TenantField::Json(pointer) => match inside.found(0, "tenant")? {
             Field::Text(id) => parse(format_args!("json:{pointer}"), id),
+            Field::Int(id) => parse(format_args!("json:{pointer}"), &id.to_string()),
             Field::Missing => Err(BadMessage(format!(
                 "no tenant: the body has no json:{pointer}"
             ))),
-            other => Err(BadMessage(format!(
-                "json:{pointer} is {}; a tenant is a string",
-                other.kind()
-            ))),
+            other => Err(no_tenant(format_args!("json:{pointer}"), other)),
         },
     }
+}
+
+fn no_tenant(place: Arguments<'_>, found: Field<'_>) -> BadMessage {
+    let kind = found.kind();
+    BadMessage(format!(
+        "{place} is {kind}; a tenant is a text or a whole number"
+    ))
 }
 
 /// The plan that the publisher names; it must be one of ours.
@@ -198,19 +201,24 @@ fn read_plan(message: &impl Envelope, policy: &Policy) -> Result<Option<String>,
     let Some(name) = policy.plan_header() else {
         return Ok(None);
     };
-    match message.header(name) {
-        Field::Missing => Ok(None),
-        Field::Text(plan) if policy.plan(plan).is_some() => Ok(Some(plan.to_owned())),
-        Field::Text(plan) => {
-            let shown: String = plan.chars().take(32).collect();
-            Err(BadMessage(format!(
-                "header {name} is {shown:?}, and rate-limiter.plans has no such plan"
-            )))
+    let plan = match message.header(name) {
+        Field::Missing => return Ok(None),
+        Field::Text(plan) => plan.to_owned(),
+        Field::Int(plan) => plan.to_string(),
+        other @ (Field::Time(_) | Field::Other(_)) => {
+            let kind = other.kind();
+            return Err(BadMessage(format!(
+                "header {name} is {kind}; it is a text or a whole number that names a plan of rate-limiter.plans"
+            )));
         }
-        Field::Int(_) | Field::Time(_) | Field::Other(_) => Err(BadMessage(format!(
-            "header {name} is no text; it names a plan of rate-limiter.plans"
-        ))),
+    };
+    if policy.plan(&plan).is_some() {
+        return Ok(Some(plan));
     }
+    let shown: String = plan.chars().take(32).collect();
+    Err(BadMessage(format!(
+        "header {name} is {shown:?}, and rate-limiter.plans has no such plan"
+    )))
 }
 
 fn read_cost(

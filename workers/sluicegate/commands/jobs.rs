@@ -11,6 +11,7 @@ use sluicegate::broker::{Message, Outgoing};
 use sluicegate::config::{Config, TenantField, ValueField};
 use sluicegate::rules::headers::HeaderValue;
 use sluicegate::rules::job::{self, ALL_TENANTS};
+use sluicegate::rules::text;
 
 use super::headers;
 
@@ -22,8 +23,10 @@ const JSON: &str = "application/json";
 #[serde(deny_unknown_fields)]
 pub struct JobLine {
     /// Whose quota it uses.
+    #[serde(default, deserialize_with = "text::name_if_any")]
     pub tenant: Option<String>,
     /// Its message id; one without gets one.
+    #[serde(default, deserialize_with = "text::name_if_any")]
     pub id: Option<String>,
     /// A string is sent as it is, anything else as JSON.
     #[serde(default)]
@@ -31,6 +34,7 @@ pub struct JobLine {
     /// Units of the limit.
     pub cost: Option<u64>,
     /// Its tenant's plan.
+    #[serde(default, deserialize_with = "text::name_if_any")]
     pub plan: Option<String>,
     /// Texts and whole numbers, by name.
     #[serde(default)]
@@ -72,8 +76,8 @@ impl<'a> JobMaker<'a> {
     ///
     /// # Errors
     /// What is wrong with it, for the user.
-    pub fn parse_line(&self, bytes: &[u8]) -> Result<Outgoing, String> {
-        let mut line: JobLine = serde_json::from_slice(bytes).map_err(|error| {
+    pub fn parse_line(&self, text: &str) -> Result<Outgoing, String> {
+        let mut line: JobLine = serde_json::from_str(text).map_err(|error| {
             format!("is no job such as {{\"tenant\":\"a\",\"body\":1}}: {error}")
         })?;
         let (body, kind) = match line.body.take() {
@@ -180,7 +184,7 @@ mod tests {
 
     fn make(yaml: &str, line: &str) -> Result<Outgoing, String> {
         let config = Config::parse("c.yaml", yaml, std::iter::empty()).expect("valid");
-        JobMaker::new(&config, &"jobs".into())?.parse_line(line.as_bytes())
+        JobMaker::new(&config, &"jobs".into())?.parse_line(line)
     }
 
     #[test]
@@ -212,13 +216,25 @@ mod tests {
     }
 
     #[test]
+    fn names_may_be_whole_numbers() {
+        let yaml = "rate-limiter: {plan-header: x-plan, plans: {'7': {max-requests: 5}}}";
+        let line = r#"{"tenant":42,"id":18446744073709551615,"plan":7}"#;
+        let made = make(yaml, line).expect("valid");
+        assert_eq!(made.message.header("x-tenant"), Field::Text("42"));
+        assert_eq!(made.message.header("x-plan"), Field::Text("7"));
+        assert_eq!(made.message.id(), Some("18446744073709551615"));
+    }
+
+    #[test]
     fn what_the_worker_would_refuse_is_not_published() {
         let long = format!(r#"{{"tenant":"a","id":"{}"}}"#, "i".repeat(256));
         for (line, why) in [
             ("", "is no job such as"),
             ("[]", "is no job such as"),
             (r#"{"tenant":"a","bdy":1}"#, "unknown field `bdy`"),
-            (r#"{"tenant":7}"#, "is no job such as"),
+            (r#"{"tenant":7.5}"#, "expected a text or a whole number"),
+            (r#"{"tenant":true}"#, "expected a text or a whole number"),
+            (r#"{"tenant":"a","id":7.5}"#, "expected a text or a whole"),
             (r#"{"body":1}"#, "names no tenant"),
             (r#"{"tenant":""}"#, "the tenant is empty"),
             (r#"{"tenant":"a\nb"}"#, "control character"),

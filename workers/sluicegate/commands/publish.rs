@@ -12,6 +12,7 @@ use sluicegate::broker::Outgoing;
 use sluicegate::broker::amqp::Client;
 use sluicegate::config::{Config, TenantField, parse_duration};
 use sluicegate::rules::delays::DelayLevels;
+use sluicegate::rules::text::{self, NotText};
 use tokio::io::{AsyncBufRead, BufReader};
 
 use super::answer;
@@ -31,7 +32,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 ///
 /// One job from the arguments, or one from each line of a file or of standard input:
 /// {"tenant":"a","id":"1","body":…,"cost":1,"plan":"pro","headers":{"x-endpoint":"/v1"}}, where only the tenant is needed. A
-/// body that is a string is sent as it is, anything else as JSON; a header is a string or a whole number. Lines that make no job are reported with their number; the others
+/// body that is a string is sent as it is, anything else as JSON; tenant, id, plan and headers are strings or whole numbers. Lines that make no job are reported with their number; the others
 /// are published, and the exit status is 1. The queues are created as `run` does, if there are none.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -225,6 +226,9 @@ async fn stream<R: AsyncBufRead + Unpin>(
         match next {
             Some(Ok(Some(line))) => {
                 let number = line.number;
+                if number == 1 {
+                    refuse_utf16(&line)?;
+                }
                 match read(maker, line) {
                     Ok(None) => {}
                     Ok(Some(job)) => {
@@ -269,15 +273,26 @@ async fn stream<R: AsyncBufRead + Unpin>(
     Ok(())
 }
 
+/// Fails where the input is UTF-16: each of its lines would be wrong.
+fn refuse_utf16(first: &Line) -> Result<(), Failure> {
+    match first.bytes.as_deref().map(text::decode) {
+        Some(Err(why @ NotText::Utf16)) => {
+            Err(Failure::Usage(format!("the input can't be read: {why}")))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// The job on `line`; `None`: the line is empty.
 fn read(maker: &JobMaker<'_>, line: Line) -> Result<Option<Outgoing>, String> {
     let Some(bytes) = line.bytes else {
         return Err("is longer than 16 MiB".to_owned());
     };
-    if bytes.iter().all(u8::is_ascii_whitespace) {
-        return Ok(None);
+    let text = text::decode(&bytes).map_err(|why| why.to_string())?;
+    match text.trim_ascii().is_empty() {
+        true => Ok(None),
+        false => maker.parse_line(text).map(Some),
     }
-    maker.parse_line(&bytes).map(Some)
 }
 
 /// Publishes `batch`; which of it RabbitMQ refused, and why.

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use clap::Args;
 use simulator::cases::{self, Case, MOST_FILE};
 use sluicegate::operator::words::{count, plain};
+use sluicegate::rules::text;
 use tokio::task::spawn_blocking;
 
 use super::Failure;
@@ -117,6 +118,8 @@ fn text(file: &Path) -> Result<String, Failure> {
         false => File::open(file).and_then(|file| file.take(most).read_to_end(&mut bytes)),
     };
     read.map_err(|why| Failure::Usage(format!("{} can't be read: {why}", file.display())))?;
-    String::from_utf8(bytes)
-        .map_err(|_| Failure::Usage(format!("{} is not UTF-8 text", file.display())))
+    match text::decode(&bytes) {
+        Ok(text) => Ok(text.to_owned()),
+        Err(why) => Err(Failure::Usage(format!("{}: {why}", file.display()))),
+    }
 }

@@ -110,8 +110,20 @@ fn a_message_is_usable_or_says_why_not() {
         &[tenant, unreadable],
         Err("type is not UTF-8; they are kept in"),
     );
-    check(&[("x-tenant", Field::Int(5))], Err("a tenant is a string"));
-    check(&[("x-tenant", Field::Other("a table"))], Err("is a table"));
+    check(&[("x-tenant", Field::Int(42))], Ok(("42", 1)));
+    check(
+        &[("x-tenant", Field::Int(i64::MIN))],
+        Ok(("-9223372036854775808", 1)),
+    );
+    for (field, kind) in [
+        (Field::Other("a table"), "a table"),
+        (Field::Other("a boolean"), "a boolean"),
+        (Field::Other("a fraction"), "a fraction"),
+        (Field::Time(7), "a timestamp"),
+    ] {
+        let why = format!("header x-tenant is {kind}; a tenant is a text or a whole number");
+        check(&[("x-tenant", field)], Err(&why));
+    }
     check(
         &[("x-tenant", Field::Text("a\u{1}"))],
         Err("control character at byte 1"),
@@ -256,10 +268,42 @@ fn the_tenant_may_stand_elsewhere() {
         tenant(&TenantField::Json("/user/id".into())),
         Ok("u1".into())
     );
-    assert_eq!(
-        tenant(&TenantField::Json("/n".into())),
-        Err("json:/n is a number; a tenant is a string".into())
-    );
+    let json = |body: &'static [u8]| {
+        let fake = Fake {
+            body,
+            ..Fake::default()
+        };
+        read(
+            &fake,
+            false,
+            &fields(TenantField::Json("/n".into())),
+            &policy(),
+        )
+        .map(|claims| claims.tenant.as_str().to_owned())
+        .map_err(|why| why.to_string())
+    };
+    for (body, id) in [
+        (&br#"{"n":42}"#[..], "42"),
+        (br#"{"n":-7}"#, "-7"),
+        (br#"{"n":0}"#, "0"),
+        (br#"{"n":18446744073709551615}"#, "18446744073709551615"),
+        (br#"{"n":9223372036854775808}"#, "9223372036854775808"),
+    ] {
+        assert_eq!(json(body), Ok(id.to_owned()));
+    }
+    for (body, kind) in [
+        (&br#"{"n":42.0}"#[..], "a fraction, or beyond 64 bits"),
+        (br#"{"n":4e1}"#, "a fraction, or beyond 64 bits"),
+        (
+            br#"{"n":18446744073709551616}"#,
+            "a fraction, or beyond 64 bits",
+        ),
+        (br#"{"n":true}"#, "true or false"),
+        (br#"{"n":[42]}"#, "a list"),
+    ] {
+        let why = format!("json:/n is {kind}; a tenant is a text or a whole number");
+        assert_eq!(json(body), Err(why));
+    }
     assert_eq!(
         tenant(&TenantField::Json("/x".into())),
         Err("no tenant: the body has no json:/x".into())

@@ -1,0 +1,138 @@
+//! What people write down: text of a file, whichever editor wrote it, and names.
+
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, Visitor};
+
+/// What UTF-8 files begin with that some editors write.
+const UTF8_MARK: &[u8] = b"\xef\xbb\xbf";
+/// What UTF-16 files begin with, in either order of bytes.
+const UTF16_MARKS: [&[u8]; 2] = [b"\xff\xfe", b"\xfe\xff"];
+
+/// Why bytes are no text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NotText {
+    /// Every second byte of its first characters is 0, or it says so.
+    #[error("it is UTF-16 text; save it as UTF-8")]
+    Utf16,
+    /// Some other encoding, or no text.
+    #[error("it is not UTF-8 text")]
+    NotUtf8,
+}
+
+/// Returns the text of a file, or of its beginning, without a byte order mark.
+///
+/// # Errors
+/// [`NotText`] says what it is instead.
+pub fn decode(bytes: &[u8]) -> Result<&str, NotText> {
+    let bytes = bytes.strip_prefix(UTF8_MARK).unwrap_or(bytes);
+    if is_utf16(bytes) {
+        return Err(NotText::Utf16);
+    }
+    std::str::from_utf8(bytes).map_err(|_| NotText::NotUtf8)
+}
+
+/// Whether the first bytes are UTF-16: by their mark, or by a character of ASCII in two bytes.
+fn is_utf16(bytes: &[u8]) -> bool {
+    let marked = UTF16_MARKS.iter().any(|mark| bytes.starts_with(mark));
+    marked || matches!(bytes, [first, second, ..] if (*first == 0) != (*second == 0))
+}
+
+/// Reads a name, such as a tenant's, that is written as a text or as a whole number.
+///
+/// # Errors
+/// It is something else, a fraction or a boolean say.
+pub fn name<'de, D: Deserializer<'de>>(reader: D) -> Result<String, D::Error> {
+    Name::deserialize(reader).map(|Name(name)| name)
+}
+
+/// Reads a [`name`] that may be missing or null.
+///
+/// # Errors
+/// As [`name`].
+pub fn name_if_any<'de, D: Deserializer<'de>>(reader: D) -> Result<Option<String>, D::Error> {
+    let name = Option::<Name>::deserialize(reader)?;
+    Ok(name.map(|Name(name)| name))
+}
+
+struct Name(String);
+
+impl<'de> Deserialize<'de> for Name {
+    fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<Self, D::Error> {
+        reader.deserialize_any(NameVisitor)
+    }
+}
+
+struct NameVisitor;
+
+impl Visitor<'_> for NameVisitor {
+    type Value = Name;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text or a whole number of 64 bits")
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Name, E> {
+        Ok(Name(number.to_string()))
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<Name, E> {
+        Ok(Name(number.to_string()))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Name, E> {
+        Ok(Name(text.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_a_text_or_a_whole_number() {
+        let read = |json: &str| {
+            let mut reader = serde_json::Deserializer::from_str(json);
+            name_if_any(&mut reader).map_err(|why| why.to_string())
+        };
+        for (json, name) in [
+            ("\"a\"", "a"),
+            ("\"007\"", "007"),
+            ("42", "42"),
+            ("-7", "-7"),
+            ("18446744073709551615", "18446744073709551615"),
+        ] {
+            assert_eq!(read(json), Ok(Some(name.to_owned())));
+        }
+        assert_eq!(read("null"), Ok(None));
+        for json in ["42.0", "1e3", "18446744073709551616", "true", "[1]", "{}"] {
+            let why = read(json).expect_err(json);
+            assert!(
+                why.contains("expected a text or a whole number of 64 bits"),
+                "{why}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_mark_is_no_text_and_utf_16_is_named() {
+        assert_eq!(decode(b"\xef\xbb\xbfa: 1\r\n"), Ok("a: 1\r\n"));
+        assert_eq!(decode("ä".as_bytes()), Ok("ä"));
+        assert_eq!(decode(b""), Ok(""));
+        assert_eq!(decode(b"\xef\xbb\xbf"), Ok(""));
+        let utf16 = |text: &str, bytes: fn(u16) -> [u8; 2]| -> Vec<u8> {
+            text.encode_utf16().flat_map(bytes).collect()
+        };
+        for text in [
+            "\u{feff}{",
+            "{\"tenant\":\"a\"}",
+            "a: 1\n",
+            "\u{feff}\u{4e2d}",
+        ] {
+            for bytes in [utf16(text, u16::to_le_bytes), utf16(text, u16::to_be_bytes)] {
+                assert_eq!(decode(&bytes), Err(NotText::Utf16), "{text:?}");
+            }
+        }
+        assert_eq!(decode(b"caf\xe9"), Err(NotText::NotUtf8));
+    }
+}
