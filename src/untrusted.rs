@@ -9,5 +9,5 @@ use crate::rules::job::Job;
 
 /// The line of JSON that a program gets of `job`.
 pub fn line(job: &Job) -> Vec<u8> {
-    job.line()
+    job.line(1)
 }

@@ -37,4 +37,5 @@ def call(job):
 # What takes long, such as a login, belongs here: no job waits for it with a permit.
 print(json.dumps({"ready": True}), flush=True)
 for line in sys.stdin:
-    print(json.dumps(call(json.loads(line))), flush=True)
+    job = json.loads(line)
+    print(json.dumps({"call": job["call"], **call(job)}), flush=True)

@@ -1,8 +1,9 @@
-//! Gives each job to a program that runs beside the worker (`dispatch.exec`): one line of JSON to its input, one line from its output.
+//! Gives each job to a program that runs beside the worker (`dispatch.exec`): one line of JSON to its input, one line from its output,
+//! which names the call that it answers.
 //!
 //! A program lives for many jobs and has one at a time. It says when it is ready, which may take as long as it likes, and only then a
-//! permit is asked for. One that hangs, ends or says what nobody understands is killed with all that it has started, and another one
-//! takes its place: its next line might be the answer to the job before.
+//! permit is asked for. One that hangs, ends, or writes a line that is no answer to its job is killed with all that it has started, and another
+//! one takes its place.
 
 mod child;
 mod lines;
@@ -10,6 +11,7 @@ mod pool;
 mod stderr;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -26,6 +28,8 @@ const GRACE: Duration = Duration::from_secs(5);
 /// Gives jobs to programs.
 pub struct ExecHandler {
     pool: Arc<Pool>,
+    /// The number of the next call. None has the number of another one, so that a late answer is never taken for the next job's.
+    calls: AtomicU64,
 }
 
 impl ExecHandler {
@@ -34,6 +38,7 @@ impl ExecHandler {
     pub fn new(exec: &Exec, replaced: impl Fn() + Send + Sync + 'static) -> Self {
         Self {
             pool: Arc::new(Pool::new(exec, replaced)),
+            calls: AtomicU64::new(1),
         }
     }
 
@@ -61,9 +66,11 @@ impl PreparingHandler for ExecHandler {
 
     async fn send(&self, job: &Job, ready: Ready, permit: Permit) -> Attempt {
         let (reply, answer) = oneshot::channel();
+        let call = self.calls.fetch_add(1, Ordering::Relaxed);
         let work = Work {
+            call,
             id: job.id.clone(),
-            line: job.line(),
+            line: job.line(call),
             permit: permit.clone(),
             reply,
         };

@@ -143,6 +143,9 @@ fn said(body: &[u8], id: &str) -> Attempt {
         return ruled::attempt(Verdict::DONE);
     }
     let why = match verdict::read(body) {
+        Ok(verdict) if verdict.call.is_some() => {
+            "it names a call, which only programs of dispatch.exec are given".to_owned()
+        }
         Ok(verdict) if verdict.id.as_ref().is_none_or(|of| of == id) => {
             return ruled::attempt(verdict);
         }
@@ -240,6 +243,7 @@ mod tests {
         );
         for (body, word) in [
             (&br#"{"outcome":"done","id":"8"}"#[..], "another job"),
+            (br#"{"outcome":"done","call":1}"#, "names a call"),
             (b"ok", "no verdict"),
             (b"\xff", "no verdict"),
         ] {

@@ -7,6 +7,7 @@ use crate::rules::verdict::{Ruling, Verdict};
 /// The verdict as an attempt's end.
 pub(super) fn attempt(verdict: Verdict) -> Attempt {
     let Verdict {
+        call: _,
         id: _,
         ruling,
         cost,

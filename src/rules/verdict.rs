@@ -64,6 +64,8 @@ pub struct Said {
 /// A verdict.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
+    /// The number of the call that it answers, where it names one: a program has to, since its lines have no other order.
+    pub call: Option<u64>,
     /// Which job it is of, where it says so.
     pub id: Option<String>,
     /// What becomes of the job.
@@ -79,6 +81,7 @@ pub struct Verdict {
 impl Verdict {
     /// Done, and nothing else is said.
     pub const DONE: Self = Self {
+        call: None,
         id: None,
         ruling: Ruling::Done,
         cost: None,
@@ -136,6 +139,7 @@ impl<'de> Deserialize<'de> for After {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
+    call: Option<u64>,
     id: Option<String>,
     outcome: Word,
     after: Option<After>,
@@ -199,6 +203,7 @@ pub fn read(text: &[u8]) -> Result<Verdict, NoVerdict> {
         (Some(json), None) => Some((Bytes::from(json.to_string()), Some("application/json"))),
     };
     Ok(Verdict {
+        call: written.call,
         id: written.id,
         ruling,
         cost: written.cost,
@@ -335,12 +340,10 @@ mod tests {
         let (bytes, kind) =
             body(r#"{"outcome":"done","body_base64":"/w==","content_type":"image/png"}"#);
         assert_eq!((&bytes[..], &*kind), (&[0xff][..], "image/png"));
-        let full =
-            said(r#"{"id":"7","outcome":"done","cost":12,"status":201}"#).expect("a verdict");
-        assert_eq!(
-            (full.id.as_deref(), full.cost, full.status),
-            (Some("7"), Some(12), Some(201))
-        );
+        let full = said(r#"{"call":17,"id":"7","outcome":"done","cost":12,"status":201}"#);
+        let full = full.expect("a verdict");
+        assert_eq!((full.call, full.id.as_deref()), (Some(17), Some("7")));
+        assert_eq!((full.cost, full.status), (Some(12), Some(201)));
     }
 
     #[test]
@@ -360,6 +363,7 @@ mod tests {
             (r#"{"outcome":"retry","after":"soon"}"#, "seconds"),
             (r#"{"outcome":"retry","after":"9999d"}"#, "365"),
             (r#"{"outcome":"done","cost":-1}"#, "u32"),
+            (r#"{"outcome":"done","call":"17"}"#, "u64"),
             (r#"{"outcome":"done","status":9}"#, "status"),
             (r#"{"outcome":"done","body":1,"body_base64":""}"#, "both"),
             (r#"{"outcome":"done","body_base64":"?"}"#, "base64"),

@@ -715,7 +715,7 @@ log: {{level: '{LOUD}'}}
 }
 
 /// Says that it is ready and rejects each job, with all that it inherited: for the log, and for the dead letter.
-const TALKATIVE: &str = r#"env >&2; echo '{"ready": true}'; while read -r job; do printf '{"outcome": "reject", "reason": "%s", "body": "%s"}\n' "inherited $(env | tr -cd 'A-Za-z0-9=_' | tail -c 400)" "$(env | tr -cd 'A-Za-z0-9=_ ')"; done"#;
+const TALKATIVE: &str = r#"env >&2; echo '{"ready": true}'; while read -r job; do printf '{"call": %s, "outcome": "reject", "reason": "%s", "body": "%s"}\n' "$(echo "$job" | sed 's/[^0-9]*//; s/,.*//')" "inherited $(env | tr -cd 'A-Za-z0-9=_' | tail -c 400)" "$(env | tr -cd 'A-Za-z0-9=_ ')"; done"#;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_pipeline_no_program_and_no_forwarded_job_shows_a_secret() {

@@ -17,9 +17,16 @@ fn bed() -> Bed {
     Bed::on(shared_rabbit().url(), shared_redis().url())
 }
 
-/// Says that it is ready, and then runs `commands` for each job, which they have in `$job`.
+/// Says that it is ready, and then runs `commands` for each job, which they have in `$job`, with the number of its call in `$call`.
 fn each_job(commands: &str) -> String {
-    format!("echo '{{\"ready\": true}}'; while IFS= read -r job; do {commands}; done")
+    let call = "call=${job#'{\"call\":'}; call=${call%%,*}";
+    format!("echo '{{\"ready\": true}}'; while IFS= read -r job; do {call}; {commands}; done")
+}
+
+/// A command that answers with `fields` and the number of the call.
+fn answer(fields: &str) -> String {
+    let fields = fields.replace('"', "\\\"");
+    format!("echo \"{{\\\"call\\\": $call, {fields}}}\"")
 }
 
 /// A worker's configuration with a shell that runs `script`.
@@ -220,8 +227,12 @@ async fn a_program_that_hangs_is_killed_with_all_that_it_started() {
 #[tokio::test(flavor = "multi_thread")]
 async fn rubbish_and_lines_without_an_end_are_no_answers() {
     fails("echo rubbish", "", "can't be used").await.stop();
-    let other = r#"echo '{"outcome": "done", "id": "another"}'"#;
-    fails(other, "", "another job").await.stop();
+    let other = answer(r#""outcome": "done", "id": "another""#);
+    fails(&other, "", "another job").await.stop();
+    let bare = r#"echo '{"outcome": "done"}'"#;
+    fails(bare, "", "names no call").await.stop();
+    let of_before = r#"echo '{"call": 0, "outcome": "done"}'"#;
+    fails(of_before, "", "another call").await.stop();
     fails(
         "head -c 3000000 /dev/zero | tr '\\0' x",
         "",
@@ -229,8 +240,42 @@ async fn rubbish_and_lines_without_an_end_are_no_answers() {
     )
     .await
     .stop();
-    let rejects = r#"echo '{"outcome": "reject", "reason": "no such order"}'"#;
-    fails(rejects, "", "no such order").await.stop();
+    let rejects = answer(r#""outcome": "reject", "reason": "no such order""#);
+    fails(&rejects, "", "no such order").await.stop();
+}
+
+/// A job is only acked for the answer of a program that had it, though answers come twice and jobs have the same id.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_comes_twice_acks_no_other_job() {
+    const JOBS: usize = 60;
+    let (bed, folder) = (bed(), tempfile::tempdir().expect("a folder"));
+    let begun = folder.path().join("begun");
+    let done = answer(r#""outcome": "done""#);
+    let commands = format!(
+        "printf '%s\\n' \"$job\" >>{}; {done}; sleep 0.003; {done}",
+        begun.display()
+    );
+    let yaml = yaml(&bed, MANY, &each_job(&commands), "")
+        .replace("max-attempts: 2", "max-attempts: 50")
+        .replace("exec: {", "concurrency: 4, exec: {");
+    let all = (0..JOBS).map(|number| sluicegate::broker::Message {
+        body: format!("number {number}.").into(),
+        ..kit::job("acme", "the same for all")
+    });
+    bed.publish(&yaml, all).await;
+    let worker = PROGRAM.start(&yaml);
+    let acked = || worker.metric("sluicegate_dispatches_total{outcome=\"done\"}");
+    until("all are done", || acked() == Some(JOBS as f64)).await;
+    worker.says(&["a program has ended"]).await;
+    worker.stop();
+    let begun = std::fs::read_to_string(&begun).expect("a file");
+    for number in 0..JOBS {
+        assert!(
+            begun.contains(&format!("number {number}.")),
+            "{number} was never begun"
+        );
+    }
+    assert_eq!(bed.dead(&yaml).await, []);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -242,8 +287,9 @@ async fn a_program_that_is_not_ready_costs_no_permit() {
         "while [ ! -e {} ]; do sleep 0.02; done; {}",
         go.display(),
         each_job(&format!(
-            "echo x >>{}; echo '{{\"outcome\": \"done\"}}'",
-            log.display()
+            "echo x >>{}; {}",
+            log.display(),
+            answer(r#""outcome": "done""#)
         )),
     );
     let yaml = yaml(&bed, "max-requests: 3, window-size: 1h", &script, "");

@@ -18,7 +18,7 @@ use crate::config::Exec;
 use crate::handler::ruled::{self, retry};
 use crate::handler::{Attempt, Outcome, Permit};
 use crate::rules::retry::Reconnect;
-use crate::rules::verdict;
+use crate::rules::verdict::{self, Verdict};
 
 /// The same reason is logged so often at most.
 const REMIND: Duration = Duration::from_secs(60);
@@ -27,6 +27,8 @@ const GOOD_RUN: Duration = Duration::from_secs(60);
 
 /// A job for a program.
 pub(super) struct Work {
+    /// The number that its answer must name.
+    pub call: u64,
     pub id: String,
     pub line: Vec<u8>,
     pub permit: Permit,
@@ -227,11 +229,7 @@ impl Shared {
             self.offered.notify_one();
             let work = tokio::select! {
                 biased;
-                work = &mut offered => match work {
-                    Ok(work) => work,
-                    // It was promised to a job that did not come.
-                    Err(_) => continue,
-                },
+                // First: a program that is of no use any more gets no job.
                 line = child.line() => {
                     not_begun(&mut offered);
                     return Some(match line {
@@ -239,6 +237,11 @@ impl Shared {
                         Err(why) => why,
                     });
                 }
+                work = &mut offered => match work {
+                    Ok(work) => work,
+                    // It was promised to a job that did not come.
+                    Err(_) => continue,
+                },
                 () = self.stop.cancelled() => {
                     not_begun(&mut offered);
                     return None;
@@ -255,6 +258,7 @@ impl Shared {
     /// One job; why the program is of no use any more.
     async fn work(&self, child: &mut Child, work: Work) -> Option<String> {
         let Work {
+            call,
             id,
             line,
             permit,
@@ -272,14 +276,10 @@ impl Shared {
             () = reply.closed() => return Some("its job was given up".to_owned()),
         };
         let (outcome, why) = match answer {
-            Ok(answer) => match verdict::read(&answer) {
-                Ok(verdict) if verdict.id.as_ref().is_none_or(|of| *of == id) => {
+            Ok(answer) => match answer_to(call, &id, &answer) {
+                Ok(verdict) => {
                     let _ = reply.send(ruled::attempt(verdict));
                     return None;
-                }
-                Ok(_) => {
-                    let why = "its answer has the id of another job";
-                    (retry(format!("the program: {why}")), why.to_owned())
                 }
                 Err(why) => (
                     retry(format!("the program's answer can't be used: {why}")),
@@ -318,6 +318,19 @@ impl Shared {
             "a program has ended; starting another"
         );
         *last = (why.to_owned(), Some(Instant::now()));
+    }
+}
+
+/// Reads the answer to the call number `call`, whose job has this id. The error says why the line is none.
+fn answer_to(call: u64, id: &str, line: &[u8]) -> Result<Verdict, String> {
+    let verdict = verdict::read(line).map_err(|why| why.to_string())?;
+    if verdict.id.as_ref().is_some_and(|of| of != id) {
+        return Err("it has the id of another job".to_owned());
+    }
+    match verdict.call {
+        Some(of) if of == call => Ok(verdict),
+        Some(_) => Err("it names another call".to_owned()),
+        None => Err(r#"it names no call: repeat the job's "call" in it"#.to_owned()),
     }
 }
 

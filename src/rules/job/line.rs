@@ -7,24 +7,25 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use super::{Job, Properties, Value};
 
 impl Job {
-    /// Itself as one line of JSON, with the newline.
-    pub(crate) fn line(&self) -> Vec<u8> {
+    /// Returns the job as one line of JSON, with the newline. It begins with the number of its call, so that a shell can read that.
+    pub(crate) fn line(&self, call: u64) -> Vec<u8> {
         // Of numbers and texts JSON can be made always; nothing here fails by itself.
-        let mut line = serde_json::to_vec(&Line(self)).unwrap_or_default();
+        let mut line = serde_json::to_vec(&Line(self, call)).unwrap_or_default();
         line.push(b'\n');
         line
     }
 }
 
-struct Line<'a>(&'a Job);
+struct Line<'a>(&'a Job, u64);
 struct Headers<'a>(&'a [(&'a str, Value<'a>)]);
 struct Others<'a>(&'a Properties<'a>);
 struct Written<'a>(&'a Value<'a>);
 
 impl Serialize for Line<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let Self(job) = self;
+        let Self(job, call) = self;
         let mut map = to.serialize_map(None)?;
+        map.serialize_entry("call", call)?;
         map.serialize_entry("id", &job.id)?;
         map.serialize_entry("tenant", job.tenant.as_str())?;
         map.serialize_entry("cost", &job.cost)?;
@@ -113,7 +114,8 @@ mod tests {
     use crate::rules::trace::Context;
 
     fn read(job: &Job) -> serde_json::Value {
-        let line = job.line();
+        let line = job.line(17);
+        assert!(line.starts_with(br#"{"call":17,"id":"#));
         assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
         serde_json::from_slice(&line).expect("JSON")
     }
@@ -125,7 +127,7 @@ mod tests {
         job.content_type = Some("text/plain".to_owned());
         let job = job.published_with("orders", [("a", "x\ny"), ("retry-after", "1")]);
         let line = json!({
-            "id": "7", "tenant": "acme", "cost": 1, "attempt": 1, "routing_key": "orders",
+            "call": 17, "id": "7", "tenant": "acme", "cost": 1, "attempt": 1, "routing_key": "orders",
             "headers": {"a": "x\ny"}, "properties": {}, "content_type": "text/plain", "body": "one\ntwo",
         });
         assert_eq!(read(&job), line);
