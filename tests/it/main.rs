@@ -83,6 +83,7 @@ mod simulated_live;
 mod standstill;
 mod traces;
 mod waking;
+mod whole_seconds;
 mod worker_calls;
 mod worker_epoch;
 mod worker_exec;

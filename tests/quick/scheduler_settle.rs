@@ -5,7 +5,7 @@ use std::time::Duration;
 use sluicegate::broker::Source;
 use sluicegate::gate::{End, GateError, SettleReplies, ShardId, TenantSettled, Whose};
 use sluicegate::handler::{Attempt, Fate, LateEnd, Outcome};
-use sluicegate::rules::answers::Seen;
+use sluicegate::rules::answers::{Quotas, Seen};
 use sluicegate::rules::job::TenantField;
 use sluicegate::rules::limit::Limit;
 use sluicegate::rules::tenant::Tenant;
@@ -269,6 +269,42 @@ fn a_block_that_the_gate_did_not_take_is_told_again_for_the_rest_of_its_time() {
         assert_eq!((block.key, &block.whose), (None, &a));
         desk.scheduler.blocked(desk.now, block, Ok(()));
         assert!(desk.step(minute).blocked.is_empty(), "once");
+    }
+}
+
+/// Nothing is left until a time in whole seconds, which may be over two seconds sooner.
+#[test]
+fn our_limits_decide_where_they_keep_the_apis_and_its_headers_only_round() {
+    let second = Duration::from_secs(1);
+    for (quotas, used_up, told) in [
+        // The desk's limit is 20 in a second.
+        ("20/0", 3, Some(1)),
+        ("20/1", 3, Some(1)),
+        ("20/0", 2, None),
+        ("20/1,3600/60", 60, Some(58)),
+        ("19/0", 2, Some(2)),
+        ("20/1,100/60", 2, Some(2)),
+        ("20/60", 2, Some(2)),
+        ("20/0", 4, Some(4)),
+        ("", 2, Some(2)),
+    ] {
+        let mut desk = Desk::new(4);
+        let key = desk.start_one();
+        let done = Attempt {
+            seen: Seen {
+                used_up: Some(used_up * second),
+                rounding: 2 * second,
+                quotas: Quotas::read(quotas),
+                ..Seen::default()
+            },
+            fate: Fate::Answered,
+            ..Outcome::Done.into()
+        };
+        desk.scheduler.finished(desk.now, key, MS, done);
+        let blocked = desk.actions().blocked;
+        let times: Vec<_> = blocked.iter().map(|(_, time)| *time).collect();
+        let expected: Vec<_> = told.into_iter().map(|seconds| seconds * second).collect();
+        assert_eq!(times, expected, "{quotas} {used_up}");
     }
 }
 

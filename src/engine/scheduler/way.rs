@@ -389,7 +389,7 @@ impl Scheduler {
             let ends = (self.settlement).end(now, &claims.tenant, started, fate, used);
             ends.into_iter().for_each(|action| self.agenda.push(action));
         }
-        self.throttle_used_up(now, key, seen.used_up);
+        self.throttle_used_up(now, key, &seen);
         self.hear(now, key, seen.quotas, learner.as_ref());
         self.conclude(now, key, outcome, waits);
     }

@@ -46,6 +46,22 @@ impl Quotas {
         self.0.into_iter().flatten()
     }
 
+    /// Whether `limits` keep all of these, and one of them has a window as long as `rest`, for which nothing is left at
+    /// least. Then they know better than headers in whole seconds when the next call may be made.
+    pub fn are_kept_by(&self, limits: &[Limit], rest: Duration) -> bool {
+        let is_long = |window: Duration| window >= rest;
+        let keeps_number = |limit: &Limit, number| {
+            let window = Duration::from_millis(limit.window_ms());
+            bounds_tenant(limit) && is_long(window) && arriving(limit, limit.window_ms()) <= number
+        };
+        let is_kept = |quota: &Quota| match quota.window {
+            Some(_) => Excess::of(limits, *quota).is_none(),
+            None => limits.iter().any(|limit| keeps_number(limit, quota.limit)),
+        };
+        let is_longest = |quota: &Quota| quota.window.is_none_or(is_long);
+        self.iter().all(|quota| is_kept(&quota)) && self.iter().any(|quota| is_longest(&quota))
+    }
+
     /// As the store keeps them: `10/1,100/60`, limit and window in seconds, 0 where it is not known.
     #[doc(hidden)]
     pub fn text(&self) -> String {
@@ -84,14 +100,10 @@ pub struct Excess {
 
 impl Excess {
     /// Compares `quota` with `limits`, which are enforced together for a tenant. `None`: they keep it, or it can't be
-    /// told, since it names no window. A limit of each value of a header bounds no tenant: it may send any number of
-    /// values.
+    /// told, since it names no window.
     pub fn of(limits: &[Limit], quota: Quota) -> Option<Self> {
         let window_ms = u64::try_from(quota.window?.as_millis()).ok()?;
-        let counting = |limit: &&Limit| {
-            limit.algorithm() != Algorithm::Concurrency && !limit.scope().is_part()
-        };
-        let ours = limits.iter().filter(counting);
+        let ours = limits.iter().filter(|limit| bounds_tenant(limit));
         let ours = ours.map(|limit| (limit.clone(), arriving(limit, window_ms)));
         let ours = ours.min_by_key(|(_, allowed)| *allowed);
         let exceeds = ours.as_ref().is_none_or(|(_, most)| *most > quota.limit);
@@ -163,6 +175,12 @@ impl fmt::Display for Excess {
         }
         write!(f, ": {}", advice.join(", or "))
     }
+}
+
+/// Whether `limit` bounds the calls of a tenant in a time. A limit of each value of a header does not: a tenant may send any
+/// number of values.
+fn bounds_tenant(limit: &Limit) -> bool {
+    limit.algorithm() != Algorithm::Concurrency && !limit.scope().is_part()
 }
 
 /// The most calls that `limit` lets arrive in an API's window of `window_ms`: [`Limit::worst_case`] for any length. An
@@ -239,6 +257,43 @@ mod tests {
             let best = (1..=ours.max()).rev().find(|max| keeps(*max));
             prop_assert_eq!(excess.max_requests(), best);
         }
+    }
+
+    #[test]
+    fn limits_know_better_where_they_keep_what_the_api_says() {
+        use Algorithm::{FixedWindow, SlidingWindow, TokenBucket};
+        let ours = [
+            limit("short", SlidingWindow, 20, 2),
+            limit("long", SlidingWindow, 1_000, 3_600),
+        ];
+        let check = |limits: &[Limit], said: &str, rest: u64, kept: bool| {
+            let found = Quotas::read(said).are_kept_by(limits, Duration::from_secs(rest));
+            assert_eq!(found, kept, "{said} {rest}");
+        };
+        check(&ours, "20/0", 0, true);
+        check(&ours, "20/2", 2, true);
+        check(&ours, "20/2,1000/3600", 3_000, true);
+        check(&ours, "1000/0", 3_000, true);
+        check(&ours, "21/0", 1, true);
+        // Nothing is said, the API allows less, or what is used up is not what we count.
+        check(&ours, "", 1, false);
+        check(&ours, "19/0", 1, false);
+        check(&ours, "19/2", 1, false);
+        check(&ours, "20/0", 3, false);
+        check(&ours, "20/2", 3, false);
+        check(&ours, "20/2,900/3600", 1, false);
+        check(&ours[..1], "20/2,1000/3600", 1, false);
+        check(&ours[..1], "1000/0", 3, false);
+        check(&[limit("x", FixedWindow, 20, 2)], "20/0", 1, true);
+        check(&[limit("x", TokenBucket, 20, 2)], "20/0", 1, false);
+        let part = limit("x", SlidingWindow, 5, 60).with_scope(Scope::Header("x-path".into()));
+        check(&[part], "20/0", 1, false);
+        check(
+            &[Limit::concurrent("x", 5).expect("in range")],
+            "20/0",
+            0,
+            false,
+        );
     }
 
     #[track_caller]

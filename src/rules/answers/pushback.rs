@@ -18,7 +18,7 @@ use std::borrow::Cow;
 use std::time::{Duration, SystemTime};
 
 use quota::{Counter, State};
-use value::{When, count, date_ms, epoch_ms, number_ms, when};
+use value::{SECOND, Wait, When, count, date_ms, epoch_ms, number_ms, when};
 
 use super::advertised::{Quota, Quotas};
 use super::status::{Answers, Meaning, Says};
@@ -57,6 +57,8 @@ pub struct Seen {
     /// It did not refuse, but says that nothing is left, whatever the status: the tenant is throttled for so
     /// long, at least 1 s, since its next job would be refused. What becomes of this job is the status's affair.
     pub used_up: Option<Duration>,
+    /// Something may be left again sooner than `used_up` says, by this: most APIs name whole seconds.
+    pub rounding: Duration,
     /// The API's own limits.
     pub quotas: Quotas,
     /// `x-actual-cost`: what the job has cost, in the units of a limit that counts cost.
@@ -80,11 +82,13 @@ pub fn verdict<'a>(
     };
     let meaning = answers.meaning(status, says);
     let throttles = meaning == Meaning::Throttle;
+    let used_up = said.used_up().filter(|_| !throttles);
     Verdict {
         meaning,
         seen: Seen {
             refused: throttles.then(|| said.refusal()),
-            used_up: if throttles { None } else { said.used_up() },
+            used_up: used_up.map(|wait| wait.time),
+            rounding: used_up.map_or(Duration::ZERO, |wait| wait.rounding),
             quotas: said.quotas(),
             actual_cost: said.actual_cost(),
         },
@@ -99,8 +103,9 @@ fn bounded(wait: Duration) -> Duration {
 /// The headers that matter.
 #[derive(Debug, Default)]
 struct Said {
-    /// The answer's time, in milliseconds since the epoch.
+    /// The answer's time, in milliseconds since the epoch; it may be later by `now_rounding`.
     now_ms: u64,
+    now_rounding: Duration,
     is_cached: bool,
     retry_after: Vec<When>,
     /// All `RateLimit` lines, joined as RFC 9110 has it.
@@ -141,6 +146,7 @@ impl Said {
         let says_times = !said.retry_after.is_empty() || !said.counters.is_empty();
         let date = date.filter(|_| says_times).and_then(date_ms);
         said.now_ms = date.unwrap_or_else(|| epoch_ms(now));
+        said.now_rounding = date.map_or(Duration::ZERO, |_| SECOND);
         said
     }
 
@@ -176,16 +182,19 @@ impl Said {
             .or_else(|| self.rate_limit())
             .or_else(|| self.resets(true));
         Pushback {
-            after: after.map(bounded),
+            after: after.map(|wait| bounded(wait.time)),
         }
     }
 
     /// The pause that follows from nothing being left. Of an answer that refused nothing, a wait that is over
     /// throttles nothing.
-    fn used_up(&self) -> Option<Duration> {
+    fn used_up(&self) -> Option<Wait> {
         let wait = self.rate_limit().or_else(|| self.resets(false))?;
         let wait = self.retry_after().unwrap_or(wait);
-        (!wait.is_zero()).then(|| bounded(wait))
+        let least = wait.time.saturating_sub(wait.rounding);
+        let time = bounded(wait.time);
+        let rounding = time.saturating_sub(least);
+        (!wait.time.is_zero()).then_some(Wait { time, rounding })
     }
 
     /// Nothing remains of a limit, whether or not it says until when. A limit of one call never leaves anything, so there it
@@ -207,25 +216,30 @@ impl Said {
             || (states.iter().any(used_up) && !is_one(&quota::policies(&self.policy)))
     }
 
-    fn retry_after(&self) -> Option<Duration> {
-        let waits = self.retry_after.iter().map(|when| when.wait(self.now_ms));
+    fn retry_after(&self) -> Option<Wait> {
+        let waits = self.retry_after.iter().map(|when| self.wait(*when));
         waits.max()
     }
 
+    fn wait(&self, when: When) -> Wait {
+        when.wait(self.now_ms, self.now_rounding)
+    }
+
     /// The longest time until a policy that is used up has quota again.
-    fn rate_limit(&self) -> Option<Duration> {
+    fn rate_limit(&self) -> Option<Wait> {
         if self.is_cached {
             return None;
         }
         let states = quota::states(&self.rate_limit);
         let used_up = |state: &State| (state.remaining? == 0).then_some(state.reset)?;
-        states.iter().filter_map(used_up).max()
+        let times = states.iter().filter_map(used_up);
+        times.map(Wait::seconds).max()
     }
 
     /// The longest of the resets that count. The one of a window does only where nothing of that window
     /// remains. In a refusal the plain one does whatever remains: some send it with quota left, for a limit of
     /// another kind.
-    fn resets(&self, refused: bool) -> Option<Duration> {
+    fn resets(&self, refused: bool) -> Option<Wait> {
         if self.is_cached {
             return None;
         }
@@ -235,7 +249,7 @@ impl Said {
         };
         let reset = |(suffix, counter): &(String, Counter)| match counter {
             Counter::Reset(when) if (refused && suffix.is_empty()) || used_up(suffix) => {
-                Some(when.wait(self.now_ms))
+                Some(self.wait(*when))
             }
             _ => None,
         };

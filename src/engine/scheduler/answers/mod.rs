@@ -21,7 +21,7 @@ use super::queues::End;
 use crate::engine::action::{Action, Block, Key};
 use crate::engine::facts::Fact;
 use crate::gate::{GateError, Whose};
-use crate::rules::answers::{Excess, Quotas, ThrottleScope};
+use crate::rules::answers::{Excess, Quotas, Seen, ThrottleScope};
 use crate::rules::limit::Limit;
 use crate::rules::tenant::Tenant;
 
@@ -74,14 +74,23 @@ impl Scheduler {
         );
     }
 
-    /// The answer was no refusal, but said that the next one would be.
-    pub(super) fn throttle_used_up(&mut self, now: Duration, key: Key, used_up: Option<Duration>) {
-        let (Some(job), Some(used_up)) = (self.jobs.get(&key), used_up) else {
+    /// The answer was no refusal, but said that the next one would be. Until when it says in whole seconds: where our limits
+    /// keep the API's, they decide from the earliest time on that it can mean.
+    pub(super) fn throttle_used_up(&mut self, now: Duration, key: Key, seen: &Seen) {
+        let (Some(job), Some(used_up)) = (self.jobs.get(&key), seen.used_up) else {
             return;
         };
         let (tenant, plan) = (&job.claims.tenant, job.claims.plan.as_deref());
-        let duration = used_up.min(self.settings.live.max_throttle);
         let limits = self.agreement.own().limits(tenant, plan);
+        let least = used_up.saturating_sub(seen.rounding);
+        let duration = match seen.quotas.are_kept_by(limits, least) {
+            true => least,
+            false => used_up,
+        };
+        let duration = duration.min(self.settings.live.max_throttle);
+        if duration.is_zero() {
+            return;
+        }
         let whose = whose(self.settings.throttle_scope, limits, tenant);
         self.facts.push(Fact::Throttled {
             tenant: tenant.clone(),

@@ -7,6 +7,8 @@ const EPOCH_MS: u64 = 1_000_000_000_000;
 /// A bare number above this is a time in seconds since the epoch, not a delay of 31 years.
 const EPOCH_S: u64 = 1_000_000_000;
 
+pub(super) const SECOND: Duration = Duration::from_secs(1);
+
 /// A wait as a header names it, in milliseconds.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum When {
@@ -16,13 +18,39 @@ pub(super) enum When {
     At(u64),
 }
 
+/// A wait, compared by its time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Wait {
+    pub(super) time: Duration,
+    /// It may be over sooner by this: the API, and the `Date` of its answer, count whole seconds.
+    pub(super) rounding: Duration,
+}
+
+impl Wait {
+    /// A number of whole seconds.
+    pub(super) fn seconds(time: Duration) -> Self {
+        Self {
+            time,
+            rounding: SECOND,
+        }
+    }
+}
+
 impl When {
-    /// How long that is from `now_ms`; 0 for what has passed.
-    pub(super) fn wait(self, now_ms: u64) -> Duration {
-        Duration::from_millis(match self {
-            Self::In(ms) => ms,
-            Self::At(ms) => ms.saturating_sub(now_ms),
-        })
+    /// Returns how long that is from `now_ms`; 0 for what has passed. `now_rounding`: the true time may be later by this.
+    pub(super) fn wait(self, now_ms: u64, now_rounding: Duration) -> Wait {
+        let of_value = |ms: u64| match ms.is_multiple_of(1_000) {
+            true => SECOND,
+            false => Duration::ZERO,
+        };
+        let (ms, rounding) = match self {
+            Self::In(ms) => (ms, of_value(ms)),
+            Self::At(ms) => (ms.saturating_sub(now_ms), of_value(ms) + now_rounding),
+        };
+        Wait {
+            time: Duration::from_millis(ms),
+            rounding,
+        }
     }
 }
 

@@ -59,6 +59,55 @@ fn nothing_left_closes_whatever_the_status() {
 }
 
 #[test]
+fn what_only_rounds_may_be_over_sooner() {
+    let zero = ("X-RateLimit-Remaining", "0");
+    for (headers, used_up_ms, rounding_ms) in [
+        // Whole seconds, and from the epoch on those of the answer's date, too.
+        (vec![("RateLimit", r#""a";r=0;t=3"#)], 3_000, 1_000),
+        (
+            vec![("RateLimit", "limit=20, remaining=0, reset=3")],
+            3_000,
+            1_000,
+        ),
+        (vec![zero, ("X-RateLimit-Reset", "3")], 3_000, 1_000),
+        (
+            vec![zero, ("X-RateLimit-Reset", "1780315203")],
+            3_000,
+            2_000,
+        ),
+        (
+            vec![zero, ("X-RateLimit-Reset", "Mon, 01 Jun 2026 12:00:03 GMT")],
+            3_000,
+            2_000,
+        ),
+        (
+            vec![zero, ("X-RateLimit-Reset", "3"), ("Retry-After", "2")],
+            2_000,
+            1_000,
+        ),
+        // Milliseconds.
+        (vec![zero, ("X-RateLimit-Reset", "3.5")], 3_500, 0),
+        (
+            vec![zero, ("X-RateLimit-Reset", "1780315203123")],
+            3_123,
+            1_000,
+        ),
+        // No pause is shorter than a second.
+        (vec![zero, ("X-RateLimit-Reset", "0.25")], 1_000, 750),
+        (vec![zero, ("X-RateLimit-Reset", "1")], 1_000, 1_000),
+    ] {
+        let seen = see(200, &headers);
+        let ms = |time: Duration| u64::try_from(time.as_millis()).expect("short");
+        let found = (seen.used_up.map(ms), ms(seen.rounding));
+        assert_eq!(found, (Some(used_up_ms), rounding_ms), "{headers:?}");
+    }
+    assert_eq!(
+        see(429, &[zero, ("X-RateLimit-Reset", "3")]).rounding,
+        Duration::ZERO
+    );
+}
+
+#[test]
 fn something_left_closes_nothing() {
     for header in [
         ("RateLimit", r#""a";r=1;t=30"#),
