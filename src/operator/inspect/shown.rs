@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::gate::Inspection;
 use crate::rules::limit::{Limit, Unit};
-use crate::rules::tenant::Tenant;
+use crate::rules::tenant::{MAX_TENANT_BYTES, Tenant};
 use serde_json::Value;
 
 use super::Row;
@@ -77,7 +77,8 @@ pub(super) fn in_words(
     (found, levels): (&Inspection, &Levels),
     (recovery, waits): (&Recovery, &Waits<'_>),
 ) -> String {
-    let mut text = format!("tenant    {tenant}\nsource    {source}\n");
+    let name = plain(tenant.as_str(), MAX_TENANT_BYTES);
+    let mut text = format!("tenant    {name}\nsource    {source}\n");
     if !given.told.is_empty() {
         text += &format!("jobs      {}\n", given.told);
     }

@@ -44,7 +44,7 @@ use sluicegate::broker::BrokerError;
 use sluicegate::config::ConfigErrors;
 use sluicegate::gate::GateError;
 use sluicegate::operator::NotDone;
-use sluicegate::operator::words::{count, plain};
+use sluicegate::operator::words::{count, plain, plain_json};
 use sluicegate::operator::{letters, limits, pace, recovery, times};
 
 /// Why a command did not do its work.
@@ -126,8 +126,7 @@ impl From<io::Error> for Failure {
 
 /// Prints `value` as one line of JSON.
 pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
-    serde_json::to_writer(&mut out, value).map_err(io::Error::from)?;
-    writeln!(out)?;
+    let json = serde_json::to_string(value).map_err(io::Error::from)?;
+    writeln!(io::stdout().lock(), "{}", plain_json(&json))?;
     Ok(())
 }
