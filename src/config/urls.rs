@@ -80,6 +80,9 @@ impl UrlForm {
             "amqp" if path.contains('/') || (url.path().starts_with("//") && !path.is_empty()) => Err(
                 "has a virtual host with a bare /; write it percent-encoded, such as /%2f for the default one".to_owned(),
             ),
+            "redis" if url.query().is_some() || url.fragment().is_some() => Err(
+                "has a ? or # after the host, which would mean nothing; the number of the database is its path, such as /0".to_owned(),
+            ),
             "redis" if !path.is_empty() && path.parse::<u16>().is_err() => {
                 Err("has a path that is no database number, such as /0".to_owned())
             }

@@ -660,6 +660,11 @@ fn bad_urls_say_what_is_wrong_with_them() {
         ),
         (
             "redis",
+            "redis://h?db=1",
+            "has a ? or # after the host, which would mean nothing; the number of the database is its path, such as /0",
+        ),
+        (
+            "redis",
             "redis://h/zero",
             "has a path that is no database number, such as /0",
         ),

@@ -58,6 +58,10 @@ impl Target {
         if let Some(url::Host::Ipv6(host)) = parsed.host() {
             uri.authority.host = host.to_string();
         }
+        // `amqp://host/` is meant as the default virtual host, and not as one without a name.
+        if uri.vhost.is_empty() {
+            uri.vhost = "/".to_owned();
+        }
         uri.query.heartbeat.get_or_insert(HEARTBEAT);
         // The client has buffers of 32 frames. Told the size now, it asks the system for them as zeros, which take no memory before they
         // are used; told by the server, it writes zeros into 8 MB.
@@ -262,4 +266,27 @@ async fn connector(tls: Tls) -> io::Result<RustlsConnector> {
     let config = made.map_err(io::Error::other)?;
     let config = config.map_err(|why| io::Error::other(format!("amqp.{why}")))?;
     Ok(config.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    #[test]
+    fn a_url_without_a_virtual_host_means_the_default_one() {
+        for (url, vhost) in [
+            ("amqp://h", "/"),
+            ("amqp://h/", "/"),
+            ("amqp://h/?heartbeat=5", "/"),
+            ("amqp://h/%2f", "/"),
+            ("amqp://h/orders", "orders"),
+        ] {
+            let text = format!("amqp: {{url: '{url}'}}");
+            let config = Config::parse("c.yaml", &text, std::iter::empty());
+            let amqp = config.expect("a good configuration").amqp;
+            let target = Target::new(&amqp, &amqp.url.urls[0]).expect("a good url");
+            assert_eq!(target.uri.vhost, vhost, "{url}");
+        }
+    }
 }
