@@ -215,6 +215,8 @@ impl Scheduler {
     /// An exchange with the other workers: this is in force (`None`: what was), and the gate may be asked until then.
     pub fn agreed(&mut self, fleet: Option<Fleet>, until: Duration) {
         self.agreement.renew(fleet, until);
+        // After an outage a pause of some seconds may be left.
+        self.admission.ends_pause();
     }
 
     /// Jobs may start, as far as the other workers are concerned.

@@ -2,6 +2,7 @@
 
 pub mod boards;
 pub mod epoch;
+mod fault;
 pub mod fleet;
 pub mod keys;
 pub mod lines;

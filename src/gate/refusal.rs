@@ -3,6 +3,7 @@
 use ::redis::{RedisError, ServerError, Value};
 
 use crate::gate::GateError;
+use crate::gate::fault::{self, Fault};
 use crate::gate::keys::CallKeys;
 use crate::tls;
 
@@ -25,25 +26,18 @@ pub fn broken(error: &RedisError, server: &str) -> GateError {
     }
 }
 
-/// A write reached a replica. Older servers say so in the details, where a script made the write.
-pub fn is_read_only(error: &ServerError) -> bool {
-    let read_only = "READONLY";
-    error.code() == read_only || error.details().is_some_and(|text| text.contains(read_only))
-}
-
 /// Redis answered `what` with an error.
 pub fn refused(error: &ServerError, what: &str) -> GateError {
-    let code = error.code();
+    let (code, fault) = (fault::code(error), Fault::of(error));
     let todo = match code {
-        // Passing states of a server that starts, fails over or is busy.
-        "LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" => {
-            return GateError::Unreachable(format!("{code} on {what}"));
+        "READONLY" => {
+            "this is a replica; if it stays one, point redis.url at the primary, or name its sentinels in redis.sentinels"
         }
-        "OOM" => "Redis has no memory left; raise maxmemory or remove other data",
-        _ if is_read_only(error) => {
-            "this is a replica; point redis.url at the primary, or name its sentinels in redis.sentinels"
-        }
+        "LOADING" => "it starts, or copies the data of another server",
+        "BUSY" | "UNKILLABLE" => "it is stuck in a script",
         "NOAUTH" => "it asks for a password: put the user and the password into redis.url",
+        "NOREPLICAS" => "too few replicas follow this primary (min-replicas-to-write)",
+        "OOM" => "Redis has no memory left; raise maxmemory or remove other data",
         _ if is_forbidden(error) => {
             "the user of redis.url may not do it; docs/DEPLOYMENT.md has the ACL rule with all that is needed"
         }
@@ -52,7 +46,12 @@ pub fn refused(error: &ServerError, what: &str) -> GateError {
         _ => "look at the log of Redis",
     };
     let details = error.details().unwrap_or_default();
-    GateError::Refused(format!("{what}: {code} {details}: {todo}"))
+    let words = format!("{what}: {} {details}: {todo}", error.code());
+    // What another connection mends, or time, is no refusal.
+    match fault.wants_connection() || code == "TRYAGAIN" {
+        true => GateError::Unreachable(words),
+        false => GateError::Refused(words),
+    }
 }
 
 /// The user may not do it. Where a script may not, the details say so.

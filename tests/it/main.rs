@@ -87,6 +87,7 @@ mod whole_seconds;
 mod worker_calls;
 mod worker_epoch;
 mod worker_exec;
+mod worker_failover;
 mod worker_forward;
 mod worker_results;
 mod worker_scopes;

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rand::rngs::SmallRng;
@@ -150,6 +150,8 @@ pub struct Proxy {
     pub door: Door,
     /// Those before other targets than its first.
     more: Vec<Door>,
+    /// Where new connections through `door` lead.
+    target: Arc<Mutex<SocketAddr>>,
     told: Arc<watch::Sender<Told>>,
 }
 
@@ -166,12 +168,19 @@ impl Proxy {
         };
         let trap = None;
         let told = Arc::new(watch::Sender::new(Told { ways, trap }));
-        let door = door(*first, Arc::clone(&told), seed).await;
+        let target = Arc::new(Mutex::new(*first));
+        let door = door(Arc::clone(&target), Arc::clone(&told), seed).await;
         let mut more = Vec::new();
         for target in others {
-            more.push(self::door(*target, Arc::clone(&told), seed).await);
+            let target = Arc::new(Mutex::new(*target));
+            more.push(self::door(target, Arc::clone(&told), seed).await);
         }
-        Self { door, more, told }
+        Self {
+            door,
+            more,
+            target,
+            told,
+        }
     }
 
     /// Where it listens, in the order of its targets.
@@ -206,6 +215,11 @@ impl Proxy {
         caught
     }
 
+    /// Leads new connections to another target, as a name does after a failover. Open connections stay where they are.
+    pub fn lead_to(&self, target: SocketAddr) {
+        *lock(&self.target) = target;
+    }
+
     /// Ends all connections, and what they hold with them.
     pub fn cut(&self) {
         self.door.cut();
@@ -214,12 +228,17 @@ impl Proxy {
 }
 
 /// A way in that leads to `target`.
-async fn door(target: SocketAddr, told: Arc<watch::Sender<Told>>, seed: u64) -> Door {
+async fn door(target: Arc<Mutex<SocketAddr>>, told: Arc<watch::Sender<Told>>, seed: u64) -> Door {
     let carry = move |client, number| {
         let seed = seed ^ (number as u64) << 32;
+        let target = *lock(&target);
         carry(client, target, Arc::clone(&told), seed)
     };
     Door::open(carry).await
+}
+
+fn lock(target: &Mutex<SocketAddr>) -> std::sync::MutexGuard<'_, SocketAddr> {
+    target.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Until both sides have ended it. A reset is passed on as one.
@@ -381,6 +400,22 @@ mod tests {
         drop(server);
         let ended = client.read_u8().await.expect_err("it has ended");
         assert_eq!(ended.kind(), io::ErrorKind::ConnectionReset);
+    }
+
+    #[tokio::test]
+    async fn a_new_connection_follows_the_target_and_an_open_one_stays() {
+        let (proxy, mut client, mut server) = connected(Ways::OPEN).await;
+        let other = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
+        let other = other.expect("a free port");
+        proxy.lead_to(other.local_addr().expect("bound"));
+        client.write_u8(1).await.expect("sent");
+        assert_eq!(server.read_u8().await.expect("it passes"), 1);
+        let mut client = TcpStream::connect(proxy.door.address)
+            .await
+            .expect("it listens");
+        let (mut server, _) = other.accept().await.expect("it is called");
+        client.write_u8(2).await.expect("sent");
+        assert_eq!(server.read_u8().await.expect("it passes"), 2);
     }
 
     #[tokio::test]

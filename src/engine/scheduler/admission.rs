@@ -175,6 +175,11 @@ impl Admission {
         self.pause = Some(now + CLOCK_AGAIN);
     }
 
+    /// The store answered another question: the next one of jobs need not wait any longer.
+    pub(super) fn ends_pause(&mut self) {
+        self.pause = None;
+    }
+
     /// The gate answers.
     pub(super) fn goes_on(&mut self) {
         self.pause = None;
@@ -275,6 +280,10 @@ mod tests {
             admission.ask_at(|| 1)
         });
         assert!(pauses.is_sorted() && pauses[0] < pauses[2], "{pauses:?}");
+        admission.ends_pause();
+        assert_eq!(admission.ask_at(|| 1), Duration::ZERO);
+        admission.pause(Duration::ZERO, &away, 0.5);
+        assert!(admission.ask_at(|| 1) > pauses[2], "the pauses still grow");
         admission.goes_on();
         assert_eq!(admission.ask_at(|| 1), Duration::ZERO);
         admission.pause(Duration::ZERO, &away, 0.5);

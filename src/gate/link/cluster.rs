@@ -14,6 +14,7 @@ use super::parcel::Parcel;
 use super::slots::{self, Address};
 use super::{Answers, Request, Shard, Shards};
 use crate::gate::GateError;
+use crate::gate::fault::Fault;
 use crate::rules::slots::Slots;
 
 /// How often a request is sent on: twice when the slot has just moved on, and once for a slot on its way.
@@ -169,16 +170,11 @@ impl Cluster {
     /// `pipeline` at `node` and nowhere else.
     pub async fn at(&self, node: &Node, pipeline: &Pipeline) -> Result<Vec<Value>, GateError> {
         let answers = ask(node, pipeline).await;
-        let passing = [
-            "MOVED",
-            "ASK",
-            "CLUSTERDOWN",
-            "MASTERDOWN",
-            "READONLY",
-            "LOADING",
-        ];
-        let doubtful = |answer: &Value| matches!(answer, Value::ServerError(error) if passing.contains(&error.code()));
-        if !matches!(&answers, Ok(answers) if !answers.iter().any(doubtful)) {
+        let moved = |answer: &Value| matches!(answer, Value::ServerError(error) if matches!(error.code(), "MOVED" | "ASK"));
+        let elsewhere = |answers: &Vec<Value>| {
+            Fault::among(answers) == Fault::Address || answers.iter().any(moved)
+        };
+        if answers.as_ref().map_or(true, elsewhere) {
             self.doubt();
         }
         answers
@@ -250,11 +246,12 @@ impl Cluster {
                 let target = self.node(&mut self.map(), target)?;
                 Some((target, true))
             }
-            "CLUSTERDOWN" | "MASTERDOWN" | "READONLY" | "LOADING" => {
-                self.map().stale = true;
+            _ => {
+                if Fault::of(error) == Fault::Address {
+                    self.doubt();
+                }
                 None
             }
-            _ => None,
         }
     }
 

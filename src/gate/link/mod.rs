@@ -143,11 +143,6 @@ impl Link {
         matches!(self.way, Way::Cluster(_))
     }
 
-    /// A server that is no primary, or not yet, is one that will soon be replaced by another.
-    pub fn finds_primaries(&self) -> bool {
-        !matches!(self.way, Way::Single(_))
-    }
-
     /// What a round trip takes at least, in a cluster to the nearest of its primaries; `None`: that is not known of all yet.
     pub fn base(&self) -> Option<Duration> {
         match &self.way {

@@ -1,4 +1,5 @@
-//! The connection to one server: made when it is first needed, and again whenever it is lost.
+//! The connection to one server: made when it is first needed, and again whenever it is lost or leads to a server that can't serve it.
+//! Each connection resolves the name of the server again.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,6 +9,7 @@ use ::redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use ::redis::{Client, ConnectionInfo, Pipeline, RedisResult, Value};
 
 use crate::gate::GateError;
+use crate::gate::fault::Fault;
 use crate::gate::refusal;
 use crate::rules::way::Way;
 
@@ -90,9 +92,7 @@ impl Node {
         );
         let (error, silent) = match sent.await {
             Ok(Ok(answers)) if answers.len() == count => {
-                let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-                current.silent = None;
-                drop(current);
+                self.ended(number, None, Fault::among(&answers).wants_connection());
                 let mut way = self.way.lock().unwrap_or_else(PoisonError::into_inner);
                 way.learn(self.made.elapsed(), begun.elapsed());
                 return Ok(answers);
@@ -107,14 +107,19 @@ impl Node {
                 (GateError::Unreachable(words), true)
             }
         };
-        // A manager reconnects by itself after some errors, not after all (a login that failed, a peer that is
-        // silent): a new one does after every error.
+        self.ended(number, silent.then(Instant::now), true);
+        Err(error)
+    }
+
+    /// A round trip by the connection `number` has ended: since when the server is silent, and whether the connection is `lost`.
+    fn ended(&self, number: u64, silent: Option<Instant>, lost: bool) {
+        // A manager reconnects by itself after some errors, not after all (a login that failed, a peer that is silent, a replica
+        // that was the primary): a new one does after every error.
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        current.silent = silent.then(Instant::now);
-        if current.number == number {
+        current.silent = silent;
+        if lost && current.number == number {
             current.manager = None;
         }
-        Err(error)
     }
 
     /// The connection in use and its number.
@@ -132,5 +137,69 @@ impl Node {
         current.manager = Some(manager.clone());
         current.number += 1;
         Ok((manager, current.number))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    /// Answers each command of a connection: what it needs to be set up, and then `line`.
+    async fn serve(mut stream: TcpStream, line: &'static str) -> Option<()> {
+        let mut buffer = [0; 4096];
+        loop {
+            let length = stream.read(&mut buffer).await.ok().filter(|n| *n > 0)?;
+            let text = String::from_utf8_lossy(&buffer[..length]).into_owned();
+            let setup = text.matches("SETINFO").count();
+            let commands = text.lines().filter(|line| line.starts_with('*')).count();
+            let answers = "+OK\r\n".repeat(setup) + &line.repeat(commands - setup);
+            stream.write_all(answers.as_bytes()).await.ok()?;
+        }
+    }
+
+    /// After `line` as an answer, whether the next call takes a new connection.
+    async fn reconnects_after(line: &'static str) -> bool {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        tokio::spawn(async move {
+            for line in [line, "+second\r\n"] {
+                let (stream, _) = listener.accept().await.expect("a connection");
+                tokio::spawn(serve(stream, line));
+            }
+        });
+        let client = Client::open(format!("redis://{address}")).expect("a url");
+        let node = Node::new(client, address.to_string(), Arc::default());
+        let mut pipeline = Pipeline::new();
+        pipeline.cmd("PING").cmd("PING");
+        for _ in 0..2 {
+            node.send(&pipeline).await.expect("answers");
+        }
+        let answers = node.send(&pipeline).await.expect("answers");
+        answers[0] == Value::SimpleString("second".to_owned())
+    }
+
+    #[tokio::test]
+    async fn an_error_by_which_the_primary_may_be_elsewhere_ends_the_connection() {
+        for (line, reconnects) in [
+            ("+PONG\r\n", false),
+            ("-ERR an argument is wrong\r\n", false),
+            ("-NOSCRIPT No matching script\r\n", false),
+            ("-OOM command not allowed\r\n", false),
+            (
+                "-READONLY You can't write against a read only replica.\r\n",
+                true,
+            ),
+            ("-LOADING Redis is loading the dataset in memory\r\n", true),
+            ("-MASTERDOWN Link with MASTER is down\r\n", true),
+            ("-BUSY Redis is busy running a script.\r\n", true),
+            ("-NOREPLICAS Not enough good replicas to write.\r\n", true),
+            ("-NOAUTH Authentication required.\r\n", true),
+            ("-ERR max number of clients reached\r\n", true),
+        ] {
+            assert_eq!(reconnects_after(line).await, reconnects, "{line}");
+        }
     }
 }

@@ -12,6 +12,7 @@ use ::redis::{Client, ConnectionAddr, Pipeline, TlsMode, Value};
 use super::node::{Node, TIMEOUT_IN_ALL};
 use super::{certificates, client};
 use crate::config::{Pems, RedisServers, SecretUrl};
+use crate::gate::fault::Fault;
 use crate::gate::{GateError, refusal};
 
 /// The way to a primary that changes.
@@ -84,15 +85,13 @@ impl Sentinel {
         })
     }
 
-    /// One round trip to the primary. After any error, and when it says that it is a replica, the next call asks
-    /// Sentinel again.
+    /// One round trip to the primary. After a failure, and after an answer by which another server may be the primary, the next
+    /// call asks Sentinel again.
     pub async fn send(&self, pipeline: &Pipeline) -> Result<Vec<Value>, GateError> {
         let node = self.primary().await?;
         let sent = node.send(pipeline).await;
         let lost = match &sent {
-            Ok(answers) => answers.iter().any(
-                |answer| matches!(answer, Value::ServerError(error) if refusal::is_read_only(error)),
-            ),
+            Ok(answers) => Fault::among(answers) == Fault::Address,
             Err(_) => true,
         };
         if lost {

@@ -95,7 +95,7 @@ impl RedisGate {
                         replies[index] = Err(refusal::unreadable(&error, &call.words()));
                     }
                     Ok(Value::ServerError(error)) => {
-                        let why = self.refused(&error, call);
+                        let why = refusal::refused(&error, &call.words());
                         replies[index] = Err(self.for_this_call(why)?);
                     }
                     Err(why) => replies[index] = Err(self.for_this_call(why)?),
@@ -165,19 +165,6 @@ impl RedisGate {
             command,
             load: call.load.then_some(call.script),
             meaning: call.meaning,
-        }
-    }
-
-    /// Redis answered `call` with an error.
-    fn refused(&self, error: &ServerError, call: &Call<'_>) -> GateError {
-        match refusal::refused(error, &call.words()) {
-            // The next call finds the new primary.
-            GateError::Refused(why)
-                if refusal::is_read_only(error) && self.link.finds_primaries() =>
-            {
-                GateError::Unreachable(why)
-            }
-            why => why,
         }
     }
 

@@ -1,0 +1,96 @@
+//! A failover behind one name: the address of Redis leads to another server, and the old primary becomes its replica and keeps its
+//! connections, as with a DNS name, a Kubernetes Service or a managed Redis.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use kit::api::Api;
+use kit::proxy::{Proxy, Ways};
+use kit::redis_topologies::{address, port, replicated, until as happens};
+use kit::servers::{Redis, shared_rabbit};
+use kit::{Bed, SECOND, counts, jobs, until};
+use tokio::time::Instant;
+
+use crate::PROGRAM;
+
+const JOBS: usize = 400;
+const MAX: usize = 20;
+
+/// A primary, its replica, and one address before both.
+struct Pair {
+    first: Redis,
+    second: Redis,
+    name: Proxy,
+    url: String,
+}
+
+impl Pair {
+    async fn start() -> Self {
+        let first = Redis::start_with(&["repl-diskless-sync-delay 0"]);
+        let of = format!("replicaof 127.0.0.1 {}", port(&first));
+        let second = Redis::start_with(&[&of, "repl-diskless-sync-delay 0"]);
+        happens("the replica has a link", || is_linked(&second));
+        let (name, url) = Proxy::before(first.url(), Ways::OPEN, 11).await;
+        Self {
+            first,
+            second,
+            name,
+            url,
+        }
+    }
+
+    /// The replica takes over, and the name leads to it. The former primary follows it.
+    fn fail_over(&self) {
+        replicated(&self.first, &self.second);
+        self.second.ctl(&["replicaof", "no", "one"]);
+        let target: SocketAddr = address(&self.second).parse().expect("an address");
+        self.name.lead_to(target);
+        let to = port(&self.second).to_string();
+        self.first.ctl(&["replicaof", "127.0.0.1", &to]);
+    }
+}
+
+fn is_linked(replica: &Redis) -> bool {
+    replica
+        .ctl(&["info", "replication"])
+        .contains("master_link_status:up")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_follows_a_name_to_the_new_primary_though_the_old_one_keeps_its_connections() {
+    let pair = Pair::start().await;
+    let api = Api::start().await;
+    let bed = Bed::on(shared_rabbit().url(), &pair.url);
+    let limits = format!("max-requests: {MAX}, window-size: 1s");
+    let yaml = bed.yaml(&limits, &api.url(), "");
+    let workers = [PROGRAM.start(&yaml), PROGRAM.start(&yaml)];
+    for worker in &workers {
+        worker.says(&["RabbitMQ: consuming"]).await;
+    }
+    bed.publish(&yaml, jobs("acme", JOBS)).await;
+    until("calls", || api.count() >= 3 * MAX).await;
+
+    let switched = Instant::now();
+    tokio::task::block_in_place(|| pair.fail_over());
+    let follows = Instant::now();
+    happens("the old primary is a replica", || is_linked(&pair.first));
+    let behind = || {
+        let calls = api.calls().into_iter();
+        calls.filter(|call| call.at > follows + SECOND / 2).count()
+    };
+    until("calls go on", || behind() > 0).await;
+    let first = api.calls().into_iter().map(|call| call.at);
+    let first = first.filter(|at| *at > follows + SECOND / 2).min();
+    let stood = first.map(|at| at.duration_since(switched));
+    println!("calls go on {stood:?} after the failover");
+    until("all jobs", || api.count() >= JOBS).await;
+    let calls = api.calls();
+    let (fullest, _) = counts::windows(&counts::times(&calls, "acme"), MAX, SECOND);
+    assert!(fullest <= MAX, "{fullest} calls in a window");
+    assert_eq!(counts::repeated(&calls), 0);
+    assert!(stood < Some(Duration::from_secs(20)), "{stood:?}");
+    for worker in workers {
+        worker.stop();
+    }
+    assert!(bed.dead(&yaml).await.is_empty());
+}
