@@ -271,6 +271,7 @@ impl<H: PreparingHandler> Worker<H> {
             gate: Arc::clone(&gate),
         };
         let steward = Steward::new(config, registry, news, (Arc::clone(&metrics), in_force));
+        let steward = steward.after_others(start != Start::Idle);
         let broker = Arc::new(broker);
         tasks.spawn("what agrees with the other workers", steward.run(reload));
         tasks.spawn(

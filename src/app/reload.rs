@@ -4,19 +4,21 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 use crate::admin::InForce;
 use crate::config::{Config, ConfigErrors, Pipelines, Source};
 use crate::engine::action::{Changeable, Update};
 use crate::engine::outage::Outage;
 use crate::gate::GateError;
-use crate::gate::fleet::Fleet;
 use crate::gate::fleet::registry::{Agreed, Named, Registry};
+use crate::gate::fleet::{Eased, Fleet};
 use crate::metrics::Metrics;
+use crate::operator::wake::wake_eased;
 use crate::rules::retry::RetryPolicy;
 use crate::rules::steering::Steering;
 
@@ -120,6 +122,10 @@ pub struct Steward {
     steering: Option<Arc<Steering>>,
     /// The engine is known to enforce `last`.
     applied: bool,
+    /// Whose jobs are to ask anew, since their limits were eased.
+    eased: Eased,
+    /// Jobs may wait that were there before this worker.
+    jobs_wait: bool,
     agreed_until: Instant,
     outage: Outage,
     started: Instant,
@@ -144,6 +150,8 @@ impl Steward {
             last: None,
             steering: None,
             applied: true,
+            eased: Eased::default(),
+            jobs_wait: false,
             agreed_until: started,
             outage: Outage::new("Redis"),
             started,
@@ -151,6 +159,12 @@ impl Steward {
             metrics,
             in_force,
         }
+    }
+
+    /// Of one that started after others: jobs may wait that they told their turns.
+    pub fn after_others(mut self, others: bool) -> Self {
+        self.jobs_wait = others;
+        self
     }
 
     /// Runs until it is aborted.
@@ -248,12 +262,34 @@ impl Steward {
         true
     }
 
-    /// Exchanges; and once more where an operator asks for something new, so that whoever waits for it learns that it is followed.
+    /// Exchanges. Once more where an operator asks for something new, so that whoever waits for it learns that it is followed; and where
+    /// the limits have changed, so that the other workers learn that the old ones are not in force here any more.
     async fn agree_and_follow(&mut self) {
-        let before = self.steering.clone();
+        let (before, policy) = (self.steering.clone(), self.registry.own().id.clone());
         self.agree().await;
-        if before.is_some() && self.steering != before {
+        let follows = before.is_some() && self.steering != before;
+        if follows || self.registry.own().id != policy {
             self.agree().await;
+        }
+        self.wake().await;
+    }
+
+    /// Jobs that wait ask anew where their limits were eased: by now they are enforced here, and by whoever follows the instruction.
+    async fn wake(&mut self) {
+        if self.eased.is_nobody() || !self.applied {
+            return;
+        }
+        let name = self.registry.name();
+        // Boxed: as a part of this future it would be too deep for the compiler.
+        match wake_eased(self.registry.gate(), name, &self.eased)
+            .boxed()
+            .await
+        {
+            Ok(()) => {
+                self.eased = Eased::default();
+                self.agree().await;
+            }
+            Err(why) => debug!(reason = %why, "jobs that wait are not woken yet: trying again"),
         }
     }
 
@@ -285,42 +321,57 @@ impl Steward {
     }
 
     async fn agreed(&mut self, agreed: Agreed) {
+        // What is enforced first: who is woken by an operator's instruction asks by these limits.
+        self.enforce(&agreed).await;
         // Before jobs may start by this agreement.
         if !self.followed(&agreed).await {
             return;
         }
-        let fleet = &agreed.fleet;
         self.agreed_until = agreed.until;
         self.outage.over(self.started.elapsed());
-        let policies = fleet.policies();
-        let same = self.last.as_ref().is_some_and(|last| last.is_like(fleet));
-        let changed = !same || !self.applied;
-        let before = self.last.as_ref().map_or(1, Fleet::policies);
-        if policies != before {
-            info!(policies, "policies that are enforced together");
-        }
-        self.metrics.set_policies(policies);
-        // The engine asks nobody yet, or enforces it already.
-        let at_once = self.last.is_none() || !changed;
-        if at_once {
+        if self.applied {
             self.registry.open(&agreed);
         }
-        if changed {
-            self.last = Some(fleet.clone());
-        }
-        let (told, done) = oneshot::channel();
         let update = Update::Agreed {
-            fleet: changed.then(|| fleet.clone()),
+            fleet: None,
             until: self.agreed_until,
-            applied: (!at_once).then_some(told),
+            applied: None,
         };
         self.send(update).await;
-        if !at_once {
-            self.applied = matches!(timeout(APPLIED_WITHIN, done).await, Ok(Ok(())));
-            if self.applied {
-                self.registry.open(&agreed);
-            }
+    }
+
+    /// The engine enforces what the workers agreed on, if that has changed; until when is not told yet.
+    async fn enforce(&mut self, agreed: &Agreed) {
+        let fleet = &agreed.fleet;
+        let same = self.last.as_ref().is_some_and(|last| last.is_like(fleet));
+        if same && self.applied {
+            return;
         }
+        let before = self.last.as_ref().map_or(1, Fleet::policies);
+        if fleet.policies() != before {
+            info!(
+                policies = fleet.policies(),
+                "policies that are enforced together"
+            );
+        }
+        self.metrics.set_policies(fleet.policies());
+        let eased = match &self.last {
+            Some(last) => fleet.eases(last),
+            // The jobs that wait were told their turns by limits that are not known any more.
+            None if self.jobs_wait && agreed.is_new && fleet.is_settled() => Eased::All,
+            None => Eased::default(),
+        };
+        self.eased = std::mem::take(&mut self.eased).and(eased);
+        // Before its first agreement the engine asks nobody.
+        let is_first = self.last.replace(fleet.clone()).is_none();
+        let (told, done) = oneshot::channel();
+        let update = Update::Agreed {
+            fleet: Some(fleet.clone()),
+            until: self.agreed_until,
+            applied: Some(told),
+        };
+        self.send(update).await;
+        self.applied = is_first || matches!(timeout(APPLIED_WITHIN, done).await, Ok(Ok(())));
     }
 
     /// The engine follows what operators ask: `true`.

@@ -46,6 +46,21 @@ impl Known {
     }
 }
 
+/// Returns what each worker said last that was heard of within `within_ms`, as in [`Follower::says`].
+///
+/// # Errors
+/// [`GateError`]: the board can't be read.
+pub(in crate::gate) async fn said_lately(
+    gate: &RedisGate,
+    board: &str,
+    within_ms: u64,
+) -> Result<Vec<String>, GateError> {
+    let looked = look(gate, board, 0, ("", 0, "")).await?;
+    let lately = |worker: &Follower| worker.at_ms.saturating_add(within_ms) >= looked.now_ms;
+    let workers = looked.workers.into_iter().map(|(_, worker)| worker);
+    Ok(workers.filter(lately).map(|worker| worker.says).collect())
+}
+
 /// The instructions that this version knows.
 fn known(posted: Vec<(String, Posted)>) -> Vec<(Instruction, u64)> {
     let read = |(name, Posted { until_ms, text }): (String, Posted)| {

@@ -22,7 +22,7 @@ pub mod tally;
 pub mod tenant;
 pub mod times;
 pub mod trials;
-mod wake;
+pub mod wake;
 pub mod words;
 
 use crate::broker::BrokerError;

@@ -1,7 +1,8 @@
-//! Lets jobs that wait see at once what an operator has changed.
+//! Lets jobs that wait see at once what an operator, or a changed file, has changed.
 
 use crate::gate::GateError;
 use crate::gate::boards::{Ends, Seen, put_instead, see};
+use crate::gate::fleet::Eased;
 use crate::gate::redis::RedisGate;
 use crate::rules::steering::{Instruction, MAX_WAKES, WAKE_KEPT_MS};
 use crate::rules::tenant::Tenant;
@@ -33,6 +34,32 @@ pub async fn wake(
     }
 }
 
+/// Wakes the jobs of tenants whose limits were eased by a changed file. All workers find that out within a second of each other, and one of
+/// them does it: the worker whose name is the first of those that live, if it is `worker`.
+///
+/// # Errors
+/// As [`wake`].
+pub async fn wake_eased(gate: &RedisGate, worker: &str, eased: &Eased) -> Result<(), GateError> {
+    if !is_first(&see(gate).await?, worker) {
+        return Ok(());
+    }
+    match eased {
+        Eased::All => wake(gate, None, None).await,
+        Eased::Tenants(tenants) => {
+            for tenant in tenants {
+                wake(gate, Some(tenant), None).await?;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// No worker that lives has a name before that of `worker`.
+fn is_first(seen: &[Seen], worker: &str) -> bool {
+    let mut names = seen.iter().flat_map(|board| &board.workers);
+    names.all(|(name, _)| worker <= name.as_str())
+}
+
 /// The number of the next one, the same for all boards: greater than any before, whichever primary's clock was ahead then and was set back.
 /// A board's version never sinks, and is at least the clock at each change: on one of the boards it is no less than the last number.
 fn next(seen: &[Seen]) -> u64 {
@@ -50,6 +77,20 @@ fn next(seen: &[Seen]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_of_the_workers_that_live_is_the_first() {
+        let board = |names: &[&str]| Seen {
+            workers: (names.iter())
+                .map(|name| ((*name).to_owned(), Default::default()))
+                .collect(),
+            ..Seen::default()
+        };
+        let seen = [board(&["b", "c"]), board(&["c", "a"])];
+        let first = ["a", "b", "c"].map(|name| is_first(&seen, name));
+        assert_eq!(first, [true, false, false]);
+        assert!(is_first(&[], "a"), "nobody else is known");
+    }
 
     #[test]
     fn the_next_number_is_the_latest_clock_and_above_all_before() {

@@ -1,12 +1,15 @@
-//! Jobs that wait see at once what an operator has changed, those in delay queues as well, and the waitlist counts all of them meanwhile.
+//! Jobs that wait see at once what an operator or a changed file has changed, those in delay queues as well, and the waitlist counts all of
+//! them meanwhile.
 
 use std::cell::Cell;
 
 use kit::api::Api;
 use kit::process::Process;
 use kit::servers::{shared_rabbit, shared_redis};
-use kit::{Bed, MS, jobs, until};
+use kit::{Bed, MS, SECOND, counts, jobs, until};
 use serde_json::Value;
+use tempfile::NamedTempFile;
+use tokio::time::Instant;
 
 use crate::PROGRAM;
 use crate::cli::{Done, sluicegate};
@@ -97,4 +100,110 @@ async fn so_do_those_of_all_tenants_and_a_raised_limit_is_seen_as_soon() {
     .await;
     waiting.runs(&["tenant", "limit", "acme", "1000", "--for", "1h"]);
     waiting.all_are_called().await;
+}
+
+/// Workers that read one file, and jobs that wait under its limit of 10 in 2 s.
+struct Filed {
+    bed: Bed,
+    api: Api,
+    file: NamedTempFile,
+}
+
+/// With 10 in 2 s these take two minutes, with 40 half a minute.
+const FILED: usize = 600;
+
+impl Filed {
+    /// `max` in 2 s.
+    fn yaml(bed: &Bed, api: &Api, max: usize) -> String {
+        let limits = format!("max-requests: {max}, window-size: 2s");
+        bed.yaml(&limits, &api.url(), "")
+    }
+
+    async fn new() -> Self {
+        let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+        let api = Api::start().await;
+        let file = NamedTempFile::with_suffix(".yaml").expect("a file");
+        let filed = Self { bed, api, file };
+        filed.allow(10);
+        filed
+    }
+
+    fn allow(&self, max: usize) {
+        let yaml = Self::yaml(&self.bed, &self.api, max);
+        std::fs::write(self.file.path(), yaml).expect("written");
+    }
+
+    async fn worker(&self) -> Process {
+        let worker = PROGRAM.start_with(self.file.path());
+        worker.says(&["RabbitMQ: consuming"]).await;
+        worker
+    }
+
+    /// All jobs wait for their turns, most of them in delay queues.
+    async fn jobs_wait(&self, workers: &[Process]) {
+        let yaml = Self::yaml(&self.bed, &self.api, 10);
+        self.bed.publish(&yaml, jobs("acme", FILED)).await;
+        until("some calls, and the others wait", || {
+            let denied = |worker: &Process| {
+                let series = "sluicegate_decisions_total{answer=\"wait\"}";
+                worker.metric(series).unwrap_or(0.0)
+            };
+            self.api.count() >= 25 && workers.iter().map(denied).sum::<f64>() >= 500.0
+        })
+        .await;
+    }
+
+    /// Calls in the ten seconds that begin five seconds after `changed`: 50 by the old limit, 200 by the new one.
+    async fn calls_after(&self, changed: Instant) -> usize {
+        let from = changed + 5 * SECOND;
+        tokio::time::sleep_until(from + 10 * SECOND).await;
+        let calls = self.api.calls();
+        let counted = (from..from + 10 * SECOND, calls.iter());
+        let number = counted
+            .1
+            .filter(|call| counted.0.contains(&call.at))
+            .count();
+        let (fullest, _) = counts::windows(&counts::times(&calls, "acme"), 40, 2 * SECOND);
+        println!("{number} calls in 10 s, {fullest} in the fullest window");
+        assert!(fullest <= 40, "{fullest}");
+        number
+    }
+}
+
+/// Half of the time has to be lost for the number that is asked for to be missed, and more than that until it is met by the old limit.
+const MOST: usize = 120;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limit_that_is_raised_in_the_file_is_used_by_waiting_jobs_at_once() {
+    let filed = Filed::new().await;
+    let workers = [filed.worker().await, filed.worker().await];
+    filed.jobs_wait(&workers).await;
+    filed.allow(40);
+    let calls = filed.calls_after(Instant::now()).await;
+    assert!(calls >= MOST, "{calls}");
+    until("all calls", || filed.api.count() == FILED).await;
+    assert_eq!(counts::repeated(&filed.api.calls()), 0);
+    let deliveries = |worker: &Process| {
+        let queues = ["fresh", "due", "recheck", "lane"].map(|queue| {
+            let series = format!("sluicegate_deliveries_total{{queue=\"{queue}\"}}");
+            worker.metric(&series).unwrap_or(0.0)
+        });
+        queues.iter().sum::<f64>()
+    };
+    let all: f64 = workers.iter().map(deliveries).sum();
+    println!("{:.2} deliveries of a job", all / FILED as f64);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn so_is_one_that_was_raised_while_no_worker_ran() {
+    let filed = Filed::new().await;
+    let worker = filed.worker().await;
+    filed.jobs_wait(std::slice::from_ref(&worker)).await;
+    worker.stop();
+    filed.allow(40);
+    // By then what the worker had in force is not known any more.
+    tokio::time::sleep(14 * SECOND).await;
+    let _worker = filed.worker().await;
+    let calls = filed.calls_after(Instant::now()).await;
+    assert!(calls >= MOST, "{calls}");
 }

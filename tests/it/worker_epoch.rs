@@ -117,8 +117,9 @@ async fn a_worker_on_an_emptied_redis_waits_for_an_operator_or_a_window() {
     assert!(careful.shows(&done(0)));
     careful.stop().await;
 
+    // Those that wait in delay queues ask anew: two of them start, and the new one.
     let told = start(&config, true);
-    until(&told, &done(1)).await;
+    until(&told, &done(3)).await;
     assert!(told.shows("sluicegate_gate_recovering 0"));
     told.stop().await;
 }

@@ -1,6 +1,6 @@
 //! Which limits a worker enforces while the workers of one Redis do not all have the same configuration.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::superseded;
@@ -81,12 +81,30 @@ impl Known {
         Some(&known.policy)
     }
 
+    /// The others of a worker with the policy called `id` that a worker may have in force at `now_ms`, as far as the registry says.
+    pub fn others_in_use(&self, id: &str, now_ms: u64) -> impl Iterator<Item = &Registered> {
+        let in_use = move |known: &&Registered| known.id != id && known.used_ms + IDLE_MS >= now_ms;
+        self.policies.iter().filter(in_use)
+    }
+
     /// What a worker with the policy `own`, called `id`, enforces after an exchange at `now_ms`.
     pub fn fleet(&self, own: Arc<Policy>, id: &str, now_ms: u64) -> Fleet {
+        self.fleet_of(own, id, now_ms, None)
+    }
+
+    /// The same where the workers were asked which policies they have in force (`in_use`).
+    pub fn fleet_of(
+        &self,
+        own: Arc<Policy>,
+        id: &str,
+        now_ms: u64,
+        in_use: Option<&BTreeSet<String>>,
+    ) -> Fleet {
         let others = self.policies.iter().filter(|known| known.id != id);
         let other = |known: &Registered| Other {
             policy: Arc::clone(&known.policy),
-            idle: known.used_ms + IDLE_MS < now_ms,
+            idle: known.used_ms + IDLE_MS < now_ms
+                || in_use.is_some_and(|ids| !ids.contains(&known.id)),
         };
         Fleet {
             own,
@@ -119,7 +137,7 @@ struct Other {
 /// What a worker enforces: its own policy and others.
 #[derive(Debug, Clone)]
 pub struct Fleet {
-    own: Arc<Policy>,
+    pub(super) own: Arc<Policy>,
     others: Vec<Other>,
     /// The limits that were joined, by tenant and plan.
     joined: HashMap<Tenant, Vec<(Option<String>, Limits)>>,
@@ -165,6 +183,17 @@ impl Fleet {
             && (self.others.iter().zip(&other.others)).all(|(one, two)| same(one, two))
     }
 
+    /// The policies, the own one first.
+    pub(super) fn each(&self) -> impl Iterator<Item = &Policy> + Clone {
+        let others = self.others.iter().map(|other| &*other.policy);
+        std::iter::once(&*self.own).chain(others)
+    }
+
+    /// No other policy is enforced that a worker has in force.
+    pub fn is_settled(&self) -> bool {
+        self.others.iter().all(|other| other.idle)
+    }
+
     /// What is in force for `tenant`, whose job names `plan`.
     pub fn limits(&mut self, tenant: &Tenant, plan: Option<&str>) -> Limits {
         if self.others.is_empty() {
@@ -186,7 +215,7 @@ impl Fleet {
         limits
     }
 
-    fn join(&self, tenant: &Tenant, plan: Option<&str>) -> Limits {
+    pub(super) fn join(&self, tenant: &Tenant, plan: Option<&str>) -> Limits {
         let own = self.own.limits(tenant, plan);
         let of = |other: &Other| -> Limits {
             // Under another header the job may have another plan, or none.

@@ -26,7 +26,7 @@ pub struct Posted {
 }
 
 /// What a worker said last.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Follower {
     /// When.
     pub at_ms: u64,

@@ -41,7 +41,9 @@
 //! # Dropped sooner
 //! A raised sliding limit need not wait for a whole window: what the new one counts was charged to the log all along
 //! ([`Limit::continues`](crate::rules::limit::Limit::continues)). Where that is so for all own limits of a tenant, and in every
-//! other policy of the registry, a policy that nobody uses any more ([`IDLE_MS`]) is left out for this tenant. Then a window
+//! other policy of the registry, a policy that no worker has in force any more is left out for this tenant: all workers that were heard
+//! of within [`IDLE_MS`] say that they have another one, or nobody was heard of who has it. While a worker has it, it is enforced by all,
+//! so that a lowered limit counts at once; for the bound it would not matter. Then a window
 //! whose last start was allowed by the old policy holds at most what that allows, and any other what the new one allows.
 //! And what later policies say, too, for all whose memory is long, is enforced with the later ones (`superseded.rs`).
 //! It may be left out for some tenants and not for others: a limit that all tenants share is then continued for all of them,
@@ -52,6 +54,7 @@
 
 mod agree;
 pub mod board;
+mod eased;
 pub mod registry;
 pub mod shelf;
 mod superseded;
@@ -60,3 +63,4 @@ pub mod text;
 pub use self::agree::{
     AGREED_FOR_MS, Fleet, IDLE_MS, Known, MARGIN_MS, MAX_POLICIES, Registered, memory_ms,
 };
+pub use self::eased::Eased;

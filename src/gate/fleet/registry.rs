@@ -1,7 +1,7 @@
 //! The registry of policies in Redis: what all workers have in force. What follows from it is decided in
 //! [`gate::fleet`](crate::gate::fleet).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::gate::GateError;
 use crate::gate::boards;
 use crate::gate::fleet::text::{self, MAX_TEXT};
 use crate::gate::fleet::{
-    AGREED_FOR_MS, Fleet, Known, MARGIN_MS, MAX_POLICIES, Registered, memory_ms,
+    AGREED_FOR_MS, Fleet, IDLE_MS, Known, MARGIN_MS, MAX_POLICIES, Registered, memory_ms,
 };
 use crate::gate::redis::RedisGate;
 use crate::rules::policy::Policy;
@@ -67,6 +67,8 @@ pub struct Agreed {
     pub registries: Vec<String>,
     /// What operators ask of all workers.
     pub steering: Steering,
+    /// No worker had this policy in force before this exchange, as far as the registry knows.
+    pub is_new: bool,
 }
 
 /// One worker's view of the registry, of which each primary of a cluster has one: a tenant's limits are agreed on where the
@@ -86,6 +88,8 @@ pub struct Registry {
 struct Heard {
     known: Known,
     board: boards::Known,
+    /// The policies that workers say they have in force; `None`: nobody asked them.
+    in_use: Option<BTreeSet<String>>,
     /// Redis's clock in milliseconds at the last exchange, and when that was.
     now_ms: u64,
     at: Instant,
@@ -121,7 +125,12 @@ impl Registry {
         &self.name
     }
 
-    /// What the worker says of itself from the next exchange on.
+    /// The gate whose workers these are.
+    pub fn gate(&self) -> &RedisGate {
+        &self.gate
+    }
+
+    /// What the worker says of itself from the next exchange on, beside the policy that it has in force.
     pub fn says(&mut self, says: String) {
         self.says = says;
     }
@@ -154,18 +163,26 @@ impl Registry {
             mine.push(&next);
         }
         let primaries = self.gate.registries().await?;
+        let says = format!("{} {}", self.says, self.own.id);
         let sent = Instant::now();
         let until = sent + Duration::from_millis(AGREED_FOR_MS);
         let exchanges = primaries.iter().map(|primary| {
             let known = self.known.get(&primary.policies);
             let known = known.map(|heard| (heard.known.clone(), heard.board.clone()));
             let (known, board) = known.unwrap_or_default();
-            let (gate, mine) = (&self.gate, &mine);
-            let worker = (self.name.as_str(), self.says.as_str());
+            let (gate, mine, says) = (&self.gate, &mine, &says);
+            let worker = (self.name.as_str(), says.as_str());
+            let own = mine.last().map_or("", |named| named.id.as_str());
             let exchange = async move {
-                let (known, now_ms) = exchange(gate, &primary.policies, mine, known).await?;
+                // The board first: whoever follows an instruction knows all policies that its author knew. And whoever registers a
+                // policy has said before that it has it.
                 let board = board.look(gate, &primary.board, worker).await?;
-                Ok((known, board, now_ms))
+                let (known, now_ms) = exchange(gate, &primary.policies, mine, known).await?;
+                let in_use = match known.others_in_use(own, now_ms).next() {
+                    None => None,
+                    Some(_) => Some(in_use(gate, &primary.board).await?),
+                };
+                Ok((known, board, in_use, now_ms))
             }
             .boxed();
             let several = primaries.len() > 1;
@@ -182,11 +199,12 @@ impl Registry {
         let (mut agreed, mut failed) = (Vec::new(), Vec::new());
         for (primary, exchanged) in primaries.iter().zip(join_all(exchanges).await) {
             match exchanged {
-                Ok((known, board, now_ms)) => {
+                Ok((known, board, in_use, now_ms)) => {
                     let at = Instant::now();
                     let heard = Heard {
                         known,
                         board,
+                        in_use,
                         now_ms,
                         at,
                     };
@@ -218,18 +236,25 @@ impl Registry {
             .retain(|key, heard| registries.contains(key) || !heard.known.policies().is_empty());
         let fleets = self.known.values().map(|heard| {
             let own = Arc::clone(&self.own.policy);
-            heard.known.fleet(own, &self.own.id, heard.now_ms())
+            let in_use = heard.in_use.as_ref();
+            (heard.known).fleet_of(own, &self.own.id, heard.now_ms(), in_use)
         });
         let boards = self.known.values();
         let in_force = boards.flat_map(|heard| heard.board.in_force(heard.now_ms()));
         let steering = Steering::of(in_force);
         let alone = Fleet::alone(Arc::clone(&self.own.policy));
         let fleet = fleets.fold(alone, Fleet::joined_with);
+        let is_new = |heard: &Heard| {
+            let mut known = heard.known.policies().iter();
+            known.any(|it| it.id == self.own.id && it.since_ms >= heard.now_ms)
+        };
+        let is_new = self.known.values().all(is_new);
         Ok(Agreed {
             fleet,
             until,
             registries,
             steering,
+            is_new,
         })
     }
 
@@ -283,6 +308,13 @@ pub async fn look(gate: &RedisGate) -> Result<Seen, GateError> {
     }
     let nowhere = || GateError::Unreachable("the cluster has no primaries".to_owned());
     Err(seen.failed.pop().unwrap_or_else(nowhere))
+}
+
+/// The policies that workers said they have in force, of those that were heard of since one may have it without them.
+async fn in_use(gate: &RedisGate, board: &str) -> Result<BTreeSet<String>, GateError> {
+    let said = boards::said_lately(gate, board, IDLE_MS).await?;
+    let policy = |says: &String| says.rsplit(' ').next().map(str::to_owned);
+    Ok(said.iter().filter_map(policy).collect())
 }
 
 /// One exchange with one registry, of which `known` is known: what is known then, and Redis's clock in milliseconds.

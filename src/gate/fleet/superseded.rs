@@ -58,14 +58,14 @@ pub fn superseded(policies: &[Registered], now_ms: u64) -> Vec<&Registered> {
 }
 
 /// Those whose jobs have the same limits in each of some policies.
-struct Classes {
+pub(super) struct Classes {
     /// One of each, and what its job names.
-    of: Vec<(Tenant, Option<String>)>,
+    pub(super) of: Vec<(Tenant, Option<String>)>,
     plan_header: Option<String>,
 }
 
 impl Classes {
-    fn of<'a>(policies: impl Iterator<Item = &'a Policy> + Clone) -> Self {
+    pub(super) fn of<'a>(policies: impl Iterator<Item = &'a Policy> + Clone) -> Self {
         let mut tenants = BTreeSet::new();
         let mut plans = BTreeSet::from([None]);
         for policy in policies.clone() {

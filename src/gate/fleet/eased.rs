@@ -1,0 +1,212 @@
+//! Whose limits a change of the policies eased: their jobs that wait may start earlier than they were told.
+
+use std::collections::BTreeSet;
+
+use super::Fleet;
+use super::superseded::Classes;
+use crate::rules::limit::Limit;
+use crate::rules::policy::{Own, Pattern, Policy};
+use crate::rules::tenant::Tenant;
+
+/// With more tenants and plans in the policies, all tenants count as eased.
+const MAX_CLASSES: usize = 8_192;
+/// The same with eased limits of more tenants.
+const MAX_TENANTS: usize = 10;
+
+/// The tenants whose limits were eased.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Eased {
+    /// These.
+    Tenants(BTreeSet<Tenant>),
+    /// Any.
+    All,
+}
+
+impl Default for Eased {
+    fn default() -> Self {
+        Self::Tenants(BTreeSet::new())
+    }
+}
+
+impl Eased {
+    /// Returns true if no tenant's limits were eased.
+    pub fn is_nobody(&self) -> bool {
+        matches!(self, Self::Tenants(tenants) if tenants.is_empty())
+    }
+
+    /// Returns the tenants of both.
+    pub fn and(self, more: Self) -> Self {
+        match (self, more) {
+            (Self::Tenants(mut one), Self::Tenants(two)) => {
+                one.extend(two);
+                match one.len() > MAX_TENANTS {
+                    true => Self::All,
+                    false => Self::Tenants(one),
+                }
+            }
+            _ => Self::All,
+        }
+    }
+}
+
+/// Returns the tenant that an entry of `rate-limiter.tenants` names exactly.
+fn exact((pattern, _): &(Pattern, Own)) -> Option<&str> {
+    match pattern {
+        Pattern::Exactly(id) => Some(id),
+        Pattern::Prefix(_) => None,
+    }
+}
+
+impl Fleet {
+    /// Returns the tenants whose jobs may start earlier than when `before` was enforced.
+    pub fn eases(&self, before: &Self) -> Eased {
+        if before.policies() == 1 && before.own() == self.own() {
+            return Eased::default();
+        }
+        let all = self.each().chain(before.each());
+        let classes = Classes::of(all.clone());
+        if classes.of.len() > MAX_CLASSES {
+            return Eased::All;
+        }
+        let exact: BTreeSet<&str> = all.flat_map(Policy::tenants).filter_map(exact).collect();
+        let mut tenants = BTreeSet::new();
+        for (tenant, plan) in &classes.of {
+            let [now, then] = [self, before].map(|fleet| fleet.join(tenant, plan.as_deref()));
+            let implied = |old: &Limit| now.iter().any(|new| new.implies(old));
+            if then.iter().all(implied) {
+                continue;
+            }
+            if !exact.contains(tenant.as_str()) || tenants.len() == MAX_TENANTS {
+                return Eased::All;
+            }
+            tenants.insert(tenant.clone());
+        }
+        Eased::Tenants(tenants)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::gate::fleet::{Known, Registered};
+    use crate::rules::limit::Algorithm;
+
+    fn limit(algorithm: Algorithm, max: u64) -> Limit {
+        let window = Duration::from_secs(2);
+        Limit::new("default", algorithm, max, window, Duration::ZERO).expect("in range")
+    }
+
+    /// The fleet of a worker with `own` after one with `old` was registered, which a worker has in force, or nobody.
+    fn beside(own: &Policy, old: &Policy, in_use: bool) -> Fleet {
+        let mut known = Known::default();
+        let registered = Registered {
+            id: "old".to_owned(),
+            policy: Arc::new(old.clone()),
+            since_ms: 0,
+            used_ms: 1_000,
+        };
+        known.learn(vec![registered], 1_000);
+        let ids = in_use.then(|| "old".to_owned()).into_iter().collect();
+        known.fleet_of(Arc::new(own.clone()), "own", 1_000, Some(&ids))
+    }
+
+    #[test]
+    fn an_old_policy_that_no_worker_has_in_force_is_idle_at_once() {
+        let sliding = |max| Policy::from(limit(Algorithm::SlidingWindow, max));
+        let tenant = Tenant::parse("acme").expect("a tenant");
+        for (in_use, max) in [(true, 10), (false, 40)] {
+            let mut fleet = beside(&sliding(40), &sliding(10), in_use);
+            assert_eq!(fleet.limits(&tenant, None)[0].max(), max);
+            assert_eq!(fleet.is_settled(), !in_use);
+        }
+    }
+
+    #[test]
+    fn tenants_whose_limits_are_eased_are_named_or_are_all() {
+        let sliding = |max| limit(Algorithm::SlidingWindow, max);
+        let with = |max, tenants: &[(&str, u64)]| {
+            let own = |(name, max): &(&str, u64)| {
+                (Pattern::parse(name), Own::Limits(sliding(*max).into()))
+            };
+            Policy::from(sliding(max)).with_tenants(tenants.iter().map(own).collect())
+        };
+        let named = |names: &[&str]| {
+            let tenants = names
+                .iter()
+                .map(|name| Tenant::parse(name).expect("a tenant"));
+            Eased::Tenants(tenants.collect())
+        };
+        let many: Vec<String> = (0..=MAX_TENANTS).map(|n| format!("t{n}")).collect();
+        let many = |max| {
+            many.iter()
+                .map(|name| (name.as_str(), max))
+                .collect::<Vec<_>>()
+        };
+        for (what, old, new, eased) in [
+            ("raised", with(10, &[]), with(40, &[]), Eased::All),
+            ("lowered", with(40, &[]), with(10, &[]), named(&[])),
+            (
+                "one tenant",
+                with(10, &[("a", 3), ("b", 9)]),
+                with(10, &[("a", 4), ("b", 8)]),
+                named(&["a"]),
+            ),
+            (
+                "a prefix",
+                with(10, &[("a*", 3)]),
+                with(10, &[("a*", 4)]),
+                Eased::All,
+            ),
+            (
+                "a new exception",
+                with(10, &[]),
+                with(10, &[("a", 11)]),
+                named(&["a"]),
+            ),
+            ("many", with(10, &many(3)), with(10, &many(4)), Eased::All),
+        ] {
+            let (before, after) = (beside(&new, &old, true), beside(&new, &old, false));
+            assert_eq!(after.eases(&before), eased, "{what}");
+            assert_eq!(
+                Fleet::alone(Arc::new(new.clone())).eases(&before),
+                eased,
+                "{what}: gone"
+            );
+            // While both are enforced nothing is eased, and then once.
+            let alone = Fleet::alone(Arc::new(old.clone()));
+            assert!(before.eases(&alone).is_nobody(), "{what}");
+            assert!(after.eases(&after).is_nobody(), "{what}");
+            assert!(
+                Fleet::alone(Arc::new(new.clone()))
+                    .eases(&after)
+                    .is_nobody(),
+                "{what}"
+            );
+        }
+        let bucket = |max| Policy::from(limit(Algorithm::TokenBucket, max));
+        let (old, new) = (bucket(10), bucket(40));
+        let (before, after) = (beside(&new, &old, true), beside(&new, &old, false));
+        assert!(
+            after.eases(&before).is_nobody(),
+            "a bucket's is enforced until it is dropped"
+        );
+        assert_eq!(Fleet::alone(Arc::new(new)).eases(&after), Eased::All);
+    }
+
+    #[test]
+    fn eased_tenants_add_up() {
+        let of = |number: usize| {
+            let tenant = Tenant::parse(&format!("t{number}")).expect("a tenant");
+            Eased::Tenants([tenant].into())
+        };
+        let both = of(1).and(of(2)).and(Eased::default());
+        assert!(matches!(&both, Eased::Tenants(two) if two.len() == 2));
+        assert_eq!(both.and(Eased::All), Eased::All);
+        let all = (0..=MAX_TENANTS).fold(Eased::default(), |all, it| all.and(of(it)));
+        assert_eq!(all, Eased::All);
+        assert!(Eased::default().is_nobody() && !Eased::All.is_nobody());
+    }
+}
