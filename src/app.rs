@@ -236,7 +236,8 @@ impl<H: PreparingHandler> Worker<H> {
         } = self;
         let (metrics, health) = (Arc::clone(&seen.metrics), Arc::clone(&seen.health));
         let in_force = Arc::clone(&seen.config);
-        let settings = settings(&config);
+        let mut settings = settings(&config);
+        settings.holding = settings.holding.looked_for();
         let start = if fresh {
             Some(Start::Fresh)
         } else {

@@ -41,6 +41,7 @@ impl Bare {
             queues: Default::default(),
             queue_type,
             prefetch: PREFETCH,
+            consumer_timeout: Duration::from_secs(1_800),
         };
         let levels = DelayLevels::new(Duration::from_secs(300));
         let client = Client::connect(&amqp, &levels).await.expect("queues");

@@ -9,6 +9,7 @@ use crate::config::{self, Config};
 use crate::engine::action::{Results, ResultsTo, Settings};
 use crate::gate::Rule;
 use crate::rules::delays::DelayLevels;
+use crate::rules::holding::Holding;
 use crate::rules::limit::{Algorithm, ceil_ms};
 use crate::rules::policy::Policy;
 
@@ -31,6 +32,7 @@ pub fn settings(config: &Config) -> Settings {
             lease_ms: ceil_ms(probe_lease(config)),
         }),
         results: results(&config.dispatch.results),
+        holding: Holding::new(config.amqp.consumer_timeout, config.dispatch.call_timeout()),
     }
 }
 
@@ -50,11 +52,7 @@ fn results(results: &config::Results) -> Option<Results> {
 
 /// A probe that is not heard of for so long is given up.
 fn probe_lease(config: &Config) -> Duration {
-    let dispatch = &config.dispatch;
-    let http = dispatch.http.as_ref().map(|http| http.timeout);
-    let exec = dispatch.exec.as_ref().map(|exec| exec.timeout);
-    let forward = dispatch.forward.as_ref().map(|forward| forward.timeout);
-    let call = http.or(exec).or(forward).unwrap_or_default() + Duration::from_secs(10);
+    let call = config.dispatch.call_timeout() + Duration::from_secs(10);
     call.max(Duration::from_secs(60))
 }
 

@@ -1,5 +1,7 @@
 //! Why there is no session with the broker: typed, in one line, without secrets.
 
+use std::time::Duration;
+
 use lapin::ErrorKind;
 
 /// Why connecting or declaring failed. Each text says what is wrong, where, and what to do.
@@ -113,6 +115,13 @@ impl QueueDiffers {
     }
 }
 
+/// Reads the broker's 406 text: `PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out. Timeout value used: 1800000 ms. …`.
+fn ack_timeout(text: &str) -> Option<Duration> {
+    let (what, rest) = text.split_once("Timeout value used: ")?;
+    let number = rest.split(' ').next()?.parse().ok()?;
+    (what.contains("acknowledgement") && number > 0).then(|| Duration::from_millis(number))
+}
+
 /// `the value '5' of type 'signedint'` and `'5'` read `5`; `none` stays, an empty text reads `''`.
 fn plain(value: &str) -> String {
     if value.is_empty() {
@@ -160,6 +169,14 @@ impl BrokerError {
         self
     }
 
+    /// RabbitMQ's `consumer_timeout`, where that ended the session.
+    pub fn ack_timeout(&self) -> Option<Duration> {
+        match self {
+            Self::Failed { reason, .. } => ack_timeout(reason),
+            _ => None,
+        }
+    }
+
     /// Waiting alone does not help: somebody has to change the configuration or the server.
     pub fn is_misconfiguration(&self) -> bool {
         !matches!(self, Self::Unreachable { .. } | Self::Failed { .. })
@@ -205,5 +222,22 @@ mod tests {
             QueueDiffers::parse("PRECONDITION_FAILED - unknown delivery tag 1"),
             None
         );
+    }
+
+    #[test]
+    fn the_timeout_of_an_ack_is_read() {
+        let error = |reason: &str| BrokerError::Failed {
+            at: "amqp://h".to_owned(),
+            reason: reason.to_owned(),
+        };
+        let text = "PRECONDITION_FAILED - delivery acknowledgement on channel 3 timed out. Timeout value used: 60000 ms. This timeout value can be configured, see consumers doc guide to learn more";
+        assert_eq!(error(text).ack_timeout(), Some(Duration::from_secs(60)));
+        for other in [
+            "PRECONDITION_FAILED - unknown delivery tag 1",
+            "PRECONDITION_FAILED - delivery acknowledgement on channel 3 timed out. Timeout value used: x ms.",
+            "",
+        ] {
+            assert_eq!(error(other).ack_timeout(), None, "{other}");
+        }
     }
 }

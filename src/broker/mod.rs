@@ -82,6 +82,8 @@ pub enum Event {
     },
     /// What has arrived since the last event, at least one.
     Deliveries(Vec<Delivery>),
+    /// The broker gives up deliveries that are unacked for longer than this, and ends the session.
+    AckTimeout(std::time::Duration),
     /// The session was ended by [`Broker::rest`]: every tag of it is stale, and none begins before [`Broker::take`].
     Resting,
     /// The session is gone; every tag of it is stale. The broker reconnects by itself, with backoff.

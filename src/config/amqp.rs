@@ -8,9 +8,11 @@ use serde_json::{Value as Json, json};
 
 use super::amqp_servers::{AmqpServers, unlike};
 use super::error::shown;
-use super::form::{Wrong, integer as parse_integer, text as parse_text, wrong};
+use super::form::{
+    Wrong, integer as parse_integer, show as show_duration, text as parse_text, wrong,
+};
 use super::input::Input;
-use super::key::{Named, choice, file, integer, keys, pem, text, tree, url};
+use super::key::{DAY, Named, SECOND, choice, duration, file, integer, keys, pem, text, tree, url};
 use super::secret::SecretUrl;
 use super::shown::{Shown, Values};
 use super::tls::Tls;
@@ -18,6 +20,7 @@ use super::tls_keys::TlsKeys;
 use super::urls::UrlForm;
 use super::yaml::{Field, Item, Raw};
 use crate::rules::delays::{DelayLevels, MAX_WORK_QUEUE_BYTES, QueueNames};
+use crate::rules::holding::Holding;
 use crate::rules::shares::shares;
 
 const URLS: UrlForm = UrlForm {
@@ -67,6 +70,11 @@ keys! {
         .example("7")
         .about("How many jobs one worker holds unacked from each of its two main queues.")
         .note("From each of the 35 delay queues it holds an eighth of that, and `dispatch.concurrency` more (as it was at the start). More hides the way to the broker, less gives an even spread over workers. It bounds a worker's memory: with large bodies lower it (docs/GUARANTEES.md, *What strangers can make it take*).");
+    CONSUMER_TIMEOUT: Duration = duration::<{ 10 * SECOND }, { 7 * DAY }>("amqp.consumer-timeout")
+        .default("30m")
+        .example("10m")
+        .about("RabbitMQ's `consumer_timeout`: how long a job may be unacked.")
+        .note("A worker lets jobs that wait go before, so that RabbitMQ closes no session. Set it where RabbitMQ has a shorter one, in rabbitmq.conf, a policy (`consumer-timeout`) or a queue's `x-consumer-timeout`.");
 }
 
 /// `amqp`
@@ -84,6 +92,8 @@ pub struct Amqp {
     pub queue_type: QueueType,
     /// `amqp.prefetch`: unacked deliveries of each of the two main consumers.
     pub prefetch: u16,
+    /// `amqp.consumer-timeout`: how long RabbitMQ lets a delivery be unacked.
+    pub consumer_timeout: Duration,
 }
 
 /// `amqp.queue-type`: the type of the work queues (delay queues are always quorum queues).
@@ -140,6 +150,7 @@ impl Amqp {
             queues,
             queue_type,
             prefetch,
+            consumer_timeout,
         } = self;
         values.set(&URL.key, Shown::urls(&url.urls));
         tls.show(TLS, values);
@@ -151,6 +162,7 @@ impl Amqp {
         }
         values.set(&QUEUE_TYPE.key, Shown::bare(queue_type.name()));
         values.set(&PREFETCH.key, Shown::bare(prefetch));
+        values.set(&CONSUMER_TIMEOUT.key, Shown::duration(*consumer_timeout));
     }
 }
 
@@ -164,6 +176,7 @@ impl Input {
         let queues = self.optional(&QUEUES);
         let queue_type = self.get(&QUEUE_TYPE);
         let prefetch = self.get(&PREFETCH);
+        let consumer_timeout = self.get(&CONSUMER_TIMEOUT);
         let urls = urls??;
         if let Some(words) = unlike(&urls) {
             return self.wrong(self.set_of(&URL, &URL_FILE), words);
@@ -182,8 +195,22 @@ impl Input {
             queues,
             queue_type: queue_type?,
             prefetch: prefetch?,
+            consumer_timeout: consumer_timeout?,
         })
     }
+}
+
+/// Why calls of up to `call` do not fit into this timeout; `None`: they do.
+pub(super) fn too_short(timeout: Duration, call: Duration) -> Option<Wrong> {
+    let longest = Holding::longest_call(timeout);
+    (call > longest).then(|| {
+        format!(
+            "is {}, which leaves {} for a call, and the timeout of dispatch is {}: RabbitMQ would take back jobs that are called; lower that, or raise both this and consumer_timeout in RabbitMQ",
+            show_duration(timeout),
+            show_duration(longest),
+            show_duration(call)
+        )
+    })
 }
 
 fn queue(raw: &Raw) -> Result<String, Wrong> {

@@ -70,6 +70,14 @@ impl Dispatch {
         results.show(values);
     }
 
+    /// The longest call, whichever way jobs are dispatched.
+    pub fn call_timeout(&self) -> Duration {
+        let http = self.http.as_ref().map(|http| http.timeout);
+        let exec = self.exec.as_ref().map(|exec| exec.timeout);
+        let forward = self.forward.as_ref().map(|forward| forward.timeout);
+        http.or(exec).or(forward).unwrap_or_default()
+    }
+
     /// Takes from `new` what can change in a running worker.
     pub(super) fn take_live(&mut self, new: &Self) {
         self.concurrency = new.concurrency;

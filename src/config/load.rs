@@ -4,7 +4,7 @@
 use std::fmt;
 
 use super::admin::Admin;
-use super::amqp::Amqp;
+use super::amqp::{Amqp, CONSUMER_TIMEOUT, too_short};
 use super::delay::Delay;
 use super::dispatch::Dispatch;
 use super::features::PARTS;
@@ -158,6 +158,11 @@ impl Input {
         }
         let renamed = Renamed(self.entries().filter_map(Entry::renamed).collect());
         let (dispatch, call) = dispatch?;
+        let timeout = amqp.as_ref().map(|amqp| amqp.consumer_timeout);
+        let call_timeout = dispatch.call_timeout();
+        if let Some(words) = timeout.and_then(|timeout| too_short(timeout, call_timeout)) {
+            return self.wrong(&CONSUMER_TIMEOUT.key, words);
+        }
         Some(Config {
             renamed,
             amqp: amqp?,

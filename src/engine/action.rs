@@ -14,6 +14,7 @@ use crate::gate::{
 use crate::handler::LateEnd;
 use crate::rules::answers::{Quotas, ThrottleScope};
 use crate::rules::delays::{DelayLevels, QueueNames};
+use crate::rules::holding::Holding;
 use crate::rules::job::{Fields, Job};
 use crate::rules::lateness::Look;
 use crate::rules::policy::Policy;
@@ -42,6 +43,8 @@ pub struct Settings {
     pub breaker: Option<Rule>,
     /// Who is told how jobs end; `None`: nobody.
     pub results: Option<Results>,
+    /// For how long a job may be unacked.
+    pub holding: Holding,
 }
 
 /// Who is told how jobs end.

@@ -77,9 +77,11 @@ pub(super) fn count(metrics: &Metrics, fact: &Fact) {
         | Fact::FailuresUntold(_)
         | Fact::LeftDelayQueueEarly(_)
         | Fact::LessonUntold(_)
+        | Fact::LetGo(_)
         | Fact::NoClock(..)
         | Fact::NoYoungPermit { .. }
         | Fact::QuotaUntold(_)
+        | Fact::ShortTimeout { .. }
         | Fact::Span(_)
         | Fact::SuspectWaits(..)
         | Fact::TenantClosed { .. }

@@ -307,6 +307,15 @@ pub enum Fact {
     Held(Option<Hold>),
     /// All deliveries are given back.
     Rests,
+    /// So many jobs were held unacked for as long as RabbitMQ may allow, and wait on in delay queues.
+    LetGo(usize),
+    /// RabbitMQ's `consumer_timeout` is this, which is shorter than was known. Whether all calls end in time.
+    ShortTimeout {
+        /// The timeout.
+        timeout: Duration,
+        /// Whether the longest call and a wait before it fit into it.
+        fits: bool,
+    },
     /// A span has ended.
     Span(Box<Span>),
 }

@@ -108,6 +108,19 @@ fn say(few: &mut Few, now: Duration, fact: &Fact) {
             let (says, closed_s) = (few.may_say(now, Kind::Opened), after.as_secs());
             info_if!(says, %tenant, closed_s, denied, "tenant open again");
         }
+        Fact::ShortTimeout { timeout, fits } => {
+            let timeout_ms = timeout.as_millis();
+            warn!(
+                timeout_ms,
+                "RabbitMQ's consumer_timeout is shorter than amqp.consumer-timeout: jobs that wait are let go sooner"
+            );
+            if !fits {
+                error!(
+                    timeout_ms,
+                    "RabbitMQ's consumer_timeout is too short for the longest call: RabbitMQ takes back jobs that are called"
+                );
+            }
+        }
         Fact::Undecided {
             tenant,
             labels,
@@ -297,6 +310,7 @@ fn say(few: &mut Few, now: Duration, fact: &Fact) {
         | Fact::LateCallNotCounted
         | Fact::Promised(_)
         | Fact::Queued(_)
+        | Fact::LetGo(_)
         | Fact::Rests
         | Fact::ResultPublished
         | Fact::Span(_)

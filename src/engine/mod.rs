@@ -288,6 +288,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 self.health.set_consuming(true);
                 self.metrics.set_up("rabbitmq", true);
                 scheduler.session_up(session);
+                scheduler.timeout_is_unknown(now);
             }
             Event::Resting => {
                 warn!(
@@ -304,6 +305,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 self.metrics.set_up("rabbitmq", false);
                 scheduler.session_down();
             }
+            Event::AckTimeout(timeout) => scheduler.timeout_is(now, timeout),
             Event::Deliveries(deliveries) => {
                 let small = reading.keep_large(deliveries, scheduler.fields());
                 scheduler.delivered(now, small);

@@ -48,6 +48,7 @@ mod doors;
 mod entry;
 mod expiring;
 mod failing;
+mod held;
 mod intake;
 mod ledger;
 mod moves;
@@ -90,6 +91,7 @@ use self::clock::StoreClock;
 use self::delays::Waiting;
 use self::doors::Doors;
 use self::entry::{Hand, JobEntry, Phase};
+use self::held::Held;
 use self::intake::Intake;
 use self::moves::Moves;
 use self::notes::Notes;
@@ -125,6 +127,8 @@ pub struct Scheduler {
     queues: Queues,
     /// The jobs that wait in memory.
     waiting: Waiting,
+    /// For how long jobs are held unacked.
+    held: Held,
     /// The questions to the gate.
     admission: Admission,
     /// What the gate is to be told of starts.
@@ -176,6 +180,7 @@ impl Scheduler {
             clock: StoreClock::default(),
             queues: Queues::new(settings.live.concurrency, settings.prefetch),
             waiting: Waiting::new(delays.len(), window),
+            held: Held::new(settings.holding),
             admission: Admission::default(),
             settlement: Settlement::new(seed),
             throttles: Throttles::default(),
@@ -349,6 +354,7 @@ impl Scheduler {
         self.lapse(now);
         self.make_room_in_windows(now);
         self.delay_surplus(now);
+        self.let_old_go(now);
         self.renew(now);
         self.throttle_again(now);
         for (shard, batch) in self.settlement.send(now) {
@@ -378,6 +384,7 @@ impl Scheduler {
             self.waiting.surplus_at(now),
             self.breakers.next(now),
             self.candidates.send_at(),
+            (!self.jobs.is_empty()).then(|| self.held.next()),
         ];
         let always = [
             self.waiting.next(),

@@ -11,6 +11,7 @@ pub mod expiry;
 pub mod fair_queue;
 pub mod forecast;
 pub mod headers;
+pub mod holding;
 pub mod job;
 pub mod lateness;
 pub mod layout;

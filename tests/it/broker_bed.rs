@@ -47,6 +47,7 @@ pub fn amqp(url: &str, queue: &str, queue_type: QueueType) -> Amqp {
         queue: queue.to_owned(),
         queue_type,
         prefetch: PREFETCH,
+        consumer_timeout: Duration::from_secs(1_800),
     }
 }
 

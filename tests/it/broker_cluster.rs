@@ -76,7 +76,7 @@ async fn move_all(
             continue;
         };
         match event.expect("events go on") {
-            Event::Up { .. } | Event::Resting => {}
+            Event::Up { .. } | Event::Resting | Event::AckTimeout(_) => {}
             Event::Down { .. } => downs += 1,
             Event::Deliveries(batch) => {
                 let (fresh, due): (Vec<_>, Vec<_>) =

@@ -36,7 +36,7 @@ async fn moved_through_a_kill(queue_type: QueueType) {
         let event = tokio::time::timeout_at(deadline, bed.events.recv()).await;
         let event = event.unwrap_or_else(|_| panic!("lost: {} of {JOBS} came", done.len()));
         match event.expect("events go on") {
-            Event::Up { .. } | Event::Resting => {}
+            Event::Up { .. } | Event::Resting | Event::AckTimeout(_) => {}
             Event::Down { .. } => downs += 1,
             Event::Deliveries(batch) => {
                 let (fresh, due): (Vec<_>, Vec<_>) =

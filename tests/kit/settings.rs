@@ -6,6 +6,7 @@ use sluicegate::config::{Config, Http, SecretUrl};
 use sluicegate::engine::action::{Changeable, Settings};
 use sluicegate::rules::answers::ThrottleScope;
 use sluicegate::rules::delays::{DelayLevels, QueueNames};
+use sluicegate::rules::holding::Holding;
 use sluicegate::rules::job::{Fields, TenantField, ValueField};
 use sluicegate::rules::limit::{Algorithm, Limit};
 use sluicegate::rules::retry::RetryPolicy;
@@ -61,5 +62,6 @@ pub fn open(jobs: usize) -> Settings {
         throttle_scope: ThrottleScope::Tenant,
         breaker: None,
         results: None,
+        holding: Holding::new(1_800 * second, 10 * second),
     }
 }

@@ -24,6 +24,7 @@ use sluicegate::handler::{Attempt, Fate, Handler, Outcome, Permit};
 use sluicegate::metrics::Metrics;
 use sluicegate::rules::answers::{Pushback, Quotas, Seen, ThrottleScope};
 use sluicegate::rules::delays::{self, DelayLevels};
+use sluicegate::rules::holding::Holding;
 use sluicegate::rules::job::{Fields, Job, TenantField, ValueField};
 use sluicegate::rules::limit::{Algorithm, Limit};
 use sluicegate::rules::policy::Policy;
@@ -371,6 +372,7 @@ fn settings(limit: &Limit, broker: &MemoryBroker) -> Settings {
         throttle_scope: ThrottleScope::Auto,
         breaker: None,
         results: None,
+        holding: Holding::new(Duration::from_secs(1_800), Duration::from_secs(10)),
     }
 }
 

@@ -12,6 +12,7 @@ use sluicegate::engine::action::{Changeable, Settings};
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::metrics::Metrics;
 use sluicegate::rules::delays::DelayLevels;
+use sluicegate::rules::holding::Holding;
 use sluicegate::rules::job::{Fields, TenantField, ValueField};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
@@ -53,6 +54,7 @@ fn settings(plan: &Plan, broker: &SimBroker) -> Settings {
         throttle_scope: plan.throttle_scope,
         breaker: plan.away.rule,
         results: results::settings(plan.seed),
+        holding: Holding::new(Duration::from_secs(1_800), Duration::from_secs(10)),
     }
 }
 

@@ -6,18 +6,18 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use futures_util::{StreamExt, future};
+use futures_util::{FutureExt, StreamExt, future};
 use lapin::options::{BasicCancelOptions, BasicConsumeOptions, BasicQosOptions};
 use lapin::types::FieldTable;
 use lapin::{Channel, Consumer};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::Shared;
 use super::connection::Link;
 use super::inventory::depth;
 use super::nodes::Turns;
 use super::supervise::Attempts;
+use super::{Shared, timeout};
 use crate::broker::{BrokerError, Delivery, Event, Message, Source, Tag};
 use crate::rules::delays::QueueNames;
 
@@ -60,6 +60,12 @@ pub(super) async fn supervise(shared: Arc<Shared>, events: mpsc::Sender<Event>) 
         };
         session += u64::from(up.is_some());
         attempts.ended(up);
+        if let Some(timeout) = error.ack_timeout() {
+            tokio::select! {
+                () = shared.closed.cancelled() => return,
+                sent = events.send(Event::AckTimeout(timeout)) => if sent.is_err() { return },
+            }
+        }
         if attempts.tell(&error) || up.is_some() {
             let reason = error.to_string();
             tokio::select! {
@@ -196,6 +202,7 @@ async fn consume(
     let mut waiting = VecDeque::from([Event::Up { session }]);
     let mut failure = pin!(link.failure(NAME, |_| ()));
     let mut healing = pin!(heal(shared, link));
+    let mut timeout = pin!(timeout::found(link, &shared.topology.names.fresh).fuse());
     let mut stopped = false;
     let mut taking_new = shared.taking_new.subscribe();
     // It may have changed since the consumers were begun.
@@ -217,6 +224,7 @@ async fn consume(
             }
             error = &mut failure => return Err(error),
             error = &mut healing => return Err(error),
+            found = &mut timeout => waiting.extend(found.map(Event::AckTimeout)),
             permit = events.reserve(), if !waiting.is_empty() => match (permit, waiting.pop_front()) {
                 (Ok(permit), Some(event)) => permit.send(event),
                 // The engine is gone.

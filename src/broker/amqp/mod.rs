@@ -20,6 +20,7 @@ mod nodes;
 mod publish;
 pub(crate) mod screen;
 mod supervise;
+mod timeout;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -65,6 +65,8 @@ pub(super) struct Admission {
     size: RoundSize,
     /// Nothing is asked before.
     pause: Option<Duration>,
+    /// The gate is closed until then, as far as it said.
+    closed_until: Duration,
     backoff: Reconnect,
     /// What a question and its answer take at least.
     base: Duration,
@@ -168,6 +170,15 @@ impl Admission {
             _ => self.backoff.next(jitter),
         };
         self.pause = Some(now + pause);
+        self.closed_until = match why {
+            GateError::Cold { wait, .. } => now + *wait,
+            _ => Duration::ZERO,
+        };
+    }
+
+    /// For how long the gate is closed yet.
+    pub(super) fn closed_for(&self, now: Duration) -> Duration {
+        self.closed_until.saturating_sub(now)
     }
 
     /// The clock could not be read: the next question is after a pause.
@@ -183,6 +194,7 @@ impl Admission {
     /// The gate answers.
     pub(super) fn goes_on(&mut self) {
         self.pause = None;
+        self.closed_until = Duration::ZERO;
         self.backoff.reset();
     }
 

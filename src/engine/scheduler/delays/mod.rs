@@ -299,17 +299,7 @@ impl Scheduler {
             return;
         }
         for (key, until) in self.waiting.surplus(now) {
-            let Some(job) = self.jobs.get(&key) else {
-                continue;
-            };
-            let wait = until.saturating_sub(now);
-            let not_before = job.claims.not_before;
-            let left = self.clock.at_least(now).zip(not_before);
-            let left = left.map_or(0, |(store_now, it)| it.left_ms(store_now));
-            let at_ms = not_before.map(|it| it.at_ms);
-            let headers = job::postponed(&job.claims, at_ms, left.max(millis(wait)));
-            self.let_go(key);
-            self.enter_delay_queue(now, key, wait, headers);
+            self.travel_on(now, key, until);
         }
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sluicegate::broker::amqp::{Confirms, QueueState, confirms, inventory};
-use sluicegate::config::{Config, Http, RedisTopology};
+use sluicegate::config::{Config, Http, RedisTopology, show_duration};
 use sluicegate::gate::GateError;
 use sluicegate::gate::boards;
 use sluicegate::gate::redis::{Health, NODE_OF_A_CLUSTER, RedisGate};
@@ -11,6 +11,7 @@ use sluicegate::handler::http::{Reach, reach};
 use sluicegate::operator::others::{Others, others as others_of};
 use sluicegate::operator::{NotDone, hold};
 use sluicegate::rules::delays::DelayLevels;
+use sluicegate::rules::holding::Holding;
 use sluicegate::rules::limit::Limits;
 use sluicegate::rules::tenant::Tenant;
 
@@ -22,6 +23,18 @@ use crate::commands::{count, gate};
 
 /// So many keys in which other configurations differ are named.
 const MOST_KEYS: usize = 12;
+
+/// What `amqp.consumer-timeout` means.
+fn unacked(config: &Config) -> String {
+    let (timeout, call) = (config.amqp.consumer_timeout, config.dispatch.call_timeout());
+    let longest = Holding::new(timeout, call).longest();
+    format!(
+        "a job waits unacked for at most {} before a call of at most {}, or less where RabbitMQ shows a consumer_timeout below {} (amqp.consumer-timeout)",
+        show_duration(longest),
+        show_duration(call),
+        show_duration(timeout)
+    )
+}
 
 /// The server, and its queues.
 pub(super) async fn rabbitmq(
@@ -98,6 +111,7 @@ pub(super) async fn rabbitmq(
             ),
         );
     }
+    findings.add(Level::Ok, WHAT, unacked(config));
     way::rabbitmq(config, findings).await;
     match confirms(&config.amqp).await {
         Confirms::Took(took) => {

@@ -1,0 +1,75 @@
+//! Finds out RabbitMQ's `consumer_timeout`, which no request tells. A message of the worker's own stays unacked, on a channel of its own.
+//! RabbitMQ closes that channel when the timeout is over, and says how long it is. So no job has to be lost for it: the message was
+//! delivered before all jobs that wait for as long.
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use lapin::options::{
+    BasicConsumeOptions, BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions,
+};
+use lapin::types::FieldTable;
+use lapin::{BasicProperties, Channel, Consumer};
+
+use super::connection::Link;
+use crate::broker::BrokerError;
+
+/// The connection's name in logs and in the broker's tools.
+const NAME: &str = "sluicegate timeout";
+
+/// Waits for the timeout; `None`: it can't be found out in this session. `work` is the work queue: the queue of the message is named after it.
+pub(super) async fn found(link: &Link, work: &str) -> Option<Duration> {
+    // As one of the delay queues, so that the worker needs no more permissions.
+    let queue = format!("{work}.delay.timeout-{:016x}", rand::random::<u64>());
+    let (_channel, mut consumer) = match held(link, &queue).await {
+        Ok(held) => held,
+        Err(why) => {
+            tracing::debug!(%why, "RabbitMQ's consumer_timeout is not looked for");
+            return None;
+        }
+    };
+    while let Some(delivered) = consumer.next().await {
+        if let Err(error) = delivered {
+            return link.target.error(&error).ack_timeout();
+        }
+    }
+    None
+}
+
+/// A message is delivered, and stays unacked.
+async fn held(link: &Link, queue: &str) -> Result<(Channel, Consumer), BrokerError> {
+    let channel = link.channel().await?;
+    let options = QueueDeclareOptions {
+        exclusive: true,
+        auto_delete: true,
+        ..QueueDeclareOptions::default()
+    };
+    let declaring = channel.queue_declare(queue.into(), options, FieldTable::default());
+    link.target.rpc("queue.declare", declaring).await?;
+    let options = BasicConsumeOptions::default();
+    let consuming = channel.basic_consume(queue.into(), "".into(), options, FieldTable::default());
+    let consumer = link.target.rpc("basic.consume", consuming).await?;
+    // RabbitMQ stops a connection that has published while it has an alarm, and with it the acks.
+    let other = Link::open(&link.target, NAME).await?;
+    let published = publish(&other, queue).await;
+    other.close().await;
+    published.map(|()| (channel, consumer))
+}
+
+async fn publish(link: &Link, queue: &str) -> Result<(), BrokerError> {
+    let channel = link.channel().await?;
+    let selecting = channel.confirm_select(ConfirmSelectOptions::default());
+    link.target.rpc("confirm.select", selecting).await?;
+    let publishing = async {
+        let options = BasicPublishOptions::default();
+        let sent = channel.basic_publish(
+            "".into(),
+            queue.into(),
+            options,
+            b"",
+            BasicProperties::default(),
+        );
+        sent.await?.await
+    };
+    link.target.rpc("basic.publish", publishing).await.map(drop)
+}

@@ -1,0 +1,147 @@
+//! Jobs that were held unacked for as long as RabbitMQ may allow ([`Holding`]): they are let go, wherever they wait. Each takes another trip
+//! through a delay queue.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use super::Scheduler;
+use super::entry::{JobEntry, Phase};
+use crate::engine::action::Key;
+use crate::engine::facts::Fact;
+use crate::rules::holding::{Holding, TICK, UNKNOWN};
+use crate::rules::job;
+
+/// Old jobs are looked for this many times within the time for which they may be held.
+const LOOKS: u32 = 16;
+/// Longer than any wait in a delay queue's window.
+const LONG_SESSION: Duration = Duration::from_secs(11 * 60);
+/// A job that waits for nothing but a slot comes back after this.
+const SOON: Duration = Duration::from_secs(1);
+
+/// For how long jobs are held.
+#[derive(Debug)]
+pub(super) struct Held {
+    holding: Holding,
+    /// When the last session began.
+    up_at: Option<Duration>,
+    /// Jobs that were delivered before this came while the timeout was not known.
+    unknown_until: Duration,
+    /// The broker said what it is.
+    is_told: bool,
+    look_at: Duration,
+}
+
+impl Held {
+    pub(super) fn new(holding: Holding) -> Self {
+        Self {
+            holding,
+            up_at: None,
+            unknown_until: Duration::ZERO,
+            is_told: false,
+            look_at: Duration::ZERO,
+        }
+    }
+
+    /// For how long a job that was delivered at `since` may wait.
+    fn longest(&self, since: Duration) -> Duration {
+        let longest = self.holding.longest();
+        match since < self.unknown_until {
+            true => longest.min(UNKNOWN),
+            false => longest,
+        }
+    }
+
+    /// When to look for old jobs.
+    pub(super) fn next(&self) -> Duration {
+        self.look_at
+    }
+}
+
+impl Scheduler {
+    /// A session has begun, and the broker looks for its timeout. One that is shorter than [`TICK`] shows after that, and one that is longer
+    /// before a job that is delivered later was held for as long. A timeout that did not show in a long session is no short one.
+    pub fn timeout_is_unknown(&mut self, now: Duration) {
+        let before = self.held.up_at.replace(now);
+        let lasted = before.map_or(Duration::ZERO, |up_at| now.saturating_sub(up_at));
+        let looks = self.held.holding.is_looked_for() && !self.held.is_told;
+        if looks && lasted < LONG_SESSION {
+            self.held.unknown_until = now + TICK + TICK / 12;
+            self.held.look_at = now;
+        }
+    }
+
+    /// RabbitMQ gives up deliveries that are unacked for longer than this.
+    pub fn timeout_is(&mut self, now: Duration, timeout: Duration) {
+        (self.held.unknown_until, self.held.is_told) = (Duration::ZERO, true);
+        if self.held.holding.learn(timeout) {
+            let fits = self.held.holding.fits();
+            self.facts.push(Fact::ShortTimeout { timeout, fits });
+            self.held.look_at = now;
+        }
+    }
+
+    /// Jobs that were held for too long are let go. Those that are asked for, or called, are looked at again.
+    pub(super) fn let_old_go(&mut self, now: Duration) {
+        if self.intake.is_draining() || now < self.held.look_at {
+            return;
+        }
+        let shortest = self
+            .held
+            .longest(now)
+            .min(self.held.longest(Duration::ZERO));
+        self.held.look_at = now + shortest / LOOKS;
+        let is_old = |job: &JobEntry| job.since + self.held.longest(job.since) <= now;
+        let old = self.jobs.iter().filter(|(_, job)| is_old(job));
+        let mut old: Vec<Key> = old.map(|(key, _)| *key).collect();
+        if old.is_empty() {
+            return;
+        }
+        // In the order of arrival, not the map's.
+        old.sort_unstable();
+        let mut number = 0;
+        for &key in &old {
+            let phase = self.jobs.get(&key).map(|job| job.phase);
+            if let Some(Phase::Delayed { until } | Phase::InWindow { until }) = phase
+                && until > now + SOON
+            {
+                self.travel_on(now, key, until);
+                number += 1;
+            }
+        }
+        let old: HashSet<Key> = old.into_iter().collect();
+        let mut ready = self.queues.take_stale(|key| old.contains(&key));
+        for (key, end) in self.clock.take_waiting() {
+            match old.contains(&key) {
+                true => ready.push(key),
+                false => self.clock.wait(key, end),
+            }
+        }
+        let wait = self.admission.closed_for(now).max(SOON);
+        let wait = wait.min(Duration::from_millis(self.settings.levels.max_ms()));
+        for key in ready {
+            self.recheck(now, key, wait);
+            number += 1;
+        }
+        if number > 0 {
+            self.facts.push(Fact::LetGo(number));
+        }
+    }
+
+    /// A job that waits in memory until then waits on in a delay queue.
+    pub(super) fn travel_on(&mut self, now: Duration, key: Key, until: Duration) {
+        let Some(job) = self.jobs.get(&key) else {
+            return;
+        };
+        if matches!(job.phase, Phase::Delayed { .. }) {
+            self.queues.release(&job.claims.tenant);
+        }
+        let wait = until.saturating_sub(now);
+        let not_before = job.claims.not_before;
+        let left = self.clock.at_least(now).zip(not_before);
+        let left = left.map_or(0, |(store_now, it)| it.left_ms(store_now));
+        let at_ms = not_before.map(|it| it.at_ms);
+        let headers = job::postponed(&job.claims, at_ms, left.max(super::millis(wait)));
+        self.let_go(key);
+        self.enter_delay_queue(now, key, wait, headers);
+    }
+}

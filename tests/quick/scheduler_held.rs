@@ -1,0 +1,145 @@
+//! Jobs that were held unacked for as long as RabbitMQ may allow: they are let go, wherever they wait, and nothing else is.
+
+use std::time::Duration;
+
+use sluicegate::broker::{Outgoing, Source};
+use sluicegate::engine::action::Settings;
+use sluicegate::gate::{GateError, ShardId};
+use sluicegate::handler::Outcome;
+use sluicegate::rules::holding::Holding;
+
+use crate::scheduler::{CAPACITY, Desk, Done, MS, by_header, settings, trip, usual, wait};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// RabbitMQ's timeout is 100 s, and calls take 10 s at most: jobs wait for 50 s.
+fn desk(concurrency: usize) -> Desk {
+    Desk::of(Settings {
+        holding: Holding::new(100 * SECOND, 10 * SECOND),
+        ..settings(concurrency, usual(), by_header())
+    })
+}
+
+fn published(done: Done) -> Vec<Outgoing> {
+    done.published.into_iter().map(|(_, it)| it).collect()
+}
+
+/// What leaves within `time`, in steps of a second.
+fn leaves_within(desk: &mut Desk, seconds: u32) -> Vec<Outgoing> {
+    (0..seconds)
+        .flat_map(|_| published(desk.step(SECOND)))
+        .collect()
+}
+
+fn cold(desk: &mut Desk, wait: Duration) {
+    let why = GateError::Cold {
+        wait,
+        why: "a test".to_owned(),
+    };
+    (desk.scheduler).answered(desk.now, ShardId::default(), Err(why));
+    desk.actions();
+}
+
+#[test]
+fn what_waits_for_a_recovering_gate_is_let_go_until_it_has_recovered() {
+    let mut desk = desk(4);
+    desk.deliver(Source::Fresh, &["a", "b"]);
+    cold(&mut desk, 600 * SECOND);
+    let mut left = Vec::new();
+    for _ in 0..60 {
+        let done = desk.step(SECOND);
+        let asked = !done.asked.is_empty();
+        left.extend(published(done));
+        if asked {
+            cold(&mut desk, 550 * SECOND);
+        }
+    }
+    assert_eq!(left.len(), 2);
+    for outgoing in left {
+        let wait_ms = trip(&outgoing.message).wait_ms;
+        assert!(wait_ms > 100_000, "{wait_ms}: as long as max-delay allows");
+    }
+    assert_eq!(desk.scheduler.in_memory(), 2, "until that is confirmed");
+}
+
+#[test]
+fn what_waits_for_a_slot_is_let_go_for_a_moment_and_what_runs_stays() {
+    let mut desk = desk(1);
+    let runs = desk.start_one();
+    desk.deliver(Source::Fresh, &["a", "b"]);
+    assert!(leaves_within(&mut desk, 45).is_empty());
+    let left = leaves_within(&mut desk, 15);
+    assert_eq!(left.len(), 2);
+    for outgoing in left {
+        assert!(trip(&outgoing.message).wait_ms <= 1_000);
+    }
+    desk.scheduler.finished(desk.now, runs, MS, Outcome::Done);
+    assert_eq!(desk.actions().acked.len(), 1);
+}
+
+#[test]
+fn what_waits_in_the_window_of_a_delay_queue_travels_on_for_the_rest_of_its_wait() {
+    let mut desk = desk(4);
+    desk.start_one();
+    desk.deliver(Source::Fresh, &["a"]);
+    let done = desk.answer(MS, vec![vec![wait(200_000, 7)]]);
+    let (key, parked) = done.published.into_iter().next().expect("it leaves");
+    desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
+    desk.actions();
+    desk.arrives(parked);
+    assert!(leaves_within(&mut desk, 45).is_empty());
+    let left = leaves_within(&mut desk, 15);
+    assert_eq!(left.len(), 1);
+    let wait_ms = trip(&left[0].message).wait_ms;
+    assert!((130_000..155_000).contains(&wait_ms), "{wait_ms}");
+}
+
+#[test]
+fn a_shorter_timeout_counts_for_what_is_there_already() {
+    let mut desk = desk(1);
+    desk.start_one();
+    desk.deliver(Source::Fresh, &["a"]);
+    assert!(leaves_within(&mut desk, 20).is_empty());
+    let timeout = 40 * SECOND;
+    desk.scheduler.timeout_is(desk.now, timeout);
+    assert_eq!(published(desk.step(MS)).len(), 1, "it waited for 20 s");
+    // A longer one is no news.
+    desk.deliver(Source::Fresh, &["a"]);
+    desk.scheduler.timeout_is(desk.now, 100 * SECOND);
+    assert_eq!(leaves_within(&mut desk, 25).len(), 1);
+}
+
+#[test]
+fn while_the_timeout_is_not_known_jobs_wait_for_a_moment_only() {
+    let mut desk = Desk::of(Settings {
+        holding: Holding::new(100 * SECOND, 10 * SECOND).looked_for(),
+        ..settings(1, usual(), by_header())
+    });
+    desk.scheduler.timeout_is_unknown(desk.now);
+    desk.start_one();
+    desk.deliver(Source::Fresh, &["a"]);
+    assert_eq!(leaves_within(&mut desk, 25).len(), 1);
+    // Had it been shorter than a minute, that would be known by then.
+    desk.step(45 * SECOND);
+    desk.deliver(Source::Fresh, &["a"]);
+    assert!(leaves_within(&mut desk, 45).is_empty());
+    assert_eq!(leaves_within(&mut desk, 15).len(), 1);
+}
+
+#[test]
+fn a_job_that_is_asked_for_is_looked_at_again() {
+    let mut desk = desk(1);
+    desk.start_one();
+    desk.step(MS);
+    desk.deliver(Source::Fresh, &["b"]);
+    let mut left = 0;
+    for _ in 0..60 {
+        let done = desk.step(SECOND);
+        let asked = done.asked.len();
+        left += done.published.len();
+        if asked > 0 {
+            desk.answer(MS, vec![vec![CAPACITY]]);
+        }
+    }
+    assert_eq!(left, 1);
+}
