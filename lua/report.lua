@@ -47,7 +47,8 @@ if what == 'failed' then
   breaker = breaker or { failures = 0, since = 0, until_ms = 0, wait = 0, began = 0, lease = 0, of = '' }
   breaker.failures = breaker.failures + 1
   if was_open then
-    if breaker.began > 0 and tonumber(ARGV[7]) >= breaker.began then
+    -- A call that could not be prepared never starts: it is a probe if its preparation began while nobody probed.
+    if tonumber(ARGV[7]) >= (breaker.began > 0 and breaker.began or breaker.until_ms) then
       breaker.wait = math.min(breaker.wait * 2, tonumber(ARGV[5]))
       breaker.until_ms, breaker.began, breaker.lease = wait_until(breaker.wait), 0, tonumber(ARGV[6])
       by = ARGV[9]

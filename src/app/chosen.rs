@@ -47,7 +47,7 @@ impl PreparingHandler for Chosen {
         })
     }
 
-    async fn prepare(&self, job: &Job) -> Result<Ready, Outcome> {
+    async fn prepare(&self, job: &Job) -> Result<Ready, Attempt> {
         Ok(match self {
             Self::Http(handler) => Ready::Http(handler.prepare(job).await?),
             Self::Exec(handler) => Ready::Exec(handler.prepare(job).await?),

@@ -25,10 +25,13 @@ pub(super) struct Ended {
 pub(super) async fn prepare<H: PreparingHandler>(
     handler: &H,
     job: &Job,
-) -> (Result<H::Ready, Outcome>, Duration) {
+) -> (Result<H::Ready, Attempt>, Duration) {
     let begun = Instant::now();
     let call = AssertUnwindSafe(handler.prepare(job)).catch_unwind().await;
-    (call.unwrap_or_else(|_| Err(panicked())), begun.elapsed())
+    (
+        call.unwrap_or_else(|_| Err(panicked().into())),
+        begun.elapsed(),
+    )
 }
 
 /// Makes the call, if the permit is still good when this task gets to run, and something is prepared.

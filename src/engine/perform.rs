@@ -18,7 +18,7 @@ use crate::engine::watch::Watch;
 use crate::gate::{
     DedupedAll, Gate, GateError, LearnedAll, Replies, SettleReplies, ShardId, Standings, Verdicts,
 };
-use crate::handler::{Outcome, Permit, PreparingHandler};
+use crate::handler::{Attempt, Permit, PreparingHandler};
 use crate::rules::job::InBody;
 use crate::rules::lateness::Heard;
 
@@ -36,7 +36,7 @@ pub(super) enum Report<R> {
     Replied(Vec<(Key, Result<(), PublishError>)>),
     Moved(Vec<(Key, Result<(), PublishError>)>),
     /// With the time that it took, unless it was there at once.
-    Prepared(Key, Result<R, Outcome>, Option<Duration>),
+    Prepared(Key, Result<R, Attempt>, Option<Duration>),
     Finished(Key, Ended),
     /// Deliveries with large bodies, and what these say.
     Read(Vec<(Delivery, InBody)>),

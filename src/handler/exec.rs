@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::ruled::retry;
-use super::{Attempt, Outcome, Permit, PreparingHandler};
+use super::ruled::{retry, unprepared};
+use super::{Attempt, Outcome, Permit, PreparingHandler, Trouble};
 use crate::config::Exec;
 use crate::rules::job::Job;
 use pool::{Pool, Ready, Work};
@@ -56,8 +56,9 @@ impl PreparingHandler for ExecHandler {
         self.pool.take()
     }
 
-    async fn prepare(&self, _: &Job) -> Result<Ready, Outcome> {
-        self.pool.wait().await.map_err(retry)
+    async fn prepare(&self, _: &Job) -> Result<Ready, Attempt> {
+        let ready = self.pool.wait().await;
+        ready.map_err(|why| unprepared(Trouble::Unreachable, why))
     }
 
     fn is_ready(&self, ready: &mut Ready) -> bool {

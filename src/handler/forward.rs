@@ -10,8 +10,8 @@ use std::time::Duration;
 use rand::RngCore;
 use tokio::time::timeout;
 
-use super::ruled::{self, retry};
-use super::{Attempt, Fate, LateEnd, Outcome, Permit, PreparingHandler};
+use super::ruled::{self, retry, unprepared};
+use super::{Attempt, Fate, LateEnd, Outcome, Permit, PreparingHandler, Trouble};
 use crate::broker::amqp::Forwarder;
 use crate::broker::forwarding::{Expected, Forwarding};
 use crate::broker::{BrokerError, Message, PublishError, Reply};
@@ -173,12 +173,13 @@ impl<F: Forwarding> PreparingHandler for ForwardHandler<F> {
         self.forwarder.is_up().then_some(())
     }
 
-    async fn prepare(&self, _: &Job) -> Result<(), Outcome> {
+    async fn prepare(&self, _: &Job) -> Result<(), Attempt> {
         let up = timeout(CONNECTS_WITHIN, self.forwarder.up()).await;
         up.map_err(|_| {
-            retry(format!(
+            let why = format!(
                 "RabbitMQ takes no jobs for workers: no connection within {CONNECTS_WITHIN:?}"
-            ))
+            );
+            unprepared(Trouble::Unreachable, why)
         })
     }
 

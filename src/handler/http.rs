@@ -49,7 +49,8 @@ use std::time::Duration;
 use hyper::StatusCode;
 use tokio::time::{Instant, timeout_at};
 
-use super::{Attempt, Fate, Outcome, Permit, PreparingHandler, Trouble};
+use super::ruled::unprepared;
+use super::{Attempt, Outcome, Permit, PreparingHandler, Trouble};
 use crate::rules::job::Job;
 use crate::rules::tenant::Tenant;
 use abandoned::Abandoned;
@@ -101,20 +102,17 @@ impl HttpHandler {
         };
         match ready {
             Ok(ready) => self.send(job, ready, permit).await,
-            Err(outcome) => Attempt {
-                fate: Fate::Unwritten,
-                trouble: Some(Trouble::Unreachable),
-                ..outcome.into()
-            },
+            Err(attempt) => attempt,
         }
     }
 
-    /// The access token of a call of `tenant`, where calls carry one. The error is what becomes of its job.
+    /// The access token of a call of `tenant`, where calls carry one. The error is what becomes of its job. A missing token that all
+    /// tenants share is the API's failure, one of `tenant` alone is its own.
     async fn token(
         &self,
         tenant: &Tenant,
         deadline: Instant,
-    ) -> Result<Option<Arc<Token>>, Outcome> {
+    ) -> Result<Option<Arc<Token>>, Attempt> {
         let Some(tokens) = &self.tokens else {
             return Ok(None);
         };
@@ -122,9 +120,14 @@ impl HttpHandler {
             Ok(token) => Ok(Some(token)),
             Err(NoToken::InTime(why)) => {
                 let why = why.map_or(String::new(), |why| format!(": {why}"));
-                Err(failed(format!("{}{why}", self.too_late("no access token"))))
+                let why = format!("{}{why}", self.too_late("no access token"));
+                Err(unprepared(Trouble::Unreachable, why))
             }
-            Err(NoToken::Failed(why)) => Err(failed(format!("no access token: {why}"))),
+            Err(NoToken::Failed(why)) => Err(unprepared(
+                Trouble::Tenant,
+                format!("no access token: {why}"),
+            )),
+            Err(NoToken::Pending(after)) => Err(Outcome::Snooze { after }.into()),
             Err(NoToken::NoClient(why)) => Err(why.into()),
         }
     }
@@ -172,7 +175,7 @@ impl PreparingHandler for HttpHandler {
         }
     }
 
-    async fn prepare(&self, job: &Job) -> Result<Ready, Outcome> {
+    async fn prepare(&self, job: &Job) -> Result<Ready, Attempt> {
         let deadline = Instant::now() + self.timeout;
         let token = self.token(&job.tenant, deadline).await?;
         // It may not have been a connection that was missing.
@@ -181,7 +184,8 @@ impl PreparingHandler for HttpHandler {
         {
             return Ok(Ready { connection, token });
         }
-        let connection = self.open(deadline).await.map_err(failed)?;
+        let connection = self.open(deadline).await;
+        let connection = connection.map_err(|why| unprepared(Trouble::Unreachable, why))?;
         Ok(Ready { connection, token })
     }
 

@@ -166,7 +166,7 @@ pub struct Attempt {
     pub seen: Seen,
     /// What becomes of its permit.
     pub fate: Fate,
-    /// What a failure says of the API's health, for its breaker (`dispatch.breaker`); `None`: the API is sound.
+    /// Whose failure it is, for the breakers (`dispatch.breaker`); `None`: the API is sound.
     pub trouble: Option<Trouble>,
     /// What the API answered, for whoever waits for the job's result (`dispatch.results`); `None`: nothing is told of it.
     pub answered: Option<Box<Answered>>,
@@ -231,7 +231,7 @@ pub trait Handler: Send + Sync + 'static {
 /// ```
 /// use std::io::ErrorKind::WouldBlock;
 ///
-/// use sluicegate::{Attempt, Job, Outcome, Permit, PreparingHandler};
+/// use sluicegate::{Attempt, Job, Outcome, Permit, PreparingHandler, Trouble};
 /// use tokio::io::AsyncWriteExt;
 /// use tokio::net::TcpStream;
 ///
@@ -249,8 +249,11 @@ pub trait Handler: Send + Sync + 'static {
 ///         None // there is no pool
 ///     }
 ///
-///     async fn prepare(&self, _: &Job) -> Result<TcpStream, Outcome> {
-///         TcpStream::connect("api.example.com:4242").await.map_err(again)
+///     async fn prepare(&self, _: &Job) -> Result<TcpStream, Attempt> {
+///         TcpStream::connect("api.example.com:4242").await.map_err(|why| Attempt {
+///             trouble: Some(Trouble::Unreachable), // the API's failure, not the tenant's
+///             ..again(why).into()
+///         })
 ///     }
 ///
 ///     fn is_ready(&self, ready: &mut TcpStream) -> bool {
@@ -283,8 +286,8 @@ pub trait PreparingHandler: Send + Sync + 'static {
     }
 
     /// Prepares the call for `job`. It may wait and fail, and never calls the API: no permit is used. An error is what
-    /// becomes of the job.
-    fn prepare(&self, job: &Job) -> impl Future<Output = Result<Self::Ready, Outcome>> + Send;
+    /// becomes of the job, and its `trouble` says whose failure that is.
+    fn prepare(&self, job: &Job) -> impl Future<Output = Result<Self::Ready, Attempt>> + Send;
 
     /// Whether the call could be made at once. Looked at right before the permit is asked for.
     fn is_ready(&self, ready: &mut Self::Ready) -> bool;
@@ -305,7 +308,7 @@ impl<H: Handler> PreparingHandler for H {
         Some(())
     }
 
-    async fn prepare(&self, _: &Job) -> Result<(), Outcome> {
+    async fn prepare(&self, _: &Job) -> Result<(), Attempt> {
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! What a program said of its job, as the worker takes it: from children of `dispatch.exec`, and from workers behind `dispatch.forward`.
 
-use super::{Answered, Attempt, Fate, Outcome};
+use super::{Answered, Attempt, Fate, Outcome, Trouble};
 use crate::rules::answers::Pushback;
 use crate::rules::verdict::{Ruling, Verdict};
 
@@ -49,6 +49,15 @@ pub(super) fn retry(reason: impl Into<String>) -> Outcome {
     Outcome::Retry {
         after: None,
         reason: reason.into(),
+    }
+}
+
+/// Nothing was called, and whose failure that is.
+pub(super) fn unprepared(trouble: Trouble, reason: impl Into<String>) -> Attempt {
+    Attempt {
+        fate: Fate::Unwritten,
+        trouble: Some(trouble),
+        ..retry(reason).into()
     }
 }
 

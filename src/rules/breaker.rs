@@ -30,11 +30,13 @@ impl From<Tenant> for Whose {
     }
 }
 
-/// How a call failed that says something of the API's health.
+/// Whose failure it is that a call failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trouble {
-    /// There was no connection, which has nothing to do with the tenant or the job.
+    /// The API could not be reached at all. Counts for the API, whichever tenant's call it was.
     Unreachable,
+    /// The tenant's call could not be made: its token, its secret or one of its values is missing. Counts for the tenant alone.
+    Tenant,
     /// It answered 5xx, or not in time, or broke off: that may be the API, the tenant or the job.
     Failing,
 }
@@ -67,7 +69,7 @@ impl Rule {
 pub enum Event {
     /// A call failed.
     Failed {
-        /// The store's clock at its start; 0 for one that is surely no probe.
+        /// The store's clock when it started, or when its preparation began; 0 for one that is surely no probe.
         started_ms: u64,
         /// Which job's, or tenant's, failure it is, of which several must fail before the breaker opens; empty: it counts
         /// whosever it is.
@@ -137,9 +139,13 @@ struct Open {
 }
 
 impl Open {
-    /// What was in flight when it opened began earlier.
+    /// Returns true if a call that began at `started_ms` is the probe. Calls from before the breaker opened began earlier. A call that
+    /// could not be prepared never starts: it is a probe if its preparation began while the breaker was half-open.
     fn is_probe(&self, started_ms: u64) -> bool {
-        self.began_ms > 0 && started_ms >= self.began_ms
+        match self.began_ms {
+            0 => started_ms >= self.until_ms,
+            began_ms => started_ms >= began_ms,
+        }
     }
 
     fn pull_back(&mut self, now: u64) {
@@ -309,6 +315,20 @@ mod tests {
         assert_eq!(breaker.closed_until(103), 1_103);
         assert_eq!(breaker.closed_until(1_102), 1_103);
         assert_eq!(breaker.by(), "the breaker (3 failures in a row): 502");
+    }
+
+    #[test]
+    fn a_preparation_that_fails_while_it_is_half_open_is_a_failed_probe() {
+        let mut breaker = open();
+        assert_eq!(breaker.closed_until(200), 1_103);
+        breaker.failed(1_200, &RULE, (1_102, "a"), "no token", 0);
+        assert_eq!(breaker.closed_until(1_200), 0, "it began before");
+        breaker.failed(1_250, &RULE, (0, "a"), "no token", 0);
+        assert_eq!(breaker.closed_until(1_250), 0, "surely no probe");
+        breaker.failed(1_300, &RULE, (1_200, "a"), "no token", 0);
+        assert_eq!(breaker.closed_until(1_300), 3_300);
+        breaker.failed(1_310, &RULE, (1_250, "a"), "no token", 0);
+        assert_eq!(breaker.closed_until(1_310), 3_300, "once for all of them");
     }
 
     #[test]

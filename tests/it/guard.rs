@@ -18,7 +18,7 @@ use sluicegate::broker::{Message, Outgoing};
 use sluicegate::config::{Config, Http};
 use sluicegate::engine::Stop;
 use sluicegate::handler::http::HttpHandler;
-use sluicegate::handler::{Attempt, Outcome, Permit, PreparingHandler};
+use sluicegate::handler::{Attempt, Permit, PreparingHandler};
 use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::headers::HeaderValue;
 use sluicegate::rules::job::Job;
@@ -70,7 +70,7 @@ impl PreparingHandler for Timed {
         self.http.at_once()
     }
 
-    async fn prepare(&self, job: &Job) -> Result<Self::Ready, Outcome> {
+    async fn prepare(&self, job: &Job) -> Result<Self::Ready, Attempt> {
         self.http.prepare(job).await
     }
 

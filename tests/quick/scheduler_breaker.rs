@@ -5,7 +5,7 @@ use std::time::Duration;
 use sluicegate::broker::Source;
 use sluicegate::engine::action::{Key, Settings};
 use sluicegate::gate::{Event, GateError, Rule, Standing, Whose};
-use sluicegate::handler::{Attempt, Outcome, Trouble};
+use sluicegate::handler::{Attempt, Fate, Outcome, Trouble};
 use sluicegate::rules::headers::HeaderValue;
 use sluicegate::rules::job::{Field, Job};
 
@@ -132,6 +132,73 @@ fn whom_a_failure_is_told_depends_on_its_kind() {
     let key = desk.start_one();
     let done = desk.fails(key, Trouble::Unreachable);
     assert_eq!(words(&done), ["api: failed of \"\""]);
+}
+
+/// Nothing was called.
+fn unwritten(outcome: Outcome, trouble: Option<Trouble>) -> Attempt {
+    Attempt {
+        fate: Fate::Unwritten,
+        trouble,
+        ..outcome.into()
+    }
+}
+
+fn no_token() -> Attempt {
+    let reason = "no token".to_owned();
+    let after = None;
+    unwritten(Outcome::Retry { after, reason }, Some(Trouble::Tenant))
+}
+
+#[test]
+fn a_failure_of_a_tenant_alone_is_not_told_to_the_api() {
+    let mut called = desk();
+    let key = called.start_one();
+    (called.scheduler).finished(called.now, key, MS, no_token());
+    assert_eq!(words(&called.step(MS)), ["a: probe failed of \"job\""]);
+    let mut desk = desk();
+    desk.start_one();
+    desk.ready = 0;
+    desk.deliver(Source::Fresh, &["a"]);
+    let key = desk.answer(MS, vec![vec![CAPACITY]]).prepared[0];
+    let now = desk.now;
+    desk.scheduler.prepared(now, key, Some(MS), Err(no_token()));
+    // When its preparation began tells whether it was a probe.
+    let done = desk.step(MS);
+    assert_eq!(words(&done), ["a: probe failed of \"job\""]);
+    let (_, Event::Failed { started_ms, .. }) = &done.reported[0] else {
+        panic!("{:?}", done.reported)
+    };
+    assert!(*started_ms >= STORE_MS, "{started_ms}");
+    assert_eq!(attempt_of(&desk.told(vec![closed(1)])), 2);
+}
+
+#[test]
+fn a_probe_of_the_api_that_its_tenant_keeps_from_calling_is_given_back() {
+    let mut desk = desk();
+    desk.shut();
+    desk.ready = 0;
+    desk.step(SECOND);
+    desk.told(vec![granted()]);
+    let key = desk.answer(MS, vec![vec![CAPACITY]]).prepared[0];
+    let now = desk.now;
+    desk.scheduler.prepared(now, key, Some(MS), Err(no_token()));
+    assert_eq!(
+        words(&desk.step(MS)),
+        ["a: probe failed of \"job\"", "api: release"]
+    );
+}
+
+#[test]
+fn a_request_that_can_not_be_made_does_not_show_the_api_sound() {
+    let mut desk = desk();
+    let key = desk.start_one();
+    desk.fails(key, Trouble::Unreachable);
+    desk.told(vec![closed(1)]);
+    let key = desk.start_one();
+    let reason = "there is no secret for this tenant".to_owned();
+    let attempt = unwritten(Outcome::Reject { reason }, None);
+    desk.scheduler.finished(desk.now, key, MS, attempt);
+    assert_eq!(words(&desk.step(MS)), [""; 0]);
 }
 
 #[test]
@@ -310,7 +377,8 @@ fn a_probe_that_leaves_while_its_call_is_prepared_is_given_back() {
         let after = None;
         let refused = Outcome::Retry { after, reason };
         let now = desk.now;
-        desk.scheduler.prepared(now, key, Some(MS), Err(refused));
+        desk.scheduler
+            .prepared(now, key, Some(MS), Err(refused.into()));
         assert!(words(&desk.step(MS)).contains(&"api: release".to_owned()));
         if session_ends {
             // It looks again, or nobody would ever start here. No job could be the probe, so it looks once a second.
@@ -359,7 +427,7 @@ fn a_call_that_is_refused_before_anybody_was_called_says_nothing_of_the_api() {
     let reason = "no such method".to_owned();
     let now = desk.now;
     let refused = Outcome::Reject { reason };
-    desk.scheduler.prepared(now, key, None, Err(refused));
+    desk.scheduler.prepared(now, key, None, Err(refused.into()));
     assert_eq!(words(&desk.step(MS)), [""; 0]);
 }
 

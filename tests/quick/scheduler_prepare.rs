@@ -104,7 +104,8 @@ fn what_cannot_be_prepared_uses_an_attempt_and_no_permit() {
     let after = None;
     let refused = Outcome::Retry { after, reason };
     let now = desk.now;
-    desk.scheduler.prepared(now, key, Some(MS), Err(refused));
+    desk.scheduler
+        .prepared(now, key, Some(MS), Err(refused.into()));
     let done = desk.actions();
     let attempt = done.published[0].1.message.header("x-sluicegate-attempt");
     assert_eq!(attempt, sluicegate::rules::job::Field::Int(2));
@@ -197,6 +198,7 @@ fn a_worker_that_stops_does_not_wait_for_what_is_prepared() {
     let after = None;
     let refused = Outcome::Retry { after, reason };
     let now = desk.now;
-    desk.scheduler.prepared(now, key, Some(MS), Err(refused));
+    desk.scheduler
+        .prepared(now, key, Some(MS), Err(refused.into()));
     assert!(desk.actions().published.is_empty(), "it is left unacked");
 }

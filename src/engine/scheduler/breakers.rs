@@ -45,8 +45,10 @@ pub struct Ended<'a> {
     pub id: &'a str,
     /// Whose it is.
     pub tenant: &'a Tenant,
-    /// The store's clock at its start; 0: it did not start, since its call could not be prepared.
-    pub started_ms: u64,
+    /// The store's clock at its start, or when its preparation began, where it did not start.
+    pub began_ms: u64,
+    /// Whether it has started.
+    pub has_started: bool,
 }
 
 /// A failed job that waits until its failure is told, since only then it is known whether an attempt is used.
@@ -232,20 +234,24 @@ impl Breakers {
         };
         let started_ms = probe.unwrap_or(0);
         // What succeeds after it ends the row, before it is known how long that is.
-        if self.api == Api::Sound {
+        if self.api == Api::Sound && trouble != Trouble::Tenant {
             self.api = Api::Failing;
         }
-        if trouble == Trouble::Failing {
+        if trouble != Trouble::Unreachable {
             self.heard(ended.tenant, true);
         }
-        let (own, started) = (Whose::Tenant(ended.tenant.clone()), ended.started_ms);
+        let own = (
+            Whose::Tenant(ended.tenant.clone()),
+            failed(ended.began_ms, tenant::encode(ended.id)),
+        );
         let events = match trouble {
-            Trouble::Failing => vec![
-                (own, failed(started, tenant::encode(ended.id))),
-                (Whose::Api, failed(started_ms, ended.tenant.key())),
-            ],
+            Trouble::Failing => vec![own, (Whose::Api, failed(started_ms, ended.tenant.key()))],
+            Trouble::Tenant => {
+                let release = |started_ms| (Whose::Api, Event::Release { started_ms });
+                std::iter::once(own).chain(probe.map(release)).collect()
+            }
             Trouble::Unreachable => {
-                let mut events = self.release(ended.tenant, ended.started_ms);
+                let mut events = self.release_own(ended);
                 events.push((Whose::Api, failed(started_ms, String::new())));
                 events
             }
@@ -273,13 +279,21 @@ impl Breakers {
 
     /// The call says nothing of the API.
     pub fn unknown(&mut self, ended: &Ended<'_>) {
-        let mut events = self.release(ended.tenant, ended.started_ms);
+        let mut events = self.release_own(ended);
         if let Some(started_ms) = self.probe(ended.key) {
             events.push((Whose::Api, Event::Release { started_ms }));
             self.api = Api::Asking;
         }
         if !events.is_empty() {
             self.tell(events, None);
+        }
+    }
+
+    /// If the call was its tenant's probe, there is none now.
+    fn release_own(&self, ended: &Ended<'_>) -> Vec<(Whose, Event)> {
+        match ended.has_started {
+            true => self.release(ended.tenant, ended.began_ms),
+            false => Vec::new(),
         }
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rand::Rng;
 
-use super::Scheduler;
+use super::{Scheduler, millis};
 use super::breakers::{Ended, Failed, Told};
 use super::entry::{JobEntry, Phase};
 use super::queues::End;
@@ -23,10 +23,12 @@ const LOOK_AGAIN: Duration = Duration::from_secs(15);
 
 impl Scheduler {
     /// The breakers are told how a call ended, where that is news. True: its job waits until they were.
+    /// `took`: how long the call took, or its preparation; `called`: the API may have seen it.
     pub(super) fn report_health(
         &mut self,
         now: Duration,
         key: Key,
+        (took, called): (Duration, bool),
         outcome: &Outcome,
         trouble: Option<Trouble>,
     ) -> bool {
@@ -40,10 +42,15 @@ impl Scheduler {
             key,
             id: job.message.id().unwrap_or_default(),
             tenant: &job.claims.tenant,
-            started_ms: match &job.started {
+            began_ms: match &job.started {
                 Some(started) => started.receipt.started_ms,
-                None => 0,
+                // Never too early: a preparation that is a failed probe counts as one.
+                None => {
+                    let store_now = self.clock.at_most(now).unwrap_or_default();
+                    store_now.saturating_sub(millis(took))
+                }
             },
+            has_started: job.started.is_some(),
         };
         match (outcome, trouble) {
             (Outcome::Retry { after, reason }, Some(trouble)) => {
@@ -64,7 +71,7 @@ impl Scheduler {
                 false
             }
             // Nobody was called.
-            _ if job.started.is_none() => {
+            _ if !called => {
                 self.breakers.unknown(&ended);
                 false
             }

@@ -8,7 +8,7 @@ use super::entry::{Hand, JobEntry, Phase};
 use super::queues::End;
 use crate::engine::action::{Action, Key};
 use crate::engine::facts::Fact;
-use crate::handler::{Outcome, Trouble};
+use crate::handler::Attempt;
 
 impl Scheduler {
     /// The job gets a slot for its next question, where it has none.
@@ -76,7 +76,7 @@ impl Scheduler {
         now: Duration,
         key: Key,
         took: Option<Duration>,
-        result: Result<(), Outcome>,
+        result: Result<(), Attempt>,
     ) {
         if result.is_ok() {
             took.into_iter()
@@ -100,7 +100,7 @@ impl Scheduler {
                 self.breakers.gone(key);
                 self.let_go(key);
             }
-            Err(outcome) => {
+            Err(Attempt { outcome, trouble, .. }) => {
                 if matches!(job.phase, Phase::Delayed { .. }) {
                     self.queues.release(&job.claims.tenant);
                 }
@@ -108,9 +108,8 @@ impl Scheduler {
                 self.waiting.end(key);
                 self.facts.push(Fact::Called(outcome.clone(), None));
                 self.let_go(key);
-                let failed = matches!(outcome, Outcome::Retry { .. });
-                let trouble = failed.then_some(Trouble::Unreachable);
-                let waits = self.report_health(now, key, &outcome, trouble);
+                let took = (took.unwrap_or_default(), false);
+                let waits = self.report_health(now, key, took, &outcome, trouble);
                 self.conclude(now, key, outcome, waits);
             }
         }

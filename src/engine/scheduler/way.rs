@@ -372,12 +372,13 @@ impl Scheduler {
             self.admission.was_late(now, started.asked_at);
         }
         self.queues.end(&job.claims.tenant);
-        if outcome != Outcome::Late && !matches!(fate, Fate::Unwritten) {
+        let called = !matches!(fate, Fate::Unwritten);
+        if outcome != Outcome::Late && called {
             self.survived(key);
         }
         self.keep_answer(now, key, (&outcome, took), answered);
         self.trace_call(now, key, took, &outcome);
-        let waits = self.report_health(now, key, &outcome, trouble);
+        let waits = self.report_health(now, key, (took, called), &outcome, trouble);
         let mut learner = None;
         if let Some(job) = self.jobs.get_mut(&key)
             && let Some(started) = job.started.take()

@@ -19,7 +19,8 @@ use url::{Position, Url};
 use super::secrets::{Missing, Secrets};
 use super::sign::Signer;
 use crate::config::{self, Http, OF_TENANTS, SIGNATURE_HEADERS, signing_keys};
-use crate::handler::Outcome;
+use crate::handler::ruled::unprepared;
+use crate::handler::{Attempt, Fate, Outcome, Trouble};
 use crate::rules::headers::TRACEPARENT;
 use crate::rules::job::Job;
 use crate::rules::job::call::Template;
@@ -76,14 +77,15 @@ impl From<Missing> for NoRequest {
     }
 }
 
-impl From<NoRequest> for Outcome {
+impl From<NoRequest> for Attempt {
+    /// What becomes of the job. Neither the API nor other tenants have a part in it.
     fn from(why: NoRequest) -> Self {
         match why {
-            NoRequest::Now(reason) => Self::Retry {
-                after: None,
-                reason,
+            NoRequest::Now(reason) => unprepared(Trouble::Tenant, reason),
+            NoRequest::Ever(reason) => Self {
+                fate: Fate::Unwritten,
+                ..Outcome::Reject { reason }.into()
             },
-            NoRequest::Ever(reason) => Self::Reject { reason },
         }
     }
 }

@@ -12,7 +12,7 @@ use super::call::{Exchange, Failure, Sent};
 use super::text::explain;
 use super::tokens::Token;
 use super::{HttpHandler, Ready, failed};
-use crate::handler::{Attempt, Fate, Outcome, Permit, Trouble};
+use crate::handler::{Attempt, Outcome, Permit, Trouble};
 use crate::rules::job::Job;
 
 /// So much of an answer's body is read, in bytes; a connection with more to come is closed.
@@ -31,14 +31,7 @@ impl HttpHandler {
     fn begin(&self, job: &Job, ready: Ready, permit: &Permit) -> Result<Begun, Box<Attempt>> {
         let Ready { connection, token } = ready;
         let made = self.requests.of(job);
-        let mut made = made.map_err(|why| {
-            Box::new(Attempt {
-                fate: Fate::Unwritten,
-                // The API has no part in it.
-                trouble: None,
-                ..Outcome::from(why).into()
-            })
-        })?;
+        let mut made = made.map_err(|why| Box::new(why.into()))?;
         if let Some(token) = &token {
             // It has expired, or was refused, since it was looked at: the job asks again, with the next one.
             if !token.is_usable() {

@@ -187,8 +187,10 @@ impl Tokens {
 pub(super) enum NoToken {
     /// There was none in time; why the last attempt failed, if it is known.
     InTime(Option<String>),
-    /// The last attempt failed, a moment ago.
+    /// The tenant's last attempt failed.
     Failed(String),
+    /// The tenant's first attempt is under way. Its job should not wait for it here: it should come again after this time.
+    Pending(Duration),
     /// Nobody can ask for one.
     NoClient(NoRequest),
 }

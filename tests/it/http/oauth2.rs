@@ -170,9 +170,12 @@ async fn without_a_token_no_call_is_made_and_calls_go_on_when_there_is_one() {
     let handler = HttpHandler::new(&http, 4).expect("usable");
     assert!(handler.at_once().is_none());
     let prepared = handler.prepare(&job("1")).await;
-    let Err(Outcome::Retry {
-        after: None,
-        reason,
+    let Err(Attempt {
+        outcome: Outcome::Retry {
+            after: None,
+            reason,
+        },
+        ..
     }) = prepared
     else {
         panic!("there is no token");

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use sluicegate::config::{ClientAuth, OAuth2, Secret, SecretFiles, SecretUrl};
-use sluicegate::handler::PreparingHandler;
+use sluicegate::handler::{PreparingHandler, Trouble};
 use tokio::time::Instant;
 
 use super::downstream::Request;
@@ -233,4 +233,53 @@ async fn a_tenants_token_is_renewed_while_it_has_jobs_and_when_the_api_refuses_i
         carried(&api),
         ["a: Bearer own-1", "a: Bearer own-2", "a: Bearer own-3"].map(str::to_owned)
     );
+}
+
+#[tokio::test]
+async fn endpoints_that_hang_hold_up_no_other_tenants() {
+    let api = api("none").await;
+    let tokens = Downstream::start(|request| match request.what().contains("/hangs") {
+        true => (Vec::new(), Then::Hang),
+        false => {
+            let json = r#"{"access_token": "t", "expires_in": 1000}"#;
+            (answer("200 OK", "", json).into_bytes(), Then::Keep)
+        }
+    });
+    let tokens = tokens.await;
+    let http = Http {
+        oauth2: Some(OAuth2 {
+            token_url: SecretUrl::new(format!("http://{}/{{tenant}}", tokens.addr)),
+            client_id: Some("x".to_owned()),
+            client_secret: Secret::new("y"),
+            client_auth: ClientAuth::Basic,
+            scope: None,
+            audience: None,
+        }),
+        ..http(format!("http://{}/", api.addr), 60 * LONG)
+    };
+    let handler = HttpHandler::new(&http, 4).expect("usable");
+    let hanging: Vec<_> = (0..100).map(|n| job_of(&format!("hangs-{n}"))).collect();
+    let handler = &handler;
+    let prepare = |job| async move {
+        let attempt = handler.prepare(job).await.err().expect("there is no token");
+        (attempt.outcome, attempt.trouble)
+    };
+    // Each comes again before its token's request ends, and uses no attempt.
+    let all = futures_util::future::join_all(hanging.iter().map(prepare)).await;
+    for end in all {
+        assert!(matches!(end, (Outcome::Snooze { .. }, None)), "{end:?}");
+    }
+    let patience = Instant::now() + LONG;
+    while handler.handle(&job_of("good"), permit()).await != Outcome::Done {
+        assert!(Instant::now() < patience);
+    }
+    // The requests that have waited longest give up for others; their tenants have failed.
+    let patience = Instant::now() + LONG;
+    loop {
+        if let (Outcome::Retry { .. }, trouble) = prepare(&hanging[0]).await {
+            break assert_eq!(trouble, Some(Trouble::Tenant));
+        }
+        assert!(Instant::now() < patience);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }

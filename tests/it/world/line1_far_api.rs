@@ -32,7 +32,7 @@ impl PreparingHandler for Tokens {
         None
     }
 
-    async fn prepare(&self, job: &Job) -> Result<String, Outcome> {
+    async fn prepare(&self, job: &Job) -> Result<String, Attempt> {
         tokio::time::sleep(2_500 * MS).await;
         Ok(format!("token of {}", job.id))
     }

@@ -42,7 +42,7 @@ impl PreparingHandler for Pipe {
         None
     }
 
-    async fn prepare(&self, job: &Job) -> Result<Child, Outcome> {
+    async fn prepare(&self, job: &Job) -> Result<Child, Attempt> {
         Command::new(&self.program)
             .args(&self.arguments)
             .env("JOB_TENANT", job.tenant.as_str())
@@ -50,7 +50,7 @@ impl PreparingHandler for Pipe {
             .stdin(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
-            .map_err(|why| retry(format!("{}: {why}", self.program)))
+            .map_err(|why| retry(format!("{}: {why}", self.program)).into())
     }
 
     fn is_ready(&self, program: &mut Child) -> bool {

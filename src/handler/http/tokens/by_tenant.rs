@@ -1,11 +1,13 @@
 //! An access token for each tenant: fetched when its first job is prepared, and renewed while it has jobs.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use tracing::Instrument;
 
 use super::super::requests::NoRequest;
@@ -17,8 +19,19 @@ use crate::rules::tenant::Tenant;
 
 /// Tenants whose tokens are kept.
 const MOST: usize = 10_000;
-/// Tokens that are asked for at the same time.
-const AT_ONCE: usize = 8;
+/// Turns to ask for a token: those of tenants whose last attempt did not fail, and those of the others. Tenants that fail again and
+/// again do not hold up new ones.
+const TURNS: [usize; 2] = [8, 4];
+/// How long a fetch has its turn. One that takes longer goes on without it, so that endpoints that hang hold up no others.
+const TURN: Duration = Duration::from_millis(500);
+/// Maximum number of fetches without a turn. The oldest gives up for a newer one.
+const MAX_SLOW: u64 = 64;
+/// How long a job waits for the tenant's first token. It has a slot of the concurrency meanwhile, which others need.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a job waits for a token if the tenant's last attempt failed.
+const PATIENCE_AFTER_FAILURE: Duration = Duration::from_millis(250);
+/// When a job that found no token comes again: after as long as the attempt has taken so far, within these bounds.
+const AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(15)];
 
 /// Keeps a token for each tenant that has jobs.
 pub(in crate::handler::http) struct ByTenant {
@@ -31,7 +44,9 @@ struct Source {
     endpoint: Endpoint,
     /// The secrets of clients, where each tenant has its own.
     secrets: Option<Secrets>,
-    asking: Semaphore,
+    turns: [Semaphore; 2],
+    /// Counts the fetches that went on without a turn.
+    slow: watch::Sender<u64>,
     told: Mutex<Told>,
 }
 
@@ -40,8 +55,8 @@ type Kept = watch::Sender<State>;
 
 struct State {
     token: Option<Arc<Token>>,
-    /// One is asked for.
-    is_asking: bool,
+    /// One is asked for, since then.
+    asked: Option<Instant>,
     /// Why the last attempt failed, and until when there is no other one.
     failed: Option<(String, Instant)>,
     pauses: Reconnect,
@@ -51,7 +66,7 @@ impl Default for State {
     fn default() -> Self {
         Self {
             token: None,
-            is_asking: false,
+            asked: None,
             failed: None,
             pauses: pauses(),
         }
@@ -71,7 +86,28 @@ impl State {
     /// It is time for another one, and nobody asks for it yet.
     fn is_due(&self) -> bool {
         let is_fresh = |token: &Arc<Token>| Instant::now() < token.renew;
-        !self.is_asking && self.failed().is_none() && !self.usable().is_some_and(is_fresh)
+        self.asked.is_none() && self.failed().is_none() && !self.usable().is_some_and(is_fresh)
+    }
+
+    /// Until when a job waits for the token that is asked for.
+    fn waits_until(&self) -> Instant {
+        let asked = self.asked.unwrap_or_else(Instant::now);
+        match self.failed {
+            None => asked + PATIENCE,
+            Some(_) => asked + PATIENCE_AFTER_FAILURE,
+        }
+    }
+
+    /// Why a job does not wait any longer.
+    fn pending(&self) -> NoToken {
+        match (&self.failed, self.asked) {
+            (Some((why, _)), _) => NoToken::Failed(why.clone()),
+            (None, asked) => {
+                let [least, most] = AGAIN;
+                let elapsed = asked.map_or(least, |asked| asked.elapsed());
+                NoToken::Pending(elapsed.clamp(least, most))
+            }
+        }
     }
 }
 
@@ -82,7 +118,8 @@ impl ByTenant {
             source: Arc::new(Source {
                 endpoint,
                 secrets,
-                asking: Semaphore::new(AT_ONCE),
+                turns: TURNS.map(Semaphore::new),
+                slow: watch::Sender::new(0),
                 told: Mutex::default(),
             }),
             known: Mutex::default(),
@@ -100,10 +137,10 @@ impl ByTenant {
         kept.borrow().usable().cloned()
     }
 
-    /// Waits until there is one.
+    /// Waits a moment until there is one.
     ///
     /// # Errors
-    /// [`NoToken`].
+    /// [`NoToken`]; the attempt goes on.
     pub(super) async fn wait(
         &self,
         tenant: &Tenant,
@@ -115,9 +152,10 @@ impl ByTenant {
             self.ask(tenant, &kept, client);
         }
         let mut states = kept.subscribe();
-        let known = states.wait_for(|state| state.usable().is_some() || !state.is_asking);
-        let Ok(state) = timeout_at(deadline, known).await else {
-            return Err(NoToken::InTime(None));
+        let until = kept.borrow().waits_until().min(deadline);
+        let known = states.wait_for(|state| state.usable().is_some() || state.asked.is_none());
+        let Ok(state) = timeout_at(until, known).await else {
+            return Err(kept.borrow().pending());
         };
         let failed = || NoToken::Failed("it was refused".to_owned());
         let state = state.map_err(|_| failed())?;
@@ -147,18 +185,21 @@ impl ByTenant {
         let Ok(runtime) = Handle::try_current() else {
             return;
         };
-        let is_first =
-            kept.send_if_modified(|state| !std::mem::replace(&mut state.is_asking, true));
+        let mut has_failed = false;
+        let is_first = kept.send_if_modified(|state| {
+            has_failed = state.failed.is_some();
+            let is_first = state.asked.is_none();
+            state.asked.get_or_insert_with(Instant::now);
+            is_first
+        });
         if !is_first {
             return;
         }
         let (source, kept, tenant) = (Arc::clone(&self.source), Arc::clone(kept), tenant.clone());
         let fetching = async move {
-            // It is never closed.
-            let _turn = source.asking.acquire().await;
-            let fetched = Token::fetch(&source.endpoint, &client).await;
+            let fetched = source.fetch(&client, has_failed).await;
             kept.send_modify(|state| {
-                state.is_asking = false;
+                state.asked = None;
                 match fetched {
                     Ok(token) => {
                         state.token = Some(Arc::new(token));
@@ -207,6 +248,28 @@ impl Source {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A token for `client`, whose last attempt may have failed, when it is its turn.
+    async fn fetch(&self, client: &Client, has_failed: bool) -> Result<Token, String> {
+        // It is never closed.
+        let turn = self.turns[usize::from(has_failed)].acquire().await;
+        let mut fetch = pin!(Token::fetch(&self.endpoint, client));
+        if let Ok(fetched) = timeout(TURN, &mut fetch).await {
+            return fetched;
+        }
+        drop(turn);
+        let (mut number, mut count) = (0, self.slow.subscribe());
+        self.slow.send_modify(|count| {
+            *count += 1;
+            number = *count;
+        });
+        tokio::select! {
+            fetched = fetch => fetched,
+            _ = count.wait_for(|count| *count >= number + MAX_SLOW) => {
+                Err("the token's url gave no answer, and other tenants wait for theirs".to_owned())
+            }
+        }
+    }
+
     /// Who asks for a token of `tenant`.
     fn client(&self, tenant: &Tenant) -> Result<Client, NoRequest> {
         let secret = match &self.secrets {
@@ -220,8 +283,6 @@ impl Source {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn tenant(number: usize) -> Tenant {
