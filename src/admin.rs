@@ -18,6 +18,7 @@ mod server;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::Notify;
 
@@ -34,6 +35,8 @@ use crate::rules::steering::Hold;
 #[derive(Debug, Default)]
 pub struct Health {
     rabbitmq: AtomicBool,
+    /// Why there is no session, where that is known.
+    no_session: Mutex<String>,
     redis: AtomicBool,
     recovering: AtomicBool,
     /// Primaries of Redis: how many, how many of them admit jobs, how many are in a recovery wait.
@@ -53,6 +56,14 @@ impl Health {
     /// RabbitMQ answers, or not.
     pub fn set_rabbitmq(&self, up: bool) {
         self.rabbitmq.store(up, Ordering::Relaxed);
+    }
+    /// RabbitMQ has no session for this worker, for this reason.
+    pub fn set_no_session(&self, why: String) {
+        self.set_rabbitmq(false);
+        *self
+            .no_session
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = why;
     }
     /// Redis answers, or not.
     pub fn set_redis(&self, up: bool) {
@@ -112,9 +123,8 @@ impl Health {
     }
 
     /// What is missing for being ready; empty: nothing.
-    pub fn missing(&self) -> Vec<&'static str> {
+    pub fn missing(&self) -> Vec<String> {
         let parts = [
-            (&self.rabbitmq, true, "RabbitMQ does not answer"),
             (&self.redis, true, "Redis does not answer"),
             (&self.recovering, false, "Redis may have lost data"),
             (
@@ -129,10 +139,21 @@ impl Health {
             ),
             (&self.consuming, true, "no jobs are being taken"),
         ];
-        let missing = |(is, wanted, what): (&AtomicBool, bool, _)| {
-            (is.load(Ordering::Relaxed) != wanted).then_some(what)
+        let missing = |(is, wanted, what): (&AtomicBool, bool, &str)| {
+            (is.load(Ordering::Relaxed) != wanted).then(|| what.to_owned())
         };
-        parts.into_iter().filter_map(missing).collect()
+        let no_session = (!self.rabbitmq.load(Ordering::Relaxed)).then(|| {
+            let why = self.no_session.lock();
+            let why = why.unwrap_or_else(PoisonError::into_inner).clone();
+            match why.is_empty() {
+                true => "RabbitMQ does not answer".to_owned(),
+                false => why,
+            }
+        });
+        no_session
+            .into_iter()
+            .chain(parts.into_iter().filter_map(missing))
+            .collect()
     }
 
     /// Where a worker that is ready admits no job all the same: a line for each reason.

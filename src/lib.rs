@@ -31,6 +31,7 @@ pub mod metrics;
 pub mod operator;
 #[doc(hidden)]
 pub mod rules;
+mod shortage;
 #[doc(hidden)]
 pub mod tasks;
 #[doc(hidden)]

@@ -75,7 +75,7 @@ impl From<&Health> for Readiness {
         let is_ready = missing.is_empty();
         let lines = match is_ready {
             true => health.partly(),
-            false => missing.into_iter().map(str::to_owned).collect(),
+            false => missing,
         };
         Self { is_ready, lines }
     }

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use lapin::ErrorKind;
 
+use crate::shortage;
+
 /// Why connecting or declaring failed. Each text says what is wrong, where, and what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BrokerError {
@@ -21,6 +23,26 @@ pub enum BrokerError {
         /// The URL, redacted.
         at: String,
         /// What happened.
+        reason: String,
+    },
+    /// This process or machine lacks what a connection needs.
+    #[error("RabbitMQ at {at}: {reason}: {missing}")]
+    Shortage {
+        /// The URL, redacted.
+        at: String,
+        /// What happened.
+        reason: String,
+        /// What is missing, and what to do about it.
+        missing: &'static str,
+    },
+    /// A limit of the broker, of its virtual host or of its user: connections, channels or queues.
+    #[error(
+        "RabbitMQ at {at} is at a limit: {reason}; raise it (docs/DEPLOYMENT.md has what a worker needs)"
+    )]
+    Limit {
+        /// The URL, redacted.
+        at: String,
+        /// The broker's text.
         reason: String,
     },
     /// 403 at the login.
@@ -137,19 +159,35 @@ impl BrokerError {
     /// What `error` means for the server at `at` (a redacted URL).
     pub(crate) fn from_lapin(at: &str, error: &lapin::Error) -> Self {
         let at = at.to_owned();
+        if let ErrorKind::ChannelsLimitReached = error.kind() {
+            let reason = "a connection has no more channels (channel_max)".to_owned();
+            return Self::Limit { at, reason };
+        }
         let ErrorKind::ProtocolError(refusal) = error.kind() else {
             let reason = error.to_string();
             // "Connection refused" says by itself what kind of error it is.
             let reason = reason.strip_prefix("IO error: ").unwrap_or(&reason);
             let reason = reason.to_owned();
-            return if error.is_io_error() {
+            return if let ErrorKind::IOError(why) = error.kind()
+                && let Some(missing) = shortage::of(&**why)
+            {
+                Self::Shortage {
+                    at,
+                    reason,
+                    missing,
+                }
+            } else if error.is_io_error() {
                 Self::Unreachable { at, reason }
             } else {
                 Self::Failed { at, reason }
             };
         };
         let reason = refusal.get_message().to_string();
+        // `connection limit (N) is reached`, `queue limit in vhost 'V' (N) is reached`, `has reached the maximum allowed user limit`
+        let is_limit = reason.contains("limit") && reason.contains("reached");
         match refusal.get_id() {
+            406 | 530 if is_limit => Self::Limit { at, reason },
+            506 => Self::Limit { at, reason },
             403 if reason.contains("Login was refused") => Self::Credentials { at },
             403 => Self::Forbidden { at, reason },
             530 if reason.contains("vhost") => Self::Vhost { at, reason },
@@ -179,7 +217,10 @@ impl BrokerError {
 
     /// Waiting alone does not help: somebody has to change the configuration or the server.
     pub fn is_misconfiguration(&self) -> bool {
-        !matches!(self, Self::Unreachable { .. } | Self::Failed { .. })
+        !matches!(
+            self,
+            Self::Unreachable { .. } | Self::Shortage { .. } | Self::Failed { .. }
+        )
     }
 }
 

@@ -75,6 +75,7 @@ pub(super) fn count(metrics: &Metrics, fact: &Fact) {
         | Fact::Excess(..)
         | Fact::FailedWhileOpen(..)
         | Fact::FailuresUntold(_)
+        | Fact::Short(_)
         | Fact::LeftDelayQueueEarly(_)
         | Fact::LessonUntold(_)
         | Fact::LetGo(_)

@@ -291,6 +291,8 @@ pub enum Fact {
     LessonUntold(GateError),
     /// What the API says of its own limits was not noted.
     QuotaUntold(GateError),
+    /// A call was not made since this process or machine lacked something, as these words say.
+    Short(String),
     /// The breakers were not told of failed calls.
     FailuresUntold(GateError),
     /// A breaker opened (true) or closed, for this reason.

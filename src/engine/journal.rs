@@ -276,6 +276,12 @@ fn say(few: &mut Few, now: Duration, fact: &Fact) {
             let tenant = whose.as_ref().map(display);
             info_if!(says, tenant, limit, lowered_s, "limit whole again");
         }
+        Fact::Short(reason) => {
+            warn!(
+                reason,
+                "this worker lacks what calls need; their jobs wait and use no attempt"
+            );
+        }
         Fact::FailuresUntold(why) => {
             warn!(reason = %why, "failed calls could not be reported to the breakers: they use no attempts");
         }

@@ -300,7 +300,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
             Event::Down { reason } => {
                 // The broker says itself, once a minute, that it can't be reached.
                 info!(reason, "RabbitMQ: the session is gone");
-                self.health.set_rabbitmq(false);
+                self.health.set_no_session(reason);
                 self.health.set_consuming(false);
                 self.metrics.set_up("rabbitmq", false);
                 scheduler.session_down();

@@ -97,6 +97,7 @@ use self::moves::Moves;
 use self::notes::Notes;
 use self::queues::Queues;
 use self::results::LostResults;
+use self::seldom::Seldom;
 use self::settlement::Settlement;
 use self::spans::Traces;
 use self::steering::Steered;
@@ -141,6 +142,8 @@ pub struct Scheduler {
     lessons: Lessons,
     /// What the gate is to be told of calls that failed.
     breakers: Breakers,
+    /// When it was told last that this worker lacks something.
+    short: Seldom,
     /// What the gate is to be told of suspects' calls.
     notes: Notes,
     /// Who is to ask whether it is the first with its dedupe key.
@@ -187,6 +190,7 @@ impl Scheduler {
             advertised: Advertised::default(),
             lessons: Lessons::default(),
             breakers: Breakers::new(settings.breaker),
+            short: Seldom::default(),
             notes: Notes::new(seed),
             candidates: Candidates::new(seed),
             away: Away::default(),

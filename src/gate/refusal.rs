@@ -5,7 +5,7 @@ use ::redis::{RedisError, ServerError, Value};
 use crate::gate::GateError;
 use crate::gate::fault::{self, Fault};
 use crate::gate::keys::CallKeys;
-use crate::tls;
+use crate::{shortage, tls};
 
 /// A node of a Redis Cluster was configured as a single server.
 pub const NODE_OF_A_CLUSTER: &str = "this is a node of a Redis Cluster; set redis.cluster: true";
@@ -19,11 +19,17 @@ pub fn broken(error: &RedisError, server: &str) -> GateError {
         _ if error.kind() == ::redis::ErrorKind::AuthenticationFailed => GateError::Refused(
             format!("{server}: the user or the password is not accepted; check redis.url"),
         ),
-        _ => GateError::Unreachable(match tls::advice(error, "redis") {
+        _ => GateError::Unreachable(match advice(error) {
             Some(advice) => format!("{server}: {error} ({advice})"),
             None => format!("{server}: {error}"),
         }),
     }
+}
+
+/// What to do about the error, where our side can help.
+fn advice(error: &RedisError) -> Option<String> {
+    let missing = shortage::of(error).map(str::to_owned);
+    missing.or_else(|| tls::advice(error, "redis"))
 }
 
 /// Redis answered `what` with an error.

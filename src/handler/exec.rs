@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::ruled::{retry, unprepared};
-use super::{Attempt, Outcome, Permit, PreparingHandler, Trouble};
+use super::ruled::retry;
+use super::{Attempt, Outcome, Permit, PreparingHandler};
 use crate::config::Exec;
 use crate::rules::job::Job;
 use pool::{Pool, Ready, Work};
@@ -57,8 +57,7 @@ impl PreparingHandler for ExecHandler {
     }
 
     async fn prepare(&self, _: &Job) -> Result<Ready, Attempt> {
-        let ready = self.pool.wait().await;
-        ready.map_err(|why| unprepared(Trouble::Unreachable, why))
+        self.pool.wait().await
     }
 
     fn is_ready(&self, ready: &mut Ready) -> bool {

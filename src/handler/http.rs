@@ -53,6 +53,7 @@ use super::ruled::unprepared;
 use super::{Attempt, Outcome, Permit, PreparingHandler, Trouble};
 use crate::rules::job::Job;
 use crate::rules::tenant::Tenant;
+use crate::shortage;
 use abandoned::Abandoned;
 use advice::no_connection;
 use answer::Reader;
@@ -119,28 +120,41 @@ impl HttpHandler {
         match tokens.wait(tenant, deadline).await {
             Ok(token) => Ok(Some(token)),
             Err(NoToken::InTime(why)) => {
-                let why = why.map_or(String::new(), |why| format!(": {why}"));
+                let is_shortage = why.as_ref().is_some_and(|why| why.is_shortage);
+                let why = why.map_or(String::new(), |it| format!(": {}", it.why));
                 let why = format!("{}{why}", self.too_late("no access token"));
-                Err(unprepared(Trouble::Unreachable, why))
+                let trouble = match is_shortage {
+                    true => Trouble::Local,
+                    false => Trouble::Unreachable,
+                };
+                Err(unprepared(trouble, why))
             }
             Err(NoToken::Failed(why)) => Err(unprepared(
                 Trouble::Tenant,
                 format!("no access token: {why}"),
             )),
             Err(NoToken::Pending(after)) => Err(Outcome::Snooze { after }.into()),
+            Err(NoToken::Short(why)) => Err(unprepared(
+                Trouble::Local,
+                format!("no access token: {why}"),
+            )),
             Err(NoToken::NoClient(why)) => Err(why.into()),
         }
     }
 
-    /// A connection on which a request can be sent at once. The error says why there is none.
-    async fn open(&self, deadline: Instant) -> Result<Pooled, String> {
+    /// A connection on which a request can be sent at once. The error is what becomes of a job without one.
+    async fn open(&self, deadline: Instant) -> Result<Pooled, Attempt> {
         let why = match timeout_at(deadline, self.pool.open()).await {
             Ok(Ok(connection)) => return Ok(connection),
             Ok(Err(why)) => why,
-            Err(_) => return Err(self.too_late("no connection")),
+            Err(_) => {
+                let why = self.too_late("no connection");
+                return Err(unprepared(Trouble::Unreachable, why));
+            }
         };
+        let trouble = shortage::of(why.as_ref()).map_or(Trouble::Unreachable, |_| Trouble::Local);
         let why = no_connection(why.as_ref(), self.encrypted);
-        Err(format!("no connection: {why}"))
+        Err(unprepared(trouble, format!("no connection: {why}")))
     }
 
     /// A connection with `token`, if one is free.
@@ -184,8 +198,7 @@ impl PreparingHandler for HttpHandler {
         {
             return Ok(Ready { connection, token });
         }
-        let connection = self.open(deadline).await;
-        let connection = connection.map_err(|why| unprepared(Trouble::Unreachable, why))?;
+        let connection = self.open(deadline).await?;
         Ok(Ready { connection, token })
     }
 

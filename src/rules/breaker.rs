@@ -37,6 +37,8 @@ pub enum Trouble {
     Unreachable,
     /// The tenant's call could not be made: its token, its secret or one of its values is missing. Counts for the tenant alone.
     Tenant,
+    /// This process or machine lacked something: a file descriptor, memory, a local port. Counts for nobody, and uses no attempt.
+    Local,
     /// It answered 5xx, or not in time, or broke off: that may be the API, the tenant or the job.
     Failing,
 }

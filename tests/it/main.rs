@@ -92,6 +92,7 @@ mod worker_forward;
 mod worker_holding;
 mod worker_results;
 mod worker_scopes;
+mod worker_shortage;
 mod worker_tokens;
 mod world;
 

@@ -23,6 +23,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) const RPC_TIMEOUT: Duration = Duration::from_secs(10);
 /// For a clean close, before the socket is shut.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
+/// Channels that a worker's connections need, with those that looks at missing queues close.
+const MIN_CHANNELS: u16 = 16;
 /// Seconds; a peer that is silent for two of them is given up. The server may ask for less.
 const HEARTBEAT: u16 = 10;
 
@@ -151,11 +153,12 @@ impl Link {
         let properties = ConnectionProperties::default().with_connection_name(name.into());
         let connecting = connect(target.clone(), properties, socket.0.clone());
         match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
-            Ok(Ok(connection)) => Ok(Self {
+            Ok(Ok(connection)) => Self {
                 connection,
                 target: target.clone(),
                 _socket: socket,
-            }),
+            }
+            .with_enough_channels(),
             Ok(Err(error)) => Err(target.error(&error).advised(target.advice(&error))),
             Err(_) => Err(BrokerError::Unreachable {
                 at: target.at.clone(),
@@ -164,9 +167,26 @@ impl Link {
         }
     }
 
+    fn with_enough_channels(self) -> Result<Self, BrokerError> {
+        let channels = self.channels();
+        if channels >= MIN_CHANNELS {
+            return Ok(self);
+        }
+        let at = self.target.at.clone();
+        let reason = format!(
+            "a connection may have {channels} channels (channel_max), and a worker needs {MIN_CHANNELS}"
+        );
+        Err(BrokerError::Limit { at, reason })
+    }
+
     pub async fn channel(&self) -> Result<Channel, BrokerError> {
         let opening = self.connection.create_channel();
         self.target.rpc("channel.open", opening).await
+    }
+
+    /// How many channels the connection may have. `lapin` does not use the number of one again that the server has closed.
+    pub fn channels(&self) -> u16 {
+        self.connection.configuration().channel_max()
     }
 
     /// The broker takes no publishes at the moment (a memory or disk alarm).

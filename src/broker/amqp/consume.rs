@@ -27,6 +27,8 @@ const GATHER: usize = 128;
 const RECHECK_SHARE: u16 = 8;
 /// So many queues of new jobs are named in a line of the log.
 const MOST_NAMED: usize = 8;
+/// After this many delay queues that don't exist a session looks for no more of them.
+const MAX_MISSING: usize = 8;
 /// The queues are declared again at most once in this time.
 const HEAL_PAUSE: Duration = Duration::from_secs(1);
 /// The connection's name in logs and in the broker's tools.
@@ -363,34 +365,35 @@ async fn declare(shared: &Shared, link: &Link) -> Result<(), BrokerError> {
 /// Delay queues that are gone while others are there were deleted, with what waited in them: by somebody, or by a policy with `expires`
 /// while no worker ran. They are declared anew; this only says it.
 async fn say_lost_delay_queues(shared: &Shared, link: &Link) -> Result<(), BrokerError> {
-    let names = &shared.topology.names;
-    let missing = missing_delay_queues(link, names).await?;
-    // As many as were never declared, or are being declared by somebody just now, in their order.
-    let last = names.delays().len() - missing.len();
-    if missing.iter().all(|level| *level >= last) {
-        return Ok(());
-    }
-    for level in missing {
-        let queue = &names.delays()[level];
+    for queue in lost_delay_queues(link, &shared.topology.names).await? {
         tracing::warn!(%queue, "a delay queue was deleted with its jobs; declaring it again: does a policy with expires match it?");
     }
     Ok(())
 }
 
-/// The positions of delay queues that don't exist.
-async fn missing_delay_queues(link: &Link, names: &QueueNames) -> Result<Vec<usize>, BrokerError> {
+/// The delay queues that don't exist, in front of one that does. Those behind it were never declared, or somebody is declaring them just
+/// now, in their order. Each look at a missing queue costs the session a channel, so there are few of them.
+async fn lost_delay_queues(link: &Link, names: &QueueNames) -> Result<Vec<Arc<str>>, BrokerError> {
     let mut channel = link.channel().await?;
-    let mut missing = Vec::new();
-    for (level, queue) in names.delays().iter().enumerate() {
-        if depth(&link.target, &channel, queue).await?.is_none() {
-            missing.push(level);
-            // The refusal closed it.
-            channel = link.channel().await?;
+    let (mut lost, mut missing, mut is_declared) = (Vec::new(), 0, false);
+    for queue in names.delays().iter().rev() {
+        if depth(&link.target, &channel, queue).await?.is_some() {
+            is_declared = true;
+            continue;
         }
+        if is_declared {
+            lost.push(Arc::clone(queue));
+        }
+        missing += 1;
+        if missing == MAX_MISSING {
+            return Ok(lost);
+        }
+        // The refusal closed it.
+        channel = link.channel().await?;
     }
     let closing = channel.close(200, "looked".into());
     link.target.rpc("channel.close", closing).await?;
-    Ok(missing)
+    Ok(lost)
 }
 
 /// Declares the queues again whenever a publish was returned; ends with the first error.

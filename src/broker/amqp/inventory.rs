@@ -7,6 +7,7 @@ use lapin::types::{FieldTable, ShortString};
 use lapin::{Channel, ErrorKind};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use ulid::Ulid;
 
 use super::connection::{Link, Target};
 use super::nodes::Nodes;
@@ -37,6 +38,8 @@ pub struct Inventory {
     pub names: QueueNames,
     /// Every queue that the configuration wants, in the order of their declaration.
     pub queues: Vec<(String, QueueState)>,
+    /// A limit of the server that keeps a worker from running.
+    pub limit: Option<BrokerError>,
 }
 
 /// How a queue is.
@@ -63,25 +66,25 @@ pub async fn inventory(
 ) -> Result<Inventory, BrokerError> {
     let topology = Topology::wanted(amqp, levels)?;
     let (link, silent) = Nodes::new(amqp)?.survey(NAME).await?;
-    let target = &link.target;
-    let mut channel = link.channel().await?;
+    let target = link.target.clone();
+    let mut looks = Looks::over(link, NAME).await?;
     let mut queues = Vec::with_capacity(topology.queues.len());
     for queue in &topology.queues {
-        let state = look(target, &channel, queue).await?;
-        // A refusal closes the channel.
-        if !matches!(state, QueueState::Ready { .. }) {
-            channel = link.channel().await?;
-        }
-        queues.push((queue.name.to_string(), state));
+        queues.push((queue.name.to_string(), look(&mut looks, queue).await?));
     }
-    link.close().await;
-    let greeting = tokio::time::timeout(GREETING_TIMEOUT, greeting(target)).await;
+    let missing = queues
+        .iter()
+        .filter(|(_, state)| *state == QueueState::Missing);
+    let limit = looks.limit(&amqp.queue, missing.count()).await;
+    looks.close().await;
+    let greeting = tokio::time::timeout(GREETING_TIMEOUT, greeting(&target)).await;
     Ok(Inventory {
-        at: target.at.clone(),
+        at: target.at,
         silent,
         version: greeting.ok().flatten(),
         names: topology.names,
         queues,
+        limit,
     })
 }
 
@@ -140,6 +143,72 @@ async fn use_of(link: &Link, topology: &Topology) -> Result<Use, BrokerError> {
     Ok(Use::Idle)
 }
 
+/// Looks at many queues. A refusal closes the channel for good, so the connection is replaced before it has no more of them.
+pub(super) struct Looks {
+    link: Link,
+    name: &'static str,
+    channel: Channel,
+    closed: u16,
+}
+
+impl Looks {
+    /// Over `link`, which has the name `name`.
+    pub(super) async fn over(link: Link, name: &'static str) -> Result<Self, BrokerError> {
+        Ok(Self {
+            channel: link.channel().await?,
+            link,
+            name,
+            closed: 0,
+        })
+    }
+
+    /// As [`depth`], and the next look may follow.
+    pub(super) async fn depth(&mut self, queue: &str) -> Result<Option<(u32, u32)>, BrokerError> {
+        let found = depth(&self.link.target, &self.channel, queue).await?;
+        if found.is_none() {
+            self.was_refused().await?;
+        }
+        Ok(found)
+    }
+
+    async fn was_refused(&mut self) -> Result<(), BrokerError> {
+        self.closed += 1;
+        if self.closed >= self.link.channels() / 2 {
+            self.link.close().await;
+            self.link = Link::open(&self.link.target, self.name).await?;
+            self.closed = 0;
+        }
+        self.channel = self.link.channel().await?;
+        Ok(())
+    }
+
+    /// The limit of the server that keeps a worker from having `missing` more queues: as many are declared, which end with this connection. `None` also where its user may not declare them.
+    async fn limit(&self, work: &str, missing: usize) -> Option<BrokerError> {
+        let target = &self.link.target;
+        let exclusive = QueueDeclareOptions {
+            exclusive: true,
+            ..QueueDeclareOptions::default()
+        };
+        // Who may make delay queues may make these, too.
+        let id = Ulid::new();
+        for number in 0..missing {
+            let name = ShortString::from(format!("{work}.delay.check-{id}-{number}"));
+            let declaring = (self.channel).queue_declare(name, exclusive, FieldTable::default());
+            match target.rpc("queue.declare", declaring).await {
+                Ok(_) => {}
+                Err(why @ BrokerError::Limit { .. }) => return Some(why),
+                Err(_) => return None,
+            }
+        }
+        None
+    }
+
+    /// Ends the connection.
+    pub(super) async fn close(self) {
+        self.link.close().await;
+    }
+}
+
 /// How many messages wait in the queue, and how many consumers it has; `None`: there is no such queue, and the channel is closed.
 pub(super) async fn depth(
     target: &Target,
@@ -157,18 +226,18 @@ pub(super) async fn depth(
     Ok(found.map(|found| (found.message_count(), found.consumer_count())))
 }
 
-async fn look(
-    target: &Target,
-    channel: &Channel,
-    queue: &Queue,
-) -> Result<QueueState, BrokerError> {
-    let Some((messages, _)) = depth(target, channel, &queue.name).await? else {
+async fn look(looks: &mut Looks, queue: &Queue) -> Result<QueueState, BrokerError> {
+    let Some((messages, _)) = looks.depth(&queue.name).await? else {
         return Ok(QueueState::Missing);
     };
     // It exists, so declaring it compares the arguments and creates nothing.
-    match target.rpc("queue.declare", queue.declare(channel)).await {
+    let declaring = queue.declare(&looks.channel);
+    match looks.link.target.rpc("queue.declare", declaring).await {
         Ok(()) => Ok(QueueState::Ready { messages }),
-        Err(BrokerError::QueueDiffers(differs)) => Ok(QueueState::Differs(differs)),
+        Err(BrokerError::QueueDiffers(differs)) => {
+            looks.was_refused().await?;
+            Ok(QueueState::Differs(differs))
+        }
         Err(error) => Err(error),
     }
 }

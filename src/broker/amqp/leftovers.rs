@@ -8,7 +8,7 @@ use lapin::types::ShortString;
 
 use super::client::Client;
 use super::connection::Link;
-use super::inventory::depth;
+use super::inventory::{Looks, depth};
 use super::nodes::Nodes;
 use crate::broker::{BrokerError, Outgoing};
 use crate::config;
@@ -49,14 +49,14 @@ impl Leftovers {
         let mut candidates: Vec<String> = sets.flatten().collect();
         candidates.sort_unstable();
         candidates.dedup();
-        let mut channel = found.link.channel().await?;
+        let looking = Link::open(&found.link.target, NAME).await?;
+        let mut looks = Looks::over(looking, NAME).await?;
         for name in candidates {
-            match depth(&found.link.target, &channel, &name).await? {
-                Some(_) => found.names.push(name.into()),
-                // A refusal closes the channel.
-                None => channel = found.link.channel().await?,
+            if looks.depth(&name).await?.is_some() {
+                found.names.push(name.into());
             }
         }
+        looks.close().await;
         Ok(found)
     }
 

@@ -221,6 +221,9 @@ impl Breakers {
         jitter: u32,
         job: Option<Failed>,
     ) {
+        if trouble == Trouble::Local {
+            return self.unknown(ended);
+        }
         let probe = self.probe(ended.key);
         if probe.is_some() {
             self.api = Api::Asking;
@@ -246,7 +249,7 @@ impl Breakers {
         );
         let events = match trouble {
             Trouble::Failing => vec![own, (Whose::Api, failed(started_ms, ended.tenant.key()))],
-            Trouble::Tenant => {
+            Trouble::Tenant | Trouble::Local => {
                 let release = |started_ms| (Whose::Api, Event::Release { started_ms });
                 std::iter::once(own).chain(probe.map(release)).collect()
             }

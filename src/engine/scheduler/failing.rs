@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use rand::Rng;
 
-use super::{Scheduler, millis};
 use super::breakers::{Ended, Failed, Told};
 use super::entry::{JobEntry, Phase};
 use super::queues::End;
+use super::{Scheduler, millis};
 use crate::engine::action::{Action, Key};
 use crate::engine::facts::{Death, Fact};
 use crate::gate::{GateError, Standings};
@@ -21,7 +21,31 @@ const LET_GO: Duration = Duration::from_secs(30);
 /// Those jobs look again after this.
 const LOOK_AGAIN: Duration = Duration::from_secs(15);
 
+/// How often it is told that this worker lacks something.
+const SHORT_TOLD: Duration = Duration::from_secs(60);
+/// A job comes again after this where its worker lacked something: perhaps to another worker.
+const SHORT_PAUSE: Duration = Duration::from_secs(1);
+
 impl Scheduler {
+    /// What becomes of the job of a call that was not made since this worker lacked something: it is no failure of the job.
+    pub(super) fn spare(
+        &mut self,
+        now: Duration,
+        outcome: Outcome,
+        trouble: Option<Trouble>,
+    ) -> Outcome {
+        match (outcome, trouble) {
+            (Outcome::Retry { after, reason }, Some(Trouble::Local)) => {
+                if self.short.is_news(now, SHORT_TOLD) {
+                    self.facts.push(Fact::Short(reason));
+                }
+                let after = after.unwrap_or(SHORT_PAUSE);
+                Outcome::Snooze { after }
+            }
+            (outcome, _) => outcome,
+        }
+    }
+
     /// The breakers are told how a call ended, where that is news. True: its job waits until they were.
     /// `took`: how long the call took, or its preparation; `called`: the API may have seen it.
     pub(super) fn report_health(

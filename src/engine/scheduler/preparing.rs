@@ -100,12 +100,15 @@ impl Scheduler {
                 self.breakers.gone(key);
                 self.let_go(key);
             }
-            Err(Attempt { outcome, trouble, .. }) => {
+            Err(Attempt {
+                outcome, trouble, ..
+            }) => {
                 if matches!(job.phase, Phase::Delayed { .. }) {
                     self.queues.release(&job.claims.tenant);
                 }
                 job.phase = Phase::Preparing;
                 self.waiting.end(key);
+                let outcome = self.spare(now, outcome, trouble);
                 self.facts.push(Fact::Called(outcome.clone(), None));
                 self.let_go(key);
                 let took = (took.unwrap_or_default(), false);

@@ -361,6 +361,7 @@ impl Scheduler {
             trouble,
             answered,
         } = attempt.into();
+        let outcome = self.spare(now, outcome, trouble);
         if outcome != Outcome::Late {
             self.facts.push(Fact::Called(outcome.clone(), Some(took)));
             self.queues.call_took(took);

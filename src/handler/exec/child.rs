@@ -13,6 +13,7 @@ use super::lines::{Line, Lines};
 use super::stderr::{self, Told};
 use crate::config::{Exec, env_name};
 use crate::rules::verdict::{self, MAX_VERDICT};
+use crate::shortage;
 
 /// A program that has closed its output ends within this, or is killed.
 const ENDS_WITHIN: Duration = Duration::from_millis(500);
@@ -60,10 +61,27 @@ impl Drop for Group {
     }
 }
 
+/// Why a program is not ready.
+pub(super) struct NotStarted {
+    pub why: String,
+    /// This machine lacked what starting it needs.
+    pub is_short: bool,
+}
+
+impl From<String> for NotStarted {
+    fn from(why: String) -> Self {
+        Self {
+            why,
+            is_short: false,
+        }
+    }
+}
+
 impl Child {
-    /// Starts the program, and waits until it says that it is ready. The error says in words why it is not.
-    pub async fn start(exec: &Exec, told: Arc<Told>) -> Result<Self, String> {
-        let (program, arguments) = exec.command.split_first().ok_or("there is no command")?;
+    /// Starts the program, and waits until it says that it is ready.
+    pub async fn start(exec: &Exec, told: Arc<Told>) -> Result<Self, NotStarted> {
+        let first = exec.command.split_first();
+        let (program, arguments) = first.ok_or_else(|| "there is no command".to_owned())?;
         let mut command = Command::new(program);
         command.args(arguments);
         // The worker's own settings have passwords in them.
@@ -81,7 +99,14 @@ impl Child {
             .process_group(0)
             .kill_on_drop(true)
             .spawn();
-        let mut process = started.map_err(|why| format!("{program} can't be started: {why}"))?;
+        let mut process = started.map_err(|why| {
+            let missing = shortage::of(&why);
+            let advice = missing.map_or(String::new(), |missing| format!(" ({missing})"));
+            NotStarted {
+                why: format!("{program} can't be started: {why}{advice}"),
+                is_short: missing.is_some(),
+            }
+        })?;
         let id = process.id().and_then(|id| i32::try_from(id).ok());
         let group = Group(id.and_then(Pid::from_raw));
         let pipes = (
@@ -90,7 +115,7 @@ impl Child {
             process.stderr.take(),
         );
         let (Some(input), Some(output), Some(errors)) = pipes else {
-            return Err(format!("{program} has no pipes"));
+            return Err(format!("{program} has no pipes").into());
         };
         tokio::spawn(stderr::log(errors, id.unwrap_or_default(), told));
         let mut child = Self {
@@ -102,11 +127,12 @@ impl Child {
         let within = exec.start_timeout;
         match timeout(within, child.line()).await {
             Ok(Ok(line)) if verdict::is_ready(&line) => Ok(child),
-            Ok(Ok(_)) => Err(r#"its first line must be {"ready": true}"#.to_owned()),
-            Ok(Err(why)) => Err(format!("{why} before it was ready")),
+            Ok(Ok(_)) => Err(r#"its first line must be {"ready": true}"#.to_owned().into()),
+            Ok(Err(why)) => Err(format!("{why} before it was ready").into()),
             Err(_) => Err(format!(
                 r#"it did not write {{"ready": true}} within {within:?} (dispatch.exec.start-timeout)"#
-            )),
+            )
+            .into()),
         }
     }
 

@@ -2,7 +2,7 @@
 //! any more.
 
 use std::pin::pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
-use super::child::{Child, Failed};
+use super::child::{Child, Failed, NotStarted};
 use super::stderr::Told;
 use crate::config::Exec;
-use crate::handler::ruled::{self, retry};
-use crate::handler::{Attempt, Outcome, Permit};
+use crate::handler::ruled::{self, retry, unprepared};
+use crate::handler::{Attempt, Outcome, Permit, Trouble};
 use crate::rules::retry::Reconnect;
 use crate::rules::verdict::{self, Verdict};
 
@@ -72,6 +72,8 @@ struct Shared {
     told: Arc<Told>,
     /// Told of each program that another one takes the place of.
     replaced: Box<dyn Fn() + Send + Sync>,
+    /// The last program could not be started since this machine lacked what it needs.
+    is_short: AtomicBool,
     /// Why the last program ended, and when that was logged.
     last: Mutex<(String, Option<Instant>)>,
     stop: CancellationToken,
@@ -92,6 +94,7 @@ impl Pool {
             programs: AtomicUsize::new(0),
             told: Arc::new(Told::new()),
             replaced: Box::new(replaced),
+            is_short: AtomicBool::new(false),
             last: Mutex::default(),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -110,7 +113,7 @@ impl Pool {
     }
 
     /// The next program that waits for a job. The error says why there is none.
-    pub async fn wait(&self) -> Result<Ready, String> {
+    pub async fn wait(&self) -> Result<Ready, Attempt> {
         let shared = &self.0;
         let within = shared.exec.start_timeout;
         let deadline = Instant::now() + within;
@@ -128,9 +131,14 @@ impl Pool {
                     "" => "all are busy",
                     why => why,
                 };
-                return Err(format!(
+                let trouble = match shared.is_short.load(Ordering::Relaxed) {
+                    true => Trouble::Local,
+                    false => Trouble::Unreachable,
+                };
+                let why = format!(
                     "no program is ready within {within:?} (dispatch.exec.start-timeout): {why}"
-                ));
+                );
+                return Err(unprepared(trouble, why));
             }
         }
     }
@@ -188,8 +196,12 @@ impl Shared {
             };
             let (began, mut served) = (Instant::now(), 0_u64);
             let why = match started {
-                Err(why) => Some(why),
+                Err(NotStarted { why, is_short }) => {
+                    self.is_short.store(is_short, Ordering::Relaxed);
+                    Some(why)
+                }
                 Ok(mut child) => {
+                    self.is_short.store(false, Ordering::Relaxed);
                     let why = self.serve(&mut child, &mut served).await;
                     match why {
                         None => child.stop(self.grace()).await,

@@ -4,16 +4,17 @@ use std::error::Error;
 
 use super::call::Failure;
 use super::text::explain;
-use crate::tls;
+use crate::{shortage, tls};
 
 /// Where the keys of TLS stand in the configuration.
 const SECTION: &str = "dispatch.http";
 
 /// Why a connection could not be opened; `encrypted`: it was to have TLS.
 pub(super) fn no_connection(why: &(dyn Error + 'static), encrypted: bool) -> String {
-    let advice = match encrypted {
-        true => tls::setup_advice(why, SECTION),
-        false => None,
+    let advice = match (shortage::of(why), encrypted) {
+        (Some(missing), _) => Some(missing.to_owned()),
+        (None, true) => tls::setup_advice(why, SECTION),
+        (None, false) => None,
     };
     told(why, advice)
 }

@@ -64,6 +64,8 @@ enum Sign {
 pub(super) enum NoRequest {
     /// Not now.
     Now(String),
+    /// Not while this machine lacks what it needs.
+    Short(String),
     /// Never.
     Ever(String),
 }
@@ -73,6 +75,7 @@ impl From<Missing> for NoRequest {
         match why {
             Missing::Absent(why) => Self::Ever(why),
             Missing::Unreadable(why) => Self::Now(why),
+            Missing::Short(why) => Self::Short(why),
         }
     }
 }
@@ -82,6 +85,7 @@ impl From<NoRequest> for Attempt {
     fn from(why: NoRequest) -> Self {
         match why {
             NoRequest::Now(reason) => unprepared(Trouble::Tenant, reason),
+            NoRequest::Short(reason) => unprepared(Trouble::Local, reason),
             NoRequest::Ever(reason) => Self {
                 fate: Fate::Unwritten,
                 ..Outcome::Reject { reason }.into()

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use crate::config::SecretFiles;
 use crate::rules::tenant::Tenant;
 use crate::rules::text;
+use crate::shortage;
 
 /// A secret is read anew when it was read so long ago.
 const FRESH: Duration = Duration::from_secs(1);
@@ -40,6 +41,8 @@ pub(super) enum Missing {
     Absent(String),
     /// There is one, and it can't be read now.
     Unreadable(String),
+    /// This machine lacks what reading needs.
+    Short(String),
 }
 
 impl Secrets {
@@ -81,7 +84,10 @@ impl Secrets {
                 Err(why) if is_absent(&why) => {}
                 Err(why) => {
                     let words = format!("the secret of this tenant can't be read: {why}");
-                    return Err(Missing::Unreadable(words));
+                    return Err(match shortage::of(&why) {
+                        Some(missing) => Missing::Short(format!("{words} ({missing})")),
+                        None => Missing::Unreadable(words),
+                    });
                 }
             }
         }
@@ -173,6 +179,7 @@ mod tests {
             Ok(text) => text.to_string(),
             Err(Missing::Absent(why)) => format!("absent: {why}"),
             Err(Missing::Unreadable(why)) => format!("unreadable: {why}"),
+            Err(Missing::Short(why)) => format!("short: {why}"),
         };
         assert_eq!(of(&secrets), "one");
         write("acme", "two");

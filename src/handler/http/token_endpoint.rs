@@ -18,12 +18,13 @@ use url::{Position, Url};
 
 use super::advice::{no_answer, no_connection};
 use super::call::{Exchange, Sent};
-use super::pool::Pool;
+use super::pool::{Pool, Pooled};
 use super::proxy::Proxy;
 use super::requests::{AGENT, uri};
 use crate::config::{ClientAuth, OAuth2, TENANT};
 use crate::rules::job::call::{Place, encode};
 use crate::rules::tenant::Tenant;
+use crate::shortage;
 
 /// So much of an answer is read, in bytes.
 const MAX_BODY: usize = 64 * 1024;
@@ -59,6 +60,23 @@ pub(super) struct Client {
 pub(super) struct Granted {
     pub token: String,
     pub life: Duration,
+}
+
+/// Why there is no token, in words that hold neither the client's secret nor a part of the url.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Unfetched {
+    pub why: String,
+    /// This machine lacked what asking needs.
+    pub is_shortage: bool,
+}
+
+impl From<String> for Unfetched {
+    fn from(why: String) -> Self {
+        Self {
+            why,
+            is_shortage: false,
+        }
+    }
 }
 
 impl Endpoint {
@@ -182,24 +200,32 @@ impl Endpoint {
     /// A token for `client`.
     ///
     /// # Errors
-    /// In words, which hold neither the client's secret nor a part of the url: there is none now.
-    pub(super) async fn fetch(&self, client: &Client) -> Result<Granted, String> {
+    /// There is none now.
+    pub(super) async fn fetch(&self, client: &Client) -> Result<Granted, Unfetched> {
         match timeout(self.timeout, self.ask(client)).await {
             Ok(result) => result,
             Err(_) => {
                 let timeout = self.timeout;
-                Err(format!(
+                let why = format!(
                     "the token's url gave no answer within {timeout:?} (dispatch.http.timeout)"
-                ))
+                );
+                Err(why.into())
             }
         }
     }
 
-    async fn ask(&self, client: &Client) -> Result<Granted, String> {
+    async fn ask(&self, client: &Client) -> Result<Granted, Unfetched> {
         let pooled = self.pool.open().await.map_err(|why| {
-            let why = no_connection(why.as_ref(), self.encrypted);
-            format!("no connection to the token's url: {why}")
+            let words = no_connection(why.as_ref(), self.encrypted);
+            Unfetched {
+                why: format!("no connection to the token's url: {words}"),
+                is_shortage: shortage::of(why.as_ref()).is_some(),
+            }
         })?;
+        Ok(self.ask_over(pooled, client).await?)
+    }
+
+    async fn ask_over(&self, pooled: Pooled, client: &Client) -> Result<Granted, String> {
         let mut request = Request::new(client.body.clone());
         *request.method_mut() = Method::POST;
         *request.uri_mut() = client.target.clone();

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::requests::NoRequest;
 use super::secrets::Secrets;
-use super::token_endpoint::{Client, Endpoint, Granted};
+use super::token_endpoint::{Client, Endpoint, Granted, Unfetched};
 use crate::config::Http;
 use crate::rules::retry::Reconnect;
 use crate::rules::tenant::Tenant;
@@ -43,11 +43,11 @@ pub(super) struct Token {
 
 impl Token {
     /// One that `client` gets now.
-    async fn fetch(endpoint: &Endpoint, client: &Client) -> Result<Self, String> {
+    async fn fetch(endpoint: &Endpoint, client: &Client) -> Result<Self, Unfetched> {
         let asked = Instant::now();
         let Granted { token, life } = endpoint.fetch(client).await?;
         let header = HeaderValue::from_str(&format!("Bearer {token}"));
-        let mut header = header.map_err(|why| why.to_string())?;
+        let mut header = header.map_err(|why| Unfetched::from(why.to_string()))?;
         header.set_sensitive(true);
         Ok(Self {
             header,
@@ -186,11 +186,23 @@ impl Tokens {
 /// Why there is no token; no text of it holds a secret.
 pub(super) enum NoToken {
     /// There was none in time; why the last attempt failed, if it is known.
-    InTime(Option<String>),
+    InTime(Option<Unfetched>),
     /// The tenant's last attempt failed.
     Failed(String),
     /// The tenant's first attempt is under way. Its job should not wait for it here: it should come again after this time.
     Pending(Duration),
+    /// This machine lacked what asking needs.
+    Short(String),
     /// Nobody can ask for one.
     NoClient(NoRequest),
+}
+
+impl From<Unfetched> for NoToken {
+    /// The tenant's last attempt failed.
+    fn from(Unfetched { why, is_shortage }: Unfetched) -> Self {
+        match is_shortage {
+            true => Self::Short(why),
+            false => Self::Failed(why),
+        }
+    }
 }

@@ -22,7 +22,7 @@ use super::progress::Progress;
 use super::{Failure, count, limits, print_json, together};
 use findings::{Findings, Level};
 use measured::{Measured, Terms};
-use servers::{api, rabbitmq, redis};
+use servers::{api, descriptors, rabbitmq, redis};
 
 /// For all questions to one server together.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -226,6 +226,7 @@ async fn look(
         // It has a timeout of its own.
         api(http, terms, (&mut measured, &mut *findings)).await;
     }
+    descriptors(config, findings);
     if let Some(text) = measured.starts_in_words(terms) {
         findings.add(Level::Ok, "capacity", text);
     }

@@ -12,7 +12,7 @@ use tracing::Instrument;
 
 use super::super::requests::NoRequest;
 use super::super::secrets::Secrets;
-use super::super::token_endpoint::{Client, Endpoint};
+use super::super::token_endpoint::{Client, Endpoint, Unfetched};
 use super::{NoToken, Token, Told, pauses};
 use crate::rules::retry::Reconnect;
 use crate::rules::tenant::Tenant;
@@ -58,7 +58,7 @@ struct State {
     /// One is asked for, since then.
     asked: Option<Instant>,
     /// Why the last attempt failed, and until when there is no other one.
-    failed: Option<(String, Instant)>,
+    failed: Option<(Unfetched, Instant)>,
     pauses: Reconnect,
 }
 
@@ -78,7 +78,7 @@ impl State {
         self.token.as_ref().filter(|token| token.is_usable())
     }
 
-    fn failed(&self) -> Option<&str> {
+    fn failed(&self) -> Option<&Unfetched> {
         let (why, until) = self.failed.as_ref()?;
         (Instant::now() < *until).then_some(why)
     }
@@ -101,7 +101,7 @@ impl State {
     /// Why a job does not wait any longer.
     fn pending(&self) -> NoToken {
         match (&self.failed, self.asked) {
-            (Some((why, _)), _) => NoToken::Failed(why.clone()),
+            (Some((why, _)), _) => why.clone().into(),
             (None, asked) => {
                 let [least, most] = AGAIN;
                 let elapsed = asked.map_or(least, |asked| asked.elapsed());
@@ -161,7 +161,7 @@ impl ByTenant {
         let state = state.map_err(|_| failed())?;
         match (state.usable(), state.failed()) {
             (Some(token), _) => Ok(Arc::clone(token)),
-            (None, Some(why)) => Err(NoToken::Failed(why.to_owned())),
+            (None, Some(why)) => Err(why.clone().into()),
             (None, None) => Err(failed()),
         }
     }
@@ -207,7 +207,7 @@ impl ByTenant {
                         state.pauses.reset();
                     }
                     Err(why) => {
-                        source.told().tell(&why, Some(&tenant));
+                        source.told().tell(&why.why, Some(&tenant));
                         let pause = state.pauses.next(rand::random());
                         state.failed = Some((why, Instant::now() + pause));
                     }
@@ -249,7 +249,7 @@ impl Source {
     }
 
     /// A token for `client`, whose last attempt may have failed, when it is its turn.
-    async fn fetch(&self, client: &Client, has_failed: bool) -> Result<Token, String> {
+    async fn fetch(&self, client: &Client, has_failed: bool) -> Result<Token, Unfetched> {
         // It is never closed.
         let turn = self.turns[usize::from(has_failed)].acquire().await;
         let mut fetch = pin!(Token::fetch(&self.endpoint, client));
@@ -265,7 +265,8 @@ impl Source {
         tokio::select! {
             fetched = fetch => fetched,
             _ = count.wait_for(|count| *count >= number + MAX_SLOW) => {
-                Err("the token's url gave no answer, and other tenants wait for theirs".to_owned())
+                let why = "the token's url gave no answer, and other tenants wait for theirs";
+                Err(why.to_owned().into())
             }
         }
     }

@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tracing::Instrument;
 
-use super::super::token_endpoint::{Client, Endpoint};
+use super::super::token_endpoint::{Client, Endpoint, Unfetched};
 use super::{Token, Told, pauses};
 
 /// Keeps a token. Dropped, it ends.
@@ -27,7 +27,7 @@ struct Shared {
 struct State {
     token: Option<Arc<Token>>,
     /// Why there is no other one.
-    why: Option<String>,
+    why: Option<Unfetched>,
 }
 
 impl State {
@@ -76,7 +76,7 @@ impl OfAll {
     ///
     /// # Errors
     /// There is none at `deadline`: why the last attempt to fetch one failed, if it is known.
-    pub(super) async fn wait(&self, deadline: Instant) -> Result<Arc<Token>, Option<String>> {
+    pub(super) async fn wait(&self, deadline: Instant) -> Result<Arc<Token>, Option<Unfetched>> {
         self.start();
         let mut states = self.shared.state.subscribe();
         let usable = states.wait_for(|state| state.usable().is_some());
@@ -129,7 +129,7 @@ async fn keep(shared: Arc<Shared>) {
                 }
             }
             Err(why) => {
-                told.tell(&why, None);
+                told.tell(&why.why, None);
                 shared.state.send_modify(|state| state.why = Some(why));
                 sleep(pauses.next(rand::random())).await;
             }

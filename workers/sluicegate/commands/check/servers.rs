@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rustix::process::{Resource, getrlimit};
 use sluicegate::broker::amqp::{Confirms, QueueState, confirms, inventory};
 use sluicegate::config::{Config, Http, RedisTopology, show_duration};
 use sluicegate::gate::GateError;
@@ -58,6 +59,9 @@ pub(super) async fn rabbitmq(
     );
     for error in &found.silent {
         findings.add(Level::Warn, WHAT, error.to_string());
+    }
+    if let Some(limit) = &found.limit {
+        findings.add(Level::Error, WHAT, limit.to_string());
     }
     let names = &found.names;
     let (delay_queues, work): (Vec<_>, Vec<_>) = (found.queues.iter())
@@ -130,6 +134,24 @@ pub(super) async fn rabbitmq(
             WHAT,
             format!("how long confirms take was not measured: {why}"),
         ),
+    }
+}
+
+/// File descriptors that a worker needs beside those of its calls.
+const DESCRIPTORS: u64 = 40;
+
+/// Whether a process that is started from here may have as many file descriptors as its calls need.
+pub(super) fn descriptors(config: &Config, findings: &mut Findings) {
+    let Some(limit) = getrlimit(Resource::Nofile).current else {
+        return;
+    };
+    let calls = u64::try_from(config.dispatch.concurrency).unwrap_or(u64::MAX);
+    let wanted = calls.saturating_add(DESCRIPTORS);
+    if limit < wanted {
+        let text = format!(
+            "a process that is started from here may have {limit} file descriptors, and a worker with dispatch.concurrency {calls} needs up to {wanted}: raise the limit (LimitNOFILE, ulimit -n)"
+        );
+        findings.add(Level::Warn, "capacity", text);
     }
 }
 

@@ -1,0 +1,117 @@
+//! A worker that lacks something: it names what that is, and no job pays for it.
+
+use std::io::Write;
+use std::process::Command;
+use std::time::Duration;
+
+use kit::api::{Api, Reply};
+use kit::process::Process;
+use kit::servers::{Rabbit, shared_rabbit, shared_redis};
+use kit::{Bed, SECOND, jobs, until};
+use tempfile::NamedTempFile;
+
+use crate::PROGRAM;
+use crate::cli::sluicegate;
+
+const LIMITS: &str = "max-requests: 1000, window-size: 1s";
+
+/// `sluicegate COMMAND` with `yaml`, in a process that may have so many descriptors.
+fn with_descriptors(most: u32, command: &str, yaml: &str) -> (Command, NamedTempFile) {
+    let mut config = NamedTempFile::with_suffix(".yaml").expect("a file");
+    config.write_all(yaml.as_bytes()).expect("written");
+    let mut shell = Command::new("sh");
+    let path = config.path().display();
+    let line = format!(
+        "ulimit -n {most}; exec '{}' {command} --config '{path}'",
+        PROGRAM.0
+    );
+    shell.args(["-c", &line]);
+    (shell, config)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_file_descriptors_jobs_wait_and_use_no_attempt() {
+    const JOBS: usize = 200;
+    let api = Api::start().await;
+    // So that each of the calls that may run at once wants a connection of its own.
+    api.answers(|_| Reply::ok().after(Duration::from_millis(200)));
+    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let yaml = bed.yaml(LIMITS, &api.url(), "")
+        + "retry: {max-attempts: 3, initial-interval: 100ms, max-interval: 100ms}\n";
+    bed.publish(&yaml, jobs("acme", JOBS)).await;
+    let (check, _config) = with_descriptors(40, "check", &yaml);
+    let said = { check }.output().expect("it runs").stdout;
+    let said = String::from_utf8_lossy(&said).into_owned();
+    assert!(said.contains("may have 40 file descriptors"), "{said}");
+
+    let (run, _config) = with_descriptors(40, "run", &yaml);
+    let worker = Process::start(run);
+    until("all calls", || api.count() >= JOBS).await;
+    worker.says(&["lacks what calls need", "LimitNOFILE"]).await;
+    worker.stop();
+    let calls = api.calls();
+    assert_eq!(calls.len(), JOBS, "each once");
+    assert!(calls.iter().all(|call| call.attempt == 1));
+    assert!(bed.dead(&yaml).await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_of_rabbitmq_are_named_by_run_and_check() {
+    let rabbit = Rabbit::start_with(&["channel_max = 32"]);
+    let api = Api::start().await;
+    let bed = Bed::on(rabbit.url(), shared_redis().url());
+    let yaml = bed.yaml(LIMITS, &api.url(), "");
+    // Few channels are enough.
+    sluicegate(&yaml, &["check"]).exited(0);
+    let worker = PROGRAM.start(&yaml);
+    bed.publish(&yaml, jobs("acme", 3)).await;
+    until("all calls", || api.count() >= 3).await;
+    sluicegate(&yaml, &["check"]).exited(0);
+    worker.stop();
+
+    let limits = [
+        (
+            "few-queues",
+            r#"{"max-queues": 20}"#,
+            "queue limit in vhost",
+        ),
+        (
+            "no-connection",
+            r#"{"max-connections": 0}"#,
+            "connection limit",
+        ),
+    ];
+    for (vhost, limit, words) in limits {
+        rabbit.ctl(&["add_vhost", vhost]);
+        rabbit.ctl(&["set_permissions", "-p", vhost, "guest", ".*", ".*", ".*"]);
+        rabbit.ctl(&["set_vhost_limits", "-p", vhost, limit]);
+        let yaml = yaml.replace("/%2f", &format!("/{vhost}"));
+        let line = |said: &str| {
+            let is_at_a_limit = |line: &str| line.contains("is at a limit") && line.contains(words);
+            said.lines().any(is_at_a_limit)
+        };
+        let said = sluicegate(&yaml, &["check"]).exited(1).out;
+        assert!(line(&said), "{said}");
+        let worker = PROGRAM.start(&yaml);
+        worker.says(&["no session", "is at a limit", words]).await;
+        until("readiness names it", || {
+            worker.get("/readyz").is_some_and(|said| line(&said))
+        })
+        .await;
+        drop(worker);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn too_few_channels_are_named_by_run_and_check() {
+    let rabbit = Rabbit::start_with(&["channel_max = 3"]);
+    let bed = Bed::on(rabbit.url(), shared_redis().url());
+    let yaml = bed.yaml(LIMITS, "http://127.0.0.1:9/", "");
+    let said = sluicegate(&yaml, &["check"]).exited(1).out;
+    assert!(said.contains("channel_max"), "{said}");
+    let worker = PROGRAM.start(&yaml);
+    worker.says(&["no session", "channel_max"]).await;
+    tokio::time::sleep(SECOND).await;
+    let said = worker.get("/readyz").unwrap_or_default();
+    assert!(said.contains("channel_max"), "{said}");
+}
