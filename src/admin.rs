@@ -27,6 +27,7 @@ pub use self::board::{Board, InForce, Readiness, Seen};
 pub use self::none::{AdminServer, serve};
 #[cfg(feature = "admin")]
 pub use self::server::{AdminServer, serve};
+use crate::broker::MessageKind;
 use crate::gate::Primaries;
 use crate::metrics::Metrics;
 use crate::rules::steering::Hold;
@@ -47,6 +48,8 @@ pub struct Health {
     /// What an operator asks of all workers.
     paused: AtomicBool,
     draining: AtomicBool,
+    /// Messages of each kind that RabbitMQ does not take.
+    stuck: [AtomicUsize; MessageKind::NAMES.len()],
     /// How often the engine's loop has turned; 0: there is none. And who wants it to.
     turns: AtomicU64,
     turn: Notify,
@@ -88,6 +91,12 @@ impl Health {
     pub fn set_held(&self, hold: Option<Hold>) {
         (self.paused).store(hold == Some(Hold::Paused), Ordering::Relaxed);
         (self.draining).store(hold == Some(Hold::Draining), Ordering::Relaxed);
+    }
+    /// So many messages of each kind wait for queues or exchanges that take none.
+    pub fn set_stuck(&self, messages: [usize; MessageKind::NAMES.len()]) {
+        for (known, number) in self.stuck.iter().zip(messages) {
+            known.store(number, Ordering::Relaxed);
+        }
     }
     /// Jobs are being taken, or not.
     pub fn set_consuming(&self, consuming: bool) {
@@ -177,7 +186,15 @@ impl Health {
             "an operator drains all workers: no new job is taken; sluicegate resume --all ends it"
                 .to_owned()
         });
-        lines.into_iter().flatten().chain(draining).collect()
+        let stuck = self.stuck.iter().zip(MessageKind::NAMES);
+        let stuck = stuck.filter_map(|(number, (_, kind))| {
+            let number = number.load(Ordering::Relaxed);
+            (number > 0).then(|| {
+                format!("stuck: RabbitMQ does not take {number} messages ({kind}); the log names a queue")
+            })
+        });
+        let lines = lines.into_iter().flatten().chain(draining);
+        lines.chain(stuck).collect()
     }
 }
 

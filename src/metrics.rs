@@ -21,7 +21,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 pub use self::together::together;
-use crate::broker::{PublishError, Source};
+use crate::broker::{MessageKind, PublishError, Source};
 use crate::engine::facts::{Census, Sent, Tenants};
 use crate::gate::Primaries;
 use crate::handler::Outcome;
@@ -83,6 +83,7 @@ pub struct Metrics {
     dead_letters: Family<Reason, Counter>,
     results: Family<Ended, Counter>,
     publish_failures: Family<Kind, Counter>,
+    stuck: Family<Kind, Gauge>,
     disconnects: Family<Server, Counter>,
     up: Family<Server, Gauge>,
     gate_recovering: Gauge,
@@ -239,9 +240,19 @@ impl Metrics {
         let kind = match why {
             PublishError::Returned => "returned",
             PublishError::Nacked => "nacked",
+            PublishError::Refused(_) => "refused",
+            PublishError::Unconfirmed => "unconfirmed",
             PublishError::Down(_) => "down",
         };
         self.publish_failures.get_or_create(&Kind { kind }).inc();
+    }
+
+    /// So many messages of each kind wait for targets that take none.
+    pub fn set_stuck(&self, messages: [usize; MessageKind::NAMES.len()]) {
+        for ((_, kind), messages) in MessageKind::NAMES.into_iter().zip(messages) {
+            let gauge = self.stuck.get_or_create(&Kind { kind });
+            gauge.set(i64::try_from(messages).unwrap_or(i64::MAX));
+        }
     }
 
     /// `rabbitmq` or `redis` answers, or does not.

@@ -84,6 +84,7 @@ pub(super) fn count(metrics: &Metrics, fact: &Fact) {
         | Fact::QuotaUntold(_)
         | Fact::ShortTimeout { .. }
         | Fact::Span(_)
+        | Fact::Stuck { .. }
         | Fact::SuspectWaits(..)
         | Fact::TenantClosed { .. }
         | Fact::TenantOpened { .. }

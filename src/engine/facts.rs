@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::broker::{PublishError, Source};
+use crate::broker::{MessageKind, PublishError, Source};
 use crate::gate::{GateError, Whose};
 use crate::handler::Outcome;
 use crate::rules::decision::Tally;
@@ -76,7 +76,7 @@ pub enum Sent {
     Published,
     /// Its target does not exist.
     Unroutable,
-    /// The queue that its publisher named refused it again and again.
+    /// Its target refused it, or did not confirm it, for too long; or RabbitMQ closed the connection over it.
     Refused,
 }
 
@@ -240,6 +240,17 @@ pub enum Fact {
     DeadLetter(Named, Death, String),
     /// A publish was not confirmed, for the first time, or again. It is tried again.
     PublishFailed(PublishError, bool),
+    /// Queues or exchanges take no messages of a kind.
+    Stuck {
+        /// Which kind.
+        kind: MessageKind,
+        /// So many messages wait.
+        messages: usize,
+        /// The routing key of the target that has been stuck for the longest time,
+        routing_key: Arc<str>,
+        /// and for how long.
+        since: Duration,
+    },
     /// A job's result was confirmed.
     ResultPublished,
     /// Nobody gets a job's result, and the job goes on without.

@@ -217,6 +217,15 @@ fn say(few: &mut Few, now: Duration, fact: &Fact) {
                 warn!(reason = %why, "publish not confirmed: the job stays where it was, the publish is tried again");
             }
         }
+        Fact::Stuck {
+            kind,
+            messages,
+            routing_key,
+            since,
+        } => {
+            let (kind, since_s) = (kind.name(), since.as_secs());
+            warn!(kind, messages, %routing_key, since_s, "stuck: RabbitMQ does not take these messages; other jobs continue");
+        }
         Fact::ResultLost {
             job,
             sent,
@@ -226,7 +235,9 @@ fn say(few: &mut Few, now: Duration, fact: &Fact) {
         } => {
             if *is_news {
                 let reason = match sent {
-                    Sent::Refused => "the queue refuses it",
+                    Sent::Refused => {
+                        "the queue or RabbitMQ refuses it, or does not confirm it, or too many wait for it"
+                    }
                     _ => {
                         "there is no such queue or exchange, or it is one of the worker's own queues"
                     }

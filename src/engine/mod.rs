@@ -141,6 +141,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
             let agreed = scheduler.is_agreed(now);
             self.health.set_agreed(agreed);
             self.metrics.set_agreed(agreed);
+            self.health.set_stuck(scheduler.stuck(now));
             // Before what follows from it is looked at: a call that ends leaves its connection to the next one.
             let handler = &*self.handler;
             scheduler.ask(now, |key, tenant| {

@@ -30,6 +30,7 @@ impl Observer {
         self.journal.say_rests(now);
         let gauges = scheduler.gauges();
         show(metrics, &gauges);
+        metrics.set_stuck(scheduler.stuck(now));
         let (taken, lasted) = self.load.turn(now, gauges.slots);
         metrics.used_slots((taken, gauges.all_slots), lasted);
         let next = self.load.next(gauges.in_memory);

@@ -1,6 +1,7 @@
 //! Performs the scheduler's actions: each in a task of its own that ends with a report, unless it is done at once.
 //! Those that may log do so for the engine's pipeline.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use tracing::{Instrument, info};
 
-use crate::broker::{Broker, Delivery, PublishError};
+use crate::broker::{Broker, Delivery, PublishError, Reply};
 use crate::engine::Engine;
 use crate::engine::action::{Action, Block, Key};
 use crate::engine::calls::{self, Ended};
@@ -42,6 +43,25 @@ pub(super) enum Report<R> {
     Read(Vec<(Delivery, InBody)>),
     /// The name of its permit, and whether it has ended.
     Abandoned(String, bool),
+}
+
+/// Results for one target, and the names of their jobs.
+type ForTarget = (Vec<Key>, Vec<Reply>);
+
+/// Splits results by target, in the order of their first ones: none waits for a confirm of another one's queue.
+fn by_target(batch: Vec<(Key, Reply)>) -> Vec<ForTarget> {
+    let mut places = HashMap::new();
+    let mut all: Vec<ForTarget> = Vec::new();
+    for (key, message) in batch {
+        let target = (message.exchange.clone(), message.routing_key.clone());
+        let place = *places.entry(target).or_insert_with(|| {
+            all.push(ForTarget::default());
+            all.len() - 1
+        });
+        all[place].0.push(key);
+        all[place].1.push(message);
+    }
+    all
 }
 
 impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
@@ -115,12 +135,13 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                     });
                 }
                 Action::Reply(batch) => {
-                    let broker = Arc::clone(&self.broker);
-                    tasks.spawn(async move {
-                        let (keys, replies): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
-                        let results = broker.reply(replies).await;
-                        Report::Replied(keys.into_iter().zip(results).collect())
-                    });
+                    for (keys, replies) in by_target(batch) {
+                        let broker = Arc::clone(&self.broker);
+                        tasks.spawn(async move {
+                            let results = broker.reply(replies).await;
+                            Report::Replied(keys.into_iter().zip(results).collect())
+                        });
+                    }
                 }
                 Action::Await {
                     permit,

@@ -65,6 +65,7 @@ mod settlement;
 mod spans;
 mod starting;
 mod steering;
+mod stuck;
 mod suspects;
 mod tenants;
 mod traced;
@@ -73,6 +74,7 @@ mod waking;
 mod way;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
@@ -102,8 +104,8 @@ use self::settlement::Settlement;
 use self::spans::Traces;
 use self::steering::Steered;
 use self::tenants::Tallies;
-use crate::broker::Delivery;
-use crate::engine::action::{Action, Changeable, Key, Settings};
+use crate::broker::{Delivery, MessageKind};
+use crate::engine::action::{Action, Changeable, Key, ResultsTo, Settings};
 use crate::engine::facts::{Fact, Gauges};
 use crate::engine::shards::Shards;
 use crate::gate::fleet::Fleet;
@@ -164,6 +166,8 @@ pub struct Scheduler {
     moves: Moves,
     /// The results that nobody got.
     lost_results: LostResults,
+    /// When it was told that targets of each kind are stuck.
+    stuck_told: [Seldom; MessageKind::NAMES.len()],
     /// What is to be done.
     agenda: Agenda,
     /// What has happened.
@@ -199,8 +203,13 @@ impl Scheduler {
             traces: Traces::new(seed),
             tallies: Tallies::default(),
             steered: Steered::default(),
-            moves: Moves::default(),
+            moves: Moves::new(
+                settings.prefetch,
+                Arc::clone(&settings.names.dead),
+                (settings.results.as_ref()).is_some_and(|it| it.to == ResultsTo::ReplyTo),
+            ),
             lost_results: LostResults::default(),
+            stuck_told: Default::default(),
             agenda: Agenda::default(),
             facts: Vec::new(),
             settings,
@@ -268,6 +277,12 @@ impl Scheduler {
         }
     }
 
+    /// Messages whose targets have taken none for a while, in the order of [`MessageKind::NAMES`].
+    pub fn stuck(&self, now: Duration) -> [usize; MessageKind::NAMES.len()] {
+        let all = self.moves.standstills(now, stuck::STUCK_AFTER);
+        all.map(|it| it.map_or(0, |it| it.messages))
+    }
+
     /// Unacked jobs in memory.
     pub fn in_memory(&self) -> usize {
         self.jobs.len() + self.moves.len()
@@ -304,6 +319,7 @@ impl Scheduler {
     /// Takes no more jobs: what is not running is left unacked and goes back when the broker is closed.
     pub fn drain(&mut self) {
         self.intake.drain();
+        self.moves.drain();
     }
 
     /// Nothing runs and nothing moves: after [`Scheduler::drain`], the worker may end.
@@ -314,7 +330,7 @@ impl Scheduler {
 
     /// What runs, or moves.
     fn busy(&self) -> usize {
-        self.queues.running() + self.throttles.under_way() + self.moves.len()
+        self.queues.running() + self.throttles.under_way() + self.moves.busy()
     }
 
     /// How many questions the gate was asked.
@@ -350,11 +366,9 @@ impl Scheduler {
     /// Everything whose time has come, but for the next question: see [`Scheduler::ask`].
     pub fn tick(&mut self, now: Duration) {
         while let Some((at, key)) = self.waiting.due(now) {
-            if let Some(next) = self.moves.again(at, key) {
-                self.do_next(next);
-            }
             self.look_at(now, at, key);
         }
+        self.look_at_moves(now);
         self.lapse(now);
         self.make_room_in_windows(now);
         self.delay_surplus(now);
@@ -392,6 +406,7 @@ impl Scheduler {
         ];
         let always = [
             self.waiting.next(),
+            self.moves.next(),
             self.wants_to_ask(now).then(|| self.ask_at()),
             self.lapses_at(),
             self.settlement.next(),

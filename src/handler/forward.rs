@@ -216,17 +216,25 @@ impl<F: Forwarding> PreparingHandler for ForwardHandler<F> {
             "" => "the default exchange",
             name => name,
         };
+        let reason = format!("not forwarded to {exchange} with the key {key}: {why}");
+        let fate = match (&why, expected) {
+            (PublishError::Returned | PublishError::Nacked | PublishError::Refused(_), _) => {
+                Fate::Answered
+            }
+            // RabbitMQ may have it, and a worker then has, too.
+            (PublishError::Unconfirmed | PublishError::Down(_), Some(expected)) => {
+                abandoned(expected)
+            }
+            (PublishError::Unconfirmed | PublishError::Down(_), None) => Fate::Unknown,
+        };
+        let outcome = match why {
+            // Another try would take the connection of all jobs down again.
+            PublishError::Refused(_) => Outcome::Reject { reason },
+            _ => retry(reason),
+        };
         Attempt {
-            fate: match (&why, expected) {
-                (PublishError::Returned | PublishError::Nacked, _) => Fate::Answered,
-                // RabbitMQ may have it, and a worker then has, too.
-                (PublishError::Down(_), Some(expected)) => abandoned(expected),
-                (PublishError::Down(_), None) => Fate::Unknown,
-            },
-            ..retry(format!(
-                "not forwarded to {exchange} with the key {key}: {why}"
-            ))
-            .into()
+            fate,
+            ..outcome.into()
         }
     }
 }

@@ -156,6 +156,12 @@ impl Metrics {
                 "Publishes that were not confirmed and were tried again",
                 Family::default(),
             ),
+            stuck: register(
+                r,
+                "stuck_messages",
+                "Messages that wait because RabbitMQ takes none for their queue or exchange",
+                Family::default(),
+            ),
             disconnects: register(r, "disconnects", "Connections lost", Family::default()),
             up: register(r, "up", "1 while the server answers", Family::default()),
             agreed: register(
@@ -309,9 +315,10 @@ impl Metrics {
         for whose in ["api", "tenant"] {
             drop(self.breaker_opened.get_or_create(&Whose { whose }));
         }
-        for kind in ["returned", "nacked", "down"] {
+        for kind in ["returned", "nacked", "refused", "unconfirmed", "down"] {
             drop(self.publish_failures.get_or_create(&Kind { kind }));
         }
+        self.set_stuck([0; 3]);
         self.set_primaries(Primaries::default());
         for result in ["applied", "refused"] {
             drop(self.config_reloads.get_or_create(&Reloaded { result }));

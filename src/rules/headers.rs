@@ -48,6 +48,8 @@ pub const WAITS: &str = "x-sluicegate-waits";
 pub const REASON: &str = "x-sluicegate-reason";
 /// When it became one, by the store's clock, in milliseconds since the epoch; one whose worker had not read that clock has none.
 pub const DIED: &str = "x-sluicegate-died";
+/// The queue that a message goes to when it is back from a delay queue, where it waits because that queue did not take it.
+pub const PARKED: &str = "x-sluicegate-parked";
 
 /// Why a message's properties can't be read. They stand in [`PROPERTIES`]; set by us, never taken away.
 pub const UNREADABLE: &str = "x-sluicegate-unreadable";
@@ -92,7 +94,7 @@ const RESET: &str = "x-ratelimit-reset";
 pub const RETRY_AFTER: &str = "retry-after";
 
 /// Every header that we set on a job that moves; each move removes the old ones first, so none ever grows.
-pub const OURS: [&str; 22] = [
+pub const OURS: [&str; 23] = [
     ATTEMPT,
     TICKET,
     NOT_BEFORE,
@@ -110,6 +112,7 @@ pub const OURS: [&str; 22] = [
     WAITS,
     REASON,
     DIED,
+    PARKED,
     POLICY,
     LIMIT,
     REMAINING,

@@ -232,17 +232,26 @@ async fn a_full_queue_nacks_and_takes_again_when_there_is_room() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_closes_the_channel_costs_its_batch_and_nothing_else() {
+async fn what_closes_the_channel_is_found_among_others_and_costs_nobody_else_anything() {
     let mut bed = quorum().await;
     bed.nothing_but_a_marker().await;
-    let mut poison = to(&bed.names.fresh, "poison");
+    let dead = bed.names.dead.clone();
+    let mut poison = to(&dead, "poison");
     // The broker closes the channel over a foreign user id.
     poison.message.properties = (message("poison").properties).with_user_id("somebody".into());
-    let answers = bed.broker.publish(vec![poison]).await;
-    assert!(
-        matches!(answers[..], [Err(PublishError::Down(_))]),
-        "{answers:?}"
-    );
+    let mut batch: Vec<_> = (0..20).map(|n| to(&dead, &n.to_string())).collect();
+    batch.insert(7, poison.clone());
+    batch.insert(13, poison);
+    let answers = bed.broker.publish(batch).await;
+    for (n, answer) in answers.iter().enumerate() {
+        match n {
+            7 | 13 => assert!(
+                matches!(answer, Err(PublishError::Refused(_))),
+                "{n}: {answers:?}"
+            ),
+            _ => assert_eq!(*answer, Ok(()), "{n}: {answers:?}"),
+        }
+    }
     bed.nothing_but_a_marker().await;
     bed.broker.close().await;
 }

@@ -3,6 +3,7 @@ mod admin;
 mod api;
 mod api_document;
 mod api_servers;
+mod bad_neighbors;
 mod broker;
 mod broker_amqp;
 mod broker_bed;

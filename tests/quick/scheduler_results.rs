@@ -302,32 +302,76 @@ fn a_result_without_a_target_is_counted_and_one_that_is_not_confirmed_is_sent_ag
 }
 
 #[test]
-fn the_queue_of_one_publisher_that_refuses_results_does_not_hold_jobs_for_ever_and_an_exchange_does()
- {
-    for (to, most) in [(ResultsTo::ReplyTo, Some(11)), (exchange(), None)] {
+fn a_result_that_is_not_taken_ends_with_a_bound_whatever_the_failure() {
+    let failures = [
+        PublishError::Nacked,
+        PublishError::Unconfirmed,
+        PublishError::Down("cut".to_owned()),
+        PublishError::Refused("541".to_owned()),
+    ];
+    for (to, why) in failures
+        .iter()
+        .flat_map(|why| [(ResultsTo::ReplyTo, why), (exchange(), why)])
+    {
+        let is_named = to == ResultsTo::ReplyTo;
         let mut desk = desk(to);
         let key = start(&mut desk, job("asker"));
         desk.scheduler
             .finished(desk.now, key, MS, answered(Outcome::Done));
-        let mut done = desk.actions();
-        let began = desk.now;
-        let mut sent = 0;
-        while let [(key, _)] = done.replies[..] {
-            sent += 1;
-            if sent == 30 {
-                break;
+        let (mut done, began) = (desk.actions(), desk.now);
+        while done.acked.is_empty() {
+            if let [(key, _)] = done.replies[..] {
+                let result = vec![(key, Err(why.clone()))];
+                desk.scheduler.replied_to(desk.now, result);
+                done = desk.actions();
+            } else {
+                done = desk.step(SECOND);
             }
-            let nacked = Err(PublishError::Nacked);
-            desk.scheduler.replied_to(desk.now, vec![(key, nacked)]);
-            done = desk.actions();
-            if done.acked.is_empty() {
-                done = desk.step(10 * SECOND);
-            }
+            assert!(done.published.is_empty());
+            assert!(desk.now - began < 1_000 * SECOND, "{why:?} never ends");
         }
-        assert_eq!(sent, most.unwrap_or(30));
-        assert_eq!(done.acked.len(), usize::from(most.is_some()));
-        assert!(desk.now - began > 30 * SECOND);
+        let took = (desk.now - began).as_secs();
+        let expected = match (is_named, why) {
+            (true, PublishError::Refused(_)) => 0..1,
+            (true, _) => 30..45,
+            (false, _) => 600..660,
+        };
+        assert!(expected.contains(&took), "{why:?}: {took} s");
+        let lost = |fact: &Fact| {
+            let sent = Sent::Refused;
+            matches!(fact, Fact::ResultLost { sent: s, is_news: true, .. } if *s == sent)
+        };
+        assert!(desk.scheduler.take_facts().iter().any(lost), "{why:?}");
     }
+}
+
+#[test]
+fn a_job_that_was_called_ends_though_too_many_results_wait() {
+    let mut desk = desk(ResultsTo::ReplyTo);
+    let share = 80 / 8;
+    let mut keys = Vec::new();
+    for _ in 0..30 {
+        let key = start(&mut desk, job("asker"));
+        desk.scheduler
+            .finished(desk.now, key, MS, answered(Outcome::Done));
+        keys.extend(desk.actions().replies.into_iter().map(|(key, _)| key));
+    }
+    let failed = (keys.iter()).map(|key| (*key, Err(PublishError::Unconfirmed)));
+    desk.scheduler.replied_to(desk.now, failed.collect());
+    let done = desk.step(MS);
+    assert_eq!(done.acked.len(), 30 - share);
+    // And none is sent before it is known whether another one is taken.
+    assert!(done.replies.is_empty());
+    let key = start(&mut desk, job("asker"));
+    desk.scheduler
+        .finished(desk.now, key, MS, answered(Outcome::Done));
+    assert!(desk.actions().replies.is_empty());
+    let tried = desk.step(SECOND);
+    let [(key, _)] = tried.replies[..] else {
+        panic!("{:?}", tried.replies)
+    };
+    desk.scheduler.replied_to(desk.now, vec![(key, Ok(()))]);
+    assert!(desk.actions().replies.len() >= share - 1);
 }
 
 #[test]

@@ -1,14 +1,15 @@
 //! Channels in confirm mode: a batch of messages, their confirms, and what came back.
 //!
 //! `lapin` 4.12.3 attributes returned messages to the wrong publish when confirms come in bulk, and swaps
-//! confirms when several tasks publish on one channel. So each channel has one task, a batch waits for
-//! all of its confirms, and a returned message is recognised by its queue and its id, not by the
-//! confirm that it came with.
+//! confirms when several tasks publish on one channel. So each channel has one task and one batch at a
+//! time, and a returned message is recognised by its queue and its id, not by the confirm that it came
+//! with. A batch waits for all of its confirms; where some do not come, the others count after a second.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
+use futures_util::FutureExt;
 use lapin::options::{BasicConsumeOptions, BasicPublishOptions, ConfirmSelectOptions};
 use lapin::types::{FieldTable, ShortString};
 use lapin::{Channel, Confirmation, PublisherConfirm};
@@ -62,7 +63,7 @@ impl Publishing for Reply {
         &self.message
     }
     fn is_mandatory(&self) -> bool {
-        self.is_mandatory()
+        !self.is_direct()
     }
 }
 
@@ -92,50 +93,44 @@ impl ConfirmChannel {
     /// that first published to a quorum queue whose leader had just died gets a nack for each message until that node
     /// is back, though the queue has another leader (seen on 3.10.8; rabbitmq-server#9241).
     pub async fn renew(self, link: &Link) -> Result<Self, BrokerError> {
-        let closing = self.0.close(200, "renewed".into());
-        link.target.rpc("channel.close", closing).await?;
+        self.close(link).await?;
         Self::open(link).await
     }
 
     /// Publishes `batch` and waits for all of its confirms; the caller bounds the time. On an error the
     /// channel is gone, and nothing is known of any message of the batch.
     pub async fn publish<M: Publishing>(&mut self, batch: &[M]) -> lapin::Result<Vec<Answer>> {
+        let mut flight = self.send_all(batch).await?;
+        flight.confirmed().await?;
+        let silent = || Err(PublishError::Unconfirmed);
+        let answers = flight.answers().into_iter();
+        Ok(answers
+            .map(|answer| answer.unwrap_or_else(silent))
+            .collect())
+    }
+
+    /// Writes `batch` to the connection. On an error the channel is gone.
+    pub async fn send_all<M: Publishing>(&mut self, batch: &[M]) -> lapin::Result<Flight> {
         let sends: Vec<_> = batch.iter().map(|outgoing| self.send(outgoing)).collect();
-        let mut answers = Vec::with_capacity(batch.len());
-        let mut confirms = Vec::with_capacity(batch.len());
-        for send in sends {
+        let mut flight = Flight::default();
+        for (number, (send, outgoing)) in sends.into_iter().zip(batch).enumerate() {
+            let id = outgoing.message().properties.message_id().clone();
+            flight
+                .names
+                .push(short(outgoing.key()).map(|key| (key, id)));
+            flight.answers.push(None);
             match send {
-                Some(send) => confirms.push(Some(send.written().await?)),
-                None => confirms.push(None),
+                Some(send) => flight.pending.push_back((number, send.written().await?)),
+                None => flight.answers[number] = Some(Err(PublishError::Returned)),
             }
         }
-        let mut returned = HashSet::new();
-        for confirm in confirms {
-            let Some(confirm) = confirm else {
-                answers.push(Err(PublishError::Returned));
-                continue;
-            };
-            let confirm = confirm.await?;
-            answers.push(match &confirm {
-                Confirmation::Ack(_) => Ok(()),
-                Confirmation::Nack(_) => Err(PublishError::Nacked),
-                // The channel is in confirm mode, so this is no confirm.
-                Confirmation::NotRequested => Err(down("the channel does not confirm")),
-            });
-            if let Some(message) = confirm.take_message() {
-                let id = message.properties.message_id().clone();
-                returned.insert((message.delivery.routing_key, id));
-            }
-        }
-        if !returned.is_empty() {
-            for (outgoing, answer) in batch.iter().zip(&mut answers) {
-                let id = outgoing.message().properties.message_id().clone();
-                if short(outgoing.key()).is_some_and(|key| returned.contains(&(key, id))) {
-                    *answer = Err(PublishError::Returned);
-                }
-            }
-        }
-        Ok(answers)
+        Ok(flight)
+    }
+
+    /// Closes the channel: whatever it has not confirmed by now it never will.
+    pub async fn close(self, link: &Link) -> Result<(), BrokerError> {
+        let closing = self.0.close(200, "closed".into());
+        link.target.rpc("channel.close", closing).await
     }
 
     /// Hands a message to the connection at once, so that messages go out in the order of the calls.
@@ -163,6 +158,71 @@ impl ConfirmChannel {
                 Poll::Pending => Send::Queued(sending),
             },
         )
+    }
+}
+
+/// The routing key and the id of a message, by which a returned one is known.
+type Name = (ShortString, Option<ShortString>);
+
+/// The messages of a batch that were written, and their confirms.
+#[derive(Default)]
+pub(super) struct Flight {
+    names: Vec<Option<Name>>,
+    answers: Vec<Option<Answer>>,
+    pending: VecDeque<(usize, PublisherConfirm)>,
+    returned: HashSet<Name>,
+}
+
+impl Flight {
+    /// Waits until all are confirmed; may be called again when it was given up. On an error the channel is gone.
+    pub async fn confirmed(&mut self) -> lapin::Result<()> {
+        while let Some((number, confirm)) = self.pending.front_mut() {
+            let (number, confirmation) = (*number, confirm.await?);
+            self.pending.pop_front();
+            self.note(number, confirmation);
+        }
+        Ok(())
+    }
+
+    /// Looks for confirms behind those that are missing. On an error the channel is gone.
+    pub fn look(&mut self) -> lapin::Result<()> {
+        for _ in 0..self.pending.len() {
+            let Some((number, mut confirm)) = self.pending.pop_front() else {
+                break;
+            };
+            match (&mut confirm).now_or_never() {
+                Some(confirmation) => self.note(number, confirmation?),
+                None => self.pending.push_back((number, confirm)),
+            }
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, number: usize, confirmation: Confirmation) {
+        self.answers[number] = Some(match &confirmation {
+            Confirmation::Ack(_) => Ok(()),
+            Confirmation::Nack(_) => Err(PublishError::Nacked),
+            // The channel is in confirm mode, so this is no confirm.
+            Confirmation::NotRequested => Err(down("the channel does not confirm")),
+        });
+        if let Some(message) = confirmation.take_message() {
+            let id = message.properties.message_id().clone();
+            self.returned.insert((message.delivery.routing_key, id));
+        }
+    }
+
+    /// What is known of each message by now; `None`: nothing. RabbitMQ confirms what it returns at once and in order, so no
+    /// message counts as confirmed here that it returns later.
+    pub fn answers(&self) -> Vec<Option<Answer>> {
+        let both = self.answers.iter().zip(&self.names);
+        both.map(|(answer, name)| {
+            let is_returned = name.as_ref().is_some_and(|it| self.returned.contains(it));
+            match is_returned {
+                true => Some(Err(PublishError::Returned)),
+                false => answer.clone(),
+            }
+        })
+        .collect()
     }
 }
 

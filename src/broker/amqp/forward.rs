@@ -19,14 +19,16 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::confirm::ConfirmChannel;
+use super::confirm::Publishing;
 use super::connection::Link;
 use super::inventory::{depth, not_found};
+use super::lane::{End, Lane};
 use super::nodes::{Nodes, Turns};
-use super::publish::{Publisher, Requests, publish};
+use super::publish::{Publisher, Requests};
+use super::replies::BLAME_TIMEOUT;
 use super::supervise::Attempts;
 use crate::broker::forwarding::{Ends, Expected, Forwarding};
-use crate::broker::{BrokerError, PublishError, Reply};
+use crate::broker::{BrokerError, Message, PublishError, Reply};
 use crate::config;
 use crate::tasks::Watched;
 
@@ -44,10 +46,31 @@ const REMIND: Duration = Duration::from_secs(60);
 /// For a clean end.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// A job for workers of others: unlike a result it must have a queue.
+#[derive(Debug)]
+struct Handover(Reply);
+
+impl Publishing for Handover {
+    const TO_OUR_QUEUES: bool = false;
+
+    fn exchange(&self) -> &str {
+        &self.0.exchange
+    }
+    fn key(&self) -> &str {
+        &self.0.routing_key
+    }
+    fn message(&self) -> &Message {
+        &self.0.message
+    }
+    fn is_mandatory(&self) -> bool {
+        true
+    }
+}
+
 /// Publishes jobs, and hears of their ends.
 #[derive(Debug)]
 pub struct Forwarder {
-    publisher: Publisher<Reply>,
+    publisher: Publisher<Handover>,
     state: Arc<State>,
     supervisor: Watched,
 }
@@ -120,7 +143,7 @@ impl Forwarding for Forwarder {
     }
 
     async fn publish(&self, outgoing: Reply) -> Result<(), PublishError> {
-        let mut answers = self.publisher.publish(vec![outgoing]).await;
+        let mut answers = self.publisher.publish(vec![Handover(outgoing)]).await;
         answers.pop().unwrap_or(Err(PublishError::Nacked))
     }
 }
@@ -132,14 +155,19 @@ impl Drop for Forwarder {
 }
 
 /// Keeps a session up until the end.
-async fn supervise(state: Arc<State>, requests: Arc<Requests<Reply>>) {
+async fn supervise(state: Arc<State>, requests: Arc<Requests<Handover>>) {
     let (mut attempts, mut turns) = (Attempts::new(NAME), state.nodes.turns());
     loop {
         let mut up = None;
         let ended = run(&state, &mut turns, &mut up, &requests).await;
         state.up.send_replace(false);
+        let error = match ended {
+            Ok(None) => break,
+            // It is published alone, or has its answer: those behind it need not wait.
+            Ok(Some(End::Blamed(_))) => continue,
+            Ok(Some(End::Lost(error))) | Err(error) => error,
+        };
         requests.fail_waiting().await;
-        let Err(error) = ended else { break };
         attempts.ended(up);
         attempts.tell(&error);
         if !attempts.pause(&state.closed).await {
@@ -149,43 +177,55 @@ async fn supervise(state: Arc<State>, requests: Arc<Requests<Reply>>) {
     requests.close().await;
 }
 
-/// One session, `up` since then. `Ok`: it was closed as asked.
+/// One session, `up` since then. `None`: it was closed as asked.
 async fn run(
     state: &Arc<State>,
     turns: &mut Turns<'_>,
     up: &mut Option<Instant>,
-    requests: &Arc<Requests<Reply>>,
-) -> Result<(), BrokerError> {
+    requests: &Arc<Requests<Handover>>,
+) -> Result<Option<End>, BrokerError> {
     let open = async {
         let link = Arc::new(turns.open(NAME).await?);
-        let channel = ConfirmChannel::open(&link).await?;
         let done = match &state.done {
             Some(queue) => Some(consume(&link, queue).await?),
             None => None,
         };
-        Ok::<_, BrokerError>((link, channel, done))
+        Ok::<_, BrokerError>((link, done))
     };
-    let (link, channel, done) = tokio::select! {
-        () = state.closed.cancelled() => return Ok(()),
+    let (link, done) = tokio::select! {
+        () = state.closed.cancelled() => return Ok(None),
         opened = open => opened?,
     };
     *up = Some(Instant::now());
     state.up.send_replace(true);
-    let mut publishing = tokio::spawn(publish(channel, link.clone(), None, requests.clone()));
+    let lane = Lane {
+        link: link.clone(),
+        requests: requests.clone(),
+        shared: None,
+        is_alone: true,
+    };
+    let mut publishing = tokio::spawn(lane.run());
+    let failed = |why| {
+        End::Lost(
+            link.target
+                .failed(format!("a publishing task failed: {why}")),
+        )
+    };
     let (reader, consumer) = done.unzip();
-    let result = tokio::select! {
-        () = state.closed.cancelled() => Ok(()),
+    let end = tokio::select! {
+        () = state.closed.cancelled() => None,
         error = link.failure(NAME, |blocked| {
             requests.block(blocked);
             state.up.send_replace(!blocked);
-        }) => Err(error),
-        error = &mut publishing => {
-            Err(error.unwrap_or_else(|error| link.target.failed(format!("a publishing task failed: {error}"))))
+        }) => {
+            let blamed = timeout(BLAME_TIMEOUT, &mut publishing).await;
+            Some(blamed.map_or(End::Lost(error), |ended| ended.unwrap_or_else(failed)))
         }
-        () = hear(state, consumer) => Err(link.target.failed("the done queue can't be read any more")),
+        ended = &mut publishing => Some(ended.unwrap_or_else(failed)),
+        () = hear(state, consumer) => Some(End::Lost(link.target.failed("the done queue can't be read any more"))),
     };
     requests.block(false);
-    if let (Ok(()), Some(queue), Some(reader)) = (&result, &state.done, &reader) {
+    if let (None, Some(queue), Some(reader)) = (&end, &state.done, &reader) {
         let deleting = reader.queue_delete(queue.as_str().into(), QueueDeleteOptions::default());
         // It expires where that fails.
         let _ = link.target.rpc("queue.delete", deleting).await;
@@ -193,7 +233,7 @@ async fn run(
     // In this order: the task owns its channel.
     link.close().await;
     publishing.abort();
-    result
+    Ok(end)
 }
 
 /// Declares the done queue, and begins to read it.

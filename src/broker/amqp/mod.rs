@@ -1,7 +1,8 @@
 //! RabbitMQ through `lapin`.
 //!
-//! Two connections, each with a supervisor that reconnects for ever: one consumes and acks, one
-//! publishes. Each goes to one node of a cluster, and to the next one when that session ends. When the broker blocks publishers (a memory or disk alarm), consuming and acking go on.
+//! Each connection has a supervisor that reconnects for ever: one consumes and acks, one publishes to our
+//! own queues, and two, which are opened when they are needed, publish results: those for queues and
+//! exchanges, and those for direct reply-to. Each goes to one node of a cluster, and to the next one when that session ends. When the broker blocks publishers (a memory or disk alarm), consuming and acking go on.
 //! `lapin`'s own recovery is not used: it neither reports what is stale nor fails fast, and it replays
 //! consumers and publishes behind our back.
 
@@ -15,9 +16,11 @@ mod consume;
 pub(crate) mod content;
 mod forward;
 mod inventory;
+mod lane;
 mod leftovers;
 mod nodes;
 mod publish;
+mod replies;
 pub(crate) mod screen;
 mod supervise;
 mod timeout;
@@ -40,6 +43,7 @@ use crate::config;
 use crate::rules::delays::{DelayLevels, QueueNames};
 use crate::tasks::Watched;
 use ack::Acks;
+use confirm::{Answer, Publishing};
 use nodes::Nodes;
 use publish::Publisher;
 
@@ -47,6 +51,9 @@ use publish::Publisher;
 const EVENTS: usize = 16;
 /// Why a supervisor ends that was not asked to.
 const NOBODY: &str = "nobody is there any more to work for";
+/// The names of the connections for results, in logs and in the broker's tools.
+const RESULTS: &str = "sluicegate results";
+const DIRECT_RESULTS: &str = "sluicegate direct results";
 /// For `close` as a whole, beyond the limits of its steps.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -56,10 +63,12 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// uses [`Client`].
 #[derive(Debug)]
 pub struct AmqpBroker {
-    publisher: Publisher<Outgoing>,
-    replier: Publisher<Reply>,
+    moves: Publisher<Outgoing>,
+    letters: Publisher<Outgoing>,
+    results: Publisher<Reply>,
+    direct_results: Publisher<Reply>,
     shared: Arc<Shared>,
-    supervisors: [Watched; 2],
+    supervisors: Vec<Watched>,
 }
 
 /// What the supervisors and the handle share.
@@ -116,22 +125,33 @@ impl AmqpBroker {
             closed: CancellationToken::new(),
         });
         let (events, receiver) = mpsc::channel(EVENTS);
-        let (publisher, requests) = Publisher::new();
-        let (replier, results) = Publisher::new();
+        let (moves, of_moves) = Publisher::new();
+        let (letters, of_letters) = Publisher::new();
         let (consuming, publishing) = (shared.clone(), shared.clone());
-        let supervisors = [
+        let mut supervisors = vec![
             Watched::spawn(async move {
                 consume::supervise(consuming, events).await;
                 NOBODY
             }),
             Watched::spawn(async move {
-                publish::supervise(publishing, (requests, results)).await;
+                publish::supervise(publishing, [of_moves, of_letters]).await;
                 NOBODY
             }),
         ];
+        let [results, direct_results] = [RESULTS, DIRECT_RESULTS].map(|name| {
+            let (publisher, requests) = Publisher::new();
+            let shared = shared.clone();
+            supervisors.push(Watched::spawn(async move {
+                replies::supervise((name, &shared.nodes), &shared.closed, requests).await;
+                NOBODY
+            }));
+            publisher
+        });
         let broker = Self {
-            publisher,
-            replier,
+            moves,
+            letters,
+            results,
+            direct_results,
             shared,
             supervisors,
         };
@@ -149,18 +169,15 @@ impl AmqpBroker {
 
     /// Waits until one of its tasks has ended that was not asked to, or panicked: why.
     pub async fn failed(&self) -> String {
-        let ends = self.supervisors.each_ref().map(|supervisor| async move {
+        let ends = self.supervisors.iter().map(async |supervisor| {
             match supervisor.ended().await {
                 // As asked.
                 Ok(_) if self.shared.stop.is_cancelled() => std::future::pending().await,
                 Ok(why) | Err(why) => why,
             }
         });
-        let [consuming, publishing] = ends;
-        tokio::select! {
-            why = consuming => why,
-            why = publishing => why,
-        }
+        let ends = ends.map(Box::pin);
+        futures_util::future::select_all(ends).await.0
     }
 
     /// How many jobs are in the queues, from time to time; `None`: nobody knows.
@@ -176,11 +193,17 @@ impl AmqpBroker {
 
 impl Broker for AmqpBroker {
     async fn publish(&self, batch: Vec<Outgoing>) -> Vec<Result<(), PublishError>> {
-        self.publisher.publish(batch).await
+        let is_letter = |it: &Outgoing| it.queue == self.shared.topology.names.dead;
+        apart(batch, is_letter, [&self.letters, &self.moves]).await
     }
 
     async fn reply(&self, batch: Vec<Reply>) -> Vec<Result<(), PublishError>> {
-        self.replier.publish(batch).await
+        apart(
+            batch,
+            Reply::is_direct,
+            [&self.direct_results, &self.results],
+        )
+        .await
     }
 
     async fn ack(&self, tags: Vec<Tag>) {
@@ -218,6 +241,24 @@ impl Broker for AmqpBroker {
             }
         }
     }
+}
+
+/// Publishes those that `is_first` tells by the first of `publishers`, and at the same time the others by the second one.
+async fn apart<M: Publishing>(
+    batch: Vec<M>,
+    is_first: impl Fn(&M) -> bool,
+    publishers: [&Publisher<M>; 2],
+) -> Vec<Answer> {
+    let sides: Vec<bool> = batch.iter().map(&is_first).collect();
+    let (first, second) = batch.into_iter().partition(is_first);
+    let [one, other] = publishers;
+    let (first, second) = tokio::join!(one.publish(first), other.publish(second));
+    let (mut first, mut second) = (first.into_iter(), second.into_iter());
+    let answers = sides.into_iter().map(|is_first| match is_first {
+        true => first.next(),
+        false => second.next(),
+    });
+    answers.flatten().collect()
 }
 
 impl Shared {

@@ -1,21 +1,23 @@
-//! The publishing connection: its callers, its batches, and a task for each of its channels.
+//! What is to be published: the callers, the requests that wait, and the connection of the messages to our own queues.
 
+use std::collections::VecDeque;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Mutex, mpsc, oneshot, watch};
+use tokio::sync::{Mutex, Notify, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 
-use super::confirm::{Answer, ConfirmChannel, Publishing, down};
-use super::connection::Link;
+use super::confirm::{Answer, Publishing, down};
+use super::lane::{End, Lane};
 use super::nodes::Turns;
 use super::supervise::Attempts;
 use super::{Shared, backlog};
-use crate::broker::{BrokerError, Outgoing, PublishError, Reply};
+use crate::broker::{BrokerError, Outgoing};
 
-/// Channels that publish, each with its own task.
+/// Lanes to delay queues, each with its own channel. Dead letters have one more: a queue of theirs that confirms nothing stops no job
+/// that waits.
 pub(super) const CHANNELS: usize = 2;
 /// Messages in one batch.
 pub(super) const BATCH: usize = 256;
@@ -23,21 +25,10 @@ pub(super) const BATCH: usize = 256;
 const BATCH_BYTES: usize = 4 << 20;
 /// Messages that wait for a batch; more wait with their callers.
 const WAITING: usize = 1024;
-/// For all confirms of a batch.
-const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
 /// For a caller: its message waits for a batch and for the confirms; see [`Patience`].
 const PUBLISH_TIMEOUT: Duration = Duration::from_secs(15);
-/// Between a channel's error and the next one.
-const CHANNEL_PAUSE: Duration = Duration::from_millis(200);
-/// A channel whose messages are refused is renewed at most once in this time.
-const RENEW_PAUSE: Duration = Duration::from_secs(1);
 /// The connection's name in logs and in the broker's tools.
 const NAME: &str = "sluicegate publish";
-
-/// The broker closed the channel because there is no such exchange.
-fn is_not_found(error: &lapin::Error) -> bool {
-    matches!(error.kind(), lapin::ErrorKind::ProtocolError(refusal) if refusal.get_id() == 404)
-}
 
 /// A message that waits for its batch. A dropped `reply` reads as a lost connection.
 #[derive(Debug)]
@@ -49,14 +40,52 @@ struct Request<M> {
 /// The requests' end, kept over all sessions.
 pub(super) struct Requests<M> {
     waiting: Mutex<mpsc::Receiver<Request<M>>>,
+    /// A channel was closed with these on it: each is published alone.
+    alone: std::sync::Mutex<VecDeque<Request<M>>>,
+    /// There may be something to publish.
+    wanted: Arc<Notify>,
     /// The broker takes no publishes (a memory or disk alarm).
     blocked: watch::Sender<bool>,
+}
+
+/// Messages of one publish, each with its caller until that is answered.
+pub(super) struct Batch<M> {
+    pub messages: Vec<M>,
+    callers: Vec<Option<oneshot::Sender<Answer>>>,
+}
+
+impl<M> Batch<M> {
+    fn of(requests: impl IntoIterator<Item = Request<M>>) -> Self {
+        let (messages, callers) = (requests.into_iter())
+            .map(|request| (request.outgoing, Some(request.reply)))
+            .unzip();
+        Self { messages, callers }
+    }
+
+    /// Answers the callers of messages of which something is known, and that have no answer yet.
+    pub fn answer(&mut self, answers: Vec<Option<Answer>>) {
+        for (caller, answer) in self.callers.iter_mut().zip(answers) {
+            if let Some(answer) = answer
+                && let Some(caller) = caller.take()
+            {
+                // The caller may have given up.
+                let _ = caller.send(answer);
+            }
+        }
+    }
+
+    /// Answers all who have no answer yet.
+    pub fn answer_rest(&mut self, answer: &Answer) {
+        let answers = vec![Some(answer.clone()); self.callers.len()];
+        self.answer(answers);
+    }
 }
 
 /// Hands messages to the publishing tasks.
 #[derive(Debug)]
 pub(super) struct Publisher<M> {
     requests: mpsc::Sender<Request<M>>,
+    wanted: Arc<Notify>,
     blocked: watch::Receiver<bool>,
 }
 
@@ -92,11 +121,19 @@ impl<M: Publishing> Publisher<M> {
     pub fn new() -> (Self, Arc<Requests<M>>) {
         let (requests, receiver) = mpsc::channel(WAITING);
         let (block, blocked) = watch::channel(false);
+        let wanted = Arc::new(Notify::new());
         let kept = Requests {
             waiting: Mutex::new(receiver),
+            alone: std::sync::Mutex::default(),
+            wanted: wanted.clone(),
             blocked: block,
         };
-        (Self { requests, blocked }, Arc::new(kept))
+        let publisher = Self {
+            requests,
+            wanted,
+            blocked,
+        };
+        (publisher, Arc::new(kept))
     }
 
     pub async fn publish(&self, batch: Vec<M>) -> Vec<Answer> {
@@ -110,6 +147,7 @@ impl<M: Publishing> Publisher<M> {
             // In both failures the request is dropped, and with it the reply: that is the answer.
             let sending = self.requests.send(Request { outgoing, reply });
             let _ = patience.wait(sending).await;
+            self.wanted.notify_one();
             replies.push(answer);
         }
         let mut answers = Vec::with_capacity(replies.len());
@@ -124,17 +162,15 @@ impl<M: Publishing> Publisher<M> {
     }
 }
 
-/// Keeps a session up until the broker is closed.
-pub(super) async fn supervise(
-    shared: Arc<Shared>,
-    requests: (Arc<Requests<Outgoing>>, Arc<Requests<Reply>>),
-) {
+/// Keeps a session up until the broker is closed: `requests` are messages to delay queues and the like, and dead letters.
+pub(super) async fn supervise(shared: Arc<Shared>, requests: [Arc<Requests<Outgoing>>; 2]) {
     let (mut attempts, mut turns) = (Attempts::new(NAME), shared.nodes.turns());
     loop {
         let mut up = None;
         let ended = run(&shared, &mut turns, &mut up, &requests).await;
-        requests.0.fail_waiting().await;
-        requests.1.fail_waiting().await;
+        for requests in &requests {
+            requests.fail_waiting().await;
+        }
         let Err(error) = ended else { break };
         attempts.ended(up);
         // Else the consuming connection tells it.
@@ -145,8 +181,9 @@ pub(super) async fn supervise(
             break;
         }
     }
-    requests.0.close().await;
-    requests.1.close().await;
+    for requests in &requests {
+        requests.close().await;
+    }
 }
 
 /// One session, `up` since then. `Ok`: it was closed as asked.
@@ -154,45 +191,40 @@ async fn run(
     shared: &Arc<Shared>,
     turns: &mut Turns<'_>,
     up: &mut Option<Instant>,
-    (requests, results): &(Arc<Requests<Outgoing>>, Arc<Requests<Reply>>),
+    [moves, letters]: &[Arc<Requests<Outgoing>>; 2],
 ) -> Result<(), BrokerError> {
-    let open = async {
-        let link = Arc::new(turns.open(NAME).await?);
-        let mut tasks = JoinSet::new();
-        for _ in 0..CHANNELS {
-            let channel = ConfirmChannel::open(&link).await?;
-            tasks.spawn(publish(
-                channel,
-                link.clone(),
-                Some(shared.clone()),
-                requests.clone(),
-            ));
-        }
-        // A result whose exchange does not exist closes its channel, which no job's move should share.
-        let channel = ConfirmChannel::open(&link).await?;
-        tasks.spawn(publish(channel, link.clone(), None, results.clone()));
-        tasks.spawn(backlog::watch(shared.clone(), link.clone()));
-        Ok::<_, BrokerError>((link, tasks))
-    };
-    let (link, mut tasks) = tokio::select! {
+    let link = tokio::select! {
         () = shared.closed.cancelled() => return Ok(()),
-        opened = open => opened?,
+        link = turns.open(NAME) => Arc::new(link?),
     };
     *up = Some(Instant::now());
+    let mut tasks = JoinSet::new();
+    let lanes = std::iter::repeat_n(moves, CHANNELS).chain([letters]);
+    for requests in lanes {
+        let lane = Lane {
+            link: link.clone(),
+            requests: requests.clone(),
+            shared: Some(shared.clone()),
+            is_alone: false,
+        };
+        tasks.spawn(lane.run());
+    }
+    let watching = backlog::watch(shared.clone(), link.clone());
+    tasks.spawn(async { End::Lost(watching.await) });
     let result = tokio::select! {
         () = shared.closed.cancelled() => Ok(()),
         error = link.failure(NAME, |blocked| {
-            requests.block(blocked);
-            results.block(blocked);
+            moves.block(blocked);
+            letters.block(blocked);
         }) => Err(error),
         ended = tasks.join_next() => match ended {
-            Some(Ok(error)) => Err(error),
+            Some(Ok(End::Lost(error) | End::Blamed(error))) => Err(error),
             Some(Err(error)) => Err(link.target.failed(format!("a publishing task failed: {error}"))),
             None => Ok(()),
         },
     };
-    requests.block(false);
-    results.block(false);
+    moves.block(false);
+    letters.block(false);
     shared.backlog.send_replace(None);
     // In this order: the tasks own the channels.
     link.close().await;
@@ -200,96 +232,44 @@ async fn run(
     result
 }
 
-/// Publishes batch after batch on one channel; ends with the connection. `shared` hears of queues of ours that are missing.
-pub(super) async fn publish<M: Publishing>(
-    mut channel: ConfirmChannel,
-    link: Arc<Link>,
-    shared: Option<Arc<Shared>>,
-    requests: Arc<Requests<M>>,
-) -> BrokerError {
-    let mut renewed = Instant::now();
-    while let Some(batch) = requests.next_batch().await {
-        let (batch, replies): (Vec<_>, Vec<_>) =
-            batch.into_iter().map(|r| (r.outgoing, r.reply)).unzip();
-        let mut replies = Some(replies);
-        let mut answer = |answers: Vec<Answer>| {
-            for (reply, answer) in replies.take().into_iter().flatten().zip(answers) {
-                // The caller may have given up.
-                let _ = reply.send(answer);
-            }
-        };
-        let result = {
-            let mut confirming = pin!(channel.publish(&batch));
-            let mut blocked = false;
-            loop {
-                match timeout(CONFIRM_TIMEOUT, &mut confirming).await {
-                    Ok(result) => break result,
-                    // The batch stays in flight until the alarm ends: a new connection would be blocked, too.
-                    Err(_) if link.blocked() => blocked = true,
-                    // It has just ended.
-                    Err(_) if std::mem::take(&mut blocked) => {}
-                    Err(_) => {
-                        let late = format!("no confirms within {CONFIRM_TIMEOUT:?}");
-                        answer(vec![Err(down(&late)); batch.len()]);
-                        return link.target.failed(late);
-                    }
-                }
-            }
-        };
-        match result {
-            Ok(answers) => {
-                if let Some(shared) = shared.as_ref().filter(|_| M::TO_OUR_QUEUES)
-                    && answers.contains(&Err(PublishError::Returned))
-                {
-                    shared.heal.notify_one();
-                }
-                let nacked = answers.contains(&Err(PublishError::Nacked));
-                answer(answers);
-                if nacked && renewed.elapsed() >= RENEW_PAUSE {
-                    channel = match channel.renew(&link).await {
-                        Ok(channel) => channel,
-                        Err(error) => return error,
-                    };
-                    renewed = Instant::now();
-                }
-            }
-            Err(error) => {
-                let no_exchange = !M::TO_OUR_QUEUES && is_not_found(&error);
-                let error = link.target.error(&error);
-                let all = match no_exchange {
-                    // All of a worker's results go to one exchange.
-                    true => PublishError::Returned,
-                    false => down(&error.to_string()),
-                };
-                answer(vec![Err(all); batch.len()]);
-                tokio::time::sleep(CHANNEL_PAUSE).await;
-                // A message that the broker refuses by closing the channel costs its batch, not the
-                // connection.
-                if !link.connected() {
-                    return error;
-                }
-                if !no_exchange {
-                    tracing::warn!(%error, "a publishing channel was closed; opening another");
-                }
-                channel = match ConfirmChannel::open(&link).await {
-                    Ok(channel) => channel,
-                    Err(error) => return error,
-                };
-            }
+impl<M: Publishing> Requests<M> {
+    fn alone(&self) -> MutexGuard<'_, VecDeque<Request<M>>> {
+        // A panic cannot leave it half changed: each change is one call of a collection.
+        self.alone.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Each message of `batch` whose caller has no answer yet is published alone.
+    pub(super) fn publish_alone(&self, batch: Batch<M>) {
+        let all = batch.messages.into_iter().zip(batch.callers);
+        let left = all.filter_map(|(outgoing, caller)| {
+            Some(Request {
+                outgoing,
+                reply: caller?,
+            })
+        });
+        self.alone().extend(left);
+    }
+
+    /// Waits until there is something to publish.
+    pub(super) async fn wanted(&self) {
+        while self.alone().is_empty() && self.waiting.lock().await.is_empty() {
+            self.wanted.notified().await;
         }
     }
-    link.target.failed("closed")
-}
 
-impl<M: Publishing> Requests<M> {
     /// What waits, at most a batch, at least one; `None`: closed. The tasks take turns.
-    async fn next_batch(&self) -> Option<Vec<Request<M>>> {
+    pub(super) async fn next_batch(&self) -> Option<Batch<M>> {
         let mut receiver = self.waiting.lock().await;
         loop {
+            // A caller that gave up will publish again; its copy would only be a duplicate.
+            while let Some(request) = { self.alone().pop_front() } {
+                if !request.reply.is_closed() {
+                    return Some(Batch::of([request]));
+                }
+            }
             let mut next = Some(receiver.recv().await?);
             let (mut batch, mut bytes) = (Vec::new(), 0);
             while let Some(request) = next {
-                // A caller that gave up will publish again; its copy would only be a duplicate.
                 if !request.reply.is_closed() {
                     bytes += request.outgoing.message().body.len();
                     batch.push(request);
@@ -298,7 +278,7 @@ impl<M: Publishing> Requests<M> {
                 next = more.then(|| receiver.try_recv().ok()).flatten();
             }
             if !batch.is_empty() {
-                return Some(batch);
+                return Some(Batch::of(batch));
             }
         }
     }
@@ -310,6 +290,7 @@ impl<M: Publishing> Requests<M> {
 
     /// What waited when the session ended is answered by being dropped.
     pub(super) async fn fail_waiting(&self) {
+        self.alone().clear();
         let mut receiver = self.waiting.lock().await;
         // At most what was there: callers may add more meanwhile, for the next session.
         for _ in 0..receiver.len() {
@@ -318,6 +299,7 @@ impl<M: Publishing> Requests<M> {
     }
 
     pub(super) async fn close(&self) {
+        self.alone().clear();
         let mut receiver = self.waiting.lock().await;
         receiver.close();
         while receiver.try_recv().is_ok() {}

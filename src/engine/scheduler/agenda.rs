@@ -1,5 +1,8 @@
 //! What the engine is to do next, in the order in which it must.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use crate::broker::{Outgoing, Reply, Tag};
 use crate::engine::action::{Action, Key};
 
@@ -11,6 +14,8 @@ pub(super) struct Agenda {
     actions: Vec<Action>,
     replies: Vec<(Key, Reply)>,
     publishes: Vec<(Key, Outgoing)>,
+    /// Those whose confirms others are not to wait for, by queue.
+    apart: BTreeMap<Arc<str>, Vec<(Key, Outgoing)>>,
     acks: Vec<Tag>,
 }
 
@@ -35,6 +40,12 @@ impl Agenda {
         self.publishes.push(publish);
     }
 
+    /// The same, where others are not to wait for its confirm.
+    pub(super) fn publish_apart(&mut self, publish: (Key, Outgoing)) {
+        let queue = Arc::clone(&publish.1.queue);
+        self.apart.entry(queue).or_default().push(publish);
+    }
+
     /// A delivery is to be acked.
     pub(super) fn ack(&mut self, tag: Tag) {
         self.acks.push(tag);
@@ -47,6 +58,7 @@ impl Agenda {
         self.released.sort_unstable();
         self.replies.clear();
         self.publishes.clear();
+        self.apart.clear();
         self.acks.clear();
     }
 
@@ -63,6 +75,8 @@ impl Agenda {
         if !self.publishes.is_empty() {
             actions.push(Action::Publish(std::mem::take(&mut self.publishes)));
         }
+        let apart = std::mem::take(&mut self.apart);
+        actions.extend(apart.into_values().map(Action::Publish));
         if !self.acks.is_empty() {
             actions.push(Action::Ack(std::mem::take(&mut self.acks)));
         }

@@ -69,7 +69,7 @@ impl Scheduler {
                     };
                     self.arrange(now, key, end);
                 }
-                Ok(Deduped::Duplicate { left_ms }) => self.drop_duplicate(key, left_ms),
+                Ok(Deduped::Duplicate { left_ms }) => self.drop_duplicate(now, key, left_ms),
                 Err(why) => {
                     let tenant = job.claims.tenant.clone();
                     self.set_aside(now, (&tenant, &Labels::default()), &[key], &why);
@@ -80,19 +80,13 @@ impl Scheduler {
     }
 
     /// Another job with its key goes on, and it does not.
-    fn drop_duplicate(&mut self, key: Key, left_ms: u64) {
+    fn drop_duplicate(&mut self, now: Duration, key: Key, left_ms: u64) {
         let Some(job) = self.jobs.get(&key) else {
             return;
         };
-        let tag = job.tag;
         self.facts.push(Fact::Duplicate(job.named(), left_ms));
-        match self.result_of_duplicate(key) {
-            None => self.agenda.ack(tag),
-            Some(reply) => {
-                let next = self.moves.begin_with_reply(key, tag, reply, None);
-                self.do_next(next);
-            }
-        }
+        let reply = self.result_of_duplicate(key);
+        self.ack_after(now, key, reply);
         self.forget(key);
     }
 }

@@ -1,39 +1,120 @@
 //! Messages on their way to another queue: published, confirmed, and only then acked.
+//!
+//! A target (a queue of ours, or where a result goes) that does not take a message is stuck: one message at a time is tried until it takes
+//! one, and the others wait. What waits holds a part of the prefetch, so it is bounded: see [`Moves::due`].
 
-use std::collections::HashMap;
+mod due;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
 
-use crate::broker::{Outgoing, Reply, Tag};
+use self::due::LOOK_AGAIN;
+use crate::broker::{Message, Outgoing, PublishError, Reply, Tag};
 use crate::engine::action::Key;
+use crate::rules::tenant::Tenant;
 
-/// After a failed publish the first retry waits this long, and then twice as long each time.
-const FIRST: Duration = Duration::from_millis(100);
+/// Wait before the first retry of a publish; it doubles with each failure.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest wait between two retries of a publish.
-const MOST: Duration = Duration::from_secs(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// After this time, and [`MIN_FAILURES`] failures of its target, a message is not waited for any more: a result whose target its
+/// publisher named is given up, and a job takes another way.
+const PATIENCE: Duration = Duration::from_secs(30);
+const MIN_FAILURES: u32 = 3;
+/// The same for results whose exchange the operator named, and for the only message that waits for a queue of ours. RabbitMQ takes back what is
+/// unacked for 30 minutes, and its job would be called again.
+const LONG_PATIENCE: Duration = Duration::from_secs(600);
 
+/// Exchange and routing key.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Target(Arc<str>, Arc<str>);
+
+/// A message and the delivery that it stands for.
 #[derive(Debug)]
-struct Move {
-    tag: Tag,
-    /// Not sent yet.
-    reply: Option<Box<Reply>>,
+pub struct Move {
+    /// The delivery, which is acked in the end.
+    pub tag: Tag,
+    /// `None`: the message is no usable job.
+    pub tenant: Option<Tenant>,
+    /// The result, unless it was sent.
+    pub reply: Option<Box<Reply>>,
     /// `None`: the job is done.
-    outgoing: Option<Outgoing>,
-    failures: u32,
-    /// `None`: the publish is under way.
-    again_at: Option<Duration>,
+    pub outgoing: Option<Outgoing>,
+    /// When it could have been sent for the first time: its result, or after that the message.
+    pub since: Duration,
 }
 
 impl Move {
-    fn new(tag: Tag, reply: Option<Box<Reply>>, outgoing: Option<Outgoing>) -> Self {
+    /// Begins now, with the result if there is one.
+    pub fn new(now: Duration, tag: Tag, tenant: Option<Tenant>, reply: Option<Reply>) -> Self {
         Self {
             tag,
-            reply,
-            outgoing,
-            failures: 0,
-            again_at: None,
+            tenant,
+            reply: reply.map(Box::new),
+            outgoing: None,
+            since: now,
         }
+    }
+
+    /// The same with a message that follows the result.
+    pub fn to(self, queue: Arc<str>, message: Message) -> Self {
+        let outgoing = Some(Outgoing { queue, message });
+        Self { outgoing, ..self }
+    }
+}
+
+#[derive(Debug)]
+struct Entry {
+    of: Move,
+    failures: u32,
+    /// There was no other way for it.
+    kept_until: Duration,
+}
+
+impl Entry {
+    fn target(&self) -> Option<Target> {
+        match (&self.of.reply, &self.of.outgoing) {
+            (Some(reply), _) => Some(target_of(reply)),
+            (None, Some(it)) => Some(Target(Arc::from(""), Arc::clone(&it.queue))),
+            (None, None) => None,
+        }
+    }
+
+    fn next(&self, key: Key) -> Next {
+        match (&self.of.reply, &self.of.outgoing) {
+            (Some(reply), _) => Next::Reply((key, (**reply).clone())),
+            (None, Some(outgoing)) => Next::Publish((key, outgoing.clone())),
+            (None, None) => Next::Ack(self.of.tag),
+        }
+    }
+}
+
+fn target_of(reply: &Reply) -> Target {
+    Target(Arc::clone(&reply.exchange), Arc::clone(&reply.routing_key))
+}
+
+/// A target that did not take a message.
+#[derive(Debug)]
+struct Stuck {
+    since: Duration,
+    failures: u32,
+    /// It refused a message, or did not confirm it: that is not the connection's fault.
+    is_to_blame: bool,
+    failed_at: Duration,
+    /// Not to be tried before.
+    try_at: Duration,
+    /// The message with which it is being tried.
+    trying: Option<Key>,
+    waiting: VecDeque<Key>,
+}
+
+impl Stuck {
+    /// It is to be tried with the next message.
+    fn is_due(&self, now: Duration) -> bool {
+        self.trying.is_none() && self.try_at <= now
     }
 }
 
@@ -49,181 +130,237 @@ pub enum Next {
 }
 
 /// All moves that are not acked yet.
-#[derive(Debug, Default)]
-pub struct Moves(HashMap<Key, Move, RandomState>);
+#[derive(Debug)]
+pub struct Moves {
+    all: HashMap<Key, Entry, RandomState>,
+    stuck: BTreeMap<Target, Stuck>,
+    /// Moves that are not tried before a time of their own.
+    later: BTreeSet<(Duration, Key)>,
+    /// [`Moves::due`] has something to do then.
+    next_at: Option<Duration>,
+    prefetch: usize,
+    dead: Arc<str>,
+    /// Publishers name the targets of results.
+    are_targets_named: bool,
+    /// The worker is about to end.
+    ends: bool,
+}
 
 impl Moves {
+    /// For a worker with this prefetch, whose dead letters go to the queue `dead`. `are_targets_named`: publishers say where results go.
+    pub fn new(prefetch: usize, dead: Arc<str>, are_targets_named: bool) -> Self {
+        Self {
+            all: HashMap::default(),
+            stuck: BTreeMap::new(),
+            later: BTreeSet::new(),
+            next_at: None,
+            prefetch,
+            dead,
+            are_targets_named,
+            ends: false,
+        }
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.all.len()
     }
 
-    /// Begins a move; returns what is to be published.
-    pub fn begin(&mut self, key: Key, tag: Tag, outgoing: Outgoing) -> Next {
-        let copy = outgoing.clone();
-        self.0.insert(key, Move::new(tag, None, Some(outgoing)));
-        Next::Publish((key, copy))
+    /// How many there are that wait for an answer of RabbitMQ, and not for a time of their own.
+    pub fn busy(&self) -> usize {
+        self.all.len() - self.later.len()
     }
 
-    /// Begins a move whose result goes first; then `outgoing`, if there is one; then the ack.
-    pub fn begin_with_reply(
-        &mut self,
-        key: Key,
-        tag: Tag,
-        reply: Reply,
-        outgoing: Option<Outgoing>,
-    ) -> Next {
-        let copy = Box::new(reply.clone());
-        self.0.insert(key, Move::new(tag, Some(copy), outgoing));
-        Next::Reply((key, reply))
+    /// Begins a move; `None`: it waits.
+    pub fn begin(&mut self, now: Duration, key: Key, of: Move) -> Option<Next> {
+        self.insert(key, of);
+        self.send(now, key)
     }
 
-    /// Its result was published, or never will be: what that was, and what comes next; `None`: its session is gone.
-    pub fn replied(&mut self, key: Key) -> Option<(Reply, Next)> {
-        let moving = self.0.get_mut(&key)?;
-        let reply = *moving.reply.take()?;
-        moving.failures = 0;
-        let next = match &moving.outgoing {
-            Some(outgoing) => Next::Publish((key, outgoing.clone())),
-            None => {
-                let tag = moving.tag;
-                self.0.remove(&key);
-                Next::Ack(tag)
-            }
+    /// Begins a move that is to be sent `at` a later time.
+    pub fn begin_later(&mut self, key: Key, at: Duration, of: Move) {
+        self.insert(key, of);
+        self.send_later(at, key);
+    }
+
+    fn insert(&mut self, key: Key, of: Move) {
+        let entry = Entry {
+            of,
+            failures: 0,
+            kept_until: Duration::ZERO,
         };
-        Some((reply, next))
+        self.all.insert(key, entry);
     }
 
-    /// Its publish was confirmed: the tag to ack; `None`: its session is gone.
-    pub fn confirmed(&mut self, key: Key) -> Option<Tag> {
-        self.0.remove(&key).map(|moving| moving.tag)
+    fn send_later(&mut self, at: Duration, key: Key) {
+        self.later.insert((at, key));
+        self.wake_at(at);
     }
 
-    /// How often what comes next has failed.
-    pub fn failures(&self, key: Key) -> u32 {
-        self.0.get(&key).map_or(0, |moving| moving.failures)
+    fn wake_at(&mut self, at: Duration) {
+        self.next_at = Some(self.next_at.map_or(at, |next| next.min(at)));
     }
 
-    /// Its publish failed: when to try again, and how often it has failed; `None`: its session is gone.
-    pub fn failed(&mut self, now: Duration, key: Key) -> Option<(Duration, u32)> {
-        let moving = self.0.get_mut(&key)?;
-        let pause = (FIRST * 2_u32.pow(moving.failures.min(10))).min(MOST);
-        moving.failures += 1;
-        moving.again_at = Some(now + pause);
-        Some((now + pause, moving.failures))
-    }
-
-    /// What is to be published again at `at`; `None`: nothing of that name waits for that time.
-    pub fn again(&mut self, at: Duration, key: Key) -> Option<Next> {
-        let moving = self.0.get_mut(&key)?;
-        if moving.again_at != Some(at) {
-            return None;
+    /// What is to be published of it; `None`: its target is stuck, and it waits.
+    fn send(&mut self, now: Duration, key: Key) -> Option<Next> {
+        let entry = self.all.get_mut(&key)?;
+        if let Some(stuck) = entry.target().and_then(|it| self.stuck.get_mut(&it)) {
+            if !(stuck.is_due(now) && stuck.waiting.is_empty()) {
+                stuck.waiting.push_back(key);
+                self.wake_at(now);
+                return None;
+            }
+            stuck.trying = Some(key);
         }
-        moving.again_at = None;
-        if let Some(reply) = &moving.reply {
-            return Some(Next::Reply((key, (**reply).clone())));
+        Some(entry.next(key))
+    }
+
+    /// Its result was published, or never will be: what that was, and what comes next; `None`: its session is gone. `is_open`: the target
+    /// has answered, so that others may go there.
+    pub fn replied(
+        &mut self,
+        now: Duration,
+        key: Key,
+        is_open: bool,
+    ) -> Option<(Reply, Vec<Next>)> {
+        let entry = self.all.get_mut(&key)?;
+        let reply = *entry.of.reply.take()?;
+        (entry.failures, entry.of.since) = (0, now);
+        let tag = entry.of.outgoing.is_none().then_some(entry.of.tag);
+        let freed = self.leave(now, &target_of(&reply), key, is_open);
+        let next = match tag {
+            Some(tag) => {
+                self.all.remove(&key);
+                Some(Next::Ack(tag))
+            }
+            None => self.send(now, key),
+        };
+        Some((reply, next.into_iter().chain(freed).collect()))
+    }
+
+    /// Its publish was confirmed: the tag to ack, and what others come next; `None`: its session is gone.
+    pub fn confirmed(&mut self, now: Duration, key: Key) -> Option<(Tag, Vec<Next>)> {
+        let entry = self.all.remove(&key)?;
+        let target = entry.target()?;
+        Some((entry.of.tag, self.leave(now, &target, key, true)))
+    }
+
+    /// The message does not wait for its target any more. What waited behind it comes next, if that is open.
+    fn leave(&mut self, now: Duration, target: &Target, key: Key, is_open: bool) -> Vec<Next> {
+        if is_open {
+            let stuck = self.stuck.remove(target);
+            let waiting = stuck.into_iter().flat_map(|stuck| stuck.waiting);
+            return waiting.filter_map(|key| self.send(now, key)).collect();
         }
-        let outgoing = moving.outgoing.clone()?;
-        Some(Next::Publish((key, outgoing)))
+        if let Some(stuck) = self.stuck.get_mut(target) {
+            stuck.waiting.retain(|other| *other != key);
+            if stuck.trying == Some(key) {
+                stuck.trying = None;
+                self.wake_at(now);
+            }
+        }
+        Vec::new()
+    }
+
+    /// Its publish failed: it is tried again later. True: that is news of its target; `None`: its session is gone.
+    pub fn failed(&mut self, now: Duration, key: Key, why: &PublishError) -> Option<bool> {
+        let entry = self.all.get_mut(&key)?;
+        entry.failures += 1;
+        let failures = entry.failures;
+        let target = entry.target()?;
+        // The message is to blame, and not where it goes.
+        if matches!(why, PublishError::Refused(_)) {
+            self.leave(now, &target, key, false);
+            self.send_later(now + pause(failures - 1), key);
+            return Some(failures == 1);
+        }
+        let is_news = !self.stuck.contains_key(&target);
+        let stuck = self.stuck.entry(target).or_insert_with(|| Stuck {
+            since: now,
+            failures: 0,
+            is_to_blame: false,
+            failed_at: now,
+            try_at: now,
+            trying: None,
+            waiting: VecDeque::new(),
+        });
+        stuck.is_to_blame |= !matches!(why, PublishError::Down(_));
+        // Others were sent before it was known.
+        if is_news || stuck.trying == Some(key) {
+            stuck.trying = None;
+            stuck.try_at = now + pause(stuck.failures);
+            stuck.failures += 1;
+            stuck.failed_at = now;
+        }
+        stuck.waiting.push_back(key);
+        self.wake_at(now);
+        Some(is_news)
+    }
+
+    /// A result has been waited for long enough.
+    pub fn is_over(&self, now: Duration, key: Key) -> bool {
+        let patience = match self.are_targets_named {
+            true => PATIENCE,
+            false => LONG_PATIENCE,
+        };
+        let entry = self.all.get(&key);
+        entry.is_some_and(|it| it.failures >= MIN_FAILURES && it.of.since + patience <= now)
+    }
+
+    /// The message that is to be published, once no result goes before it.
+    pub fn outgoing(&self, key: Key) -> Option<&Outgoing> {
+        let of = &self.all.get(&key)?.of;
+        of.outgoing.as_ref().filter(|_| of.reply.is_none())
+    }
+
+    /// Whether its result is not sent yet.
+    pub fn has_reply(&self, key: Key) -> bool {
+        self.all.get(&key).is_some_and(|it| it.of.reply.is_some())
+    }
+
+    /// The queue did not take a message lately.
+    pub fn is_stuck(&self, queue: &Arc<str>) -> bool {
+        let target = Target(Arc::from(""), Arc::clone(queue));
+        self.stuck.contains_key(&target)
+    }
+
+    /// It goes to another queue than it was to.
+    pub fn reroute(&mut self, now: Duration, key: Key, outgoing: Outgoing) -> Option<Next> {
+        let target = self.all.get(&key)?.target()?;
+        self.leave(now, &target, key, false);
+        let entry = self.all.get_mut(&key)?;
+        (entry.of.outgoing, entry.of.since) = (Some(outgoing), now);
+        self.send(now, key)
+    }
+
+    /// There is no other way for it: it waits on.
+    pub fn keep(&mut self, now: Duration, key: Key) {
+        if let Some(entry) = self.all.get_mut(&key) {
+            entry.kept_until = now + LOOK_AGAIN;
+            self.wake_at(now + LOOK_AGAIN);
+        }
+    }
+
+    /// The worker is about to end: a job that was called ends without a result that its target does not take, so that it is not called again.
+    pub fn drain(&mut self) {
+        self.ends = true;
+        if !self.stuck.is_empty() {
+            self.wake_at(Duration::ZERO);
+        }
     }
 
     /// Forgets all: the broker delivers the originals again.
     pub fn clear(&mut self) {
-        self.0.clear();
+        self.all.clear();
+        self.stuck.clear();
+        self.later.clear();
+        self.next_at = None;
     }
+}
+
+fn pause(failures: u32) -> Duration {
+    (FIRST_PAUSE * 2_u32.pow(failures.min(10))).min(LONGEST_PAUSE)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::broker::{Message, Source};
-
-    fn tag() -> Tag {
-        let source = Source::Fresh;
-        Tag {
-            session: 1,
-            source,
-            tag: 3,
-        }
-    }
-
-    fn outgoing() -> Outgoing {
-        Outgoing {
-            queue: "jobs.dead".into(),
-            message: Message {
-                routing_key: "jobs".to_owned(),
-                properties: Default::default(),
-                body: Default::default(),
-            },
-        }
-    }
-
-    #[test]
-    fn a_delivery_is_acked_once_its_message_is_confirmed() {
-        let (mut moves, key) = (Moves::default(), Key(1));
-        let Next::Publish((named, _)) = moves.begin(key, tag(), outgoing()) else {
-            panic!("there is no result");
-        };
-        assert_eq!(named, key);
-        assert_eq!((moves.len(), moves.confirmed(key)), (1, Some(tag())));
-        assert_eq!((moves.len(), moves.confirmed(key)), (0, None));
-    }
-
-    #[test]
-    fn what_is_not_confirmed_is_published_again_after_longer_and_longer_pauses() {
-        let (mut moves, key) = (Moves::default(), Key(1));
-        moves.begin(key, tag(), outgoing());
-        let mut now = Duration::ZERO;
-        let mut pauses = Vec::new();
-        for failures in 1..=9 {
-            let (at, failed) = moves.failed(now, key).expect("it is under way");
-            assert_eq!(failed, failures);
-            pauses.push((at - now).as_millis());
-            assert!(moves.again(now, key).is_none(), "not yet");
-            let Some(Next::Publish((_, again))) = moves.again(at, key) else {
-                panic!("it is time");
-            };
-            assert_eq!(&*again.queue, "jobs.dead");
-            assert!(moves.again(at, key).is_none(), "once");
-            now = at;
-        }
-        assert_eq!(pauses[..3], [100, 200, 400]);
-        assert_eq!(pauses[7..], [MOST.as_millis(); 2]);
-        assert_eq!(moves.len(), 1, "the original stays unacked");
-    }
-
-    fn reply() -> Reply {
-        Reply {
-            exchange: "".into(),
-            routing_key: "asker".into(),
-            message: outgoing().message,
-        }
-    }
-
-    #[test]
-    fn a_result_goes_before_the_message_and_the_ack() {
-        let mut moves = Moves::default();
-        let (done, dead) = (Key(1), Key(2));
-        moves.begin_with_reply(done, tag(), reply(), None);
-        moves.begin_with_reply(dead, tag(), reply(), Some(outgoing()));
-        let (at, _) = moves.failed(Duration::ZERO, dead).expect("it is under way");
-        let again = moves.again(at, dead);
-        assert!(matches!(again, Some(Next::Reply(_))), "{again:?}");
-        let next = moves.replied(dead);
-        assert!(matches!(next, Some((_, Next::Publish(_)))), "{next:?}");
-        assert!(moves.replied(dead).is_none(), "once");
-        assert_eq!((moves.failures(dead), moves.len()), (0, 2));
-        assert_eq!(moves.confirmed(dead), Some(tag()));
-        let next = moves.replied(done);
-        assert!(matches!(next, Some((_, Next::Ack(_)))), "{next:?}");
-        assert_eq!(moves.len(), 0);
-    }
-
-    #[test]
-    fn with_its_session_a_move_is_forgotten() {
-        let (mut moves, key) = (Moves::default(), Key(1));
-        moves.begin(key, tag(), outgoing());
-        moves.clear();
-        assert!(moves.confirmed(key).is_none() && moves.failed(Duration::ZERO, key).is_none());
-    }
-}
+mod tests;

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::moves::Next;
+use super::moves::{Move, Next};
 use super::seldom::Seldom;
 use super::{Scheduler, millis};
 use crate::broker::{Message, PublishError, Reply};
@@ -15,9 +15,6 @@ use crate::engine::facts::{Death, Fact, Sent};
 use crate::handler::{Answered, Outcome};
 use crate::rules::headers::{self, HeaderValue, Headers};
 
-/// So often the queue of one publisher may refuse a result before its job goes on without: it would fill the prefetch with jobs, of
-/// all tenants. By the pauses between them that is about 30 s.
-const MOST_REFUSALS: u32 = 10;
 /// That results have no target is told so often at most.
 const LOST_TOLD: Duration = Duration::from_secs(60);
 /// Headers of an answer in one result, and bytes of a value: they must fit into a frame, which is 128 KiB long.
@@ -78,18 +75,24 @@ impl Scheduler {
     }
 
     /// The job is done: it is acked once its result, if somebody wants one, is confirmed.
-    pub(super) fn done(&mut self, key: Key) {
-        let Some(job) = self.jobs.get_mut(&key) else {
+    pub(super) fn done(&mut self, now: Duration, key: Key) {
+        let reply = self.result_of_job(key, None);
+        self.ack_after(now, key, reply);
+    }
+
+    /// The job is acked, once its result, if there is one, is confirmed.
+    pub(super) fn ack_after(&mut self, now: Duration, key: Key, reply: Option<Reply>) {
+        let Some(job) = self.jobs.get(&key) else {
             return;
         };
         let tag = job.tag;
-        match self.result_of_job(key, None) {
-            None => self.agenda.ack(tag),
-            Some(reply) => {
-                let next = self.moves.begin_with_reply(key, tag, reply, None);
-                self.do_next(next);
-            }
-        }
+        let Some(reply) = reply else {
+            return self.agenda.ack(tag);
+        };
+        let tenant = job.claims.tenant.clone();
+        let of = Move::new(now, tag, Some(tenant), Some(reply));
+        let next = self.moves.begin(now, key, of);
+        self.do_all(next);
     }
 
     /// What is told of the end of a job: done, or dead for a reason.
@@ -209,12 +212,20 @@ impl Scheduler {
         None
     }
 
-    /// What comes next in the move of a job.
-    pub(super) fn do_next(&mut self, next: Next) {
-        match next {
-            Next::Reply(reply) => self.agenda.reply(reply),
-            Next::Publish(publish) => self.agenda.publish(publish),
-            Next::Ack(tag) => self.agenda.ack(tag),
+    /// What comes next in moves of jobs.
+    pub(super) fn do_all(&mut self, all: impl IntoIterator<Item = Next>) {
+        for next in all {
+            match next {
+                Next::Reply(reply) => self.agenda.reply(reply),
+                Next::Publish(publish) => {
+                    let queue = &publish.1.queue;
+                    match *queue == self.settings.names.dead || self.moves.is_stuck(queue) {
+                        true => self.agenda.publish_apart(publish),
+                        false => self.agenda.publish(publish),
+                    }
+                }
+                Next::Ack(tag) => self.agenda.ack(tag),
+            }
         }
     }
 
@@ -222,45 +233,46 @@ impl Scheduler {
     /// take it, it is tried again.
     pub fn replied_to(&mut self, now: Duration, results: Vec<(Key, Result<(), PublishError>)>) {
         for (key, result) in results {
-            let sent = match result {
-                Ok(()) => Sent::Published,
-                Err(PublishError::Returned) => Sent::Unroutable,
-                Err(PublishError::Nacked) if self.is_given_up(key) => Sent::Refused,
-                Err(why) => {
-                    self.publish_failed(now, key, why);
-                    continue;
+            match result {
+                Ok(()) => self.result_ended(now, key, Sent::Published),
+                Err(PublishError::Returned) => self.result_ended(now, key, Sent::Unroutable),
+                Err(PublishError::Refused(_)) if self.is_given_up(now, key) => {
+                    self.result_ended(now, key, Sent::Refused);
                 }
-            };
-            let Some((reply, next)) = self.moves.replied(key) else {
-                continue;
-            };
-            self.end_result(now, key);
-            self.facts.push(match sent {
-                Sent::Published => Fact::ResultPublished,
-                sent => {
-                    let is_news = self.lost_results.seldom.is_news(now, LOST_TOLD);
-                    lost(sent, &reply, is_news)
-                }
-            });
-            self.do_next(next);
+                Err(why) => self.publish_failed(now, key, why),
+            }
         }
+    }
+
+    /// Its result was published, or never will be: the job goes on.
+    pub(super) fn result_ended(&mut self, now: Duration, key: Key, sent: Sent) {
+        let is_open = matches!(sent, Sent::Published | Sent::Unroutable);
+        let Some((reply, next)) = self.moves.replied(now, key, is_open) else {
+            return;
+        };
+        self.end_result(now, key);
+        self.facts.push(match sent {
+            Sent::Published => Fact::ResultPublished,
+            sent => {
+                let is_news = self.lost_results.seldom.is_news(now, LOST_TOLD);
+                lost(sent, &reply, is_news)
+            }
+        });
+        self.do_all(next);
     }
 
     /// It is published again later.
     pub(super) fn publish_failed(&mut self, now: Duration, key: Key, why: PublishError) {
-        let failed = self.moves.failed(now, key);
-        if let Some((again_at, _)) = failed {
-            self.waiting.look_at(again_at, key);
-        }
-        let is_first = failed.is_some_and(|(_, failures)| failures == 1);
-        self.facts.push(Fact::PublishFailed(why, is_first));
+        let is_news = self.moves.failed(now, key, &why).unwrap_or_default();
+        self.facts.push(Fact::PublishFailed(why, is_news));
     }
 
-    /// The queue of one publisher has refused it often enough. An exchange is the operator's: its jobs wait.
-    fn is_given_up(&self, key: Key) -> bool {
+    /// A result over which RabbitMQ closes the connection is not tried again where its publisher named the target. An exchange is the
+    /// operator's, who may put it right.
+    fn is_given_up(&self, now: Duration, key: Key) -> bool {
         let results = self.settings.results.as_ref();
-        let of_publisher = results.is_some_and(|results| results.to == ResultsTo::ReplyTo);
-        of_publisher && self.moves.failures(key) >= MOST_REFUSALS
+        results.is_some_and(|results| results.to == ResultsTo::ReplyTo)
+            || self.moves.is_over(now, key)
     }
 }
 

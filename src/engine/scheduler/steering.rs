@@ -119,7 +119,7 @@ impl Scheduler {
         let headers = headers::dead(job.claims.attempt, DIVERTED, None);
         self.sight(now, key, State::Diverted);
         self.facts.push(Fact::Diverted);
-        self.leave(key, (queue, headers), None);
+        self.leave(now, key, (queue, headers), None);
         true
     }
 

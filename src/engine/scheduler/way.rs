@@ -16,9 +16,10 @@ use super::Scheduler;
 use super::admission::Round;
 use super::entry::{Hand, JobEntry, Phase, Started};
 use super::intake::{Intake, Invalid};
+use super::moves::Move;
 use super::questions::Question;
 use super::queues::End;
-use crate::broker::{Delivery, Message, Outgoing, PublishError, Reply, Source, Tag};
+use crate::broker::{Delivery, Message, PublishError, Reply, Source};
 use crate::engine::action::{Action, Key};
 use crate::engine::facts::{Death, Decision, Fact};
 use crate::gate::{Answer, GateError, Receipt, Replies, ShardId, TenantReply};
@@ -45,6 +46,9 @@ impl Scheduler {
             };
             let source = delivery.source;
             self.facts.push(Fact::Delivered(source));
+            let Some(delivery) = self.take_parked(now, key, delivery) else {
+                continue;
+            };
             let own = self.agreement.own();
             match Intake::read(now, delivery, &inside, &self.settings, own) {
                 Ok(job) => self.arrived(now, key, source, job),
@@ -56,7 +60,8 @@ impl Scheduler {
                     let reply = self.result_of_invalid(&message, &reason);
                     self.facts.push(Fact::InvalidMessage { id, reason });
                     let dead = Arc::clone(&self.settings.names.dead);
-                    self.publish(key, (tag, message), (dead, headers), reply);
+                    let of = Move::new(now, tag, None, reply);
+                    self.publish(now, key, (of, message), (dead, headers));
                 }
             }
         }
@@ -408,7 +413,7 @@ impl Scheduler {
             Outcome::Done => {
                 self.sight(now, key, State::Done);
                 if !stale {
-                    self.done(key);
+                    self.done(now, key);
                 }
                 self.forget(key);
             }
@@ -445,13 +450,14 @@ impl Scheduler {
         self.trace_death(now, key);
         let dead = Arc::clone(&self.settings.names.dead);
         let reply = self.result_of_job(key, Some((death, reason)));
-        self.leave(key, (dead, headers), reply);
+        self.leave(now, key, (dead, headers), reply);
     }
 
     /// Step 9b: A dead letter, or a job that is delayed in a delay queue, leaves the memory: it is a message on its way to `queue`.
     /// Its result goes first, if there is one.
     pub(super) fn leave(
         &mut self,
+        now: Duration,
         key: Key,
         (queue, mut headers): (Arc<str>, Headers),
         reply: Option<Reply>,
@@ -463,17 +469,18 @@ impl Scheduler {
             headers.extend(job.claims.first_call_ms.map(headers::called));
             // The handler has ended: nobody else has it.
             let message = Arc::unwrap_or_clone(job.message);
-            self.publish(key, (job.tag, message), (queue, headers), reply);
+            let of = Move::new(now, job.tag, Some(job.claims.tenant), reply);
+            self.publish(now, key, (of, message), (queue, headers));
         }
     }
 
     /// The message is published.
     fn publish(
         &mut self,
+        now: Duration,
         key: Key,
-        (tag, message): (Tag, Message),
+        (of, message): (Move, Message),
         (queue, mut headers): (Arc<str>, Headers),
-        reply: Option<Reply>,
     ) {
         if *message.routing_key != *self.settings.names.fresh {
             let key = HeaderValue::Text(message.routing_key.clone());
@@ -483,24 +490,19 @@ impl Scheduler {
             let expiration = HeaderValue::Text(expiration.to_owned());
             headers.push((headers::EXPIRATION, expiration));
         }
-        let message = message.with_our_headers(headers);
-        let outgoing = Outgoing { queue, message };
-        let next = match reply {
-            None => self.moves.begin(key, tag, outgoing),
-            Some(reply) => (self.moves).begin_with_reply(key, tag, reply, Some(outgoing)),
-        };
-        self.do_next(next);
+        let of = of.to(queue, message.with_our_headers(headers));
+        let next = self.moves.begin(now, key, of);
+        self.do_all(next);
     }
 
     /// Step 10: A message whose publish is confirmed is acked. Else the publish is tried again.
     pub fn moved(&mut self, now: Duration, results: Vec<(Key, Result<(), PublishError>)>) {
         for (key, result) in results {
-            match result {
-                Ok(()) => {
-                    let confirmed = self.moves.confirmed(key);
-                    confirmed.into_iter().for_each(|tag| self.agenda.ack(tag));
-                }
-                Err(why) => self.publish_failed(now, key, why),
+            if let Err(why) = result {
+                self.publish_failed(now, key, why);
+            } else if let Some((tag, next)) = self.moves.confirmed(now, key) {
+                self.agenda.ack(tag);
+                self.do_all(next);
             }
         }
     }

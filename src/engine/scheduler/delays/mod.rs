@@ -290,7 +290,7 @@ impl Scheduler {
         }
         self.trace_leaves(now, key, &mut headers);
         let queue = Arc::clone(self.settings.names.delay(route));
-        self.leave(key, (queue, headers), None);
+        self.leave(now, key, (queue, headers), None);
     }
 
     /// Jobs move on where others that are behind them in their delay queue may be due before.

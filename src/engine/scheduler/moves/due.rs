@@ -1,0 +1,238 @@
+//! What is to be done with messages whose targets are stuck: which one tries its target, which ones have waited for too long or are too many,
+//! and what operators are told.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Entry, LONG_PATIENCE, MIN_FAILURES, Move, Moves, Next, PATIENCE, Stuck, Target};
+use crate::broker::{MessageKind, Source};
+use crate::engine::action::Key;
+
+/// A message for which there is no other way is looked at again after this.
+pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(10);
+/// At most 1 / this of the prefetch waits for one target, and for the targets that one tenant's publishers name.
+const SHARE_OF_ONE: usize = 8;
+/// At most 1 / this of the prefetch waits for stuck targets, as far as something else can be done with it.
+const SHARE_OF_ALL: usize = 2;
+/// A stuck target for which nothing waits is remembered for this long, and at most so many of them are.
+const REMEMBERED_FOR: Duration = Duration::from_secs(60);
+const MAX_REMEMBERED: usize = 1000;
+
+/// What [`Moves::due`] found.
+#[derive(Debug, Default)]
+pub struct Due {
+    /// Is to be done.
+    pub next: Vec<Next>,
+    /// These have waited for long enough, or are too many: each needs another way.
+    pub over: Vec<Key>,
+}
+
+/// Stuck targets of one kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Standstill {
+    /// Messages that wait for them.
+    pub messages: usize,
+    /// The target that has been stuck for the longest time: its routing key, which is a queue's name where there is no exchange.
+    pub key: Arc<str>,
+    /// Since when.
+    pub since: Duration,
+}
+
+impl Moves {
+    /// What is to be done by now. A result whose publisher named its target is over after about 30 s, or where more than an eighth of the
+    /// prefetch waits for one target or for those of one tenant, or more than half of it for all. The same goes for jobs and dead
+    /// letters, but for one of each queue, which tries it. Results for an exchange that the operator named have 10 minutes.
+    pub fn due(&mut self, now: Duration) -> Due {
+        let mut due = Due::default();
+        if self.next_at.is_none_or(|at| now < at) {
+            return due;
+        }
+        while let Some(&(at, key)) = self.later.first()
+            && at <= now
+        {
+            self.later.pop_first();
+            due.next.extend(self.send(now, key));
+        }
+        for stuck in self.stuck.values_mut() {
+            if stuck.is_due(now)
+                && let Some(key) = stuck.waiting.pop_front()
+                && let Some(entry) = self.all.get(&key)
+            {
+                stuck.trying = Some(key);
+                due.next.push(entry.next(key));
+            }
+        }
+        self.forget_old(now);
+        let mut over = BTreeSet::new();
+        self.find_old(now, &mut over);
+        self.find_surplus(now, &mut over);
+        due.over = over.into_iter().collect();
+        self.next_at = self.find_next(now);
+        due
+    }
+
+    /// When [`Moves::due`] has something to do, if nothing happens before.
+    pub fn next(&self) -> Option<Duration> {
+        self.next_at
+    }
+
+    fn forget_old(&mut self, now: Duration) {
+        let mut left = MAX_REMEMBERED;
+        self.stuck.retain(|_, stuck| {
+            let is_used = stuck.trying.is_some() || !stuck.waiting.is_empty();
+            let is_kept = is_used || left > 0 && now < stuck.failed_at + REMEMBERED_FOR;
+            left = left.saturating_sub(usize::from(is_kept && !is_used));
+            is_kept
+        });
+    }
+
+    /// A message of `stuck` waits for this long at most.
+    fn patience(&self, stuck: &Stuck, entry: &Entry) -> Option<Duration> {
+        let is_alone = stuck.waiting.len() == 1 && stuck.trying.is_none();
+        let is_result = entry.of.reply.is_some();
+        let is_named = is_result && self.are_targets_named;
+        if is_named && self.ends {
+            return Some(Duration::ZERO);
+        }
+        if is_result && !is_named || !is_result && is_alone {
+            return Some(LONG_PATIENCE);
+        }
+        (stuck.failures >= MIN_FAILURES).then_some(PATIENCE)
+    }
+
+    /// Those for which there may be another way, with what is known of them. Without a connection there is none for jobs and dead letters.
+    fn waiting<'a>(
+        &'a self,
+        now: Duration,
+        stuck: &'a Stuck,
+    ) -> impl Iterator<Item = (Key, &'a Entry)> {
+        let entries = stuck.waiting.iter();
+        let entries = entries.filter_map(|key| Some((*key, self.all.get(key)?)));
+        entries.filter(move |(_, entry)| {
+            let may_leave = stuck.is_to_blame || entry.of.reply.is_some();
+            may_leave && entry.kept_until <= now
+        })
+    }
+
+    fn find_old(&self, now: Duration, over: &mut BTreeSet<Key>) {
+        for stuck in self.stuck.values() {
+            // One of those for a queue of ours stays, to try it.
+            let mut stays = stuck.trying.is_none();
+            for (key, entry) in self.waiting(now, stuck) {
+                let waited = now.saturating_sub(entry.of.since);
+                let may_stay = entry.of.reply.is_none() && waited < LONG_PATIENCE;
+                if may_stay && std::mem::take(&mut stays) {
+                    continue;
+                }
+                if (self.patience(stuck, entry)).is_some_and(|patience| patience <= waited) {
+                    over.insert(key);
+                }
+            }
+        }
+    }
+
+    fn find_surplus(&self, now: Duration, over: &mut BTreeSet<Key>) {
+        let share = |part: usize| (self.prefetch / part).max(1);
+        let (mut all, mut tenants) = (Vec::new(), BTreeMap::<_, Vec<_>>::new());
+        let mut waiting = 0;
+        for stuck in self.stuck.values() {
+            if !stuck.is_to_blame && stuck.failures < MIN_FAILURES {
+                continue;
+            }
+            waiting += stuck.waiting.len();
+            let mut own = Vec::new();
+            let from_window = |of: &Move| matches!(of.tag.source, Source::Delay(_));
+            let mut has_trier = stuck.trying.is_some()
+                || (self.waiting(now, stuck)).any(|(_, entry)| !from_window(&entry.of));
+            for (key, entry) in self.waiting(now, stuck) {
+                let of = &entry.of;
+                let named = of.reply.as_ref().map(|_| self.are_targets_named);
+                if named == Some(false) {
+                    continue;
+                }
+                own.push((of.since, key));
+                if named.is_some() {
+                    let of_tenant = tenants.entry(of.tenant.as_ref()).or_default();
+                    of_tenant.push((of.since, key));
+                } else if from_window(of) && std::mem::replace(&mut has_trier, true) {
+                    // It keeps others in the window of its delay queue from their turns.
+                    over.insert(key);
+                }
+            }
+            take_oldest(&mut own, stuck.waiting.len(), share(SHARE_OF_ONE), over);
+            all.append(&mut own);
+        }
+        for mut of_tenant in tenants.into_values() {
+            let waiting = of_tenant.len();
+            take_oldest(&mut of_tenant, waiting, share(SHARE_OF_ONE), over);
+        }
+        take_oldest(&mut all, waiting, share(SHARE_OF_ALL), over);
+    }
+
+    fn find_next(&self, now: Duration) -> Option<Duration> {
+        let later = self.later.first().map(|(at, _)| *at);
+        let of_stuck = self.stuck.values().filter_map(|stuck| {
+            let keys = stuck.waiting.iter();
+            let ends = keys.filter_map(|key| {
+                let entry = self.all.get(key)?;
+                let end = entry.of.since + self.patience(stuck, entry)?;
+                let end = end.max(entry.kept_until);
+                // One whose time is over was looked at just now.
+                Some(if now < end { end } else { now + LOOK_AGAIN })
+            });
+            let tries = !stuck.waiting.is_empty() && stuck.trying.is_none();
+            ends.chain(tries.then_some(stuck.try_at)).min()
+        });
+        of_stuck.chain(later).min()
+    }
+
+    /// How the targets of each kind stand that have been stuck for `long`, in the order of [`MessageKind::NAMES`].
+    pub fn standstills(&self, now: Duration, long: Duration) -> [Option<Standstill>; 3] {
+        let mut all = [const { None }; 3];
+        for (target, stuck) in &self.stuck {
+            let messages = stuck.waiting.len() + usize::from(stuck.trying.is_some());
+            if messages == 0 || now < stuck.since + long {
+                continue;
+            }
+            let new = || Standstill {
+                messages: 0,
+                key: Arc::clone(&target.1),
+                since: stuck.since,
+            };
+            let of_kind: &mut Option<Standstill> = &mut all[self.kind(target, stuck) as usize];
+            let known = of_kind.get_or_insert_with(new);
+            if stuck.since < known.since {
+                *known = Standstill {
+                    messages: known.messages,
+                    ..new()
+                };
+            }
+            known.messages += messages;
+        }
+        all
+    }
+
+    fn kind(&self, target: &Target, stuck: &Stuck) -> MessageKind {
+        let some = stuck.trying.as_ref().or_else(|| stuck.waiting.front());
+        match some {
+            Some(key) if self.has_reply(*key) => MessageKind::Result,
+            _ if target.1 == self.dead => MessageKind::DeadLetter,
+            _ => MessageKind::Job,
+        }
+    }
+}
+
+/// The oldest of `some` that go on until `most` of `waiting` are left.
+fn take_oldest(
+    some: &mut [(Duration, Key)],
+    waiting: usize,
+    most: usize,
+    over: &mut BTreeSet<Key>,
+) {
+    let excess = waiting.saturating_sub(most);
+    if excess > 0 {
+        some.sort_unstable();
+        over.extend(some.iter().take(excess).map(|(_, key)| *key));
+    }
+}

@@ -1,0 +1,338 @@
+use super::due::Due;
+use super::*;
+use crate::broker::Source;
+
+const SECOND: Duration = Duration::from_secs(1);
+const PREFETCH: usize = 80;
+
+fn tag(source: Source, tag: u64) -> Tag {
+    Tag {
+        session: 1,
+        source,
+        tag,
+    }
+}
+
+fn message() -> Message {
+    Message {
+        routing_key: "jobs".to_owned(),
+        properties: Default::default(),
+        body: Default::default(),
+    }
+}
+
+fn to(queue: &str) -> Outgoing {
+    Outgoing {
+        queue: queue.into(),
+        message: message(),
+    }
+}
+
+fn reply(queue: &str) -> Option<Box<Reply>> {
+    let reply = Reply {
+        exchange: "".into(),
+        routing_key: queue.into(),
+        message: message(),
+    };
+    Some(Box::new(reply))
+}
+
+/// Moves, and the time.
+struct Desk {
+    moves: Moves,
+    now: Duration,
+    last: u64,
+}
+
+impl Desk {
+    fn new(are_targets_named: bool) -> Self {
+        Self {
+            moves: Moves::new(PREFETCH, "jobs.dead".into(), are_targets_named),
+            now: SECOND,
+            last: 0,
+        }
+    }
+
+    fn begin_from(
+        &mut self,
+        source: Source,
+        tenant: Option<&str>,
+        reply: Option<Box<Reply>>,
+        outgoing: Option<Outgoing>,
+    ) -> (Key, Option<Next>) {
+        self.last += 1;
+        let of = Move {
+            tag: tag(source, self.last),
+            tenant: tenant.map(|name| Tenant::parse(name).expect("a tenant")),
+            reply,
+            outgoing,
+            since: self.now,
+        };
+        let key = Key(self.last);
+        (key, self.moves.begin(self.now, key, of))
+    }
+
+    fn begin(&mut self, outgoing: Outgoing) -> (Key, Option<Next>) {
+        self.begin_from(Source::Fresh, None, None, Some(outgoing))
+    }
+
+    fn reply(&mut self, tenant: &str, queue: &str) -> (Key, Option<Next>) {
+        self.begin_from(Source::Fresh, Some(tenant), reply(queue), None)
+    }
+
+    fn failed(&mut self, key: Key) -> Option<bool> {
+        self.moves.failed(self.now, key, &PublishError::Nacked)
+    }
+
+    fn must_fail(&mut self, key: Key) {
+        assert!(self.failed(key).is_some());
+    }
+
+    /// Time goes on to when something is due.
+    fn due(&mut self) -> Due {
+        self.now = self.moves.next().expect("something is due").max(self.now);
+        self.moves.due(self.now)
+    }
+
+    /// The keys of what is published.
+    fn sent(next: &[Next]) -> Vec<Key> {
+        let key = |next: &Next| match next {
+            Next::Reply((key, _)) | Next::Publish((key, _)) => *key,
+            Next::Ack(tag) => panic!("{tag:?} is acked"),
+        };
+        next.iter().map(key).collect()
+    }
+}
+
+#[test]
+fn a_delivery_is_acked_once_its_message_is_confirmed() {
+    let mut desk = Desk::new(true);
+    let (key, next) = desk.begin(to("jobs.dead"));
+    assert!(matches!(next, Some(Next::Publish((it, _))) if it == key));
+    let confirmed = desk.moves.confirmed(desk.now, key);
+    assert!(matches!(confirmed, Some((Tag { tag: 1, .. }, next)) if next.is_empty()));
+    assert!(desk.moves.confirmed(desk.now, key).is_none());
+    assert_eq!((desk.moves.len(), desk.moves.next()), (0, None));
+}
+
+#[test]
+fn one_message_at_a_time_tries_a_stuck_queue_after_longer_and_longer_pauses() {
+    let mut desk = Desk::new(true);
+    let (first, _) = desk.begin(to("jobs.dead"));
+    assert_eq!(desk.failed(first), Some(true));
+    let (second, next) = desk.begin(to("jobs.dead"));
+    assert!(next.is_none(), "it waits behind the other: {next:?}");
+    let (other, next) = desk.begin(to("jobs.delay.from-0"));
+    assert!(next.is_some(), "another queue is open");
+    assert_eq!(
+        desk.moves.confirmed(desk.now, other).map(|it| it.0.tag),
+        Some(3)
+    );
+    let mut failed_at = desk.now;
+    let mut pauses = Vec::new();
+    for tries in 0..6 {
+        let mut due = desk.due();
+        while due.next.is_empty() {
+            due = desk.due();
+        }
+        let sent = Desk::sent(&due.next);
+        // They take turns: what is wrong with one is not wrong with the queue.
+        assert_eq!(sent, [[first, second][tries % 2]]);
+        pauses.push((desk.now - failed_at).as_millis());
+        assert_eq!(desk.failed(sent[0]), Some(false));
+        failed_at = desk.now;
+    }
+    assert_eq!(pauses, [100, 200, 400, 800, 1600, 3200]);
+    let due = loop {
+        let due = desk.due();
+        if !due.next.is_empty() {
+            break due;
+        }
+    };
+    let [key] = Desk::sent(&due.next)[..] else {
+        panic!("{due:?}")
+    };
+    let (_, next) = desk.moves.confirmed(desk.now, key).expect("it was sent");
+    assert_eq!(next.len(), 1, "the other one goes on at once");
+    assert!(!desk.moves.is_stuck(&"jobs.dead".into()));
+}
+
+#[test]
+fn a_result_goes_before_the_message_and_the_ack() {
+    let mut desk = Desk::new(true);
+    let (done, _) = desk.reply("a", "asker");
+    let source = Source::Fresh;
+    let (dead, next) = desk.begin_from(source, None, reply("asker"), Some(to("jobs.dead")));
+    assert!(matches!(next, Some(Next::Reply(_))), "{next:?}");
+    let (_, next) = desk.moves.replied(desk.now, dead, true).expect("it waits");
+    assert!(matches!(next[..], [Next::Publish(_)]), "{next:?}");
+    assert!(desk.moves.replied(desk.now, dead, true).is_none(), "once");
+    assert!(desk.moves.confirmed(desk.now, dead).is_some());
+    let (_, next) = desk.moves.replied(desk.now, done, true).expect("it waits");
+    assert!(matches!(next[..], [Next::Ack(_)]), "{next:?}");
+    assert_eq!(desk.moves.len(), 0);
+}
+
+#[test]
+fn a_result_is_given_up_after_half_a_minute_and_one_for_the_operator_s_exchange_later() {
+    for (are_named, least, most) in [(true, 30, 50), (false, 600, 700)] {
+        let mut desk = Desk::new(are_named);
+        let (key, _) = desk.reply("a", "asker");
+        // It is not confirmed, for ten seconds each time.
+        let mut in_flight = true;
+        let over = loop {
+            if in_flight {
+                desk.now += 10 * SECOND;
+                desk.failed(key);
+            }
+            let due = desk.due();
+            in_flight = !due.next.is_empty();
+            if !due.over.is_empty() {
+                break due.over;
+            }
+            assert!(desk.now < 1000 * SECOND, "it never ends");
+        };
+        assert_eq!(over, [key]);
+        let took = (desk.now - SECOND).as_secs();
+        assert!((least..most).contains(&took), "{took} s");
+        let (_, next) = desk.moves.replied(desk.now, key, false).expect("it waits");
+        assert!(matches!(next[..], [Next::Ack(_)]), "{next:?}");
+    }
+}
+
+#[test]
+fn an_eighth_of_the_prefetch_waits_for_one_target_and_for_one_tenant_and_half_for_all() {
+    let share = PREFETCH / 8;
+    // One target.
+    let mut desk = Desk::new(true);
+    let keys: Vec<Key> = (0..30)
+        .map(|n| desk.reply(&format!("t{n}"), "asker").0)
+        .collect();
+    keys.iter().for_each(|key| desk.must_fail(*key));
+    let due = desk.due();
+    assert_eq!(due.over, keys[..30 - share], "the oldest");
+    // One tenant, many targets.
+    let mut desk = Desk::new(true);
+    let keys: Vec<Key> = (0..30)
+        .map(|n| desk.reply("evil", &format!("q{n}")).0)
+        .collect();
+    let (good, _) = desk.reply("good", "q");
+    keys.iter().for_each(|key| desk.must_fail(*key));
+    desk.failed(good);
+    assert_eq!(desk.due().over, keys[..30 - share]);
+    // Many of both.
+    let mut desk = Desk::new(true);
+    let reply = |desk: &mut Desk, n: u32| desk.reply(&format!("t{n}"), &format!("q{n}")).0;
+    let keys: Vec<Key> = (0..60).map(|n| reply(&mut desk, n)).collect();
+    keys.iter().for_each(|key| desk.must_fail(*key));
+    assert_eq!(desk.due().over, keys[..60 - PREFETCH / 2]);
+    // The operator's exchange loses none for being many.
+    let mut desk = Desk::new(false);
+    let keys: Vec<Key> = (0..60).map(|n| reply(&mut desk, n)).collect();
+    keys.iter().for_each(|key| desk.must_fail(*key));
+    assert!(desk.due().over.is_empty());
+}
+
+#[test]
+fn too_many_dead_letters_take_another_way_and_those_from_a_delay_queue_do_at_once() {
+    let mut desk = Desk::new(true);
+    let keys: Vec<Key> = (0..30).map(|_| desk.begin(to("jobs.dead")).0).collect();
+    keys.iter().for_each(|key| desk.must_fail(*key));
+    let due = desk.due();
+    assert_eq!(due.over, keys[..30 - PREFETCH / 8]);
+    for key in &due.over {
+        let outgoing = to("jobs.delay.from-50800");
+        let next = desk.moves.reroute(desk.now, *key, outgoing);
+        assert!(matches!(next, Some(Next::Publish(_))), "{next:?}");
+    }
+    let source = Source::Delay(3);
+    let (back, next) = desk.begin_from(source, None, None, Some(to("jobs.dead")));
+    assert!(next.is_none());
+    assert!(desk.due().over.contains(&back));
+}
+
+#[test]
+fn one_message_stays_to_try_a_queue_of_ours_for_ten_minutes_at_most() {
+    let mut desk = Desk::new(true);
+    let keys = [desk.begin(to("jobs.dead")).0, desk.begin(to("jobs.dead")).0];
+    keys.iter().for_each(|key| desk.must_fail(*key));
+    let mut over = Vec::new();
+    while over.len() < 2 {
+        let due = desk.due();
+        Desk::sent(&due.next).into_iter().for_each(|key| {
+            desk.failed(key);
+        });
+        for key in due.over {
+            let next = desk.moves.reroute(desk.now, key, to("jobs.delay.from-0"));
+            assert!(next.is_some());
+            over.push((desk.now - SECOND).as_secs());
+        }
+        assert!(desk.now < 1000 * SECOND, "{over:?}");
+    }
+    assert!(
+        (30..50).contains(&over[0]) && (600..700).contains(&over[1]),
+        "{over:?}"
+    );
+}
+
+#[test]
+fn a_message_that_rabbitmq_closes_the_channel_for_makes_no_queue_stuck() {
+    let mut desk = Desk::new(true);
+    let (key, _) = desk.begin(to("jobs.dead"));
+    let refused = PublishError::Refused("540".to_owned());
+    assert_eq!(desk.moves.failed(desk.now, key, &refused), Some(true));
+    let (_, next) = desk.begin(to("jobs.dead"));
+    assert!(next.is_some());
+    assert_eq!(Desk::sent(&desk.due().next), [key]);
+}
+
+#[test]
+fn what_waits_for_no_answer_keeps_no_worker_and_stuck_targets_are_told_by_kind() {
+    let mut desk = Desk::new(true);
+    let of = Move {
+        tag: tag(Source::Delay(1), 9),
+        tenant: None,
+        reply: None,
+        outgoing: Some(to("jobs.dead")),
+        since: desk.now,
+    };
+    let at = desk.now + 60 * SECOND;
+    desk.moves.begin_later(Key(99), at, of);
+    assert_eq!((desk.moves.len(), desk.moves.busy()), (1, 0));
+    assert_eq!(desk.moves.next(), Some(at));
+    let (one, _) = desk.reply("a", "asker");
+    desk.failed(one);
+    let (letter, _) = desk.begin(to("jobs.dead"));
+    desk.failed(letter);
+    let long = 10 * SECOND;
+    assert_eq!(desk.moves.standstills(desk.now, long), [None, None, None]);
+    let [results, letters, jobs] = desk.moves.standstills(desk.now + long, long);
+    assert_eq!(
+        results.map(|it| (it.messages, it.key)),
+        Some((1, "asker".into()))
+    );
+    assert_eq!(letters.map(|it| it.messages), Some(1));
+    assert_eq!(jobs, None);
+}
+
+#[test]
+fn a_lost_connection_is_not_the_targets_fault_and_a_worker_that_ends_waits_for_no_result() {
+    let mut desk = Desk::new(true);
+    let down = PublishError::Down("cut".to_owned());
+    let letters: Vec<Key> = (0..30).map(|_| desk.begin(to("jobs.dead")).0).collect();
+    let results: Vec<Key> = (0..5).map(|_| desk.reply("a", "asker").0).collect();
+    for key in letters.iter().chain(&results) {
+        desk.moves.failed(desk.now, *key, &down);
+    }
+    assert!(desk.due().over.is_empty());
+    desk.moves.drain();
+    assert_eq!(desk.due().over, results);
+}
+
+#[test]
+fn with_its_session_a_move_is_forgotten() {
+    let mut desk = Desk::new(true);
+    let (key, _) = desk.begin(to("jobs.dead"));
+    desk.moves.clear();
+    assert!(desk.moves.confirmed(desk.now, key).is_none() && desk.failed(key).is_none());
+}

@@ -1,0 +1,133 @@
+//! Messages whose target does not take them: a result is given up, and a job or a dead letter takes another way, so that the delivery that
+//! it stands for is not held for ever.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Scheduler;
+use super::millis;
+use super::moves::Move;
+use crate::broker::{Delivery, MessageKind, Outgoing, Source};
+use crate::engine::action::Key;
+use crate::engine::facts::{Fact, Sent};
+use crate::rules::delays::Trip;
+use crate::rules::headers::{self, HeaderValue, PARKED, TRIP};
+use crate::rules::job::Field;
+
+/// A dead letter that its queue does not take is in a delay queue for this long, and then tries again.
+const PARKED_FOR: Duration = Duration::from_secs(60);
+/// The same while the store's clock is not known: it waits for so long in each worker's window, where others are behind it.
+const PARKED_FOR_UNTIMED: Duration = Duration::from_secs(5);
+/// A target is stuck, for operators, if it takes nothing for this long.
+pub(super) const STUCK_AFTER: Duration = Duration::from_secs(10);
+/// That targets are stuck is told once in this time.
+const STUCK_TOLD: Duration = Duration::from_secs(60);
+
+impl Scheduler {
+    /// Sends what waited for its target and may be tried, and finds another way for what waited for too long.
+    pub(super) fn look_at_moves(&mut self, now: Duration) {
+        let due = self.moves.due(now);
+        self.do_all(due.next);
+        for key in due.over {
+            if self.moves.has_reply(key) {
+                self.result_ended(now, key, Sent::Refused);
+            } else if !self.intake.is_draining() {
+                self.take_another_way(now, key);
+            }
+        }
+        self.tell_stuck(now);
+    }
+
+    /// The queue of a job or a dead letter does not take it. A job takes another delay queue: it waits on when it comes back. What
+    /// goes elsewhere is parked in one, and tries again then.
+    fn take_another_way(&mut self, now: Duration, key: Key) {
+        let names = &self.settings.names;
+        let Some(outgoing) = self.moves.outgoing(key) else {
+            return;
+        };
+        let from_ms = self.settings.levels.from_ms();
+        let delays = names.delays();
+        let level = delays.iter().position(|name| *name == outgoing.queue);
+        let store_now = self.clock.at_least(now);
+        let wait_ms = millis(match store_now {
+            Some(_) => PARKED_FOR,
+            None => PARKED_FOR_UNTIMED,
+        });
+        let is_longer = |from: &u64| *from <= wait_ms;
+        let usual = level.unwrap_or_else(|| from_ms.partition_point(is_longer) - 1);
+        // Of longer waits a job would be behind others.
+        let all = (0..usual.min(delays.len()))
+            .rev()
+            .chain(usual..delays.len());
+        let mut open = all.filter(|level| !self.moves.is_stuck(&delays[*level]));
+        let open = match level {
+            None if !delays.get(usual).is_some_and(|it| self.moves.is_stuck(it)) => Some(usual),
+            _ => open.next(),
+        };
+        let Some(queue) = open.and_then(|level| delays.get(level)) else {
+            return self.moves.keep(now, key);
+        };
+        let queue = Arc::clone(queue);
+        let message = outgoing.message.clone();
+        let message = match level {
+            Some(_) => message,
+            None => {
+                let until = |store_now: u64| store_now.saturating_add(wait_ms);
+                let (trip, wait) = headers::trip(Trip {
+                    until_ms: store_now.map_or(0, until),
+                    wait_ms,
+                });
+                let target = HeaderValue::Text(outgoing.queue.to_string());
+                message.with_headers(&[(trip, wait), (PARKED, target)], &[])
+            }
+        };
+        let next = (self.moves).reroute(now, key, Outgoing { queue, message });
+        self.do_all(next);
+    }
+
+    /// A message that was parked tries its own queue again when its time has come. Any other delivery is given back.
+    pub(super) fn take_parked(
+        &mut self,
+        now: Duration,
+        key: Key,
+        delivery: Delivery,
+    ) -> Option<Delivery> {
+        let is_ours = matches!(delivery.source, Source::Delay(_));
+        let Field::Text(queue) = delivery.message.header(PARKED) else {
+            return Some(delivery);
+        };
+        if !is_ours {
+            return Some(delivery);
+        }
+        let queue = Arc::from(queue);
+        let trip = match delivery.message.header(TRIP) {
+            Field::Text(text) => headers::read_trip(text),
+            _ => None,
+        };
+        let store_now = self.clock.at_least(now).unwrap_or_default();
+        let left_ms = trip.map_or(0, |trip| trip.left_ms(store_now));
+        let message = delivery.message.for_republish();
+        let message = message.with_headers(&[], &[PARKED, TRIP]);
+        let of = Move::new(now, delivery.tag, None, None).to(queue, message);
+        let at = now + Duration::from_millis(left_ms);
+        self.moves.begin_later(key, at, of);
+        None
+    }
+
+    fn tell_stuck(&mut self, now: Duration) {
+        let stuck = self.moves.standstills(now, STUCK_AFTER);
+        for ((kind, _), standstill) in MessageKind::NAMES.into_iter().zip(stuck) {
+            if let Some(standstill) = standstill
+                && self.stuck_told[kind as usize].is_news(now, STUCK_TOLD)
+            {
+                let since = now.saturating_sub(standstill.since);
+                self.facts.push(Fact::Stuck {
+                    kind,
+                    messages: standstill.messages,
+                    routing_key: standstill.key,
+                    since,
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! Publishers and queues that misbehave: whatever they name or refuse, the jobs of other tenants go on, and each job of theirs ends.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use kit::api::{Api, Reply};
+use kit::process::Process;
+use kit::servers::{Rabbit, shared_rabbit, shared_redis};
+use kit::{Bed, job, jobs, until};
+use lapin::options::QueueDeclareOptions;
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{Connection, ConnectionProperties};
+use sluicegate::broker::Message;
+
+use crate::PROGRAM;
+use crate::broker_faults::ONE_SERVER;
+
+const MANY: &str = "max-requests: 1000, window-size: 1s";
+
+fn bed(rabbit: &Rabbit) -> Bed {
+    Bed::on(rabbit.url(), shared_redis().url())
+}
+
+/// With results for whoever asks.
+fn yaml(bed: &Bed, limits: &str, api: &Api) -> String {
+    let http = format!("http: {{url: '{}'}}", api.url());
+    let yaml = bed.yaml(limits, &api.url(), "");
+    yaml.replace(&http, &format!("{http}, results: {{to: reply-to}}"))
+}
+
+fn asking(tenant: &str, count: usize, reply_to: &[&str]) -> Vec<Message> {
+    let with = |(mut message, reply_to): (Message, &&str)| {
+        message.properties = message.properties.with_reply_to((**reply_to).into());
+        message
+    };
+    let targets = reply_to.iter().cycle();
+    jobs(tenant, count).zip(targets).map(with).collect()
+}
+
+fn counted(worker: &Process, series: &str) -> usize {
+    worker.metric(series).unwrap_or_default() as usize
+}
+
+fn results(worker: &Process) -> usize {
+    let of = |outcome: &str| format!("sluicegate_results_total{{outcome=\"{outcome}\"}}");
+    let all = ["published", "unroutable", "refused"].map(of);
+    all.iter().map(|series| counted(worker, series)).sum()
+}
+
+/// How often each job was called.
+fn calls(api: &Api) -> BTreeMap<String, usize> {
+    let mut calls = BTreeMap::new();
+    for call in api.calls() {
+        *calls.entry(call.job).or_default() += 1;
+    }
+    calls
+}
+
+fn called(api: &Api, tenant: &str) -> usize {
+    api.calls().iter().filter(|it| it.tenant == tenant).count()
+}
+
+/// A queue that takes messages and confirms none, as one without its majority: it stands still.
+async fn silent_queue(rabbit: &Rabbit, name: &str) {
+    let connection = Connection::connect(rabbit.url(), ConnectionProperties::default());
+    let connection = connection.await.expect("RabbitMQ answers");
+    let channel = connection.create_channel().await.expect("a channel");
+    let mut arguments = FieldTable::default();
+    arguments.insert(
+        "x-queue-type".into(),
+        AMQPValue::LongString("quorum".into()),
+    );
+    let options = QueueDeclareOptions {
+        durable: true,
+        ..QueueDeclareOptions::default()
+    };
+    let declared = channel.queue_declare(name.into(), options, arguments).await;
+    declared.expect("a queue");
+    stand_still(rabbit, name, true);
+}
+
+fn stand_still(rabbit: &Rabbit, queue: &str, still: bool) {
+    let what = if still { "suspend" } else { "resume" };
+    tokio::task::block_in_place(|| {
+        rabbit.ctl(&[
+            "eval",
+            &format!(
+                "{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<\"/\">>, queue, <<\"{queue}\">>)), sys:{what}(amqqueue:get_pid(Q))."
+            ),
+        ])
+    });
+}
+
+/// RabbitMQ 3.10 closes the connection over some of these names.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reply_to_that_closes_the_connection_costs_its_own_job_its_result_and_nobody_else_anything()
+ {
+    let (api, bed) = (Api::start().await, bed(shared_rabbit()));
+    let yaml = yaml(&bed, "max-requests: 10, window-size: 1s", &api);
+    let worker = PROGRAM.start(&yaml);
+    let names = [
+        "amq.rabbitmq.reply-to.g2dkAA.x",
+        "amq.rabbitmq.reply-to.garbage",
+        "amq.rabbitmq.reply-to.",
+    ];
+    bed.publish(&yaml, asking("evil", 20, &names)).await;
+    bed.publish(&yaml, jobs("good", 60)).await;
+    until("all are called", || called(&api, "good") >= 60).await;
+    until("all of them end", || results(&worker) >= 20).await;
+    let failed = |kind: &str| format!("sluicegate_publish_failures_total{{kind=\"{kind}\"}}");
+    assert_eq!(counted(&worker, &failed("down")), 0);
+    until("nothing is held", || {
+        counted(&worker, "sluicegate_in_memory") == 0
+    })
+    .await;
+    worker.stop();
+    let calls = calls(&api);
+    assert_eq!(calls.len(), 80);
+    assert!(calls.values().all(|calls| *calls == 1), "{calls:?}");
+    // None of them comes again.
+    let worker = PROGRAM.start(&yaml);
+    bed.publish(&yaml, [job("good", "last")]).await;
+    until("the last is called", || called(&api, "good") >= 61).await;
+    worker.stop();
+    assert_eq!(api.count(), 81);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reply_queue_that_confirms_nothing_stops_no_other_tenant_and_its_jobs_end() {
+    const EVIL: usize = 150;
+    let _alone = ONE_SERVER.lock().await;
+    let rabbit = Rabbit::start();
+    let (api, bed) = (Api::start().await, bed(&rabbit));
+    let yaml = yaml(&bed, MANY, &api);
+    silent_queue(&rabbit, "silent").await;
+    let worker = PROGRAM.start(&yaml);
+    bed.publish(&yaml, asking("evil", EVIL, &["silent"])).await;
+    until("they are called", || called(&api, "evil") == EVIL).await;
+    // Its results are in the way of none, whether it is known to be silent or not.
+    for round in 0..3 {
+        let jobs = (0..50).map(|n| job("good", format!("{round}-{n}")));
+        bed.publish(&yaml, jobs).await;
+        until("the others are called", || {
+            called(&api, "good") == 50 * (round + 1)
+        })
+        .await;
+        assert!(round > 0 || results(&worker) == 0);
+        if round == 0 {
+            worker
+                .says(&["stuck: RabbitMQ does not take", "kind=\"result\""])
+                .await;
+            let stuck = counted(&worker, "sluicegate_stuck_messages{kind=\"result\"}");
+            assert!(stuck > 0);
+            let ready = worker.get("/readyz").unwrap_or_default();
+            assert!(ready.contains("stuck"), "{ready}");
+        }
+    }
+    until("all of them end", || results(&worker) == EVIL).await;
+    until("nothing is held", || {
+        counted(&worker, "sluicegate_in_memory") == 0
+    })
+    .await;
+    worker.stop();
+    assert!(calls(&api).values().all(|calls| *calls == 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_letters_that_are_refused_stop_no_good_job_and_are_not_lost() {
+    const BAD: usize = 700;
+    let (rabbit, api) = (shared_rabbit(), Api::start().await);
+    api.answers(|call| match call.tenant.as_str() {
+        "rejected" => Reply::status(422),
+        _ => Reply::ok(),
+    });
+    let bed = bed(rabbit);
+    let yaml = bed.yaml(MANY, &api.url(), "");
+    let (policy, dead) = (bed.name.clone(), format!("^{}.dead$", bed.name));
+    let definition = r#"{"max-length": 100, "overflow": "reject-publish"}"#;
+    let set = [
+        "set_policy",
+        "--apply-to",
+        "queues",
+        &policy,
+        &dead,
+        definition,
+    ];
+    tokio::task::block_in_place(|| rabbit.ctl(&set));
+    let worker = PROGRAM.start(&yaml);
+    let invalid = (0..BAD).map(|n| job("x", format!("bad-{n}")).with_headers(&[], &["x-tenant"]));
+    bed.publish(&yaml, invalid).await;
+    bed.publish(&yaml, jobs("rejected", 100)).await;
+    bed.publish(&yaml, jobs("good", 200)).await;
+    until("good jobs run", || called(&api, "good") == 200).await;
+    worker
+        .says(&["stuck: RabbitMQ does not take", "kind=\"dead-letter\""])
+        .await;
+    assert!(counted(&worker, "sluicegate_stuck_messages{kind=\"dead-letter\"}") > 0);
+    let ready = worker.get("/readyz").unwrap_or_default();
+    assert!(ready.contains("stuck"), "{ready}");
+    tokio::task::block_in_place(|| rabbit.ctl(&["clear_policy", &policy]));
+    // Each is there in the end, with its reason, and none was called for it once more.
+    let mut letters = BTreeMap::new();
+    let begun = tokio::time::Instant::now();
+    while letters.len() < BAD + 100 {
+        assert!(begun.elapsed() < kit::PATIENCE, "{} letters", letters.len());
+        for letter in bed.dead(&yaml).await {
+            let said = format!("{:?}", letter.header("x-sluicegate-reason"));
+            assert!(said.contains("x-tenant") || said.contains("422"), "{said}");
+            for gone in ["x-sluicegate-parked", "x-sluicegate-trip"] {
+                let header = format!("{:?}", letter.header(gone));
+                assert_eq!(header, "Missing", "{gone}");
+            }
+            letters.insert(letter.id().expect("an id").to_owned(), ());
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    worker.stop();
+    let calls = calls(&api);
+    assert!(calls.values().all(|calls| *calls == 1), "{calls:?}");
+}
+
+/// A dead letters' queue without its majority confirms nothing: jobs wait in delay queues all the same, each called once.
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_letters_that_are_not_confirmed_stop_no_job_that_waits() {
+    let _alone = ONE_SERVER.lock().await;
+    let rabbit = Rabbit::start();
+    let (api, bed) = (Api::start().await, bed(&rabbit));
+    let yaml = bed.yaml("max-requests: 10, window-size: 1s", &api.url(), "");
+    bed.client(&yaml).await.close().await;
+    let dead = format!("{}.dead", bed.name);
+    stand_still(&rabbit, &dead, true);
+    let worker = PROGRAM.start(&yaml);
+    let invalid = (0..100).map(|n| job("x", format!("bad-{n}")).with_headers(&[], &["x-tenant"]));
+    bed.publish(&yaml, invalid).await;
+    bed.publish(&yaml, jobs("good", 150)).await;
+    until("good jobs run", || called(&api, "good") >= 150).await;
+    worker
+        .says(&["stuck: RabbitMQ does not take", "kind=\"dead-letter\""])
+        .await;
+    stand_still(&rabbit, &dead, false);
+    worker.stop();
+    let calls = calls(&api);
+    assert!(calls.values().all(|calls| *calls == 1), "{calls:?}");
+}
