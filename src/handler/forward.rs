@@ -89,6 +89,11 @@ impl<F: Forwarding> ForwardHandler<F> {
                 "it would come back: dispatch.forward sends it to {key}, which is a queue of Sluicegate"
             ));
         }
+        if Reply::is_direct_target(&self.exchange, &key) {
+            return Err(format!(
+                "dispatch.forward would send it to {key}: that is a client's direct reply-to, which is no queue and may drop it"
+            ));
+        }
         let message = job.published.message::<Message>();
         let message = message.ok_or("it came as no message")?;
         let mut set = Vec::new();

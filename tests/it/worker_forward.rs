@@ -132,13 +132,21 @@ async fn a_job_goes_on_as_its_publisher_made_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_nobody_takes_is_kept_and_one_that_would_come_back_is_refused() {
+async fn a_job_that_nobody_takes_is_kept_and_one_that_would_come_back_or_be_lost_is_refused() {
     let bed = bed();
     let (missing, exchange) = (format!("{}-missing", bed.name), format!("{}-x", bed.name));
     for (forward, reason) in [
         (format!("routing-key: {missing}"), "no queue takes it"),
         (format!("exchange: {exchange}"), "no queue takes it"),
         ("exchange: ''".to_owned(), "it would come back"),
+        (
+            "routing-key: amq.rabbitmq.reply-to.garbage".to_owned(),
+            "direct reply-to",
+        ),
+        (
+            "routing-key: amq.rabbitmq.reply-to.".to_owned(),
+            "direct reply-to",
+        ),
     ] {
         let yaml = yaml(&bed, MANY, &forward);
         let check = sluicegate(&yaml, &["check"]);
