@@ -242,7 +242,7 @@ impl<H: PreparingHandler> Worker<H> {
             Some(Start::Fresh)
         } else {
             tokio::select! {
-                start = earlier_starts(&config, &settings.levels, &stop) => start,
+                start = earlier_starts(&config, &settings.levels, &health, &stop) => start,
                 never = watch_redis(&gate, &health, &metrics, Phase::Waits) => match never {},
                 ended = tasks.first_end() => return Err(AppError::Ended(ended)),
             }

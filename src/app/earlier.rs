@@ -2,6 +2,7 @@
 
 use tokio::time::Instant;
 
+use crate::admin::Health;
 use crate::broker::BrokerError;
 use crate::broker::amqp::in_use;
 use crate::config::Config;
@@ -16,6 +17,7 @@ use crate::rules::retry::Reconnect;
 pub(super) async fn earlier_starts(
     config: &Config,
     levels: &DelayLevels,
+    health: &Health,
     stop: &Stop,
 ) -> Option<Start> {
     let answered = async {
@@ -26,6 +28,7 @@ pub(super) async fn earlier_starts(
             match in_use(&config.amqp, levels).await {
                 Err(why @ BrokerError::Unreachable { .. }) => {
                     outage.failed(began.elapsed(), &why);
+                    health.set_no_session(why.to_string());
                     tokio::time::sleep(pauses.next(rand::random())).await;
                 }
                 // The session that follows says what is wrong.
