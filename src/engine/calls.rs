@@ -28,10 +28,11 @@ pub(super) async fn prepare<H: PreparingHandler>(
 ) -> (Result<H::Ready, Attempt>, Duration) {
     let begun = Instant::now();
     let call = AssertUnwindSafe(handler.prepare(job)).catch_unwind().await;
-    (
-        call.unwrap_or_else(|_| Err(panicked().into())),
-        begun.elapsed(),
-    )
+    let ready = match call {
+        Ok(ready) => ready,
+        Err(_) => Err(panicked().into()),
+    };
+    (ready, begun.elapsed())
 }
 
 /// Makes the call, if the permit is still good when this task gets to run, and something is prepared.

@@ -48,7 +48,7 @@ impl Quotas {
 
     /// Whether `limits` keep all of these, and one of them has a window as long as `rest`, for which nothing is left at
     /// least. Then they know better than headers in whole seconds when the next call may be made.
-    pub fn are_kept_by(&self, limits: &[Limit], rest: Duration) -> bool {
+    pub(crate) fn are_kept_by(&self, limits: &[Limit], rest: Duration) -> bool {
         let is_long = |window: Duration| window >= rest;
         let keeps_number = |limit: &Limit, number| {
             let window = Duration::from_millis(limit.window_ms());
