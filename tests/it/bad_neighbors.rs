@@ -13,7 +13,6 @@ use lapin::{Connection, ConnectionProperties};
 use sluicegate::broker::Message;
 
 use crate::PROGRAM;
-use crate::broker_faults::ONE_SERVER;
 
 const MANY: &str = "max-requests: 1000, window-size: 1s";
 
@@ -128,7 +127,6 @@ async fn a_reply_to_that_closes_the_connection_costs_its_own_job_its_result_and_
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reply_queue_that_confirms_nothing_stops_no_other_tenant_and_its_jobs_end() {
     const EVIL: usize = 150;
-    let _alone = ONE_SERVER.lock().await;
     let rabbit = Rabbit::start();
     let (api, bed) = (Api::start().await, bed(&rabbit));
     let yaml = yaml(&bed, MANY, &api);
@@ -222,7 +220,6 @@ async fn dead_letters_that_are_refused_stop_no_good_job_and_are_not_lost() {
 /// A dead letters' queue without its majority confirms nothing: jobs wait in delay queues all the same, each called once.
 #[tokio::test(flavor = "multi_thread")]
 async fn dead_letters_that_are_not_confirmed_stop_no_job_that_waits() {
-    let _alone = ONE_SERVER.lock().await;
     let rabbit = Rabbit::start();
     let (api, bed) = (Api::start().await, bed(&rabbit));
     let yaml = bed.yaml("max-requests: 10, window-size: 1s", &api.url(), "");
