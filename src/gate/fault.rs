@@ -1,29 +1,29 @@
-//! What an error in an answer of Redis says is wrong.
+//! Sorts errors in Redis's answers by their cause: the request, the server, the connection or the address.
 //!
-//! After a failover behind one name the old primary keeps its connections and answers each call with an error. So an answer can say, as a
-//! broken connection does, that the next call must go elsewhere. [`Fault::of`] is the only place that decides it; `link` acts on it.
+//! The old primary keeps its connections after a failover behind one name, and answers each call with an error. As with a broken
+//! connection, such an answer means that the next call must go elsewhere. Only [`Fault::of`] decides this; `link` acts on it.
 
 use ::redis::{ServerError, Value};
 
-/// What is wrong; the later ones count for more.
+/// The cause of an error. Later variants take precedence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
-    /// The request: others may succeed on the same connection.
+    /// The request. Others may succeed on the same connection.
     Request,
-    /// The server: it is the right one and can't do this now. A new connection would not help.
+    /// The server. It is the right one but can't do this now. A new connection would not help.
     Server,
-    /// The connection: a new one to the same address may help, since it logs in again.
+    /// The connection. A new one to the same address may help, since it logs in again.
     Connection,
-    /// The address: another server may be the primary by now. A new connection resolves the name again, or asks Sentinel or the
-    /// cluster again.
+    /// The address. Another server may be the primary by now. A new connection resolves the name again, or asks Sentinel or the cluster
+    /// again.
     Address,
 }
 
-/// In an error without a code of its own: the server refuses the connection.
+/// Text of an error without a code of its own: the server refuses the connection.
 const TOO_MANY_CLIENTS: &str = "max number of clients";
 
 impl Fault {
-    /// Returns what `error` says is wrong.
+    /// Returns the cause of `error`.
     pub fn of(error: &ServerError) -> Self {
         match code(error) {
             "ERR" => match error.details() {
@@ -31,26 +31,26 @@ impl Fault {
                 _ => Self::Request,
             },
             "WRONGTYPE" | "NOSCRIPT" | "NOPERM" => Self::Request,
-            // The slot is elsewhere, and the server says where.
+            // Another server has the slot, and the error names it.
             "MOVED" | "ASK" | "CROSSSLOT" => Self::Request,
             "OOM" | "MISCONF" | "TRYAGAIN" => Self::Server,
-            // The user, its password, or whether one is needed, has changed.
+            // The user, its password, or the need for one has changed.
             "NOAUTH" | "WRONGPASS" => Self::Connection,
-            // A replica, with or without a link to its primary; Valkey names the primary.
+            // The server is a replica, with or without a link to its primary; Valkey names the primary.
             "READONLY" | "MASTERDOWN" | "REDIRECT" => Self::Address,
-            // A primary that was cut off from its replicas, one of which may have taken over.
+            // The server is a primary that was cut off from its replicas. One of them may have taken over.
             "NOREPLICAS" => Self::Address,
-            // A server that restarted, or a former primary that copies the new one's data.
+            // The server has restarted, or is a former primary that copies the new one's data.
             "LOADING" | "CLUSTERDOWN" => Self::Address,
-            // Stuck in a script. Once the script has written, only a restart or a failover ends it, and the server can't become a
-            // replica.
+            // The server is stuck in a script. Once the script has written, only a restart or a failover ends it, and the server can't
+            // become a replica.
             "BUSY" | "UNKILLABLE" => Self::Address,
-            // A proxy's words, or a newer server's: a new connection does no harm.
+            // The error comes from a proxy or a newer server. A new connection does no harm.
             _ => Self::Address,
         }
     }
 
-    /// Returns the one of `answers` that counts most.
+    /// Returns the cause that takes precedence in `answers`, or [`Fault::Request`] if there is no error.
     pub fn among(answers: &[Value]) -> Self {
         let faults = answers.iter().filter_map(|answer| match answer {
             Value::ServerError(error) => Some(Self::of(error)),
@@ -59,13 +59,13 @@ impl Fault {
         faults.max().unwrap_or(Self::Request)
     }
 
-    /// Reports whether a new connection may help.
+    /// Returns true if a new connection may help.
     pub fn wants_connection(self) -> bool {
         self >= Self::Connection
     }
 }
 
-/// Returns the error's code. Servers before Redis 7 put that of a script's command into the details: `ERR Error running script (...): -READONLY ...`.
+/// Returns the error code. Before Redis 7, a script command's code is in the details: `ERR Error running script (...): -READONLY ...`.
 pub fn code(error: &ServerError) -> &str {
     let own = error.code();
     let is_code =
@@ -84,7 +84,7 @@ pub fn code(error: &ServerError) -> &str {
 mod tests {
     use super::*;
 
-    /// As the client reads it from the wire.
+    /// Parses an error as the client reads it from the wire.
     fn error(line: &str) -> ServerError {
         let parsed = ::redis::parse_redis_value(format!("-{line}\r\n").as_bytes());
         match parsed.expect("an error") {

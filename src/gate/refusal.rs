@@ -26,7 +26,7 @@ pub fn broken(error: &RedisError, server: &str) -> GateError {
     }
 }
 
-/// What to do about the error, where our side can help.
+/// Returns advice if this side can help: the machine lacks something, or TLS is set up wrong.
 fn advice(error: &RedisError) -> Option<String> {
     let missing = shortage::of(error).map(str::to_owned);
     missing.or_else(|| tls::advice(error, "redis"))
@@ -53,7 +53,7 @@ pub fn refused(error: &ServerError, what: &str) -> GateError {
     };
     let details = error.details().unwrap_or_default();
     let words = format!("{what}: {} {details}: {todo}", error.code());
-    // What another connection mends, or time, is no refusal.
+    // An error that time or a new connection cures is no refusal.
     match fault.wants_connection() || code == "TRYAGAIN" {
         true => GateError::Unreachable(words),
         false => GateError::Refused(words),

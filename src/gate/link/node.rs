@@ -1,5 +1,5 @@
-//! The connection to one server: made when it is first needed, and again whenever it is lost or leads to a server that can't serve it.
-//! Each connection resolves the name of the server again.
+//! The connection to one server. It is opened on first use, and again whenever it is lost or leads to a server that can't serve it. Each
+//! connection resolves the name of the server again.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -111,10 +111,10 @@ impl Node {
         Err(error)
     }
 
-    /// A round trip by the connection `number` has ended: since when the server is silent, and whether the connection is `lost`.
+    /// Records the end of a round trip by the connection `number`: since when the server is silent, and whether the connection is `lost`.
     fn ended(&self, number: u64, silent: Option<Instant>, lost: bool) {
-        // A manager reconnects by itself after some errors, not after all (a login that failed, a peer that is silent, a replica
-        // that was the primary): a new one does after every error.
+        // A manager reconnects by itself after some errors, but not after a failed login, a silent peer, or a replica that was the primary.
+        // A new manager reconnects after every error.
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         current.silent = silent;
         if lost && current.number == number {
@@ -147,7 +147,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers each command of a connection: what it needs to be set up, and then `line`.
+    /// Answers each command of a connection: the setup commands with `+OK`, and the others with `line`.
     async fn serve(mut stream: TcpStream, line: &'static str) -> Option<()> {
         let mut buffer = [0; 4096];
         loop {
@@ -160,7 +160,7 @@ mod tests {
         }
     }
 
-    /// After `line` as an answer, whether the next call takes a new connection.
+    /// Returns true if the call after the answer `line` uses a new connection.
     async fn reconnects_after(line: &'static str) -> bool {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound");

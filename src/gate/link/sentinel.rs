@@ -85,8 +85,8 @@ impl Sentinel {
         })
     }
 
-    /// One round trip to the primary. After a failure, and after an answer by which another server may be the primary, the next
-    /// call asks Sentinel again.
+    /// Makes one round trip to the primary. The next call asks Sentinel again after a failure, or after an answer by which another server
+    /// may be the primary.
     pub async fn send(&self, pipeline: &Pipeline) -> Result<Vec<Value>, GateError> {
         let node = self.primary().await?;
         let sent = node.send(pipeline).await;
