@@ -46,7 +46,7 @@ impl Known {
     }
 }
 
-/// Returns what each worker said last that was heard of within `within_ms`, as in [`Follower::says`].
+/// Returns the last report ([`Follower::says`]) of each worker that looked at the board within the last `within_ms`.
 ///
 /// # Errors
 /// [`GateError`]: the board can't be read.

@@ -81,18 +81,18 @@ impl Known {
         Some(&known.policy)
     }
 
-    /// The others of a worker with the policy called `id` that a worker may have in force at `now_ms`, as far as the registry says.
+    /// Returns the policies other than `id` that a worker may have in force at `now_ms`, as far as the registry shows.
     pub fn others_in_use(&self, id: &str, now_ms: u64) -> impl Iterator<Item = &Registered> {
         let in_use = move |known: &&Registered| known.id != id && known.used_ms + IDLE_MS >= now_ms;
         self.policies.iter().filter(in_use)
     }
 
-    /// What a worker with the policy `own`, called `id`, enforces after an exchange at `now_ms`.
+    /// Returns what a worker with the policy `own`, called `id`, enforces after an exchange at `now_ms`.
     pub fn fleet(&self, own: Arc<Policy>, id: &str, now_ms: u64) -> Fleet {
         self.fleet_of(own, id, now_ms, None)
     }
 
-    /// The same where the workers were asked which policies they have in force (`in_use`).
+    /// Like [`Self::fleet`], with the policies that workers report as in force, or `None` if they were not asked.
     pub fn fleet_of(
         &self,
         own: Arc<Policy>,
@@ -144,7 +144,7 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Nobody else is there.
+    /// Returns the fleet of a worker that knows no other policy.
     pub fn alone(own: Arc<Policy>) -> Self {
         Self {
             own,
@@ -183,13 +183,13 @@ impl Fleet {
             && (self.others.iter().zip(&other.others)).all(|(one, two)| same(one, two))
     }
 
-    /// The policies, the own one first.
+    /// Returns all policies, the worker's own first.
     pub(super) fn each(&self) -> impl Iterator<Item = &Policy> + Clone {
         let others = self.others.iter().map(|other| &*other.policy);
         std::iter::once(&*self.own).chain(others)
     }
 
-    /// No other policy is enforced that a worker has in force.
+    /// Returns true if no worker has any of the other enforced policies in force.
     pub fn is_settled(&self) -> bool {
         self.others.iter().all(|other| other.idle)
     }

@@ -1,4 +1,4 @@
-//! Whose limits a change of the policies eased: their jobs that wait may start earlier than they were told.
+//! Tenants whose limits a change of the policies eased. Their waiting jobs may start earlier than promised.
 
 use std::collections::BTreeSet;
 
@@ -8,17 +8,17 @@ use crate::rules::limit::Limit;
 use crate::rules::policy::{Own, Pattern, Policy};
 use crate::rules::tenant::Tenant;
 
-/// With more tenants and plans in the policies, all tenants count as eased.
+/// Maximum number of pairs of tenant and plan that are compared. With more, all tenants count as eased.
 const MAX_CLASSES: usize = 8_192;
-/// The same with eased limits of more tenants.
+/// Maximum number of tenants that are listed. With more, all tenants count as eased.
 const MAX_TENANTS: usize = 10;
 
 /// The tenants whose limits were eased.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Eased {
-    /// These.
+    /// The tenants in this set.
     Tenants(BTreeSet<Tenant>),
-    /// Any.
+    /// All tenants.
     All,
 }
 
@@ -34,7 +34,7 @@ impl Eased {
         matches!(self, Self::Tenants(tenants) if tenants.is_empty())
     }
 
-    /// Returns the tenants of both.
+    /// Returns the tenants of `self` and `more`.
     pub fn and(self, more: Self) -> Self {
         match (self, more) {
             (Self::Tenants(mut one), Self::Tenants(two)) => {
@@ -58,7 +58,7 @@ fn exact((pattern, _): &(Pattern, Own)) -> Option<&str> {
 }
 
 impl Fleet {
-    /// Returns the tenants whose jobs may start earlier than when `before` was enforced.
+    /// Returns the tenants whose jobs may start earlier than under `before`.
     pub fn eases(&self, before: &Self) -> Eased {
         if before.policies() == 1 && before.own() == self.own() {
             return Eased::default();
@@ -99,7 +99,7 @@ mod tests {
         Limit::new("default", algorithm, max, window, Duration::ZERO).expect("in range")
     }
 
-    /// The fleet of a worker with `own` after one with `old` was registered, which a worker has in force, or nobody.
+    /// Returns the fleet of a worker with `own` when `old` is registered. Another worker has `old` in force only if `in_use`.
     fn beside(own: &Policy, old: &Policy, in_use: bool) -> Fleet {
         let mut known = Known::default();
         let registered = Registered {
@@ -175,7 +175,7 @@ mod tests {
                 eased,
                 "{what}: gone"
             );
-            // While both are enforced nothing is eased, and then once.
+            // Nothing is eased while both are enforced, and afterwards only once.
             let alone = Fleet::alone(Arc::new(old.clone()));
             assert!(before.eases(&alone).is_nobody(), "{what}");
             assert!(after.eases(&after).is_nobody(), "{what}");

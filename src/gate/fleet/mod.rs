@@ -39,15 +39,15 @@
 //!   such a limit has changed its name or window; one that kept them has its leases in common.
 //!
 //! # Dropped sooner
-//! A raised sliding limit need not wait for a whole window: what the new one counts was charged to the log all along
-//! ([`Limit::continues`](crate::rules::limit::Limit::continues)). Where that is so for all own limits of a tenant, and in every
-//! other policy of the registry, a policy that no worker has in force any more is left out for this tenant: all workers that were heard
-//! of within [`IDLE_MS`] say that they have another one, or nobody was heard of who has it. While a worker has it, it is enforced by all,
-//! so that a lowered limit counts at once; for the bound it would not matter. Then a window
-//! whose last start was allowed by the old policy holds at most what that allows, and any other what the new one allows.
-//! And what later policies say, too, for all whose memory is long, is enforced with the later ones (`superseded.rs`).
-//! It may be left out for some tenants and not for others: a limit that all tenants share is then continued for all of them,
-//! so that both count in one state.
+//! A raised sliding limit need not wait for a whole window: everything the new limit counts was charged to the log all along
+//! ([`Limit::continues`](crate::rules::limit::Limit::continues)). If that holds for all of a tenant's own limits, and in every other policy
+//! of the registry, workers stop enforcing a policy for this tenant once no worker has it in force: every worker seen within [`IDLE_MS`]
+//! reports another policy, or the registry shows no use of it in that time. While a worker has the policy, all workers enforce it, so that
+//! a lowered limit counts at once; the bound would hold without this. Then a window whose last start was allowed by the old policy holds at
+//! most what that allows, and any other what the new one allows.
+//! A policy is left out, too, if a later policy has the same limits, apart from limits whose memory does not reach back to the older one
+//! (`superseded.rs`). A policy may be left out for some tenants and not for others: a limit that all tenants share is then continued for
+//! all of them, so that both count in one state.
 //!
 //! [`Fleet`], `superseded` and [`text`] are pure, and [`shelf`] is what `lua/policies.lua` does with the registry. [`registry`] does the
 //! I/O: a worker's exchanges.

@@ -67,7 +67,7 @@ pub struct Agreed {
     pub registries: Vec<String>,
     /// What operators ask of all workers.
     pub steering: Steering,
-    /// No worker had this policy in force before this exchange, as far as the registry knows.
+    /// Whether no worker had this policy in force before this exchange, as far as the registry shows.
     pub is_new: bool,
 }
 
@@ -88,7 +88,7 @@ pub struct Registry {
 struct Heard {
     known: Known,
     board: boards::Known,
-    /// The policies that workers say they have in force; `None`: nobody asked them.
+    /// The policies that workers report as in force, or `None` if they were not asked.
     in_use: Option<BTreeSet<String>>,
     /// Redis's clock in milliseconds at the last exchange, and when that was.
     now_ms: u64,
@@ -125,12 +125,12 @@ impl Registry {
         &self.name
     }
 
-    /// The gate whose workers these are.
+    /// Returns the gate that this registry belongs to.
     pub fn gate(&self) -> &RedisGate {
         &self.gate
     }
 
-    /// What the worker says of itself from the next exchange on, beside the policy that it has in force.
+    /// Sets what the worker reports from the next exchange on, in addition to its policy in force.
     pub fn says(&mut self, says: String) {
         self.says = says;
     }
@@ -174,8 +174,8 @@ impl Registry {
             let worker = (self.name.as_str(), says.as_str());
             let own = mine.last().map_or("", |named| named.id.as_str());
             let exchange = async move {
-                // The board first: whoever follows an instruction knows all policies that its author knew. And whoever registers a
-                // policy has said before that it has it.
+                // The board comes first: a worker that follows an instruction then knows all policies its author knew. A worker also
+                // reports its policy in force before it registers it.
                 let board = board.look(gate, &primary.board, worker).await?;
                 let (known, now_ms) = exchange(gate, &primary.policies, mine, known).await?;
                 let in_use = match known.others_in_use(own, now_ms).next() {
@@ -310,7 +310,7 @@ pub async fn look(gate: &RedisGate) -> Result<Seen, GateError> {
     Err(seen.failed.pop().unwrap_or_else(nowhere))
 }
 
-/// The policies that workers said they have in force, of those that were heard of since one may have it without them.
+/// Returns the policies that workers report as in force. Reports older than [`IDLE_MS`] do not count.
 async fn in_use(gate: &RedisGate, board: &str) -> Result<BTreeSet<String>, GateError> {
     let said = boards::said_lately(gate, board, IDLE_MS).await?;
     let policy = |says: &String| says.rsplit(' ').next().map(str::to_owned);
