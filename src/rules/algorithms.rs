@@ -106,9 +106,9 @@ pub trait Rules: Sync {
         (terms.window_ms(), terms.guard_ms())
     }
 
-    /// The most units that arrive at the API in any half-open window, whatever happens, as long as the guard is
-    /// kept: arrivals less than a window apart started less than window + guard apart. The search of
-    /// `tests/simulation/gate_worst.rs` reaches each of these and finds nothing above.
+    /// Returns the maximum number of units that arrive at the API in any half-open window, as long as the guard is kept: arrivals less than
+    /// a window apart started less than window + guard apart. The search in `tests/simulation/gate_worst.rs` reaches each of these maximums
+    /// and finds nothing above.
     fn worst_case(&self, terms: &Terms) -> u64;
 
     /// No more units than this start in any `ms`; `u64::MAX`: any number may.

@@ -30,14 +30,14 @@ impl From<Tenant> for Whose {
     }
 }
 
-/// Whose failure it is that a call failed.
+/// The party at fault for a failed call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trouble {
-    /// The API could not be reached at all. Counts for the API, whichever tenant's call it was.
+    /// The API could not be reached at all. Counts against the API, regardless of the call's tenant.
     Unreachable,
-    /// The tenant's call could not be made: its token, its secret or one of its values is missing. Counts for the tenant alone.
+    /// The tenant's call could not be made: its token, its secret or one of its values is missing. Counts against this tenant only.
     Tenant,
-    /// This process or machine lacked something: a file descriptor, memory, a local port. Counts for nobody, and uses no attempt.
+    /// This process or machine lacked something: a file descriptor, memory, a local port. Counts against no breaker, and uses no attempt.
     Local,
     /// It answered 5xx, or not in time, or broke off: that may be the API, the tenant or the job.
     Failing,
@@ -71,7 +71,7 @@ impl Rule {
 pub enum Event {
     /// A call failed.
     Failed {
-        /// The store's clock when it started, or when its preparation began; 0 for one that is surely no probe.
+        /// The store's clock when the call or its preparation started; 0 for a call that is surely no probe.
         started_ms: u64,
         /// Which job's, or tenant's, failure it is, of which several must fail before the breaker opens; empty: it counts
         /// whosever it is.
@@ -142,7 +142,7 @@ struct Open {
 
 impl Open {
     /// Returns true if a call that began at `started_ms` is the probe. Calls from before the breaker opened began earlier. A call that
-    /// could not be prepared never starts: it is a probe if its preparation began while the breaker was half-open.
+    /// could not be prepared never starts: it is the probe if its preparation began while the breaker was half-open.
     fn is_probe(&self, started_ms: u64) -> bool {
         match self.began_ms {
             0 => started_ms >= self.until_ms,

@@ -48,7 +48,7 @@ pub const WAITS: &str = "x-sluicegate-waits";
 pub const REASON: &str = "x-sluicegate-reason";
 /// When it became one, by the store's clock, in milliseconds since the epoch; one whose worker had not read that clock has none.
 pub const DIED: &str = "x-sluicegate-died";
-/// The queue that a message goes to when it is back from a delay queue, where it waits because that queue did not take it.
+/// The target queue of a message that waits in a delay queue because that target did not take it.
 pub const PARKED: &str = "x-sluicegate-parked";
 
 /// Why a message's properties can't be read. They stand in [`PROPERTIES`]; set by us, never taken away.

@@ -1,34 +1,34 @@
-//! How long a worker may hold a job unacked before it calls the API.
+//! Limits how long a worker may hold a job unacked before it calls the API.
 //!
-//! RabbitMQ closes the channel of a consumer that has not acked a delivery within `consumer_timeout`: the session is lost, and every job of it
-//! is delivered again, those that are being called included. So a job that waits is let go before: it takes another trip through a delay
-//! queue, and its time begins anew with its next delivery. A call that has begun runs to its end, so the time that it may take counts, too.
+//! RabbitMQ closes the channel of a consumer that does not ack a delivery within `consumer_timeout`. The session is then lost, and all of
+//! its jobs are delivered again, even jobs being called. A waiting job is therefore released earlier: it takes another trip through a delay
+//! queue, and its time starts again with the next delivery. A call that has begun runs to its end, so its duration counts, too.
 
 use std::time::Duration;
 
-/// RabbitMQ looks for deliveries that are too old once in this time (`channel_tick_interval`).
+/// Interval at which RabbitMQ looks for deliveries that are too old (`channel_tick_interval`).
 pub const TICK: Duration = Duration::from_secs(60);
-/// The longest hold while the timeout is not known.
+/// Maximum hold while the timeout is unknown.
 pub const UNKNOWN: Duration = Duration::from_secs(20);
-/// What preparing a call, acks and confirms may take, as a part of the timeout: 1 / this.
+/// Share of the timeout reserved for preparing a call, acks and confirms: 1 / this.
 const RESERVE: u32 = 10;
-/// The least that is left for waiting, and the most, as parts of the timeout.
+/// Minimum and maximum share of the timeout for waiting: 1 / this.
 const LEAST: u32 = 15;
 const MOST: u32 = 2;
 
-/// The bounds of one worker.
+/// The times that bound how long one worker may hold a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Holding {
     /// RabbitMQ's `consumer_timeout`, as far as it is known.
     timeout: Duration,
-    /// The longest call.
+    /// Maximum duration of a call.
     call: Duration,
-    /// The broker finds the timeout out: until then it may be shorter.
+    /// Whether the broker finds out the timeout. Until it has, the true timeout may be shorter.
     is_looked_for: bool,
 }
 
 impl Holding {
-    /// Of a worker whose calls take `call` at most.
+    /// Returns the bounds for a worker whose calls take at most `call`.
     pub fn new(timeout: Duration, call: Duration) -> Self {
         Self {
             timeout,
@@ -37,7 +37,7 @@ impl Holding {
         }
     }
 
-    /// The same at a broker that finds its timeout out.
+    /// Returns the same bounds for a broker that finds out the timeout.
     pub fn looked_for(self) -> Self {
         Self {
             is_looked_for: true,
@@ -45,34 +45,34 @@ impl Holding {
         }
     }
 
-    /// Reports whether the broker finds its timeout out.
+    /// Returns true if the broker finds out the timeout.
     pub fn is_looked_for(&self) -> bool {
         self.is_looked_for
     }
 
-    /// The longest call that fits into `timeout`.
+    /// Returns the maximum duration of a call that fits into `timeout`.
     pub fn longest_call(timeout: Duration) -> Duration {
         timeout - timeout / RESERVE - timeout / LEAST
     }
 
-    /// RabbitMQ's `consumer_timeout`, as far as it is known.
+    /// Returns RabbitMQ's `consumer_timeout`, as far as it is known.
     pub fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// RabbitMQ's timeout is shorter than was known. Returns true if so.
+    /// Lowers the known timeout to `timeout`. Returns true if it was longer before.
     pub fn learn(&mut self, timeout: Duration) -> bool {
         let is_news = timeout < self.timeout;
         self.timeout = self.timeout.min(timeout);
         is_news
     }
 
-    /// Returns true if each call ends in time.
+    /// Returns true if the longest call ends in time.
     pub fn fits(&self) -> bool {
         self.call <= Self::longest_call(self.timeout)
     }
 
-    /// The longest time for which a job may wait unacked.
+    /// Returns the maximum time for which a job may wait unacked.
     pub fn longest(&self) -> Duration {
         let left = (self.timeout - self.timeout / RESERVE).saturating_sub(self.call);
         left.clamp(self.timeout / LEAST, self.timeout / MOST)

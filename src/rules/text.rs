@@ -1,21 +1,21 @@
-//! What people write down: text of a file, whichever editor wrote it, and names.
+//! Reads text that people write: files from any editor, and names.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Visitor};
 
-/// What UTF-8 files begin with that some editors write.
+/// Byte order mark with which some editors begin UTF-8 files.
 const UTF8_MARK: &[u8] = b"\xef\xbb\xbf";
-/// What UTF-16 files begin with, in either order of bytes.
+/// Byte order marks of UTF-16 files, in either order of bytes.
 const UTF16_MARKS: [&[u8]; 2] = [b"\xff\xfe", b"\xfe\xff"];
 
-/// Why bytes are no text.
+/// The reason why bytes are not text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotText {
-    /// Every second byte of its first characters is 0, or it says so.
+    /// The bytes begin with a byte order mark, or exactly one of the first two is 0.
     #[error("it is UTF-16 text; save it as UTF-8")]
     Utf16,
-    /// Some other encoding, or no text.
+    /// The bytes have another encoding, or are no text.
     #[error("it is not UTF-8 text")]
     NotUtf8,
 }
@@ -23,7 +23,7 @@ pub enum NotText {
 /// Returns the text of a file, or of its beginning, without a byte order mark.
 ///
 /// # Errors
-/// [`NotText`] says what it is instead.
+/// [`NotText`]: the bytes are not UTF-8 text.
 pub fn decode(bytes: &[u8]) -> Result<&str, NotText> {
     let bytes = bytes.strip_prefix(UTF8_MARK).unwrap_or(bytes);
     if is_utf16(bytes) {
@@ -32,16 +32,16 @@ pub fn decode(bytes: &[u8]) -> Result<&str, NotText> {
     std::str::from_utf8(bytes).map_err(|_| NotText::NotUtf8)
 }
 
-/// Whether the first bytes are UTF-16: by their mark, or by a character of ASCII in two bytes.
+/// Returns true if the bytes begin like UTF-16: with a byte order mark, or with an ASCII character in two bytes.
 fn is_utf16(bytes: &[u8]) -> bool {
     let marked = UTF16_MARKS.iter().any(|mark| bytes.starts_with(mark));
     marked || matches!(bytes, [first, second, ..] if (*first == 0) != (*second == 0))
 }
 
-/// Reads a name, such as a tenant's, that is written as a text or as a whole number.
+/// Reads a name, such as the name of a tenant, written as a text or a whole number.
 ///
 /// # Errors
-/// It is something else, a fraction or a boolean say.
+/// The value is something else, such as a fraction or a boolean.
 pub fn name<'de, D: Deserializer<'de>>(reader: D) -> Result<String, D::Error> {
     Name::deserialize(reader).map(|Name(name)| name)
 }
@@ -49,7 +49,7 @@ pub fn name<'de, D: Deserializer<'de>>(reader: D) -> Result<String, D::Error> {
 /// Reads a [`name`] that may be missing or null.
 ///
 /// # Errors
-/// As [`name`].
+/// Returns the errors of [`name`].
 pub fn name_if_any<'de, D: Deserializer<'de>>(reader: D) -> Result<Option<String>, D::Error> {
     let name = Option::<Name>::deserialize(reader)?;
     Ok(name.map(|Name(name)| name))

@@ -64,7 +64,7 @@ pub struct Said {
 /// A verdict.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
-    /// The number of the call that it answers, where it names one: a program has to, since its lines have no other order.
+    /// Number of the answered call, if given. A program must give it, since its lines have no other order.
     pub call: Option<u64>,
     /// Which job it is of, where it says so.
     pub id: Option<String>,

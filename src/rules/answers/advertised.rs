@@ -46,8 +46,8 @@ impl Quotas {
         self.0.into_iter().flatten()
     }
 
-    /// Whether `limits` keep all of these, and one of them has a window as long as `rest`, for which nothing is left at
-    /// least. Then they know better than headers in whole seconds when the next call may be made.
+    /// Returns true if `limits` keep all of these quotas, and one quota's window is at least `rest`, the time for which nothing is left.
+    /// The limits then know better than headers in whole seconds when the next call may be made.
     pub(crate) fn are_kept_by(&self, limits: &[Limit], rest: Duration) -> bool {
         let is_long = |window: Duration| window >= rest;
         let keeps_number = |limit: &Limit, number| {
@@ -99,8 +99,8 @@ pub struct Excess {
 }
 
 impl Excess {
-    /// Compares `quota` with `limits`, which are enforced together for a tenant. `None`: they keep it, or it can't be
-    /// told, since it names no window.
+    /// Compares `quota` with `limits`, which are enforced together for a tenant. Returns `None` if they keep it, or if it names no window
+    /// and can't be compared.
     pub fn of(limits: &[Limit], quota: Quota) -> Option<Self> {
         let window_ms = u64::try_from(quota.window?.as_millis()).ok()?;
         let ours = limits.iter().filter(|limit| bounds_tenant(limit));
@@ -177,8 +177,8 @@ impl fmt::Display for Excess {
     }
 }
 
-/// Whether `limit` bounds the calls of a tenant in a time. A limit of each value of a header does not: a tenant may send any
-/// number of values.
+/// Returns true if `limit` bounds a tenant's calls over time. A limit for each value of a header does not: a tenant may send any number of
+/// values.
 fn bounds_tenant(limit: &Limit) -> bool {
     limit.algorithm() != Algorithm::Concurrency && !limit.scope().is_part()
 }
@@ -275,7 +275,7 @@ mod tests {
         check(&ours, "20/2,1000/3600", 3_000, true);
         check(&ours, "1000/0", 3_000, true);
         check(&ours, "21/0", 1, true);
-        // Nothing is said, the API allows less, or what is used up is not what we count.
+        // No quota is named, the API allows less, or our limits do not count the quota that is used up.
         check(&ours, "", 1, false);
         check(&ours, "19/0", 1, false);
         check(&ours, "19/2", 1, false);

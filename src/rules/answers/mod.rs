@@ -1,6 +1,6 @@
 //! What the API says in its answers, by which its jobs go on. An answer is read once, by [`verdict`]:
 //!
-//! - what becomes of the job, by the status, `Retry-After`, and whether nothing is left (`status.rs`);
+//! - the outcome of the job, by the status, `Retry-After`, and whether nothing is left (`status.rs`);
 //! - for how long the API wants no more calls: `Retry-After`, and the RateLimit headers where nothing is left (`pushback.rs`);
 //! - whom that stops, the tenant or all of them (`throttle_scope.rs`);
 //! - what its own limits are, and where ours allow more (`advertised.rs`);

@@ -57,7 +57,7 @@ pub struct Seen {
     /// It did not refuse, but says that nothing is left, whatever the status: the tenant is throttled for so
     /// long, at least 1 s, since its next job would be refused. What becomes of this job is the status's affair.
     pub used_up: Option<Duration>,
-    /// Something may be left again sooner than `used_up` says, by this: most APIs name whole seconds.
+    /// How much sooner than `used_up` something may be left again: most APIs name whole seconds.
     pub rounding: Duration,
     /// The API's own limits.
     pub quotas: Quotas,
@@ -103,7 +103,7 @@ fn bounded(wait: Duration) -> Duration {
 /// The headers that matter.
 #[derive(Debug, Default)]
 struct Said {
-    /// The answer's time, in milliseconds since the epoch; it may be later by `now_rounding`.
+    /// The answer's time, in milliseconds since the epoch. The true time may be up to `now_rounding` later.
     now_ms: u64,
     now_rounding: Duration,
     is_cached: bool,
@@ -197,8 +197,8 @@ impl Said {
         (!wait.time.is_zero()).then_some(Wait { time, rounding })
     }
 
-    /// Nothing remains of a limit, whether or not it says until when. A limit of one call never leaves anything, so there it
-    /// does not tell a refusal from another answer.
+    /// Returns true if nothing remains of a limit, whether or not the answer says until when. A limit of one call never leaves anything, so
+    /// there it does not tell a refusal from another answer.
     fn nothing_left(&self) -> bool {
         if self.is_cached {
             return false;

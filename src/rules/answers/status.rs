@@ -1,5 +1,5 @@
-//! What an answer of the API means for its job: by its status, by whether it says when to come back (`Retry-After`), and by
-//! whether it says that nothing is left of a limit.
+//! Decides what an answer of the API means for its job, by its status, by a readable `Retry-After`, and by whether nothing is left of a
+//! limit.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -124,12 +124,12 @@ const DEFAULTS: [(Which, Meaning); 11] = [
     (class(1), Meaning::Retry),
 ];
 
-/// What else an answer says that decides on its meaning.
+/// Signs in an answer, besides the status, that decide its meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Says {
-    /// When to come back: a `Retry-After` that can be read.
+    /// Whether it has a `Retry-After` that can be read.
     pub retry_after: bool,
-    /// Nothing is left of a limit of more than one call.
+    /// Whether nothing is left of a limit of more than one call.
     pub nothing_left: bool,
 }
 
@@ -156,11 +156,11 @@ impl Answers {
         self.own.iter().map(|(which, meaning)| (*which, *meaning))
     }
 
-    /// What an answer with `status` means. The most specific line counts: a status before a class, and of
-    /// either the one with `Retry-After` first, where the answer has it.
+    /// Returns the meaning of an answer with `status`. The most specific line counts: a status before a class, and of either the line with
+    /// `Retry-After` first, if the answer has one.
     ///
-    /// A 4xx or 5xx that says that nothing is left was refused for that (GitHub's primary rate limit is a 403), unless a
-    /// configured line names this very status, or its class is `done`.
+    /// A 4xx or 5xx counts as a refusal if nothing is left (GitHub's primary rate limit is a 403), unless a configured line names this very
+    /// status, or its class is `done`.
     pub fn meaning(&self, status: u16, says: Says) -> Meaning {
         let [one, class] = [one(status), class(status / 100)];
         let lines = [with_retry_after(one), one, with_retry_after(class), class];

@@ -18,7 +18,7 @@ pub enum Found {
     Missing,
     /// A text of at most 1,024 bytes.
     Text(String),
-    /// A whole number of 64 bits with a sign. A larger one is its digits as a text, so that none is taken for another one.
+    /// A signed 64-bit integer. A larger number becomes a text of its digits, so that no two numbers are taken for the same.
     Int(i64),
     /// Something else; the text names its kind, such as `a fraction`.
     Other(&'static str),

@@ -7,7 +7,7 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use super::{Job, Properties, Value};
 
 impl Job {
-    /// Returns the job as one line of JSON, with the newline. It begins with the number of its call, so that a shell can read that.
+    /// Returns the job as one line of JSON, with the newline. It begins with the number of the call, so that a shell can read it.
     pub(crate) fn line(&self, call: u64) -> Vec<u8> {
         // Of numbers and texts JSON can be made always; nothing here fails by itself.
         let mut line = serde_json::to_vec(&Line(self, call)).unwrap_or_default();

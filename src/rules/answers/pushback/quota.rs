@@ -21,7 +21,7 @@ pub(super) enum Counter {
 }
 
 impl Counter {
-    /// It says that nothing remains.
+    /// Returns true if nothing remains.
     pub(super) fn is_used_up(&self) -> bool {
         matches!(self, Self::RemainingMs(0))
     }

@@ -84,7 +84,7 @@ fn a_failure_that_says_that_nothing_is_left_is_a_refusal() {
             ("x-ratelimit-reset-minute", "7"),
         ];
         assert_eq!(read(status, &kong), Some(after(7)), "{status}");
-        // Until when it does not say.
+        // The answer does not say until when.
         let bare = Some(Pushback { after: None });
         assert_eq!(read(status, &[("ratelimit-remaining", "0")]), bare);
         for left in ["1", "0.5", "none"] {

@@ -22,12 +22,12 @@ pub(super) enum When {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Wait {
     pub(super) time: Duration,
-    /// It may be over sooner by this: the API, and the `Date` of its answer, count whole seconds.
+    /// How much sooner it may be over: the API, and the `Date` of its answer, count whole seconds.
     pub(super) rounding: Duration,
 }
 
 impl Wait {
-    /// A number of whole seconds.
+    /// Returns a wait that is named in whole seconds.
     pub(super) fn seconds(time: Duration) -> Self {
         Self {
             time,
@@ -37,7 +37,7 @@ impl Wait {
 }
 
 impl When {
-    /// Returns how long that is from `now_ms`; 0 for what has passed. `now_rounding`: the true time may be later by this.
+    /// Returns the wait from `now_ms`, or 0 if the time has passed. The true time may be up to `now_rounding` later than `now_ms`.
     pub(super) fn wait(self, now_ms: u64, now_rounding: Duration) -> Wait {
         let of_value = |ms: u64| match ms.is_multiple_of(1_000) {
             true => SECOND,

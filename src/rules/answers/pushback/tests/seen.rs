@@ -62,7 +62,7 @@ fn nothing_left_closes_whatever_the_status() {
 fn what_only_rounds_may_be_over_sooner() {
     let zero = ("X-RateLimit-Remaining", "0");
     for (headers, used_up_ms, rounding_ms) in [
-        // Whole seconds, and from the epoch on those of the answer's date, too.
+        // Whole seconds. For times since the epoch, the answer's own date is rounded, too.
         (vec![("RateLimit", r#""a";r=0;t=3"#)], 3_000, 1_000),
         (
             vec![("RateLimit", "limit=20, remaining=0, reset=3")],
