@@ -1,9 +1,9 @@
-//! Gives each job to a program that runs beside the worker (`dispatch.exec`): one line of JSON to its input, one line from its output,
-//! which names the call that it answers.
+//! Gives each job to a program that runs beside the worker (`dispatch.exec`). The program reads one line of JSON and writes one line, which
+//! names the call that it answers.
 //!
-//! A program lives for many jobs and has one at a time. It says when it is ready, which may take as long as it likes, and only then a
-//! permit is asked for. One that hangs, ends, or writes a line that is no answer to its job is killed with all that it has started, and another
-//! one takes its place.
+//! A program serves many jobs, one at a time. It reports when it is ready, however long that takes, and only then the worker asks for a
+//! permit. A program that hangs, ends, or writes a line that is no answer to its job is killed with all processes that it has started, and
+//! another program takes its place.
 
 mod child;
 mod lines;
@@ -28,7 +28,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// Gives jobs to programs.
 pub struct ExecHandler {
     pool: Arc<Pool>,
-    /// The number of the next call. None has the number of another one, so that a late answer is never taken for the next job's.
+    /// Number of the next call. Each call has its own, so that a late answer is never taken for an answer to the next job.
     calls: AtomicU64,
 }
 

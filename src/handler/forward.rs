@@ -226,14 +226,14 @@ impl<F: Forwarding> PreparingHandler for ForwardHandler<F> {
             (PublishError::Returned | PublishError::Nacked | PublishError::Refused(_), _) => {
                 Fate::Answered
             }
-            // RabbitMQ may have it, and a worker then has, too.
+            // RabbitMQ may have the job, and so may a worker.
             (PublishError::Unconfirmed | PublishError::Down(_), Some(expected)) => {
                 abandoned(expected)
             }
             (PublishError::Unconfirmed | PublishError::Down(_), None) => Fate::Unknown,
         };
         let outcome = match why {
-            // Another try would take the connection of all jobs down again.
+            // Another try would close the connection of all jobs again.
             PublishError::Refused(_) => Outcome::Reject { reason },
             _ => retry(reason),
         };

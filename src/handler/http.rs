@@ -107,8 +107,8 @@ impl HttpHandler {
         }
     }
 
-    /// The access token of a call of `tenant`, where calls carry one. The error is what becomes of its job. A missing token that all
-    /// tenants share is the API's failure, one of `tenant` alone is its own.
+    /// Returns the access token for a call of `tenant`, or `None` if calls carry none. The error says what becomes of the job: a missing
+    /// token that all tenants share is the API's failure, and a missing token of `tenant` is the tenant's own.
     async fn token(
         &self,
         tenant: &Tenant,
@@ -142,7 +142,7 @@ impl HttpHandler {
         }
     }
 
-    /// A connection on which a request can be sent at once. The error is what becomes of a job without one.
+    /// Returns a connection on which a request can be sent at once. The error says what becomes of a job without one.
     async fn open(&self, deadline: Instant) -> Result<Pooled, Attempt> {
         let why = match timeout_at(deadline, self.pool.open()).await {
             Ok(Ok(connection)) => return Ok(connection),

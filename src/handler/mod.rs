@@ -166,7 +166,7 @@ pub struct Attempt {
     pub seen: Seen,
     /// What becomes of its permit.
     pub fate: Fate,
-    /// Whose failure it is, for the breakers (`dispatch.breaker`); `None`: the API is sound.
+    /// The party at fault, for the breakers (`dispatch.breaker`), or `None` if the API is sound.
     pub trouble: Option<Trouble>,
     /// What the API answered, for whoever waits for the job's result (`dispatch.results`); `None`: nothing is told of it.
     pub answered: Option<Box<Answered>>,
@@ -285,8 +285,8 @@ pub trait PreparingHandler: Send + Sync + 'static {
         self.at_once()
     }
 
-    /// Prepares the call for `job`. It may wait and fail, and never calls the API: no permit is used. An error is what
-    /// becomes of the job, and its `trouble` says whose failure that is.
+    /// Prepares the call for `job`. It may wait and fail, and never calls the API: no permit is used. The error says what becomes of the
+    /// job, and its `trouble` names the party at fault.
     fn prepare(&self, job: &Job) -> impl Future<Output = Result<Self::Ready, Attempt>> + Send;
 
     /// Whether the call could be made at once. Looked at right before the permit is asked for.

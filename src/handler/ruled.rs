@@ -52,7 +52,7 @@ pub(super) fn retry(reason: impl Into<String>) -> Outcome {
     }
 }
 
-/// Nothing was called, and whose failure that is.
+/// Returns an attempt without a call; `trouble` names the party at fault.
 pub(super) fn unprepared(trouble: Trouble, reason: impl Into<String>) -> Attempt {
     Attempt {
         fate: Fate::Unwritten,

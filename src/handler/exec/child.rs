@@ -61,10 +61,10 @@ impl Drop for Group {
     }
 }
 
-/// Why a program is not ready.
+/// The reason a program is not ready.
 pub(super) struct NotStarted {
     pub why: String,
-    /// This machine lacked what starting it needs.
+    /// Whether this machine lacked something that is needed to start it.
     pub is_short: bool,
 }
 
@@ -78,7 +78,7 @@ impl From<String> for NotStarted {
 }
 
 impl Child {
-    /// Starts the program, and waits until it says that it is ready.
+    /// Starts the program and waits until it reports that it is ready.
     pub async fn start(exec: &Exec, told: Arc<Told>) -> Result<Self, NotStarted> {
         let first = exec.command.split_first();
         let (program, arguments) = first.ok_or_else(|| "there is no command".to_owned())?;

@@ -27,7 +27,7 @@ const GOOD_RUN: Duration = Duration::from_secs(60);
 
 /// A job for a program.
 pub(super) struct Work {
-    /// The number that its answer must name.
+    /// The number of the call, which the answer must name.
     pub call: u64,
     pub id: String,
     pub line: Vec<u8>,
@@ -72,7 +72,7 @@ struct Shared {
     told: Arc<Told>,
     /// Told of each program that another one takes the place of.
     replaced: Box<dyn Fn() + Send + Sync>,
-    /// The last program could not be started since this machine lacked what it needs.
+    /// Whether the last program could not be started because this machine lacked something.
     is_short: AtomicBool,
     /// Why the last program ended, and when that was logged.
     last: Mutex<(String, Option<Instant>)>,
@@ -241,7 +241,7 @@ impl Shared {
             self.offered.notify_one();
             let work = tokio::select! {
                 biased;
-                // First: a program that is of no use any more gets no job.
+                // This comes first: a program that is no longer usable gets no job.
                 line = child.line() => {
                     not_begun(&mut offered);
                     return Some(match line {
@@ -251,7 +251,7 @@ impl Shared {
                 }
                 work = &mut offered => match work {
                     Ok(work) => work,
-                    // It was promised to a job that did not come.
+                    // The program was promised to a job that did not come.
                     Err(_) => continue,
                 },
                 () = self.stop.cancelled() => {
@@ -333,7 +333,7 @@ impl Shared {
     }
 }
 
-/// Reads the answer to the call number `call`, whose job has this id. The error says why the line is none.
+/// Reads the answer to the call number `call` for the job `id`. The error says why the line is no answer.
 fn answer_to(call: u64, id: &str, line: &[u8]) -> Result<Verdict, String> {
     let verdict = verdict::read(line).map_err(|why| why.to_string())?;
     if verdict.id.as_ref().is_some_and(|of| of != id) {

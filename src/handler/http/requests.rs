@@ -64,7 +64,7 @@ enum Sign {
 pub(super) enum NoRequest {
     /// Not now.
     Now(String),
-    /// Not while this machine lacks what it needs.
+    /// Not while this machine lacks a resource.
     Short(String),
     /// Never.
     Ever(String),
@@ -81,7 +81,7 @@ impl From<Missing> for NoRequest {
 }
 
 impl From<NoRequest> for Attempt {
-    /// What becomes of the job. Neither the API nor other tenants have a part in it.
+    /// Returns the attempt of a job whose call was not made. Neither the API nor other tenants are at fault.
     fn from(why: NoRequest) -> Self {
         match why {
             NoRequest::Now(reason) => unprepared(Trouble::Tenant, reason),

@@ -41,7 +41,7 @@ pub(super) enum Missing {
     Absent(String),
     /// There is one, and it can't be read now.
     Unreadable(String),
-    /// This machine lacks what reading needs.
+    /// This machine lacks a resource that is needed to read it.
     Short(String),
 }
 

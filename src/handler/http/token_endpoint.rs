@@ -62,11 +62,11 @@ pub(super) struct Granted {
     pub life: Duration,
 }
 
-/// Why there is no token, in words that hold neither the client's secret nor a part of the url.
+/// The reason why there is no token. Its text holds neither the client's secret nor a part of the URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Unfetched {
     pub why: String,
-    /// This machine lacked what asking needs.
+    /// Whether this machine lacked a resource that is needed to ask.
     pub is_shortage: bool,
 }
 
@@ -197,10 +197,10 @@ impl Endpoint {
         })
     }
 
-    /// A token for `client`.
+    /// Fetches a token for `client`.
     ///
     /// # Errors
-    /// There is none now.
+    /// [`Unfetched`]: there is no token now.
     pub(super) async fn fetch(&self, client: &Client) -> Result<Granted, Unfetched> {
         match timeout(self.timeout, self.ask(client)).await {
             Ok(result) => result,

@@ -189,16 +189,16 @@ pub(super) enum NoToken {
     InTime(Option<Unfetched>),
     /// The tenant's last attempt failed.
     Failed(String),
-    /// The tenant's first attempt is under way. Its job should not wait for it here: it should come again after this time.
+    /// The tenant's first attempt is in progress. Its job should not wait here but come again after this time.
     Pending(Duration),
-    /// This machine lacked what asking needs.
+    /// This machine lacked a resource that is needed to ask.
     Short(String),
     /// Nobody can ask for one.
     NoClient(NoRequest),
 }
 
 impl From<Unfetched> for NoToken {
-    /// The tenant's last attempt failed.
+    /// Converts the failure of the tenant's last attempt.
     fn from(Unfetched { why, is_shortage }: Unfetched) -> Self {
         match is_shortage {
             true => Self::Short(why),

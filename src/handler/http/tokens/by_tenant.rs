@@ -19,18 +19,18 @@ use crate::rules::tenant::Tenant;
 
 /// Tenants whose tokens are kept.
 const MOST: usize = 10_000;
-/// Turns to ask for a token: those of tenants whose last attempt did not fail, and those of the others. Tenants that fail again and
+/// Number of fetches that have a turn at once: of tenants whose last attempt did not fail, and of the others. Tenants that fail again and
 /// again do not hold up new ones.
 const TURNS: [usize; 2] = [8, 4];
-/// How long a fetch has its turn. One that takes longer goes on without it, so that endpoints that hang hold up no others.
+/// Maximum duration of a fetch's turn. A longer fetch goes on without it, so that endpoints that hang do not hold up others.
 const TURN: Duration = Duration::from_millis(500);
-/// Maximum number of fetches without a turn. The oldest gives up for a newer one.
+/// Maximum number of fetches without a turn. With one more, the oldest gives up.
 const MAX_SLOW: u64 = 64;
-/// How long a job waits for the tenant's first token. It has a slot of the concurrency meanwhile, which others need.
+/// How long a job waits for the tenant's first token. Meanwhile it occupies a slot of the concurrency that other jobs need.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long a job waits for a token if the tenant's last attempt failed.
 const PATIENCE_AFTER_FAILURE: Duration = Duration::from_millis(250);
-/// When a job that found no token comes again: after as long as the attempt has taken so far, within these bounds.
+/// Bounds of the delay after which a job without a token comes again. Within them, the delay is as long as the attempt has taken.
 const AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(15)];
 
 /// Keeps a token for each tenant that has jobs.
@@ -55,7 +55,7 @@ type Kept = watch::Sender<State>;
 
 struct State {
     token: Option<Arc<Token>>,
-    /// One is asked for, since then.
+    /// When the fetch in progress began, or `None` if there is none.
     asked: Option<Instant>,
     /// Why the last attempt failed, and until when there is no other one.
     failed: Option<(Unfetched, Instant)>,
@@ -89,7 +89,7 @@ impl State {
         self.asked.is_none() && self.failed().is_none() && !self.usable().is_some_and(is_fresh)
     }
 
-    /// Until when a job waits for the token that is asked for.
+    /// Returns the time until which a job waits for the fetch in progress.
     fn waits_until(&self) -> Instant {
         let asked = self.asked.unwrap_or_else(Instant::now);
         match self.failed {
@@ -98,7 +98,7 @@ impl State {
         }
     }
 
-    /// Why a job does not wait any longer.
+    /// Returns the reason why a job stops waiting.
     fn pending(&self) -> NoToken {
         match (&self.failed, self.asked) {
             (Some((why, _)), _) => why.clone().into(),
@@ -137,10 +137,10 @@ impl ByTenant {
         kept.borrow().usable().cloned()
     }
 
-    /// Waits a moment until there is one.
+    /// Waits a moment for a usable token.
     ///
     /// # Errors
-    /// [`NoToken`]; the attempt goes on.
+    /// [`NoToken`]; a fetch in progress goes on.
     pub(super) async fn wait(
         &self,
         tenant: &Tenant,
@@ -248,9 +248,9 @@ impl Source {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A token for `client`, whose last attempt may have failed, when it is its turn.
+    /// Fetches a token for `client` when it is its turn. `has_failed` says whether the last attempt failed.
     async fn fetch(&self, client: &Client, has_failed: bool) -> Result<Token, Unfetched> {
-        // It is never closed.
+        // The semaphore is never closed.
         let turn = self.turns[usize::from(has_failed)].acquire().await;
         let mut fetch = pin!(Token::fetch(&self.endpoint, client));
         if let Ok(fetched) = timeout(TURN, &mut fetch).await {
