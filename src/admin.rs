@@ -36,7 +36,7 @@ use crate::rules::steering::Hold;
 #[derive(Debug, Default)]
 pub struct Health {
     rabbitmq: AtomicBool,
-    /// Why there is no session, where that is known.
+    /// The reason why there is no session; empty if unknown.
     no_session: Mutex<String>,
     redis: AtomicBool,
     recovering: AtomicBool,
@@ -48,7 +48,7 @@ pub struct Health {
     /// What an operator asks of all workers.
     paused: AtomicBool,
     draining: AtomicBool,
-    /// Messages of each kind that RabbitMQ does not take.
+    /// Number of messages of each kind that RabbitMQ does not take.
     stuck: [AtomicUsize; MessageKind::NAMES.len()],
     /// How often the engine's loop has turned; 0: there is none. And who wants it to.
     turns: AtomicU64,
@@ -60,7 +60,7 @@ impl Health {
     pub fn set_rabbitmq(&self, up: bool) {
         self.rabbitmq.store(up, Ordering::Relaxed);
     }
-    /// RabbitMQ has no session for this worker, for this reason.
+    /// Records that RabbitMQ has no session for this worker, and why.
     pub fn set_no_session(&self, why: String) {
         self.set_rabbitmq(false);
         *self
@@ -92,7 +92,7 @@ impl Health {
         (self.paused).store(hold == Some(Hold::Paused), Ordering::Relaxed);
         (self.draining).store(hold == Some(Hold::Draining), Ordering::Relaxed);
     }
-    /// So many messages of each kind wait for queues or exchanges that take none.
+    /// Records how many messages of each kind wait because their queue or exchange takes none.
     pub fn set_stuck(&self, messages: [usize; MessageKind::NAMES.len()]) {
         for (known, number) in self.stuck.iter().zip(messages) {
             known.store(number, Ordering::Relaxed);

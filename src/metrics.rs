@@ -247,7 +247,7 @@ impl Metrics {
         self.publish_failures.get_or_create(&Kind { kind }).inc();
     }
 
-    /// So many messages of each kind wait for targets that take none.
+    /// Sets the number of messages of each kind that wait because their target takes none.
     pub fn set_stuck(&self, messages: [usize; MessageKind::NAMES.len()]) {
         for ((_, kind), messages) in MessageKind::NAMES.into_iter().zip(messages) {
             let gauge = self.stuck.get_or_create(&Kind { kind });

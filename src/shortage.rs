@@ -1,4 +1,4 @@
-//! What this process or machine has run out of, as the system's errors say it. It is no failure of a server, of the API or of a job.
+//! Finds out from the system's errors what this process or machine has run out of. This is no failure of a server, the API or a job.
 
 use std::error::Error;
 use std::fs::File;
@@ -6,10 +6,10 @@ use std::io;
 
 use rustix::io::Errno;
 
-/// Where a descriptor can always be opened, unless there is none left.
+/// A file that can always be opened unless no descriptor is left.
 const ANY_FILE: &str = "/dev/null";
 
-/// What was missing when `why` happened, and what to do about it; `None`: nothing of this machine.
+/// Returns the shortage behind `why` and how to fix it, or `None` if this machine lacked nothing.
 pub(crate) fn of(why: &(dyn Error + 'static)) -> Option<&'static str> {
     let (mut at, mut in_other_words) = (Some(why), false);
     while let Some(error) = at {
@@ -24,7 +24,7 @@ pub(crate) fn of(why: &(dyn Error + 'static)) -> Option<&'static str> {
             }
         };
     }
-    // The system's resolver does not say why it found no name: without a descriptor it could not look.
+    // The system's resolver does not say why it found no name. It may have had no descriptor: opening a file shows whether one is left.
     let opened = in_other_words.then(|| File::open(ANY_FILE))?;
     opened
         .err()

@@ -122,9 +122,9 @@ pub struct Steward {
     steering: Option<Arc<Steering>>,
     /// The engine is known to enforce `last`.
     applied: bool,
-    /// Whose jobs are to ask anew, since their limits were eased.
+    /// Tenants whose limits were eased and whose waiting jobs are still to be woken.
     eased: Eased,
-    /// Jobs may wait that were there before this worker.
+    /// Whether jobs may already have been waiting when this worker started.
     jobs_wait: bool,
     agreed_until: Instant,
     outage: Outage,
@@ -161,7 +161,7 @@ impl Steward {
         }
     }
 
-    /// Of one that started after others: jobs may wait that they told their turns.
+    /// Sets whether other workers ran before this one. Jobs may still wait for turns that they got from those workers.
     pub fn after_others(mut self, others: bool) -> Self {
         self.jobs_wait = others;
         self
@@ -262,8 +262,8 @@ impl Steward {
         true
     }
 
-    /// Exchanges. Once more where an operator asks for something new, so that whoever waits for it learns that it is followed; and where
-    /// the limits have changed, so that the other workers learn that the old ones are not in force here any more.
+    /// Exchanges with the other workers. Exchanges again if an operator asks for something new, so that a waiting command sees it followed,
+    /// or if the limits have changed, so that the other workers learn that the old limits are no longer in force here.
     async fn agree_and_follow(&mut self) {
         let (before, policy) = (self.steering.clone(), self.registry.own().id.clone());
         self.agree().await;
@@ -274,13 +274,13 @@ impl Steward {
         self.wake().await;
     }
 
-    /// Jobs that wait ask anew where their limits were eased: by now they are enforced here, and by whoever follows the instruction.
+    /// Wakes jobs whose limits were eased. The new limits are enforced here by now, and by each worker that follows the instruction.
     async fn wake(&mut self) {
         if self.eased.is_nobody() || !self.applied {
             return;
         }
         let name = self.registry.name();
-        // Boxed: as a part of this future it would be too deep for the compiler.
+        // Boxed: inlined, this future would nest too deeply for the compiler.
         match wake_eased(self.registry.gate(), name, &self.eased)
             .boxed()
             .await
@@ -321,9 +321,9 @@ impl Steward {
     }
 
     async fn agreed(&mut self, agreed: Agreed) {
-        // What is enforced first: who is woken by an operator's instruction asks by these limits.
+        // The limits come first: a job that an operator's instruction wakes must ask under them.
         self.enforce(&agreed).await;
-        // Before jobs may start by this agreement.
+        // This comes before any job may start under this agreement.
         if !self.followed(&agreed).await {
             return;
         }
@@ -340,7 +340,7 @@ impl Steward {
         self.send(update).await;
     }
 
-    /// The engine enforces what the workers agreed on, if that has changed; until when is not told yet.
+    /// Makes the engine enforce the agreed policies if they have changed. The new deadline is sent later.
     async fn enforce(&mut self, agreed: &Agreed) {
         let fleet = &agreed.fleet;
         let same = self.last.as_ref().is_some_and(|last| last.is_like(fleet));
@@ -357,12 +357,12 @@ impl Steward {
         self.metrics.set_policies(fleet.policies());
         let eased = match &self.last {
             Some(last) => fleet.eases(last),
-            // The jobs that wait were told their turns by limits that are not known any more.
+            // Waiting jobs got their turns under limits that are no longer known.
             None if self.jobs_wait && agreed.is_new && fleet.is_settled() => Eased::All,
             None => Eased::default(),
         };
         self.eased = std::mem::take(&mut self.eased).and(eased);
-        // Before its first agreement the engine asks nobody.
+        // The engine does not ask the gate before its first agreement.
         let is_first = self.last.replace(fleet.clone()).is_none();
         let (told, done) = oneshot::channel();
         let update = Update::Agreed {

@@ -92,7 +92,7 @@ pub struct Amqp {
     pub queue_type: QueueType,
     /// `amqp.prefetch`: unacked deliveries of each of the two main consumers.
     pub prefetch: u16,
-    /// `amqp.consumer-timeout`: how long RabbitMQ lets a delivery be unacked.
+    /// `amqp.consumer-timeout`: how long RabbitMQ lets a delivery stay unacked.
     pub consumer_timeout: Duration,
 }
 
@@ -200,7 +200,7 @@ impl Input {
     }
 }
 
-/// Why calls of up to `call` do not fit into this timeout; `None`: they do.
+/// Returns why calls of up to `call` do not fit into `timeout`, or `None` if they do.
 pub(super) fn too_short(timeout: Duration, call: Duration) -> Option<Wrong> {
     let longest = Holding::longest_call(timeout);
     (call > longest).then(|| {

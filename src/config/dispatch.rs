@@ -70,7 +70,7 @@ impl Dispatch {
         results.show(values);
     }
 
-    /// The longest call, whichever way jobs are dispatched.
+    /// Returns the maximum duration of a call for the configured kind of dispatch.
     pub fn call_timeout(&self) -> Duration {
         let http = self.http.as_ref().map(|http| http.timeout);
         let exec = self.exec.as_ref().map(|exec| exec.timeout);
