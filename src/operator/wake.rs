@@ -1,4 +1,4 @@
-//! Lets jobs that wait see at once what an operator, or a changed file, has changed.
+//! Lets waiting jobs see at once what an operator or a changed file has changed.
 
 use crate::gate::GateError;
 use crate::gate::boards::{Ends, Seen, put_instead, see};
@@ -34,11 +34,11 @@ pub async fn wake(
     }
 }
 
-/// Wakes the jobs of tenants whose limits were eased by a changed file. All workers find that out within a second of each other, and one of
-/// them does it: the worker whose name is the first of those that live, if it is `worker`.
+/// Wakes the jobs of tenants whose limits were eased by a changed file. All workers notice the change within a second of each other, and
+/// only one acts: the live worker whose name sorts first, if that is `worker`.
 ///
 /// # Errors
-/// As [`wake`].
+/// Returns the errors of [`wake`].
 pub async fn wake_eased(gate: &RedisGate, worker: &str, eased: &Eased) -> Result<(), GateError> {
     if !is_first(&see(gate).await?, worker) {
         return Ok(());
@@ -54,7 +54,7 @@ pub async fn wake_eased(gate: &RedisGate, worker: &str, eased: &Eased) -> Result
     }
 }
 
-/// No worker that lives has a name before that of `worker`.
+/// Returns true if no live worker has a name that sorts before `worker`.
 fn is_first(seen: &[Seen], worker: &str) -> bool {
     let mut names = seen.iter().flat_map(|board| &board.workers);
     names.all(|(name, _)| worker <= name.as_str())

@@ -17,7 +17,7 @@ pub fn plain(text: &str, longest: usize) -> String {
     shown
 }
 
-/// `json` for a terminal: characters that control it, turn the line around or can't be seen are escaped. It means the same.
+/// Escapes `json` for a terminal: characters that control it, reverse the text or are invisible. The meaning stays the same.
 pub fn plain_json(json: &str) -> String {
     let is_plain = |c: char| !c.is_control() && !is_invisible(c);
     if json.chars().all(is_plain) {
@@ -27,7 +27,7 @@ pub fn plain_json(json: &str) -> String {
     for c in json.chars() {
         match is_plain(c) {
             true => shown.push(c),
-            // All of these are below U+10000: one unit of UTF-16, as JSON writes it.
+            // All of these are below U+10000, so each is one unit of UTF-16, as in JSON.
             false => shown.push_str(&format!("\\u{:04x}", u32::from(c))),
         }
     }
