@@ -1,4 +1,4 @@
-//! What suites of the gate share: gates of each kind, and short ways to ask them.
+//! Helpers that the gate's suites share: gates of each kind, and short ways to ask them.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ pub mod conformance;
 pub mod history;
 pub mod shares;
 
-/// When clocks of tests begin, in microseconds since 1970: the same for each run. It is in 2100, so that no key expires in a real
-/// Redis while a history runs.
+/// Start of the test clocks, in microseconds since 1970, the same in each run. It is in 2100, so that no key expires in a real Redis while
+/// a history runs.
 pub const BEGIN_US: u64 = 4_102_444_800_000_000;
 
 /// A job that asks for the first time.
@@ -32,10 +32,10 @@ pub const FRESH: Ask = Ask {
     again: false,
 };
 
-/// The longest window: none of these ends while a test runs.
+/// The longest window, in milliseconds: it does not end while a test runs.
 pub const LONG: u64 = 31 * 86_400_000;
 
-/// `max` in each `window_ms`, without a guard; a bucket has room for all of them at once.
+/// Returns a limit of `max` per `window_ms` without a guard. A bucket has room for all of them at once.
 pub fn limit(algorithm: Algorithm, max: u64, window_ms: u64) -> Limit {
     let window = Duration::from_millis(window_ms);
     let limit = Limit::new("default", algorithm, max, window, Duration::ZERO).expect("in range");
@@ -46,7 +46,7 @@ pub fn limit(algorithm: Algorithm, max: u64, window_ms: u64) -> Limit {
     }
 }
 
-/// A gate and what it is to enforce for every tenant.
+/// A gate and the limits that it enforces for every tenant.
 pub struct Limited<G> {
     pub gate: G,
     pub limits: Limits,
@@ -60,7 +60,7 @@ impl<G: Gate> Limited<G> {
         }
     }
 
-    /// One question of one tenant.
+    /// Returns a question of one tenant.
     pub fn question(&self, id: &str, budget: u32, asks: &[Ask]) -> TenantAsk {
         TenantAsk {
             tenant: tenant(id),
@@ -87,32 +87,32 @@ impl<G> Deref for Limited<G> {
     }
 }
 
-/// The scripts on the shared Redis, with a prefix of its own.
+/// Returns a gate that runs the scripts on the shared Redis, with a prefix of its own.
 pub fn redis_gate(limits: impl Into<Limits>) -> Limited<RedisGate> {
     let url = SecretUrl::new(shared_redis().url());
     let gate = RedisGate::connect(&url, &unique("gate")).expect("a good url");
     Limited::new(gate, limits)
 }
 
-/// A clock that goes with tokio's: a test that pauses that one waits for nothing.
+/// Returns a clock that follows tokio's: a test that pauses tokio's clock does not wait.
 fn clock() -> impl Fn() -> u64 + Clone {
     let begun = Instant::now();
     move || BEGIN_US + u64::try_from(begun.elapsed().as_micros()).expect("before the year 500000")
 }
 
-/// The model in memory.
+/// Returns the model in memory.
 pub fn memory_gate(limits: impl Into<Limits>) -> Limited<MemoryGate<impl Fn() -> u64>> {
     Limited::new(MemoryGate::new(clock()), limits)
 }
 
-/// The client code for Redis, on a store in memory.
+/// Returns the client code for Redis on a store in memory.
 pub fn stored_gate(limits: impl Into<Limits>) -> Limited<RedisGate> {
     let store = Arc::new(MemoryStore::new(clock(), 0, false));
     Limited::new(RedisGate::on(store, "p"), limits)
 }
 
-/// What must say the same: the scripts on a real Redis, the model, and the client code for Redis on a store in memory. They have one
-/// clock, which stands until it is set.
+/// Three gates that must give the same answers: the scripts on a real Redis, the model, and the client code for Redis on a store in memory.
+/// They share one clock, which stands still until it is set.
 pub struct Three<F> {
     pub redis: RedisGate,
     pub model: MemoryGate<F>,
@@ -126,7 +126,7 @@ impl<F> Three<F> {
     }
 }
 
-/// With keys of their own, whose names have `name` in them.
+/// Returns three gates with keys of their own, whose names contain `name`.
 pub fn three(name: &str) -> Three<impl Fn() -> u64> {
     let clock = Arc::<AtomicU64>::default();
     let read = {
@@ -144,24 +144,24 @@ pub fn three(name: &str) -> Three<impl Fn() -> u64> {
     }
 }
 
-/// The tenant with this name.
+/// Returns the tenant with this name.
 pub fn tenant(id: &str) -> Tenant {
     Tenant::parse(id).expect("a good id")
 }
 
-/// The answers to one tenant's question.
+/// Returns the answers to the question at `index`.
 pub fn decided(replies: &Replies, index: usize) -> &[Answer] {
     &replies[index].as_ref().expect("a decision").answers
 }
 
-/// Asks for one tenant.
+/// Asks the gate for one tenant.
 pub async fn ask(gate: &Limited<impl Gate>, id: &str, budget: u32, asks: &[Ask]) -> Vec<Answer> {
     let batch = [gate.question(id, budget, asks)];
     let replies = gate.gate.ask(&batch).await.expect("the gate answers");
     decided(&replies, 0).to_vec()
 }
 
-/// How many start.
+/// Returns the number of jobs that start.
 pub fn started(answers: &[Answer]) -> usize {
     answers
         .iter()
@@ -169,7 +169,7 @@ pub fn started(answers: &[Answer]) -> usize {
         .count()
 }
 
-/// The tickets and waits of those who wait.
+/// Returns the tickets and waits of the waiting jobs.
 pub fn waits(answers: &[Answer]) -> Vec<(Ticket, u64)> {
     answers
         .iter()

@@ -1,4 +1,4 @@
-//! What every gate does, whatever keeps its state.
+//! Behavior that every gate must have, however it keeps its state.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use sluicegate::rules::limit::Algorithm;
 
 use super::{FRESH, LONG, Limited, ask, decided, started, tenant, waits};
 
-/// All that a gate must do: `long` allows 5 in each [`LONG`], `short` 1 in each 400 ms.
+/// Checks that a gate behaves as every gate must: `long` allows 5 per [`LONG`], `short` 1 per 400 ms.
 pub async fn conforms(algorithm: Algorithm, long: Limited<impl Gate>, short: Limited<impl Gate>) {
-    // A limit's worth starts, in order; the rest waits with tickets in order.
+    // The limit's worth of jobs starts, in order. The others wait with tickets in order.
     let answers = ask(&long, "a", 10, &[FRESH; 8]).await;
     assert_eq!(started(&answers), 5);
     assert!(matches!(answers[4], Answer::Start { .. }));
@@ -27,7 +27,7 @@ pub async fn conforms(algorithm: Algorithm, long: Limited<impl Gate>, short: Lim
     // The counter still sees the last window.
     assert!(waiting.iter().all(|(_, ttl)| (1..=2 * LONG).contains(ttl)));
 
-    // Another tenant feels nothing of it; a batch is answered in its order.
+    // Other tenants are not affected, and a batch is answered in order.
     let batch: Vec<TenantAsk> = ["b", "a", "c"]
         .into_iter()
         .map(|id| long.question(id, 1, &[FRESH]))
@@ -39,7 +39,7 @@ pub async fn conforms(algorithm: Algorithm, long: Limited<impl Gate>, short: Lim
     );
     assert!(long.ask(&[]).await.expect("the gate answers").is_empty());
 
-    // A question without jobs reads the clock, whether anybody waits or not.
+    // A question without jobs reads the clock, whether or not jobs wait.
     let batch = ["nobody", "a"].map(|id| long.question(id, 0, &[]));
     let replies = long.ask(&batch).await.expect("the gate answers");
     for reply in replies {
@@ -47,7 +47,7 @@ pub async fn conforms(algorithm: Algorithm, long: Limited<impl Gate>, short: Lim
         assert!(reply.now_ms > 1_700_000_000_000 && reply.answers.is_empty());
     }
 
-    // A ticket keeps its number; one of another generation is as good as none.
+    // A ticket keeps its number. A ticket of another generation counts as none.
     let (first, _) = waiting[0];
     let again = ask(
         &long,
@@ -78,7 +78,7 @@ pub async fn conforms(algorithm: Algorithm, long: Limited<impl Gate>, short: Lim
     .await;
     assert_eq!(waits(&again)[0].0.number, 5);
 
-    // Costs are units; a cost of 0 or above the limit counts as the nearest that is possible.
+    // Costs are units. A cost of 0 or above the limit counts as the nearest possible cost.
     let answers = ask(
         &long,
         "costs",
@@ -114,7 +114,7 @@ pub async fn conforms(algorithm: Algorithm, long: Limited<impl Gate>, short: Lim
     .await;
     assert_eq!(waits(&answers)[0].0.number, 5);
 
-    // The budget: what has room beyond it is told so, and nothing changes; fresh jobs behind it take no ticket.
+    // Budget: jobs beyond it that have room are answered `Capacity`, and nothing changes. Fresh jobs behind them take no ticket.
     let answers = ask(&long, "budget", 2, &[FRESH; 7]).await;
     assert_eq!(started(&answers), 2);
     assert!(answers[2..].iter().all(|a| matches!(a, Answer::Capacity)));
@@ -125,7 +125,7 @@ pub async fn conforms(algorithm: Algorithm, long: Limited<impl Gate>, short: Lim
     let Usage { count, free, .. } = shown.limits[0];
     assert_eq!((count, free, shown.waiting), (2, 3, 0));
 
-    // Closed: nobody starts, waits reach beyond it, and it is only ever put off.
+    // Closed tenant: no job starts, waits last until it opens, and a shorter block does not open it sooner.
     let closed = tenant("closed");
     let whose = closed.clone().into();
     long.block(&whose, Duration::from_secs(1000), "429 from the downstream")
@@ -142,7 +142,7 @@ pub async fn conforms(algorithm: Algorithm, long: Limited<impl Gate>, short: Lim
     let Usage { next_ms, free, .. } = shown.limits[0];
     assert!(next_ms > 990_000 && free == 0 && shown.waiting == 1);
 
-    // All are closed: who looks is told, a tenant's question is not, and an operator ends it.
+    // All tenants closed: a look reports it, a tenant's question does not, and an operator ends it.
     let (all, how) = (Whose::Api, "429 for all");
     (long.block(&all, Duration::from_secs(1000), how).await).expect("the gate answers");
     let look = async || {
@@ -160,7 +160,7 @@ pub async fn conforms(algorithm: Algorithm, long: Limited<impl Gate>, short: Lim
     (long.change(&all, &Change::Resume).await).expect("the gate answers");
     assert_eq!(look().await.named_until_ms, 0);
 
-    // An operator's pause, its end, another limit, and a waitlist that is forgotten.
+    // Changes by an operator: a pause, its end, another limit, and a reset of the waitlist.
     let operated = tenant("operated");
     let whose = operated.clone().into();
     let change = async |change| long.change(&whose, &change).await.expect("it answers");
@@ -183,7 +183,7 @@ pub async fn conforms(algorithm: Algorithm, long: Limited<impl Gate>, short: Lim
         again: false,
     };
     let answers = ask(&long, "operated", 5, &[returned, FRESH, FRESH]).await;
-    // A burst that was set is not the max: it stays.
+    // A configured burst is independent of the max and stays.
     let most = match algorithm {
         Algorithm::LeakyBucket => 3,
         _ => 2,
@@ -201,7 +201,7 @@ pub async fn conforms(algorithm: Algorithm, long: Limited<impl Gate>, short: Lim
     assert_eq!((shown.limits[0].max, shown.waiting), (5, 0));
     assert_eq!(shown.limits[0].override_until_ms, 0);
 
-    // What the downstream says of its limits is shown, and decides nothing.
+    // Limits that the downstream advertises are shown and decide nothing.
     let said = |text| [(tenant("advertised"), Quotas::read(text))];
     for text in ["7/1", "1/1,100/60,5/0"] {
         long.advertised(&said(text))
@@ -218,10 +218,10 @@ pub async fn conforms(algorithm: Algorithm, long: Limited<impl Gate>, short: Lim
     let shown = long.inspect(&closed).await.expect("the gate answers");
     assert_eq!((shown.quotas.is_empty(), shown.quotas_at_ms), (true, 0));
 
-    // The wait is enough: who comes back after it starts.
+    // The wait is long enough: a job that comes back after it starts.
     let id = "time";
     let (ticket, ttl) = waits(&ask(&short, id, 9, &[FRESH; 3]).await)[0];
-    // The sliding counter's windows are longer by what it forgives.
+    // The sliding counter's windows are longer by the lateness that it forgives.
     assert!(
         ttl <= 2 * short.limits[0].span() + 1,
         "{algorithm:?}: {ttl}"

@@ -1,4 +1,4 @@
-//! Random histories of a gate: what may happen, with which limits, and what a store keeps by the model.
+//! Random histories of a gate: their steps, their limits, and the state that a store keeps by the model.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -16,11 +16,11 @@ pub enum Step {
         budget: u32,
         jobs: Vec<Job>,
     },
-    /// The downstream closes the tenant, and says what its limits are.
+    /// The downstream closes the tenant and advertises its limits.
     Block {
         millis: u64,
     },
-    /// The breaker is told of a call that began so long ago, or asked.
+    /// The breaker gets a report on a call that began `millis_ago`, or is asked.
     Report {
         event: Told,
         millis_ago: u64,
@@ -34,27 +34,27 @@ pub enum Step {
     Limit {
         which: usize,
     },
-    /// Another writer's entry in the sliding log, this much before now or (negative) after.
+    /// Another writer's entry in the sliding log, `millis_ago` before now, or after now if negative.
     Foreign {
         millis_ago: i64,
     },
-    /// The waitlist is gone, and who waits for what it shares.
+    /// The waitlist is lost, with the queues of all partitions that it shares.
     Forget,
-    /// From here on it is about another tenant, or another part of its jobs, where limits tell them apart.
+    /// The next steps concern another tenant, or another part of its jobs if limits tell the parts apart.
     Turn {
         who: usize,
     },
     Change {
         change: Change,
     },
-    /// An answer of the API says something of limits: it refused one of those that started, or the last that could have, or it
-    /// advertises what so many units of each limit keep.
+    /// An API answer is evidence about limits. It refuses a started call or, without one, a call that starts now, or it advertises the
+    /// `max` by which each limit keeps the API's own limits.
     Learn {
         which: Option<prop::sample::Index>,
         after_ms: u64,
         told: Vec<u32>,
     },
-    /// One of those that started ends, or says that it runs; told twice when `again`.
+    /// A started call ends or reports that it runs; reported twice if `again`.
     Settle {
         which: prop::sample::Index,
         end: End,
@@ -88,7 +88,7 @@ impl Told {
     }
 }
 
-/// Short, so that histories see all of it.
+/// Short times, so that histories cover all states of a breaker.
 pub const RULE: Rule = Rule {
     failures: 2,
     first_wait_ms: 300,
@@ -112,7 +112,7 @@ pub enum Job {
     Fresh {
         cost: u32,
     },
-    /// Shows one of the tickets that were given out; shown twice it is a duplicate.
+    /// Shows a ticket that was given out. A ticket shown twice is a duplicate.
     Return {
         which: prop::sample::Index,
     },
@@ -121,7 +121,7 @@ pub enum Job {
         number: u64,
         cost: u32,
     },
-    /// Started before, without a ticket, and did not call.
+    /// A job that started before without a ticket and made no call.
     HadItsTurn {
         cost: u32,
     },
@@ -215,20 +215,20 @@ pub fn history() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step(), 1..50)
 }
 
-/// What a history is played with: four sets of limits that it switches between.
+/// The kind of limits in a history, which switches between four sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
     /// One limit of one algorithm.
     Of(Algorithm),
-    /// Several at once.
+    /// Several limits at once.
     Several,
-    /// Some of them of partitions that are shared.
+    /// Several limits, some of shared partitions.
     Shared,
-    /// Some of them shadows, of these partitions and of others.
+    /// Several limits, some of them shadows, of these partitions and of others.
     Shadowed,
 }
 
-/// What [`Step::Learn`] says, of the call that `started`.
+/// Returns the evidence of [`Step::Learn`] on the call `started`.
 pub fn evidence(started: Option<&Receipt>, now_ms: u64, after_ms: u64, told: &[u32]) -> Evidence {
     match told.is_empty() {
         true => Evidence::Refused {
@@ -241,7 +241,7 @@ pub fn evidence(started: Option<&Receipt>, now_ms: u64, after_ms: u64, told: &[u
     }
 }
 
-/// One that learns, but for a few.
+/// Returns a limit that learns, unless `max` is 9.
 pub fn limit(name: &str, algorithm: Algorithm, (max, window, guard): (u64, u64, u64)) -> Limit {
     let (window, guard) = (Duration::from_millis(window), Duration::from_millis(guard));
     let limit = Limit::new(name, algorithm, max, window, guard).expect("in range");
@@ -257,7 +257,7 @@ pub fn sets(family: Family) -> Vec<Limits> {
         Family::Of(algorithm) => {
             let one = |(index, numbers): (usize, _)| {
                 let limit = limit("default", algorithm, numbers);
-                // The bursts differ from their defaults for half of them.
+                // Half of the bursts differ from their defaults.
                 match (algorithm.has_burst(), index % 2) {
                     (true, 1) => limit.with_burst(index as u64 * 3).expect("in range"),
                     _ => limit,
@@ -342,7 +342,7 @@ pub fn sets(family: Family) -> Vec<Limits> {
     }
 }
 
-/// Shadows of all algorithms beside limits that are enforced: of one partition, of wider and narrower ones, and of the same limits.
+/// Returns shadows of all algorithms beside enforced limits: of the same partition, of wider and narrower ones, and of the same limits.
 fn shadowed() -> Vec<Limits> {
     use Algorithm::{FixedWindow, LeakyBucket, SlidingSegments, SlidingWindow, TokenBucket};
     let shadow = |limit: Limit| limit.in_shadow().expect("it holds no leases");
@@ -370,7 +370,7 @@ fn shadowed() -> Vec<Limits> {
             shadow(bucket()),
             shadow(day()),
         ],
-        // What was a shadow is enforced, and the other way round.
+        // The shadows of the first set are enforced, and its limit `second` is a shadow.
         vec![
             minute(),
             bucket(),
@@ -394,14 +394,14 @@ fn shadowed() -> Vec<Limits> {
             .collect(),
     ];
     let mut sets = sets.map(|limits| Limits::new(limits).expect("their names differ"));
-    // What operators try of what is enforced, whether it is a shadow besides or not.
+    // Operators try other maximums for enforced limits, some of which are shadows in other sets.
     sets[1] = sets[1].trying([("minute", 3), ("bucket", 2), ("day", 4)]);
     sets[2] = sets[2].trying([("second", 9), ("path", 4)]);
     sets.to_vec()
 }
 
-/// Which of the tenants' waitlists number `who` is: of each tenant four, as the path and the routing key of its jobs have one of
-/// two values each, so that waitlists share the partition of a path, that of a key, both or none.
+/// Returns the labels of waitlist number `who`. Each tenant has four waitlists: its jobs' path and routing key have two values each, so
+/// that waitlists share the partition of a path, of a key, both or none.
 pub fn labels_of(limits: &[Limit], who: usize) -> Labels {
     Labels::of(limits, |scope| match scope {
         Scope::RoutingKey => (who / 2 % 2).to_string(),
@@ -409,7 +409,7 @@ pub fn labels_of(limits: &[Limit], who: usize) -> Labels {
     })
 }
 
-/// The job as it is asked, once the tickets are known that were given out.
+/// Returns the question of `job`, once the tickets that were given out are known.
 pub fn ask(job: &Job, tickets: &[(Ticket, u32)], generation: u64) -> Ask {
     match job {
         Job::Return { which } if !tickets.is_empty() => {
@@ -453,7 +453,7 @@ pub fn ask(job: &Job, tickets: &[(Ticket, u32)], generation: u64) -> Ask {
     }
 }
 
-/// What the store keeps, as the model says.
+/// The state that the store keeps according to the model.
 #[derive(Default)]
 pub struct World(pub HashMap<Partition, State>);
 
@@ -477,7 +477,7 @@ impl World {
     }
 }
 
-/// What was given out to the jobs of one waitlist.
+/// Tickets and receipts given out to the jobs of one waitlist.
 #[derive(Default)]
 pub struct Given {
     pub tickets: Vec<(Ticket, u32)>,

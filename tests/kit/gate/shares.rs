@@ -1,4 +1,4 @@
-//! What every gate does with partitions that several waitlists share.
+//! Behavior of every gate for partitions that several waitlists share.
 
 use std::time::Duration;
 
