@@ -22,17 +22,17 @@ pub enum BrokerError {
     Unreachable {
         /// The URL, redacted.
         at: String,
-        /// What happened.
+        /// The cause.
         reason: String,
     },
-    /// This process or machine lacks what a connection needs.
+    /// This process or machine lacks a resource that a connection needs.
     #[error("RabbitMQ at {at}: {reason}: {missing}")]
     Shortage {
         /// The URL, redacted.
         at: String,
-        /// What happened.
+        /// The cause.
         reason: String,
-        /// What is missing, and what to do about it.
+        /// The missing resource, and advice.
         missing: &'static str,
     },
     /// A limit of the broker, of its virtual host or of its user: connections, channels or queues.
@@ -89,7 +89,7 @@ pub enum BrokerError {
     Failed {
         /// The URL, redacted.
         at: String,
-        /// What happened.
+        /// The cause.
         reason: String,
     },
 }
@@ -207,7 +207,7 @@ impl BrokerError {
         self
     }
 
-    /// RabbitMQ's `consumer_timeout`, where that ended the session.
+    /// Returns RabbitMQ's `consumer_timeout` if it ended the session.
     pub fn ack_timeout(&self) -> Option<Duration> {
         match self {
             Self::Failed { reason, .. } => ack_timeout(reason),

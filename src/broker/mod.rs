@@ -113,7 +113,7 @@ pub struct Outgoing {
     pub message: Message,
 }
 
-/// A job's result or a forwarded job (mandatory, persistent). Where it goes is not ours: it may not exist.
+/// A job's result or a forwarded job (mandatory, persistent). Its target is not ours and may not exist.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reply {
     /// The exchange's name; empty: the default exchange, which takes a queue's name as the key.
@@ -128,19 +128,19 @@ impl Reply {
     /// What the name of a client's direct reply-to begins with.
     const DIRECT: &str = "amq.rabbitmq.reply-to.";
 
-    /// Whether it goes to a client's direct reply-to. That is no queue: RabbitMQ calls it unroutable in any case, drops it without a
-    /// word if there is no such client, and closes the connection over some names.
+    /// Returns true if the target is a client's direct reply-to. That is not a queue: RabbitMQ always calls the message unroutable, drops
+    /// it silently if there is no such client, and closes the connection over some names.
     pub fn is_direct(&self) -> bool {
         Self::is_direct_target(&self.exchange, &self.routing_key)
     }
 
-    /// Whether what is published to `exchange` with `routing_key` goes to a client's direct reply-to.
+    /// Returns true if messages to `exchange` with `routing_key` go to a client's direct reply-to.
     pub fn is_direct_target(exchange: &str, routing_key: &str) -> bool {
         exchange.is_empty() && routing_key.starts_with(Self::DIRECT)
     }
 }
 
-/// What a message is that a worker publishes.
+/// The kind of a message that a worker publishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MessageKind {
     /// A job's result.
@@ -152,7 +152,7 @@ pub enum MessageKind {
 }
 
 impl MessageKind {
-    /// All of them with their names, in the order of their numbers.
+    /// All kinds with their names, in the order of their numbers.
     pub const NAMES: [(Self, &str); 3] = [
         (Self::Result, "result"),
         (Self::DeadLetter, "dead-letter"),
@@ -177,8 +177,8 @@ pub enum PublishError {
     /// The broker closed the channel or the connection over this message, which was alone on it.
     #[error("the broker closed the connection over it: {0}")]
     Refused(String),
-    /// The broker confirms nothing of it, though it answers on the same connection: its queue may have lost its majority. It may or may
-    /// not have been stored.
+    /// The broker does not confirm the message, but still answers on the same connection: the message's queue may have lost its majority.
+    /// The message may or may not have been stored.
     #[error("the broker does not confirm it: a queue may have lost its majority")]
     Unconfirmed,
     /// The connection failed, or the confirm did not come in time: it may or may not have been stored.

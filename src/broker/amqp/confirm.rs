@@ -1,9 +1,10 @@
-//! Channels in confirm mode: a batch of messages, their confirms, and what came back.
+//! Channels in confirm mode: batches of messages, their confirms, and returned messages.
 //!
-//! `lapin` 4.12.3 attributes returned messages to the wrong publish when confirms come in bulk, and swaps
-//! confirms when several tasks publish on one channel. So each channel has one task and one batch at a
-//! time, and a returned message is recognised by its queue and its id, not by the confirm that it came
-//! with. A batch waits for all of its confirms; where some do not come, the others count after a second.
+//! `lapin` 4.12.3 attributes returned messages to the wrong publish when confirms come in bulk, and
+//! swaps confirms when several tasks publish on one channel. So each channel has one task and one batch
+//! at a time, and a returned message is recognized by its queue and its id, not by the confirm it came
+//! with. A batch waits for all of its confirms; if some are missing after a second, the confirmed
+//! messages are answered.
 
 use std::collections::{HashSet, VecDeque};
 use std::pin::Pin;
@@ -127,7 +128,7 @@ impl ConfirmChannel {
         Ok(flight)
     }
 
-    /// Closes the channel: whatever it has not confirmed by now it never will.
+    /// Closes the channel. Messages without a confirm stay unconfirmed.
     pub async fn close(self, link: &Link) -> Result<(), BrokerError> {
         let closing = self.0.close(200, "closed".into());
         link.target.rpc("channel.close", closing).await
@@ -161,10 +162,10 @@ impl ConfirmChannel {
     }
 }
 
-/// The routing key and the id of a message, by which a returned one is known.
+/// The routing key and the id of a message. They identify a returned message.
 type Name = (ShortString, Option<ShortString>);
 
-/// The messages of a batch that were written, and their confirms.
+/// The messages of a written batch, and their confirms.
 #[derive(Default)]
 pub(super) struct Flight {
     names: Vec<Option<Name>>,
@@ -174,7 +175,7 @@ pub(super) struct Flight {
 }
 
 impl Flight {
-    /// Waits until all are confirmed; may be called again when it was given up. On an error the channel is gone.
+    /// Waits until all messages are confirmed. It may be canceled and called again. On an error the channel is gone.
     pub async fn confirmed(&mut self) -> lapin::Result<()> {
         while let Some((number, confirm)) = self.pending.front_mut() {
             let (number, confirmation) = (*number, confirm.await?);
@@ -184,7 +185,7 @@ impl Flight {
         Ok(())
     }
 
-    /// Looks for confirms behind those that are missing. On an error the channel is gone.
+    /// Collects confirms that came after missing ones, without waiting. On an error the channel is gone.
     pub fn look(&mut self) -> lapin::Result<()> {
         for _ in 0..self.pending.len() {
             let Some((number, mut confirm)) = self.pending.pop_front() else {
@@ -211,8 +212,8 @@ impl Flight {
         }
     }
 
-    /// What is known of each message by now; `None`: nothing. RabbitMQ confirms what it returns at once and in order, so no
-    /// message counts as confirmed here that it returns later.
+    /// Returns the answer to each message, or `None` if there is none yet. RabbitMQ confirms a returned message at once and in order, so a
+    /// message that counts as confirmed here is not returned later.
     pub fn answers(&self) -> Vec<Option<Answer>> {
         let both = self.answers.iter().zip(&self.names);
         both.map(|(answer, name)| {

@@ -23,7 +23,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) const RPC_TIMEOUT: Duration = Duration::from_secs(10);
 /// For a clean close, before the socket is shut.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
-/// Channels that a worker's connections need, with those that looks at missing queues close.
+/// Minimum number of channels a connection must allow: a worker's own, and the channels that checks for missing queues close.
 const MIN_CHANNELS: u16 = 16;
 /// Seconds; a peer that is silent for two of them is given up. The server may ask for less.
 const HEARTBEAT: u16 = 10;
@@ -60,7 +60,7 @@ impl Target {
         if let Some(url::Host::Ipv6(host)) = parsed.host() {
             uri.authority.host = host.to_string();
         }
-        // `amqp://host/` is meant as the default virtual host, and not as one without a name.
+        // `amqp://host/` means the default virtual host, not a virtual host without a name.
         if uri.vhost.is_empty() {
             uri.vhost = "/".to_owned();
         }
@@ -184,7 +184,7 @@ impl Link {
         self.target.rpc("channel.open", opening).await
     }
 
-    /// How many channels the connection may have. `lapin` does not use the number of one again that the server has closed.
+    /// Returns the maximum number of channels. `lapin` does not reuse the number of a channel that the server has closed.
     pub fn channels(&self) -> u16 {
         self.connection.configuration().channel_max()
     }

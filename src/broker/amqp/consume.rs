@@ -27,7 +27,7 @@ const GATHER: usize = 128;
 const RECHECK_SHARE: u16 = 8;
 /// So many queues of new jobs are named in a line of the log.
 const MOST_NAMED: usize = 8;
-/// After this many delay queues that don't exist a session looks for no more of them.
+/// Maximum number of missing delay queues that a session finds before it stops looking.
 const MAX_MISSING: usize = 8;
 /// The queues are declared again at most once in this time.
 const HEAL_PAUSE: Duration = Duration::from_secs(1);
@@ -371,8 +371,9 @@ async fn say_lost_delay_queues(shared: &Shared, link: &Link) -> Result<(), Broke
     Ok(())
 }
 
-/// The delay queues that don't exist, in front of one that does. Those behind it were never declared, or somebody is declaring them just
-/// now, in their order. Each look at a missing queue costs the session a channel, so there are few of them.
+/// Returns the delay queues that are missing although a later one exists. Queues after the last existing one were never declared, or
+/// another process is declaring them right now, in order. Each check of a missing queue costs the session a channel, so their number is
+/// limited.
 async fn lost_delay_queues(link: &Link, names: &QueueNames) -> Result<Vec<Arc<str>>, BrokerError> {
     let mut channel = link.channel().await?;
     let (mut lost, mut missing, mut is_declared) = (Vec::new(), 0, false);
@@ -388,7 +389,7 @@ async fn lost_delay_queues(link: &Link, names: &QueueNames) -> Result<Vec<Arc<st
         if missing == MAX_MISSING {
             return Ok(lost);
         }
-        // The refusal closed it.
+        // The refusal closed the channel.
         channel = link.channel().await?;
     }
     let closing = channel.close(200, "looked".into());

@@ -46,7 +46,7 @@ const REMIND: Duration = Duration::from_secs(60);
 /// For a clean end.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A job for workers of others: unlike a result it must have a queue.
+/// A job for workers of another system. Unlike a result, it must reach a queue.
 #[derive(Debug)]
 struct Handover(Reply);
 
@@ -163,7 +163,7 @@ async fn supervise(state: Arc<State>, requests: Arc<Requests<Handover>>) {
         state.up.send_replace(false);
         let error = match ended {
             Ok(None) => break,
-            // It is published alone, or has its answer: those behind it need not wait.
+            // The message will be published alone or has its answer, so the messages behind it need not wait.
             Ok(Some(End::Blamed(_))) => continue,
             Ok(Some(End::Lost(error))) | Err(error) => error,
         };
@@ -177,7 +177,7 @@ async fn supervise(state: Arc<State>, requests: Arc<Requests<Handover>>) {
     requests.close().await;
 }
 
-/// One session, `up` since then. `None`: it was closed as asked.
+/// Runs one session and sets `up` once it is connected. Returns `None` if the forwarder was closed.
 async fn run(
     state: &Arc<State>,
     turns: &mut Turns<'_>,

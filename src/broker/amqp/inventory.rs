@@ -38,7 +38,7 @@ pub struct Inventory {
     pub names: QueueNames,
     /// Every queue that the configuration wants, in the order of their declaration.
     pub queues: Vec<(String, QueueState)>,
-    /// A limit of the server that keeps a worker from running.
+    /// The server limit that keeps a worker from running, if any.
     pub limit: Option<BrokerError>,
 }
 
@@ -143,7 +143,7 @@ async fn use_of(link: &Link, topology: &Topology) -> Result<Use, BrokerError> {
     Ok(Use::Idle)
 }
 
-/// Looks at many queues. A refusal closes the channel for good, so the connection is replaced before it has no more of them.
+/// Checks many queues. A refusal closes the channel for good, so the connection is replaced before its channels run out.
 pub(super) struct Looks {
     link: Link,
     name: &'static str,
@@ -152,7 +152,7 @@ pub(super) struct Looks {
 }
 
 impl Looks {
-    /// Over `link`, which has the name `name`.
+    /// Starts on `link`, a connection called `name`.
     pub(super) async fn over(link: Link, name: &'static str) -> Result<Self, BrokerError> {
         Ok(Self {
             channel: link.channel().await?,
@@ -162,7 +162,7 @@ impl Looks {
         })
     }
 
-    /// As [`depth`], and the next look may follow.
+    /// Returns the result of [`depth`], and opens a new channel if the check closed it.
     pub(super) async fn depth(&mut self, queue: &str) -> Result<Option<(u32, u32)>, BrokerError> {
         let found = depth(&self.link.target, &self.channel, queue).await?;
         if found.is_none() {
@@ -182,14 +182,15 @@ impl Looks {
         Ok(())
     }
 
-    /// The limit of the server that keeps a worker from having `missing` more queues: as many are declared, which end with this connection. `None` also where its user may not declare them.
+    /// Returns the server limit that keeps a worker from having `missing` more queues. Finds out by declaring them; they end with this
+    /// connection. Returns `None` without such a limit, and also if the user may not declare queues.
     async fn limit(&self, work: &str, missing: usize) -> Option<BrokerError> {
         let target = &self.link.target;
         let exclusive = QueueDeclareOptions {
             exclusive: true,
             ..QueueDeclareOptions::default()
         };
-        // Who may make delay queues may make these, too.
+        // A user that may declare delay queues may declare these queues, too.
         let id = Ulid::new();
         for number in 0..missing {
             let name = ShortString::from(format!("{work}.delay.check-{id}-{number}"));
@@ -203,7 +204,7 @@ impl Looks {
         None
     }
 
-    /// Ends the connection.
+    /// Closes the connection.
     pub(super) async fn close(self) {
         self.link.close().await;
     }

@@ -1,8 +1,8 @@
-//! A task that publishes batch after batch on a channel of its own, and says of each message what became of it.
+//! A task that publishes batches on its own channel and reports the outcome of each message.
 //!
-//! What one message does to its channel or its queue is not to cost the others theirs. A batch over which RabbitMQ closes the channel
-//! is published again one by one, so that the message that it closes the channel for is found. Messages that are not confirmed within a
-//! second are waited for on the channel that they were sent on, and those behind them take another one.
+//! A message that breaks its channel or whose queue stalls must not affect other messages. If RabbitMQ closes the channel over a batch, the
+//! messages are published again one by one, which finds the message at fault. Messages that are not confirmed within a second keep their
+//! channel while the lane waits for them, and the messages behind them take a new channel.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,15 +18,15 @@ use crate::broker::{BrokerError, PublishError};
 
 /// Time for all confirms of a batch.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
-/// After this time messages without a confirm are late, and no others wait behind them.
+/// Messages not confirmed within this time are late, and the messages behind them stop waiting.
 const LATE_AFTER: Duration = Duration::from_secs(1);
-/// Maximum number of channels on which late messages are waited for. With more, the messages behind them wait, too.
+/// Maximum number of channels that wait for late messages. Beyond it, the messages behind them wait, too.
 const MAX_LATE_CHANNELS: usize = 12;
 /// Pause between a channel's error and the next channel.
 const CHANNEL_PAUSE: Duration = Duration::from_millis(200);
-/// A channel whose messages are refused is renewed at most once in this time.
+/// Minimum interval between renewals of a channel whose messages are refused.
 const RENEW_PAUSE: Duration = Duration::from_secs(1);
-/// RabbitMQ closes connections with this code when it stops or an operator says so: no message is to blame.
+/// Code with which RabbitMQ closes connections when it stops or an operator asks for it. No message is to blame.
 const CONNECTION_FORCED: u16 = 320;
 
 /// Why a lane ended.
@@ -37,7 +37,7 @@ pub(super) enum End {
     Blamed(BrokerError),
 }
 
-/// The code by which RabbitMQ closed the channel or the connection.
+/// Returns the code with which RabbitMQ closed the channel or the connection, if it did.
 fn code(error: &lapin::Error) -> Option<u16> {
     match error.kind() {
         lapin::ErrorKind::ProtocolError(refusal) => Some(refusal.get_id()),
@@ -45,18 +45,18 @@ fn code(error: &lapin::Error) -> Option<u16> {
     }
 }
 
-/// What a lane publishes on.
+/// A lane: its connection and the requests it publishes.
 pub(super) struct Lane<M> {
     pub link: Arc<Link>,
     pub requests: Arc<Requests<M>>,
-    /// Hears of queues of ours that are missing.
+    /// Notified if one of our queues is missing.
     pub shared: Option<Arc<Shared>>,
-    /// Nothing else is published on this connection: if RabbitMQ closes it, it is over a message of this lane.
+    /// Whether nothing else is published on this connection. If so, and RabbitMQ closes it, a message of this lane is to blame.
     pub is_alone: bool,
 }
 
 impl<M: Publishing> Lane<M> {
-    /// Publishes what is requested until the connection ends.
+    /// Publishes requests until the connection ends.
     pub async fn run(self) -> End {
         match self.serve().await {
             Ok(end) => end,
@@ -115,7 +115,7 @@ impl<M: Publishing> Lane<M> {
                 Err(error) => {
                     let is_blamed = self.blame(batch, &error);
                     tokio::time::sleep(CHANNEL_PAUSE).await;
-                    // A message that the broker refuses by closing the channel does not cost the connection.
+                    // The connection survives if the broker closed only the channel.
                     if !self.link.connected() {
                         let error = self.link.target.error(&error);
                         return Ok(match is_blamed {
@@ -133,7 +133,7 @@ impl<M: Publishing> Lane<M> {
         self.link.target.failed(reason)
     }
 
-    /// Writes a batch. An error of its own: the connection takes nothing.
+    /// Writes a batch. The outer error means that the connection takes no messages.
     async fn send(
         &self,
         channel: &mut ConfirmChannel,
@@ -145,9 +145,9 @@ impl<M: Publishing> Lane<M> {
             loop {
                 match timeout(CONFIRM_TIMEOUT, &mut sending).await {
                     Ok(result) => break Some(result),
-                    // What is written when the alarm ends is waited for: a new connection would be blocked, too.
+                    // The write goes on after the alarm. A new connection would be blocked, too.
                     Err(_) if self.link.blocked() => blocked = true,
-                    // It has just ended.
+                    // The alarm has just ended.
                     Err(_) if std::mem::take(&mut blocked) => {}
                     Err(_) => break None,
                 }
@@ -163,7 +163,7 @@ impl<M: Publishing> Lane<M> {
         }
     }
 
-    /// Waits for the confirms of a batch; `None`: some are late. While RabbitMQ blocks publishers, none is.
+    /// Waits for the confirms of a batch. Returns `None` if some are late. No confirm is late while RabbitMQ blocks publishers.
     async fn wait(&self, flight: &mut Flight, late: usize) -> Option<lapin::Result<()>> {
         let within = match late < MAX_LATE_CHANNELS {
             true => LATE_AFTER,
@@ -174,20 +174,20 @@ impl<M: Publishing> Lane<M> {
             match timeout(within, flight.confirmed()).await {
                 Ok(result) => return Some(result),
                 Err(_) if self.link.blocked() => blocked = true,
-                // It has just ended.
+                // The alarm has just ended.
                 Err(_) if std::mem::take(&mut blocked) => {}
                 Err(_) => return None,
             }
         }
     }
 
-    /// The channel was closed with this batch on it: its only message is told so, several are published again one by one. True: the
-    /// connection was closed over it, too.
+    /// Handles a batch whose channel was closed. If a message is to blame, a single message is answered, and several messages are published
+    /// again one by one. Returns true if the batch closed the connection, too.
     fn blame(&self, mut batch: Batch<M>, error: &lapin::Error) -> bool {
         let (code, is_up) = (code(error), !error.is_amqp_hard_error());
         let shown = self.link.target.error(error).to_string();
         if code == Some(404) && !M::TO_OUR_QUEUES {
-            // All that goes to strangers on this connection goes to one exchange.
+            // All messages to external targets on this connection go to one exchange, which does not exist.
             batch.answer_rest(&Err(PublishError::Returned));
             return false;
         }
@@ -209,7 +209,7 @@ impl<M: Publishing> Lane<M> {
     }
 }
 
-/// Answers what is confirmed, and waits for the rest of a batch on its own channel. An error: the connection is of no use.
+/// Answers confirmed messages and waits for the rest of a batch on its own channel. An error means that the connection is unusable.
 async fn wait_for_late<M: Publishing>(
     link: Arc<Link>,
     channel: ConfirmChannel,
@@ -239,7 +239,7 @@ async fn wait_for_late<M: Publishing>(
     if is_complete {
         return channel.close(&link).await;
     }
-    // If RabbitMQ answers here, the connection is sound, and it is the messages' queues that are not.
+    // If RabbitMQ answers this, the connection is sound and the messages' queues are at fault.
     match channel.close(&link).await {
         Ok(()) => {
             batch.answer_rest(&Err(PublishError::Unconfirmed));

@@ -1,10 +1,11 @@
 //! RabbitMQ through `lapin`.
 //!
-//! Each connection has a supervisor that reconnects for ever: one consumes and acks, one publishes to our
-//! own queues, and two, which are opened when they are needed, publish results: those for queues and
-//! exchanges, and those for direct reply-to. Each goes to one node of a cluster, and to the next one when that session ends. When the broker blocks publishers (a memory or disk alarm), consuming and acking go on.
-//! `lapin`'s own recovery is not used: it neither reports what is stale nor fails fast, and it replays
-//! consumers and publishes behind our back.
+//! Each connection has a supervisor that reconnects forever. One connection consumes and acks, and one
+//! publishes to our own queues. Two more, opened on demand, publish results: one to queues and
+//! exchanges, the other to direct reply-to targets. Each connects to one node of a cluster, and to the
+//! next node when that session ends. When the broker blocks publishers (a memory or disk alarm),
+//! consuming and acking go on. `lapin`'s own recovery is not used: it neither reports stale deliveries
+//! nor fails fast, and it replays consumers and publishes behind our back.
 
 mod ack;
 mod backlog;
@@ -243,7 +244,7 @@ impl Broker for AmqpBroker {
     }
 }
 
-/// Publishes those that `is_first` tells by the first of `publishers`, and at the same time the others by the second one.
+/// Publishes messages for which `is_first` is true through the first of `publishers`, and at the same time all others through the second.
 async fn apart<M: Publishing>(
     batch: Vec<M>,
     is_first: impl Fn(&M) -> bool,

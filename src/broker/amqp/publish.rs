@@ -1,4 +1,4 @@
-//! What is to be published: the callers, the requests that wait, and the connection of the messages to our own queues.
+//! Requests to publish: their callers, the waiting requests, and the connection for messages to our own queues.
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -16,8 +16,8 @@ use super::supervise::Attempts;
 use super::{Shared, backlog};
 use crate::broker::{BrokerError, Outgoing};
 
-/// Lanes to delay queues, each with its own channel. Dead letters have one more: a queue of theirs that confirms nothing stops no job
-/// that waits.
+/// Number of lanes to delay queues, each with its own channel. Dead letters have one more lane: if their queue stops confirming, waiting
+/// jobs are not affected.
 pub(super) const CHANNELS: usize = 2;
 /// Messages in one batch.
 pub(super) const BATCH: usize = 256;
@@ -40,15 +40,15 @@ struct Request<M> {
 /// The requests' end, kept over all sessions.
 pub(super) struct Requests<M> {
     waiting: Mutex<mpsc::Receiver<Request<M>>>,
-    /// A channel was closed with these on it: each is published alone.
+    /// Requests whose channel was closed. Each is published alone.
     alone: std::sync::Mutex<VecDeque<Request<M>>>,
-    /// There may be something to publish.
+    /// Notified when there may be something to publish.
     wanted: Arc<Notify>,
     /// The broker takes no publishes (a memory or disk alarm).
     blocked: watch::Sender<bool>,
 }
 
-/// Messages of one publish, each with its caller until that is answered.
+/// Messages published together, each with its caller until the caller is answered.
 pub(super) struct Batch<M> {
     pub messages: Vec<M>,
     callers: Vec<Option<oneshot::Sender<Answer>>>,
@@ -62,7 +62,7 @@ impl<M> Batch<M> {
         Self { messages, callers }
     }
 
-    /// Answers the callers of messages of which something is known, and that have no answer yet.
+    /// Sends each answer to its caller, unless the caller has one. `None` leaves the caller waiting.
     pub fn answer(&mut self, answers: Vec<Option<Answer>>) {
         for (caller, answer) in self.callers.iter_mut().zip(answers) {
             if let Some(answer) = answer
@@ -74,7 +74,7 @@ impl<M> Batch<M> {
         }
     }
 
-    /// Answers all who have no answer yet.
+    /// Sends `answer` to all callers without one.
     pub fn answer_rest(&mut self, answer: &Answer) {
         let answers = vec![Some(answer.clone()); self.callers.len()];
         self.answer(answers);
@@ -162,7 +162,7 @@ impl<M: Publishing> Publisher<M> {
     }
 }
 
-/// Keeps a session up until the broker is closed: `requests` are messages to delay queues and the like, and dead letters.
+/// Keeps a session up until the broker is closed. The first `requests` are messages to delay queues and the like, the second dead letters.
 pub(super) async fn supervise(shared: Arc<Shared>, requests: [Arc<Requests<Outgoing>>; 2]) {
     let (mut attempts, mut turns) = (Attempts::new(NAME), shared.nodes.turns());
     loop {
@@ -234,11 +234,11 @@ async fn run(
 
 impl<M: Publishing> Requests<M> {
     fn alone(&self) -> MutexGuard<'_, VecDeque<Request<M>>> {
-        // A panic cannot leave it half changed: each change is one call of a collection.
+        // A panic cannot leave the collection half changed: each change is one call.
         self.alone.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Each message of `batch` whose caller has no answer yet is published alone.
+    /// Queues each unanswered message of `batch` to be published alone.
     pub(super) fn publish_alone(&self, batch: Batch<M>) {
         let all = batch.messages.into_iter().zip(batch.callers);
         let left = all.filter_map(|(outgoing, caller)| {

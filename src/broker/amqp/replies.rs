@@ -1,5 +1,5 @@
-//! Connections for what goes to strangers: results, and jobs for workers of others. Who names the target of a message can name one over
-//! which RabbitMQ closes the connection, or one that confirms nothing, so none of this shares a connection with the moves of jobs.
+//! Connections for messages to external targets: results, and jobs for workers of another system. Publishers can name a target over which
+//! RabbitMQ closes the connection, or which confirms nothing. So these messages share no connection with the moves of jobs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::publish::Requests;
 use super::supervise::Attempts;
 use crate::broker::BrokerError;
 
-/// Time for a lane to learn whose fault it is that its connection was closed.
+/// Time for a lane to find out which message closed its connection.
 pub(super) const BLAME_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Connects when there is something to publish, and again whenever the connection ends, until `closed`.
@@ -33,7 +33,7 @@ pub(super) async fn supervise<M: Publishing>(
         let ended = run(name, &mut turns, &mut up, closed, &requests).await;
         match ended {
             Ok(None) => break,
-            // It is published alone, or has its answer: those behind it need not wait.
+            // The message will be published alone or has its answer, so the messages behind it need not wait.
             Ok(Some(End::Blamed(_))) => continue,
             Ok(Some(End::Lost(error))) | Err(error) => {
                 requests.fail_waiting().await;
@@ -48,7 +48,7 @@ pub(super) async fn supervise<M: Publishing>(
     requests.close().await;
 }
 
-/// One session, `up` since then. `None`: it was closed as asked.
+/// Runs one session and sets `up` once it is connected. Returns `None` if the broker was closed.
 async fn run<M: Publishing>(
     name: &'static str,
     turns: &mut Turns<'_>,
@@ -83,7 +83,7 @@ async fn run<M: Publishing>(
         ended = &mut publishing => Some(ended.unwrap_or_else(failed)),
     };
     requests.block(false);
-    // In this order: the task owns its channel.
+    // Close the link first: the task owns its channel.
     link.close().await;
     publishing.abort();
     Ok(end)

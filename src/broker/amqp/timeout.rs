@@ -1,6 +1,6 @@
-//! Finds out RabbitMQ's `consumer_timeout`, which no request tells. A message of the worker's own stays unacked, on a channel of its own.
-//! RabbitMQ closes that channel when the timeout is over, and says how long it is. So no job has to be lost for it: the message was
-//! delivered before all jobs that wait for as long.
+//! Finds out RabbitMQ's `consumer_timeout`, which no request returns. The worker leaves a message of its own unacked, on a separate
+//! channel. RabbitMQ closes that channel when the timeout is over, and reports its length. No job is lost for it: the message was delivered
+//! before every job that waits as long.
 
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ use crate::broker::BrokerError;
 /// The connection's name in logs and in the broker's tools.
 const NAME: &str = "sluicegate timeout";
 
-/// Waits for the timeout; `None`: it can't be found out in this session. `work` is the work queue: the queue of the message is named after it.
+/// Waits for the timeout. Returns `None` if this session can't find it. The message's queue is named after the work queue `work`.
 pub(super) async fn found(link: &Link, work: &str) -> Option<Duration> {
-    // As one of the delay queues, so that the worker needs no more permissions.
+    // The name looks like a delay queue's, so the worker needs no further permissions.
     let queue = format!("{work}.delay.timeout-{:016x}", rand::random::<u64>());
     let (_channel, mut consumer) = match held(link, &queue).await {
         Ok(held) => held,
@@ -36,7 +36,7 @@ pub(super) async fn found(link: &Link, work: &str) -> Option<Duration> {
     None
 }
 
-/// A message is delivered, and stays unacked.
+/// Consumes a message and leaves it unacked.
 async fn held(link: &Link, queue: &str) -> Result<(Channel, Consumer), BrokerError> {
     let channel = link.channel().await?;
     let options = QueueDeclareOptions {
@@ -49,7 +49,7 @@ async fn held(link: &Link, queue: &str) -> Result<(Channel, Consumer), BrokerErr
     let options = BasicConsumeOptions::default();
     let consuming = channel.basic_consume(queue.into(), "".into(), options, FieldTable::default());
     let consumer = link.target.rpc("basic.consume", consuming).await?;
-    // RabbitMQ stops a connection that has published while it has an alarm, and with it the acks.
+    // During an alarm RabbitMQ blocks connections that have published, and their acks with them.
     let other = Link::open(&link.target, NAME).await?;
     let published = publish(&other, queue).await;
     other.close().await;
