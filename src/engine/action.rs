@@ -43,7 +43,7 @@ pub struct Settings {
     pub breaker: Option<Rule>,
     /// Who is told how jobs end; `None`: nobody.
     pub results: Option<Results>,
-    /// For how long a job may be unacked.
+    /// The limit on how long a job may stay unacked.
     pub holding: Holding,
 }
 

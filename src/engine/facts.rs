@@ -240,15 +240,15 @@ pub enum Fact {
     DeadLetter(Named, Death, String),
     /// A publish was not confirmed, for the first time, or again. It is tried again.
     PublishFailed(PublishError, bool),
-    /// Queues or exchanges take no messages of a kind.
+    /// Queues or exchanges take no messages of one kind.
     Stuck {
-        /// Which kind.
+        /// The kind.
         kind: MessageKind,
-        /// So many messages wait.
+        /// Number of waiting messages.
         messages: usize,
-        /// The routing key of the target that has been stuck for the longest time,
+        /// Routing key of the target that has been stuck the longest.
         routing_key: Arc<str>,
-        /// and for how long.
+        /// How long that target has been stuck.
         since: Duration,
     },
     /// A job's result was confirmed.
@@ -302,7 +302,7 @@ pub enum Fact {
     LessonUntold(GateError),
     /// What the API says of its own limits was not noted.
     QuotaUntold(GateError),
-    /// A call was not made since this process or machine lacked something, as these words say.
+    /// A call was not made because this process or machine lacked a resource. The text names it.
     Short(String),
     /// The breakers were not told of failed calls.
     FailuresUntold(GateError),
@@ -320,13 +320,13 @@ pub enum Fact {
     Held(Option<Hold>),
     /// All deliveries are given back.
     Rests,
-    /// So many jobs were held unacked for as long as RabbitMQ may allow, and wait on in delay queues.
+    /// Number of jobs that moved on to delay queues after being held unacked for as long as RabbitMQ may allow.
     LetGo(usize),
-    /// RabbitMQ's `consumer_timeout` is this, which is shorter than was known. Whether all calls end in time.
+    /// RabbitMQ's `consumer_timeout` is shorter than previously known.
     ShortTimeout {
         /// The timeout.
         timeout: Duration,
-        /// Whether the longest call and a wait before it fit into it.
+        /// Whether all calls end in time: the longest call and a wait before it fit into the timeout.
         fits: bool,
     },
     /// A span has ended.

@@ -45,10 +45,10 @@ pub(super) enum Report<R> {
     Abandoned(String, bool),
 }
 
-/// Results for one target, and the names of their jobs.
+/// Results for one target, and the keys of their jobs.
 type ForTarget = (Vec<Key>, Vec<Reply>);
 
-/// Splits results by target, in the order of their first ones: none waits for a confirm of another one's queue.
+/// Splits results by target, in order of first appearance, so that no result waits for a confirm of another queue.
 fn by_target(batch: Vec<(Key, Reply)>) -> Vec<ForTarget> {
     let mut places = HashMap::new();
     let mut all: Vec<ForTarget> = Vec::new();

@@ -130,7 +130,7 @@ pub struct Scheduler {
     queues: Queues,
     /// The jobs that wait in memory.
     waiting: Waiting,
-    /// For how long jobs are held unacked.
+    /// The limit on how long jobs are held unacked.
     held: Held,
     /// The questions to the gate.
     admission: Admission,
@@ -144,7 +144,7 @@ pub struct Scheduler {
     lessons: Lessons,
     /// What the gate is to be told of calls that failed.
     breakers: Breakers,
-    /// When it was told last that this worker lacks something.
+    /// The last report that this worker lacks a resource.
     short: Seldom,
     /// What the gate is to be told of suspects' calls.
     notes: Notes,
@@ -166,7 +166,7 @@ pub struct Scheduler {
     moves: Moves,
     /// The results that nobody got.
     lost_results: LostResults,
-    /// When it was told that targets of each kind are stuck.
+    /// The last report of stuck targets of each kind.
     stuck_told: [Seldom; MessageKind::NAMES.len()],
     /// What is to be done.
     agenda: Agenda,
@@ -233,7 +233,7 @@ impl Scheduler {
     /// An exchange with the other workers: this is in force (`None`: what was), and the gate may be asked until then.
     pub fn agreed(&mut self, fleet: Option<Fleet>, until: Duration) {
         self.agreement.renew(fleet, until);
-        // After an outage a pause of some seconds may be left.
+        // A pause of some seconds may remain from an outage.
         self.admission.ends_pause();
     }
 
@@ -277,7 +277,7 @@ impl Scheduler {
         }
     }
 
-    /// Messages whose targets have taken none for a while, in the order of [`MessageKind::NAMES`].
+    /// Returns the number of messages waiting for stuck targets by kind, in the order of [`MessageKind::NAMES`].
     pub fn stuck(&self, now: Duration) -> [usize; MessageKind::NAMES.len()] {
         let all = self.moves.standstills(now, stuck::STUCK_AFTER);
         all.map(|it| it.map_or(0, |it| it.messages))

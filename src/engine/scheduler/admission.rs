@@ -65,7 +65,7 @@ pub(super) struct Admission {
     size: RoundSize,
     /// Nothing is asked before.
     pause: Option<Duration>,
-    /// The gate is closed until then, as far as it said.
+    /// When the gate opens again, as far as it said.
     closed_until: Duration,
     backoff: Reconnect,
     /// What a question and its answer take at least.
@@ -176,7 +176,7 @@ impl Admission {
         };
     }
 
-    /// For how long the gate is closed yet.
+    /// Returns how long the gate stays closed.
     pub(super) fn closed_for(&self, now: Duration) -> Duration {
         self.closed_until.saturating_sub(now)
     }
@@ -186,7 +186,7 @@ impl Admission {
         self.pause = Some(now + CLOCK_AGAIN);
     }
 
-    /// The store answered another question: the next one of jobs need not wait any longer.
+    /// Ends the pause: the store answered another request, so the next request of jobs need not wait.
     pub(super) fn ends_pause(&mut self) {
         self.pause = None;
     }

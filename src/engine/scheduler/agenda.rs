@@ -14,7 +14,7 @@ pub(super) struct Agenda {
     actions: Vec<Action>,
     replies: Vec<(Key, Reply)>,
     publishes: Vec<(Key, Outgoing)>,
-    /// Those whose confirms others are not to wait for, by queue.
+    /// Messages whose confirms must not delay others, by queue.
     apart: BTreeMap<Arc<str>, Vec<(Key, Outgoing)>>,
     acks: Vec<Tag>,
 }
@@ -40,7 +40,7 @@ impl Agenda {
         self.publishes.push(publish);
     }
 
-    /// The same, where others are not to wait for its confirm.
+    /// The same, but its confirm must not delay others.
     pub(super) fn publish_apart(&mut self, publish: (Key, Outgoing)) {
         let queue = Arc::clone(&publish.1.queue);
         self.apart.entry(queue).or_default().push(publish);

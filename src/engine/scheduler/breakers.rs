@@ -45,7 +45,7 @@ pub struct Ended<'a> {
     pub id: &'a str,
     /// Whose it is.
     pub tenant: &'a Tenant,
-    /// The store's clock at its start, or when its preparation began, where it did not start.
+    /// The store's clock at its start, or at the start of its preparation if it did not start.
     pub began_ms: u64,
     /// Whether it has started.
     pub has_started: bool,
@@ -292,7 +292,7 @@ impl Breakers {
         }
     }
 
-    /// If the call was its tenant's probe, there is none now.
+    /// Returns the events that end the tenant's probe, if the call was that probe.
     fn release_own(&self, ended: &Ended<'_>) -> Vec<(Whose, Event)> {
         match ended.has_started {
             true => self.release(ended.tenant, ended.began_ms),

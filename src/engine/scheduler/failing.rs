@@ -21,13 +21,13 @@ const LET_GO: Duration = Duration::from_secs(30);
 /// Those jobs look again after this.
 const LOOK_AGAIN: Duration = Duration::from_secs(15);
 
-/// How often it is told that this worker lacks something.
+/// Minimum interval between reports that this worker lacks a resource.
 const SHORT_TOLD: Duration = Duration::from_secs(60);
-/// A job comes again after this where its worker lacked something: perhaps to another worker.
+/// Delay before a job comes back, perhaps to another worker, if its worker lacked a resource.
 const SHORT_PAUSE: Duration = Duration::from_secs(1);
 
 impl Scheduler {
-    /// What becomes of the job of a call that was not made since this worker lacked something: it is no failure of the job.
+    /// Turns the outcome of a call that was not made for lack of a resource into a snooze: it is no failure of the job.
     pub(super) fn spare(
         &mut self,
         now: Duration,
@@ -46,8 +46,8 @@ impl Scheduler {
         }
     }
 
-    /// The breakers are told how a call ended, where that is news. True: its job waits until they were.
-    /// `took`: how long the call took, or its preparation; `called`: the API may have seen it.
+    /// Reports to the breakers how a call ended, if that is news. Returns true if its job waits until the report has arrived. `took` is the
+    /// duration of the call or its preparation. `called`: the API may have seen the call.
     pub(super) fn report_health(
         &mut self,
         now: Duration,
@@ -68,7 +68,7 @@ impl Scheduler {
             tenant: &job.claims.tenant,
             began_ms: match &job.started {
                 Some(started) => started.receipt.started_ms,
-                // Never too early: a preparation that is a failed probe counts as one.
+                // Never too early: the failed preparation of a probe counts as the probe.
                 None => {
                     let store_now = self.clock.at_most(now).unwrap_or_default();
                     store_now.saturating_sub(millis(took))

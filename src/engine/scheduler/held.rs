@@ -1,4 +1,4 @@
-//! Jobs that were held unacked for as long as RabbitMQ may allow ([`Holding`]): they are let go, wherever they wait. Each takes another trip
+//! Lets go of jobs that were held unacked for as long as RabbitMQ may allow ([`Holding`]), wherever they wait. Each takes another trip
 //! through a delay queue.
 
 use std::collections::HashSet;
@@ -11,22 +11,22 @@ use crate::engine::facts::Fact;
 use crate::rules::holding::{Holding, TICK, UNKNOWN};
 use crate::rules::job;
 
-/// Old jobs are looked for this many times within the time for which they may be held.
+/// Number of checks for old jobs within the longest hold.
 const LOOKS: u32 = 16;
-/// Longer than any wait in a delay queue's window.
+/// Duration of a long session: longer than any wait in a delay queue's window.
 const LONG_SESSION: Duration = Duration::from_secs(11 * 60);
-/// A job that waits for nothing but a slot comes back after this.
+/// Delay before a job that waits only for a slot comes back.
 const SOON: Duration = Duration::from_secs(1);
 
-/// For how long jobs are held.
+/// The limit on how long jobs are held.
 #[derive(Debug)]
 pub(super) struct Held {
     holding: Holding,
     /// When the last session began.
     up_at: Option<Duration>,
-    /// Jobs that were delivered before this came while the timeout was not known.
+    /// Jobs delivered before this time came while the timeout was not known.
     unknown_until: Duration,
-    /// The broker said what it is.
+    /// Whether the broker has reported its timeout.
     is_told: bool,
     look_at: Duration,
 }
@@ -42,7 +42,7 @@ impl Held {
         }
     }
 
-    /// For how long a job that was delivered at `since` may wait.
+    /// Returns how long a job delivered at `since` may wait.
     fn longest(&self, since: Duration) -> Duration {
         let longest = self.holding.longest();
         match since < self.unknown_until {
@@ -51,15 +51,15 @@ impl Held {
         }
     }
 
-    /// When to look for old jobs.
+    /// Returns when to look for old jobs next.
     pub(super) fn next(&self) -> Duration {
         self.look_at
     }
 }
 
 impl Scheduler {
-    /// A session has begun, and the broker looks for its timeout. One that is shorter than [`TICK`] shows after that, and one that is longer
-    /// before a job that is delivered later was held for as long. A timeout that did not show in a long session is no short one.
+    /// Shortens the hold while the broker looks for its timeout in a new session. A timeout shorter than [`TICK`] shows after [`TICK`]. A
+    /// longer timeout shows before any job delivered later is held as long. A timeout that did not show in a long session is not short.
     pub fn timeout_is_unknown(&mut self, now: Duration) {
         let before = self.held.up_at.replace(now);
         let lasted = before.map_or(Duration::ZERO, |up_at| now.saturating_sub(up_at));
@@ -70,7 +70,7 @@ impl Scheduler {
         }
     }
 
-    /// RabbitMQ gives up deliveries that are unacked for longer than this.
+    /// Learns RabbitMQ's timeout, after which it takes back unacked deliveries.
     pub fn timeout_is(&mut self, now: Duration, timeout: Duration) {
         (self.held.unknown_until, self.held.is_told) = (Duration::ZERO, true);
         if self.held.holding.learn(timeout) {
@@ -80,7 +80,7 @@ impl Scheduler {
         }
     }
 
-    /// Jobs that were held for too long are let go. Those that are asked for, or called, are looked at again.
+    /// Lets go of jobs that were held for too long. Jobs in a gate request or in a call are checked again later.
     pub(super) fn let_old_go(&mut self, now: Duration) {
         if self.intake.is_draining() || now < self.held.look_at {
             return;
@@ -96,7 +96,7 @@ impl Scheduler {
         if old.is_empty() {
             return;
         }
-        // In the order of arrival, not the map's.
+        // Jobs leave in the order of arrival, not in the map's order.
         old.sort_unstable();
         let mut number = 0;
         for &key in &old {
@@ -127,7 +127,7 @@ impl Scheduler {
         }
     }
 
-    /// A job that waits in memory until then waits on in a delay queue.
+    /// Moves a job that waits in memory until `until` to a delay queue.
     pub(super) fn travel_on(&mut self, now: Duration, key: Key, until: Duration) {
         let Some(job) = self.jobs.get(&key) else {
             return;

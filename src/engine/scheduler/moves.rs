@@ -1,7 +1,8 @@
 //! Messages on their way to another queue: published, confirmed, and only then acked.
 //!
-//! A target (a queue of ours, or where a result goes) that does not take a message is stuck: one message at a time is tried until it takes
-//! one, and the others wait. What waits holds a part of the prefetch, so it is bounded: see [`Moves::due`].
+//! A target is one of our queues or the target of a result. A target that does not take a message is stuck: the worker tries one message at
+//! a time until the target takes it, and the others wait. Waiting messages hold a part of the prefetch, so they are bounded in number and
+//! time: see [`Moves::due`].
 
 mod due;
 
@@ -20,12 +21,12 @@ use crate::rules::tenant::Tenant;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest wait between two retries of a publish.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// After this time, and [`MIN_FAILURES`] failures of its target, a message is not waited for any more: a result whose target its
-/// publisher named is given up, and a job takes another way.
+/// Maximum wait of a message whose target has failed [`MIN_FAILURES`] times. After that, a result whose publisher named the target is given
+/// up, and a job takes another route.
 const PATIENCE: Duration = Duration::from_secs(30);
 const MIN_FAILURES: u32 = 3;
-/// The same for results whose exchange the operator named, and for the only message that waits for a queue of ours. RabbitMQ takes back what is
-/// unacked for 30 minutes, and its job would be called again.
+/// The same for results whose exchange the operator named, and for the only message waiting for one of our queues. It stays below 30
+/// minutes: RabbitMQ then takes back unacked deliveries, and their jobs would be called again.
 const LONG_PATIENCE: Duration = Duration::from_secs(600);
 
 /// Exchange and routing key.
@@ -37,18 +38,18 @@ struct Target(Arc<str>, Arc<str>);
 pub struct Move {
     /// The delivery, which is acked in the end.
     pub tag: Tag,
-    /// `None`: the message is no usable job.
+    /// The job's tenant, or `None` if the message is not a usable job.
     pub tenant: Option<Tenant>,
-    /// The result, unless it was sent.
+    /// The result, until it is sent.
     pub reply: Option<Box<Reply>>,
     /// `None`: the job is done.
     pub outgoing: Option<Outgoing>,
-    /// When it could have been sent for the first time: its result, or after that the message.
+    /// Earliest time at which the result, or after it the message, could be sent.
     pub since: Duration,
 }
 
 impl Move {
-    /// Begins now, with the result if there is one.
+    /// Creates a move that begins now, with `reply` if there is a result.
     pub fn new(now: Duration, tag: Tag, tenant: Option<Tenant>, reply: Option<Reply>) -> Self {
         Self {
             tag,
@@ -59,7 +60,7 @@ impl Move {
         }
     }
 
-    /// The same with a message that follows the result.
+    /// Adds a message that follows the result.
     pub fn to(self, queue: Arc<str>, message: Message) -> Self {
         let outgoing = Some(Outgoing { queue, message });
         Self { outgoing, ..self }
@@ -70,7 +71,7 @@ impl Move {
 struct Entry {
     of: Move,
     failures: u32,
-    /// There was no other way for it.
+    /// When to look for another route again.
     kept_until: Duration,
 }
 
@@ -101,18 +102,18 @@ fn target_of(reply: &Reply) -> Target {
 struct Stuck {
     since: Duration,
     failures: u32,
-    /// It refused a message, or did not confirm it: that is not the connection's fault.
+    /// Whether the target refused a message or did not confirm it, so that the connection is not at fault.
     is_to_blame: bool,
     failed_at: Duration,
-    /// Not to be tried before.
+    /// Earliest time of the next try.
     try_at: Duration,
-    /// The message with which it is being tried.
+    /// The message that tries the target now.
     trying: Option<Key>,
     waiting: VecDeque<Key>,
 }
 
 impl Stuck {
-    /// It is to be tried with the next message.
+    /// Returns true if the next message may try the target.
     fn is_due(&self, now: Duration) -> bool {
         self.trying.is_none() && self.try_at <= now
     }
@@ -134,20 +135,21 @@ pub enum Next {
 pub struct Moves {
     all: HashMap<Key, Entry, RandomState>,
     stuck: BTreeMap<Target, Stuck>,
-    /// Moves that are not tried before a time of their own.
+    /// Moves scheduled for a later time.
     later: BTreeSet<(Duration, Key)>,
-    /// [`Moves::due`] has something to do then.
+    /// When [`Moves::due`] next has something to do.
     next_at: Option<Duration>,
     prefetch: usize,
     dead: Arc<str>,
-    /// Publishers name the targets of results.
+    /// Whether publishers name the targets of results.
     are_targets_named: bool,
-    /// The worker is about to end.
+    /// Whether the worker is about to end.
     ends: bool,
 }
 
 impl Moves {
-    /// For a worker with this prefetch, whose dead letters go to the queue `dead`. `are_targets_named`: publishers say where results go.
+    /// Creates the moves of a worker with this prefetch, whose dead letters go to the queue `dead`. `are_targets_named`: publishers name
+    /// the targets of results.
     pub fn new(prefetch: usize, dead: Arc<str>, are_targets_named: bool) -> Self {
         Self {
             all: HashMap::default(),
@@ -166,12 +168,12 @@ impl Moves {
         self.all.len()
     }
 
-    /// How many there are that wait for an answer of RabbitMQ, and not for a time of their own.
+    /// Returns the number of moves that wait for RabbitMQ, not for a later time.
     pub fn busy(&self) -> usize {
         self.all.len() - self.later.len()
     }
 
-    /// Begins a move; `None`: it waits.
+    /// Begins a move. Returns `None` if it waits for a stuck target.
     pub fn begin(&mut self, now: Duration, key: Key, of: Move) -> Option<Next> {
         self.insert(key, of);
         self.send(now, key)
@@ -201,7 +203,7 @@ impl Moves {
         self.next_at = Some(self.next_at.map_or(at, |next| next.min(at)));
     }
 
-    /// What is to be published of it; `None`: its target is stuck, and it waits.
+    /// Returns the next step of a move, or `None` if its target is stuck and it waits.
     fn send(&mut self, now: Duration, key: Key) -> Option<Next> {
         let entry = self.all.get_mut(&key)?;
         if let Some(stuck) = entry.target().and_then(|it| self.stuck.get_mut(&it)) {
@@ -215,8 +217,8 @@ impl Moves {
         Some(entry.next(key))
     }
 
-    /// Its result was published, or never will be: what that was, and what comes next; `None`: its session is gone. `is_open`: the target
-    /// has answered, so that others may go there.
+    /// Ends the wait for a result that was published or given up. Returns the result and the next steps, or `None` if its session is gone.
+    /// `is_open`: the target has answered, so other messages may go there.
     pub fn replied(
         &mut self,
         now: Duration,
@@ -238,14 +240,14 @@ impl Moves {
         Some((reply, next.into_iter().chain(freed).collect()))
     }
 
-    /// Its publish was confirmed: the tag to ack, and what others come next; `None`: its session is gone.
+    /// Ends a move whose message was confirmed. Returns the tag to ack and the next steps of other moves, or `None` if its session is gone.
     pub fn confirmed(&mut self, now: Duration, key: Key) -> Option<(Tag, Vec<Next>)> {
         let entry = self.all.remove(&key)?;
         let target = entry.target()?;
         Some((entry.of.tag, self.leave(now, &target, key, true)))
     }
 
-    /// The message does not wait for its target any more. What waited behind it comes next, if that is open.
+    /// Ends a message's wait for its target. If the target is open, the messages waiting behind it come next.
     fn leave(&mut self, now: Duration, target: &Target, key: Key, is_open: bool) -> Vec<Next> {
         if is_open {
             let stuck = self.stuck.remove(target);
@@ -262,13 +264,13 @@ impl Moves {
         Vec::new()
     }
 
-    /// Its publish failed: it is tried again later. True: that is news of its target; `None`: its session is gone.
+    /// Schedules another try after a failed publish. Returns true if the failure is news of the target, or `None` if its session is gone.
     pub fn failed(&mut self, now: Duration, key: Key, why: &PublishError) -> Option<bool> {
         let entry = self.all.get_mut(&key)?;
         entry.failures += 1;
         let failures = entry.failures;
         let target = entry.target()?;
-        // The message is to blame, and not where it goes.
+        // The message is to blame, not its target.
         if matches!(why, PublishError::Refused(_)) {
             self.leave(now, &target, key, false);
             self.send_later(now + pause(failures - 1), key);
@@ -285,7 +287,7 @@ impl Moves {
             waiting: VecDeque::new(),
         });
         stuck.is_to_blame |= !matches!(why, PublishError::Down(_));
-        // Others were sent before it was known.
+        // Failures of messages sent before the target was known to be stuck do not count.
         if is_news || stuck.trying == Some(key) {
             stuck.trying = None;
             stuck.try_at = now + pause(stuck.failures);
@@ -297,7 +299,7 @@ impl Moves {
         Some(is_news)
     }
 
-    /// A result has been waited for long enough.
+    /// Returns true if a result has waited long enough.
     pub fn is_over(&self, now: Duration, key: Key) -> bool {
         let patience = match self.are_targets_named {
             true => PATIENCE,
@@ -307,24 +309,24 @@ impl Moves {
         entry.is_some_and(|it| it.failures >= MIN_FAILURES && it.of.since + patience <= now)
     }
 
-    /// The message that is to be published, once no result goes before it.
+    /// Returns the message to publish, or `None` while its result comes first.
     pub fn outgoing(&self, key: Key) -> Option<&Outgoing> {
         let of = &self.all.get(&key)?.of;
         of.outgoing.as_ref().filter(|_| of.reply.is_none())
     }
 
-    /// Whether its result is not sent yet.
+    /// Returns true if its result is not sent yet.
     pub fn has_reply(&self, key: Key) -> bool {
         self.all.get(&key).is_some_and(|it| it.of.reply.is_some())
     }
 
-    /// The queue did not take a message lately.
+    /// Returns true if `queue` did not take a message lately.
     pub fn is_stuck(&self, queue: &Arc<str>) -> bool {
         let target = Target(Arc::from(""), Arc::clone(queue));
         self.stuck.contains_key(&target)
     }
 
-    /// It goes to another queue than it was to.
+    /// Sends `outgoing` to another queue in place of the message for the stuck queue.
     pub fn reroute(&mut self, now: Duration, key: Key, outgoing: Outgoing) -> Option<Next> {
         let target = self.all.get(&key)?.target()?;
         self.leave(now, &target, key, false);
@@ -333,7 +335,7 @@ impl Moves {
         self.send(now, key)
     }
 
-    /// There is no other way for it: it waits on.
+    /// Keeps a message waiting that has no other route for now.
     pub fn keep(&mut self, now: Duration, key: Key) {
         if let Some(entry) = self.all.get_mut(&key) {
             entry.kept_until = now + LOOK_AGAIN;
@@ -341,7 +343,8 @@ impl Moves {
         }
     }
 
-    /// The worker is about to end: a job that was called ends without a result that its target does not take, so that it is not called again.
+    /// Prepares for the end of the worker: a called job ends without a result that its target does not take, so that it is not called
+    /// again.
     pub fn drain(&mut self) {
         self.ends = true;
         if !self.stuck.is_empty() {
@@ -349,7 +352,7 @@ impl Moves {
         }
     }
 
-    /// Forgets all: the broker delivers the originals again.
+    /// Forgets all moves: the broker delivers the originals again.
     pub fn clear(&mut self) {
         self.all.clear();
         self.stuck.clear();

@@ -80,7 +80,7 @@ impl Scheduler {
         self.ack_after(now, key, reply);
     }
 
-    /// The job is acked, once its result, if there is one, is confirmed.
+    /// Acks the job, once its result, if there is one, is confirmed.
     pub(super) fn ack_after(&mut self, now: Duration, key: Key, reply: Option<Reply>) {
         let Some(job) = self.jobs.get(&key) else {
             return;
@@ -212,7 +212,7 @@ impl Scheduler {
         None
     }
 
-    /// What comes next in moves of jobs.
+    /// Takes the next steps of moves.
     pub(super) fn do_all(&mut self, all: impl IntoIterator<Item = Next>) {
         for next in all {
             match next {
@@ -244,7 +244,7 @@ impl Scheduler {
         }
     }
 
-    /// Its result was published, or never will be: the job goes on.
+    /// Continues a job whose result was published or given up.
     pub(super) fn result_ended(&mut self, now: Duration, key: Key, sent: Sent) {
         let is_open = matches!(sent, Sent::Published | Sent::Unroutable);
         let Some((reply, next)) = self.moves.replied(now, key, is_open) else {
@@ -267,8 +267,8 @@ impl Scheduler {
         self.facts.push(Fact::PublishFailed(why, is_news));
     }
 
-    /// A result over which RabbitMQ closes the connection is not tried again where its publisher named the target. An exchange is the
-    /// operator's, who may put it right.
+    /// Reports whether a result over which RabbitMQ closes the connection is given up. A result is not tried again if its publisher named
+    /// the target. An exchange is the operator's, who may fix it, so its results are tried for longer.
     fn is_given_up(&self, now: Duration, key: Key) -> bool {
         let results = self.settings.results.as_ref();
         results.is_some_and(|results| results.to == ResultsTo::ReplyTo)

@@ -1,5 +1,5 @@
-//! Messages whose target does not take them: a result is given up, and a job or a dead letter takes another way, so that the delivery that
-//! it stands for is not held for ever.
+//! Handles messages whose target does not take them. A result is given up, and a job or a dead letter takes another route, so that its
+//! delivery is not held forever.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,17 +14,17 @@ use crate::rules::delays::Trip;
 use crate::rules::headers::{self, HeaderValue, PARKED, TRIP};
 use crate::rules::job::Field;
 
-/// A dead letter that its queue does not take is in a delay queue for this long, and then tries again.
+/// Time that a dead letter spends in a delay queue if its own queue does not take it, before it tries again.
 const PARKED_FOR: Duration = Duration::from_secs(60);
-/// The same while the store's clock is not known: it waits for so long in each worker's window, where others are behind it.
+/// The same while the store's clock is not known. The message waits this long in each worker's window, with others behind it.
 const PARKED_FOR_UNTIMED: Duration = Duration::from_secs(5);
-/// A target is stuck, for operators, if it takes nothing for this long.
+/// Time without taking a message after which a target is reported as stuck.
 pub(super) const STUCK_AFTER: Duration = Duration::from_secs(10);
-/// That targets are stuck is told once in this time.
+/// Minimum interval between reports of stuck targets.
 const STUCK_TOLD: Duration = Duration::from_secs(60);
 
 impl Scheduler {
-    /// Sends what waited for its target and may be tried, and finds another way for what waited for too long.
+    /// Sends messages that may try their target. Gives up results that waited too long, and finds another route for other messages.
     pub(super) fn look_at_moves(&mut self, now: Duration) {
         let due = self.moves.due(now);
         self.do_all(due.next);
@@ -38,8 +38,8 @@ impl Scheduler {
         self.tell_stuck(now);
     }
 
-    /// The queue of a job or a dead letter does not take it. A job takes another delay queue: it waits on when it comes back. What
-    /// goes elsewhere is parked in one, and tries again then.
+    /// Finds another route for a job or a dead letter that its queue does not take. A job takes another delay queue, and waits on when it
+    /// comes back. Any other message is parked in a delay queue, and tries its own queue again afterward.
     fn take_another_way(&mut self, now: Duration, key: Key) {
         let names = &self.settings.names;
         let Some(outgoing) = self.moves.outgoing(key) else {
@@ -55,7 +55,7 @@ impl Scheduler {
         });
         let is_longer = |from: &u64| *from <= wait_ms;
         let usual = level.unwrap_or_else(|| from_ms.partition_point(is_longer) - 1);
-        // Of longer waits a job would be behind others.
+        // Shorter waits come first: a job in the queue of a longer wait would be behind others.
         let all = (0..usual.min(delays.len()))
             .rev()
             .chain(usual..delays.len());
@@ -85,7 +85,7 @@ impl Scheduler {
         self.do_all(next);
     }
 
-    /// A message that was parked tries its own queue again when its time has come. Any other delivery is given back.
+    /// Takes a parked message, which tries its own queue again when its time has come. Returns any other delivery.
     pub(super) fn take_parked(
         &mut self,
         now: Duration,

@@ -74,8 +74,8 @@ impl Scheduler {
         );
     }
 
-    /// The answer was no refusal, but said that the next one would be. Until when it says in whole seconds: where our limits
-    /// keep the API's, they decide from the earliest time on that it can mean.
+    /// Handles an answer that was no refusal but announced that the next one would be. It gives the end in whole seconds. If our limits
+    /// keep the API's, they decide from the earliest time that this can mean.
     pub(super) fn throttle_used_up(&mut self, now: Duration, key: Key, seen: &Seen) {
         let (Some(job), Some(used_up)) = (self.jobs.get(&key), seen.used_up) else {
             return;

@@ -1,5 +1,5 @@
-//! What is to be done with messages whose targets are stuck: which one tries its target, which ones have waited for too long or are too many,
-//! and what operators are told.
+//! Handles messages of stuck targets: picks the message that tries its target, finds messages that have waited too long or are too many,
+//! and summarizes stuck targets for operators.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,40 +9,40 @@ use super::{Entry, LONG_PATIENCE, MIN_FAILURES, Move, Moves, Next, PATIENCE, Stu
 use crate::broker::{MessageKind, Source};
 use crate::engine::action::Key;
 
-/// A message for which there is no other way is looked at again after this.
+/// Delay before a message without another route is checked again.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(10);
-/// At most 1 / this of the prefetch waits for one target, and for the targets that one tenant's publishers name.
+/// Share of the prefetch that may wait for one target, and for the targets that one tenant's publishers name: 1 / this.
 const SHARE_OF_ONE: usize = 8;
-/// At most 1 / this of the prefetch waits for stuck targets, as far as something else can be done with it.
+/// Share of the prefetch that may wait for stuck targets, as long as further messages have another route: 1 / this.
 const SHARE_OF_ALL: usize = 2;
-/// A stuck target for which nothing waits is remembered for this long, and at most so many of them are.
+/// How long a stuck target without waiting messages is remembered, and the maximum number of such targets.
 const REMEMBERED_FOR: Duration = Duration::from_secs(60);
 const MAX_REMEMBERED: usize = 1000;
 
-/// What [`Moves::due`] found.
+/// The result of [`Moves::due`].
 #[derive(Debug, Default)]
 pub struct Due {
-    /// Is to be done.
+    /// Steps to take now.
     pub next: Vec<Next>,
-    /// These have waited for long enough, or are too many: each needs another way.
+    /// Messages that have waited long enough or are too many. Each needs another route.
     pub over: Vec<Key>,
 }
 
 /// Stuck targets of one kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Standstill {
-    /// Messages that wait for them.
+    /// Number of messages waiting for these targets.
     pub messages: usize,
-    /// The target that has been stuck for the longest time: its routing key, which is a queue's name where there is no exchange.
+    /// Routing key of the target that has been stuck the longest. It is a queue's name if there is no exchange.
     pub key: Arc<str>,
-    /// Since when.
+    /// When that target got stuck.
     pub since: Duration,
 }
 
 impl Moves {
-    /// What is to be done by now. A result whose publisher named its target is over after about 30 s, or where more than an eighth of the
-    /// prefetch waits for one target or for those of one tenant, or more than half of it for all. The same goes for jobs and dead
-    /// letters, but for one of each queue, which tries it. Results for an exchange that the operator named have 10 minutes.
+    /// Returns the steps to take now. A result whose publisher named its target is over after about 30 s, or if more than an eighth of the
+    /// prefetch waits for one target or for one tenant's targets, or more than half of it for all targets. The same goes for jobs and dead
+    /// letters, except for one message per queue, which tries it. Results for an exchange that the operator named have 10 minutes.
     pub fn due(&mut self, now: Duration) -> Due {
         let mut due = Due::default();
         if self.next_at.is_none_or(|at| now < at) {
@@ -72,7 +72,7 @@ impl Moves {
         due
     }
 
-    /// When [`Moves::due`] has something to do, if nothing happens before.
+    /// Returns when [`Moves::due`] has something to do, if nothing happens before.
     pub fn next(&self) -> Option<Duration> {
         self.next_at
     }
@@ -87,7 +87,7 @@ impl Moves {
         });
     }
 
-    /// A message of `stuck` waits for this long at most.
+    /// Returns the maximum wait of a message of `stuck`, or `None` if the target has failed too few times to tell.
     fn patience(&self, stuck: &Stuck, entry: &Entry) -> Option<Duration> {
         let is_alone = stuck.waiting.len() == 1 && stuck.trying.is_none();
         let is_result = entry.of.reply.is_some();
@@ -101,7 +101,7 @@ impl Moves {
         (stuck.failures >= MIN_FAILURES).then_some(PATIENCE)
     }
 
-    /// Those for which there may be another way, with what is known of them. Without a connection there is none for jobs and dead letters.
+    /// Returns the waiting messages that may have another route, with their entries. Jobs and dead letters have none without a connection.
     fn waiting<'a>(
         &'a self,
         now: Duration,
@@ -117,7 +117,7 @@ impl Moves {
 
     fn find_old(&self, now: Duration, over: &mut BTreeSet<Key>) {
         for stuck in self.stuck.values() {
-            // One of those for a queue of ours stays, to try it.
+            // One message for each of our queues stays, to try it.
             let mut stays = stuck.trying.is_none();
             for (key, entry) in self.waiting(now, stuck) {
                 let waited = now.saturating_sub(entry.of.since);
@@ -156,7 +156,7 @@ impl Moves {
                     let of_tenant = tenants.entry(of.tenant.as_ref()).or_default();
                     of_tenant.push((of.since, key));
                 } else if from_window(of) && std::mem::replace(&mut has_trier, true) {
-                    // It keeps others in the window of its delay queue from their turns.
+                    // It would keep other jobs in the window of its delay queue waiting.
                     over.insert(key);
                 }
             }
@@ -178,7 +178,7 @@ impl Moves {
                 let entry = self.all.get(key)?;
                 let end = entry.of.since + self.patience(stuck, entry)?;
                 let end = end.max(entry.kept_until);
-                // One whose time is over was looked at just now.
+                // A message whose time is over was checked just now.
                 Some(if now < end { end } else { now + LOOK_AGAIN })
             });
             let tries = !stuck.waiting.is_empty() && stuck.trying.is_none();
@@ -187,7 +187,7 @@ impl Moves {
         of_stuck.chain(later).min()
     }
 
-    /// How the targets of each kind stand that have been stuck for `long`, in the order of [`MessageKind::NAMES`].
+    /// Summarizes the targets that have been stuck for `long`, by kind, in the order of [`MessageKind::NAMES`].
     pub fn standstills(&self, now: Duration, long: Duration) -> [Option<Standstill>; 3] {
         let mut all = [const { None }; 3];
         for (target, stuck) in &self.stuck {
@@ -223,7 +223,7 @@ impl Moves {
     }
 }
 
-/// The oldest of `some` that go on until `most` of `waiting` are left.
+/// Adds the oldest of `some` to `over` until `most` of `waiting` are left.
 fn take_oldest(
     some: &mut [(Duration, Key)],
     waiting: usize,

@@ -88,13 +88,13 @@ impl Desk {
         assert!(self.failed(key).is_some());
     }
 
-    /// Time goes on to when something is due.
+    /// Advances the time until something is due.
     fn due(&mut self) -> Due {
         self.now = self.moves.next().expect("something is due").max(self.now);
         self.moves.due(self.now)
     }
 
-    /// The keys of what is published.
+    /// Returns the keys of published messages.
     fn sent(next: &[Next]) -> Vec<Key> {
         let key = |next: &Next| match next {
             Next::Reply((key, _)) | Next::Publish((key, _)) => *key,
@@ -136,7 +136,7 @@ fn one_message_at_a_time_tries_a_stuck_queue_after_longer_and_longer_pauses() {
             due = desk.due();
         }
         let sent = Desk::sent(&due.next);
-        // They take turns: what is wrong with one is not wrong with the queue.
+        // The messages take turns: a faulty message does not mean a faulty queue.
         assert_eq!(sent, [[first, second][tries % 2]]);
         pauses.push((desk.now - failed_at).as_millis());
         assert_eq!(desk.failed(sent[0]), Some(false));
@@ -178,7 +178,7 @@ fn a_result_is_given_up_after_half_a_minute_and_one_for_the_operator_s_exchange_
     for (are_named, least, most) in [(true, 30, 50), (false, 600, 700)] {
         let mut desk = Desk::new(are_named);
         let (key, _) = desk.reply("a", "asker");
-        // It is not confirmed, for ten seconds each time.
+        // Each try ends without a confirm after ten seconds.
         let mut in_flight = true;
         let over = loop {
             if in_flight {
@@ -226,7 +226,7 @@ fn an_eighth_of_the_prefetch_waits_for_one_target_and_for_one_tenant_and_half_fo
     let keys: Vec<Key> = (0..60).map(|n| reply(&mut desk, n)).collect();
     keys.iter().for_each(|key| desk.must_fail(*key));
     assert_eq!(desk.due().over, keys[..60 - PREFETCH / 2]);
-    // The operator's exchange loses none for being many.
+    // Results for the operator's exchange are never too many.
     let mut desk = Desk::new(false);
     let keys: Vec<Key> = (0..60).map(|n| reply(&mut desk, n)).collect();
     keys.iter().for_each(|key| desk.must_fail(*key));
