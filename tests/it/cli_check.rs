@@ -48,8 +48,10 @@ async fn it_measures_all_ways_and_leaves_no_queue_and_calls_nobody() {
         .as_f64()
         .expect("a number");
     let expected = 64.0 / both * 1_000.0;
+    // Both times are rounded to microseconds.
+    let rounding = 0.001 / both;
     assert!(
-        (most / expected - 1.0).abs() < 0.01,
+        (most / expected - 1.0).abs() < 0.01 + rounding,
         "{most}, {expected}: {json}"
     );
     // What looked is gone, and was no call.

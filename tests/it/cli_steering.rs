@@ -331,11 +331,16 @@ async fn a_drained_fleet_finishes_what_it_has_and_takes_no_new_job_until_it_resu
     assert!(done.err.contains("not empty within 1s: "), "{}", done.err);
     assert!(done.err.contains("1 call in flight"), "{}", done.err);
     fleet.calls.go.add_permits(1);
-    let done = fleet.json(&["drain", "--wait", "100s"]).await;
-    assert_eq!(
-        (&done["empty"], &done["jobs_in_work_queue"]),
-        (&true.into(), &2.into())
-    );
+    // A job that was on its way to a worker when it stopped consuming goes back a moment later.
+    let begun = Instant::now();
+    loop {
+        let done = fleet.json(&["drain", "--wait", "100s"]).await;
+        assert_eq!(done["empty"], true);
+        if done["jobs_in_work_queue"] == 2 {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{done}");
+    }
     assert_eq!(fleet.calls.all(), 4, "all but the new ones");
     let done = fleet.json(&["resume", "--all"]).await;
     assert_eq!(done["was"], "drain");

@@ -322,13 +322,13 @@ async fn programs_end_with_their_worker() {
     let folder = tempfile::tempdir().expect("a folder");
     let log = folder.path().join("log");
     let script = format!(
-        "trap 'echo stopped >>{0}; exit' TERM; echo said-by-it >&2; echo '{{\"ready\": true}}'; while :; do sleep 0.05; done",
+        "trap 'echo stopped >>{0}; exit' TERM; echo '{{\"ready\": true}}'; sleep 0.5; echo said-by-it >&2; while :; do sleep 0.05; done",
         log.display()
     );
     let worker = PROGRAM.start(&yaml(&bed, MANY, &script, ""));
     worker.says(&["program: said-by-it"]).await;
     worker.says(&["starting"]).await;
-    // Its trap is set before it says so.
+    // Its trap is set, and the worker knows that it is ready, before it says so.
     worker.stop();
     let told = std::fs::read_to_string(&log).expect("it was told to end");
     assert_eq!(told, "stopped\n");
