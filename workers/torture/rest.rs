@@ -46,10 +46,11 @@ pub async fn come_to_rest(bed: &Bed) -> Result<u64, Failure> {
     }
 }
 
-/// Messages, those that a worker holds too, in all queues but that of the dead, and those where a worker was told that jobs are done:
-/// one that was killed takes nothing from its own any more.
+/// Counts the messages in queues of jobs, unacked ones included. Not counted: dead letters; the queues in which a worker reads
+/// that jobs are done, since a killed worker reads no more; the message by which each worker learns RabbitMQ's timeout.
 fn left(bed: &Bed) -> u64 {
     let done = format!("{}.done.", bed.names.fresh);
+    let timeouts = format!("{}.delay.timeout-", bed.names.fresh);
     let listed = block_in_place(|| {
         bed.rabbit
             .ctl(&["list_queues", "name", "messages", "--no-table-headers"])
@@ -58,7 +59,8 @@ fn left(bed: &Bed) -> u64 {
         .lines()
         .filter_map(|line| {
             let (name, messages) = line.split_once('\t')?;
-            let is_no_job = name == &*bed.names.dead || name.starts_with(&done);
+            let is_no_job =
+                name == &*bed.names.dead || name.starts_with(&done) || name.starts_with(&timeouts);
             (!is_no_job).then_some(messages.trim().parse::<u64>().ok()?)
         })
         .sum()
