@@ -13,7 +13,7 @@ die() {
 # With the pid this names a process for good, whereas a pid alone is used again.
 started_at() {
   local stat fields
-  stat=$(cat "/proc/$1/stat" 2>/dev/null) || return 1
+  { IFS='' read -r stat <"/proc/$1/stat"; } 2>/dev/null || return 1
   read -ra fields <<<"${stat##*) }"
   [[ ${fields[0]} != [ZX] ]] || return 1
   printf '%s\n' "${fields[19]}"
@@ -112,12 +112,14 @@ own() {
   write_pid "$dir/watchdog.pid" $!
 }
 
-# The watchdog: ends when the folder is gone; removes it when the owner is.
+# The watchdog: ends when the folder is gone; removes it when the owner is. Many run at once, so it starts no program: the
+# read sleeps, because nothing is ever written there.
 watch() {
-  local dir=$1 owner=$2 started=$3
+  local dir=$1 owner=$2 started=$3 never
+  exec {never}<> <(:)
   while [[ -d $dir ]]; do
     [[ $(started_at "$owner") == "$started" ]] || exec "$0" remove "$dir"
-    sleep 0.5
+    read -rt 1 -u "$never" || true
   done
 }
 
