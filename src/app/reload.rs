@@ -335,6 +335,7 @@ impl Steward {
         let update = Update::Agreed {
             fleet: None,
             until: self.agreed_until,
+            clock: agreed.clock,
             applied: None,
         };
         self.send(update).await;
@@ -368,6 +369,7 @@ impl Steward {
         let update = Update::Agreed {
             fleet: Some(fleet.clone()),
             until: self.agreed_until,
+            clock: agreed.clock,
             applied: Some(told),
         };
         self.send(update).await;

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use crate::broker::{Outgoing, Reply, Tag};
 use crate::gate::fleet::Fleet;
+use crate::gate::fleet::registry::ClockReading;
 use crate::gate::{
     Candidate, Event, Lesson, Rule, ShardId, Suspected, TenantAsk, TenantSettled, Whose,
 };
@@ -79,6 +80,8 @@ pub enum Update {
         fleet: Option<Fleet>,
         /// After that, no job is asked for before another exchange.
         until: Instant,
+        /// The store's clock, if the exchange read it.
+        clock: Option<ClockReading>,
         /// To be told when `fleet` is all that is enforced: nothing is under way that was asked before.
         applied: Option<oneshot::Sender<()>>,
     },

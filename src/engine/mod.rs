@@ -200,7 +200,12 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                     scheduler.heard_of(started.elapsed(), key, heard);
                 }
                 Some(update) = updates.recv() => match update {
-                    Update::Agreed { fleet, until, applied } => {
+                    Update::Agreed { fleet, until, clock, applied } => {
+                        if let Some(clock) = clock {
+                            let [asked_at, read_at] = [clock.asked_at, clock.read_at]
+                                .map(|at| at.saturating_duration_since(started));
+                            scheduler.clock_is(started.elapsed(), clock.ms, (asked_at, read_at));
+                        }
                         scheduler.agreed(fleet, until.saturating_duration_since(started));
                         let asked = scheduler.asked();
                         unapplied = applied.map(|applied| (applied, asked)).or(unapplied);

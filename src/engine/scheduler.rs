@@ -50,6 +50,7 @@ mod expiring;
 mod failing;
 mod held;
 mod intake;
+mod invalid;
 mod ledger;
 mod moves;
 mod notes;
@@ -285,7 +286,7 @@ impl Scheduler {
 
     /// Unacked jobs in memory.
     pub fn in_memory(&self) -> usize {
-        self.jobs.len() + self.moves.len()
+        self.jobs.len() + self.moves.len() + self.intake.undated()
     }
 
     /// A new session: what it delivers is ours until it ends.
@@ -368,6 +369,7 @@ impl Scheduler {
         while let Some((at, key)) = self.waiting.due(now) {
             self.look_at(now, at, key);
         }
+        self.bury_undated(now);
         self.look_at_moves(now);
         self.lapse(now);
         self.make_room_in_windows(now);

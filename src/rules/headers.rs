@@ -46,7 +46,7 @@ pub const WOKEN: &str = "x-sluicegate-woken";
 pub const WAITS: &str = "x-sluicegate-waits";
 /// Why a job is a dead letter.
 pub const REASON: &str = "x-sluicegate-reason";
-/// When it became one, by the store's clock, in milliseconds since the epoch; one whose worker had not read that clock has none.
+/// When it became one, by the store's clock, in milliseconds since the epoch.
 pub const DIED: &str = "x-sluicegate-died";
 /// The target queue of a message that waits in a delay queue because that target did not take it.
 pub const PARKED: &str = "x-sluicegate-parked";

@@ -289,6 +289,7 @@ async fn an_agreement_is_applied_when_no_question_of_before_is_under_way() {
         let update = Update::Agreed {
             fleet: None,
             until: begun + ms(60_000),
+            clock: None,
             applied: Some(told),
         };
         sender.send(update).await.expect("the engine runs");

@@ -798,6 +798,48 @@ fn a_worker_asks_only_while_it_agrees_with_the_others() {
 }
 
 #[test]
+fn each_dead_letter_has_the_time_of_its_death() {
+    let invalid = || vec![message(&[])];
+    let died = |done: &Done| {
+        let (_, outgoing) = done.published.first().expect("a dead letter");
+        assert_eq!(&*outgoing.queue, "jobs.dead");
+        match outgoing.message.header(headers::DIED) {
+            Field::Int(ms) => ms,
+            other => panic!("{other:?}"),
+        }
+    };
+    let mut desk = Desk::new(4);
+    let scheduler = std::mem::replace(&mut desk.scheduler, Desk::new(4).scheduler);
+    desk.scheduler = scheduler.must_agree();
+    let done = desk.deliver_messages(Source::Fresh, invalid());
+    assert!(done.published.is_empty(), "the clock is not known");
+    assert_eq!(desk.scheduler.in_memory(), 1);
+    let until = desk.now + MS * 60_000;
+    desk.scheduler
+        .clock_is(desk.now, STORE_MS, (desk.now, desk.now));
+    desk.scheduler.agreed(None, until);
+    assert_eq!(died(&desk.step(MS * 3)), STORE_MS as i64 + 3);
+
+    // The gate was never asked.
+    desk.step(MS * 100);
+    let done = desk.deliver_messages(Source::Fresh, invalid());
+    assert_eq!(died(&done), STORE_MS as i64 + 103);
+    assert_eq!(desk.scheduler.asked(), 0);
+}
+
+#[test]
+fn a_worker_that_does_not_agree_gives_invalid_messages_back() {
+    let mut desk = Desk::new(4);
+    let scheduler = std::mem::replace(&mut desk.scheduler, Desk::new(4).scheduler);
+    desk.scheduler = scheduler.must_agree();
+    desk.deliver_messages(Source::Fresh, vec![message(&[])]);
+    let done = desk.step(MS * 6_000);
+    assert_eq!((done.rests, done.published.len()), (1, 0));
+    desk.scheduler.session_down();
+    assert_eq!(desk.scheduler.in_memory(), 0);
+}
+
+#[test]
 fn a_cost_above_another_workers_limit_is_no_dead_letter() {
     let mut desk = Desk::new(4);
     let until = desk.now + MS * 1000;

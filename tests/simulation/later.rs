@@ -243,6 +243,7 @@ async fn agree(life: &Arc<Life>, until: Instant, updates: &mpsc::Sender<Update>)
     let update = Update::Agreed {
         fleet: None,
         until,
+        clock: None,
         applied: wanted.then_some(applied),
     };
     updates.send(update).await.ok()?;

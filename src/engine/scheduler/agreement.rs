@@ -82,6 +82,11 @@ impl Agreement {
         self.until.map(|until| until.max(FIRST))
     }
 
+    /// Returns true if the worker needs an agreement and has had none yet.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.until == Some(Duration::ZERO)
+    }
+
     /// There is one, or its time to come has not passed.
     pub(super) fn stands(&self, now: Duration) -> bool {
         self.ends().is_none_or(|ends| now < ends)
@@ -125,6 +130,7 @@ mod tests {
     fn a_worker_alone_needs_no_agreement() {
         let mut alone = agreement();
         assert!(alone.allows(1000 * SECOND) && alone.stands(1000 * SECOND));
+        assert!(!alone.is_awaited());
         assert_eq!(alone.ends_after(SECOND), None);
         assert_eq!(alone.change(1000 * SECOND, false), None);
     }
@@ -133,11 +139,11 @@ mod tests {
     fn where_it_is_needed_nothing_starts_before_it_and_jobs_are_kept_for_a_while() {
         let mut fleet = agreement();
         fleet.is_needed();
-        assert!(!fleet.allows(SECOND) && fleet.stands(SECOND));
+        assert!(!fleet.allows(SECOND) && fleet.stands(SECOND) && fleet.is_awaited());
         assert_eq!(fleet.change(SECOND, false), None, "it may come");
         let until = FIRST + SECOND;
         fleet.renew(None, until);
-        assert!(fleet.allows(FIRST) && !fleet.allows(until));
+        assert!(fleet.allows(FIRST) && !fleet.allows(until) && !fleet.is_awaited());
         assert_eq!(fleet.ends_after(SECOND), Some(until));
         assert_eq!(fleet.change(until, true), None, "something runs");
         assert_eq!(fleet.change(until, false), Some(Change::Rest));

@@ -24,6 +24,9 @@ pub(super) struct Intake {
     last_key: u64,
     draining: bool,
     early: Seldom,
+    /// Invalid messages that came before the first agreement, which brings the store's clock. They become dead letters then. The prefetch
+    /// bounds them. A worker that does not agree gives them back with all other deliveries.
+    undated: Vec<(Key, Invalid)>,
 }
 
 /// A message that is no usable job.
@@ -43,6 +46,22 @@ impl Intake {
     /// The session is gone.
     pub(super) fn end_session(&mut self) {
         self.session = 0;
+        self.undated.clear();
+    }
+
+    /// Keeps a message that becomes a dead letter after the first agreement.
+    pub(super) fn keep_undated(&mut self, key: Key, invalid: Invalid) {
+        self.undated.push((key, invalid));
+    }
+
+    /// Takes the messages that waited for the first agreement.
+    pub(super) fn take_undated(&mut self) -> Vec<(Key, Invalid)> {
+        std::mem::take(&mut self.undated)
+    }
+
+    /// Returns the number of messages that wait for the first agreement.
+    pub(super) fn undated(&self) -> usize {
+        self.undated.len()
     }
 
     /// The delivery is of the session that there is: the broker delivers those of others again.

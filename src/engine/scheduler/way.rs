@@ -15,7 +15,7 @@ use std::time::Duration;
 use super::Scheduler;
 use super::admission::Round;
 use super::entry::{Hand, JobEntry, Phase, Started};
-use super::intake::{Intake, Invalid};
+use super::intake::Intake;
 use super::moves::Move;
 use super::questions::Question;
 use super::queues::End;
@@ -52,17 +52,10 @@ impl Scheduler {
             let own = self.agreement.own();
             match Intake::read(now, delivery, &inside, &self.settings, own) {
                 Ok(job) => self.arrived(now, key, source, job),
-                Err(invalid) => {
-                    let Invalid { tag, message, why } = *invalid;
-                    let id = message.id().unwrap_or_default().to_owned();
-                    let reason = why.to_string();
-                    let headers = headers::dead(1, &reason, self.clock.at_least(now));
-                    let reply = self.result_of_invalid(&message, &reason);
-                    self.facts.push(Fact::InvalidMessage { id, reason });
-                    let dead = Arc::clone(&self.settings.names.dead);
-                    let of = Move::new(now, tag, None, reply);
-                    self.publish(now, key, (of, message), (dead, headers));
+                Err(invalid) if self.agreement.is_awaited() => {
+                    self.intake.keep_undated(key, *invalid);
                 }
+                Err(invalid) => self.bury_invalid(now, key, *invalid),
             }
         }
     }
@@ -185,9 +178,7 @@ impl Scheduler {
                 self.queues.set_limited(tenant, limited);
             }
         }
-        for (key, end) in self.clock.take_waiting() {
-            self.arrange(now, key, end);
-        }
+        self.arrange_waiting(now);
     }
 
     /// Step 5: The gate's decision on each job of one question: it is admitted and starts, or is denied and delayed, or only a slot of
@@ -475,7 +466,7 @@ impl Scheduler {
     }
 
     /// The message is published.
-    fn publish(
+    pub(super) fn publish(
         &mut self,
         now: Duration,
         key: Key,

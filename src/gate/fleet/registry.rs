@@ -56,6 +56,17 @@ impl Named {
     }
 }
 
+/// A reading of Redis's clock.
+#[derive(Debug, Clone, Copy)]
+pub struct ClockReading {
+    /// Milliseconds since the epoch.
+    pub ms: u64,
+    /// When the question was sent. Redis read its clock later.
+    pub asked_at: Instant,
+    /// When the answer came. Redis read its clock earlier.
+    pub read_at: Instant,
+}
+
 /// What one exchange found out.
 #[derive(Debug)]
 pub struct Agreed {
@@ -63,6 +74,8 @@ pub struct Agreed {
     pub fleet: Fleet,
     /// Until when: later, the gate must not be asked before another exchange.
     pub until: Instant,
+    /// Redis's clock; in a cluster, the earliest of the primaries' clocks.
+    pub clock: Option<ClockReading>,
     /// The keys of the registries that were exchanged: in a cluster, one for each primary that answered.
     pub registries: Vec<String>,
     /// What operators ask of all workers.
@@ -90,16 +103,16 @@ struct Heard {
     board: boards::Known,
     /// The policies that workers report as in force, or `None` if they were not asked.
     in_use: Option<BTreeSet<String>>,
-    /// Redis's clock in milliseconds at the last exchange, and when that was.
-    now_ms: u64,
-    at: Instant,
+    /// Redis's clock at the last exchange.
+    clock: ClockReading,
 }
 
 impl Heard {
     /// Redis's clock by now.
     fn now_ms(&self) -> u64 {
-        let since = u64::try_from(self.at.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.now_ms.saturating_add(since)
+        let since = self.clock.read_at.elapsed().as_millis();
+        let since = u64::try_from(since).unwrap_or(u64::MAX);
+        self.clock.ms.saturating_add(since)
     }
 }
 
@@ -177,12 +190,12 @@ impl Registry {
                 // The board comes first: a worker that follows an instruction then knows all policies its author knew. A worker also
                 // reports its policy in force before it registers it.
                 let board = board.look(gate, &primary.board, worker).await?;
-                let (known, now_ms) = exchange(gate, &primary.policies, mine, known).await?;
-                let in_use = match known.others_in_use(own, now_ms).next() {
+                let (known, clock) = exchange(gate, &primary.policies, mine, known).await?;
+                let in_use = match known.others_in_use(own, clock.ms).next() {
                     None => None,
                     Some(_) => Some(in_use(gate, &primary.board).await?),
                 };
-                Ok((known, board, in_use, now_ms))
+                Ok((known, board, in_use, clock))
             }
             .boxed();
             let several = primaries.len() > 1;
@@ -196,18 +209,17 @@ impl Registry {
                 done.map_err(late)?
             }
         });
-        let (mut agreed, mut failed) = (Vec::new(), Vec::new());
+        let (mut agreed, mut failed, mut clocks) = (Vec::new(), Vec::new(), Vec::new());
         for (primary, exchanged) in primaries.iter().zip(join_all(exchanges).await) {
             match exchanged {
-                Ok((known, board, in_use, now_ms)) => {
-                    let at = Instant::now();
+                Ok((known, board, in_use, clock)) => {
                     let heard = Heard {
                         known,
                         board,
                         in_use,
-                        now_ms,
-                        at,
+                        clock,
                     };
+                    clocks.push(clock);
                     self.known.insert(primary.policies.clone(), heard);
                     agreed.push(&primary.policies);
                 }
@@ -246,12 +258,13 @@ impl Registry {
         let fleet = fleets.fold(alone, Fleet::joined_with);
         let is_new = |heard: &Heard| {
             let mut known = heard.known.policies().iter();
-            known.any(|it| it.id == self.own.id && it.since_ms >= heard.now_ms)
+            known.any(|it| it.id == self.own.id && it.since_ms >= heard.clock.ms)
         };
         let is_new = self.known.values().all(is_new);
         Ok(Agreed {
             fleet,
             until,
+            clock: clocks.into_iter().min_by_key(|clock| clock.ms),
             registries,
             steering,
             is_new,
@@ -290,8 +303,8 @@ pub async fn look(gate: &RedisGate) -> Result<Seen, GateError> {
         .map(|primary| exchange(gate, &primary.policies, &[], Known::default()));
     for looked in join_all(looks).await {
         match looked {
-            Ok((known, now_ms)) => {
-                seen.now_ms = now_ms.max(seen.now_ms);
+            Ok((known, clock)) => {
+                seen.now_ms = clock.ms.max(seen.now_ms);
                 let newer = known.policies().iter().filter(|policy| {
                     let mut all = seen.known.policies().iter();
                     let before = all.find(|before| before.id == policy.id);
@@ -317,13 +330,13 @@ async fn in_use(gate: &RedisGate, board: &str) -> Result<BTreeSet<String>, GateE
     Ok(said.iter().filter_map(policy).collect())
 }
 
-/// One exchange with one registry, of which `known` is known: what is known then, and Redis's clock in milliseconds.
+/// Exchanges with one registry, of which `known` is known so far. Returns the new knowledge and Redis's clock.
 async fn exchange(
     gate: &RedisGate,
     registry: &str,
     mine: &[&Named],
     mut known: Known,
-) -> Result<(Known, u64), GateError> {
+) -> Result<(Known, ClockReading), GateError> {
     let mut with_text = false;
     for _ in 0..TRIES {
         let mut more = vec![MAX_POLICIES.to_string(), mine.len().to_string()];
@@ -340,7 +353,9 @@ async fn exchange(
         let texts = known.policies().iter().map(|policy| policy.id.clone());
         more.extend(texts);
         more.extend(mine.iter().map(|named| named.id.clone()));
+        let asked_at = Instant::now();
         let reply = gate.run_policies(registry, more).await?;
+        let read_at = Instant::now();
         let Some((now_ms, word, rest)) = head(&reply) else {
             return Err(broken("its reply has another form"));
         };
@@ -348,7 +363,12 @@ async fn exchange(
             "ok" => {
                 let registered = decode(rest, mine, &known)?;
                 known.learn(registered, now_ms);
-                return Ok((known, now_ms));
+                let clock = ClockReading {
+                    ms: now_ms,
+                    asked_at,
+                    read_at,
+                };
+                return Ok((known, clock));
             }
             "full" => {
                 // What need not be there is known by who reads it.

@@ -1,0 +1,49 @@
+//! Makes invalid messages dead letters, and sets the store's clock, by which dead letters have their times.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Scheduler;
+use super::intake::Invalid;
+use super::moves::Move;
+use crate::engine::action::Key;
+use crate::engine::facts::Fact;
+use crate::rules::headers;
+
+impl Scheduler {
+    /// Makes a message that is no usable job a dead letter.
+    pub(super) fn bury_invalid(&mut self, now: Duration, key: Key, invalid: Invalid) {
+        let Invalid { tag, message, why } = invalid;
+        let id = message.id().unwrap_or_default().to_owned();
+        let reason = why.to_string();
+        let headers = headers::dead(1, &reason, self.clock.at_least(now));
+        let reply = self.result_of_invalid(&message, &reason);
+        self.facts.push(Fact::InvalidMessage { id, reason });
+        let dead = Arc::clone(&self.settings.names.dead);
+        let of = Move::new(now, tag, None, reply);
+        self.publish(now, key, (of, message), (dead, headers));
+    }
+
+    /// Makes messages dead letters that came before the first agreement.
+    pub(super) fn bury_undated(&mut self, now: Duration) {
+        if self.agreement.is_awaited() || self.intake.is_draining() {
+            return;
+        }
+        for (key, invalid) in self.intake.take_undated() {
+            self.bury_invalid(now, key, invalid);
+        }
+    }
+
+    /// The store's clock said `ms` at a time between the two of `read`.
+    pub fn clock_is(&mut self, now: Duration, ms: u64, read: (Duration, Duration)) {
+        self.clock.read(ms, read.0, read.1);
+        self.arrange_waiting(now);
+    }
+
+    /// Arranges jobs that waited for the store's clock.
+    pub(super) fn arrange_waiting(&mut self, now: Duration) {
+        for (key, end) in self.clock.take_waiting() {
+            self.arrange(now, key, end);
+        }
+    }
+}
