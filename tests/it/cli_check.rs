@@ -171,6 +171,8 @@ async fn a_rabbitmq_that_takes_nothing_is_a_warning() {
     let out = sluicegate(&yaml, &["check"]).exited(0).out;
     let blocked = "warn  rabbitmq  a publish was not confirmed: it blocks publishing";
     assert!(out.contains(blocked), "{out}");
+    let queues = rabbit.ctl(&["list_queues", "name", "--silent"]);
+    assert_eq!(queues.trim(), "", "its own queue is deleted");
 }
 
 /// What the command prints on a terminal.

@@ -100,6 +100,31 @@ async fn limits_of_rabbitmq_are_named_by_run_and_check() {
         .await;
         drop(worker);
     }
+
+    // A worker has two connections.
+    rabbit.ctl(&[
+        "set_vhost_limits",
+        "-p",
+        "no-connection",
+        r#"{"max-connections": 1}"#,
+    ]);
+    let one = yaml.replace("/%2f", "/no-connection");
+    let said = sluicegate(&one, &["check"]).exited(1).out;
+    assert!(
+        said.contains("is at a limit") && said.contains("connection limit"),
+        "{said}"
+    );
+
+    rabbit.ctl(&["add_user", "limited", "limited"]);
+    rabbit.ctl(&["set_permissions", "limited", ".*", ".*", ".*"]);
+    rabbit.ctl(&["set_user_limits", "limited", r#"{"max-connections": 0}"#]);
+    let limited = yaml.replace("guest:guest@", "limited:limited@");
+    assert_ne!(limited, yaml);
+    let said = sluicegate(&limited, &["check"]).exited(1).out;
+    assert!(
+        said.contains("is at a limit") && said.contains("user connection limit"),
+        "{said}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use ulid::Ulid;
 
 use super::confirm::ConfirmChannel;
-use super::connection::Link;
+use super::connection::{Link, Target};
 use super::nodes::Nodes;
 use super::publish::{BATCH, CHANNELS};
 use crate::broker::topology::Queue;
@@ -58,6 +58,7 @@ async fn measured(amqp: &config::Amqp) -> Result<Confirms, BrokerError> {
     found
 }
 
+/// Measures with a queue that `link` makes and deletes. `link` publishes nothing, so RabbitMQ reads from it during an alarm, too.
 async fn with_queue(
     link: &Link,
     name: &Arc<str>,
@@ -67,21 +68,29 @@ async fn with_queue(
     (queue.arguments).push(("x-expires", HeaderValue::Int(EXPIRES_MS)));
     let (target, channel) = (&link.target, link.channel().await?);
     target.rpc("queue.declare", queue.declare(&channel)).await?;
-    let confirms = match timeout(CONFIRM_TIMEOUT, published(link, name)).await {
-        Ok(published) => published?,
-        // It would not read that the queue is to be deleted, either.
-        Err(_) if link.blocked() => {
-            let why =
-                "it blocks publishing (a memory or disk alarm); see rabbitmq-diagnostics alarms";
-            return Ok(Confirms::None(why.to_owned()));
-        }
-        Err(_) => Confirms::None(format!("no confirm within {CONFIRM_TIMEOUT:?}")),
-    };
+    let confirms = confirms_of(target, name).await;
     // Its length is bounded by the work queue's.
     let name = ShortString::from(&**name);
     let deleting = channel.queue_delete(name, QueueDeleteOptions::default());
     target.rpc("queue.delete", deleting).await?;
-    Ok(confirms)
+    confirms
+}
+
+async fn confirms_of(target: &Target, queue: &Arc<str>) -> Result<Confirms, BrokerError> {
+    let link = Link::open(target, NAME).await?;
+    let confirms = match timeout(CONFIRM_TIMEOUT, published(&link, queue)).await {
+        Ok(published) => published,
+        Err(_) if link.blocked() => {
+            let why =
+                "it blocks publishing (a memory or disk alarm); see rabbitmq-diagnostics alarms";
+            Ok(Confirms::None(why.to_owned()))
+        }
+        Err(_) => Ok(Confirms::None(format!(
+            "no confirm within {CONFIRM_TIMEOUT:?}"
+        ))),
+    };
+    link.close().await;
+    confirms
 }
 
 async fn published(link: &Link, name: &Arc<str>) -> Result<Confirms, BrokerError> {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit};
+use sluicegate::broker::BrokerError;
 use sluicegate::broker::amqp::{Confirms, QueueState, confirms, inventory};
 use sluicegate::config::{Config, Http, RedisTopology, show_duration};
 use sluicegate::gate::GateError;
@@ -129,6 +130,10 @@ pub(super) async fn rabbitmq(
             WHAT,
             format!("a publish was not confirmed: {why}"),
         ),
+        // It takes as many connections as a worker has.
+        Confirms::Unknown(why @ BrokerError::Limit { .. }) => {
+            findings.add(Level::Error, WHAT, why.to_string());
+        }
         Confirms::Unknown(why) => findings.add(
             Level::Ok,
             WHAT,
