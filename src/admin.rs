@@ -9,6 +9,8 @@
 #[cfg(feature = "admin")]
 mod api;
 mod board;
+#[cfg(feature = "admin")]
+mod guesses;
 #[cfg(not(feature = "admin"))]
 mod none;
 #[cfg(feature = "admin")]

@@ -21,10 +21,10 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::api::{self, Api, challenge, shows};
+use super::api::{self, Api, challenge};
 use super::page::{self, Lasting, Page};
 use super::{AdminError, Board, Readiness};
-use crate::config::{Admin, Secret};
+use crate::config::Admin;
 use crate::tasks::Watched;
 
 /// Stopping waits so long for answers that are being written.
@@ -60,8 +60,6 @@ impl AdminServer {
 #[derive(Clone)]
 struct Shown {
     board: Arc<Board>,
-    token: Option<Secret>,
-    operator_token: Option<Secret>,
     api: Arc<Api>,
     page: Arc<Page>,
 }
@@ -89,8 +87,6 @@ pub async fn serve(admin: &Admin, board: Arc<Board>) -> Result<AdminServer, Admi
         api,
         page: Arc::clone(&page),
         board,
-        token: admin.token.clone(),
-        operator_token: admin.operator_token.clone(),
     };
     let routes = Router::new()
         .route("/metrics", get(show_metrics))
@@ -156,28 +152,38 @@ async fn answer(stream: TcpStream, peer: SocketAddr, routes: Router, lasting: La
     }
 }
 
-/// Lets those in who may see everything, and tells others whether the worker lives and is ready.
+/// Answers a request. After many wrong tokens, a request with another one waits.
 async fn door(
     State(shown): State<Shown>,
     Extension(Peer(peer)): Extension<Peer>,
     request: Request,
     next: Next,
 ) -> Response {
+    let guard = shown.api.guard();
+    let path = request.uri().path();
     // Both have doors of their own.
-    if is_below(api::PREFIX, request.uri().path()) {
-        return shown.api.answer(request, peer).await;
-    }
-    if is_below(page::PREFIX, request.uri().path()) {
-        return shown.page.answer(request, peer).await;
-    }
-    let open = match &shown.token {
-        None => true,
-        Some(token) => {
-            let mut tokens = [Some(token), shown.operator_token.as_ref()].into_iter();
-            tokens.any(|token| token.is_some_and(|token| shows(request.headers(), token)))
+    let response = if is_below(api::PREFIX, path) {
+        shown.api.answer(request, peer).await
+    } else if is_below(page::PREFIX, path) {
+        shown.page.answer(request, peer).await
+    } else if path == "/livez" || (path.starts_with("/readyz") && guard.ignores_probes()) {
+        // Probes never wait. After many wrong tokens, theirs are not compared.
+        see(&shown, false, request, next).await
+    } else {
+        match guard.may_see(request.headers(), peer) {
+            Ok(is_open) => see(&shown, is_open, request, next).await,
+            Err(problem) => problem.into_response(),
         }
     };
-    if open {
+    if response.status() == StatusCode::TOO_MANY_REQUESTS {
+        guard.pause().await;
+    }
+    response
+}
+
+/// Lets those in who may see everything (`is_open`), and tells others whether the worker lives and is ready.
+async fn see(shown: &Shown, is_open: bool, request: Request, next: Next) -> Response {
+    if is_open {
         return next.run(request).await;
     }
     let asks = matches!(*request.method(), Method::GET | Method::HEAD);

@@ -6,15 +6,26 @@ use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use subtle::ConstantTimeEq;
 
 use super::problem::Problem;
+use crate::admin::guesses::Guesses;
 use crate::config::{Admin, Secret};
 
 /// Who asked in another's place says so in one of these.
 const FORWARDED: [&str; 4] = ["forwarded", "via", "x-forwarded-for", "x-real-ip"];
 
+/// The right that a token gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Right {
+    /// Reads only: `admin.token`.
+    Read,
+    /// Reads and changes: `admin.operator-token`.
+    Act,
+}
+
 /// What is to be shown.
 pub struct Guard {
     token: Option<Secret>,
     operator_token: Option<Secret>,
+    guesses: Guesses,
 }
 
 impl Guard {
@@ -23,7 +34,61 @@ impl Guard {
         Self {
             token: admin.token.clone(),
             operator_token: admin.operator_token.clone(),
+            guesses: Guesses::default(),
         }
+    }
+
+    /// Returns the right that `token` gives, or `None` if it is wrong. A wrong one from `peer` is counted.
+    ///
+    /// # Errors
+    /// Returned if many tokens were wrong lately. Wait for [`Guard::pause`] before answering.
+    pub fn right_of(&self, token: &[u8], peer: SocketAddr) -> Result<Option<Right>, Problem> {
+        // The time that this takes depends on the lengths of both tokens only.
+        let is = |known: &Option<Secret>| {
+            let known = known.as_ref();
+            known.is_some_and(|known| bool::from(known.expose().as_bytes().ct_eq(token)))
+        };
+        match (is(&self.operator_token), is(&self.token)) {
+            (true, _) => Ok(Some(Right::Act)),
+            (false, true) => Ok(Some(Right::Read)),
+            (false, false) if self.has_tokens() && self.guesses.add(peer) => {
+                Err(Problem::too_many_wrong())
+            }
+            (false, false) => Ok(None),
+        }
+    }
+
+    /// Returns the right that the token in `headers` gives, as [`Guard::right_of`] does, or `None` if there is no token.
+    fn right_in(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<Option<Right>, Problem> {
+        match bearer(headers) {
+            Some(token) => self.right_of(token, peer),
+            None => Ok(None),
+        }
+    }
+
+    fn has_tokens(&self) -> bool {
+        self.token.is_some() || self.operator_token.is_some()
+    }
+
+    /// Returns true if requests with `headers` from `peer` may see the metrics and what a worker lacks.
+    ///
+    /// # Errors
+    /// As [`Guard::right_of`].
+    pub fn may_see(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<bool, Problem> {
+        match self.token {
+            Some(_) => Ok(self.right_in(headers, peer)?.is_some()),
+            None => Ok(true),
+        }
+    }
+
+    /// Returns true if tokens of probes are not compared because many tokens were wrong lately. Probes need no token and must not wait.
+    pub fn ignores_probes(&self) -> bool {
+        self.token.is_some() && self.guesses.are_many()
+    }
+
+    /// Delays the refusal of a wrong token after many others.
+    pub async fn pause(&self) {
+        self.guesses.pause().await;
     }
 
     /// Who sends `headers` from `peer` may look.
@@ -32,12 +97,10 @@ impl Guard {
     /// What is missing.
     pub fn may_read(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<(), Problem> {
         own_site(headers)?;
-        let operator = self.operator_token.as_ref();
-        if operator.is_some_and(|token| shows(headers, token)) {
+        if self.right_in(headers, peer)?.is_some() {
             return Ok(());
         }
         match &self.token {
-            Some(token) if shows(headers, token) => Ok(()),
             Some(_) => Err(Problem::unauthorized(headers, "admin.token")),
             None if is_here(headers, peer) => Ok(()),
             None => Err(Problem::new(
@@ -47,27 +110,27 @@ impl Guard {
         }
     }
 
-    /// Who sends `headers` may change something.
+    /// Who sends `headers` from `peer` may change something.
     ///
     /// # Errors
     /// What is missing.
-    pub fn may_act(&self, headers: &HeaderMap) -> Result<(), Problem> {
+    pub fn may_act(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<(), Problem> {
         own_site(headers)?;
-        let Some(operator) = &self.operator_token else {
+        if self.operator_token.is_none() {
             return Err(Problem::new(
                 StatusCode::FORBIDDEN,
                 "nothing can be changed by HTTP: set admin.operator-token",
             ));
-        };
-        if !shows(headers, operator) {
-            let reads = self.token.as_ref();
-            return Err(match reads.is_some_and(|token| shows(headers, token)) {
-                true => Problem::new(
+        }
+        match self.right_in(headers, peer)? {
+            Some(Right::Act) => {}
+            Some(Right::Read) => {
+                return Err(Problem::new(
                     StatusCode::FORBIDDEN,
                     "this token is admin.token, which only reads; admin.operator-token changes something",
-                ),
-                false => Problem::unauthorized(headers, "admin.operator-token"),
-            });
+                ));
+            }
+            None => return Err(Problem::unauthorized(headers, "admin.operator-token")),
         }
         let kind = one(headers, &header::CONTENT_TYPE).and_then(|kind| kind.split(';').next());
         match kind.is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json")) {
@@ -137,16 +200,14 @@ fn is_local(host: &str) -> bool {
         || address.is_some_and(|address| address.to_canonical().is_loopback())
 }
 
-/// `headers` hold `token`, once and nothing else. How long it takes tells nothing of the token but its length.
-pub fn shows(headers: &HeaderMap, token: &Secret) -> bool {
+/// Returns the token that `headers` hold once and alone.
+fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let mut all = headers.get_all(header::AUTHORIZATION).iter();
     let (Some(only), None) = (all.next(), all.next()) else {
-        return false;
+        return None;
     };
-    let Some((scheme, shown)) = only.as_bytes().split_at_checked("Bearer ".len()) else {
-        return false;
-    };
-    scheme.eq_ignore_ascii_case(b"Bearer ") && shown.ct_eq(token.expose().as_bytes()).into()
+    let (scheme, shown) = only.as_bytes().split_at_checked("Bearer ".len())?;
+    scheme.eq_ignore_ascii_case(b"Bearer ").then_some(shown)
 }
 
 #[cfg(test)]
@@ -227,6 +288,49 @@ mod tests {
             "127.0.0.1",
             &[host, ("sec-fetch-site", "same-origin")]
         ));
-        assert!(guard.may_act(&headers(&[host])).is_err());
+        let here = ([127, 0, 0, 1], 1).into();
+        assert!(guard.may_act(&headers(&[host]), here).is_err());
+    }
+
+    #[test]
+    fn wrong_tokens_are_counted_and_right_ones_pass_all_the_same() {
+        let guard = Guard::of(&Admin {
+            listen: ([0, 0, 0, 0], 0).into(),
+            token: Some(Secret::new("reader-0123456789")),
+            operator_token: Some(Secret::new("operator-0123456789")),
+        });
+        let peer = ([10, 0, 0, 1], 1).into();
+        let read = |value: &str| guard.may_read(&headers(&[("authorization", value)]), peer);
+        let status = |value: &str| read(value).expect_err("wrong").status().as_u16();
+        for _ in 0..10 {
+            assert_eq!(status("Bearer wrong"), 401);
+        }
+        assert_eq!(status("Bearer wrong"), 429);
+        // Neither is a guess.
+        assert_eq!(status("Basic d3Jvbmc6d3Jvbmc="), 401);
+        assert_eq!(
+            guard
+                .may_read(&headers(&[]), peer)
+                .expect_err("none")
+                .status(),
+            401
+        );
+        for right in ["reader", "operator"] {
+            assert!(read(&format!("Bearer {right}-0123456789")).is_ok());
+        }
+        let act = |value: &str| {
+            let headers = headers(&[
+                ("authorization", value),
+                ("content-type", "application/json"),
+            ]);
+            guard.may_act(&headers, peer)
+        };
+        assert!(act("Bearer operator-0123456789").is_ok());
+        assert_eq!(
+            act("Bearer reader-0123456789").expect_err("reads").status(),
+            403
+        );
+        assert_eq!(act("Bearer wrong").expect_err("wrong").status(), 429);
+        assert!(guard.ignores_probes());
     }
 }

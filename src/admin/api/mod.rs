@@ -28,7 +28,7 @@ use tokio::time::timeout;
 
 pub use self::actions::Asker;
 use self::guard::Guard;
-pub use self::guard::{one, own_site, shows};
+pub use self::guard::{Right, one, own_site};
 use self::input::Input;
 use self::part::PartsOfAll;
 pub use self::problem::{Problem, challenge};
@@ -104,7 +104,7 @@ impl Api {
             ))
         );
         match acts && parts.method == Method::POST {
-            true => self.guard.may_act(&parts.headers)?,
+            true => self.guard.may_act(&parts.headers, peer)?,
             false => self.guard.may_read(&parts.headers, peer)?,
         }
         let (route, values) = found.ok_or_else(nothing_here)?;

@@ -47,6 +47,12 @@ impl Problem {
         Self::new(StatusCode::UNAUTHORIZED, words).with("www-authenticate", challenge(headers))
     }
 
+    /// The token is wrong, as many others were lately.
+    pub fn too_many_wrong() -> Self {
+        let words = "this token is wrong, as many others were within the last minute: wrong ones are refused slowly";
+        Self::new(StatusCode::TOO_MANY_REQUESTS, words)
+    }
+
     /// Only `methods` are for this path.
     pub fn method(methods: &'static str) -> Self {
         let words = "this path has other methods: see the header Allow";

@@ -5,13 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
-use subtle::ConstantTimeEq;
 use tokio::time::Instant;
 
 use super::PREFIX;
-use super::sessions::{Attempts, Role, Session, Sessions, same};
-use crate::admin::api::{Api, Problem, own_site};
-use crate::config::{Admin, Secret};
+use super::sessions::{Role, Session, Sessions, same};
+use crate::admin::api::{Api, Problem, Right, own_site};
+use crate::config::Admin;
 use crate::operator::audit::name_of;
 
 /// So many cookies of one name are looked at.
@@ -20,13 +19,12 @@ const MOST_COOKIES: usize = 8;
 /// Who may what.
 pub struct Door {
     api: Arc<Api>,
-    token: Option<Secret>,
-    operator_token: Option<Secret>,
+    /// Whether somebody can act here.
+    has_operators: bool,
     /// Workers of one machine differ in it: a browser sends each the cookies of all.
     port: u16,
     began: Instant,
     sessions: Mutex<Sessions>,
-    attempts: Mutex<Attempts>,
 }
 
 /// Who looks.
@@ -50,18 +48,16 @@ impl Door {
     pub fn new(admin: &Admin, listen: SocketAddr, api: Arc<Api>) -> Self {
         Self {
             api,
-            token: admin.token.clone(),
-            operator_token: admin.operator_token.clone(),
+            has_operators: admin.operator_token.is_some(),
             port: listen.port(),
             began: Instant::now(),
             sessions: Mutex::default(),
-            attempts: Mutex::default(),
         }
     }
 
     /// Somebody can act here.
     pub fn has_operators(&self) -> bool {
-        self.operator_token.is_some()
+        self.has_operators
     }
 
     fn now(&self) -> Duration {
@@ -135,7 +131,7 @@ impl Door {
     /// Signs in who shows `token`.
     ///
     /// # Errors
-    /// It is wrong, or too many were.
+    /// It is wrong.
     pub fn sign_in(
         &self,
         (headers, peer): (&HeaderMap, SocketAddr),
@@ -143,25 +139,10 @@ impl Door {
         name: &str,
     ) -> Result<Session, Problem> {
         own_site(headers)?;
-        let mut attempts = self.attempts.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Err(left) = attempts.may_try(self.now(), peer.ip()) {
-            let words = format!(
-                "too many wrong tokens came from there: try it again in {}s",
-                left.as_secs() + 1
-            );
-            return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, words));
-        }
-        let is = |known: &Option<Secret>| {
-            known
-                .as_ref()
-                .is_some_and(|known| bool::from(known.expose().as_bytes().ct_eq(token.as_bytes())))
-        };
-        // Both are compared, whichever it is.
-        let role = match (is(&self.operator_token), is(&self.token)) {
-            (true, _) => Role::Operator,
-            (false, true) => Role::Reader,
-            (false, false) => {
-                attempts.was_wrong(self.now(), peer.ip());
+        let role = match self.api.guard().right_of(token.as_bytes(), peer)? {
+            Some(Right::Act) => Role::Operator,
+            Some(Right::Read) => Role::Reader,
+            None => {
                 let words = "this is neither admin.token nor admin.operator-token of this worker";
                 return Err(Problem::new(StatusCode::UNAUTHORIZED, words));
             }

@@ -1,20 +1,11 @@
-//! Who has signed in, and how often strangers may try. All of it is in this process alone, and has a bound.
+//! Sessions of people who signed in: in this process alone, and bounded.
 
-use std::collections::HashMap;
-use std::net::IpAddr;
 use std::time::Duration;
 
 use subtle::ConstantTimeEq;
 
 /// So many are signed in at once; one more takes the place of who signed in first.
 const MOST_SESSIONS: usize = 64;
-/// Wrong tokens that an address may show in a minute,
-const MOST_WRONG: u32 = 10;
-/// and all together.
-const MOST_WRONG_OF_ALL: u32 = 200;
-const MINUTE: Duration = Duration::from_secs(60);
-/// So many addresses are told apart.
-const MOST_ADDRESSES: usize = 1_024;
 
 /// What somebody may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,55 +118,6 @@ impl Sessions {
     }
 }
 
-/// Wrong tokens of the last minute.
-#[derive(Default)]
-pub struct Attempts {
-    wrong: HashMap<IpAddr, (Duration, u32)>,
-    all: (Duration, u32),
-}
-
-/// Whoever has one address of these has all of them.
-fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V4(address) => address.into(),
-        IpAddr::V6(address) => {
-            let bits = u128::from(address) >> 64 << 64;
-            IpAddr::V6(bits.into())
-        }
-    }
-}
-
-impl Attempts {
-    /// Who comes from `address` may try `now`.
-    ///
-    /// # Errors
-    /// Not before so long.
-    pub fn may_try(&self, now: Duration, address: IpAddr) -> Result<(), Duration> {
-        let of_it = self.wrong.get(&network(address));
-        let of_it = of_it.map(|wrong| (*wrong, MOST_WRONG));
-        for ((since, number), most) in of_it.into_iter().chain([(self.all, MOST_WRONG_OF_ALL)]) {
-            let left = (since + MINUTE).saturating_sub(now);
-            if number >= most && !left.is_zero() {
-                return Err(left);
-            }
-        }
-        Ok(())
-    }
-
-    /// They showed a wrong token.
-    pub fn was_wrong(&mut self, now: Duration, address: IpAddr) {
-        let count = |of: &mut (Duration, u32)| match now < of.0 + MINUTE {
-            true => of.1 += 1,
-            false => *of = (now, 1),
-        };
-        count(&mut self.all);
-        self.wrong.retain(|_, (since, _)| now < *since + MINUTE);
-        if self.wrong.len() < MOST_ADDRESSES {
-            count(self.wrong.entry(network(address)).or_insert((now, 0)));
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -215,41 +157,5 @@ mod tests {
         }
         assert_eq!(all.0.len(), MOST_SESSIONS);
         assert!(all.find(Duration::ZERO, Role::Reader, &first.id).is_none());
-    }
-
-    #[test]
-    fn who_shows_wrong_tokens_waits_and_keeps_few_others_out() {
-        let mut attempts = Attempts::default();
-        let address = |text: &str| text.parse::<IpAddr>().expect("an address");
-        let (one, other) = (address("10.0.0.1"), address("10.0.0.2"));
-        for _ in 0..MOST_WRONG {
-            assert_eq!(attempts.may_try(Duration::ZERO, one), Ok(()));
-            attempts.was_wrong(Duration::ZERO, one);
-        }
-        assert_eq!(attempts.may_try(Duration::ZERO, one), Err(MINUTE));
-        assert_eq!(
-            attempts.may_try(Duration::ZERO, address("::ffff:10.0.0.1")),
-            Err(MINUTE)
-        );
-        assert_eq!(attempts.may_try(Duration::ZERO, other), Ok(()));
-        assert_eq!(attempts.may_try(MINUTE, one), Ok(()));
-        // All of a network are one.
-        for number in 0..MOST_WRONG {
-            attempts.was_wrong(Duration::ZERO, address(&format!("2001:db8::{number}")));
-        }
-        assert!(
-            attempts
-                .may_try(Duration::ZERO, address("2001:db8::ffff:1"))
-                .is_err()
-        );
-        for number in 0..u32::from(u16::MAX) {
-            attempts.was_wrong(Duration::ZERO, IpAddr::V4(number.into()));
-        }
-        assert!(attempts.wrong.len() <= MOST_ADDRESSES);
-        assert!(
-            attempts
-                .may_try(Duration::ZERO, address("9.9.9.9"))
-                .is_err()
-        );
     }
 }
