@@ -1,17 +1,19 @@
 //! While a worker runs: agrees with the other workers on what is enforced, and applies a configuration that has changed.
 
+mod read;
+
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tracing::{debug, error, info, warn};
 
+pub use self::read::{Read, Reading};
 use crate::admin::InForce;
-use crate::config::{Config, ConfigErrors, Pipelines, Source};
+use crate::config::{Config, ConfigErrors};
 use crate::engine::action::{Changeable, Update};
 use crate::engine::outage::Outage;
 use crate::gate::GateError;
@@ -22,8 +24,8 @@ use crate::operator::wake::wake_eased;
 use crate::rules::retry::RetryPolicy;
 use crate::rules::steering::Steering;
 
-/// How often the registry is read and the file looked at.
-pub(super) const EVERY: Duration = Duration::from_secs(1);
+/// How often the registry is read.
+const EVERY: Duration = Duration::from_secs(1);
 /// The engine enforces what has changed within this, or is told again: it may wait for a round trip, and agreements last 5 s.
 const APPLIED_WITHIN: Duration = Duration::from_secs(2);
 
@@ -37,32 +39,6 @@ pub enum Reload {
     // Several pipelines are for programs with the HTTP handler.
     #[cfg_attr(not(feature = "http"), expect(dead_code))]
     Told(watch::Receiver<Wanted>, u64),
-}
-
-/// Where the configuration comes from, and who says that it is to be read again.
-pub struct Read {
-    /// The file and the environment.
-    pub source: Source,
-    /// SIGHUP.
-    pub hangups: Signal,
-}
-
-impl Read {
-    /// Of `source`, at each SIGHUP from now on.
-    ///
-    /// # Errors
-    /// When the handler can't be installed.
-    pub fn new(source: Source) -> std::io::Result<Self> {
-        let hangups = signal(SignalKind::hangup())?;
-        Ok(Self { source, hangups })
-    }
-
-    /// Waits for SIGHUP.
-    pub async fn hangup(&mut self) {
-        if self.hangups.recv().await.is_none() {
-            std::future::pending().await
-        }
-    }
 }
 
 /// What is wanted of a pipeline.
@@ -80,10 +56,7 @@ pub struct Wanted {
 enum News {
     Nothing,
     Config(Box<Config>),
-    /// Somebody waits for an answer, unless the file was seen to have changed.
-    Look {
-        asked: bool,
-    },
+    Reading(Reading),
 }
 
 impl Reload {
@@ -91,10 +64,7 @@ impl Reload {
     async fn news(&mut self) -> News {
         match self {
             Self::Never => std::future::pending().await,
-            Self::Read(read) => {
-                read.hangup().await;
-                News::Look { asked: true }
-            }
+            Self::Read(read) => News::Reading(read.next().await),
             Self::Told(wanted, start) => {
                 // Who tells it ends later than this.
                 if wanted.changed().await.is_err() {
@@ -173,7 +143,7 @@ impl Steward {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let news = tokio::select! {
-                _ = ticks.tick() => News::Look { asked: false },
+                _ = ticks.tick() => News::Nothing,
                 news = reload.news() => news,
             };
             match news {
@@ -181,21 +151,14 @@ impl Steward {
                 News::Config(config) => {
                     self.apply(*config, false).await;
                 }
-                News::Look { asked } => {
-                    if let Reload::Read(Read { source, .. }) = &mut reload
-                        && (source.has_changed() || asked)
-                    {
-                        let read = source.load();
-                        self.read(read, asked).await;
-                    }
-                }
+                News::Reading(reading) => self.read(reading).await,
             }
             self.agree_and_follow().await;
         }
     }
 
     /// Applies what was read, if it can be.
-    async fn read(&mut self, read: Result<Pipelines, ConfigErrors>, asked: bool) {
+    async fn read(&mut self, Reading { read, asked }: Reading) {
         let pipelines = match read {
             Ok(pipelines) if !pipelines.are_named() => pipelines,
             Ok(_) => {

@@ -7,14 +7,13 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval};
 use tracing::{error, info, warn};
 
 use self::keeper::Keeper;
-use super::reload::{EVERY, Read, Wanted, refuse};
+use super::reload::{Read, Reading, Wanted, refuse};
 use super::{AppError, Parts, Work, of_the_process};
 use crate::admin::{self, Board, Seen};
-use crate::config::{Config, ConfigErrors, PipelineName, Pipelines, Source};
+use crate::config::{Config, PipelineName, Pipelines, Source};
 use crate::engine::Stop;
 use crate::metrics::Metrics;
 use crate::tasks::{Ended, Watched};
@@ -54,31 +53,23 @@ pub(super) async fn run(
     for (name, config) in pipelines.each() {
         all.start(name, config.clone(), fresh);
     }
-    let mut ticks = interval(EVERY);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut ended: Result<(), Ended> = Ok(());
     while !all.keepers.is_empty() {
         let goes_on = !stop.soft.is_cancelled();
-        let asked = tokio::select! {
+        tokio::select! {
             why = tasks.first_end(), if ended.is_ok() => {
                 error!(reason = %why, "stopping: no pipeline can go on without it");
                 ended = Err(why);
                 stop.soft.cancel();
-                continue;
             }
             Some(kept) = all.keepers.join_next() => {
                 match kept {
                     Ok(name) => all.has_ended(name),
                     Err(why) => error!(reason = %why, "what keeps a pipeline running has ended"),
                 }
-                continue;
             }
-            () = stop.soft.cancelled(), if goes_on => continue,
-            _ = ticks.tick(), if goes_on => false,
-            () = read.hangup(), if goes_on => true,
-        };
-        if read.source.has_changed() || asked {
-            all.read(read.source.load(), asked);
+            () = stop.soft.cancelled(), if goes_on => {}
+            reading = read.next(), if goes_on => all.read(reading),
         }
     }
     drop(tasks);
@@ -174,8 +165,8 @@ impl Several {
         self.running.values().map(|running| &*running.seen.metrics)
     }
 
-    /// Applies what was read as a whole, or nothing of it. `asked`: somebody waits for an answer.
-    fn read(&mut self, read: Result<Pipelines, ConfigErrors>, asked: bool) {
+    /// Applies what was read as a whole, or nothing of it.
+    fn read(&mut self, Reading { read, asked }: Reading) {
         let new = match read {
             Ok(new) => new,
             Err(errors) => return refuse(&errors, self.metrics()),

@@ -290,6 +290,47 @@ async fn a_broken_file_is_refused_and_what_takes_a_restart_is_told() {
     assert!(worker.ended().success());
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_is_away_or_hangs_for_a_while_is_read_again() {
+    let bed = Bed::new();
+    let limits = |max: u32| {
+        let yaml = bed.yaml(&format!("max-requests: {max}, window-size: 1s"));
+        let url = format!("url: '{}', prefix", shared_redis().url());
+        assert!(yaml.contains(&url));
+        yaml.replace(&url, "url-file: redis-url, prefix")
+    };
+    let url = bed.write("redis-url", shared_redis().url());
+    let file = bed.write("worker.yaml", &limits(5));
+    let mut worker = PROGRAM.start_with(&file);
+    worker.says(&["RabbitMQ: consuming"]).await;
+
+    // A file that it names is away while it changes, and comes back later. It is refused once.
+    std::fs::remove_file(&url).expect("it is there");
+    bed.write("worker.yaml", &limits(6));
+    let refused = ["configuration refused", "redis-url", "can't be read"];
+    worker.says(&refused).await;
+    tokio::time::sleep(5 * SECOND).await;
+    bed.write("redis-url", shared_redis().url());
+    worker.says(&["configuration applied", "new limits"]).await;
+    assert_eq!(worker.count(&refused), 1);
+
+    // That file hangs, as nothing writes to the pipe. The worker goes on as before.
+    std::fs::remove_file(&url).expect("it is there");
+    let made = std::process::Command::new("mkfifo").arg(&url).status();
+    assert!(made.expect("it runs").success());
+    bed.write("worker.yaml", &limits(7));
+    tokio::time::sleep(10 * SECOND).await;
+    let ready = worker.get("/readyz").unwrap_or_default();
+    assert!(ready.starts_with("ready"), "{ready}");
+    std::fs::write(&url, shared_redis().url()).expect("somebody reads it");
+    wait("the new limits", || {
+        worker.count(&["configuration applied", "new limits"]) == 2
+    })
+    .await;
+    worker.signal(Signal::TERM);
+    assert!(worker.ended().success());
+}
+
 fn policy(max: u64) -> Policy {
     let limit = Limit::new(
         "default",

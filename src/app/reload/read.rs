@@ -1,0 +1,162 @@
+//! Reads the configuration again in a thread of its own when its file has changed or an operator asks. A file system that hangs holds up
+//! nothing else.
+//!
+//! A configuration that can't be read may be sound in a moment: a file that it names was away, or the file system was. So it is read
+//! again, less and less often.
+
+use std::io;
+use std::sync::mpsc::{self as blocking, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
+
+use crate::config::{ConfigErrors, Pipelines, Source};
+use crate::rules::retry::Reconnect;
+
+/// Interval at which the file is looked at.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// The first and the longest pause before a configuration that could not be read is read again.
+const RETRY_PAUSES: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(60)];
+
+/// The configuration, read again.
+#[derive(Debug)]
+pub struct Reading {
+    /// What it says.
+    pub read: Result<Pipelines, ConfigErrors>,
+    /// Whether to report it even if nothing has changed: an operator asked, or it could not be read before.
+    pub asked: bool,
+}
+
+/// Reads a configuration whenever that is needed.
+#[derive(Debug)]
+pub struct Read {
+    readings: mpsc::Receiver<Reading>,
+    /// Asks the thread to read now. Its end ends the thread.
+    asks: blocking::SyncSender<()>,
+    hangups: Signal,
+}
+
+impl Read {
+    /// Reads `source` after each change of its file, and at each SIGHUP.
+    ///
+    /// # Errors
+    /// The signal handler can't be installed, or the thread can't be started.
+    pub fn new(source: Source) -> io::Result<Self> {
+        let hangups = signal(SignalKind::hangup())?;
+        let (send, readings) = mpsc::channel(1);
+        let (asks, asked) = blocking::sync_channel(1);
+        let look = move || look(source, &asked, &send);
+        thread::Builder::new()
+            .name("configuration".to_owned())
+            .spawn(look)?;
+        Ok(Self {
+            readings,
+            asks,
+            hangups,
+        })
+    }
+
+    /// Waits until the configuration was read again.
+    pub async fn next(&mut self) -> Reading {
+        loop {
+            tokio::select! {
+                Some(reading) = self.readings.recv() => return reading,
+                Some(()) = self.hangups.recv() => {
+                    // A full channel means that the thread was asked already.
+                    let _ = self.asks.try_send(());
+                }
+                else => std::future::pending().await,
+            }
+        }
+    }
+}
+
+/// Sends each reading that is news until nobody waits for it.
+fn look(mut source: Source, asked: &blocking::Receiver<()>, readings: &mpsc::Sender<Reading>) {
+    let mut failure = Failure::default();
+    loop {
+        let asked = match asked.recv_timeout(LOOK_INTERVAL) {
+            Ok(()) => true,
+            Err(RecvTimeoutError::Timeout) => false,
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        let is_wanted = source.has_changed() || asked;
+        if !is_wanted && !failure.is_due(Instant::now()) {
+            continue;
+        }
+        let read = source.load();
+        let problem = read.as_ref().err().map(ToString::to_string);
+        let failed_before = failure.is_known();
+        let is_news = failure.heard(Instant::now(), problem);
+        let asked = asked || failed_before;
+        if (is_wanted || is_news) && readings.blocking_send(Reading { read, asked }).is_err() {
+            return;
+        }
+    }
+}
+
+/// The failure of the last reading, and when to try again.
+struct Failure {
+    known: Option<(String, Instant)>,
+    pauses: Reconnect,
+}
+
+impl Default for Failure {
+    fn default() -> Self {
+        let [first, longest] = RETRY_PAUSES;
+        Self {
+            known: None,
+            pauses: Reconnect::between(first, longest),
+        }
+    }
+}
+
+impl Failure {
+    /// Takes note of a reading that failed with `problem`, or succeeded. Returns true if that differs from the reading before.
+    fn heard(&mut self, now: Instant, problem: Option<String>) -> bool {
+        let before = self.known.take().map(|(problem, _)| problem);
+        let is_news = before != problem;
+        if is_news {
+            self.pauses.reset();
+        }
+        self.known = problem.map(|problem| (problem, now + self.pauses.next(rand::random())));
+        is_news
+    }
+
+    fn is_known(&self) -> bool {
+        self.known.is_some()
+    }
+
+    /// Returns true if it is time to try again.
+    fn is_due(&self, now: Instant) -> bool {
+        self.known.as_ref().is_some_and(|(_, at)| *at <= now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_tried_again_less_and_less_often_and_is_news_once() {
+        let (mut failure, mut now) = (Failure::default(), Instant::now());
+        let problem = || Some("a file is away".to_owned());
+        assert!(!failure.is_due(now), "nothing failed");
+        assert!(failure.heard(now, problem()));
+        let mut tries = 0;
+        for _ in 0..3_600 {
+            now += Duration::from_secs(1);
+            if failure.is_due(now) {
+                assert!(!failure.heard(now, problem()), "it is known");
+                tries += 1;
+            }
+        }
+        // In an hour: soon at first, and then about every minute.
+        assert!((60..=130).contains(&tries), "{tries}");
+        assert!(failure.heard(now, Some("it is wrong".to_owned())));
+        assert!(failure.heard(now, None) && !failure.is_known());
+        assert!(!failure.heard(now, None));
+    }
+}
