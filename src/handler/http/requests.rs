@@ -24,6 +24,7 @@ use crate::handler::{Attempt, Fate, Outcome, Trouble};
 use crate::rules::headers::TRACEPARENT;
 use crate::rules::job::Job;
 use crate::rules::job::call::Template;
+use crate::rules::tenant::Tenant;
 
 /// So many headers a request has beside those that are configured: it is no bound.
 const MOST_USUAL: usize = 12;
@@ -61,6 +62,7 @@ enum Sign {
 }
 
 /// Why there is no request for a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum NoRequest {
     /// Not now.
     Now(String),
@@ -150,15 +152,22 @@ impl Requests {
         })
     }
 
-    /// The one for `job`.
+    /// Returns the secret of `tenant`, or `None` if calls need none.
     ///
     /// # Errors
-    /// [`NoRequest`], in words: the job's values make one that can't be sent, or its tenant has no secret.
-    pub(super) fn of(&self, job: &Job) -> Result<Made<'_>, NoRequest> {
-        let secret = match &self.secrets {
-            Some(secrets) => Some(secrets.of(&job.tenant)?),
-            None => None,
-        };
+    /// [`NoRequest`], in words: the secret is missing or can't be read.
+    pub(super) async fn secret_of(&self, tenant: &Tenant) -> Result<Option<Arc<str>>, NoRequest> {
+        match &self.secrets {
+            Some(secrets) => Ok(Some(secrets.of(tenant).await?)),
+            None => Ok(None),
+        }
+    }
+
+    /// Returns the request for `job`, with the `secret` of its tenant.
+    ///
+    /// # Errors
+    /// [`NoRequest`], in words: the job's values make one that can't be sent.
+    pub(super) fn of(&self, job: &Job, secret: Option<Arc<str>>) -> Result<Made<'_>, NoRequest> {
         let unsendable = |secret: &str| self.with(job, secret).map_err(NoRequest::Ever);
         let (request, whole) = unsendable(secret.as_deref().unwrap_or_default())?;
         Ok(Made {

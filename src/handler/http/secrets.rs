@@ -4,11 +4,13 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use tokio::time::Instant;
+use tokio::sync::{Mutex as AsyncMutex, Semaphore};
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, timeout};
 
 use crate::config::SecretFiles;
 use crate::rules::tenant::Tenant;
@@ -24,16 +26,20 @@ const LONGEST: u64 = 16 << 10;
 /// What stands for itself in the name of a tenant's file.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
 
+/// Maximum time that a call waits for a secret.
+const READ_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum number of reads in progress, each in a thread. A file on a file system that hangs holds one for as long as that hangs.
+const MAX_READS: usize = 64;
+
 /// Reads the secrets of tenants.
 pub(super) struct Secrets {
     files: SecretFiles,
-    known: Mutex<HashMap<Tenant, Known>>,
+    known: Mutex<HashMap<Tenant, Arc<Known>>>,
+    reads: Arc<Semaphore>,
 }
 
-struct Known {
-    text: Arc<str>,
-    read: Instant,
-}
+/// The last secret of a tenant, and when it was read. Locked while it is read again: at most one read of a tenant is in progress.
+type Known = AsyncMutex<Option<(Arc<str>, Instant)>>;
 
 /// Why there is no secret; no text of it holds one.
 pub(super) enum Missing {
@@ -50,60 +56,86 @@ impl Secrets {
         Self {
             files,
             known: Mutex::default(),
+            reads: Arc::new(Semaphore::new(MAX_READS)),
         }
     }
 
-    /// The secret of `tenant`. Once a second it is read from its file: a small one on this machine, which takes some microseconds. What
-    /// takes longer ends the permit, which is looked at afterwards.
-    pub(super) fn of(&self, tenant: &Tenant) -> Result<Arc<str>, Missing> {
+    /// Returns the secret of `tenant`. A thread reads its file once a second.
+    pub(super) async fn of(&self, tenant: &Tenant) -> Result<Arc<str>, Missing> {
+        let read = timeout(READ_TIMEOUT, self.read(tenant)).await;
+        read.unwrap_or_else(|_| {
+            let why = format!("its file system gave no answer within {READ_TIMEOUT:?}");
+            Err(Missing::unreadable(&why))
+        })
+    }
+
+    async fn read(&self, tenant: &Tenant) -> Result<Arc<str>, Missing> {
+        let mut known = self.known(tenant).lock_owned().await;
         let now = Instant::now();
-        if let Some(known) = self.known().get(tenant)
-            && now < known.read + FRESH
+        if let Some((text, read)) = &*known
+            && now < *read + FRESH
         {
-            return Ok(Arc::clone(&known.text));
+            return Ok(Arc::clone(text));
         }
-        let text: Arc<str> = self.read(tenant)?.into();
-        let mut known = self.known();
-        if known.len() >= MOST && !known.contains_key(tenant) {
+        // The semaphore is never closed.
+        let turn = Arc::clone(&self.reads).acquire_owned().await;
+        let (files, tenant) = (self.files.clone(), tenant.clone());
+        // A read without a caller keeps its turn and the lock until it ends.
+        let reading = spawn_blocking(move || {
+            let _turn = turn;
+            let text: Arc<str> = secret_in(&files, &tenant)?.into();
+            *known = Some((Arc::clone(&text), now));
+            Ok(text)
+        });
+        let ended = reading.await;
+        ended.unwrap_or_else(|why| Err(Missing::unreadable(&why.to_string())))
+    }
+
+    fn known(&self, tenant: &Tenant) -> Arc<Known> {
+        // What it holds is whole at any time.
+        let mut known: MutexGuard<'_, HashMap<_, _>> =
+            self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = known.get(tenant) {
+            return Arc::clone(known);
+        }
+        if known.len() >= MOST {
             known.clear();
         }
-        let entry = Known {
-            text: Arc::clone(&text),
-            read: now,
-        };
-        known.insert(tenant.clone(), entry);
-        Ok(text)
+        Arc::clone(known.entry(tenant.clone()).or_default())
     }
+}
 
-    fn read(&self, tenant: &Tenant) -> Result<String, Missing> {
-        let SecretFiles { folder, default } = &self.files;
-        let own = folder.as_ref().map(|folder| folder.join(file_name(tenant)));
-        for path in own.iter().chain(default) {
-            match text_of(path) {
-                Ok(text) => return Ok(text),
-                Err(why) if is_absent(&why) => {}
-                Err(why) => {
-                    let words = format!("the secret of this tenant can't be read: {why}");
-                    return Err(match shortage::of(&why) {
-                        Some(missing) => Missing::Short(format!("{words} ({missing})")),
-                        None => Missing::Unreadable(words),
-                    });
-                }
+impl Missing {
+    fn unreadable(why: &str) -> Self {
+        Self::Unreadable(format!("the secret of this tenant can't be read: {why}"))
+    }
+}
+
+/// Reads the secret of `tenant`, or the default one. Blocks.
+fn secret_in(files: &SecretFiles, tenant: &Tenant) -> Result<String, Missing> {
+    let SecretFiles { folder, default } = files;
+    let own = folder.as_ref().map(|folder| folder.join(file_name(tenant)));
+    for path in own.iter().chain(default) {
+        match text_of(path) {
+            Ok(text) => return Ok(text),
+            Err(why) if is_absent(&why) => {}
+            Err(why) => {
+                return Err(match shortage::of(&why) {
+                    Some(missing) => Missing::Short(format!(
+                        "the secret of this tenant can't be read: {why} ({missing})"
+                    )),
+                    None => Missing::unreadable(&why.to_string()),
+                });
             }
         }
-        let keys = "dispatch.http.secrets-folder";
-        let named = own.map_or(keys.to_owned(), |path| {
-            format!("{keys}: {}", path.display())
-        });
-        Err(Missing::Absent(format!(
-            "there is no secret for this tenant ({named})"
-        )))
     }
-
-    fn known(&self) -> std::sync::MutexGuard<'_, HashMap<Tenant, Known>> {
-        // What it holds is whole at any time.
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+    let keys = "dispatch.http.secrets-folder";
+    let named = own.map_or(keys.to_owned(), |path| {
+        format!("{keys}: {}", path.display())
+    });
+    Err(Missing::Absent(format!(
+        "there is no secret for this tenant ({named})"
+    )))
 }
 
 /// The name of a tenant's file: percent-encoded, so that it is one in the folder, and dots in front are no other folder and nothing hidden.
@@ -150,6 +182,15 @@ mod tests {
         Tenant::parse(name).expect("a tenant")
     }
 
+    async fn in_words(secrets: &Secrets, tenant: &Tenant) -> String {
+        match secrets.of(tenant).await {
+            Ok(text) => text.to_string(),
+            Err(Missing::Absent(why)) => format!("absent: {why}"),
+            Err(Missing::Unreadable(why)) => format!("unreadable: {why}"),
+            Err(Missing::Short(why)) => format!("short: {why}"),
+        }
+    }
+
     #[test]
     fn a_tenants_file_is_one_in_its_folder() {
         for (name, file) in [
@@ -175,28 +216,22 @@ mod tests {
             default: None,
         });
         let acme = tenant("acme");
-        let of = |secrets: &Secrets| match secrets.of(&acme) {
-            Ok(text) => text.to_string(),
-            Err(Missing::Absent(why)) => format!("absent: {why}"),
-            Err(Missing::Unreadable(why)) => format!("unreadable: {why}"),
-            Err(Missing::Short(why)) => format!("short: {why}"),
-        };
-        assert_eq!(of(&secrets), "one");
+        assert_eq!(in_words(&secrets, &acme).await, "one");
         write("acme", "two");
-        assert_eq!(of(&secrets), "one");
+        assert_eq!(in_words(&secrets, &acme).await, "one");
         tokio::time::advance(FRESH).await;
-        assert_eq!(of(&secrets), "two");
+        assert_eq!(in_words(&secrets, &acme).await, "two");
         for (text, part) in [("", "it is empty"), ("a\nb", "control characters")] {
             write("acme", text);
             tokio::time::advance(FRESH).await;
-            let words = of(&secrets);
+            let words = in_words(&secrets, &acme).await;
             assert!(
                 words.starts_with("unreadable: ") && words.contains(part),
                 "{words}"
             );
         }
         std::fs::remove_file(folder.path().join("acme")).expect("it is there");
-        let words = of(&secrets);
+        let words = in_words(&secrets, &acme).await;
         assert!(
             words.starts_with("absent: ") && words.ends_with("acme)"),
             "{words}"
@@ -207,6 +242,40 @@ mod tests {
             default: Some(folder.path().join("theirs")),
             ..secrets.files
         });
-        assert_eq!(of(&secrets), "default");
+        assert_eq!(in_words(&secrets, &acme).await, "default");
+    }
+
+    #[tokio::test]
+    async fn a_file_that_hangs_holds_up_nothing_but_its_tenant() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let hangs = folder.path().join("hangs");
+        let made = std::process::Command::new("mkfifo").arg(&hangs).status();
+        assert!(made.expect("it runs").success());
+        std::fs::write(folder.path().join("acme"), "one").expect("written");
+        let secrets = Secrets::new(SecretFiles {
+            folder: Some(folder.path().to_owned()),
+            default: None,
+        });
+        // As many calls as run at once by default.
+        let pipe = tenant("hangs");
+        let all = (0..64).map(|_| in_words(&secrets, &pipe));
+        let all = futures_util::future::join_all(all);
+        let other = async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            (in_words(&secrets, &tenant("acme")).await, Instant::now())
+        };
+        let began = Instant::now();
+        let (words, (text, read)) = tokio::join!(all, other);
+        assert_eq!(text, "one");
+        assert!(read - began < READ_TIMEOUT, "{:?}", read - began);
+        let why = "unreadable: the secret of this tenant can't be read: its file system gave no answer within 2s";
+        assert!(words.iter().all(|words| words == why), "{words:?}");
+        assert_eq!(secrets.reads.available_permits(), MAX_READS - 1);
+
+        // It answers after all.
+        std::fs::write(&hangs, "two").expect("somebody reads it");
+        while secrets.reads.available_permits() < MAX_READS {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 }

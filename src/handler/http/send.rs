@@ -28,9 +28,15 @@ struct Begun {
 
 impl HttpHandler {
     /// Begins to send a request. The error is what becomes of a job of which none was sent.
-    fn begin(&self, job: &Job, ready: Ready, permit: &Permit) -> Result<Begun, Box<Attempt>> {
+    fn begin(
+        &self,
+        job: &Job,
+        secret: Option<Arc<str>>,
+        ready: Ready,
+        permit: &Permit,
+    ) -> Result<Begun, Box<Attempt>> {
         let Ready { connection, token } = ready;
-        let made = self.requests.of(job);
+        let made = self.requests.of(job, secret);
         let mut made = made.map_err(|why| Box::new(why.into()))?;
         if let Some(token) = &token {
             // It has expired, or was refused, since it was looked at: the job asks again, with the next one.
@@ -65,12 +71,13 @@ impl HttpHandler {
         permit: Permit,
     ) -> Result<Answer, Attempt> {
         let deadline = Instant::now() + self.timeout;
+        let secret = self.requests.secret_of(&job.tenant).await?;
         let Begun {
             mut exchange,
             secret,
             token,
         } = self
-            .begin(job, ready, &permit)
+            .begin(job, secret, ready, &permit)
             .map_err(|attempt| *attempt)?;
         match timeout_at(deadline, exchange.answer()).await {
             Ok(Sent::Answered(head)) => {

@@ -13,7 +13,7 @@ use tracing::Instrument;
 use super::super::requests::NoRequest;
 use super::super::secrets::Secrets;
 use super::super::token_endpoint::{Client, Endpoint, Unfetched};
-use super::{NoToken, Token, Told, pauses};
+use super::{NoToken, PAUSES, Token, Told, pauses};
 use crate::rules::retry::Reconnect;
 use crate::rules::tenant::Tenant;
 
@@ -58,8 +58,25 @@ struct State {
     /// When the fetch in progress began, or `None` if there is none.
     asked: Option<Instant>,
     /// Why the last attempt failed, and until when there is no other one.
-    failed: Option<(Unfetched, Instant)>,
+    failed: Option<(Failure, Instant)>,
     pauses: Reconnect,
+}
+
+/// Why an attempt failed.
+#[derive(Debug, Clone)]
+enum Failure {
+    Fetch(Unfetched),
+    /// The tenant has no usable secret.
+    Client(NoRequest),
+}
+
+impl From<Failure> for NoToken {
+    fn from(why: Failure) -> Self {
+        match why {
+            Failure::Fetch(why) => why.into(),
+            Failure::Client(why) => Self::NoClient(why),
+        }
+    }
 }
 
 impl Default for State {
@@ -78,7 +95,7 @@ impl State {
         self.token.as_ref().filter(|token| token.is_usable())
     }
 
-    fn failed(&self) -> Option<&Unfetched> {
+    fn failed(&self) -> Option<&Failure> {
         let (why, until) = self.failed.as_ref()?;
         (Instant::now() < *until).then_some(why)
     }
@@ -92,16 +109,25 @@ impl State {
     /// Returns the time until which a job waits for the fetch in progress.
     fn waits_until(&self) -> Instant {
         let asked = self.asked.unwrap_or_else(Instant::now);
-        match self.failed {
+        match self.unfetched() {
             None => asked + PATIENCE,
             Some(_) => asked + PATIENCE_AFTER_FAILURE,
         }
     }
 
+    /// Returns why the token endpoint gave no token at the last attempt.
+    fn unfetched(&self) -> Option<&Unfetched> {
+        match &self.failed {
+            Some((Failure::Fetch(why), _)) => Some(why),
+            // The secret may be there by now.
+            Some((Failure::Client(_), _)) | None => None,
+        }
+    }
+
     /// Returns the reason why a job stops waiting.
     fn pending(&self) -> NoToken {
-        match (&self.failed, self.asked) {
-            (Some((why, _)), _) => why.clone().into(),
+        match (self.unfetched(), self.asked) {
+            (Some(why), _) => why.clone().into(),
             (None, asked) => {
                 let [least, most] = AGAIN;
                 let elapsed = asked.map_or(least, |asked| asked.elapsed());
@@ -129,10 +155,8 @@ impl ByTenant {
     /// The one that a call of `tenant` can carry now.
     pub(super) fn usable(&self, tenant: &Tenant) -> Option<Arc<Token>> {
         let kept = self.known().get(tenant).map(Arc::clone)?;
-        if kept.borrow().is_due()
-            && let Ok(client) = self.source.client(tenant)
-        {
-            self.ask(tenant, &kept, client);
+        if kept.borrow().is_due() {
+            self.ask(tenant, &kept);
         }
         kept.borrow().usable().cloned()
     }
@@ -148,8 +172,7 @@ impl ByTenant {
     ) -> Result<Arc<Token>, NoToken> {
         let kept = self.kept(tenant);
         if kept.borrow().is_due() {
-            let client = self.source.client(tenant).map_err(NoToken::NoClient)?;
-            self.ask(tenant, &kept, client);
+            self.ask(tenant, &kept);
         }
         let mut states = kept.subscribe();
         let until = kept.borrow().waits_until().min(deadline);
@@ -181,13 +204,13 @@ impl ByTenant {
     }
 
     /// Asks for a token, which no job that is given up ends.
-    fn ask(&self, tenant: &Tenant, kept: &Arc<Kept>, client: Client) {
+    fn ask(&self, tenant: &Tenant, kept: &Arc<Kept>) {
         let Ok(runtime) = Handle::try_current() else {
             return;
         };
         let mut has_failed = false;
         let is_first = kept.send_if_modified(|state| {
-            has_failed = state.failed.is_some();
+            has_failed = state.unfetched().is_some();
             let is_first = state.asked.is_none();
             state.asked.get_or_insert_with(Instant::now);
             is_first
@@ -197,7 +220,7 @@ impl ByTenant {
         }
         let (source, kept, tenant) = (Arc::clone(&self.source), Arc::clone(kept), tenant.clone());
         let fetching = async move {
-            let fetched = source.fetch(&client, has_failed).await;
+            let fetched = source.fetch(&tenant, has_failed).await;
             kept.send_modify(|state| {
                 state.asked = None;
                 match fetched {
@@ -207,8 +230,14 @@ impl ByTenant {
                         state.pauses.reset();
                     }
                     Err(why) => {
-                        source.told().tell(&why.why, Some(&tenant));
-                        let pause = state.pauses.next(rand::random());
+                        let pause = match &why {
+                            Failure::Fetch(why) => {
+                                source.told().tell(&why.why, Some(&tenant));
+                                state.pauses.next(rand::random())
+                            }
+                            // The job reports it. The file may be readable in a moment.
+                            Failure::Client(_) => PAUSES[0],
+                        };
                         state.failed = Some((why, Instant::now() + pause));
                     }
                 }
@@ -248,8 +277,14 @@ impl Source {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fetches a token for `client` when it is its turn. `has_failed` says whether the last attempt failed.
-    async fn fetch(&self, client: &Client, has_failed: bool) -> Result<Token, Unfetched> {
+    /// Fetches a token for `tenant` when it is its turn. `has_failed` says whether the last attempt failed.
+    async fn fetch(&self, tenant: &Tenant, has_failed: bool) -> Result<Token, Failure> {
+        let client = self.client(tenant).await.map_err(Failure::Client)?;
+        let fetched = self.fetch_for(&client, has_failed).await;
+        fetched.map_err(Failure::Fetch)
+    }
+
+    async fn fetch_for(&self, client: &Client, has_failed: bool) -> Result<Token, Unfetched> {
         // The semaphore is never closed.
         let turn = self.turns[usize::from(has_failed)].acquire().await;
         let mut fetch = pin!(Token::fetch(&self.endpoint, client));
@@ -272,9 +307,9 @@ impl Source {
     }
 
     /// Who asks for a token of `tenant`.
-    fn client(&self, tenant: &Tenant) -> Result<Client, NoRequest> {
+    async fn client(&self, tenant: &Tenant) -> Result<Client, NoRequest> {
         let secret = match &self.secrets {
-            Some(secrets) => Some(secrets.of(tenant)?),
+            Some(secrets) => Some(secrets.of(tenant).await?),
             None => None,
         };
         let client = self.endpoint.client_of(tenant, secret.as_deref());
