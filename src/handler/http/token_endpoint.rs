@@ -32,6 +32,8 @@ const MAX_BODY: usize = 64 * 1024;
 const LONGEST: usize = 16 * 1024;
 /// How long a token lives where nobody says it.
 const USUAL_LIFE: Duration = Duration::from_secs(300);
+/// The shortest life of a token. A shorter one serves no call, and would be fetched for each.
+const SHORTEST_LIFE: Duration = Duration::from_secs(1);
 /// No token is kept for longer.
 const LONGEST_LIFE: Duration = Duration::from_secs(86_400);
 /// The longest code of an error that is shown.
@@ -272,10 +274,11 @@ impl Client {
             // Some write digits in quotes.
             Some(life) => {
                 let seconds = life.as_f64().or_else(|| life.as_str()?.parse().ok());
-                let life = seconds.map(|seconds| seconds.clamp(0.0, LONGEST_LIFE.as_secs_f64()));
-                Duration::from_secs_f64(life.filter(|life| *life > 0.0).ok_or(
-                    "the token's url gave a token whose expires_in is no number of seconds above 0",
-                )?)
+                let seconds = seconds.filter(|life| *life >= SHORTEST_LIFE.as_secs_f64());
+                let seconds = seconds.ok_or(
+                    "the token's url gave a token whose expires_in is no number of seconds, 1 or more",
+                )?;
+                Duration::from_secs_f64(seconds.min(LONGEST_LIFE.as_secs_f64()))
             }
         };
         Ok(Granted {
@@ -431,11 +434,20 @@ mod tests {
                 r#"{"access_token": "t", "token_type": "mac"}"#,
                 "no Bearer token",
             ),
-            (200, r#"{"access_token": "t", "expires_in": 0}"#, "above 0"),
+            (
+                200,
+                r#"{"access_token": "t", "expires_in": 0}"#,
+                "1 or more",
+            ),
+            (
+                200,
+                r#"{"access_token": "t", "expires_in": 0.9}"#,
+                "1 or more",
+            ),
             (
                 200,
                 r#"{"access_token": "t", "expires_in": "NaN"}"#,
-                "above 0",
+                "1 or more",
             ),
         ] {
             let why = read(status, body).expect_err(body);

@@ -283,3 +283,31 @@ async fn endpoints_that_hang_hold_up_no_other_tenants() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
+
+#[tokio::test]
+async fn a_token_that_lives_for_a_moment_is_not_fetched_for_each_call() {
+    let tokens = Downstream::start(|_| {
+        let json = r#"{"access_token": "t", "expires_in": 0.001}"#;
+        (answer("200 OK", "", json).into_bytes(), Then::Keep)
+    })
+    .await;
+    let http = Http {
+        oauth2: Some(OAuth2 {
+            token_url: SecretUrl::new(format!("http://{}/{{tenant}}", tokens.addr)),
+            client_id: Some("shop".to_owned()),
+            client_secret: Secret::new("hunter2"),
+            client_auth: ClientAuth::Basic,
+            scope: None,
+            audience: None,
+        }),
+        ..http("http://127.0.0.1:9/".to_owned(), LONG)
+    };
+    let handler = HttpHandler::new(&http, 4).expect("usable");
+    for _ in 0..20 {
+        let attempt = handler.prepare(&job_of("a")).await;
+        assert!(attempt.is_err(), "it has expired");
+    }
+    // The pauses between attempts are a second and more.
+    let fetched = tokens.requests().len();
+    assert!(fetched <= 5, "{fetched}");
+}
