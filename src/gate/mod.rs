@@ -44,6 +44,9 @@ pub enum GateError {
     /// The store cannot be reached or did not answer in time.
     #[error("Redis can't be reached: {0}")]
     Unreachable(String),
+    /// The store answers that it can't be used now: it starts, is a replica, or asks for a login. Time or a new connection may cure it.
+    #[error("Redis can't be used now: {0}")]
+    Unusable(String),
     /// The store refused (out of memory, read-only replica, no permission, wrong type).
     #[error("Redis refused: {0}")]
     Refused(String),

@@ -55,7 +55,7 @@ pub fn refused(error: &ServerError, what: &str) -> GateError {
     let words = format!("{what}: {} {details}: {todo}", error.code());
     // An error that time or a new connection cures is no refusal.
     match fault.wants_connection() || code == "TRYAGAIN" {
-        true => GateError::Unreachable(words),
+        true => GateError::Unusable(words),
         false => GateError::Refused(words),
     }
 }

@@ -30,7 +30,9 @@ impl State {
         match answer {
             Ok(_) => Self::Admitting,
             Err(GateError::Cold { .. }) => Self::Recovering,
-            Err(GateError::Unreachable(_) | GateError::Refused(_)) => Self::Away,
+            Err(GateError::Unreachable(_) | GateError::Unusable(_) | GateError::Refused(_)) => {
+                Self::Away
+            }
         }
     }
 }

@@ -92,7 +92,7 @@ impl Scheduler {
                 }
                 return;
             }
-            GateError::Unreachable(_) => None,
+            GateError::Unreachable(_) | GateError::Unusable(_) => None,
             GateError::Cold { wait, .. } => Some(*wait),
         };
         let farthest = Duration::from_millis(self.settings.levels.max_ms());

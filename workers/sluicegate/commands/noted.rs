@@ -19,7 +19,7 @@ const WITHIN: Duration = Duration::from_secs(2);
 /// reached the command itself tells, which asks it next.
 pub async fn note(gate: &RedisGate, action: &'static str, of: Value, request: Value) {
     match written(gate, action, of, request).await {
-        Err(NotDone::Redis(GateError::Unreachable(_))) | Ok(()) => {}
+        Err(NotDone::Redis(GateError::Unreachable(_) | GateError::Unusable(_))) | Ok(()) => {}
         Err(why) => tell(&why),
     }
 }
