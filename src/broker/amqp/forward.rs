@@ -22,10 +22,9 @@ use tokio_util::sync::CancellationToken;
 use super::confirm::Publishing;
 use super::connection::Link;
 use super::inventory::{depth, not_found};
-use super::lane::{End, Lane};
+use super::lane::{End, OnlyLane};
 use super::nodes::{Nodes, Turns};
 use super::publish::{Publisher, Requests};
-use super::replies::BLAME_TIMEOUT;
 use super::supervise::Attempts;
 use crate::broker::forwarding::{Ends, Expected, Forwarding};
 use crate::broker::{BrokerError, Message, PublishError, Reply};
@@ -198,41 +197,19 @@ async fn run(
     };
     *up = Some(Instant::now());
     state.up.send_replace(true);
-    let lane = Lane {
-        link: link.clone(),
-        requests: requests.clone(),
-        shared: None,
-        is_alone: true,
-    };
-    let mut publishing = tokio::spawn(lane.run());
-    let failed = |why| {
-        End::Lost(
-            link.target
-                .failed(format!("a publishing task failed: {why}")),
-        )
-    };
+    let mut lane = OnlyLane::start(link.clone(), requests);
     let (reader, consumer) = done.unzip();
     let end = tokio::select! {
         () = state.closed.cancelled() => None,
-        error = link.failure(NAME, |blocked| {
-            requests.block(blocked);
-            state.up.send_replace(!blocked);
-        }) => {
-            let blamed = timeout(BLAME_TIMEOUT, &mut publishing).await;
-            Some(blamed.map_or(End::Lost(error), |ended| ended.unwrap_or_else(failed)))
-        }
-        ended = &mut publishing => Some(ended.unwrap_or_else(failed)),
+        end = lane.ended(NAME, |blocked| { state.up.send_replace(!blocked); }) => Some(end),
         () = hear(state, consumer) => Some(End::Lost(link.target.failed("the done queue can't be read any more"))),
     };
-    requests.block(false);
     if let (None, Some(queue), Some(reader)) = (&end, &state.done, &reader) {
         let deleting = reader.queue_delete(queue.as_str().into(), QueueDeleteOptions::default());
         // It expires where that fails.
         let _ = link.target.rpc("queue.delete", deleting).await;
     }
-    // In this order: the task owns its channel.
-    link.close().await;
-    publishing.abort();
+    lane.close().await;
     Ok(end)
 }
 

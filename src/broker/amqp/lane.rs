@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Shared;
@@ -26,6 +26,8 @@ const MAX_LATE_CHANNELS: usize = 12;
 const CHANNEL_PAUSE: Duration = Duration::from_millis(200);
 /// Minimum interval between renewals of a channel whose messages are refused.
 const RENEW_PAUSE: Duration = Duration::from_secs(1);
+/// Time for a lane to find out which message closed its connection.
+const BLAME_TIMEOUT: Duration = Duration::from_secs(1);
 /// Code with which RabbitMQ closes connections when it stops or an operator asks for it. No message is to blame.
 const CONNECTION_FORCED: u16 = 320;
 
@@ -206,6 +208,63 @@ impl<M: Publishing> Lane<M> {
             self.requests.publish_alone(batch);
         }
         !is_up
+    }
+}
+
+/// The only lane of a connection, in a task of its own.
+pub(super) struct OnlyLane<M> {
+    link: Arc<Link>,
+    requests: Arc<Requests<M>>,
+    publishing: JoinHandle<End>,
+}
+
+impl<M: Publishing> OnlyLane<M> {
+    /// Publishes `requests` over `link` from now on.
+    pub fn start(link: Arc<Link>, requests: &Arc<Requests<M>>) -> Self {
+        let lane = Lane {
+            link: link.clone(),
+            requests: requests.clone(),
+            shared: None,
+            is_alone: true,
+        };
+        Self {
+            link,
+            requests: requests.clone(),
+            publishing: tokio::spawn(lane.run()),
+        }
+    }
+
+    /// Waits for the end of the lane or of its connection, which is called `name`. Calls `blocks` when RabbitMQ blocks publishers, and when
+    /// it no longer does.
+    pub async fn ended(&mut self, name: &str, blocks: impl Fn(bool)) -> End {
+        let Self {
+            link,
+            requests,
+            publishing,
+        } = self;
+        let failed = |why| {
+            let why = format!("a publishing task failed: {why}");
+            End::Lost(link.target.failed(why))
+        };
+        let blocked = |is_blocked| {
+            requests.block(is_blocked);
+            blocks(is_blocked);
+        };
+        tokio::select! {
+            error = link.failure(name, blocked) => {
+                let blamed = timeout(BLAME_TIMEOUT, &mut *publishing).await;
+                blamed.map_or(End::Lost(error), |ended| ended.unwrap_or_else(failed))
+            }
+            ended = &mut *publishing => ended.unwrap_or_else(failed),
+        }
+    }
+
+    /// Ends both.
+    pub async fn close(self) {
+        self.requests.block(false);
+        // Close the link first: the task owns its channel.
+        self.link.close().await;
+        self.publishing.abort();
     }
 }
 

@@ -2,20 +2,16 @@
 //! RabbitMQ closes the connection, or which confirms nothing. So these messages share no connection with the moves of jobs.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::confirm::Publishing;
-use super::lane::{End, Lane};
+use super::lane::{End, OnlyLane};
 use super::nodes::{Nodes, Turns};
 use super::publish::Requests;
 use super::supervise::Attempts;
 use crate::broker::BrokerError;
-
-/// Time for a lane to find out which message closed its connection.
-pub(super) const BLAME_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Connects when there is something to publish, and again whenever the connection ends, until `closed`.
 pub(super) async fn supervise<M: Publishing>(
@@ -61,30 +57,11 @@ async fn run<M: Publishing>(
         link = turns.open(name) => Arc::new(link?),
     };
     *up = Some(Instant::now());
-    let lane = Lane {
-        link: link.clone(),
-        requests: requests.clone(),
-        shared: None,
-        is_alone: true,
-    };
-    let mut publishing = tokio::spawn(lane.run());
-    let failed = |why| {
-        End::Lost(
-            link.target
-                .failed(format!("a publishing task failed: {why}")),
-        )
-    };
+    let mut lane = OnlyLane::start(link, requests);
     let end = tokio::select! {
         () = closed.cancelled() => None,
-        error = link.failure(name, |blocked| requests.block(blocked)) => {
-            let blamed = timeout(BLAME_TIMEOUT, &mut publishing).await;
-            Some(blamed.map_or(End::Lost(error), |ended| ended.unwrap_or_else(failed)))
-        }
-        ended = &mut publishing => Some(ended.unwrap_or_else(failed)),
+        end = lane.ended(name, |_| ()) => Some(end),
     };
-    requests.block(false);
-    // Close the link first: the task owns its channel.
-    link.close().await;
-    publishing.abort();
+    lane.close().await;
     Ok(end)
 }
