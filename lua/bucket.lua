@@ -4,9 +4,33 @@
 -- Constants that no file here sets are those of the same names in the specification: src/gate/scripts.rs sets them.
 local BUCKET_FORMAT, BUCKET_BYTES = '>i8I6I8i8I6i8', 44
 
--- The level of a full bucket: `burst` tokens, and what flows in during the lateness.
+-- Returns what a full bucket may hold beyond `burst` tokens at a start: what flows in during the lateness that it forgives. If starts
+-- are kept apart, it is only so much of it that the next start is window / max and limit.apart later at least. Below 0, the next start
+-- waits longer than the refill takes.
+local function bucket_allowance(limit)
+  local max = limit.max
+  local forgiven = limit.margin * max
+  if limit.apart == 0 then
+    return forgiven
+  end
+  local apart = limit.apart * max
+  -- What must flow in until the next start.
+  local needed = limit.window + math.ceil(apart / 1000)
+  if limit.burst == 1 then
+    -- Starts are whole milliseconds apart, so this is not reached a millisecond earlier.
+    needed = (math.ceil((1000 * limit.window + apart) / (1000 * max)) - 1) * max + 1
+  end
+  return math.min(forgiven, limit.span - needed)
+end
+
+-- Returns the highest level that a start finds: what is above flows over.
+local function bucket_highest_at_start(limit)
+  return limit.burst * limit.span + bucket_allowance(limit)
+end
+
+-- The level of a full bucket: `burst` tokens, and what it holds beyond.
 local function bucket_most(limit)
-  return limit.burst * limit.span + limit.margin * limit.max
+  return limit.burst * limit.span + math.max(bucket_allowance(limit), 0)
 end
 
 -- The lowest level.
@@ -56,12 +80,25 @@ ALGORITHMS['token-bucket-algo'] = {
   end,
 
   nth = function(limit, base, k)
-    local missing = k * limit.span - bucket_refilled(limit, limit.level, base - limit.now)
+    local wanted = k * limit.span
+    if limit.burst == 1 then
+      -- Each start but the first pays for the distance to the one before it.
+      wanted = wanted + math.max(-bucket_allowance(limit), 0) * (math.max(k, 1) - 1)
+    end
+    local missing = wanted - bucket_refilled(limit, limit.level, base - limit.now)
     return base + math.ceil(math.max(missing, 0) / limit.max)
   end,
 
   take = function(limit, _, units)
-    limit.level = math.max(limit.level - units * limit.span, bucket_least(limit))
+    local level = math.min(limit.level, bucket_highest_at_start(limit))
+    limit.level = math.max(level - units * limit.span, bucket_least(limit))
+    limit.taken = true
+  end,
+
+  -- The call arrives now at the latest: the next start keeps its distance from now.
+  late = function(limit, _, job)
+    local left = bucket_highest_at_start(limit) - (limit.calls and 1 or job.cost) * limit.span
+    limit.level = math.max(math.min(limit.level, left), bucket_least(limit))
     limit.taken = true
   end,
 

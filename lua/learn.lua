@@ -34,7 +34,7 @@ local function configured()
   local windows = string.gmatch(ARGV[7], '%d+')
   while at <= #text do
     local max, burst, floor, name, algorithm, _
-    max, _, _, burst, floor, _, _, _, _, name, algorithm, at = struct.unpack(LIMIT_FORMAT, text, at)
+    max, _, _, _, _, burst, floor, _, _, _, _, name, algorithm, at = struct.unpack(LIMIT_FORMAT, text, at)
     local window, aligned = tonumber(windows()), windows() == '1'
     all[#all + 1] = {
       max = max, floor = floor, learns = floor < NEVER, name = name, window = window, aligned = aligned,

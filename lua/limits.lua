@@ -5,7 +5,8 @@
 -- ARGV[2]  the limits, packed, one after the other: as text, nine arguments for each, they would take six times as long.
 --          Each: max: units in a window; the span in milliseconds: the window, with the guard where the algorithm counts
 --          over both; its margin in milliseconds (fixed window: the guard; segments: the length of one; counter and buckets: the
---          lateness that they forgive); the burst in units; what it may sink to by what is learned, 4294967295: it does not learn; the
+--          lateness that they forgive); the window in milliseconds; by how much more than window / max starts of a bucket are apart, in
+--          microseconds; the burst in units; what it may sink to by what is learned, 4294967295: it does not learn; the
 --          unit: 1: calls, 0: cost, of a shadow 3 and 2; which of KEYS is its first; the index of the fixed
 --          window that this key belongs to, 0 for the others; whose it is: 0: the waitlist's, n: that of the n-th shared
 --          partition; its name; its algorithm
@@ -75,13 +76,16 @@ local function limits_load(waitlist, now, stamp, jobs, writing)
   }
   local text, at = ARGV[2], 1
   while at <= #text do
-    local max, span, margin, burst, floor, unit, key, index, partition, name, algorithm
-    max, span, margin, burst, floor, unit, key, index, partition, name, algorithm, at = struct.unpack(LIMIT_FORMAT, text, at)
+    local max, span, margin, window, apart, burst, floor, unit, key, index, partition, name, algorithm
+    max, span, margin, window, apart, burst, floor, unit, key, index, partition, name, algorithm, at =
+      struct.unpack(LIMIT_FORMAT, text, at)
     local limit = {
       algorithm = ALGORITHMS[algorithm],
       max = max,
       span = span,
       margin = margin,
+      window = window,
+      apart = apart,
       burst = burst,
       calls = unit % 2 == 1,
       key = key,

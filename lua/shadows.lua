@@ -52,8 +52,8 @@ local function trial_open(trial, limits, at, stamp)
   trial_close(trial)
   local limit = trial.limit
   local usage = {
-    algorithm = limit.algorithm, max = limit.max, span = limit.span, margin = limit.margin, burst = limit.burst,
-    calls = limit.calls, key = trial.key + 1, index = 0, now = at, ends = 0,
+    algorithm = limit.algorithm, max = limit.max, span = limit.span, margin = limit.margin, window = limit.window,
+    apart = limit.apart, burst = limit.burst, calls = limit.calls, key = trial.key + 1, index = 0, now = at, ends = 0,
   }
   if limit.index > 0 then
     -- One key for all windows, of which one counts at a time.

@@ -56,7 +56,7 @@ keys! {
         .note("In a list in which an item says `unit: cost`, items without a unit count calls. With such common `limits`, those of plans and tenants do, too, unless `rate-limiter.unit` (or the plan's) is set.");
     GUARD: Guard = text(
         "rate-limiter.guard",
-        "`auto`: 50 ms, or a quarter of a shorter window; a duration below half the window; or `strict`, for `sliding-window-algo`: a unit is available a window after the answer, and calls in flight always count, so the limit holds at any latency",
+        "`auto`: 50 ms, less for windows below 200 ms and for buckets whose window is below 1250 ms; a duration below half the window; or `strict`, for `sliding-window-algo`: a unit is available a window after the answer, and calls in flight always count, so the limit holds at any latency",
         || shape::duration(Duration::ZERO, MAX_WINDOW, &["auto", "strict"]),
         guard,
     )

@@ -10,7 +10,7 @@ use super::limit_keys::{
     USE_ALGO, WINDOW_SIZE,
 };
 use super::yaml::Raw;
-use crate::rules::lateness::AUTO_GUARD;
+use crate::rules::lateness::auto_guard;
 use crate::rules::limit::{Algorithm, Limit, LimitError, Unit};
 use crate::rules::scope::Scope;
 
@@ -190,8 +190,7 @@ fn build_of_tenant(name: &str, parts: &[&Part], unit: Unit) -> Option<Result<Lim
     let said = first(parts, |part| &part.unit).filter(|(_, unit)| unit.at != Origin::Default);
     let (which, within) = match (guard.value, algorithm.value) {
         (Guard::Within(within), which) => (which, within),
-        // A window that is short has a short guard.
-        (Guard::Auto, which) => (which, AUTO_GUARD.min(window.value / 4)),
+        (Guard::Auto, which) => (which, auto_guard(which, window.value)),
         (Guard::Strict, Algorithm::SlidingWindow) => (Algorithm::Strict, Duration::ZERO),
         (Guard::Strict, other) => {
             let words = format!(

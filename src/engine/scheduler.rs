@@ -114,6 +114,7 @@ use crate::gate::{GateError, SettleReplies, ShardId};
 use crate::rules::delays::delivery_window;
 use crate::rules::job::{Fields, InBody};
 use crate::rules::lateness::Heard;
+use crate::rules::pacing::Pacing;
 
 /// The worker's memory, and what to do with it.
 pub struct Scheduler {
@@ -143,6 +144,8 @@ pub struct Scheduler {
     advertised: Advertised,
     /// What limits that learn are to be told.
     lessons: Lessons,
+    /// The margins between starts of buckets.
+    pacing: Pacing,
     /// What the gate is to be told of calls that failed.
     breakers: Breakers,
     /// The last report that this worker lacks a resource.
@@ -194,6 +197,7 @@ impl Scheduler {
             throttles: Throttles::default(),
             advertised: Advertised::default(),
             lessons: Lessons::default(),
+            pacing: Pacing::default(),
             breakers: Breakers::new(settings.breaker),
             short: Seldom::default(),
             notes: Notes::new(seed),
@@ -488,6 +492,9 @@ impl Scheduler {
             let late = self
                 .settlement
                 .heard_of(now, tenant, started, heard, budget);
+            if let Some(Fact::LateCall(_, by)) = &late {
+                self.pacing.late(*by);
+            }
             self.facts.extend(late);
         }
     }

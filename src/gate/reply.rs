@@ -21,7 +21,7 @@ use crate::rules::limit::{Limit, Unit};
 use crate::rules::shadow::AGAIN;
 
 /// What a limit takes in a command, about.
-pub const LIMIT_BYTES: usize = 80;
+pub const LIMIT_BYTES: usize = 92;
 
 /// The limits as `lua/limits.lua` unpacks them: numbers with the highest byte first, texts that a zero byte ends.
 pub fn limits_argument(limits: &[Limit], layout: &Layout, keys: &CallKeys) -> Vec<u8> {
@@ -30,6 +30,8 @@ pub fn limits_argument(limits: &[Limit], layout: &Layout, keys: &CallKeys) -> Ve
         packed.extend(limit.max().to_be_bytes());
         packed.extend(limit.span().to_be_bytes());
         packed.extend(limit.terms().margin().to_be_bytes());
+        packed.extend(limit.window_ms().to_be_bytes());
+        packed.extend(limit.terms().apart_us().to_be_bytes());
         packed.extend(limit.burst().to_be_bytes());
         packed.extend(limit.floor().unwrap_or(u32::MAX).to_be_bytes());
         packed.push(u8::from(limit.unit() == Unit::Calls) + 2 * u8::from(limit.is_shadow()));

@@ -15,10 +15,24 @@
 
 use std::time::Duration;
 
+use super::limit::Algorithm;
 use super::way::Way;
 
 /// The longest guard that `auto` stands for.
 pub const AUTO_GUARD: Duration = Duration::from_millis(50);
+/// The shortest guard of `auto` for a bucket whose window is not short: a permit needs as much.
+const AUTO_GUARD_OF_BUCKET: Duration = Duration::from_millis(20);
+
+/// Returns the guard that `auto` stands for. A short window has a short one. A bucket pays for it with each start, so its guard is at
+/// most 4 % of the window, if that is enough for a permit.
+pub fn auto_guard(algorithm: Algorithm, window: Duration) -> Duration {
+    let guard = AUTO_GUARD.min(window / 4);
+    match algorithm.has_burst() {
+        true => guard.min(AUTO_GUARD_OF_BUCKET.max(window / 25)),
+        false => guard,
+    }
+}
+
 /// Of so many calls a minute it is looked at closely when they are acknowledged.
 const CLOSELY: u32 = 32;
 /// How long a close look is still true.
@@ -49,11 +63,14 @@ pub enum Heard {
 pub struct Call {
     /// When the question was sent.
     pub asked_at: Duration,
-    /// Its limits' shortest guard.
-    pub guard: Duration,
-    /// The shortest window of its limits.
+    /// The shortest guard of its limits, to which the time of an answer is compared. `None` if all are buckets: the time that an API
+    /// takes for its work must not slow them down.
+    pub guard: Option<Duration>,
+    /// The time to which that of an acknowledgement is compared: the guard, or the margin between starts of a bucket.
+    pub tolerance: Duration,
+    /// The shortest window of its limits, or distance between starts of a bucket.
     pub window: Duration,
-    /// Beyond the guard, so much is covered already: it counts from later than it started.
+    /// Beyond the tolerance, so much is covered already: it counts from later than it started.
     pub covered: Duration,
 }
 
@@ -119,7 +136,7 @@ impl Lateness {
         let closely = self.closely < CLOSELY;
         self.closely += u32::from(closely);
         Look {
-            at: call.asked_at + self.acks.base() + call.guard,
+            at: call.asked_at + self.acks.base() + call.tolerance,
             closely,
             patience: call.window / 2,
         }
@@ -129,19 +146,23 @@ impl Lateness {
     /// purse.
     pub fn judge(&mut self, now: Duration, call: &Call, heard: Heard, budget: f64) -> Verdict {
         let took = now.saturating_sub(call.asked_at);
-        let beyond = |way: &Way| took.saturating_sub(way.base() + call.guard + call.covered);
+        let beyond =
+            |way: &Way, tolerance| took.saturating_sub(way.base() + tolerance + call.covered);
         match heard {
             Heard::Acked { closely } => {
                 if closely {
                     self.acks.learn(now, took.saturating_sub(CLOSE_ERROR));
                 }
-                Verdict::of(beyond(&self.acks))
+                Verdict::of(beyond(&self.acks, call.tolerance))
             }
-            Heard::Nothing => Verdict::of(beyond(&self.acks)),
+            Heard::Nothing => Verdict::of(beyond(&self.acks, call.tolerance)),
             Heard::Answered => {
                 self.answers.learn(now, took);
                 self.purse = (self.purse + budget).min(PURSE);
-                let verdict = Verdict::of(beyond(&self.answers));
+                let Some(guard) = call.guard else {
+                    return Verdict::InTime;
+                };
+                let verdict = Verdict::of(beyond(&self.answers, guard));
                 if verdict == Verdict::InTime {
                     return verdict;
                 }
@@ -174,7 +195,8 @@ mod tests {
     fn call(asked_ms: u32) -> Call {
         Call {
             asked_at: MS * asked_ms,
-            guard: MS * 50,
+            guard: Some(MS * 50),
+            tolerance: MS * 50,
             window: MS * 1000,
             covered: Duration::ZERO,
         }
@@ -228,6 +250,25 @@ mod tests {
     }
 
     #[test]
+    fn a_bucket_is_corrected_by_acknowledgements_and_not_by_answers() {
+        let mut late = Lateness::default();
+        let bucket = Call {
+            guard: None,
+            tolerance: MS * 3,
+            window: MS * 100,
+            ..call(0)
+        };
+        for _ in 0..20 {
+            judged(&mut late, &bucket, 4, ACKED);
+        }
+        let look = late.look(MS * 1000, &bucket);
+        assert_eq!((look.at, look.patience), (MS * 5, MS * 50));
+        assert_eq!(judged(&mut late, &bucket, 5, ACKED), InTime);
+        assert_eq!(judged(&mut late, &bucket, 45, ACKED), Late(MS * 40));
+        assert_eq!(judged(&mut late, &bucket, 900, Heard::Answered), InTime);
+    }
+
+    #[test]
     fn answers_are_believed_as_far_as_the_purse_lasts() {
         let mut late = Lateness::default();
         for n in 0..20 {
@@ -250,6 +291,15 @@ mod tests {
             judged(&mut late, &call(9), 300, Heard::Answered),
             Late(MS * 230)
         );
+    }
+
+    #[test]
+    fn auto_is_shorter_for_short_windows_and_for_buckets() {
+        let auto = |algorithm, window_ms| auto_guard(algorithm, MS * window_ms).as_millis();
+        let of_bucket = |window_ms| auto(Algorithm::LeakyBucket, window_ms);
+        let of_window = |window_ms| auto(Algorithm::SlidingWindow, window_ms);
+        assert_eq!([100, 200, 1000].map(of_window), [25, 50, 50]);
+        assert_eq!([60, 200, 1000, 2000].map(of_bucket), [15, 20, 40, 50]);
     }
 
     #[test]

@@ -128,6 +128,7 @@ impl Limit {
                 guard_ms: ceil_ms(guard),
                 burst,
                 unit: Unit::Cost,
+                apart_us: 0,
             },
             bucket: algorithm.has_burst().then_some((max, burst)),
             scope: Scope::Tenant,
@@ -173,6 +174,14 @@ impl Limit {
     /// Counting `unit`.
     pub fn with_unit(mut self, unit: Unit) -> Self {
         self.terms.unit = unit;
+        self
+    }
+
+    /// Keeps the starts of a bucket further apart ([`Terms::apart_us`]). Changes no other limit.
+    pub fn kept_apart(mut self, apart_us: u32) -> Self {
+        if self.algorithm().has_burst() {
+            self.terms.apart_us = apart_us;
+        }
         self
     }
 

@@ -18,6 +18,7 @@ pub mod layout;
 pub mod learned;
 pub mod limit;
 pub mod model;
+pub mod pacing;
 pub mod policy;
 pub mod promise;
 pub mod report;

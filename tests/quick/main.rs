@@ -18,6 +18,7 @@ mod config_ways;
 mod corpus;
 mod documents;
 mod engine_events;
+mod even_flow;
 mod gate_conformance;
 mod gate_lua;
 mod observability;

@@ -182,6 +182,7 @@ impl Scheduler {
             let Claims { tenant, plan, .. } = &job.claims;
             let limits = self.agreement.limits(tenant, plan.as_deref());
             let limits = self.steered.with_tried(tenant, limits);
+            let limits = self.pacing.keep_apart(now, tenant, limits);
             let labels = self.labels_of(job, &limits);
             let first = questions.first();
             let is_first = first.is_some_and(|(it, _)| it.labels == labels && it.limits == limits);

@@ -15,7 +15,7 @@ use crate::gate::{
 };
 use crate::handler::Fate;
 use crate::rules::lateness::{self, Heard, Lateness, Look, Verdict};
-use crate::rules::limit::{Limit, Limits, Unit};
+use crate::rules::limit::Unit;
 use crate::rules::tenant::Tenant;
 
 /// A call that says that it cost more counts as this: a thousand times the highest limit.
@@ -72,7 +72,7 @@ impl Settlement {
             Verdict::Unpaid => return Some(Fact::LateCallNotCounted),
             Verdict::Late(late) => late,
         };
-        started.covered += late + call.guard;
+        started.covered += late + call.tolerance;
         self.ledger.add_start(tenant, started, End::Late);
         Some(Fact::LateCall(heard, late))
     }
@@ -244,22 +244,31 @@ impl Settlement {
 impl Started {
     /// Its way, where a limit can be corrected by it.
     fn call(&self) -> Option<lateness::Call> {
-        let window = shortest_window(&self.limits)?;
+        let guard = Duration::from_millis(self.limits.guard_ms());
+        let by_guard = self.limits.iter().filter(|limit| {
+            let rules = limit.algorithm().rules();
+            rules.counts_arrivals() && limit.guard_ms() > 0 && !limit.algorithm().has_burst()
+        });
+        let by_guard = by_guard.map(|limit| (guard, Duration::from_millis(limit.window_ms())));
+        let tolerances = by_guard.clone().chain(self.kept_apart());
         Some(lateness::Call {
             asked_at: self.asked_at,
-            guard: Duration::from_millis(self.limits.guard_ms()),
-            window,
+            guard: by_guard.clone().next().map(|_| guard),
+            tolerance: tolerances.clone().map(|(tolerance, _)| tolerance).min()?,
+            window: tolerances.map(|(_, window)| window).min()?,
             covered: self.covered,
         })
     }
-}
 
-/// Of the limits that count a start where it arrived: windows with a guard.
-fn shortest_window(limits: &Limits) -> Option<Duration> {
-    let corrects =
-        |limit: &&Limit| limit.algorithm().rules().counts_arrivals() && limit.guard_ms() > 0;
-    let windows = limits.iter().filter(corrects).map(Limit::window_ms);
-    windows.min().map(Duration::from_millis)
+    /// Returns the margin and the distance between starts of each bucket that has a margin.
+    fn kept_apart(&self) -> impl Iterator<Item = (Duration, Duration)> + Clone {
+        let apart = (self.limits.iter()).filter(|limit| limit.terms().apart_us() > 0);
+        apart.map(|limit| {
+            let distance = Duration::from_millis(limit.window_ms()) / limit.max();
+            let apart_us = limit.terms().apart_us();
+            (Duration::from_micros(apart_us.into()), distance)
+        })
+    }
 }
 
 #[cfg(test)]
@@ -267,7 +276,7 @@ mod tests {
     use super::*;
     use crate::gate::Sequences;
     use crate::handler::LateEnd;
-    use crate::rules::limit::Algorithm;
+    use crate::rules::limit::{Algorithm, Limit, Limits};
     use crate::rules::scope::Labels;
 
     const SECOND: Duration = Duration::from_secs(1);

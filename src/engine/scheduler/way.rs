@@ -376,12 +376,12 @@ impl Scheduler {
         self.keep_answer(now, key, (&outcome, took), answered);
         self.trace_call(now, key, took, &outcome);
         let waits = self.report_health(now, key, (took, called), &outcome, trouble);
+        let is_refused = self.count_refusals(now, key, &seen);
         let mut learner = None;
         if let Some(job) = self.jobs.get_mut(&key)
             && let Some(started) = job.started.take()
         {
             let claims = &job.claims;
-            let is_refused = seen.refused.is_some();
             learner = (self.lessons).called(&claims.tenant, &started, &outcome, is_refused);
             let used = (claims.cost, seen.actual_cost);
             let ends = (self.settlement).end(now, &claims.tenant, started, fate, used);

@@ -38,6 +38,10 @@ macro_rules! both {
             terms.lateness_ms()
         }
 
+        fn counts_arrivals(&self) -> bool {
+            true
+        }
+
         /// A full bucket, what it held for lateness, and what flows in during window + guard: all that is one millisecond's
         /// inflow less than burst + max.
         fn worst_case(&self, terms: &Terms) -> u64 {
@@ -211,15 +215,30 @@ impl Usage for Bucket {
     }
 
     fn nth(&self, terms: &Terms, base: u64, k: u64) -> u64 {
-        let wanted = (k * self.live.span).cast_signed();
+        let mut wanted = (k * self.live.span).cast_signed();
+        if terms.capacity() == 1 {
+            // Each start but the first pays for the distance to the one before it.
+            wanted += (-allowance(terms)).max(0) * (k.max(1) - 1).cast_signed();
+        }
         let missing = wanted - refilled(self.live.tokens, terms, base - self.live.at);
         let missing = missing.max(0).cast_unsigned();
         base + missing.div_ceil(u64::from(terms.max()))
     }
 
     fn take(&mut self, terms: &Terms, _: Clock, cost: u64, _: &str) -> u64 {
+        self.live.tokens = self.live.tokens.min(highest_at_start(terms));
         self.drain(terms, terms.unit().of(cost));
         0
+    }
+
+    /// The call arrives now at the latest, and the API's bucket was at most full then. So this one holds at most what a start of now
+    /// would leave, and the next start keeps its distance from now.
+    fn late(&mut self, terms: &Terms, _: Clock, ended: &Ended<'_>) -> bool {
+        let charged = ended.charged(terms).saturating_mul(self.live.span);
+        let left = highest_at_start(terms).saturating_sub_unsigned(charged);
+        self.live.tokens = self.live.tokens.min(left);
+        self.drain(terms, 0);
+        false
     }
 
     /// Had it not been charged, a bucket that was full in between would have let that flow over. So only what still
@@ -269,11 +288,40 @@ impl Bucket {
     }
 }
 
-/// The level of a full bucket: `burst` tokens, and what flows in during the lateness. At most 10^6 times 2.7 * 10^9 and a
-/// little more, below what Lua's numbers hold exactly.
+/// Returns what a full bucket may hold beyond `burst` tokens at a start: what flows in during the lateness that it forgives. If starts
+/// are kept apart, it is only so much of it that the next start is `window / max` and [`Terms::apart_us`] later at least. Below 0, the
+/// next start waits longer than the refill takes.
+fn allowance(terms: &Terms) -> i64 {
+    let max = u64::from(terms.max());
+    let forgiven = (terms.lateness_ms() * max).cast_signed();
+    if terms.apart_us() == 0 {
+        return forgiven;
+    }
+    let apart = u64::from(terms.apart_us()) * max;
+    // What must flow in until the next start.
+    let needed = match terms.capacity() {
+        // Starts are whole milliseconds apart, so this is not reached a millisecond earlier.
+        1 => ((1000 * terms.window_ms() + apart).div_ceil(1000 * max) - 1) * max + 1,
+        _ => terms.window_ms() + apart.div_ceil(1000),
+    };
+    forgiven.min(terms.span().cast_signed() - needed.cast_signed())
+}
+
+/// Returns what a bucket holds beyond `burst` tokens.
+fn held(terms: &Terms) -> u64 {
+    allowance(terms).max(0).cast_unsigned()
+}
+
+/// Returns the highest level that a start finds: what is above flows over.
+fn highest_at_start(terms: &Terms) -> i64 {
+    let full = u64::from(terms.capacity()) * terms.span();
+    full.cast_signed() + allowance(terms)
+}
+
+/// Returns the level of a full bucket: `burst` tokens, and what it holds beyond. At most 10^6 times 2.7 * 10^9 and a little more,
+/// below what Lua's numbers hold exactly.
 fn most(terms: &Terms) -> i64 {
-    let late = terms.lateness_ms() * u64::from(terms.max());
-    (u64::from(terms.capacity()) * terms.span() + late).cast_signed()
+    (u64::from(terms.capacity()) * terms.span() + held(terms)).cast_signed()
 }
 
 /// The lowest level.

@@ -299,6 +299,7 @@ mod tests {
             guard_ms: 0,
             burst: max,
             unit: Unit::Calls,
+            apart_us: 0,
         }
     }
 

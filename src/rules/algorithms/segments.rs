@@ -217,6 +217,7 @@ mod tests {
             guard_ms: 50,
             burst: 10,
             unit: Unit::Cost,
+            apart_us: 0,
         };
         let mut segments = Segments::default();
         let load = |segments: &mut Segments, ms: u64| {

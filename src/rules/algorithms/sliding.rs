@@ -326,6 +326,7 @@ mod tests {
                 guard_ms: 10,
                 burst: 20,
                 unit: if of_cost { Unit::Cost } else { Unit::Calls },
+                apart_us: 0,
             };
             let (mut log, mut now, mut receipts) = (SlidingLog::default(), START, Vec::new());
             for (step, by) in steps {

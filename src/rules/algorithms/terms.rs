@@ -39,6 +39,7 @@ pub struct Terms {
     pub(in crate::rules) guard_ms: u64,
     pub(in crate::rules) burst: u32,
     pub(in crate::rules) unit: Unit,
+    pub(in crate::rules) apart_us: u32,
 }
 
 impl Terms {
@@ -67,6 +68,12 @@ impl Terms {
         self.unit
     }
 
+    /// By how many microseconds more than `window / max` the starts of an empty bucket are apart. Their latencies may differ by this. 0
+    /// for the other algorithms.
+    pub fn apart_us(&self) -> u32 {
+        self.apart_us
+    }
+
     /// The most units that can start at one moment.
     pub fn capacity(&self) -> u32 {
         if self.algorithm.has_burst() {
@@ -76,10 +83,9 @@ impl Terms {
         }
     }
 
-    /// How late a start may be without wasting room, in milliseconds: 1 % of the window, at most 10. For a bucket it is
-    /// GCRA's tolerance for jitter (CDVT): with a burst of 1 nothing else holds what flows in between the moment a
-    /// unit is there and the moment its job asks. The sliding counter's windows are longer by it. Both could not be
-    /// used up without.
+    /// Returns how late a start may be without wasting quota, in milliseconds: 1 % of the window, at most 10. For a bucket it is GCRA's
+    /// tolerance for jitter (CDVT): with a burst of 1 nothing else holds what flows in until a job asks. The sliding counter's windows
+    /// are longer by it. Neither could be used up without it.
     pub fn lateness_ms(&self) -> u64 {
         (self.window_ms / 100).clamp(1, 10)
     }

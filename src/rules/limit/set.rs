@@ -123,6 +123,18 @@ impl Limits {
             .all(|limit| before.all.iter().any(|old| limit.continues(old)))
     }
 
+    /// Returns these limits with starts of buckets `apart_us` further apart. Shadows stay the same, since nothing waits for them.
+    pub fn kept_apart(&self, apart_us: impl Fn(&Limit) -> u32) -> Self {
+        let apart = |limit: &Limit| match limit.is_shadow() {
+            true => limit.clone(),
+            false => limit.clone().kept_apart(apart_us(limit)),
+        };
+        Self {
+            all: self.all.iter().map(apart).collect(),
+            enforced: self.enforced,
+        }
+    }
+
     /// The highest cost of a job that can start: above it, it never could. Jobs of any cost can where no limit
     /// counts cost.
     pub fn max_cost(&self) -> u32 {

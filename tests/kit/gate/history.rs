@@ -257,6 +257,8 @@ pub fn sets(family: Family) -> Vec<Limits> {
         Family::Of(algorithm) => {
             let one = |(index, numbers): (usize, _)| {
                 let limit = limit("default", algorithm, numbers);
+                // Half of the buckets keep their starts further apart than the refill does.
+                let limit = limit.kept_apart([0, 20_000, 200_000, 0][index]);
                 // Half of the bursts differ from their defaults.
                 match (algorithm.has_burst(), index % 2) {
                     (true, 1) => limit.with_burst(index as u64 * 3).expect("in range"),
@@ -320,7 +322,9 @@ pub fn sets(family: Family) -> Vec<Limits> {
                 ],
                 vec![
                     limit("bucket", TokenBucket, (20, 2000, 20)),
-                    limit("even", LeakyBucket, (30, 1000, 20)).with_unit(Unit::Calls),
+                    limit("even", LeakyBucket, (30, 1000, 20))
+                        .with_unit(Unit::Calls)
+                        .kept_apart(7_000),
                     limit("second", FixedWindow, (6, 1000, 20)).with_unit(Unit::Calls),
                     Limit::concurrent("running", 5).expect("in range"),
                 ],

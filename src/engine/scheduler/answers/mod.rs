@@ -74,6 +74,20 @@ impl Scheduler {
         );
     }
 
+    /// Counts a call that has ended, and returns whether the API refused it: that widens the distances between starts.
+    pub(super) fn count_refusals(&mut self, now: Duration, key: Key, seen: &Seen) -> bool {
+        let is_refused = seen.refused.is_some();
+        let job = self.jobs.get(&key);
+        if let Some((job, started)) = job.and_then(|job| Some((job, job.started.as_ref()?))) {
+            self.pacing.called();
+            if is_refused {
+                let call = (&started.limits, started.asked_at);
+                self.pacing.refused(now, &job.claims.tenant, call);
+            }
+        }
+        is_refused
+    }
+
     /// Handles an answer that was no refusal but announced that the next one would be. It gives the end in whole seconds. If our limits
     /// keep the API's, they decide from the earliest time that this can mean.
     pub(super) fn throttle_used_up(&mut self, now: Duration, key: Key, seen: &Seen) {

@@ -1,0 +1,236 @@
+//! Keeps the starts of a bucket further apart than `window / max`, for APIs that refuse a call which comes earlier than this after the
+//! last one. Pure: `now` is an argument.
+//!
+//! The gate counts a call when it is decided, the API when it arrives. If a call takes longer on its way than the next one, both arrive
+//! closer together. Each distance gets a *margin* for that, of at most 3 % of the distance. The margin follows the lateness of calls
+//! ([`Lateness`](super::lateness::Lateness)). A call that is later than the margin moves the next start, so the margin need not cover
+//! the worst case. A refusal shows that all this was too little: it widens the distances of its tenant by 1 %, and each further one
+//! doubles that, up to half.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use foldhash::fast::RandomState;
+
+use super::limit::{Limit, Limits};
+use super::tenant::Tenant;
+
+/// The smallest margin: both clocks count whole milliseconds, and the latencies of calls differ by about one.
+const LEAST_MARGIN: Duration = Duration::from_millis(3);
+/// The largest margin: the longest guard of `auto`.
+const LARGEST_MARGIN: Duration = Duration::from_millis(50);
+/// The margin is at most a distance divided by this.
+const MARGIN_PART: u64 = 33;
+/// A distance is short if it is below this. A job that asks a millisecond late would lose too much of it, so starts that were late are
+/// made up for until the API refuses a call.
+const SHORT_DISTANCE_US: u64 = 50_000;
+/// A late call adds its lateness divided by `RISE_PART` to the margin. A call takes away what is above the least, divided by
+/// `FALL_PART`.
+const RISE_PART: u32 = 4;
+const FALL_PART: u32 = 256;
+/// The first refusal adds a distance divided by this; each further one doubles it.
+const FIRST_PART: u64 = 100;
+/// Starts are kept apart by at most `window / max` and the same divided by this.
+const MOST_PART: u64 = 2;
+/// The most refusals that count.
+const MAX_REFUSALS: u32 = 7;
+/// After this time without a refusal one less counts.
+const RELAX_INTERVAL: Duration = Duration::from_secs(600);
+/// The most tenants whose refusals are remembered; those of others widen nothing.
+const MAX_TENANTS: usize = 10_000;
+
+/// The margin of this worker, and the refusals of tenants.
+#[derive(Debug)]
+pub struct Pacing {
+    margin: Duration,
+    refused: HashMap<Tenant, Refused, RandomState>,
+    swept: Duration,
+}
+
+/// The refusals of one tenant's calls.
+#[derive(Debug, Clone, Copy)]
+struct Refused {
+    times: u32,
+    at: Duration,
+}
+
+impl Refused {
+    /// Returns how many of them count.
+    fn left(&self, now: Duration) -> u32 {
+        let passed = now.saturating_sub(self.at).as_secs() / RELAX_INTERVAL.as_secs();
+        self.times
+            .saturating_sub(u32::try_from(passed).unwrap_or(u32::MAX))
+    }
+}
+
+impl Default for Pacing {
+    fn default() -> Self {
+        Self {
+            margin: LEAST_MARGIN,
+            refused: HashMap::default(),
+            swept: Duration::ZERO,
+        }
+    }
+}
+
+impl Pacing {
+    /// Returns `limits` of `tenant` with starts of buckets kept apart.
+    pub fn keep_apart(&self, now: Duration, tenant: &Tenant, limits: Limits) -> Limits {
+        if !limits.iter().any(|limit| limit.algorithm().has_burst()) {
+            return limits;
+        }
+        let refused = self.refused.get(tenant);
+        let times = refused.map_or(0, |refused| refused.left(now));
+        limits.kept_apart(|limit| self.apart_us(limit, times))
+    }
+
+    /// Returns by how many microseconds starts are further apart than `window / max`.
+    fn apart_us(&self, limit: &Limit, refusals: u32) -> u32 {
+        let distance = 1000 * limit.window_ms() / u64::from(limit.max());
+        let margin = u64::try_from(self.margin.as_micros()).unwrap_or(u64::MAX);
+        let margin = margin.min(distance / MARGIN_PART);
+        let widened = match refusals {
+            0 if distance < SHORT_DISTANCE_US => return 0,
+            0 => 0,
+            times => (distance << (times - 1)) / FIRST_PART,
+        };
+        let apart = (margin + widened).min(distance / MOST_PART);
+        u32::try_from(apart).unwrap_or(u32::MAX)
+    }
+
+    /// Lets the margin fall with each call.
+    pub fn called(&mut self) {
+        self.margin -= (self.margin - LEAST_MARGIN) / FALL_PART;
+    }
+
+    /// Raises the margin after a call that came `late` after what it covers.
+    pub fn late(&mut self, late: Duration) {
+        self.margin = (self.margin + late / RISE_PART).min(LARGEST_MARGIN);
+    }
+
+    /// Widens the distances of `tenant`, of which the API refused a call with these limits, whose question was sent at `asked_at`.
+    /// Several calls that were under way together count once.
+    pub fn refused(
+        &mut self,
+        now: Duration,
+        tenant: &Tenant,
+        (limits, asked_at): (&Limits, Duration),
+    ) {
+        if !limits.iter().any(|limit| limit.algorithm().has_burst()) {
+            return;
+        }
+        if let Some(refused) = self.refused.get_mut(tenant) {
+            if asked_at >= refused.at {
+                refused.times = (refused.left(now) + 1).min(MAX_REFUSALS);
+                refused.at = now;
+            }
+        } else if self.has_room(now) {
+            let first = Refused { times: 1, at: now };
+            self.refused.insert(tenant.clone(), first);
+        }
+    }
+
+    /// Returns true if there is room for one more tenant. Looks at all tenants at most once in [`RELAX_INTERVAL`].
+    fn has_room(&mut self, now: Duration) -> bool {
+        if self.refused.len() >= MAX_TENANTS && now >= self.swept + RELAX_INTERVAL {
+            self.swept = now;
+            self.refused.retain(|_, refused| refused.left(now) > 0);
+        }
+        self.refused.len() < MAX_TENANTS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::limit::Algorithm;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const MS: Duration = Duration::from_millis(1);
+
+    fn tenant(number: usize) -> Tenant {
+        Tenant::parse(&number.to_string()).expect("a tenant")
+    }
+
+    fn limits(algorithm: Algorithm, max: u64, seconds: u32) -> Limits {
+        let limit = Limit::new("default", algorithm, max, seconds * SECOND, Duration::ZERO);
+        limit.expect("in range").into()
+    }
+
+    fn leaky(max: u64, seconds: u32) -> Limits {
+        limits(Algorithm::LeakyBucket, max, seconds)
+    }
+
+    fn apart_us(pacing: &Pacing, now: Duration, limits: Limits) -> u32 {
+        pacing.keep_apart(now, &tenant(1), limits)[0]
+            .terms()
+            .apart_us()
+    }
+
+    #[test]
+    fn starts_of_buckets_are_kept_apart_unless_their_distance_is_short() {
+        let pacing = Pacing::default();
+        for (limits, apart) in [
+            (leaky(10, 1), 3_000),
+            (leaky(60, 60), 3_000),
+            (leaky(20, 1), 1_515),
+            (leaky(21, 1), 0),
+            (leaky(100, 1), 0),
+            (limits(Algorithm::TokenBucket, 10, 1), 3_000),
+            (limits(Algorithm::SlidingWindow, 10, 1), 0),
+        ] {
+            assert_eq!(apart_us(&pacing, SECOND, limits), apart);
+        }
+    }
+
+    #[test]
+    fn the_margin_follows_late_calls_and_falls_again() {
+        let mut pacing = Pacing::default();
+        pacing.late(8 * MS);
+        assert_eq!(apart_us(&pacing, SECOND, leaky(60, 60)), 5_000);
+        assert_eq!(apart_us(&pacing, SECOND, leaky(10, 1)), 3_030, "3 %");
+        for _ in 0..100 {
+            pacing.late(SECOND);
+        }
+        assert_eq!(apart_us(&pacing, SECOND, leaky(1, 10)), 50_000);
+        for _ in 0..3_000 {
+            pacing.called();
+        }
+        assert_eq!(apart_us(&pacing, SECOND, leaky(1, 10)), 3_000);
+    }
+
+    #[test]
+    fn each_refusal_widens_the_distances_of_its_tenant_and_they_relax() {
+        let mut pacing = Pacing::default();
+        let wide = |pacing: &Pacing, now| apart_us(pacing, now, leaky(10, 1));
+        let mut at = SECOND;
+        for apart in [4, 5, 7, 11, 19, 35, 50, 50, 50] {
+            pacing.refused(at, &tenant(1), (&leaky(10, 1), at));
+            // It was under way with the other one.
+            pacing.refused(at, &tenant(1), (&leaky(10, 1), at - MS));
+            assert_eq!(wide(&pacing, at), 1_000 * apart);
+            at += SECOND;
+        }
+        let after = |intervals| at - SECOND + intervals * RELAX_INTERVAL;
+        assert_eq!(wide(&pacing, after(5)), 5_000);
+        assert_eq!(wide(&pacing, after(7)), 3_000);
+        let other = pacing.keep_apart(at, &tenant(2), leaky(10, 1));
+        assert_eq!(other[0].terms().apart_us(), 3_000);
+        assert_eq!(apart_us(&pacing, at, leaky(100, 1)), 5_000, "half");
+        let mut pacing = Pacing::default();
+        pacing.refused(at, &tenant(1), (&limits(Algorithm::FixedWindow, 9, 1), at));
+        assert_eq!(wide(&pacing, at), 3_000, "no bucket was refused");
+    }
+
+    #[test]
+    fn memory_is_bounded_and_what_is_over_makes_room() {
+        let mut pacing = Pacing::default();
+        for number in 0..2 * MAX_TENANTS {
+            pacing.refused(SECOND, &tenant(number), (&leaky(10, 1), SECOND));
+        }
+        assert_eq!(pacing.refused.len(), MAX_TENANTS);
+        let later = SECOND + 2 * RELAX_INTERVAL;
+        pacing.refused(later, &tenant(2 * MAX_TENANTS), (&leaky(10, 1), later));
+        assert_eq!(pacing.refused.len(), 1);
+    }
+}
