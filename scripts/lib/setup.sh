@@ -121,7 +121,7 @@ install_packages() {
   restore_policy
   if [[ -d /run/systemd/system ]]; then
     local package
-    for package in redis-server rabbitmq-server prometheus; do
+    for package in redis-server rabbitmq-server prometheus nginx haproxy; do
       [[ " ${packages[*]} " != *" $package "* ]] || as_root systemctl --quiet disable "$package" || true
     done
   fi

@@ -96,6 +96,7 @@ mod worker_scopes;
 mod worker_shortage;
 mod worker_tokens;
 mod world;
+mod zoo;
 
 use kit::process::Program;
 
