@@ -115,6 +115,7 @@ use crate::rules::delays::delivery_window;
 use crate::rules::job::{Fields, InBody};
 use crate::rules::lateness::Heard;
 use crate::rules::pacing::Pacing;
+use crate::rules::refusals::Refusals;
 
 /// The worker's memory, and what to do with it.
 pub struct Scheduler {
@@ -146,6 +147,8 @@ pub struct Scheduler {
     lessons: Lessons,
     /// The margins between starts of buckets.
     pacing: Pacing,
+    /// Refused calls that show that an API counts differently.
+    refusals: Refusals,
     /// What the gate is to be told of calls that failed.
     breakers: Breakers,
     /// The last report that this worker lacks a resource.
@@ -198,6 +201,7 @@ impl Scheduler {
             advertised: Advertised::default(),
             lessons: Lessons::default(),
             pacing: Pacing::default(),
+            refusals: Refusals::default(),
             breakers: Breakers::new(settings.breaker),
             short: Seldom::default(),
             notes: Notes::new(seed),

@@ -21,6 +21,7 @@ pub mod model;
 pub mod pacing;
 pub mod policy;
 pub mod promise;
+pub mod refusals;
 pub mod report;
 pub mod retry;
 pub mod scope;

@@ -14,7 +14,7 @@ use sluicegate::gate::{
     TenantReply, TenantSettled, Ticket, Whose,
 };
 use sluicegate::handler::{Attempt, Fate, Outcome};
-use sluicegate::rules::answers::{Quotas, Seen, ThrottleScope};
+use sluicegate::rules::answers::{Pushback, Quotas, Seen, ThrottleScope};
 use sluicegate::rules::delays::{DelayLevels, QueueNames, Trip};
 use sluicegate::rules::headers::{self, HeaderValue};
 use sluicegate::rules::holding::Holding;
@@ -598,6 +598,37 @@ fn a_throttled_job_closes_its_tenant_and_asks_again_with_the_same_attempt() {
         outgoing.message.header("x-sluicegate-attempt"),
         Field::Int(1)
     );
+}
+
+#[test]
+fn throttles_that_repeat_name_the_algorithm_that_fits_the_api() {
+    let mut desk = Desk::new(4);
+    let mut reasons = Vec::new();
+    let mut key = desk.start_one();
+    for _ in 0..3 {
+        let refused = Attempt {
+            seen: Seen {
+                refused: Some(Pushback { after: None }),
+                ..Seen::default()
+            },
+            fate: Fate::Answered,
+            ..Outcome::Throttled {
+                after: None,
+                reason: "429".into(),
+            }
+            .into()
+        };
+        desk.now += MS;
+        desk.scheduler.finished(desk.now, key, MS, refused);
+        let (block, _) = desk.actions().blocked.remove(0);
+        reasons.push(block.by.clone());
+        desk.scheduler.blocked(desk.now, block, Ok(()));
+        desk.step(5 * MS);
+        key = desk.answer(MS, vec![vec![START]]).dispatched[0].0;
+    }
+    let advice = "429; 3 of 3 calls were refused although the limit default was kept: the API seems to want an even flow; use \
+                  leaky-bucket-algo";
+    assert_eq!(reasons, ["429", "429", advice]);
 }
 
 #[test]

@@ -376,7 +376,7 @@ impl Scheduler {
         self.keep_answer(now, key, (&outcome, took), answered);
         self.trace_call(now, key, took, &outcome);
         let waits = self.report_health(now, key, (took, called), &outcome, trouble);
-        let is_refused = self.count_refusals(now, key, &seen);
+        let is_refused = self.count_refusals(now, key, called, &seen);
         let mut learner = None;
         if let Some(job) = self.jobs.get_mut(&key)
             && let Some(started) = job.started.take()

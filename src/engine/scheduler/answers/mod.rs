@@ -42,6 +42,10 @@ impl Scheduler {
         };
         let (tenant, plan) = (&job.claims.tenant, job.claims.plan.as_deref());
         let limits = self.agreement.own().limits(tenant, plan);
+        let reason = match self.refusals.advice(tenant, limits) {
+            Some(advice) => format!("{reason}; {advice}"),
+            None => reason,
+        };
         // It did not say for how long: until the shortest window has passed. Calls under way have none.
         let windows = limits.iter().map(Limit::window_ms).filter(|ms| *ms > 0);
         let window = windows.min().map_or(NO_WINDOW, Duration::from_millis);
@@ -74,16 +78,28 @@ impl Scheduler {
         );
     }
 
-    /// Counts a call that has ended, and returns whether the API refused it: that widens the distances between starts.
-    pub(super) fn count_refusals(&mut self, now: Duration, key: Key, seen: &Seen) -> bool {
+    /// Counts a call that has ended, and returns whether the API refused it. A refusal widens the distances between starts; several show
+    /// how the API counts.
+    pub(super) fn count_refusals(
+        &mut self,
+        now: Duration,
+        key: Key,
+        called: bool,
+        seen: &Seen,
+    ) -> bool {
         let is_refused = seen.refused.is_some();
-        let job = self.jobs.get(&key);
-        if let Some((job, started)) = job.and_then(|job| Some((job, job.started.as_ref()?))) {
-            self.pacing.called();
-            if is_refused {
-                let call = (&started.limits, started.asked_at);
-                self.pacing.refused(now, &job.claims.tenant, call);
-            }
+        let Some(job) = self.jobs.get(&key) else {
+            return is_refused;
+        };
+        let (tenant, Some(started)) = (&job.claims.tenant, &job.started) else {
+            return is_refused;
+        };
+        self.pacing.called();
+        if is_refused {
+            (self.pacing).refused(now, tenant, (&started.limits, started.asked_at));
+            self.refusals.refused(now, tenant, started.asked_at);
+        } else if called {
+            self.refusals.passed(tenant);
         }
         is_refused
     }

@@ -1,0 +1,223 @@
+//! Detects from refused calls that an API counts differently from the configured limit. Pure: `now` is an argument.
+//!
+//! A worker calls only within the limit, so a refusal means that the API counts in another way. One refusal proves nothing: the API
+//! may remember calls of before, or be overloaded. Several throttlings of a tenant, with more refused calls than an even flow would
+//! lose, are worth advice. How many calls pass between two throttlings tells the kinds apart: an API that wants an even flow lets a
+//! few of a burst pass, one that counts windows lets nearly all.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use foldhash::fast::RandomState;
+
+use super::limit::{Algorithm, Limit};
+use super::tenant::Tenant;
+
+/// Throttlings before there is advice.
+const MIN_THROTTLINGS: u32 = 3;
+/// Advice is given if one of this many calls is refused, or more.
+const REFUSED_PART: u32 = 20;
+/// An API wants an even flow if one of this many parts of the limit passes between two throttlings, or less.
+const EVEN_PART: u32 = 4;
+/// After this many calls of a tenant, older ones count half.
+const MAX_CALLS: u32 = 400;
+/// Refusals that are older are forgotten if there is no room.
+const MEMORY: Duration = Duration::from_secs(3600);
+/// The most tenants whose calls are counted: those of which a call was refused.
+const MAX_TENANTS: usize = 10_000;
+
+/// The calls of tenants of which one was refused.
+#[derive(Debug, Default)]
+pub struct Refusals {
+    tenants: HashMap<Tenant, Counts, RandomState>,
+    swept: Duration,
+}
+
+/// The calls of one tenant since its first refusal.
+#[derive(Debug, Clone, Copy, Default)]
+struct Counts {
+    calls: u32,
+    refused: u32,
+    /// Refusals of calls that were under way together count as one throttling.
+    throttlings: u32,
+    at: Duration,
+}
+
+impl Counts {
+    fn called(&mut self) {
+        self.calls += 1;
+        if self.calls >= MAX_CALLS {
+            self.calls /= 2;
+            self.refused /= 2;
+            self.throttlings /= 2;
+        }
+    }
+}
+
+impl Refusals {
+    /// Counts a call of `tenant` that the API answered.
+    pub fn passed(&mut self, tenant: &Tenant) {
+        if let Some(counts) = self.tenants.get_mut(tenant) {
+            counts.called();
+        }
+    }
+
+    /// Counts a refused call of `tenant`, whose question was sent at `asked_at`.
+    pub fn refused(&mut self, now: Duration, tenant: &Tenant, asked_at: Duration) {
+        if !self.tenants.contains_key(tenant) {
+            if !self.has_room(now) {
+                return;
+            }
+            self.tenants.insert(tenant.clone(), Counts::default());
+        }
+        if let Some(counts) = self.tenants.get_mut(tenant) {
+            counts.called();
+            counts.refused += 1;
+            if counts.throttlings == 0 || asked_at >= counts.at {
+                counts.throttlings += 1;
+                counts.at = now;
+            }
+        }
+    }
+
+    /// Returns what to do about the refusals of `tenant`, whose limits are `limits`; `None` if they are few.
+    pub fn advice(&self, tenant: &Tenant, limits: &[Limit]) -> Option<String> {
+        let counts = self.tenants.get(tenant)?;
+        let Counts {
+            calls,
+            refused,
+            throttlings,
+            ..
+        } = *counts;
+        if throttlings < MIN_THROTTLINGS || refused.saturating_mul(REFUSED_PART) < calls {
+            return None;
+        }
+        let windows = limits.iter().filter(|limit| !limit.is_shadow());
+        let windows = windows.filter(|limit| limit.window_ms() > 0);
+        let limit = windows.min_by_key(|limit| limit.window_ms())?;
+        let passed = (calls - refused) / throttlings;
+        let is_even = passed.saturating_mul(EVEN_PART) <= limit.max();
+        let (seems, advice) = match limit.algorithm() {
+            algorithm if algorithm.has_burst() && limit.burst() == 1 => {
+                ("allow less", "lower max-requests".to_owned())
+            }
+            Algorithm::FixedWindow if !is_even => (
+                "count in other windows",
+                format!("use {}", Algorithm::SlidingWindow.name()),
+            ),
+            _ => (
+                match is_even {
+                    true => "want an even flow",
+                    false => "estimate, or to count in other windows",
+                },
+                format!("use {}", Algorithm::LeakyBucket.name()),
+            ),
+        };
+        Some(format!(
+            "{refused} of {calls} calls were refused although the limit {} was kept: the API seems to {seems}; {advice}",
+            limit.name()
+        ))
+    }
+
+    /// Returns true if there is room for one more tenant. Looks at all tenants at most once in [`MEMORY`].
+    fn has_room(&mut self, now: Duration) -> bool {
+        if self.tenants.len() >= MAX_TENANTS && now >= self.swept + MEMORY {
+            self.swept = now;
+            self.tenants.retain(|_, counts| counts.at + MEMORY > now);
+        }
+        self.tenants.len() < MAX_TENANTS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn tenant(number: usize) -> Tenant {
+        Tenant::parse(&number.to_string()).expect("a tenant")
+    }
+
+    fn limit(algorithm: Algorithm) -> Limit {
+        let guard = Duration::from_millis(50);
+        Limit::new("default", algorithm, 20, 2 * SECOND, guard).expect("in range")
+    }
+
+    /// The advice after `times` bursts, of each of which `passed` calls pass and `refused` are refused.
+    fn advice(algorithm: Algorithm, times: u32, (passed, refused): (u32, u32)) -> Option<String> {
+        let mut refusals = Refusals::default();
+        for burst in 0..times {
+            let asked_at = SECOND * 2 * burst;
+            for _ in 0..passed {
+                refusals.passed(&tenant(1));
+            }
+            for _ in 0..refused {
+                refusals.refused(asked_at + SECOND, &tenant(1), asked_at);
+            }
+        }
+        refusals.advice(&tenant(1), &[limit(algorithm)])
+    }
+
+    #[test]
+    fn the_pattern_of_refusals_names_the_algorithm_that_fits() {
+        use Algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+        for (algorithm, burst, seems, what) in [
+            (SlidingWindow, (1, 19), "want an even flow", "leaky-bucket"),
+            (FixedWindow, (2, 18), "want an even flow", "leaky-bucket"),
+            (TokenBucket, (1, 9), "want an even flow", "leaky-bucket"),
+            (SlidingWindow, (12, 8), "estimate", "leaky-bucket"),
+            (FixedWindow, (19, 2), "other windows", "sliding-window"),
+            (LeakyBucket, (5, 1), "allow less", "lower max-requests"),
+        ] {
+            let advice = advice(algorithm, 4, burst).expect("advice");
+            assert!(advice.contains(seems) && advice.contains(what), "{advice}");
+        }
+        assert_eq!(
+            advice(Algorithm::SlidingWindow, 3, (12, 8)).expect("advice"),
+            "24 of 48 calls were refused although the limit default was kept: the API seems to estimate, or to count in other \
+             windows; use leaky-bucket-algo",
+            "from the first refusal on"
+        );
+    }
+
+    #[test]
+    fn few_refusals_are_no_pattern() {
+        let sliding = Algorithm::SlidingWindow;
+        assert_eq!(advice(sliding, 2, (1, 19)), None, "two throttlings");
+        assert_eq!(advice(sliding, 9, (40, 1)), None, "one of 41 calls");
+        let mut refusals = Refusals::default();
+        for _ in 0..9 {
+            refusals.refused(SECOND, &tenant(1), Duration::ZERO);
+        }
+        let advice = refusals.advice(&tenant(1), &[limit(sliding)]);
+        assert_eq!(advice, None, "they were under way together");
+    }
+
+    #[test]
+    fn old_refusals_fade_and_memory_is_bounded() {
+        let mut refusals = Refusals::default();
+        for burst in 0..9 {
+            refusals.refused(SECOND * burst, &tenant(1), SECOND * burst);
+        }
+        assert!(
+            refusals
+                .advice(&tenant(1), &[limit(Algorithm::SlidingWindow)])
+                .is_some()
+        );
+        for _ in 0..2 * MAX_CALLS {
+            refusals.passed(&tenant(1));
+        }
+        assert_eq!(
+            refusals.advice(&tenant(1), &[limit(Algorithm::SlidingWindow)]),
+            None
+        );
+        for number in 0..2 * MAX_TENANTS {
+            refusals.refused(SECOND, &tenant(number), SECOND);
+        }
+        assert_eq!(refusals.tenants.len(), MAX_TENANTS);
+        let later = 10 * SECOND + MEMORY;
+        refusals.refused(later, &tenant(2 * MAX_TENANTS), later);
+        assert_eq!(refusals.tenants.len(), 1);
+    }
+}
