@@ -1,6 +1,6 @@
 //! The API that simulated workers call: how long it takes, when it fails, and what it allows itself.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::forms::{ApiLimit, Latency, Percent};
 use crate::history::Call;
+use crate::limiter::Counter;
 use crate::stage::micros;
 
 /// Where nothing says how long a call may take: the default of `dispatch.http.timeout`.
@@ -59,8 +60,8 @@ pub struct Answer {
 pub struct Answering {
     api: Api,
     random: SmallRng,
-    /// When calls were taken, of all or of each tenant, in microseconds; the newest is last.
-    taken: HashMap<String, VecDeque<u64>>,
+    /// The calls of all, or of each tenant.
+    taken: HashMap<String, Counter>,
     most_tenants: usize,
 }
 
@@ -100,28 +101,17 @@ impl Answering {
 
     /// After how many seconds there is room for a call of `whose`; `None`: there is, and it is taken.
     fn full_for(&mut self, limit: ApiLimit, whose: &str, at_us: u64) -> Option<u64> {
-        let window = micros(limit.window);
         if !self.taken.contains_key(whose) {
             if self.taken.len() >= self.most_tenants {
-                let is_new = |last: &u64| last + window > at_us;
-                self.taken
-                    .retain(|_, taken| taken.back().is_some_and(is_new));
+                (self.taken).retain(|_, counter| !counter.is_idle(limit, at_us));
             }
             if self.taken.len() >= self.most_tenants {
                 return None;
             }
-            self.taken.insert(whose.to_owned(), VecDeque::new());
+            self.taken.insert(whose.to_owned(), Counter::default());
         }
-        let taken = self.taken.get_mut(whose)?;
-        while taken.front().is_some_and(|first| first + window <= at_us) {
-            taken.pop_front();
-        }
-        if taken.len() < limit.max {
-            taken.push_back(at_us);
-            return None;
-        }
-        let first = taken.front()?;
-        Some((first + window - at_us).div_ceil(1_000_000).max(1))
+        let wait = self.taken.get_mut(whose)?.call(limit, at_us).err()?;
+        Some(wait.div_ceil(1_000_000).max(1))
     }
 }
 

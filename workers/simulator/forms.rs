@@ -7,6 +7,7 @@ use rand::Rng;
 use rand::rngs::SmallRng;
 use sluicegate::config::parse_duration;
 
+use crate::limiter::Counting;
 use crate::mistake::shown;
 use crate::random;
 
@@ -241,15 +242,18 @@ impl FromStr for Percent {
     }
 }
 
-/// What the API itself allows: `100/60s` or `100/60s:all`, all tenants together, or `100/60s:tenant`, each of them.
+/// What the API itself allows: `100/60s` or `100/60s:all`, all tenants together, or `100/60s:tenant`, each of them. A limiter may follow:
+/// `100/60s:tenant:nginx`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ApiLimit {
     /// Calls
     pub max: usize,
-    /// in any such time.
+    /// in this time.
     pub window: Duration,
     /// Of each tenant.
     pub per_tenant: bool,
+    /// How they are counted.
+    pub counting: Counting,
 }
 
 impl FromStr for ApiLimit {
@@ -262,11 +266,22 @@ impl FromStr for ApiLimit {
                 shown(text)
             )
         };
-        let (rest, per_tenant) = match text.strip_suffix(":tenant") {
-            Some(rest) => (rest, true),
-            None => (text.strip_suffix(":all").unwrap_or(text), false),
+        let mut words = text.split(':');
+        let (max, window) = (words.next())
+            .and_then(|rest| rest.split_once('/'))
+            .ok_or_else(wrong)?;
+        let (whose, counting) = match (words.next(), words.next()) {
+            (Some(whose @ ("all" | "tenant")), counting) => (whose, counting),
+            (counting, None) => ("all", counting),
+            _ => return Err(wrong()),
         };
-        let (max, window) = rest.split_once('/').ok_or_else(wrong)?;
+        if words.next().is_some() {
+            return Err(wrong());
+        }
+        let counting = counting.map(|name| {
+            let unknown = |why| format!("is {}; the limiter is unknown: {why}", shown(text));
+            name.parse().map_err(unknown)
+        });
         let max = max
             .parse()
             .ok()
@@ -277,7 +292,8 @@ impl FromStr for ApiLimit {
             window: window
                 .filter(|window| *window <= LONGEST)
                 .ok_or_else(wrong)?,
-            per_tenant,
+            per_tenant: whose == "tenant",
+            counting: counting.transpose()?.unwrap_or_default(),
         })
     }
 }
@@ -340,9 +356,14 @@ mod tests {
             per_tenant: false,
             ..limit
         };
-        for text in ["100/60s", "100/60s:all"] {
+        for text in ["100/60s", "100/60s:all", "100/60s:sliding"] {
             assert_eq!(text.parse(), Ok(of_all), "{text}");
         }
+        let even = ApiLimit {
+            counting: Counting::Even,
+            ..limit
+        };
+        assert_eq!("100/60s:tenant:nginx".parse(), Ok(even));
         assert_eq!("zipf".parse::<Skew>(), Ok(Skew(1.0)));
         let mut random = SmallRng::seed_from_u64(1);
         assert_eq!("3".parse::<Cost>().map(|c| c.next(&mut random)), Ok(3));

@@ -13,6 +13,7 @@ pub mod forms;
 mod gate;
 pub mod history;
 pub mod jobs;
+pub mod limiter;
 pub mod load;
 mod mistake;
 pub mod patience;

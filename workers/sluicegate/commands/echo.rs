@@ -16,6 +16,7 @@ use clap::Args;
 use futures_util::StreamExt as _;
 use simulator::api::{Answer, Answering, Api};
 use simulator::forms::{ApiLimit, Latency, Percent};
+use simulator::limiter::Counting;
 use sluicegate::config::show_duration;
 use tokio::net::TcpListener;
 use tokio::time::sleep;
@@ -44,8 +45,9 @@ pub struct EchoArgs {
     /// Where it listens; port 0 takes any free one
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8080")]
     listen: SocketAddr,
-    /// The calls of one tenant that are taken in any window of this length: 3/10s; of all tenants together: 3/10s:all
-    #[arg(long, value_name = "CALLS/WINDOW", value_parser = limit)]
+    /// The calls of one tenant that are taken in any window of this length: 3/10s; of all tenants together: 3/10s:all. A limiter may
+    /// follow: 3/10s:nginx
+    #[arg(long, value_name = "CALLS/WINDOW[:all][:LIMITER]", value_parser = limit)]
     limit: Option<ApiLimit>,
     /// How long a call takes: 80ms, uniform:50ms-200ms, or lognormal:80ms,0.5 (median and deviation); up to 1h
     #[arg(long, value_name = "TIME", default_value = "0ms")]
@@ -67,7 +69,7 @@ pub struct EchoArgs {
 /// The value of `--limit`: as [`ApiLimit`], but without a word of whose it is each tenant's.
 fn limit(text: &str) -> Result<ApiLimit, &'static str> {
     let limit = text.parse().ok().map(|limit: ApiLimit| ApiLimit {
-        per_tenant: limit.per_tenant || !text.ends_with(":all"),
+        per_tenant: limit.per_tenant || !text.contains(":all"),
         ..limit
     });
     limit.filter(|limit| limit.max <= MAX_CALLS).ok_or(
@@ -140,7 +142,10 @@ pub async fn run(args: EchoArgs) -> Result<ExitCode, Failure> {
             true => "of a tenant",
             false => "of all tenants together",
         };
-        format!(", and takes {calls} {whose} in any {window}")
+        match limit.counting {
+            Counting::Sliding => format!(", and takes {calls} {whose} in any {window}"),
+            other => format!(", and takes {calls} {whose} in {window} ({})", other.name()),
+        }
     });
     say(&format!(
         "listening on http://{address}/; answers {}{strict}",
@@ -222,6 +227,7 @@ mod tests {
                 max,
                 window: Duration::from_millis(ms),
                 per_tenant,
+                counting: Counting::Sliding,
             })
         };
         assert_eq!(limit("3/10s"), wanted(3, 10_000, true));

@@ -11,6 +11,8 @@ use std::process::ExitCode;
 use clap::Args;
 use sluicegate::config::Config;
 
+use simulator::limiter::Counting;
+
 use super::Failure;
 use forms::{Form, parse_all, section};
 
@@ -28,6 +30,7 @@ const MOST_QUESTIONS: usize = 5;
   sluicegate init
   sluicegate init --url https://api.example.com/v1/orders --limit '100/min'
   sluicegate init --url https://api.example.com/ --limit '10 per second, 10,000 per day' --windows aligned
+  sluicegate init --url https://api.example.com/ --limit 10/s --api-limiter nginx
   sluicegate init --url https://llm.example.com/v1/chat --limit '500 rpm, 90000 tokens/min, 5 at once'
   sluicegate init --url https://shop.example.com/ --limit '2/s burst 40' --tenant json:/shop/id --output shop.yaml")]
 pub struct InitArgs {
@@ -40,6 +43,9 @@ pub struct InitArgs {
     /// Where the API's windows begin: any moment, or multiples of the window on the clock (such as full minutes)
     #[arg(long, value_enum, default_value_t = Windows::Any)]
     windows: Windows,
+    /// The limiter that the API is behind, if it is known: nginx, haproxy, express-rate-limit, or how it counts: sliding, aligned, even
+    #[arg(long, value_name = "LIMITER", conflicts_with = "windows")]
+    api_limiter: Option<Counting>,
     /// Where a job names its tenant: header:NAME, json:/pointer, routing-key, or all (there is one quota for all jobs)
     #[arg(long)]
     tenant: Option<String>,
@@ -232,7 +238,11 @@ fn text(args: &InitArgs, url: &str, tenant: &str, forms: &[Form]) -> String {
         }
         false => "",
     };
-    let limits = section(forms, args.windows == Windows::Aligned);
+    let counting = args.api_limiter.unwrap_or(match args.windows {
+        Windows::Any => Counting::Sliding,
+        Windows::Aligned => Counting::Aligned,
+    });
+    let limits = section(forms, counting.algorithm());
     format!(
         "# Written by sluicegate init. docs/sluicegate.yaml has every key with its default; `sluicegate check` shows what is in force.
 
@@ -310,6 +320,19 @@ mod tests {
         let expected = ["calls-1s", "calls-1d", "tokens-1m", "running", "calls-1d-2"];
         assert_eq!(names, expected);
         assert!(config.to_string().contains("tenant: \"json:/shop\""));
+        for (limiter, limit, algorithm) in [
+            ("nginx", "10/s", "leaky-bucket-algo"),
+            ("nginx-nodelay", "10/s burst 20", "token-bucket-algo"),
+            ("haproxy", "20 per 2s, 5 at once", "leaky-bucket-algo"),
+            ("express-rate-limit", "20 per 2s", "sliding-window-algo"),
+            ("haproxy", "10/s burst 20", "leaky-bucket-algo"),
+            ("aligned", "10/s burst 20", "token-bucket-algo"),
+        ] {
+            let args = [&url[..], &["--limit", limit, "--api-limiter", limiter]].concat();
+            let (config, _) = init(&args, None).expect("valid");
+            let limit = &config.rate_limiter.policy.default_limits()[0];
+            assert_eq!(limit.algorithm().name(), algorithm, "{limiter}");
+        }
         let one = [&url[..], &["--limit", "3/min", "--windows", "aligned"]].concat();
         let (config, _) = init(&one, None).expect("valid");
         let limit = &config.rate_limiter.policy.default_limits()[0];

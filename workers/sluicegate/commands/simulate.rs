@@ -93,8 +93,9 @@ pub struct SimulateArgs {
     /// So many calls are answered 429, with Retry-After: 1
     #[arg(long, value_name = "PERCENT", default_value = "0%")]
     api_throttles: Percent,
-    /// What the API itself allows, all tenants together: 100/60s (of each tenant: 100/60s:tenant); what is more is answered 429
-    #[arg(long, value_name = "CALLS/TIME")]
+    /// What the API itself allows, all tenants together: 100/60s (of each tenant: 100/60s:tenant); what is more is answered 429. A
+    /// limiter may follow: 100/60s:tenant:nginx
+    #[arg(long, value_name = "CALLS/TIME[:tenant][:LIMITER]")]
     api_limit: Option<ApiLimit>,
     /// So many workers run, each with the concurrency and the prefetch of its configuration
     #[arg(long, value_name = "N", default_value_t = 1)]

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use sluicegate::config::{parse_duration, show_duration};
+use sluicegate::rules::limit::Algorithm;
 
 /// What is told of a limit that can't be read.
 const FORMS: &str = "write it as the API's documentation does: 100/min, 10 per second, 5 rps, 10,000 per day, 40 per 10s, \
@@ -169,8 +170,8 @@ impl Form {
         }
     }
 
-    /// The keys of it, with `aligned` windows where the API counts in those.
-    fn keys(&self, aligned: bool) -> Vec<(&'static str, String)> {
+    /// Returns its keys. `usual` is the algorithm; a limit with a burst needs a bucket.
+    fn keys(&self, usual: Algorithm) -> Vec<(&'static str, String)> {
         match self {
             Self::AtOnce { max } => vec![("max-concurrent", max.to_string())],
             Self::Window {
@@ -180,12 +181,11 @@ impl Form {
                 ..
             } => {
                 let mut keys = Vec::new();
-                let algorithm = match (burst, aligned) {
-                    (Some(_), _) => "token-bucket-algo",
-                    (None, true) => "fixed-window-algo",
-                    (None, false) => "sliding-window-algo",
+                let algorithm = match burst {
+                    Some(_) if !usual.has_burst() => Algorithm::TokenBucket,
+                    _ => usual,
                 };
-                keys.push(("use-algo", algorithm.to_owned()));
+                keys.push(("use-algo", algorithm.name().to_owned()));
                 keys.push(("max-requests", max.to_string()));
                 keys.push(("window-size", self.window()));
                 keys.extend(burst.map(|burst| ("burst", burst.to_string())));
@@ -199,10 +199,10 @@ impl Form {
 }
 
 /// The section `rate-limiter` with all of `forms`.
-pub fn section(forms: &[Form], aligned: bool) -> String {
+pub fn section(forms: &[Form], usual: Algorithm) -> String {
     let mut text = "rate-limiter:\n".to_owned();
     if let [form @ Form::Window { .. }] = forms {
-        for (key, value) in form.keys(aligned) {
+        for (key, value) in form.keys(usual) {
             text.push_str(&format!("  {key}: {value}\n"));
         }
         return text;
@@ -222,7 +222,7 @@ pub fn section(forms: &[Form], aligned: bool) -> String {
         }
         let mut keys = vec![format!("name: {name}")];
         names.push(name);
-        let own = form.keys(aligned).into_iter();
+        let own = form.keys(usual).into_iter();
         keys.extend(own.map(|(key, value)| format!("{key}: {value}")));
         text.push_str(&format!("    - {{{}}}\n", keys.join(", ")));
     }
