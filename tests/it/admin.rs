@@ -240,6 +240,9 @@ async fn only_who_shows_the_token_sees_more_than_whether_it_lives_and_is_ready()
         format!("x-token: Bearer {TOKEN}\r\n"),
     ];
     for headers in &bad {
+        // A server for each of them: after ten wrong tokens a minute, others are refused slowly.
+        let server = serve(&admin, board(&health)).await.expect("a free port");
+        let listen = server.listen;
         for path in [
             "/metrics",
             "/other",

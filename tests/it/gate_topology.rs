@@ -57,10 +57,10 @@ pub async fn starts_again(gate: &Limited<RedisGate>, id: &str) {
                     assert_eq!(started(&reply.answers), 1);
                     return;
                 }
-                Err(GateError::Unreachable(why)) => last = why,
+                Err(GateError::Unreachable(why) | GateError::Unusable(why)) => last = why,
                 Err(other) => panic!("{other}"),
             },
-            Err(GateError::Unreachable(why)) => last = why,
+            Err(GateError::Unreachable(why) | GateError::Unusable(why)) => last = why,
             Err(other) => panic!("{other}"),
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -277,7 +277,7 @@ async fn a_slot_that_moves_takes_its_tenants_along() {
         .await
         .expect("not for all");
     assert!(
-        matches!(&replies[0], Err(GateError::Unreachable(why)) if why.contains("TRYAGAIN")),
+        matches!(&replies[0], Err(GateError::Unusable(why)) if why.contains("TRYAGAIN")),
         "{replies:?}"
     );
     moving.keys();

@@ -168,7 +168,13 @@ impl Counter {
 
     /// Returns true if calls of before `at_us` no longer count.
     pub fn is_idle(&self, limit: ApiLimit, at_us: u64) -> bool {
-        self.at + 2 * micros(limit.window) <= at_us
+        // An estimate also counts the window before.
+        let windows = if limit.counting == Counting::Estimated {
+            2
+        } else {
+            1
+        };
+        self.at + windows * micros(limit.window) <= at_us
     }
 }
 

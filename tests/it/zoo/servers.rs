@@ -56,7 +56,11 @@ impl Limiter {
 
     /// Returns all calls until now.
     pub fn seen(&self) -> Vec<Seen> {
-        self.process.log().iter().filter_map(Seen::read).collect()
+        self.process
+            .log()
+            .iter()
+            .filter_map(|line| Seen::read(line))
+            .collect()
     }
 
     /// Returns how many calls it let through.
@@ -66,7 +70,7 @@ impl Limiter {
 }
 
 impl Seen {
-    fn read(line: &String) -> Option<Self> {
+    fn read(line: &str) -> Option<Self> {
         let (_, line) = line.split_once("ZOO ")?;
         let mut words = line.split_whitespace();
         Some(Self {
