@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use futures_util::FutureExt;
+use futures_util::future::join_all;
 use lapin::Channel;
 use lapin::options::BasicAckOptions;
 
@@ -111,6 +112,18 @@ impl Acks {
 
     pub fn end(&self) {
         *self.lock() = None;
+    }
+
+    /// Closes the channels and waits for RabbitMQ's answers, which come after all acks. RabbitMQ may drop acks that it
+    /// has not handled when a connection closes.
+    pub async fn close_channels(&self) {
+        let channels: Vec<Channel> = (self.lock().iter().flat_map(|session| &session.channels))
+            .map(|acks| acks.channel.clone())
+            .collect();
+        let closing = (channels.iter()).map(|channel| channel.close(200, "closed".into()));
+        for error in join_all(closing).await.into_iter().filter_map(Result::err) {
+            tracing::debug!(%error, "closing a channel failed");
+        }
     }
 
     pub fn is_up(&self) -> bool {

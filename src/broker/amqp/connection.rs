@@ -224,9 +224,17 @@ impl Link {
     /// Says goodbye, as far as the peer listens. Channels are dropped after it: one that is dropped before
     /// closes itself behind our back, which `lapin` reports as an error once the connection is closing.
     pub async fn close(&self) {
+        self.close_after(async {}).await;
+    }
+
+    /// Does the same after `last`, which talks to RabbitMQ on this connection.
+    pub async fn close_after(&self, last: impl Future<Output = ()>) {
         // A blocked connection writes nothing, not even its close.
         if self.connected() && !self.blocked() {
-            let closing = self.connection.close(200, "closed".into());
+            let closing = async {
+                last.await;
+                self.connection.close(200, "closed".into()).await
+            };
             match tokio::time::timeout(CLOSE_TIMEOUT, closing).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => tracing::debug!(%error, "closing the connection failed"),

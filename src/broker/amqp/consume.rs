@@ -108,7 +108,7 @@ async fn run(
     };
     *up = Some(Instant::now());
     let result = consume(shared, &link, taps, session, events).await;
-    link.close().await;
+    link.close_after(shared.acks.close_channels()).await;
     result
 }
 
