@@ -45,6 +45,8 @@ pub struct Health {
     /// Primaries of Redis: how many, how many of them admit jobs, how many are in a recovery wait.
     primaries: [AtomicUsize; 3],
     consuming: AtomicBool,
+    /// The reason why this worker can't make calls; empty if it can.
+    unfit: Mutex<String>,
     /// There is no agreement.
     alone: AtomicBool,
     /// What an operator asks of all workers.
@@ -104,11 +106,17 @@ impl Health {
     pub fn set_consuming(&self, consuming: bool) {
         self.consuming.store(consuming, Ordering::Relaxed);
     }
+    /// Records why this worker can't make calls; `None` if it can.
+    pub fn set_unfit(&self, why: Option<&str>) {
+        let mut unfit = self.unfit.lock().unwrap_or_else(PoisonError::into_inner);
+        why.unwrap_or_default().clone_into(&mut unfit);
+    }
 
     /// It runs no more: nothing is known of what it needs.
     pub fn set_gone(&self) {
         self.set_rabbitmq(false);
         self.set_redis(false);
+        self.set_unfit(None);
         self.set_consuming(false);
         self.turns.store(0, Ordering::Relaxed);
     }
@@ -161,8 +169,11 @@ impl Health {
                 false => why,
             }
         });
+        let unfit = self.unfit.lock().unwrap_or_else(PoisonError::into_inner);
+        let unfit = (!unfit.is_empty()).then(|| format!("this worker can't make calls: {unfit}"));
         no_session
             .into_iter()
+            .chain(unfit)
             .chain(parts.into_iter().filter_map(missing))
             .collect()
     }

@@ -174,7 +174,11 @@ impl Broker for MemoryBroker {
     }
 
     async fn take(&self) {
-        self.server.lock().take(self.client);
+        self.server.lock().take(self.client, false);
+    }
+
+    async fn take_few(&self) {
+        self.server.lock().take(self.client, true);
     }
 
     async fn take_new(&self, wanted: bool) {

@@ -213,6 +213,11 @@ pub trait Broker: Send + Sync + 'static {
     /// Takes deliveries again.
     fn take(&self) -> impl Future<Output = ()> + Send;
 
+    /// Takes deliveries again, one at a time from each queue. To take more, rest first. By default it takes all.
+    fn take_few(&self) -> impl Future<Output = ()> + Send {
+        self.take()
+    }
+
     /// Takes new jobs from the work queue, or none: only those that come back. It holds for later sessions, too.
     fn take_new(&self, wanted: bool) -> impl Future<Output = ()> + Send {
         let _ = wanted;

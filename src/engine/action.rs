@@ -166,6 +166,8 @@ pub enum Action {
     Learn(Vec<Lesson>),
     /// Nothing may start here: give all deliveries back, for other workers.
     Rest,
+    /// Take one delivery from each queue.
+    TakeFew,
     /// Jobs may start again: take deliveries.
     Take,
     /// New jobs are wanted, or only those that come back.

@@ -75,7 +75,9 @@ pub(super) fn count(metrics: &Metrics, fact: &Fact) {
         | Fact::Excess(..)
         | Fact::FailedWhileOpen(..)
         | Fact::FailuresUntold(_)
+        | Fact::Fit
         | Fact::Short(_)
+        | Fact::Unfit(_)
         | Fact::LeftDelayQueueEarly(_)
         | Fact::LessonUntold(_)
         | Fact::LetGo(_)

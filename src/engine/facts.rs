@@ -302,6 +302,10 @@ pub enum Fact {
     LessonUntold(GateError),
     /// What the API says of its own limits was not noted.
     QuotaUntold(GateError),
+    /// This worker can't make calls, for the given reason. It returns its jobs to their queues and tries a few from time to time.
+    Unfit(String),
+    /// This worker can make calls again.
+    Fit,
     /// A call was not made because this process or machine lacked a resource. The text names it.
     Short(String),
     /// The breakers were not told of failed calls.

@@ -287,6 +287,13 @@ fn say(few: &mut Few, now: Duration, fact: &Fact) {
             let tenant = whose.as_ref().map(display);
             info_if!(says, tenant, limit, lowered_s, "limit whole again");
         }
+        Fact::Unfit(reason) => {
+            warn!(
+                reason,
+                "this worker can't make calls: it returns its jobs to their queues, and tries a few from time to time"
+            );
+        }
+        Fact::Fit => info!("this worker can make calls again"),
         Fact::Short(reason) => {
             warn!(
                 reason,

@@ -142,6 +142,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
             self.health.set_agreed(agreed);
             self.metrics.set_agreed(agreed);
             self.health.set_stuck(scheduler.stuck(now));
+            self.health.set_unfit(scheduler.unfit());
             // Before what follows from it is looked at: a call that ends leaves its connection to the next one.
             let handler = &*self.handler;
             scheduler.ask(now, |key, tenant| {
@@ -297,9 +298,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 scheduler.timeout_is_unknown(now);
             }
             Event::Resting => {
-                warn!(
-                    "no job can be admitted here: all deliveries are given back, and none is taken until one can"
-                );
+                warn!("returned all deliveries to their queues; taking none for now");
                 self.health.set_consuming(false);
                 scheduler.session_down();
             }

@@ -105,9 +105,10 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 }
                 Action::Rest => rests = true,
                 Action::Take => {
-                    info!("jobs can be admitted again: deliveries are taken");
+                    info!("taking all deliveries again");
                     self.broker.take().await;
                 }
+                Action::TakeFew => self.broker.take_few().await,
                 Action::TakeNew(wanted) => self.broker.take_new(wanted).await,
                 Action::Sighted(batch) => {
                     let gate = Arc::clone(&self.gate);

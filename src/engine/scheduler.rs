@@ -48,6 +48,7 @@ mod doors;
 mod entry;
 mod expiring;
 mod failing;
+mod fitness;
 mod held;
 mod intake;
 mod invalid;
@@ -94,6 +95,7 @@ use self::clock::StoreClock;
 use self::delays::Waiting;
 use self::doors::Doors;
 use self::entry::{Hand, JobEntry, Phase};
+use self::fitness::Fitness;
 use self::held::Held;
 use self::intake::Intake;
 use self::moves::Moves;
@@ -151,6 +153,8 @@ pub struct Scheduler {
     refusals: Refusals,
     /// What the gate is to be told of calls that failed.
     breakers: Breakers,
+    /// Whether this worker can make calls.
+    fitness: Fitness,
     /// The last report that this worker lacks a resource.
     short: Seldom,
     /// What the gate is to be told of suspects' calls.
@@ -203,6 +207,7 @@ impl Scheduler {
             pacing: Pacing::default(),
             refusals: Refusals::default(),
             breakers: Breakers::new(settings.breaker),
+            fitness: Fitness::new(settings.breaker),
             short: Seldom::default(),
             notes: Notes::new(seed),
             candidates: Candidates::new(seed),
@@ -395,6 +400,7 @@ impl Scheduler {
             self.agenda.push(Action::Learn(batch));
         }
         self.look_at_breaker(now);
+        self.fitness.look(now, self.breakers.is_open());
         self.tell_notes(now);
         self.ask_who_is_first(now);
         self.tell_sightings(now);
@@ -411,6 +417,7 @@ impl Scheduler {
             self.queues.surplus_at(),
             self.waiting.surplus_at(now),
             self.breakers.next(now),
+            self.fitness.next(),
             self.candidates.send_at(),
             (!self.jobs.is_empty()).then(|| self.held.next()),
         ];
@@ -448,20 +455,31 @@ impl Scheduler {
         });
     }
 
-    /// Deliveries are given back, or taken again, as the agreement says.
+    /// Gives deliveries back or takes them again, as the agreement and this worker's fitness demand.
     fn rest_or_take(&mut self, now: Duration) {
-        if self.intake.is_draining() {
+        if self.intake.is_draining() || self.intake.awaits_end {
             return;
         }
         let busy = self.busy() > 0 || !self.breakers.is_empty();
-        match self.agreement.change(now, busy) {
+        match self.agreement.change(now, busy, self.fitness.wants()) {
             Some(Change::Rest) => {
                 self.facts.push(Fact::Rests);
+                // No job of this session may start any more, until the broker has ended it, too.
+                self.agenda.ack_first();
+                let ends = self.intake.has_session();
+                self.session_down();
+                self.intake.awaits_end = ends;
                 self.agenda.push(Action::Rest);
             }
             Some(Change::Take) => self.agenda.push(Action::Take),
+            Some(Change::TakeFew) => self.agenda.push(Action::TakeFew),
             None => {}
         }
+    }
+
+    /// Returns why this worker can't make calls, or `None` if it can.
+    pub fn unfit(&self) -> Option<&str> {
+        self.fitness.unfit()
     }
 
     /// What [`Action::Settle`] came to: jobs that wait for leases of calls that have ended are woken.

@@ -173,7 +173,7 @@ impl Metrics {
             rests: register(
                 r,
                 "rests",
-                "Times that all deliveries were given back since no job could be admitted",
+                "Times that the worker returned all deliveries because it could admit or call nothing",
                 Counter::default(),
             ),
             paused: register(

@@ -89,6 +89,7 @@ mod worker_calls;
 mod worker_epoch;
 mod worker_exec;
 mod worker_failover;
+mod worker_fitness;
 mod worker_forward;
 mod worker_holding;
 mod worker_results;

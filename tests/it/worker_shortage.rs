@@ -48,6 +48,8 @@ async fn without_file_descriptors_jobs_wait_and_use_no_attempt() {
     let worker = Process::start(run);
     until("all calls", || api.count() >= JOBS).await;
     worker.says(&["lacks what calls need", "LimitNOFILE"]).await;
+    let unfit = worker.count(&["can't make calls"]);
+    assert_eq!(unfit, 0, "it makes some");
     worker.stop();
     let calls = api.calls();
     assert_eq!(calls.len(), JOBS, "each once");

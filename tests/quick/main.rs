@@ -28,6 +28,7 @@ mod scheduler_closing;
 mod scheduler_dedupe;
 mod scheduler_delays;
 mod scheduler_expiry;
+mod scheduler_fitness;
 mod scheduler_held;
 mod scheduler_load;
 mod scheduler_prepare;

@@ -65,9 +65,11 @@ pub struct Done {
     pub lessons: Vec<Lesson>,
     /// Whether new jobs are wanted.
     pub new: Vec<bool>,
-    /// How often deliveries were given back, and taken again.
+    /// How often deliveries were returned, and taken again.
     pub rests: usize,
     pub takes: usize,
+    /// How often one from each queue was taken.
+    pub takes_few: usize,
 }
 
 /// 20 calls in a second.
@@ -164,6 +166,7 @@ impl Desk {
                 Action::Learn(batch) => done.lessons.extend(batch),
                 Action::Rest => done.rests += 1,
                 Action::Take => done.takes += 1,
+                Action::TakeFew => done.takes_few += 1,
                 Action::TakeNew(wanted) => done.new.push(wanted),
                 Action::Sighted(batch) => done.sighted.extend(batch),
                 Action::Reply(batch) => done.replies.extend(batch),

@@ -21,7 +21,7 @@ const RULE: Rule = Rule {
     lease_ms: 60_000,
 };
 
-fn desk() -> Desk {
+pub fn desk() -> Desk {
     Desk::of(Settings {
         breaker: Some(RULE),
         ..settings(8, usual(), by_header())
@@ -110,7 +110,7 @@ impl Desk {
     }
 }
 
-fn attempt_of(done: &Done) -> i64 {
+pub fn attempt_of(done: &Done) -> i64 {
     let (_, moved) = &done.published[0];
     match moved.message.header("x-sluicegate-attempt") {
         Field::Int(attempt) => attempt,
@@ -135,7 +135,7 @@ fn whom_a_failure_is_told_depends_on_its_kind() {
 }
 
 /// Nothing was called.
-fn unwritten(outcome: Outcome, trouble: Option<Trouble>) -> Attempt {
+pub fn unwritten(outcome: Outcome, trouble: Option<Trouble>) -> Attempt {
     Attempt {
         fate: Fate::Unwritten,
         trouble,

@@ -158,6 +158,11 @@ impl Broker for SimBroker {
         life.broker.take().await;
     }
 
+    async fn take_few(&self) {
+        let Self(life) = self;
+        life.broker.take_few().await;
+    }
+
     async fn take_new(&self, wanted: bool) {
         let Self(life) = self;
         life.broker.take_new(wanted).await;

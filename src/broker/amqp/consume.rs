@@ -17,7 +17,7 @@ use super::connection::Link;
 use super::inventory::depth;
 use super::nodes::Turns;
 use super::supervise::Attempts;
-use super::{Shared, timeout};
+use super::{Shared, Taking, timeout};
 use crate::broker::{BrokerError, Delivery, Event, Message, Source, Tag};
 use crate::rules::delays::QueueNames;
 
@@ -41,12 +41,12 @@ pub(super) async fn supervise(shared: Arc<Shared>, events: mpsc::Sender<Event>) 
     let (mut attempts, mut turns) = (Attempts::new(NAME), shared.nodes.turns());
     let mut session = 1;
     loop {
-        tokio::select! {
+        let taking = tokio::select! {
             () = shared.stop.cancelled() => return,
-            () = shared.wants(true) => {}
-        }
+            taking = shared.wants_other(Taking::Nothing) => taking,
+        };
         let mut up = None;
-        let ended = run(&shared, &mut turns, session, &mut up, &events).await;
+        let ended = run(&shared, &mut turns, (session, taking), &mut up, &events).await;
         shared.acks.end();
         let error = match ended {
             Ok(End::Closed) => return,
@@ -93,13 +93,13 @@ enum End {
 async fn run(
     shared: &Shared,
     turns: &mut Turns<'_>,
-    session: u64,
+    (session, taking): (u64, Taking),
     up: &mut Option<Instant>,
     events: &mpsc::Sender<Event>,
 ) -> Result<End, BrokerError> {
     let opening = async {
         let link = turns.open(NAME).await?;
-        let taps = open_taps(shared, &link).await?;
+        let taps = open_taps(shared, &link, taking).await?;
         Ok::<_, BrokerError>((link, taps))
     };
     let (link, taps) = tokio::select! {
@@ -107,7 +107,7 @@ async fn run(
         opened = opening => opened?,
     };
     *up = Some(Instant::now());
-    let result = consume(shared, &link, taps, session, events).await;
+    let result = consume(shared, &link, taps, (session, taking), events).await;
     link.close_after(shared.acks.close_channels()).await;
     result
 }
@@ -165,15 +165,23 @@ impl Tap {
 }
 
 /// Declares the queues and begins to consume.
-async fn open_taps(shared: &Shared, link: &Link) -> Result<Vec<Tap>, BrokerError> {
+async fn open_taps(shared: &Shared, link: &Link, taking: Taking) -> Result<Vec<Tap>, BrokerError> {
     say_lost_delay_queues(shared, link).await?;
     declare(shared, link).await?;
     let names = &shared.topology.names;
-    let (main, rechecks) = (shared.prefetch, (shared.prefetch / RECHECK_SHARE).max(1));
+    let at_most = |prefetch: u16| match taking {
+        Taking::Few => 1,
+        _ => prefetch,
+    };
+    let (main, rechecks) = (
+        at_most(shared.prefetch),
+        at_most((shared.prefetch / RECHECK_SHARE).max(1)),
+    );
     // In the order in which they are gathered: what has waited comes first.
-    let mut taps = open_taps_of(link, names, names.delay_sources(), shared.window).await?;
+    let window = at_most(shared.window);
+    let mut taps = open_taps_of(link, names, names.delay_sources(), window).await?;
     taps.extend(open_taps_of(link, names, [Source::Due], main).await?);
-    taps.extend(open_taps_of_new(link, shared).await?);
+    taps.extend(open_taps_of_new(link, shared, main).await?);
     taps.extend(open_taps_of(link, names, [Source::Recheck], rechecks).await?);
     Ok(taps)
 }
@@ -193,7 +201,7 @@ async fn consume(
     shared: &Shared,
     link: &Link,
     mut taps: Vec<Tap>,
-    session: u64,
+    (session, taking): (u64, Taking),
     events: &mpsc::Sender<Event>,
 ) -> Result<End, BrokerError> {
     let channels = taps.iter().map(|tap| (tap.source, tap.channel.clone()));
@@ -213,7 +221,7 @@ async fn consume(
         tokio::select! {
             biased;
             () = shared.closed.cancelled() => return Ok(End::Closed),
-            () = shared.wants(false), if !stopped => return Ok(End::Resting),
+            _ = shared.wants_other(taking), if !stopped => return Ok(End::Resting),
             () = shared.stop.cancelled(), if !stopped => {
                 stop(link, &taps).await?;
                 stopped = true;
@@ -275,14 +283,18 @@ async fn open_taps_of(
     future::try_join_all(opening).await
 }
 
-/// Consumers of all queues of new jobs on one channel, each with its share of the prefetch, if new jobs are wanted. To all others it
-/// is as if their jobs came from one queue.
-async fn open_taps_of_new(link: &Link, shared: &Shared) -> Result<Vec<Tap>, BrokerError> {
+/// Consumers of all queues of new jobs on one channel, each with its share of the prefetch, at most `prefetch`, if new jobs are wanted.
+/// To all others it is as if their jobs came from one queue.
+async fn open_taps_of_new(
+    link: &Link,
+    shared: &Shared,
+    prefetch: u16,
+) -> Result<Vec<Tap>, BrokerError> {
     let channel = link.channel().await?;
     let wants_new = *shared.taking_new.borrow();
     let mut taps = Vec::with_capacity(shared.shares.len());
     for (queue, share) in &shared.shares {
-        let mut tap = Tap::new(&channel, Source::Fresh, (queue, *share));
+        let mut tap = Tap::new(&channel, Source::Fresh, (queue, prefetch.min(*share)));
         tap.turn(link, wants_new).await?;
         taps.push(tap);
     }

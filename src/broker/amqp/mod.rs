@@ -72,6 +72,15 @@ pub struct AmqpBroker {
     supervisors: Vec<Watched>,
 }
 
+/// Which deliveries the worker wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Taking {
+    Nothing,
+    /// One from each queue.
+    Few,
+    All,
+}
+
 /// What the supervisors and the handle share.
 #[derive(Debug)]
 struct Shared {
@@ -87,8 +96,8 @@ struct Shared {
     heal: tokio::sync::Notify,
     /// How many jobs are in the queues; `None`: nobody knows.
     backlog: watch::Sender<Option<Backlog>>,
-    /// Deliveries are wanted; else there is no session to consume.
-    taking: watch::Sender<bool>,
+    /// Which deliveries the worker wants. Without any it has no consuming session.
+    taking: watch::Sender<Taking>,
     /// New jobs are wanted, too.
     taking_new: watch::Sender<bool>,
     /// Take no more deliveries.
@@ -119,7 +128,7 @@ impl AmqpBroker {
             acks: Acks::default(),
             heal: tokio::sync::Notify::new(),
             backlog: watch::Sender::new(None),
-            taking: watch::Sender::new(true),
+            taking: watch::Sender::new(Taking::All),
             taking_new: watch::Sender::new(true),
             stop: CancellationToken::new(),
             stopped: CancellationToken::new(),
@@ -212,11 +221,15 @@ impl Broker for AmqpBroker {
     }
 
     async fn rest(&self) {
-        self.shared.taking.send_replace(false);
+        self.shared.taking.send_replace(Taking::Nothing);
     }
 
     async fn take(&self) {
-        self.shared.taking.send_replace(true);
+        self.shared.taking.send_replace(Taking::All);
+    }
+
+    async fn take_few(&self) {
+        self.shared.taking.send_replace(Taking::Few);
     }
 
     async fn take_new(&self, wanted: bool) {
@@ -263,11 +276,12 @@ async fn apart<M: Publishing>(
 }
 
 impl Shared {
-    /// Waits until deliveries are wanted, or are not.
-    async fn wants(&self, deliveries: bool) {
+    /// Waits until the worker wants other deliveries than `these`, and returns which.
+    async fn wants_other(&self, these: Taking) -> Taking {
         let mut taking = self.taking.subscribe();
+        let other = taking.wait_for(|taking| *taking != these).await;
         // Its sender lives as long as this.
-        let _ = taking.wait_for(|taking| *taking == deliveries).await;
+        other.map_or(these, |other| *other)
     }
 }
 

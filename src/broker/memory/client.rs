@@ -23,6 +23,8 @@ pub(super) struct Client {
     window: usize,
     /// It wants no session.
     pub resting: bool,
+    /// It takes one message from each queue at a time.
+    pub takes_few: bool,
     /// It wants jobs of the work queue.
     pub takes_new: bool,
     pub stopped: bool,
@@ -51,6 +53,7 @@ impl Client {
             prefetch: usize::from(prefetch),
             window,
             resting: false,
+            takes_few: false,
             takes_new: true,
             stopped: false,
             ended: false,
@@ -91,6 +94,7 @@ impl Client {
         let prefetch = match source {
             _ if !self.consumes() => 0,
             Source::Fresh if !self.takes_new => 0,
+            _ if self.takes_few => 1,
             Source::Fresh | Source::Due => self.prefetch,
             Source::Recheck => (self.prefetch / RECHECK_SHARE).max(1),
             Source::Delay(_) => self.window,

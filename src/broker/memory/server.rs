@@ -219,8 +219,9 @@ impl State {
         self.requeue(index);
     }
 
-    pub fn take(&mut self, client: usize) {
+    pub fn take(&mut self, client: usize, few: bool) {
         self.clients[client].resting = false;
+        self.clients[client].takes_few = few;
         self.clients[client].bell.notify_one();
     }
 

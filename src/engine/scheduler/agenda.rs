@@ -51,6 +51,14 @@ impl Agenda {
         self.acks.push(tag);
     }
 
+    /// Keeps the acks for a session that is about to end.
+    pub(super) fn ack_first(&mut self) {
+        if !self.acks.is_empty() {
+            self.actions
+                .push(Action::Ack(std::mem::take(&mut self.acks)));
+        }
+    }
+
     /// The session is gone: nothing of it can be acked, nor need be published, and what these jobs prepared is not needed.
     pub(super) fn end_session(&mut self, jobs: impl IntoIterator<Item = Key>) {
         self.released.extend(jobs);

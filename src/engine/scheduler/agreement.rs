@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::fitness::Wanted;
 use crate::gate::fleet::{AGREED_FOR_MS, Fleet};
 use crate::rules::limit::Limits;
 use crate::rules::policy::Policy;
@@ -18,6 +19,8 @@ pub(super) enum Change {
     Rest,
     /// Jobs may start again.
     Take,
+    /// A few jobs may start, to find out whether this worker can make calls again.
+    TakeFew,
 }
 
 /// What is in force, and until when.
@@ -27,8 +30,8 @@ pub(super) struct Agreement {
     fleet: Fleet,
     /// Until when the gate may be asked; `None`: this worker has to agree with nobody.
     until: Option<Duration>,
-    /// Deliveries are wanted.
-    taking: bool,
+    /// Which deliveries the worker takes now.
+    taking: Wanted,
     /// An operator paused all workers.
     paused: bool,
 }
@@ -39,7 +42,7 @@ impl Agreement {
         Self {
             fleet: Fleet::alone(Arc::new(own)),
             until: None,
-            taking: true,
+            taking: Wanted::All,
             paused: false,
         }
     }
@@ -97,20 +100,37 @@ impl Agreement {
         self.ends().filter(|ends| now < *ends)
     }
 
-    /// Without an agreement, and while all are paused, the jobs go back to their queues, for workers that have one, once this one is not `busy`: nothing
-    /// runs that would run there again, and nothing moves.
-    pub(super) fn change(&mut self, now: Duration, busy: bool) -> Option<Change> {
-        match (self.stands(now) && !self.paused, self.taking) {
-            (false, true) if !busy => {
-                self.taking = false;
-                Some(Change::Rest)
+    /// Returns the change that is due in which deliveries this worker takes: none without an agreement and while all workers are paused,
+    /// else the `wanted` deliveries. Jobs go back to their queues, for other workers, once this one is not `busy`: no call runs
+    /// that would run there again, and no message moves.
+    pub(super) fn change(&mut self, now: Duration, busy: bool, wanted: Wanted) -> Option<Change> {
+        let wanted = match self.stands(now) && !self.paused {
+            true => wanted,
+            false => Wanted::Nothing,
+        };
+        match (self.taking, wanted) {
+            (taking, wanted) if taking == wanted => None,
+            (Wanted::Nothing, Wanted::Few) => {
+                self.taking = Wanted::Few;
+                Some(Change::TakeFew)
             }
-            (true, false) => {
-                self.taking = true;
+            (Wanted::Nothing, _) => {
+                self.taking = Wanted::All;
                 Some(Change::Take)
             }
-            _ => None,
+            // The jobs that are still here are enough to try with.
+            (Wanted::All, Wanted::Few) => None,
+            _ if busy => None,
+            _ => {
+                self.taking = Wanted::Nothing;
+                Some(Change::Rest)
+            }
         }
+    }
+
+    /// Returns true while the few jobs here must go back before the worker can take all that it wants.
+    pub(super) fn is_giving_back(&self, wanted: Wanted) -> bool {
+        self.taking == Wanted::Few && wanted == Wanted::All
     }
 }
 
@@ -132,7 +152,7 @@ mod tests {
         assert!(alone.allows(1000 * SECOND) && alone.stands(1000 * SECOND));
         assert!(!alone.is_awaited());
         assert_eq!(alone.ends_after(SECOND), None);
-        assert_eq!(alone.change(1000 * SECOND, false), None);
+        assert_eq!(alone.change(1000 * SECOND, false, Wanted::All), None);
     }
 
     #[test]
@@ -140,15 +160,39 @@ mod tests {
         let mut fleet = agreement();
         fleet.is_needed();
         assert!(!fleet.allows(SECOND) && fleet.stands(SECOND) && fleet.is_awaited());
-        assert_eq!(fleet.change(SECOND, false), None, "it may come");
+        assert_eq!(
+            fleet.change(SECOND, false, Wanted::All),
+            None,
+            "it may come"
+        );
         let until = FIRST + SECOND;
         fleet.renew(None, until);
         assert!(fleet.allows(FIRST) && !fleet.allows(until) && !fleet.is_awaited());
         assert_eq!(fleet.ends_after(SECOND), Some(until));
-        assert_eq!(fleet.change(until, true), None, "something runs");
-        assert_eq!(fleet.change(until, false), Some(Change::Rest));
-        assert_eq!(fleet.change(until, false), None, "once");
+        assert_eq!(
+            fleet.change(until, true, Wanted::All),
+            None,
+            "something runs"
+        );
+        assert_eq!(fleet.change(until, false, Wanted::All), Some(Change::Rest));
+        assert_eq!(fleet.change(until, false, Wanted::All), None, "once");
         fleet.renew(None, until + SECOND);
-        assert_eq!(fleet.change(until, true), Some(Change::Take));
+        assert_eq!(fleet.change(until, true, Wanted::All), Some(Change::Take));
+    }
+
+    #[test]
+    fn a_worker_gives_its_few_jobs_back_before_it_takes_all() {
+        let mut alone = agreement();
+        let mut change = |busy, wanted| alone.change(SECOND, busy, wanted);
+        assert_eq!(change(true, Wanted::Nothing), None, "something runs");
+        assert_eq!(change(false, Wanted::Nothing), Some(Change::Rest));
+        assert_eq!(change(false, Wanted::Few), Some(Change::TakeFew));
+        assert_eq!(change(true, Wanted::All), None, "something runs");
+        assert!(alone.is_giving_back(Wanted::All));
+        let mut change = |busy, wanted| alone.change(SECOND, busy, wanted);
+        assert_eq!(change(false, Wanted::All), Some(Change::Rest));
+        assert_eq!(change(true, Wanted::All), Some(Change::Take));
+        assert_eq!(change(false, Wanted::All), None);
+        assert!(!alone.is_giving_back(Wanted::All));
     }
 }

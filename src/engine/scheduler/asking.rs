@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::Scheduler;
 use super::admission::Round;
 use super::entry::{Hand, JobEntry, Phase};
+use super::fitness::Wanted;
 use super::questions::{Asked, Question};
 use super::queues::Turn;
 use super::suspects::May;
@@ -28,8 +29,15 @@ impl Scheduler {
         self.agreement.allows(now)
             && self.breakers.may_ask(now)
             && !probe
+            && self.may_call()
             && !self.intake.is_draining()
             && (self.queues.may_ask(|it| self.is_open(it)) || self.needs_clock().is_some())
+    }
+
+    /// Returns false while this worker can't make calls and does not try, and while its few jobs go back so that it can take all.
+    pub(super) fn may_call(&self) -> bool {
+        let wanted = self.fitness.wants();
+        wanted != Wanted::Nothing && !self.agreement.is_giving_back(wanted)
     }
 
     /// When the next question may go.

@@ -60,6 +60,8 @@ pub struct Failed {
     pub after: Option<Duration>,
     /// Why it failed.
     pub reason: String,
+    /// Whether the API may have seen the call. A call that it can't have seen uses no attempt.
+    pub has_called: bool,
 }
 
 #[derive(Debug)]

@@ -27,13 +27,28 @@ const SHORT_TOLD: Duration = Duration::from_secs(60);
 const SHORT_PAUSE: Duration = Duration::from_secs(1);
 
 impl Scheduler {
-    /// Turns the outcome of a call that was not made for lack of a resource into a snooze: it is no failure of the job.
+    /// Records that this worker reached the API.
+    pub(super) fn could_call(&mut self) {
+        if self.fitness.reached() {
+            self.facts.push(Fact::Fit);
+        }
+    }
+
+    /// Records a call that this worker could not make. Turns its outcome into a snooze if the worker lacked a resource: it is no failure of
+    /// the job.
     pub(super) fn spare(
         &mut self,
         now: Duration,
         outcome: Outcome,
         trouble: Option<Trouble>,
     ) -> Outcome {
+        // A lack of resources limits how many calls run at once. That some run is likely.
+        if trouble == Some(Trouble::Unreachable)
+            && let Outcome::Retry { reason, .. } = &outcome
+            && self.fitness.failed(now, reason)
+        {
+            self.facts.push(Fact::Unfit(reason.clone()));
+        }
         match (outcome, trouble) {
             (Outcome::Retry { after, reason }, Some(Trouble::Local)) => {
                 if self.short.is_news(now, SHORT_TOLD) {
@@ -56,6 +71,9 @@ impl Scheduler {
         outcome: &Outcome,
         trouble: Option<Trouble>,
     ) -> bool {
+        if called && *outcome != Outcome::Late {
+            self.could_call();
+        }
         if matches!(outcome, Outcome::Retry { .. } | Outcome::Throttled { .. }) {
             self.note_call(now, key);
         }
@@ -84,6 +102,7 @@ impl Scheduler {
                     key,
                     after: *after,
                     reason: reason.clone(),
+                    has_called: trouble != Trouble::Unreachable,
                 });
                 let jitter = self.random.random_range(0..=MOST_JITTER);
                 self.breakers
@@ -124,7 +143,12 @@ impl Scheduler {
 
     /// A failed job knows by now whether a breaker is open.
     fn failure_told(&mut self, now: Duration, job: Failed, open: Option<bool>) {
-        let Failed { key, after, reason } = job;
+        let Failed {
+            key,
+            after,
+            reason,
+            has_called,
+        } = job;
         let reporting = |job: &JobEntry| job.phase == Phase::Reporting;
         if !self.jobs.get(&key).is_some_and(reporting) || self.gives_up(now, key, &reason) {
             return;
@@ -133,7 +157,7 @@ impl Scheduler {
             return;
         };
         match open {
-            Some(false) => self.try_again(now, key, after, &reason),
+            Some(false) if has_called => self.try_again(now, key, after, &reason),
             Some(true) => {
                 self.facts.push(Fact::FailedWhileOpen(job.named(), reason));
                 // Its ticket was claimed when it started: it takes a new one.
@@ -142,7 +166,8 @@ impl Scheduler {
                 // Behind those that have not failed: if it fails whatever the API does, the next probe is another job.
                 self.join(key, End::Fresh);
             }
-            None => {
+            // The breakers did not answer, or nothing was called.
+            None | Some(false) => {
                 job.claims.ticket = None;
                 self.delay_in_queue(now, key, self.settings.live.retry.initial_interval);
             }
@@ -208,7 +233,8 @@ impl Scheduler {
     pub(super) fn look_at_breaker(&mut self, now: Duration) {
         let draining = self.intake.is_draining();
         if !draining {
-            let wants = self.queues.may_ask(|_| true) || self.clock.waiting().len() > 0;
+            let has_jobs = self.queues.may_ask(|_| true) || self.clock.waiting().len() > 0;
+            let wants = has_jobs && self.may_call();
             let (scope, policy) = (self.settings.throttle_scope, self.agreement.own());
             (self.breakers).look(now, wants, || scope.may_close_all(policy));
         }

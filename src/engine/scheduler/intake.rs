@@ -21,6 +21,8 @@ const EARLY_TOLD: Duration = Duration::from_secs(60);
 pub(super) struct Intake {
     /// 0: there is none.
     session: u64,
+    /// The session was given up, and the broker has not ended it yet.
+    pub(super) awaits_end: bool,
     last_key: u64,
     draining: bool,
     early: Seldom,
@@ -45,7 +47,7 @@ impl Intake {
 
     /// The session is gone.
     pub(super) fn end_session(&mut self) {
-        self.session = 0;
+        (self.session, self.awaits_end) = (0, false);
         self.undated.clear();
     }
 
@@ -62,6 +64,10 @@ impl Intake {
     /// Returns the number of messages that wait for the first agreement.
     pub(super) fn undated(&self) -> usize {
         self.undated.len()
+    }
+
+    pub(super) fn has_session(&self) -> bool {
+        self.session != 0
     }
 
     /// The delivery is of the session that there is: the broker delivers those of others again.

@@ -45,7 +45,7 @@ impl Scheduler {
     /// A delayed job's turn is near: its call is prepared, if a slot is free.
     pub(super) fn prepare_early(&mut self, now: Duration, key: Key) {
         // While nobody may call the API, nobody tries its door either.
-        if self.intake.is_draining() || !self.breakers.may_ask(now) {
+        if self.intake.is_draining() || !self.breakers.may_ask(now) || !self.may_call() {
             return;
         }
         // A suspect's call is noted before.
@@ -79,6 +79,10 @@ impl Scheduler {
         result: Result<(), Attempt>,
     ) {
         if result.is_ok() {
+            // An idle connection does not show that the API can be reached now.
+            if took.is_some() {
+                self.could_call();
+            }
             took.into_iter()
                 .for_each(|took| self.waiting.preparing_took(took));
         }

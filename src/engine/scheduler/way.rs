@@ -357,6 +357,7 @@ impl Scheduler {
             trouble,
             answered,
         } = attempt.into();
+        let called = !matches!(fate, Fate::Unwritten);
         let outcome = self.spare(now, outcome, trouble);
         if outcome != Outcome::Late {
             self.facts.push(Fact::Called(outcome.clone(), Some(took)));
@@ -369,7 +370,6 @@ impl Scheduler {
             self.admission.was_late(now, started.asked_at);
         }
         self.queues.end(&job.claims.tenant);
-        let called = !matches!(fate, Fate::Unwritten);
         if outcome != Outcome::Late && called {
             self.survived(key);
         }

@@ -1,0 +1,81 @@
+//! A worker that can't reach the API leaves the jobs to one that can.
+
+use std::time::Duration;
+
+use kit::api::{Api, Reply};
+use kit::servers::{shared_rabbit, shared_redis};
+use kit::{Bed, SECOND, jobs, until};
+use tokio::time::Instant;
+
+use crate::PROGRAM;
+
+/// The number of jobs of each of two tenants.
+const JOBS: usize = 200;
+
+/// Publishes jobs and waits for their calls. Returns how long that takes.
+async fn all_called(bed: &Bed, api: &Api, yaml: &str) -> Duration {
+    let (begun, before) = (Instant::now(), api.count());
+    for tenant in ["acme", "bert"] {
+        bed.publish(yaml, jobs(tenant, JOBS)).await;
+    }
+    until("all calls", || api.count() >= before + 2 * JOBS).await;
+    begun.elapsed()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_cannot_reach_the_api_leaves_the_jobs_to_one_that_can() {
+    let api = Api::start().await;
+    api.answers(|_| Reply::ok().after(Duration::from_millis(200)));
+    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let of = |url: &str| {
+        let yaml = bed.yaml("max-requests: 1000, window-size: 1s", url, "");
+        yaml.replace("dispatch: {", "dispatch: {concurrency: 16, ")
+    };
+    let (healthy, sick) = (of(&api.url()), of("http://127.0.0.1:9/"));
+    let sound = PROGRAM.start(&healthy);
+    let alone = all_called(&bed, &api, &healthy).await;
+
+    let unfit = PROGRAM.start(&sick);
+    let beside = all_called(&bed, &api, &healthy).await;
+    // A worker that keeps its share takes ten times as long.
+    assert!(
+        beside < 3 * alone + 5 * SECOND,
+        "{beside:?}, alone {alone:?}"
+    );
+    unfit.says(&["this worker can't make calls"]).await;
+    until("the sick one is not ready", || {
+        let said = unfit.get("/readyz").unwrap_or_default();
+        said.starts_with("not ready") && said.contains("this worker can't make calls")
+    })
+    .await;
+    assert_eq!(sound.get("/readyz").as_deref(), Some("ready\n"));
+    sound.stop();
+    unfit.stop();
+    let calls = api.calls();
+    assert_eq!(calls.len(), 4 * JOBS, "each once");
+    assert!(calls.iter().all(|call| call.attempt == 1));
+    assert!(bed.dead(&healthy).await.is_empty());
+}
+
+/// All of its jobs are in delay queues by then.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_alone_finds_its_few_jobs_again_when_the_api_is_back() {
+    let api = Api::start().await;
+    api.door.refuse().await;
+    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let yaml = bed.yaml("max-requests: 1000, window-size: 1s", &api.url(), "");
+    let worker = PROGRAM.start(&yaml);
+    bed.publish(&yaml, jobs("acme", 8)).await;
+    worker.says(&["this worker can't make calls"]).await;
+    api.door.take().await;
+    until("all calls", || api.count() >= 8).await;
+    worker.says(&["this worker can make calls again"]).await;
+    until("it is ready", || {
+        worker.get("/readyz").as_deref() == Some("ready\n")
+    })
+    .await;
+    worker.stop();
+    let calls = api.calls();
+    assert_eq!(calls.len(), 8, "each once");
+    assert!(calls.iter().all(|call| call.attempt == 1));
+}
