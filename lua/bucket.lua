@@ -5,8 +5,8 @@
 local BUCKET_FORMAT, BUCKET_BYTES = '>i8I6I8i8I6i8', 44
 
 -- Returns what a full bucket may hold beyond `burst` tokens at a start: what flows in during the lateness that it forgives. If starts
--- are kept apart, it is only so much of it that the next start is window / max and limit.apart later at least. Below 0, the next start
--- waits longer than the refill takes.
+-- are kept apart, it is lower, so that the next start is at least window / max and limit.apart later. Below 0, the next start waits
+-- longer than the refill takes.
 local function bucket_allowance(limit)
   local max = limit.max
   local forgiven = limit.margin * max
@@ -14,7 +14,7 @@ local function bucket_allowance(limit)
     return forgiven
   end
   local apart = limit.apart * max
-  -- What must flow in until the next start.
+  -- The inflow until the next start, at the least.
   local needed = limit.window + math.ceil(apart / 1000)
   if limit.burst == 1 then
     -- Starts are whole milliseconds apart, so this is not reached a millisecond earlier.
@@ -23,7 +23,7 @@ local function bucket_allowance(limit)
   return math.min(forgiven, limit.span - needed)
 end
 
--- Returns the highest level that a start finds: what is above flows over.
+-- Returns the highest level that a start finds. The bucket flows over above it.
 local function bucket_highest_at_start(limit)
   return limit.burst * limit.span + bucket_allowance(limit)
 end

@@ -114,8 +114,8 @@ impl Acks {
         *self.lock() = None;
     }
 
-    /// Closes the channels and waits for RabbitMQ's answers, which come after all acks. RabbitMQ may drop acks that it
-    /// has not handled when a connection closes.
+    /// Closes the channels and waits for RabbitMQ's answers, which come after all acks. Without that, acks right before a
+    /// connection's close can be lost, and their messages come again.
     pub async fn close_channels(&self) {
         let channels: Vec<Channel> = (self.lock().iter().flat_map(|session| &session.channels))
             .map(|acks| acks.channel.clone())
