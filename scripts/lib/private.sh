@@ -89,14 +89,21 @@ port_is_open() {
   (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null
 }
 
-# Prints the first port of a block in which the first $1 ports are free.
-free_block() {
-  local try port offset
+# Takes a block of ports for the server in the folder $1, and prints its first port. No other server gets the block while the
+# folder exists: clients still know the address of a server that was killed, and it may come back there.
+take_block() {
+  local blocks=${TMPDIR:-/tmp}/sluicegate-ports lock try port offset
+  mkdir -p "$blocks"
+  exec {lock}>"$blocks/lock"
+  flock "$lock"
   for ((try = 0; try < 200; try++)); do
     port=$((20000 + 16 * (RANDOM % 768)))
-    for ((offset = 0; offset < $1; offset++)); do
+    [[ ! -e $blocks/$port ]] || continue # a link to a folder that is gone does not exist
+    for offset in 0 1 2; do
       port_is_open $((port + offset)) && continue 2
     done
+    ln -sfn "$1" "$blocks/$port"
+    exec {lock}>&-
     printf '%s\n' "$port"
     return
   done
