@@ -181,3 +181,45 @@ fn the_page_of_forwarding_shows_the_workers_as_they_are() {
         assert!(root().join("docs/FORWARD.md").exists());
     }
 }
+
+/// The modules of tests that `.config/nextest.toml` leaves to the slices of `scripts/test`, with `::` at their ends.
+fn modules_of_slices() -> Vec<String> {
+    let filter = page(".config/nextest.toml");
+    let groups = filter.split("test(/^(").skip(1);
+    let groups = groups.map(|rest| rest.split_once(")::/").expect("modules").0);
+    let modules = groups.flat_map(|group| group.split('|'));
+    modules.map(|module| format!("{module}::")).collect()
+}
+
+#[test]
+fn no_promise_depends_on_a_slice_alone() {
+    let slices = modules_of_slices();
+    assert!(slices.len() > 20, "{slices:?}");
+    let runs_each_time = |suites: &[&str], name: &str| {
+        let (suite, test) = name.split_once(' ').unwrap_or((name, ""));
+        let test = format!("{}::", test.trim_end_matches("::"));
+        suites.contains(&suite) && !slices.iter().any(|slice| test.starts_with(slice))
+    };
+    let (mut alone, mut promises) = (Vec::new(), 0);
+    let guarantees = page("docs/GUARANTEES.md");
+    let mut check = |section: &str, suites: &[&str]| {
+        let heading = section.lines().next().unwrap_or_default();
+        let tests: Vec<_> = section.split("**Tested by**").skip(1).collect();
+        let names = tests
+            .iter()
+            .flat_map(|tests| tests.split('`').skip(1).step_by(2));
+        if !tests.is_empty() && !names.clone().any(|name| runs_each_time(suites, name)) {
+            alone.push(heading.to_owned());
+        }
+        promises += tests.len();
+    };
+    for promise in guarantees.split("\n## ").skip(1) {
+        // `it demo::` runs the demo.
+        check(promise, &["it", "scripts/demo"]);
+        for part in promise.split("\n### ") {
+            check(part, &["it", "scripts/demo", "simulation", "quick"]);
+        }
+    }
+    assert!(promises > 20, "{promises}");
+    assert_eq!(alone, Vec::<String>::new());
+}
