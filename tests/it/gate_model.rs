@@ -397,7 +397,7 @@ fn play_random_histories(family: Family, shortcut: Shortcut) {
         bench.gate = bench.gate.without_shortcuts();
     }
     let config = Config {
-        cases: 200,
+        cases: kit::histories(17),
         max_shrink_iters: 2000,
         ..Config::with_source_file(file!())
     };

@@ -24,6 +24,19 @@ use std::path::Path;
 
 pub use bed::{Bed, MS, PATIENCE, SECOND, job, jobs, until};
 
+/// Returns how many random histories a test makes up: `each` for each slice that `scripts/test` runs, which sets `TEST_SLICES` to
+/// their number. Each slice has another `PROPTEST_RNG_SEED`.
+///
+/// # Panics
+/// If `TEST_SLICES` is not a number.
+pub fn histories(each: u32) -> u32 {
+    let slices = std::env::var("TEST_SLICES").map_or(1, |text| {
+        text.parse()
+            .unwrap_or_else(|_| panic!("TEST_SLICES is {text:?}; write a number"))
+    });
+    each * slices
+}
+
 /// The repository's top.
 pub fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))

@@ -228,7 +228,7 @@ fn violation(sets: &[Limits], steps: &[Step]) -> Option<String> {
 }
 
 proptest! {
-    #![proptest_config(Config { cases: 400, ..Config::with_source_file(file!()) })]
+    #![proptest_config(Config { cases: kit::histories(34), ..Config::with_source_file(file!()) })]
 
     #[test]
     fn no_mixture_forgets_what_a_sliding_window_counts(steps in history()) {

@@ -92,7 +92,7 @@ fn starts(algorithm: Algorithm, which: usize, steps: &[Step]) -> Vec<Start> {
 }
 
 proptest! {
-    #![proptest_config(Config { cases: 600, ..Config::with_source_file(file!()) })]
+    #![proptest_config(Config { cases: kit::histories(50), ..Config::with_source_file(file!()) })]
 
     #[test]
     fn no_history_exceeds_a_sliding_window(which in 0..4usize, steps in history()) {
@@ -205,7 +205,7 @@ fn violations_of_several(family: Family, which: usize, steps: &[Step]) -> usize 
 }
 
 proptest! {
-    #![proptest_config(Config { cases: 600, ..Config::with_source_file(file!()) })]
+    #![proptest_config(Config { cases: kit::histories(50), ..Config::with_source_file(file!()) })]
 
     #[test]
     fn no_history_exceeds_one_of_several_limits(which in 0..4usize, steps in history()) {

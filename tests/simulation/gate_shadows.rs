@@ -35,7 +35,7 @@ impl Side {
 }
 
 proptest! {
-    #![proptest_config(Config { cases: 1_000, ..Config::with_source_file(file!()) })]
+    #![proptest_config(Config { cases: kit::histories(84), ..Config::with_source_file(file!()) })]
 
     #[test]
     fn shadows_change_no_decision(which in 0..4_usize, steps in history()) {
