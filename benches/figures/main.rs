@@ -1,5 +1,5 @@
-//! The figures of docs/PERFORMANCE.md, on a private RabbitMQ and Redis: `cargo bench --bench figures [NAME]...`; and of
-//! docs/EVIDENCE.md: `... flood [bodies] [names] [tenants] [jobs]`.
+//! The figures of docs/EVIDENCE.md, on a private RabbitMQ and Redis: `cargo bench --bench figures [NAME]...` and
+//! `... flood [bodies] [names] [tenants] [jobs]`.
 //! Each is a ratio to a bare loop on the same queues in the same run, or a count. No speed fails; a job that is lost or called
 //! twice does.
 
