@@ -2,7 +2,7 @@
 //! argument.
 //!
 //! The *base* of a way is what it takes at least. A constant distance does no harm (see
-//! docs/decisions/distant-redis.md), so the age of a permit is counted beyond the base; only what varies counts. A base that is too
+//! docs/decisions/late-calls.md#a-distant-redis), so the age of a permit is counted beyond the base; only what varies counts. A base that is too
 //! large would make old permits look young, so it errs towards too small: of each minute twice the least less the 5 %
 //! quantile, and of ten minutes the least.
 

@@ -3,7 +3,7 @@
 //!
 //! There is one simulator. `tests/simulation` plays its faults on the [`stage`]; `sluicegate simulate` and `sluicegate test` play a
 //! [`load`] against an [`api`] there ([`run`]), count what came of it ([`figures`]) and show it ([`words`], [`picture`]).
-//! Why it is made like this: docs/decisions/simulate.md.
+//! Why it is made like this: docs/decisions/structure.md#one-simulator.
 #![forbid(unsafe_code)]
 
 pub mod api;

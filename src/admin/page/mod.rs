@@ -2,7 +2,7 @@
 //! it changes by itself.
 //!
 //! `door` says who may, `views` what is seen, `live` keeps it up to date, `acts` what can be done, `history` what the charts are made of.
-//! `docs/decisions/page.md` has the reasons.
+//! `docs/decisions/operators.md#api-and-page` has the reasons.
 
 mod acts;
 mod charts;
