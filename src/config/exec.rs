@@ -26,7 +26,7 @@ keys! {
     )
         .example("[python3, worker.py]")
         .about("The program that is given jobs, in place of an API.")
-        .note("It is no line for a shell. See [commands](EXEC.md).");
+        .note("It is no line for a shell. See [commands](HANDLERS.md#programs).");
     TIMEOUT: Duration = duration::<1, LONGEST_CALL>("dispatch.exec.timeout")
         .default("10s")
         .example("2m")

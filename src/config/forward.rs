@@ -25,10 +25,10 @@ keys! {
     )
         .example("work")
         .about("The exchange that each job is published to when its turn has come, in place of a call of an API.")
-        .note("It must exist. See [forwarding](FORWARD.md).");
+        .note("It must exist. See [forwarding](HANDLERS.md#forwarding).");
     ROUTING_KEY: String = text(
         "dispatch.forward.routing-key",
-        "a routing key, which may have [placeholders](WORKERS.md#what-a-call-carries)",
+        "a routing key, which may have [placeholders](HANDLERS.md#what-a-call-carries)",
         key_schema,
         |raw| name_or_empty(raw, "a routing key of up to 255 bytes"),
     )
@@ -38,7 +38,7 @@ keys! {
         .default("false")
         .example("true")
         .about("Whether a job is done only when the worker that got it says so.")
-        .note("Then `max-concurrent` counts it until then. See [forwarding](FORWARD.md#until-a-job-is-done).");
+        .note("Then `max-concurrent` counts it until then. See [forwarding](HANDLERS.md#until-a-job-is-done).");
     TIMEOUT: Duration = duration::<1, LONGEST_CALL>("dispatch.forward.timeout")
         .default("60s")
         .example("2m")

@@ -76,7 +76,7 @@ keys! {
     URL: SecretUrl = url("dispatch.http.url", URLS.schemes, false, |raw| URLS.one(raw))
         .example("http://h/")
         .about("Where each job is sent; run needs it.")
-        .note("`http://` is HTTP/1.1, `https://` is HTTP/2 where the API offers it, else HTTP/1.1. Its path and query may have [placeholders](WORKERS.md#what-a-call-carries).");
+        .note("`http://` is HTTP/1.1, `https://` is HTTP/2 where the API offers it, else HTTP/1.1. Its path and query may have [placeholders](HANDLERS.md#what-a-call-carries).");
     URL_FILE: String = file("dispatch.http.url-file").about("A file that holds `dispatch.http.url`.");
     METHOD: Method = choice("dispatch.http.method")
         .default("POST")
@@ -92,7 +92,7 @@ keys! {
         .secret()
         .example("{x-api-key: k}")
         .about("Headers of each call; their values are never shown.")
-        .note("Such as `{x-api-key: \"…\", user-agent: shop}`; values may have [placeholders](WORKERS.md#what-a-call-carries).");
+        .note("Such as `{x-api-key: \"…\", user-agent: shop}`; values may have [placeholders](HANDLERS.md#what-a-call-carries).");
     HEADERS_FILE: String = file_with("dispatch.http.headers-file", http_headers::path)
         .about("A file that holds more headers, written the same way.")
         .note("Such as `authorization: Bearer …`.");
@@ -107,7 +107,7 @@ keys! {
         .note("Such as `[traceparent, x-request-id]`. A value is a text or a whole number.");
     IDEMPOTENCY_KEY: Option<String> = text(
         "dispatch.http.idempotency-key",
-        "`true`: the job's id; `false`; or a text with [placeholders](WORKERS.md#what-a-call-carries)",
+        "`true`: the job's id; `false`; or a text with [placeholders](HANDLERS.md#what-a-call-carries)",
         http_headers::idempotency_schema,
         http_headers::idempotency_key,
     )
@@ -116,7 +116,7 @@ keys! {
         .about("The header idempotency-key of each call: APIs that know it do the same work once, however often a job is called.");
     SECRETS_FOLDER: String = folder("dispatch.http.secrets-folder")
         .about("A folder with a file for each tenant, which holds what `{secret:tenant}` stands for in its calls.")
-        .note("See [secrets of tenants](WORKERS.md#secrets-of-tenants).");
+        .note("See [secrets of tenants](HANDLERS.md#secrets-of-tenants).");
     DEFAULT_SECRET_FILE: String = file_with("dispatch.http.default-secret-file", |raw| {
         form::text(raw, "the path of a file with the secret of tenants that have none").map(str::to_owned)
     })
@@ -126,7 +126,7 @@ keys! {
         .default("none")
         .example("standard-webhooks")
         .about("How calls are signed, so that a receiver knows who sent them.")
-        .note("See [signatures](WORKERS.md#signatures).");
+        .note("See [signatures](HANDLERS.md#signatures).");
     SIGN_SECRETS: String = text(
         "dispatch.http.sign-secrets",
         "one or two keys `whsec_…`, or `{secret:tenant}`",
@@ -158,7 +158,7 @@ keys! {
         .secret()
         .example("http://proxy:3128")
         .about("The proxy that calls and requests for access tokens go through.")
-        .note("Without it, that of `HTTPS_PROXY` or `HTTP_PROXY`, but for hosts in `NO_PROXY`. See [proxies](WORKERS.md#proxies).");
+        .note("Without it, that of `HTTPS_PROXY` or `HTTP_PROXY`, but for hosts in `NO_PROXY`. See [proxies](HANDLERS.md#proxies).");
     PROXY_FILE: String = file("dispatch.http.proxy-file").about("A file that holds `dispatch.http.proxy`.");
     TIMEOUT: Duration = duration::<1, LONGEST_CALL>("dispatch.http.timeout")
         .default("10s")
@@ -178,7 +178,7 @@ keys! {
     )
         .example("{409: retry}")
         .about("What an answer means for its job, where that is not the default.")
-        .note("See [answers](WORKERS.md#what-an-answer-means).");
+        .note("See [answers](HANDLERS.md#what-an-answer-means).");
 }
 
 /// `dispatch.http`

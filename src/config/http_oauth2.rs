@@ -118,7 +118,7 @@ keys! {
     TOKEN_URL: SecretUrl = url("dispatch.http.oauth2.token-url", URLS.schemes, false, token_url)
         .example("http://h/token")
         .about("Where the access token of each call is fetched by OAuth2 client credentials; setting it switches this on.")
-        .note("See [access tokens](WORKERS.md#access-tokens).");
+        .note("See [access tokens](HANDLERS.md#access-tokens).");
     CLIENT_ID: String = text("dispatch.http.oauth2.client-id", "text of 1 to 1024 ASCII characters", schema, plain)
         .example("sluicegate")
         .about("The client's name at the token's url.")

@@ -47,17 +47,17 @@ keys! {
     )
         .example("header:x-deadline")
         .about("Where a job says until when it may be called.")
-        .note("See [jobs that expire](WORKERS.md#jobs-that-expire).");
+        .note("See [jobs that expire](HANDLERS.md#jobs-that-expire).");
     MAX_DELAYED_START: Duration = duration::<0, { 366 * DAY }>("job.max-delayed-start")
         .default("30d")
         .example("7d")
         .about("By how much a publisher may delay a job's start (`x-delay`, `x-not-before`); one that asks for more goes to `jobs.dead`.")
-        .note("With 0 both headers mean nothing. See [jobs that start later](WORKERS.md#jobs-that-start-later).");
+        .note("With 0 both headers mean nothing. See [jobs that start later](HANDLERS.md#jobs-that-start-later).");
     DEDUPE_FOR: Duration = duration::<0, { 7 * DAY }>("job.dedupe-for")
         .default("0s")
         .example("10m")
         .about("For how long one job of a tenant with one `x-dedupe-key` is called: within it the others are dropped, and counted.")
-        .note("With 0 the header means nothing. See [jobs that are published twice](WORKERS.md#jobs-that-are-published-twice).");
+        .note("With 0 the header means nothing. See [jobs that are published twice](HANDLERS.md#jobs-that-are-published-twice).");
     PRIORITIES: Priorities = tree(
         "job.priorities",
         "mapping of levels to weights",
@@ -66,7 +66,7 @@ keys! {
     )
         .example("{high: 4, low: 1}")
         .about("Levels of a tenant's jobs (`x-priority`), and how many turns each has while jobs of others wait.")
-        .note("All weights together are 32 at most. A job that names no level is `normal`, of weight 1 unless it is set. See [jobs that go first](WORKERS.md#jobs-that-go-first).");
+        .note("All weights together are 32 at most. A job that names no level is `normal`, of weight 1 unless it is set. See [jobs that go first](HANDLERS.md#jobs-that-go-first).");
 }
 
 /// What is set.

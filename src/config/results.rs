@@ -21,7 +21,7 @@ keys! {
         .default("none")
         .example("reply-to")
         .about("Who is told how a job ended: nobody, the queue in the job's reply_to, or an exchange.")
-        .note("See [answers back](WORKERS.md#answers-back).");
+        .note("See [answers back](HANDLERS.md#answers-back).");
     EXCHANGE: String = text(
         "dispatch.results.exchange",
         "the name of an exchange",

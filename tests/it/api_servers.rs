@@ -205,7 +205,7 @@ async fn a_cluster_has_one_audit() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_examples_of_the_page_run_as_pasted() {
     let run = Run::start("max-requests: 5, window-size: 1h").await;
-    let page = kit::sources::page("docs/API.md");
+    let page = kit::sources::page("docs/INTERFACES.md");
     let (_, block) = page.split_once("```sh\n").expect("a shell block");
     let block = block.split_once("```").expect("its end").0;
     let folder = tempfile::tempdir().expect("a folder");

@@ -127,7 +127,7 @@ fn every_link_between_the_pages_leads_somewhere() {
     }
     assert!(links > 20, "{links} links");
     for nowhere in ["GONE.md", "../README.md#gone", "#gone"] {
-        assert!(!leads(Path::new("docs/WORKERS.md"), nowhere), "{nowhere}");
+        assert!(!leads(Path::new("docs/HANDLERS.md"), nowhere), "{nowhere}");
     }
 }
 
@@ -155,30 +155,17 @@ fn links_of_the_readme_lead_to_the_same_pages_from_the_library() {
 }
 
 #[test]
-fn the_page_of_programs_shows_the_examples_as_they_are() {
-    for (file, fence) in [("worker.py", "```python\n"), ("worker.sh", "```sh\n")] {
-        let text = page("docs/EXEC.md");
-        let code = text
-            .split_once(fence)
-            .and_then(|(_, rest)| rest.split_once("```\n"));
-        let file = page(&format!("docs/workers/{file}"));
-        assert_eq!(code.map(|(code, _)| code), Some(file.as_str()));
-    }
-}
-
-#[test]
-fn the_page_of_forwarding_shows_the_workers_as_they_are() {
+fn the_page_of_handlers_shows_the_examples_as_they_are() {
+    let text = page("docs/HANDLERS.md");
     for (file, fence) in [
+        ("worker.sh", "```sh program\n"),
         ("celery_tasks.py", "```python worker\n"),
-        ("amqplib_worker.js", "```javascript\n"),
     ] {
-        let text = page("docs/FORWARD.md");
         let code = text
             .split_once(fence)
             .and_then(|(_, rest)| rest.split_once("```\n"));
         let file = page(&format!("docs/workers/{file}"));
         assert_eq!(code.map(|(code, _)| code), Some(file.as_str()));
-        assert!(root().join("docs/FORWARD.md").exists());
     }
 }
 
