@@ -151,7 +151,7 @@ async fn a_celery_worker_never_has_more_than_max_concurrent() {
 
 /// How the page publishes tasks, twelve of them and one that fails.
 fn publisher() -> String {
-    let page = page("docs/FORWARD.md");
+    let page = page("docs/HANDLERS.md");
     let code = page
         .split_once("```python publish\n")
         .and_then(|(_, rest)| rest.split_once("```\n"));
