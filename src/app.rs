@@ -1,4 +1,4 @@
-//! The only wiring: reads like the list of what a worker is made of.
+//! Wires a worker together. This module alone names the concrete servers.
 
 #[cfg(feature = "http")]
 mod chosen;
@@ -50,18 +50,18 @@ use crate::telemetry::traces;
 #[cfg(feature = "http")]
 pub use ways::run;
 
-/// News for the engine that may wait.
+/// Capacity of the channel for updates to the engine.
 const UPDATES: usize = 4;
-/// Why the engine has nothing to do any more is told within this, or not at all.
+/// How long to wait for the task that cut off the engine to report its reason.
 const TOLD_WITHIN: Duration = Duration::from_secs(1);
-/// A worker that ends tells Redis so within this, or not at all.
+/// How long a worker that stops tries to sign off in Redis.
 const LEAVE_WITHIN: Duration = Duration::from_secs(1);
 
-/// Why a worker could not start, or go on. Once it runs, it survives its servers.
+/// Why a worker could not start or go on. A running worker survives outages of its servers.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AppError {
-    /// There is neither a handler nor a way for jobs to go.
+    /// The configuration names no destination for jobs, and there is no handler.
     #[error(
         "nothing says where jobs go: set dispatch.http.url (an API, such as http://127.0.0.1:8080/), dispatch.exec.command (a program) or dispatch.forward (a queue of other workers)"
     )]
@@ -79,7 +79,7 @@ pub enum AppError {
     /// The Redis client can't be built.
     #[error("redis.url: {0}")]
     Redis(#[doc(hidden)] GateError),
-    /// The limits are too many to be agreed on with other workers.
+    /// There are too many limits to agree on with other workers.
     #[error(transparent)]
     Limits(#[doc(hidden)] GateError),
     /// The AMQP client can't be built.
@@ -92,16 +92,17 @@ pub enum AppError {
     /// The signal handlers can't be installed.
     #[error("can't listen for signals: {0}")]
     Signals(#[doc(hidden)] std::io::Error),
-    /// A part without which the worker would stand still has ended.
+    /// A task that the worker can't do without has ended.
     #[error("the worker can't go on: {0}")]
     Ended(#[doc(hidden)] Ended),
 }
 
-/// Runs a worker that gives each job to `handler`, until SIGTERM or SIGINT: the first stops softly (no more
-/// jobs, what runs may finish within `dispatch.shutdown-timeout`), the second at once.
+/// Runs a worker that gives each job to `handler`, until SIGTERM or SIGINT. The first signal stops
+/// it gracefully: it takes no more jobs, and running calls may finish within
+/// `dispatch.shutdown-timeout`. The second signal stops it at once.
 ///
 /// # Errors
-/// [`AppError`] when it can't start.
+/// [`AppError`] if it can't start or can't go on.
 pub async fn run_with<H: PreparingHandler>(config: Config, handler: H) -> Result<(), AppError> {
     let stop = Stop::default();
     let signals = signals::listen(&stop).map_err(AppError::Signals)?;
@@ -110,10 +111,10 @@ pub async fn run_with<H: PreparingHandler>(config: Config, handler: H) -> Result
     worker.run(stop).await
 }
 
-/// [`run_with`], but ended by `stop` instead of signals.
+/// Like [`run_with`], but stopped by `stop` instead of signals.
 ///
 /// # Errors
-/// [`AppError`] when it can't start.
+/// [`AppError`] if it can't start or can't go on.
 pub async fn run_until<H: PreparingHandler>(
     config: Config,
     handler: H,
@@ -122,7 +123,7 @@ pub async fn run_until<H: PreparingHandler>(
     Worker::new(config, handler)?.run(stop).await
 }
 
-/// What a pipeline shares with others, or with its starts before.
+/// The state that a pipeline shares with other pipelines, or keeps across its restarts.
 #[derive(Clone, Default)]
 struct Parts {
     seen: Seen,
@@ -130,7 +131,7 @@ struct Parts {
     recording: Option<Recording>,
 }
 
-/// A worker that is put together, but not started.
+/// A worker that is assembled but not started.
 pub struct Worker<H> {
     config: Config,
     handler: Arc<H>,
@@ -139,9 +140,9 @@ pub struct Worker<H> {
     own: Named,
     fresh: bool,
     source: Option<Source>,
-    /// Where new jobs are recorded.
+    /// Where new jobs are recorded, or `None`.
     recording: Option<Recording>,
-    /// What listens for signals; `None`: somebody else stops the worker.
+    /// The task that listens for signals, or `None` if the caller stops the worker.
     signals: Option<Watched>,
 }
 
@@ -167,45 +168,47 @@ impl<H> Worker<H> {
 }
 
 impl<H: PreparingHandler> Worker<H> {
-    /// Puts a worker together; no server is contacted yet.
+    /// Assembles a worker. Contacts no server yet.
     ///
     /// # Errors
-    /// [`AppError`] when the configuration can't be used.
+    /// [`AppError`] if the configuration can't be used.
     pub fn new(config: Config, handler: H) -> Result<Self, AppError> {
         install_tls_provider();
         Self::with(config, handler, &Parts::default())
     }
 
-    /// The configuration came from `file` (as [`Config::load`] takes it) and the environment: when the file changes, or
-    /// on SIGHUP, it is read again. What can change at run time is applied, of the rest is told that it takes a restart.
-    /// A wrong one is refused, and the old one stays effective.
+    /// Reads the configuration again when `file` changes, and on SIGHUP. `file` is the path that
+    /// [`Config::load`] took, in addition to the environment. Keys that can change at run time are
+    /// applied; for the others, the log says that they take a restart. An invalid configuration is
+    /// refused, and the old one stays effective.
     pub fn reloading(mut self, file: Option<PathBuf>) -> Self {
         self.source = Some(Source::new(file));
         self
     }
 
-    /// Nothing was started within the longest window: jobs start at once, even if Redis does not know what did. For
-    /// one start, after Redis was emptied on purpose; workers that run and know better object.
+    /// Asserts that no job was started within the longest window, so that jobs start at once even
+    /// though Redis does not know of earlier starts. Applies to one start, after Redis was emptied
+    /// on purpose. Running workers that know of later starts object.
     pub fn fresh(mut self) -> Self {
         self.fresh = true;
         self
     }
 
-    /// What the worker counts.
+    /// Returns the worker's metrics.
     pub fn metrics(&self) -> Arc<Metrics> {
         Arc::clone(&self.seen.metrics)
     }
 
-    /// Runs until `stop`. Servers that are away are waited for.
+    /// Runs until `stop`. Waits for servers that are unavailable.
     ///
     /// # Errors
-    /// [`AppError`] when it can't start.
+    /// [`AppError`] if it can't start or can't go on.
     pub async fn run(mut self, stop: Stop) -> Result<(), AppError> {
         let (source, signals) = (self.source.take(), self.signals.take());
         self.work().alone(source, signals, stop).await
     }
 
-    /// The same without its handler's type.
+    /// Erases the type of the handler.
     fn work(self) -> Work {
         let (config, seen) = (self.config.clone(), self.seen.clone());
         let moves =
@@ -217,7 +220,7 @@ impl<H: PreparingHandler> Worker<H> {
         }
     }
 
-    /// Moves the jobs of its pipeline until `stop`. It can't go on where one of `tasks` ends.
+    /// Moves the jobs of its pipeline until `stop`. Returns an error if one of `tasks` ends.
     async fn moves_jobs(
         self,
         mut tasks: Tasks,
@@ -248,12 +251,13 @@ impl<H: PreparingHandler> Worker<H> {
             }
         };
         let Some(start) = start else { return Ok(()) };
-        // Before the queues are made: a second worker that finds them finds the epoch, too. What fails here is done by the
-        // next ping or batch. A gate that is cold says so itself, and a Redis that is away is said by the steward.
+        // The epoch begins before the queues are declared, so that a second worker that finds the
+        // queues finds the epoch, too. If this fails, the next ping or batch tries again. The gate
+        // reports a recovery wait itself, and the steward reports an unavailable Redis.
         if let Err(why @ GateError::Refused(_)) = gate.begin(start).await {
             error!(reason = %why, "no job is admitted; trying again");
         }
-        // A Redis that is away is measured when it is back.
+        // If Redis is unavailable, the latency is measured when it is back.
         let _ = gate.measure().await;
         let window = delays::delivery_window(settings.prefetch, settings.live.concurrency);
         let (broker, events) = AmqpBroker::start(&config.amqp, &settings.levels, window)?;
@@ -293,7 +297,7 @@ impl<H: PreparingHandler> Worker<H> {
                 while backlog.changed().await.is_ok() {
                     metrics.set_backlog(*backlog.borrow_and_update());
                 }
-                // The broker is closed, and so is the worker soon.
+                // The broker is closed, so the worker ends soon.
                 std::future::pending::<String>().await
             }
         });
@@ -309,7 +313,8 @@ impl<H: PreparingHandler> Worker<H> {
         let moving = moved(running, stop.clone());
         let ended = tasks.run("what moves the jobs", moving, &stop.soft).await;
         drop(tasks);
-        // Unsaid, it may cost other workers a window after a restart of Redis, and nothing else.
+        // If Redis misses this, other workers may wait one window after a restart of Redis. Nothing
+        // else depends on it.
         let leaves = async { tokio::join!(gate.leave(), reporter.stopped()) };
         let _ = timeout(LEAVE_WITHIN, leaves).await;
         if let Some(recording) = recording {
@@ -319,10 +324,10 @@ impl<H: PreparingHandler> Worker<H> {
     }
 }
 
-/// The end of a pipeline's work.
+/// A future that ends when the pipeline's work has ended.
 type Moving = BoxFuture<'static, Result<(), AppError>>;
 
-/// What moves the jobs of a pipeline, whatever calls its API.
+/// The work of a pipeline, without the type of its handler.
 struct Work {
     config: Config,
     seen: Seen,
@@ -330,7 +335,7 @@ struct Work {
 }
 
 impl Work {
-    /// Moves the jobs until `stop`. It can't go on where one of `tasks` ends.
+    /// Moves the jobs until `stop`. Returns an error if one of `tasks` ends.
     async fn run(self, tasks: Tasks, reload: Reload, stop: Stop) -> Result<(), AppError> {
         let config = &self.config;
         tell_policy(&config.rate_limiter.policy);
@@ -343,7 +348,7 @@ impl Work {
         (self.moves)(tasks, reload, stop).await
     }
 
-    /// The same as the only work of this process: with an admin port of its own.
+    /// Runs this as the only pipeline of the process, with its own admin port.
     async fn alone(
         self,
         source: Option<Source>,
@@ -369,7 +374,7 @@ impl Work {
     }
 }
 
-/// Those that a process has once, whatever it runs.
+/// Returns the tasks that a process runs once, however many pipelines it has.
 fn of_the_process(
     admin: &AdminServer,
     board: &Arc<Board>,
@@ -388,22 +393,23 @@ fn of_the_process(
     tasks
 }
 
-/// The engine's run, whose end is in order only where it was stopped.
+/// Waits for the engine to end. Only a requested stop is `Ok`.
 async fn moved(engine: impl Future<Output = Over>, stop: Stop) -> Result<(), String> {
     match engine.await {
         Over::Stopped => Ok(()),
         Over::Panicked(why) => Err(why),
         Over::Deaf => {
-            // Whose end it was may be told in a moment, and stops the worker.
+            // The task that cut the engine off may report its reason in a moment. Its report stops
+            // the worker.
             let _ = timeout(TOLD_WITHIN, stop.soft.cancelled()).await;
             Err("RabbitMQ brings no deliveries any more".to_owned())
         }
     }
 }
 
-/// One TLS implementation for AMQP, Redis and HTTP.
+/// Installs the TLS implementation for AMQP, Redis and HTTP.
 pub fn install_tls_provider() {
-    // An error says that one is installed already, which is as good.
+    // An error means that a provider is already installed, which is fine.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 

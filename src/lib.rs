@@ -1,16 +1,17 @@
-// README's links are paths in the repository. Here its pages are those of the published package, and the workers to copy, which
-// are packages of their own, are what they implement: of two definitions of a link the first one counts.
+// README links to paths in the repository. `readme-links.md` redefines them for rustdoc: pages link
+// to the published package, and the example workers, which are packages of their own, link to the
+// traits they implement. Markdown uses the first definition of a link, so that file comes first.
 #![doc = include_str!("readme-links.md")]
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
-// A job's way is one way: delivery -> job -> gate -> dispatch | delay | dead letter -> ack.
-// `rules` decides and never waits; `gate`, `broker` and `handler` do I/O and decide nothing;
-// `engine` moves jobs between them; only `app` names the concrete servers.
+// A job takes one path: delivery -> job -> gate -> dispatch | delay | dead letter -> ack. `rules`
+// decides and never waits; `gate`, `broker` and `handler` do I/O and decide nothing; `engine` moves
+// jobs between them; only `app` names the concrete servers.
 //
-// The modules are open to this workspace's programs, suites and benches, and to nobody else: what is hidden here is no
-// part of the API, and changes without notice.
+// The modules are public for this workspace's programs, test suites and benches only. Hidden items
+// are not part of the API and change without notice.
 #[doc(hidden)]
 pub mod admin;
 #[doc(hidden)]
@@ -40,7 +41,7 @@ mod tls;
 #[doc(hidden)]
 pub mod untrusted;
 
-// The API: all that a worker of one's own names. docs/public-api.txt lists it.
+// The API: everything that a custom worker needs. docs/public-api.txt lists it.
 pub use app::{AppError, run_until, run_with};
 pub use config::{Config, ConfigErrors};
 pub use engine::Stop;

@@ -1,4 +1,5 @@
-//! Finds out from the system's errors what this process or machine has run out of. This is no failure of a server, the API or a job.
+//! Detects from system errors which resource this process or machine has run out of. Such a
+//! shortage is no failure of a server, the API or a job.
 
 use std::error::Error;
 use std::fs::File;

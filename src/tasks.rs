@@ -1,6 +1,7 @@
-//! Supervision: the tasks that run for as long as the worker does, in one set. None of them may end by itself: the worker would
-//! go on without it, and look as if it were well. So the first that does names itself and its reason, and the worker ends. A
-//! task logs as who started it: for the same pipeline.
+//! Supervises the tasks that run for as long as the worker does. None of them may end on its own,
+//! because the worker would go on without it and look healthy. The first task that does is reported
+//! with its name and reason, and the worker stops. A task inherits the log span of the task that
+//! spawned it, so its lines name the same pipeline.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -14,15 +15,15 @@ use tokio::task::{AbortHandle, Id, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, error};
 
-/// How a task ended: what it gave, or what it said when it panicked.
+/// The end of a task: its output, or its panic message.
 pub type End = Result<String, String>;
 
-/// Which task ended, and why.
+/// A task that ended, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ended {
     /// The task's name.
     pub task: &'static str,
-    /// What it said at last.
+    /// The reason it ended: its output or its panic message.
     pub why: String,
 }
 
@@ -32,20 +33,20 @@ impl fmt::Display for Ended {
     }
 }
 
-/// What `task` gives, or what it said when it panicked.
+/// Runs `task` and returns its output, or its panic message.
 async fn to_its_end<R>(task: impl Future<Output = R>) -> Result<R, String> {
     let told = |panic: Box<dyn Any + Send>| format!("it panicked: {}", message(&*panic));
     AssertUnwindSafe(task).catch_unwind().map_err(told).await
 }
 
-/// What a panic said.
+/// Returns the message of a panic.
 pub fn message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied())
         .unwrap_or("without a word")
 }
 
-/// A task whose end several may wait for.
+/// A task whose end can be awaited by several callers.
 #[derive(Clone)]
 pub struct Watched {
     end: Shared<BoxFuture<'static, End>>,
@@ -53,7 +54,7 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// Runs `task`; what it gives is its reason.
+    /// Spawns `task`. Its output becomes the reason in [`Ended`].
     pub fn spawn<R: fmt::Display + 'static>(
         task: impl Future<Output = R> + Send + 'static,
     ) -> Self {
@@ -65,12 +66,12 @@ impl Watched {
         Self { end, abort }
     }
 
-    /// Waits for its end.
+    /// Waits until the task has ended.
     pub async fn ended(&self) -> End {
         self.end.clone().await
     }
 
-    /// Ends it.
+    /// Aborts the task.
     pub fn abort(&self) {
         self.abort.abort();
     }
@@ -82,10 +83,10 @@ impl fmt::Debug for Watched {
     }
 }
 
-/// How a task of the set ended: as it was asked to, or with its reason.
+/// The end of a supervised task: `Ok` if it was asked to stop, otherwise the reason.
 type OrderlyEnd = Result<(), String>;
 
-/// Tasks that must not end. Dropped, they are aborted.
+/// Tasks that must not end. Dropping the set aborts them.
 #[derive(Debug, Default)]
 pub struct Tasks {
     set: JoinSet<OrderlyEnd>,
@@ -93,7 +94,7 @@ pub struct Tasks {
 }
 
 impl Tasks {
-    /// Runs `task`, which is not expected to end; what it gives is its reason.
+    /// Spawns `task`, which is not expected to end. Its output becomes the reason in [`Ended`].
     pub fn spawn<R: fmt::Display + 'static>(
         &mut self,
         name: &'static str,
@@ -103,7 +104,7 @@ impl Tasks {
         self.add(name, end.map(no_order));
     }
 
-    /// Waits for a task that somebody else runs.
+    /// Watches a task that runs elsewhere.
     pub fn watch(&mut self, name: &'static str, task: &Watched) {
         let task = task.clone();
         self.add(name, async move { no_order(task.ended().await) });
@@ -119,11 +120,11 @@ impl Tasks {
         id
     }
 
-    /// Runs `main`, the task for which the others are there, to its end. It ends when `stop` asks it to. Where another one ends
-    /// first, it is asked to stop, too.
+    /// Runs `main`, the task that the others support, until it ends. It ends when `stop` asks it
+    /// to. If another task ends first, `run` cancels `stop` and waits for `main`.
     ///
     /// # Errors
-    /// The first task that ended by itself, and why.
+    /// The first task that ended on its own, and why.
     pub async fn run(
         &mut self,
         name: &'static str,
@@ -146,7 +147,7 @@ impl Tasks {
         }
     }
 
-    /// Waits until one of them has ended, or panicked. For ever, where there are none.
+    /// Waits until a task has ended or panicked. Never returns if the set is empty.
     pub async fn first_end(&mut self) -> Ended {
         loop {
             if let (_, Err(ended)) = self.next_end().await {
@@ -166,7 +167,7 @@ impl Tasks {
     }
 }
 
-/// The end of a task that must not end.
+/// Treats any end of a task as an error, for tasks that must not end.
 fn no_order(end: End) -> OrderlyEnd {
     match end {
         Ok(why) | Err(why) => Err(why),

@@ -1,4 +1,4 @@
-//! What is known of starts before this worker's.
+//! Finds out whether jobs were started before this worker.
 
 use tokio::time::Instant;
 
@@ -12,8 +12,9 @@ use crate::gate::Start;
 use crate::rules::delays::DelayLevels;
 use crate::rules::retry::Reconnect;
 
-/// What RabbitMQ says of starts before ours. Waits until it answers: before that there is nothing to start. `None`: the
-/// worker was stopped meanwhile, and nothing may be said of its start.
+/// Asks RabbitMQ whether jobs were started before this worker. Waits until RabbitMQ answers,
+/// because until then there is nothing to start. Returns `None` if the worker was stopped
+/// meanwhile; then nothing may be claimed about its start.
 pub(super) async fn earlier_starts(
     config: &Config,
     levels: &DelayLevels,
@@ -31,7 +32,7 @@ pub(super) async fn earlier_starts(
                     health.set_no_session(why.to_string());
                     tokio::time::sleep(pauses.next(rand::random())).await;
                 }
-                // The session that follows says what is wrong.
+                // The session that follows reports the error.
                 Err(_) => return Start::Unknown,
                 Ok(used) => {
                     outage.over(began.elapsed());

@@ -1,7 +1,9 @@
-//! `run --record`: a file of the jobs that come, for `sluicegate simulate --jobs`. It has their times, costs, priorities and labels; no
-//! ids and no bodies, and of tenants and labels only which are the same, unless their names are asked for.
+//! `run --record`: records new jobs to a file for `sluicegate simulate --jobs`. The file has their
+//! times, costs, priorities and labels, but no IDs and no bodies. Tenants and labels are pseudonyms
+//! unless their names are requested.
 //!
-//! It never slows a worker: what the writer has no time for is left out, and counted. It is bounded, and then it ends.
+//! Recording never slows the worker: jobs that the writer has no time for are left out and counted.
+//! The file has a maximum size, at which the recording ends.
 
 mod file;
 
@@ -28,37 +30,38 @@ use crate::rules::job::{self, Field};
 use crate::rules::policy::Policy;
 use crate::rules::scope::Scope;
 
-/// So many jobs may wait for the writer; what is more is left out.
+/// Maximum number of jobs queued for the writer. Further jobs are left out.
 const ROOM: usize = 4_096;
-/// A job with a longer body is left out where its fields stand in its body.
+/// Maximum body, in bytes, of a job whose fields are read from its body. Jobs with longer bodies
+/// are left out.
 const MOST_BODY: usize = 16 * 1024;
-/// What is written reaches the file within this.
+/// Interval at which the file is flushed.
 const FLUSH: Duration = Duration::from_secs(1);
-/// A worker that ends waits for its recording so long.
+/// How long a worker that stops waits for its recording.
 const ENDS_WITHIN: Duration = Duration::from_secs(2);
 
-/// How a recording is made.
+/// Options of a recording.
 #[derive(Debug, Clone, Copy)]
 pub struct Recorded {
-    /// It ends with so many bytes.
+    /// Size in bytes at which the recording ends.
     pub max_bytes: u64,
-    /// Tenants and labels have their names, and not numbers in their place.
+    /// Whether to write the names of tenants and labels instead of pseudonyms.
     pub with_names: bool,
 }
 
-/// A job that came.
+/// A job that was delivered, and when.
 struct Came {
     at: Instant,
     message: Message,
 }
 
-/// What the writer is told.
+/// A message to the writer.
 enum Said {
     Came(Box<Came>),
     Flush(oneshot::Sender<()>),
 }
 
-/// A file that jobs are recorded into. Clones are the same.
+/// A recording. Clones write to the same file.
 #[derive(Clone)]
 pub struct Recording {
     path: Arc<Path>,
@@ -68,8 +71,9 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Begins one in a new file at `path`, or at `path.1` and so on where there is one already; the log says where, and what is
-    /// recorded. `None`: it can't be made, which the log says, too. A worker goes on without: it is there for its jobs.
+    /// Begins a recording in a new file at `path`, or at `path.1` and so on if that exists. Logs
+    /// the path and what is recorded. Returns `None` and logs a warning if no file can be made; the
+    /// worker goes on, because its jobs matter more.
     pub fn begin(path: &Path, recorded: Recorded, config: &Config) -> Option<Self> {
         let begun = Self::made(path, recorded, config);
         begun
@@ -115,7 +119,7 @@ impl Recording {
         Ok(recording)
     }
 
-    /// Looks at all events on their way.
+    /// Forwards all events, and records the new jobs among them.
     pub(super) fn tap(&self, mut from: mpsc::Receiver<Event>) -> mpsc::Receiver<Event> {
         let (to, events) = mpsc::channel(1);
         let recording = self.clone();
@@ -158,8 +162,8 @@ impl Recording {
         }
     }
 
-    /// Nothing is recorded any more: takes away a file that no job came into. A supervisor may start a worker many times that can't
-    /// begin, and the names are few.
+    /// Ends the recording and removes its file if it is empty. A supervisor may restart a worker
+    /// that can't begin many times, and only a few file names are available.
     pub fn end(&self) {
         let is_empty = fs::metadata(&self.path).is_ok_and(|file| file.len() == 0);
         if is_empty && let Err(why) = fs::remove_file(&self.path) {
@@ -167,17 +171,18 @@ impl Recording {
         }
     }
 
-    /// Writes what there is into the file, as far as a worker that ends may wait for it.
+    /// Flushes the recording to its file. Returns when that is done, after 2 s, or at once if the
+    /// writer's queue is full.
     pub(super) async fn flush(&self) {
         let (done, flushed) = oneshot::channel();
         if self.sender.try_send(Said::Flush(done)).is_ok() {
-            // What it could not write in time is left out.
+            // Lines that are not written in time are left out.
             let _ = timeout(ENDS_WITHIN, flushed).await;
         }
     }
 }
 
-/// Whether what a job says of itself stands in its body.
+/// Returns true if the tenant or the cost is read from the body.
 fn reads_bodies(fields: &Fields) -> bool {
     matches!(fields.tenant, TenantField::Json(_)) || matches!(fields.cost, ValueField::Json(_))
 }
@@ -186,10 +191,10 @@ struct Writer {
     file: BufWriter<File>,
     bytes: u64,
     jobs: u64,
-    /// When the first job came.
+    /// When the first job came, or `None` before that.
     began: Option<Instant>,
     recorded: Recorded,
-    /// By which names become numbers: another one in each recording.
+    /// Key of the hash that makes pseudonyms, random for each recording.
     key: RandomState,
     fields: Fields,
     policy: Policy,
@@ -215,7 +220,7 @@ impl Writer {
                         left_out = left_out.load(Ordering::Relaxed),
                         "recorded"
                     );
-                    // Whoever does not wait any more ends without.
+                    // The receiver may have stopped waiting.
                     let _ = done.send(());
                     continue;
                 }
@@ -244,7 +249,7 @@ impl Writer {
         }
     }
 
-    /// As `simulate --jobs` reads it; `None`: it is no usable job.
+    /// Returns the job as a line for `simulate --jobs`, or `None` if the message is invalid.
     fn line(&mut self, came: &Came) -> Option<String> {
         let Came { at, message } = came;
         let claims = job::read(message, false, &self.fields, &self.policy).ok()?;
@@ -286,7 +291,7 @@ impl Writer {
         Some(Value::Object(line).to_string())
     }
 
-    /// `name`, or what stands for it in this recording.
+    /// Returns `name`, or its pseudonym in this recording.
     fn named(&self, kind: &str, name: &str) -> String {
         match self.recorded.with_names {
             true => name.to_owned(),

@@ -1,4 +1,4 @@
-//! Looks at Redis while no job asks the gate, for `/readyz`, the pulse, and the length of the way.
+//! Pings Redis while no job asks the gate: for `/readyz`, the heartbeat, and the latency.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -10,21 +10,22 @@ use crate::gate::redis::RedisGate;
 use crate::gate::{Gate, GateError};
 use crate::metrics::Metrics;
 
-/// How often an idle worker looks whether Redis answers, for `/readyz`.
+/// Interval at which an idle worker pings Redis.
 const PING_EVERY: Duration = Duration::from_secs(2);
-/// A shorter round trip to Redis is nothing to speak of.
+/// Round trips to Redis below this are not logged.
 const FAR: Duration = Duration::from_millis(10);
 
-/// How far a worker is.
+/// How far the start of a worker has got.
 #[derive(Clone, Copy)]
 pub(super) enum Phase {
-    /// What was started before is not known yet, so the gate may not be told of this worker.
+    /// Earlier starts are not known yet, so the gate must not learn of this worker.
     Waits,
-    /// The gate has begun.
+    /// The gate has begun its epoch.
     Runs,
 }
 
-/// Keeps `/readyz` true to Redis, and the pulse of a worker that runs going, while no job asks the gate.
+/// Keeps `/readyz` up to date with Redis, and the heartbeat of a running worker alive, while no job
+/// asks the gate.
 pub(super) async fn watch_redis(
     gate: &RedisGate,
     health: &Health,
@@ -47,12 +48,12 @@ pub(super) async fn watch_redis(
     }
 }
 
-/// What was last said of the way to Redis.
+/// The round trip to Redis that was last logged.
 #[derive(Default)]
 struct WaySaid(Duration);
 
 impl WaySaid {
-    /// Says it where it is long, and again when it has changed much.
+    /// Logs the round trip if it is long, and again if it changes by more than half.
     fn say(&mut self, base: Duration) {
         let far = |base: Duration| if base < FAR { Duration::ZERO } else { base };
         let (base, said) = (far(base), far(self.0));

@@ -1,4 +1,5 @@
-//! While a worker runs: agrees with the other workers on what is enforced, and applies a configuration that has changed.
+//! Keeps a running worker up to date: agrees with the other workers on the limits to enforce, and
+//! applies a changed configuration.
 
 mod read;
 
@@ -24,35 +25,37 @@ use crate::operator::wake::wake_eased;
 use crate::rules::retry::RetryPolicy;
 use crate::rules::steering::Steering;
 
-/// How often the registry is read.
+/// Interval at which the registry is read.
 const EVERY: Duration = Duration::from_secs(1);
-/// The engine enforces what has changed within this, or is told again: it may wait for a round trip, and agreements last 5 s.
+/// How long the engine may take to apply an update before it is sent again. The engine may be
+/// waiting for a round trip; agreements last 5 s.
 const APPLIED_WITHIN: Duration = Duration::from_secs(2);
 
-/// How a worker hears that its configuration has changed.
+/// How a worker learns that its configuration has changed.
 pub enum Reload {
-    /// It does not.
+    /// Never.
     Never,
-    /// It looks itself.
+    /// It reads its configuration itself.
     Read(Read),
-    /// Somebody else looks, and says it while this start of the pipeline is wanted.
-    // Several pipelines are for programs with the HTTP handler.
+    /// Another task reads the configuration, and sends it while this start of the pipeline is
+    /// wanted.
+    // Only programs with the HTTP handler run several pipelines.
     #[cfg_attr(not(feature = "http"), expect(dead_code))]
     Told(watch::Receiver<Wanted>, u64),
 }
 
-/// What is wanted of a pipeline.
+/// The state that a pipeline is supposed to have.
 #[derive(Debug, Clone)]
 pub struct Wanted {
-    /// What it runs with.
+    /// The configuration to run with.
     pub config: Config,
-    /// Another number is another start of it.
+    /// Number of the start. A different number restarts the pipeline.
     pub start: u64,
-    /// It is to end.
+    /// Whether the pipeline is to end.
     pub end: bool,
 }
 
-/// What a steward hears.
+/// An event for the steward.
 enum News {
     Nothing,
     Config(Box<Config>),
@@ -60,13 +63,13 @@ enum News {
 }
 
 impl Reload {
-    /// Waits for news.
+    /// Waits for a change.
     async fn news(&mut self) -> News {
         match self {
             Self::Never => std::future::pending().await,
             Self::Read(read) => News::Reading(read.next().await),
             Self::Told(wanted, start) => {
-                // Who tells it ends later than this.
+                // The sender outlives this pipeline.
                 if wanted.changed().await.is_err() {
                     return std::future::pending().await;
                 }
@@ -82,15 +85,15 @@ impl Reload {
 
 /// Keeps a running worker up to date.
 pub struct Steward {
-    /// What is enforced, with the values at the start for what takes a restart.
+    /// The effective configuration, with the values of the start for keys that take a restart.
     running: Config,
     registry: Registry,
-    /// A policy that Redis was not told of yet.
+    /// A policy that Redis does not know yet.
     next: Option<Named>,
     last: Option<Fleet>,
-    /// What the engine follows of what operators ask; `None`: it was told nothing yet.
+    /// The operators' instructions that the engine follows, or `None` before the first ones.
     steering: Option<Arc<Steering>>,
-    /// The engine is known to enforce `last`.
+    /// Whether the engine is known to enforce `last`.
     applied: bool,
     /// Tenants whose limits were eased and whose waiting jobs are still to be woken.
     eased: Eased,
@@ -105,7 +108,7 @@ pub struct Steward {
 }
 
 impl Steward {
-    /// Of a worker that was started with `running`.
+    /// Creates the steward of a worker that was started with `running`.
     pub fn new(
         running: Config,
         registry: Registry,
@@ -157,7 +160,7 @@ impl Steward {
         }
     }
 
-    /// Applies what was read, if it can be.
+    /// Applies a configuration that was read, if it is valid.
     async fn read(&mut self, Reading { read, asked }: Reading) {
         let pipelines = match read {
             Ok(pipelines) if !pipelines.are_named() => pipelines,
@@ -181,7 +184,8 @@ impl Steward {
         }
     }
 
-    /// Applies what can change at run time, and says whether something has changed. `asked`: somebody waits for an answer.
+    /// Applies the keys that can change at run time. Returns true if anything has changed. `asked`
+    /// logs that nothing has changed, for an operator who waits for an answer.
     async fn apply(&mut self, new: Config, asked: bool) -> bool {
         let restart = self.running.takes_restart(&new);
         let applied = self.running.with_live(&new);
@@ -192,7 +196,7 @@ impl Steward {
             }
             return false;
         }
-        // The new file fits itself, but the old prefix stays effective.
+        // The new file is consistent in itself, but the old prefix stays effective.
         if let Some(why) = applied.redis.misfit(&applied.rate_limiter.policy) {
             self.metrics.reloaded(false);
             error!(reason = %why, "configuration refused, the old one stays effective; it takes a restart");
@@ -339,7 +343,7 @@ impl Steward {
         self.applied = is_first || matches!(timeout(APPLIED_WITHIN, done).await, Ok(Ok(())));
     }
 
-    /// The engine follows what operators ask: `true`.
+    /// Makes the engine follow the operators' instructions. Returns true if it does.
     async fn followed(&mut self, agreed: &Agreed) -> bool {
         let known = self.steering.as_deref();
         if known != Some(&agreed.steering) {
@@ -360,19 +364,19 @@ impl Steward {
     }
 
     fn not_agreed(&mut self, why: &GateError) {
-        // Before that, jobs still start.
+        // Jobs still start until the agreement expires.
         if Instant::now() >= self.agreed_until {
             self.outage.failed(self.started.elapsed(), why);
         }
     }
 
     async fn send(&self, update: Update) {
-        // An engine that has ended needs no news.
+        // An engine that has ended needs no updates.
         let _ = self.updates.send(update).await;
     }
 }
 
-/// What can change at run time, but for the policy.
+/// Returns the settings that can change at run time, except the policy.
 pub fn changeable(config: &Config) -> Changeable {
     Changeable {
         concurrency: config.dispatch.concurrency,
@@ -389,7 +393,7 @@ pub fn changeable(config: &Config) -> Changeable {
     }
 }
 
-/// Says why what was read is refused, and counts it in `metrics`.
+/// Logs why a configuration is refused, and counts the refusal in `metrics`.
 pub fn refuse<'a>(errors: &ConfigErrors, metrics: impl IntoIterator<Item = &'a Metrics>) {
     metrics
         .into_iter()

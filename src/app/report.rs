@@ -1,5 +1,5 @@
-//! Says every two seconds in Redis what this worker does, for whoever looks at the fleet. Nothing waits for it: where it can't be said,
-//! it is said the next time.
+//! Writes a report of this worker to Redis every 2 s, for commands that show the fleet. Nothing
+//! waits for it: if a report can't be written, the next one follows.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use crate::rules::report::{EVERY_MS, Report};
 
 const EVERY: Duration = Duration::from_millis(EVERY_MS);
 
-/// A worker, as it names itself.
+/// Reports the load of one worker.
 #[derive(Clone)]
 pub struct Reporter {
-    /// What it is called on the boards.
+    /// Name of the worker in Redis.
     pub name: String,
-    /// What is to be said.
+    /// The state that is reported.
     pub seen: Seen,
-    /// Where.
+    /// The gate whose Redis stores the reports.
     pub gate: Arc<RedisGate>,
 }
 
@@ -37,7 +37,8 @@ impl Reporter {
         }
     }
 
-    /// It ends in order. Whoever looks does not miss it.
+    /// Writes a last report, which says that the worker stopped in order, so that it is not shown
+    /// as missing.
     pub async fn stopped(&self) {
         let mut last = of_process();
         last.stopped = true;
@@ -46,7 +47,7 @@ impl Reporter {
 
     async fn say(&self, report: Report) {
         let said = timeout(EVERY, self.gate.put_report(&self.name, report)).await;
-        // Who can't reach Redis says so elsewhere.
+        // An unreachable Redis is logged elsewhere.
         match said {
             Ok(Ok(())) => {}
             Ok(Err(why)) => debug!(reason = %why, "the fleet was not told of this worker"),
@@ -79,7 +80,7 @@ impl Reporter {
     }
 }
 
-/// Which process this is.
+/// Returns a report that identifies this process.
 fn of_process() -> Report {
     let system = rustix::system::uname();
     Report {
@@ -104,7 +105,7 @@ mod tests {
     use crate::gate::store::{Command, Store};
     use crate::rules::report::{KEPT_MS, MAX_BYTES};
 
-    /// Keeps the words of each command, or hangs.
+    /// Records the words of each command, or hangs.
     #[derive(Default)]
     struct Heard {
         hangs: bool,

@@ -1,5 +1,5 @@
-//! What the service manager is told (`Type=notify`, sd_notify(3)): that the worker is ready, what it lacks, that its engine turns,
-//! and that it stops. Where nobody set NOTIFY_SOCKET, nobody is told.
+//! Notifies the service manager (`Type=notify`, sd_notify(3)): that the worker is ready, its
+//! status, that its engine turns, and that it stops. Does nothing without NOTIFY_SOCKET.
 
 use std::convert::Infallible;
 use std::env;
@@ -17,26 +17,27 @@ use tokio_util::sync::CancellationToken;
 
 use crate::admin::Board;
 
-/// How often a worker looks whether it has become ready, or lacks something else.
+/// Interval at which the worker's state is checked for changes.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Within the time after which the watchdog restarts a worker it hears of it so often; of one with nothing to do half as often.
+/// Pings per watchdog timeout. An idle worker sends half as many.
 const OFTEN: u32 = 4;
 
-/// Where words for the service manager go. Dropped, it is told that the worker stops.
+/// A connection to the service manager. Dropping it sends `STOPPING=1`.
 pub(super) struct ServiceManager {
     socket: UnixDatagram,
     to: SocketAddr,
-    /// It restarts a worker that is not heard of for so long.
+    /// Timeout after which the watchdog restarts a silent worker, or `None` without a watchdog.
     watchdog: Option<Duration>,
     knows_the_end: bool,
 }
 
 impl ServiceManager {
-    /// The one that started this process, if it wants to be told.
+    /// Returns the service manager that started this process, or `None` if it wants no
+    /// notifications.
     pub(super) fn of_environment() -> Option<Self> {
         let to = address(&env::var_os("NOTIFY_SOCKET")?).ok()?;
         let number = |name| env::var(name).ok()?.parse::<u64>().ok();
-        // Without a process ID it means whoever reads it.
+        // Without WATCHDOG_PID, the watchdog applies to any process that reads the variables.
         let is_ours = number("WATCHDOG_PID").is_none_or(|id| id == u64::from(std::process::id()));
         let watchdog = number("WATCHDOG_USEC").filter(|us| is_ours && *us > 0);
         Self::new(to, watchdog.map(Duration::from_micros)).ok()
@@ -44,7 +45,7 @@ impl ServiceManager {
 
     fn new(to: SocketAddr, watchdog: Option<Duration>) -> io::Result<Self> {
         let socket = UnixDatagram::unbound()?;
-        // Who reads nothing keeps no worker from its jobs.
+        // A manager that does not read must not hold up the worker.
         socket.set_nonblocking(true)?;
         Ok(Self {
             socket,
@@ -54,7 +55,8 @@ impl ServiceManager {
         })
     }
 
-    /// Tells what `board` shows, as long as the worker lives; that it stops, once `stop` asks it to.
+    /// Sends the state that `board` shows for as long as the worker lives, and `STOPPING=1` once
+    /// `stop` is cancelled.
     pub(super) async fn tell(mut self, board: Arc<Board>, stop: CancellationToken) -> Infallible {
         let ping_every = self.watchdog.map(|within| within / OFTEN);
         let look_every = ping_every.map_or(LOOK_EVERY, |every| every.min(LOOK_EVERY));
@@ -62,7 +64,7 @@ impl ServiceManager {
         let (mut turns, mut pinged) = (board.turns(), Instant::now());
         loop {
             let readiness = board.readiness();
-            // Once is enough: a worker that lacks something later goes on by itself.
+            // Sent once: a worker that lacks something later recovers by itself.
             if readiness.is_ready && !is_ready {
                 is_ready = self.say("READY=1");
             }
@@ -73,14 +75,15 @@ impl ServiceManager {
                 (true, words) => format!("ready; {words}"),
                 (false, words) => words.to_owned(),
             };
-            // What can't be said is said at the next look.
+            // A message that can't be sent is sent again at the next look.
             if now != status && self.say(&format!("STATUS={now}")) {
                 status = now;
             }
             if ping_every.is_some_and(|every| pinged.elapsed() >= every) {
                 let now = board.turns();
                 if now.iter().any(|(name, of)| turns.get(name) == Some(of)) {
-                    // It may have nothing to do. If it hangs, it does not turn for this either.
+                    // The engine may have nothing to do. An engine that hangs does not turn for
+                    // this either.
                     board.ask_for_a_turn();
                 } else if self.say("WATCHDOG=1") {
                     (turns, pinged) = (now, Instant::now());
@@ -111,7 +114,7 @@ impl Drop for ServiceManager {
     }
 }
 
-/// A path; with an `@` in front, a name without a file (unix(7), abstract).
+/// Parses a socket address: a path, or an abstract name (unix(7)) after an `@`.
 fn address(name: &OsStr) -> io::Result<SocketAddr> {
     match name.as_bytes() {
         #[cfg(target_os = "linux")]
@@ -129,7 +132,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// What is heard at `socket` until `enough`; 10 s of the test's time at most.
+    /// Returns the messages received at `socket`, until `enough` or for at most 10 s of the test's
+    /// time.
     async fn heard(socket: &UnixDatagram, enough: impl Fn(&[String]) -> bool) -> Vec<String> {
         let mut all = Vec::new();
         let mut buffer = [0; 1024];
@@ -145,7 +149,7 @@ mod tests {
         all
     }
 
-    /// A manager in the test's folder, and where it listens.
+    /// Returns a manager in the test's folder, and the socket it writes to.
     fn manager(watchdog: Option<Duration>) -> (tempfile::TempDir, UnixDatagram, ServiceManager) {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("notify");
@@ -204,7 +208,7 @@ mod tests {
     async fn the_watchdog_hears_of_an_engine_that_turns_and_not_of_one_that_hangs() {
         let (_folder, listens, manager) = manager(Some(1000 * MS));
         let ((health, board), hangs) = (ready(), Arc::new(AtomicBool::new(false)));
-        // It has nothing to do: it turns only when it is asked to.
+        // The engine has nothing to do, so it turns only when asked to.
         let engine = (Arc::clone(&health), Arc::clone(&hangs));
         tokio::spawn(async move {
             let (health, hangs) = engine;
@@ -220,7 +224,7 @@ mod tests {
         let pings = |all: &[String]| all.iter().filter(|words| *words == "WATCHDOG=1").count();
         let began = Instant::now();
         heard(&listens, |all| pings(all) >= 8).await;
-        // Twice as often as it has to, at least.
+        // At least twice as often as required.
         assert!(began.elapsed() <= 8 * 500 * MS + 250 * MS, "{began:?}");
         hangs.store(true, Ordering::Relaxed);
         let all = heard(&listens, |_| false).await;

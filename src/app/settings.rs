@@ -1,4 +1,4 @@
-//! What the configuration means for the scheduler, and what of it is logged at the start.
+//! Derives the scheduler's settings from the configuration, and logs the limits at the start.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::rules::holding::Holding;
 use crate::rules::limit::{Algorithm, ceil_ms};
 use crate::rules::policy::Policy;
 
-/// The scheduler's settings.
+/// Returns the scheduler's settings.
 pub fn settings(config: &Config) -> Settings {
     let levels = DelayLevels::new(config.delay.max_delay);
     Settings {
@@ -25,7 +25,7 @@ pub fn settings(config: &Config) -> Settings {
         levels,
         throttle_scope: config.rate_limiter.throttle_scope,
         breaker: config.dispatch.breaker.map(|breaker| Rule {
-            // No job loses all of its attempts before it opens.
+            // The breaker opens before a job has used all of its attempts.
             failures: breaker.failures.min(config.retry.max_attempts),
             first_wait_ms: ceil_ms(breaker.initial_interval),
             longest_wait_ms: ceil_ms(breaker.max_interval),
@@ -36,7 +36,7 @@ pub fn settings(config: &Config) -> Settings {
     }
 }
 
-/// Who is told how jobs end.
+/// Returns where results are published, or `None` if they are not.
 fn results(results: &config::Results) -> Option<Results> {
     let to = match results.to {
         config::ResultsTo::None => return None,
@@ -50,19 +50,19 @@ fn results(results: &config::Results) -> Option<Results> {
     Some(Results { to, max_body })
 }
 
-/// A probe that is not heard of for so long is given up.
+/// Returns how long a probe may be silent before it is given up.
 fn probe_lease(config: &Config) -> Duration {
     let call = config.dispatch.call_timeout() + Duration::from_secs(10);
     call.max(Duration::from_secs(60))
 }
 
-/// Logs what is enforced: the common limits, and how many others there are.
+/// Logs the common limits, and the number of plans and tenants that have others.
 pub(super) fn tell_policy(policy: &Policy) {
     for limit in policy.default_limits().iter() {
         let algorithm = limit.algorithm();
         let strict = algorithm == Algorithm::Strict;
         let has_window = algorithm != Algorithm::Concurrency;
-        // An empty value leaves its field out.
+        // A field without a value is omitted.
         info!(
             limit = limit.name(),
             algorithm = if strict {

@@ -1,4 +1,5 @@
-//! Several pipelines in one process: starts each, follows the configuration, and ends when all have ended.
+//! Runs several pipelines in one process: starts each, follows the configuration, and returns when
+//! all have ended.
 
 mod keeper;
 
@@ -19,13 +20,15 @@ use crate::metrics::Metrics;
 use crate::tasks::{Ended, Watched};
 use crate::telemetry::traces;
 
-/// Puts the work of a pipeline together: with what it shares with others, and whether nothing was started before.
+/// Assembles the work of a pipeline from its configuration and shared parts. The flag asserts that
+/// no job was started before ([`Worker::fresh`](super::Worker::fresh)).
 type Make = Arc<dyn Fn(Config, &Parts, bool) -> Result<Work, AppError> + Send + Sync>;
 
-/// Runs `pipelines` until `stop`, and what becomes of them in `source`.
+/// Runs `pipelines` until `stop`, and follows changes of `source`.
 ///
 /// # Errors
-/// [`AppError`] when one of them can't be put together, or when the process lacks what all of them need.
+/// [`AppError`] if a pipeline can't be assembled, or if the process lacks something that all of
+/// them need.
 pub(super) async fn run(
     pipelines: Pipelines,
     source: Source,
@@ -93,12 +96,13 @@ struct Several {
     board: Arc<Board>,
     stop: Stop,
     make: Make,
-    /// What all of them share.
+    /// The parts that all pipelines share.
     parts: Parts,
-    /// As they were read last; the admin port and the logs are those of the start.
+    /// The configuration that was read last. The admin port and the log keep their settings from
+    /// the start.
     shared: Pipelines,
     running: BTreeMap<PipelineName, Running>,
-    /// Each gives its name when its pipeline has ended and is not wanted any more.
+    /// Each keeper returns its pipeline's name once that has ended and is not wanted anymore.
     keepers: JoinSet<PipelineName>,
 }
 
@@ -109,7 +113,7 @@ struct Running {
 }
 
 impl Several {
-    /// What can be seen to be wrong without a server.
+    /// Detects configuration errors that can be found without a server.
     fn try_out(&self, config: &Config) -> Result<(), AppError> {
         (self.make)(config.clone(), &self.parts, false).map(drop)
     }
@@ -133,7 +137,7 @@ impl Several {
         let keeper = Keeper {
             name: name.clone(),
             parts: Parts {
-                // What makes the work knows it.
+                // `make` adds the recording.
                 recording: None,
                 seen: running.seen.clone(),
                 links: Arc::clone(&self.parts.links),
@@ -146,12 +150,12 @@ impl Several {
         self.keepers.spawn(keeper.run());
     }
 
-    /// Its keeper is done.
+    /// Handles the end of a keeper.
     fn has_ended(&mut self, name: PipelineName) {
         let Some(running) = self.running.remove(&name) else {
             return;
         };
-        // It was removed, and is there again.
+        // The pipeline was removed and added again.
         if !running.wanted.borrow().end && !self.stop.soft.is_cancelled() {
             self.keep(&name, &running, false);
             self.running.insert(name, running);
@@ -165,7 +169,7 @@ impl Several {
         self.running.values().map(|running| &*running.seen.metrics)
     }
 
-    /// Applies what was read as a whole, or nothing of it.
+    /// Applies a configuration as a whole, or none of it.
     fn read(&mut self, Reading { read, asked }: Reading) {
         let new = match read {
             Ok(new) => new,
@@ -200,7 +204,7 @@ impl Several {
         self.shared = new;
     }
 
-    /// Why one of `new` that differs from what runs can't be put together.
+    /// Returns why a changed or new pipeline can't be assembled, or `None` if all can.
     fn wrong(&self, new: &Pipelines) -> Option<String> {
         let mut differ = new.each().iter().filter(|(name, config)| {
             let running = self.running.get(name);
@@ -212,7 +216,7 @@ impl Several {
         })
     }
 
-    /// Starts, changes and ends what `new` asks for, and says whether that was anything.
+    /// Starts, changes and ends pipelines according to `new`. Returns true if anything changed.
     fn apply(&mut self, new: &Pipelines) -> bool {
         let mut changed = false;
         for (name, running) in &self.running {
@@ -236,10 +240,11 @@ impl Several {
     }
 }
 
-/// Lets a pipeline run with `config`: as it runs, or anew where that is needed. Says whether something has changed.
+/// Applies `config` to a running pipeline, and restarts it if necessary. Returns true if anything
+/// changed.
 fn change(name: &PipelineName, running: &Running, config: &Config) -> bool {
     let old = running.wanted.borrow().clone();
-    // All have the same of these, and none uses them.
+    // The process has one admin port and one log; pipelines don't use these keys.
     let is_own = |key: &&'static str| !key.starts_with("admin.") && !key.starts_with("log.");
     let restart: Vec<_> = (old.config.takes_restart(config).into_iter())
         .filter(is_own)

@@ -1,4 +1,4 @@
-//! SIGTERM and SIGINT: the first stops the worker softly, the second at once.
+//! Handles SIGTERM and SIGINT: the first stops the worker gracefully, the second at once.
 
 use std::convert::Infallible;
 
@@ -8,10 +8,10 @@ use tracing::warn;
 use crate::engine::Stop;
 use crate::tasks::Watched;
 
-/// Listens from now on, for as long as the task is there.
+/// Listens for signals until the returned task is aborted.
 ///
 /// # Errors
-/// When the handlers can't be installed.
+/// The handlers can't be installed.
 pub(super) fn listen(stop: &Stop) -> std::io::Result<Watched> {
     let mut term = signal(SignalKind::terminate())?;
     let mut int = signal(SignalKind::interrupt())?;
@@ -25,7 +25,7 @@ pub(super) fn listen(stop: &Stop) -> std::io::Result<Watched> {
             warn!(signal = name, "asked to stop");
             token.cancel();
         }
-        // More of them say nothing new; a task that ends would be a fault.
+        // Further signals change nothing, and the task must not end.
         std::future::pending::<Infallible>().await
     }))
 }

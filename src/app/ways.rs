@@ -1,4 +1,4 @@
-//! Which way the jobs of `sluicegate run` go: to an API, to a program, or to the queue of other workers.
+//! Selects the handler of `sluicegate run`: an API, a program, or the queue of other workers.
 
 use std::sync::Arc;
 
@@ -11,13 +11,14 @@ use crate::handler::forward::ForwardHandler;
 use crate::handler::http::HttpHandler;
 use crate::metrics::Metrics;
 
-/// Runs workers that send each job to `dispatch.http.url`, give it to `dispatch.exec.command` or forward it by `dispatch.forward`, one
-/// for each pipeline, until SIGTERM or SIGINT. With `fresh`, an operator says that nothing was started within the longest window: see
-/// [`Worker::fresh`]. The configuration was read from `source`, and is applied again when it changes: see [`Worker::reloading`]. New
-/// jobs are recorded in `recording`.
+/// Runs a worker for each pipeline until SIGTERM or SIGINT. It sends jobs to `dispatch.http.url`,
+/// passes them to `dispatch.exec.command` or forwards them as `dispatch.forward` says. `fresh`
+/// asserts that no job was started within the longest window: see [`Worker::fresh`]. The
+/// configuration was read from `source`, and is read again when it changes: see
+/// [`Worker::reloading`]. New jobs are recorded in `recording`.
 ///
 /// # Errors
-/// [`AppError`] when it can't start.
+/// [`AppError`] if it can't start or can't go on.
 pub async fn run(
     pipelines: Pipelines,
     source: Source,
@@ -50,7 +51,8 @@ pub async fn run(
     }
 }
 
-/// What moves the jobs of a pipeline, with the handler that its configuration asks for. No server is contacted yet, and nothing begun.
+/// Assembles the work of a pipeline with the handler that its configuration asks for. Contacts no
+/// server and starts nothing yet.
 fn work(config: Config, parts: &Parts, fresh: bool) -> Result<Work, AppError> {
     let dispatch = &config.dispatch;
     if let Some(exec) = dispatch.exec.clone() {
@@ -75,7 +77,8 @@ fn work(config: Config, parts: &Parts, fresh: bool) -> Result<Work, AppError> {
     Ok(if fresh { worker.fresh() } else { worker }.work())
 }
 
-/// The same for a handler that begins to work as soon as it is made, by `make` with its end: not before its jobs move.
+/// Like [`work`], for a handler that begins to work as soon as it is made. `make` returns the
+/// handler and a future that closes it; it is called when the pipeline's jobs begin to move.
 fn later<End: Future<Output = ()> + Send + 'static>(
     config: Config,
     parts: &Parts,

@@ -1,4 +1,5 @@
-//! The file of a recording: always a new one. What is there stays as it is, and a worker that starts again writes beside it.
+//! Creates the file of a recording. It is always a new file: existing files stay as they are, and a
+//! restarted worker writes next to them.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -6,14 +7,15 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-/// Beside FILE there are FILE.1 to FILE.9: so many starts of a worker are recorded before somebody has to take files away.
+/// Number of further names, FILE.1 to FILE.9. This many restarts are recorded before files have to
+/// be removed.
 const MOST_FURTHER: u32 = 9;
 
-/// Makes a new file, which only its owner may read: at `path`, or, where a file is already, at the first of `path.1` to `path.9` that
-/// is not there. Returns it with its path.
+/// Creates a new file that only its owner may read: at `path`, or at the first free name from
+/// `path.1` to `path.9` if a file exists there. Returns the file and its path.
 ///
 /// # Errors
-/// All of them are there, something else than a file is at `path`, or none can be made.
+/// All names are taken, `path` is not a regular file, or the file can't be created.
 pub(super) fn make(path: &Path) -> io::Result<(File, PathBuf)> {
     for number in 0..=MOST_FURTHER {
         let path = numbered(path, number);
@@ -25,7 +27,7 @@ pub(super) fn make(path: &Path) -> io::Result<(File, PathBuf)> {
         match made {
             Ok(file) => return Ok((file, path)),
             Err(why) if why.kind() != ErrorKind::AlreadyExists => return Err(why),
-            // Beside a device or a pipe nobody looks for a recording.
+            // A recording next to a device or a pipe would not be found.
             Err(_) if number == 0 && !path.is_file() => {
                 let words = "it is there, and is no file; a recording is a new file";
                 return Err(io::Error::new(ErrorKind::AlreadyExists, words));
@@ -39,7 +41,7 @@ pub(super) fn make(path: &Path) -> io::Result<(File, PathBuf)> {
     Err(io::Error::new(ErrorKind::AlreadyExists, words))
 }
 
-/// `path` itself, or `path.1` and so on.
+/// Returns `path` if `number` is 0, otherwise `path.number`.
 fn numbered(path: &Path, number: u32) -> PathBuf {
     let mut name = OsString::from(path);
     if number > 0 {
@@ -72,7 +74,7 @@ mod tests {
             ["jobs.jsonl", "jobs.jsonl.1", "jobs.jsonl.9"].map(text),
             ["mine", "1", "9"]
         );
-        // One that was taken away can be made again.
+        // A name that became free is used again.
         fs::remove_file(folder.path().join("jobs.jsonl.4")).expect("removed");
         let (_, made) = make(&path).expect("a new file");
         assert!(made.ends_with("jobs.jsonl.4"), "{}", made.display());

@@ -1,8 +1,8 @@
-//! Reads the configuration again in a thread of its own when its file has changed or an operator asks. A file system that hangs holds up
-//! nothing else.
+//! Reads the configuration again when its file has changed or an operator asks. This runs in a
+//! thread of its own, so a file system that hangs holds up nothing else.
 //!
-//! A configuration that can't be read may be sound in a moment: a file that it names was away, or the file system was. So it is read
-//! again, less and less often.
+//! A configuration that can't be read may become readable: a file it names, or the file system, may
+//! be missing only for a moment. So reading is retried, with growing pauses.
 
 use std::io;
 use std::sync::mpsc::{self as blocking, RecvTimeoutError};
@@ -15,15 +15,15 @@ use tokio::sync::mpsc;
 use crate::config::{ConfigErrors, Pipelines, Source};
 use crate::rules::retry::Reconnect;
 
-/// Interval at which the file is looked at.
+/// Interval at which the file is checked for changes.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// The first and the longest pause before a configuration that could not be read is read again.
 const RETRY_PAUSES: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(60)];
 
-/// The configuration, read again.
+/// A configuration that was read again.
 #[derive(Debug)]
 pub struct Reading {
-    /// What it says.
+    /// The configuration, or its errors.
     pub read: Result<Pipelines, ConfigErrors>,
     /// Whether to report it even if nothing has changed: an operator asked, or it could not be read before.
     pub asked: bool,
@@ -33,7 +33,7 @@ pub struct Reading {
 #[derive(Debug)]
 pub struct Read {
     readings: mpsc::Receiver<Reading>,
-    /// Asks the thread to read now. Its end ends the thread.
+    /// Asks the thread to read now. Dropping it ends the thread.
     asks: blocking::SyncSender<()>,
     hangups: Signal,
 }
@@ -73,7 +73,7 @@ impl Read {
     }
 }
 
-/// Sends each reading that is news until nobody waits for it.
+/// Sends each reading that is news, until the receiver is gone.
 fn look(mut source: Source, asked: &blocking::Receiver<()>, readings: &mpsc::Sender<Reading>) {
     let mut failure = Failure::default();
     loop {
@@ -114,7 +114,8 @@ impl Default for Failure {
 }
 
 impl Failure {
-    /// Takes note of a reading that failed with `problem`, or succeeded. Returns true if that differs from the reading before.
+    /// Records a reading that failed with `problem`, or succeeded. Returns true if that differs
+    /// from the previous reading.
     fn heard(&mut self, now: Instant, problem: Option<String>) -> bool {
         let before = self.known.take().map(|(problem, _)| problem);
         let is_news = before != problem;
@@ -153,7 +154,7 @@ mod tests {
                 tries += 1;
             }
         }
-        // In an hour: soon at first, and then about every minute.
+        // Within an hour: frequent at first, then about every minute.
         assert!((60..=130).contains(&tries), "{tries}");
         assert!(failure.heard(now, Some("it is wrong".to_owned())));
         assert!(failure.heard(now, None) && !failure.is_known());

@@ -1,4 +1,5 @@
-//! Keeps one pipeline running: starts it again where it has ended by an error, or where its configuration takes that.
+//! Keeps one pipeline running: restarts it after an error, and when its configuration takes a
+//! restart.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -17,28 +18,28 @@ use crate::engine::Stop;
 use crate::rules::retry::Reconnect;
 use crate::tasks::{Tasks, message};
 
-/// Pauses before a pipeline that has ended is started again: the first, and the longest.
+/// The first and the longest pause before a failed pipeline is restarted.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
-/// A pipeline that ran for so long had no trouble with its start.
+/// A pipeline that ran this long had no trouble starting, so the pauses begin anew.
 const STEADY: Duration = Duration::from_secs(300);
 
-/// Of one pipeline.
+/// Keeps one pipeline running.
 pub(super) struct Keeper {
     pub name: PipelineName,
     pub parts: Parts,
     pub make: Make,
-    /// Of the process.
+    /// Stops the whole process.
     pub stop: Stop,
     pub wanted: watch::Receiver<Wanted>,
-    /// Nothing was started before; for the first start.
+    /// Whether the first start asserts that no job was started before.
     pub fresh: bool,
 }
 
 impl Keeper {
-    /// Runs until the process is stopped or the pipeline is not wanted any more; gives its name.
+    /// Runs until the process is stopped or the pipeline is not wanted anymore. Returns its name.
     pub async fn run(self) -> PipelineName {
         let name = self.name.clone();
-        // At `error`, so that no log level takes it away.
+        // At `error`, so that every log level includes the span.
         let span = error_span!("of", pipeline = %name);
         self.keep().instrument(span).await;
         name
@@ -75,7 +76,7 @@ impl Keeper {
         }
     }
 
-    /// One start, to its end: it was asked to, or why it ended.
+    /// Runs the pipeline once. Returns `Ok` if it was asked to end, otherwise the reason.
     async fn once(&self, now: &Wanted) -> Result<(), String> {
         let stop = Stop {
             soft: self.stop.soft.child_token(),
@@ -86,7 +87,7 @@ impl Keeper {
         let reload = Reload::Told(self.wanted.clone(), now.start);
         let run = work.run(Tasks::default(), reload, stop.clone());
         let run = AssertUnwindSafe(run).catch_unwind();
-        // Dropped, it ends.
+        // Dropping the set ends the task.
         let mut task = JoinSet::new();
         task.spawn(run.in_current_span());
         let mut wanted = self.wanted.clone();
@@ -110,11 +111,11 @@ impl Keeper {
     }
 }
 
-/// Waits until the pipeline is not wanted any more, or another start of it.
+/// Waits until the pipeline is not wanted anymore, or a different start of it is.
 async fn another(wanted: &mut watch::Receiver<Wanted>, start: u64) {
     let other = |wanted: &Wanted| wanted.end || wanted.start != start;
     if wanted.wait_for(other).await.is_err() {
-        // Who tells it is gone, and all keepers with it.
+        // The sender is gone, and all keepers with it.
         std::future::pending().await
     }
 }
@@ -128,7 +129,7 @@ mod tests {
     use crate::app::{AppError, Work};
     use crate::config::{Config, Pipelines};
 
-    /// What a start does: by its number and what its configuration has as concurrency.
+    /// Behavior of a start, given its number and the token that stops it.
     type Does = fn(u64, Stop) -> futures_util::future::BoxFuture<'static, Result<(), AppError>>;
 
     struct Bed {
@@ -222,7 +223,7 @@ mod tests {
         let began = Instant::now();
         bed.reach(4).await;
         let pauses = began.elapsed();
-        // 1, 2 and 4 s, each from half of it to one and a half times.
+        // 1, 2 and 4 s, each with a random factor from 0.5 to 1.5.
         assert!((3_500..10_600).contains(&pauses.as_millis()), "{pauses:?}");
         assert_eq!(bed.restarts(), "sluicegate_pipeline_restarts_total 3");
         sleep(STEADY).await;
@@ -243,13 +244,13 @@ mod tests {
             })
         });
         bed.reach(1).await;
-        // What can change as it runs is no other start.
+        // A change that applies at run time does not restart the pipeline.
         bed.wanted.send_modify(|wanted| wanted.config = config("b"));
         sleep(Duration::from_secs(9)).await;
         assert_eq!(bed.starts(), 1);
         bed.wanted.send_modify(|wanted| wanted.start += 1);
         bed.reach(2).await;
-        // The third one fails; the fourth does not wait for the pause.
+        // The third start fails. The fourth does not wait for the pause.
         bed.wanted.send_modify(|wanted| wanted.start += 1);
         bed.reach(3).await;
         sleep(Duration::from_millis(10)).await;
