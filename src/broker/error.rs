@@ -1,4 +1,4 @@
-//! Why there is no session with the broker: typed, in one line, without secrets.
+//! Errors that prevent a session with the broker: typed, in one line, without secrets.
 
 use std::time::Duration;
 
@@ -6,16 +6,17 @@ use lapin::ErrorKind;
 
 use crate::shortage;
 
-/// Why connecting or declaring failed. Each text says what is wrong, where, and what to do.
+/// An error while connecting or declaring. Each text says what is wrong, where, and what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BrokerError {
-    /// `amqp.url` is no AMQP URL. The URL itself is not shown: it may hold a password.
+    /// `amqp.url` is not an AMQP URL. The error does not contain the URL, which may hold a
+    /// password.
     #[error("amqp.url: {0}; write amqp://USER:PASSWORD@HOST:PORT/VHOST, amqps:// for TLS")]
     Url(String),
-    /// `amqp.queue` makes names that AMQP does not allow.
+    /// `amqp.queue` leads to queue names that AMQP does not allow.
     #[error("amqp.queue: the name has {0} bytes; at most {max} are allowed", max = crate::rules::delays::MAX_WORK_QUEUE_BYTES)]
     QueueName(usize),
-    /// Nobody answers there, or not in time.
+    /// No server answers there, or not in time.
     #[error(
         "RabbitMQ at {at} can't be reached: {reason}; see that it runs and that amqp.url is right"
     )]
@@ -51,7 +52,7 @@ pub enum BrokerError {
         /// The URL, redacted.
         at: String,
     },
-    /// 530: the virtual host does not exist, or the user may not enter it.
+    /// 530: the virtual host does not exist, or the user may not access it.
     #[error(
         "RabbitMQ at {at} refused the virtual host: {reason}; create it, permit it to the user, or correct amqp.url"
     )]
@@ -61,7 +62,7 @@ pub enum BrokerError {
         /// The broker's text.
         reason: String,
     },
-    /// 404: there is no such queue.
+    /// 404: the queue does not exist.
     #[error(
         "RabbitMQ at {at} has no queue '{queue}': see that amqp.queue is right; run and publish create its queues"
     )]
@@ -71,7 +72,7 @@ pub enum BrokerError {
         /// The queue's name.
         queue: String,
     },
-    /// 403 at a queue.
+    /// 403 for a queue.
     #[error(
         "RabbitMQ at {at} forbids it: {reason}; docs/DEPLOYMENT.md has the permissions that the user needs"
     )]
@@ -84,7 +85,7 @@ pub enum BrokerError {
     /// 406: a queue exists with other arguments.
     #[error(transparent)]
     QueueDiffers(#[from] QueueDiffers),
-    /// Any other refusal, and a session that ended.
+    /// Any other refusal, or a session that ended.
     #[error("RabbitMQ at {at}: {reason}")]
     Failed {
         /// The URL, redacted.
@@ -102,15 +103,16 @@ pub struct QueueDiffers {
     pub queue: String,
     /// The argument, such as `x-message-ttl` or `durable`.
     pub argument: String,
-    /// What the existing queue has.
+    /// The argument's value in the existing queue.
     pub found: String,
-    /// What we declare.
+    /// The argument's value that we declare.
     pub wanted: String,
 }
 
 impl QueueDiffers {
-    /// Reads the broker's 406 text: `PRECONDITION_FAILED - inequivalent arg 'A' for queue 'Q' in vhost
-    /// 'V': received X but current is Y`. It may be cut off at 255 bytes; what is missing reads `?`.
+    /// Parses the broker's 406 text: `PRECONDITION_FAILED - inequivalent arg 'A' for queue 'Q' in
+    /// vhost 'V': received X but current is Y`. It may be cut off at 255 bytes; missing values read
+    /// `?`.
     pub fn parse(text: &str) -> Option<Self> {
         let (_, rest) = text.split_once("inequivalent arg '")?;
         let (argument, rest) = rest.split_once("' for queue '")?;
@@ -137,14 +139,16 @@ impl QueueDiffers {
     }
 }
 
-/// Reads the broker's 406 text: `PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out. Timeout value used: 1800000 ms. …`.
+/// Parses the broker's 406 text: `PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed
+/// out. Timeout value used: 1800000 ms. …`.
 fn ack_timeout(text: &str) -> Option<Duration> {
     let (what, rest) = text.split_once("Timeout value used: ")?;
     let number = rest.split(' ').next()?.parse().ok()?;
     (what.contains("acknowledgement") && number > 0).then(|| Duration::from_millis(number))
 }
 
-/// `the value '5' of type 'signedint'` and `'5'` read `5`; `none` stays, an empty text reads `''`.
+/// Simplifies a value: `the value '5' of type 'signedint'` and `'5'` become `5`. `none` stays, and
+/// an empty text becomes `''`.
 fn plain(value: &str) -> String {
     if value.is_empty() {
         return "?".to_owned();
@@ -156,7 +160,7 @@ fn plain(value: &str) -> String {
 }
 
 impl BrokerError {
-    /// What `error` means for the server at `at` (a redacted URL).
+    /// Converts an error of the server at `at` (a redacted URL).
     pub(crate) fn from_lapin(at: &str, error: &lapin::Error) -> Self {
         let at = at.to_owned();
         if let ErrorKind::ChannelsLimitReached = error.kind() {
@@ -165,7 +169,7 @@ impl BrokerError {
         }
         let ErrorKind::ProtocolError(refusal) = error.kind() else {
             let reason = error.to_string();
-            // "Connection refused" says by itself what kind of error it is.
+            // "Connection refused" already says what kind of error it is.
             let reason = reason.strip_prefix("IO error: ").unwrap_or(&reason);
             let reason = reason.to_owned();
             return if let ErrorKind::IOError(why) = error.kind()
@@ -183,7 +187,8 @@ impl BrokerError {
             };
         };
         let reason = refusal.get_message().to_string();
-        // `connection limit (N) is reached`, `queue limit in vhost 'V' (N) is reached`, `has reached the maximum allowed user limit`
+        // The texts: `connection limit (N) is reached`, `queue limit in vhost 'V' (N) is reached`,
+        // `has reached the maximum allowed user limit`.
         let is_limit = reason.contains("limit") && reason.contains("reached");
         match refusal.get_id() {
             406 | 530 if is_limit => Self::Limit { at, reason },
@@ -199,7 +204,7 @@ impl BrokerError {
         }
     }
 
-    /// As it is, with what to do about it, where it concerns the connection.
+    /// Appends `advice` if the server is unreachable.
     pub(crate) fn advised(mut self, advice: Option<String>) -> Self {
         if let (Self::Unreachable { reason, .. }, Some(advice)) = (&mut self, advice) {
             *reason = format!("{reason} ({advice})");
@@ -215,7 +220,8 @@ impl BrokerError {
         }
     }
 
-    /// Waiting alone does not help: somebody has to change the configuration or the server.
+    /// Returns true if waiting does not help: an operator has to change the configuration or the
+    /// server.
     pub fn is_misconfiguration(&self) -> bool {
         !matches!(
             self,

@@ -1,4 +1,5 @@
-//! Jobs that go to workers of others, and what these say of them: RabbitMQ's side is [`super::amqp::Forwarder`].
+//! Jobs that go to workers of another system, and the reports of those workers.
+//! [`super::amqp::Forwarder`] implements this for RabbitMQ.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -9,26 +10,26 @@ use tokio::sync::oneshot;
 
 use super::{PublishError, Reply};
 
-/// Publishes jobs, and hears of their ends.
+/// Publishes jobs and receives their ends.
 pub trait Forwarding: Send + Sync + 'static {
-    /// Whether something can be published now.
+    /// Returns true if something can be published now.
     fn is_up(&self) -> bool;
 
     /// Waits until something can be published.
     fn up(&self) -> impl Future<Output = ()> + Send;
 
-    /// The queue for what workers say of jobs; `None`: they are not asked to.
+    /// Returns the queue for reports of workers, or `None` if they don't report.
     fn done_queue(&self) -> Option<&str>;
 
-    /// The end of the job with `token` is waited for from now on.
+    /// Registers `token`, so that the end of its job can be awaited.
     fn expect(&self, token: String) -> Expected;
 
-    /// Publishes (mandatory, persistent), and waits for the confirm. Its first poll hands the job on. An error: no queue has it for
-    /// certain.
+    /// Publishes (mandatory, persistent), and waits for the confirm. The first poll hands the job
+    /// on. An error does not mean that no queue has the job.
     fn publish(&self, outgoing: Reply) -> impl Future<Output = Result<(), PublishError>> + Send;
 }
 
-/// Who waits for which token.
+/// The registered tokens and the calls that wait for them.
 #[derive(Debug, Clone, Default)]
 pub struct Ends(Arc<Mutex<HashMap<String, oneshot::Sender<Bytes>>>>);
 
@@ -37,7 +38,7 @@ impl Ends {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The end of the job with `token` is waited for from now on.
+    /// Registers `token`, so that the end of its job can be awaited.
     pub fn expect(&self, token: String) -> Expected {
         let (sender, end) = oneshot::channel();
         self.waiting().insert(token.clone(), sender);
@@ -48,18 +49,19 @@ impl Ends {
         }
     }
 
-    /// A worker says this of the job with `token`; false: nobody waits for that.
+    /// Passes a worker's report on the job with `token` to the call that waits. Returns false if
+    /// none does.
     pub fn tell(&self, token: &str, body: Bytes) -> bool {
         let Some(waiting) = self.waiting().remove(token) else {
             return false;
         };
-        // Who waited may just have given up.
+        // The receiver may just have given up.
         drop(waiting.send(body));
         true
     }
 }
 
-/// The end of one job, which is waited for; dropped, it is not any more.
+/// The expected end of one job. Dropping it removes its token.
 #[derive(Debug)]
 pub struct Expected {
     ends: Ends,
@@ -68,7 +70,7 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// What the worker said of it.
+    /// Waits for the worker's report.
     pub async fn end(&mut self) -> Option<Bytes> {
         (&mut self.end).await.ok()
     }

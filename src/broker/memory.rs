@@ -1,7 +1,7 @@
-//! A broker in memory, for simulations: queues, confirms, returns, redelivery, and faults on demand.
+//! An in-memory broker for simulations: queues, confirms, returns, redelivery, and injected faults.
 //!
-//! It runs on tokio's clock, so under paused time hours of waiting take no time. Several
-//! workers share one server by [`MemoryBroker::join`].
+//! It runs on tokio's clock, so under paused time hours of waiting take no time. Several workers
+//! share one server by [`MemoryBroker::join`].
 
 mod client;
 mod queue;
@@ -18,37 +18,37 @@ use crate::broker::{Broker, Event, Message, Outgoing, PublishError, Reply, Tag};
 use crate::rules::delays::{DelayLevels, QueueNames};
 use server::State;
 
-/// As with the real one, the engine is a few events behind at most.
+/// Capacity of the channel for events, the same as that of the real broker.
 const EVENTS: usize = 16;
 
-/// What may go wrong with one publish.
+/// A fault of one publish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// It is stored, and the confirm is lost: [`PublishError::Down`].
+    /// The message is stored, but the confirm is lost: [`PublishError::Down`].
     LoseConfirm,
-    /// It is lost before it was stored: [`PublishError::Down`].
+    /// The message is lost before it is stored: [`PublishError::Down`].
     LosePublish,
     /// [`PublishError::Nacked`].
     Nack,
     /// [`PublishError::Returned`], though the queue exists.
     Return,
-    /// It is stored, and then the session ends before the confirm.
+    /// The message is stored, and then the session ends before the confirm.
     Disconnect,
 }
 
-/// Decides about the n-th publish of the server, from 1.
+/// Selects the fault of the n-th publish of the server, counted from 1.
 type Plan = Box<dyn FnMut(u64, &Outgoing) -> Option<Fault> + Send>;
 
 struct Server(Mutex<State>);
 
 impl Server {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Only a test's own fault plan can panic here, and that test has failed then.
+        // Only a test's own fault plan can panic here, and then that test has failed.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// One client of a server in memory.
+/// One client of an in-memory server.
 #[derive(Clone)]
 pub struct MemoryBroker {
     server: Arc<Server>,
@@ -56,9 +56,10 @@ pub struct MemoryBroker {
 }
 
 impl MemoryBroker {
-    /// A new server with the queues of `work` and `levels`, and its first client, which takes at most
-    /// `prefetch` unacked messages from each of `jobs` and `jobs.due`, an eighth from `jobs.recheck`, and `window` from each delay queue.
-    /// Must be called within a tokio runtime.
+    /// Creates a server with the queues of `work` and `levels`, and its first client. The client
+    /// takes at most `prefetch` unacked messages from each of `jobs` and `jobs.due`, an eighth of
+    /// that from `jobs.recheck`, and `window` from each delay queue. Must be called within a tokio
+    /// runtime.
     pub fn start(
         work: &str,
         levels: &DelayLevels,
@@ -69,7 +70,7 @@ impl MemoryBroker {
         Self { server, client: 0 }.join(prefetch, window)
     }
 
-    /// Another client of the same server.
+    /// Adds a client to the same server.
     pub fn join(&self, prefetch: u16, window: usize) -> (Self, mpsc::Receiver<Event>) {
         let (events, receiver) = mpsc::channel(EVENTS);
         let client = self.server.lock().connect(prefetch.max(1), window);
@@ -81,69 +82,70 @@ impl MemoryBroker {
         (broker, receiver)
     }
 
-    /// The queues' names.
+    /// Returns the queues' names.
     pub fn names(&self) -> QueueNames {
         self.server.lock().names.clone()
     }
 
-    /// What is ready in a queue, in order.
+    /// Returns the ready messages of a queue, in order.
     pub fn messages(&self, queue: &str) -> Vec<Message> {
         self.server.lock().messages(queue)
     }
 
-    /// Messages of all clients that were delivered and not acked.
+    /// Returns the number of unacked messages of all clients.
     pub fn unacked(&self) -> usize {
         self.server.lock().unacked()
     }
 
-    /// Messages in `jobs`, `jobs.due` and `jobs.recheck` that nobody has taken.
+    /// Returns the number of ready messages in `jobs`, `jobs.due` and `jobs.recheck`.
     pub fn ready(&self) -> usize {
         self.server.lock().ready()
     }
 
-    /// Messages in delay queues that nobody has taken.
+    /// Returns the number of ready messages in delay queues.
     pub fn waiting(&self) -> usize {
         self.server.lock().waiting()
     }
 
-    /// How many deliveries there were, of all messages and to all clients.
+    /// Returns the number of deliveries of all messages to all clients.
     pub fn deliveries(&self) -> u64 {
         self.server.lock().deliveries
     }
 
-    /// How many publishes there were, of all clients.
+    /// Returns the number of publishes of all clients.
     pub fn publishes(&self) -> u64 {
         self.server.lock().publishes
     }
 
-    /// Lets `plan` decide about each publish from now on.
+    /// Lets `plan` select the fault of each publish from now on.
     pub fn plan(&self, plan: impl FnMut(u64, &Outgoing) -> Option<Fault> + Send + 'static) {
         self.server.lock().plan = Box::new(plan);
     }
 
-    /// Deletes a queue with all that is in it. The first publish that is returned for it brings it back,
-    /// as the real client's new declaration does.
+    /// Deletes a queue with its messages. The first publish that is returned for it restores it, as
+    /// the real client does by declaring it again.
     pub fn delete_queue(&self, queue: &str) {
         self.server.lock().delete(queue);
     }
 
-    /// Makes a queue for results, which no client of this kind consumes: `exchange` takes to it what has the key `key`.
+    /// Creates a queue for results, which no client of this kind consumes, and binds it to
+    /// `exchange` with `key`.
     pub fn bind(&self, exchange: &str, key: &str, queue: &str) {
         self.server.lock().bind(exchange, key, queue);
     }
 
-    /// The results in `queue`.
+    /// Returns the results in `queue`.
     pub fn replies(&self, queue: &str) -> Vec<Message> {
         let state = self.server.lock();
         state.replies.get(queue).cloned().unwrap_or_default()
     }
 
-    /// Ends this client's session; the next one begins at once.
+    /// Ends this client's session. The next one begins at once.
     pub fn kill_session(&self) {
         self.kill_session_for(Duration::ZERO);
     }
 
-    /// Ends this client's session; the next one begins after `outage`.
+    /// Ends this client's session. The next one begins after `outage`.
     pub fn kill_session_for(&self, outage: Duration) {
         self.server.lock().disconnect(self.client, outage);
     }
@@ -194,7 +196,7 @@ impl Broker for MemoryBroker {
     }
 }
 
-/// Moves a client's deliveries into its events until it is closed.
+/// Passes a client's deliveries to its events until it is closed.
 async fn serve(server: Arc<Server>, client: usize, events: mpsc::Sender<Event>) {
     let bell = server.lock().bell(client);
     loop {
@@ -216,13 +218,13 @@ async fn serve(server: Arc<Server>, client: usize, events: mpsc::Sender<Event>) 
                 return;
             }
             permit = events.reserve(), if step.ready => {
-                // An error says what `closed` says in the next round.
+                // `closed` handles an error in the next round.
                 let Ok(permit) = permit else { continue };
                 if let Some(event) = server.lock().next_event(client) {
                     permit.send(event);
                 }
             }
-            // It keeps a ring that nobody waits for.
+            // `Notify` keeps a notification until it is awaited.
             () = bell.notified() => {}
             () = alarm => {}
         }

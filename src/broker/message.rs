@@ -13,7 +13,8 @@ pub(in crate::broker) use self::sent::as_sent;
 use crate::rules::headers::{self, BROKER_HEADERS, HeaderValue, Headers, OURS_AND_THE_BROKERS};
 use crate::rules::job::Field;
 
-/// When RabbitMQ got a message, in milliseconds since the epoch, where it is told to say so.
+/// RabbitMQ's header for when it received a message, in milliseconds since the Unix epoch. It is
+/// set if RabbitMQ is configured to.
 const TIMESTAMP_MS: &str = "timestamp_in_ms";
 
 /// AMQP's delivery mode of a message that survives a restart of the broker.
@@ -31,13 +32,13 @@ pub struct Message {
 }
 
 impl Message {
-    /// The `message_id`, when there is one that is not empty.
+    /// Returns the `message_id`, or `None` if it is missing or empty.
     pub fn id(&self) -> Option<&str> {
         let id = self.properties.message_id().as_ref()?.as_str();
         (!id.is_empty()).then_some(id)
     }
 
-    /// The message with the priority that it had before it entered a delay queue.
+    /// Returns the message with the priority that it had before it entered a delay queue.
     #[must_use]
     pub fn with_priority_back(mut self) -> Self {
         if let Field::Int(kept) = self.header(headers::PRIORITY)
@@ -48,7 +49,7 @@ impl Message {
         self
     }
 
-    /// What `delivery` carries. The body is moved, not copied.
+    /// Converts `delivery`. The body is moved, not copied.
     pub(crate) fn from_lapin(delivery: lapin::message::Delivery) -> Self {
         Self {
             routing_key: delivery.routing_key.into(),
@@ -57,7 +58,8 @@ impl Message {
         }
     }
 
-    /// Its `expiration` as its publisher set it, where the broker or we have it still.
+    /// Returns the `expiration` that the publisher set, from the property or from our copy of it in
+    /// a header.
     pub fn expiration(&self) -> Option<&str> {
         let set = (self.properties.expiration().as_ref()).map(|text| text.as_str());
         set.or(match self.header(headers::EXPIRATION) {
@@ -66,12 +68,12 @@ impl Message {
         })
     }
 
-    /// The body's type, as its publisher said.
+    /// Returns the content type that the publisher set.
     pub fn content_type(&self) -> Option<&str> {
         self.properties.content_type().as_ref().map(|t| t.as_str())
     }
 
-    /// How the body is packed, as its publisher said.
+    /// Returns the content encoding that the publisher set.
     pub fn content_encoding(&self) -> Option<&str> {
         self.properties
             .content_encoding()
@@ -79,13 +81,14 @@ impl Message {
             .map(|t| t.as_str())
     }
 
-    /// The queue to which its publisher wants an answer.
+    /// Returns the queue to which the publisher wants a reply.
     pub fn reply_to(&self) -> Option<&str> {
         let queue = self.properties.reply_to().as_ref()?.as_str();
         (!queue.is_empty()).then_some(queue)
     }
 
-    /// When it was published, in milliseconds since the epoch, where the message says so.
+    /// Returns when it was published, in milliseconds since the Unix epoch, or `None` if the
+    /// message does not say.
     pub fn published_at_ms(&self) -> Option<u64> {
         match self.header(TIMESTAMP_MS) {
             Field::Int(ms) => u64::try_from(ms).ok(),
@@ -93,8 +96,9 @@ impl Message {
         }
     }
 
-    /// A persistent message that answers this one: with its id, and with its correlation id, or with its id in place of that. What is
-    /// too long for AMQP is left out.
+    /// Creates a persistent message that replies to this one. It has this message's ID and
+    /// correlation ID; the ID serves as a missing correlation ID. A content type or encoding that
+    /// is too long for AMQP is left out.
     #[must_use]
     pub fn answered_by(&self, body: Bytes, content: [Option<&str>; 2]) -> Self {
         let id = self.properties.message_id().clone();
@@ -119,9 +123,10 @@ impl Message {
         }
     }
 
-    /// The message as it may be published again: persistent, without the headers that the broker set
-    /// and interprets, without `user_id` (the broker refuses a foreign one) and without `expiration`
-    /// (in a delay queue it would end the wait early). All else stays as its publisher set it.
+    /// Prepares the message to be published again: persistent, without the headers that the broker
+    /// set and interprets, without `user_id` (the broker refuses a foreign one) and without
+    /// `expiration` (in a delay queue it would end the wait early). Everything else stays as the
+    /// publisher set it.
     #[must_use]
     pub fn for_republish(mut self) -> Self {
         let priority = *self.properties.priority();
@@ -129,8 +134,9 @@ impl Message {
         self
     }
 
-    /// The message as [`Message::for_republish`] makes it, as it goes to another of our queues: with `headers` in place of all that we
-    /// set before. One that has its priority in a header has it nowhere else: in a delay queue nobody may pass.
+    /// Prepares the message for another one of our queues: like [`Message::for_republish`], with
+    /// `headers` in place of all headers that we set before. A message that has its priority in a
+    /// header has no priority property, because in a delay queue no message may overtake others.
     #[must_use]
     pub fn with_our_headers(mut self, headers: Headers) -> Self {
         let is_kept = headers.iter().any(|(name, _)| *name == headers::PRIORITY);
@@ -139,8 +145,9 @@ impl Message {
         self
     }
 
-    /// Its properties for [`Message::for_republish`], with this priority: without the headers `remove`, and with `set`. Each is copied
-    /// once: every job that waits comes by here.
+    /// Returns the properties for [`Message::for_republish`], with this priority, without the
+    /// headers `remove`, and with `set`. Copies each property once, because every job that waits is
+    /// moved.
     fn moved(&self, priority: Option<u8>, remove: &[&str], set: Headers) -> BasicProperties {
         let old = &self.properties;
         let mut new = BasicProperties::default().with_delivery_mode(PERSISTENT);
@@ -173,13 +180,14 @@ impl Message {
         let kept = present.into_iter().flatten().filter(stays);
         let kept = kept.map(|(name, value)| (name.clone(), value.clone()));
         let ours = |(name, value)| Some((ShortString::try_new(name).ok()?, AMQPValue::from(value)));
-        // Of two of a name the last one stands.
+        // Of two headers with the same name, the last one wins.
         let headers: BTreeMap<_, _> = kept.chain(set.into_iter().filter_map(ours)).collect();
         new.with_headers(FieldTable::from(headers))
     }
 
-    /// The message as it goes to workers of others: as its publisher made it, persistent and without `user_id`, which the broker refuses
-    /// from anybody else. Headers of ours and of the broker are not the publisher's, whoever set them; `set` are added.
+    /// Prepares the message for workers of another system: as its publisher made it, but persistent
+    /// and without `user_id`, which the broker refuses from other users. Headers that are reserved
+    /// for us and the broker are removed, even if the publisher set them; `set` is added.
     #[must_use]
     pub fn for_workers(&self, set: &[(&str, HeaderValue)]) -> Self {
         let expiration = self.expiration().filter(|text| text.parse::<u32>().is_ok());
@@ -202,16 +210,17 @@ impl Message {
         message.with_headers(set, &[])
     }
 
-    /// Its priority, which it has no more; else it is as [`Message::for_republish`] makes it, with all of its headers.
+    /// Takes the priority out of the message. Otherwise does the same as
+    /// [`Message::for_republish`], but keeps all headers.
     pub fn take_priority(&mut self) -> Option<u8> {
         let priority = *self.properties.priority();
         self.properties = self.moved(None, &[], Headers::new());
         priority
     }
 
-    /// The message with the headers `remove` taken away and `set` set, in this order.
+    /// Returns the message without the headers `remove`, and then with the headers `set`.
     ///
-    /// Names longer than AMQP's 255 bytes are left out: they are ours, and short.
+    /// Ignores names longer than AMQP's 255 bytes: ours are short.
     #[must_use]
     pub fn with_headers(mut self, set: &[(&str, HeaderValue)], remove: &[&str]) -> Self {
         let old = self.properties.headers();
@@ -238,7 +247,8 @@ impl Message {
         self
     }
 
-    /// The message with `id` as its message id, unless it has one; longer than AMQP's 255 bytes: as it is.
+    /// Returns the message with `id` as its message ID, unless it has one or `id` is longer than
+    /// AMQP's 255 bytes.
     #[must_use]
     pub fn with_id_if_missing(mut self, id: &str) -> Self {
         if self.id().is_none()

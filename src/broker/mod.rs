@@ -1,5 +1,5 @@
-//! The queue's side: deliveries in, confirmed publishes and acks out. The engine sees only this module;
-//! the AMQP client and the in-memory broker pass one conformance suite.
+//! The broker: deliveries in, confirmed publishes and acks out. The engine sees only this module.
+//! The AMQP client and the in-memory broker pass one conformance suite.
 
 pub mod amqp;
 pub mod error;
@@ -16,27 +16,28 @@ pub use message::Message;
 
 use crate::rules::delays::QueueNames;
 
-/// Which of our queues a delivery came from.
+/// The queue that a delivery came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Source {
-    /// `jobs`: fresh work. Our own headers on it were not set by us and count for nothing.
+    /// `jobs`: new jobs. If they have headers of ours, the publisher set them, and they are
+    /// ignored.
     Fresh,
-    /// `jobs.due`: it comes from a delay queue of an earlier version.
+    /// `jobs.due`: jobs from a delay queue of an earlier version.
     Due,
     /// `jobs.recheck`: the same, for waits that were longer than the longest of those delay queues.
     Recheck,
-    /// A delay queue, by its position: it waits there for its time.
+    /// A delay queue, by its position. The job waits there until its turn.
     Delay(u8),
 }
 
 impl QueueNames {
-    /// All delay queues.
+    /// Returns the sources of all delay queues.
     pub fn delay_sources(&self) -> impl Iterator<Item = Source> + use<> {
-        // Some thirty, by the longest trip.
+        // About thirty, up to the longest trip.
         (0..u8::try_from(self.delays().len()).unwrap_or(u8::MAX)).map(Source::Delay)
     }
 
-    /// The queue that a delivery of `source` came from.
+    /// Returns the queue that deliveries of `source` come from.
     pub fn of(&self, source: Source) -> &Arc<str> {
         match source {
             Source::Fresh => &self.fresh,
@@ -47,32 +48,32 @@ impl QueueNames {
     }
 }
 
-/// Names one delivery until it is acked. A tag of an earlier session is stale: acking it does nothing,
-/// and the broker delivers that message again.
+/// Identifies one delivery until it is acked. A tag of an earlier session is stale: acking it does
+/// nothing, and the broker delivers that message again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tag {
-    /// Counts the connections of this broker, from 1.
+    /// Number of the session, counted from 1.
     pub session: u64,
-    /// The consumer it arrived on.
+    /// The queue it came from.
     pub source: Source,
     /// The broker's own delivery tag.
     pub tag: u64,
 }
 
-/// A message that is ours until it is acked.
+/// A message that the worker holds until it is acked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Delivery {
-    /// Where it came from.
+    /// The queue it came from.
     pub source: Source,
-    /// Its name for the ack.
+    /// The tag to ack it with.
     pub tag: Tag,
-    /// The broker delivered it before.
+    /// Whether the broker has delivered it before.
     pub redelivered: bool,
     /// The message itself.
     pub message: Message,
 }
 
-/// What the broker tells the engine.
+/// An event for the engine.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// A session is up and consuming has begun.
@@ -80,27 +81,29 @@ pub enum Event {
         /// The session's number.
         session: u64,
     },
-    /// What has arrived since the last event, at least one.
+    /// The messages that have arrived since the last event, at least one.
     Deliveries(Vec<Delivery>),
     /// The broker gives up deliveries that are unacked for longer than this, and ends the session.
     AckTimeout(std::time::Duration),
-    /// The session was ended by [`Broker::rest`]: every tag of it is stale, and none begins before [`Broker::take`].
+    /// The session was ended by [`Broker::rest`]. All of its tags are stale, and no session begins
+    /// before [`Broker::take`].
     Resting,
-    /// The session is gone; every tag of it is stale. The broker reconnects by itself, with backoff.
+    /// The session is gone, and all of its tags are stale. The broker reconnects by itself, with
+    /// backoff.
     Down {
-        /// For the log; without secrets.
+        /// The reason for the log, without secrets.
         reason: String,
     },
 }
 
-/// How many jobs are in the queues, without those that workers have in memory.
+/// Number of jobs in the queues, without those that workers have in memory.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Backlog {
-    /// They may be taken: new ones, and those that come back from queues of earlier versions.
+    /// Jobs that workers may take: new jobs, and jobs from queues of earlier versions.
     pub ready: u64,
-    /// They are in delay queues.
+    /// Jobs in delay queues.
     pub waiting: u64,
-    /// They are dead letters.
+    /// Dead letters.
     pub dead: u64,
 }
 
@@ -109,27 +112,29 @@ pub struct Backlog {
 pub struct Outgoing {
     /// The queue's name.
     pub queue: Arc<str>,
-    /// What is published; it must have a message id.
+    /// The message. It must have a message ID.
     pub message: Message,
 }
 
-/// A job's result or a forwarded job (mandatory, persistent). Its target is not ours and may not exist.
+/// A job's result or a forwarded job (mandatory, persistent). Its target is not ours and may not
+/// exist.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reply {
-    /// The exchange's name; empty: the default exchange, which takes a queue's name as the key.
+    /// The exchange's name. Empty for the default exchange, whose routing keys are names of queues.
     pub exchange: Arc<str>,
     /// The routing key.
     pub routing_key: Arc<str>,
-    /// What is published; it must have a message id.
+    /// The message. It must have a message ID.
     pub message: Message,
 }
 
 impl Reply {
-    /// What the name of a client's direct reply-to begins with.
+    /// Prefix of the names of clients' direct reply-to targets.
     const DIRECT: &str = "amq.rabbitmq.reply-to.";
 
-    /// Returns true if the target is a client's direct reply-to. That is not a queue: RabbitMQ always calls the message unroutable, drops
-    /// it silently if there is no such client, and closes the connection over some names.
+    /// Returns true if the target is a client's direct reply-to. That is not a queue: RabbitMQ
+    /// always calls the message unroutable, drops it silently if there is no such client, and
+    /// closes the connection over some names.
     pub fn is_direct(&self) -> bool {
         Self::is_direct_target(&self.exchange, &self.routing_key)
     }
@@ -159,16 +164,18 @@ impl MessageKind {
         (Self::Job, "job"),
     ];
 
-    /// Its name.
+    /// Returns its name.
     pub fn name(self) -> &'static str {
         Self::NAMES[self as usize].1
     }
 }
 
-/// Why a publish was not confirmed. The original stays unacked, and the publish is tried again.
+/// Reason why a publish was not confirmed. The original stays unacked, and the publish is tried
+/// again.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PublishError {
-    /// The queue does not exist (the broker returned the mandatory message), or a result's exchange does not.
+    /// The queue does not exist (the broker returned the mandatory message), or a result's exchange
+    /// does not.
     #[error("no queue takes it")]
     Returned,
     /// The broker refused it (the queue is full or unavailable).
@@ -181,52 +188,56 @@ pub enum PublishError {
     /// The message may or may not have been stored.
     #[error("the broker does not confirm it: a queue may have lost its majority")]
     Unconfirmed,
-    /// The connection failed, or the confirm did not come in time: it may or may not have been stored.
+    /// The connection failed, or the confirm did not come in time. The message may or may not have
+    /// been stored.
     #[error("the connection failed: {0}")]
     Down(String),
 }
 
 /// A connected broker. All methods may be called concurrently.
 pub trait Broker: Send + Sync + 'static {
-    /// Publishes `batch` and waits for all its confirms; results in the order of `batch`.
-    /// Ends after a bounded time whatever the server does, but for one that blocks publishers: its answer is waited for, since
-    /// it has the batch.
+    /// Publishes `batch` and waits for all of its confirms. Returns the results in the order of
+    /// `batch`. Returns after a bounded time, except while the server blocks publishers: it has the
+    /// batch then, so its answer is awaited.
     fn publish(
         &self,
         batch: Vec<Outgoing>,
     ) -> impl Future<Output = Vec<Result<(), PublishError>>> + Send;
 
-    /// Publishes results and waits for all their confirms; results of that in the order of `batch`. One whose target does not exist is
-    /// [`PublishError::Returned`], and harms no other. It ends as [`Broker::publish`] does.
+    /// Publishes results and waits for all of their confirms. Returns the outcomes in the order of
+    /// `batch`. A result whose target does not exist is [`PublishError::Returned`] and affects no
+    /// other result. Its time is bounded like that of [`Broker::publish`].
     fn reply(
         &self,
         batch: Vec<Reply>,
     ) -> impl Future<Output = Vec<Result<(), PublishError>>> + Send;
 
-    /// Acks deliveries; stale tags are ignored. On an error the broker delivers them again.
+    /// Acks deliveries. Ignores stale tags. On an error the broker delivers them again.
     fn ack(&self, tags: Vec<Tag>) -> impl Future<Output = ()> + Send;
 
-    /// Gives everything unacked back to its queue, for other workers, and takes nothing until [`Broker::take`]. What comes of it is
-    /// told by [`Event::Resting`].
+    /// Returns all unacked deliveries to their queues, for other workers, and takes nothing until
+    /// [`Broker::take`]. [`Event::Resting`] follows.
     fn rest(&self) -> impl Future<Output = ()> + Send;
 
     /// Takes deliveries again.
     fn take(&self) -> impl Future<Output = ()> + Send;
 
-    /// Takes deliveries again, one at a time from each queue. To take more, rest first. By default it takes all.
+    /// Takes deliveries again, one at a time from each queue. To take more, rest first. The default
+    /// implementation takes all.
     fn take_few(&self) -> impl Future<Output = ()> + Send {
         self.take()
     }
 
-    /// Takes new jobs from the work queue, or none: only those that come back. It holds for later sessions, too.
+    /// Sets whether new jobs are taken from the work queue, or only jobs that come back. This
+    /// applies to later sessions, too.
     fn take_new(&self, wanted: bool) -> impl Future<Output = ()> + Send {
         let _ = wanted;
         std::future::ready(())
     }
 
-    /// Stops taking deliveries; acks and publishes still work.
+    /// Stops taking deliveries. Acks and publishes still work.
     fn stop_consuming(&self) -> impl Future<Output = ()> + Send;
 
-    /// Closes; everything unacked goes back to its queue.
+    /// Closes the connections. All unacked deliveries go back to their queues.
     fn close(&self) -> impl Future<Output = ()> + Send;
 }

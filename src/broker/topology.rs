@@ -1,8 +1,8 @@
 //! All queues with their arguments, as data, and their declaration.
 //!
-//! Everything goes through the default exchange, dead letters too: a queue's name is its address, so
-//! nothing can be bound wrongly, and a dead-letter exchange cannot be missing (the broker would
-//! drop what it can't route there).
+//! All messages, including dead letters, go through the default exchange. A queue's name is its
+//! address, so nothing can be bound wrongly, and no dead-letter exchange can be missing (the broker
+//! would drop messages that it can't route there).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,18 +18,20 @@ use crate::config::{Amqp, QueueType};
 use crate::rules::delays::{DelayLevels, MAX_WORK_QUEUE_BYTES, QueueNames};
 use crate::rules::headers::HeaderValue;
 
-/// RabbitMQ 4 drops a message after 20 deliveries unless the queue says otherwise, and a channel's close
-/// counts as one. -1 means "unlimited" there, and on 3.10 "drop at the first requeue".
+/// RabbitMQ 4 drops a message after 20 deliveries unless the queue has another limit, and a
+/// channel's close counts as one. -1 means "unlimited" there, and on 3.10 "drop at the first
+/// requeue".
 const DELIVERY_LIMIT: i64 = 1_000_000;
-/// For the declaration of all queues: the first time takes about a second on an idle server.
+/// Timeout for the declaration of all queues. The first time takes about a second on an idle
+/// server.
 const DECLARE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// One queue: durable, not exclusive, not deleted by itself.
+/// A queue: durable, not exclusive, and not deleted automatically.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Queue {
     /// Its name.
     pub name: Arc<str>,
-    /// Its arguments, all of them.
+    /// All of its arguments.
     pub arguments: Vec<(&'static str, HeaderValue)>,
 }
 
@@ -38,16 +40,18 @@ pub struct Queue {
 pub struct Topology {
     /// Their names.
     pub names: QueueNames,
-    /// In the order of their declaration: what is routed to exists before what routes to it.
+    /// The queues in the order of their declaration: a queue is declared before those that route to
+    /// it.
     pub queues: Vec<Queue>,
 }
 
 impl Topology {
-    /// The queues for the work queue `work` and the delay queues of `levels`. Delay queues are quorum queues whatever
-    /// `queue_type` is: every other kind loses confirmed messages when the broker is killed.
+    /// Returns the queues for the work queue `work` and the delay queues of `levels`. Delay queues
+    /// are quorum queues whatever `queue_type` is, because every other type loses confirmed
+    /// messages when the broker is killed.
     ///
     /// # Errors
-    /// [`BrokerError::QueueName`]: `work` is empty or too long.
+    /// [`BrokerError::QueueName`] if `work` is empty or too long.
     pub fn new(
         work: &str,
         queue_type: QueueType,
@@ -59,10 +63,10 @@ impl Topology {
         Ok(Self::of(QueueNames::new(work, levels), queue_type))
     }
 
-    /// The queues for `amqp` and the delay queues of `levels`.
+    /// Returns the queues for `amqp` and the delay queues of `levels`.
     ///
     /// # Errors
-    /// As [`Topology::new`].
+    /// The same as [`Topology::new`], for each queue of new jobs.
     pub fn wanted(amqp: &Amqp, levels: &DelayLevels) -> Result<Self, BrokerError> {
         let all = std::iter::once(&amqp.queue).chain(amqp.queues.keys());
         let mut wrong = all.filter(|name| name.is_empty() || name.len() > MAX_WORK_QUEUE_BYTES);
@@ -72,7 +76,7 @@ impl Topology {
         }
     }
 
-    /// The queues with these names.
+    /// Returns the queues with these names.
     fn of(names: QueueNames, queue_type: QueueType) -> Self {
         let mut queues = vec![kept(&names.dead, queue_type)];
         for name in [&names.fresh, &names.due, &names.recheck] {
@@ -84,13 +88,14 @@ impl Topology {
         }
         for name in names.delays() {
             let mut delay_queue = kept(name, QueueType::Quorum);
-            // A delay queue itself drops and sends on nothing; what a policy makes it drop comes to a queue that is looked at.
+            // A delay queue itself drops and dead-letters nothing. Jobs that a policy makes it drop
+            // go to a queue that workers consume.
             (delay_queue.arguments).extend(dead_letters_to(&names.due, QueueType::Quorum));
-            // Else the node that declares them leads them all.
+            // By default, the node that declares the queues would lead all of them.
             (delay_queue.arguments).push(("x-queue-leader-locator", text("balanced")));
             queues.push(delay_queue);
         }
-        // Nothing is routed to them but what is published there.
+        // Nothing is routed to these except direct publishes.
         for name in names.more() {
             let mut queue = kept(name, queue_type);
             (queue.arguments).extend(dead_letters_to(&names.dead, queue_type));
@@ -102,10 +107,10 @@ impl Topology {
     /// Declares all queues on `channel`, pipelined. On an error the channel is closed.
     ///
     /// # Errors
-    /// [`BrokerError`]: a queue exists with other arguments, the user may not declare, or the connection
-    /// failed; `at` (the redacted URL) is named in it.
+    /// [`BrokerError`] if a queue exists with other arguments, if the user may not declare, or if
+    /// the connection failed. The error names `at`, the redacted URL.
     pub(crate) async fn declare(&self, channel: &Channel, at: &str) -> Result<(), BrokerError> {
-        // join_all polls the futures in their order, and the first poll sends the frame.
+        // `join_all` polls the futures in order, and the first poll sends the frame.
         let declared = join_all(self.queues.iter().map(|queue| queue.declare(channel)));
         let results = tokio::time::timeout(DECLARE_TIMEOUT, declared)
             .await
@@ -121,12 +126,12 @@ impl Topology {
 }
 
 impl Queue {
-    /// One that keeps its messages however often they are delivered.
+    /// Returns a queue that keeps its messages however often they are delivered.
     pub(crate) fn kept(name: &Arc<str>, queue_type: QueueType) -> Self {
         kept(name, queue_type)
     }
 
-    /// Declares it: creates it, or compares it with the one there is.
+    /// Declares the queue: creates it, or compares the arguments of the existing one.
     pub(crate) async fn declare(&self, channel: &Channel) -> lapin::Result<()> {
         let arguments: BTreeMap<ShortString, AMQPValue> = self
             .arguments
@@ -137,7 +142,7 @@ impl Queue {
             durable: true,
             ..QueueDeclareOptions::default()
         };
-        // Names fit: Topology::new has checked the longest.
+        // The name fits: `Topology::new` has checked the longest one.
         let name = ShortString::from(&*self.name);
         channel
             .queue_declare(name, options, FieldTable::from(arguments))
@@ -146,14 +151,14 @@ impl Queue {
     }
 }
 
-/// A queue that keeps its messages however often they are delivered.
+/// Returns a queue that keeps its messages however often they are delivered.
 fn kept(name: &Arc<str>, queue_type: QueueType) -> Queue {
     let arguments = match queue_type {
         QueueType::Quorum => vec![
             ("x-queue-type", text("quorum")),
             ("x-delivery-limit", HeaderValue::Int(DELIVERY_LIMIT)),
         ],
-        // Classic queues know no delivery limit.
+        // Classic queues have no delivery limit.
         QueueType::Classic => vec![("x-queue-type", text("classic"))],
     };
     Queue {
@@ -162,8 +167,9 @@ fn kept(name: &Arc<str>, queue_type: QueueType) -> Queue {
     }
 }
 
-/// Dead letters of a quorum queue are kept until the target has confirmed them; this needs
-/// `reject-publish`, else the broker silently falls back to losing them at a crash.
+/// Returns the arguments that dead-letter to `target`. A quorum queue keeps dead letters until the
+/// target has confirmed them. This needs `reject-publish`; without it the broker silently falls
+/// back to losing them in a crash.
 fn dead_letters_to(target: &str, from: QueueType) -> Vec<(&'static str, HeaderValue)> {
     let mut arguments = vec![
         ("x-dead-letter-exchange", text("")),

@@ -1,4 +1,4 @@
-//! Acks: coalesced, pipelined, never for another session.
+//! Acks deliveries: coalesced, pipelined, and never in a different session.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ use crate::broker::{Source, Tag};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Frame {
     tag: u64,
-    /// All outstanding tags up to and with `tag`.
+    /// Acks all outstanding tags up to and including `tag`.
     multiple: bool,
 }
 
@@ -22,9 +22,9 @@ struct Frame {
 #[derive(Debug, Default)]
 struct Outstanding {
     tags: BTreeSet<u64>,
-    /// All tags up to it were delivered; a channel's begin at 1.
+    /// All tags up to this one were delivered. A channel's tags begin at 1.
     all_to: u64,
-    /// Those above it that were delivered: one before them is still with its consumer.
+    /// Delivered tags above `all_to`. A tag before them is still held by its consumer.
     ahead: BTreeSet<u64>,
 }
 
@@ -41,12 +41,13 @@ impl Outstanding {
         }
     }
 
-    /// Settles `tags` (unknown and repeated ones are ignored) and returns the acks to send, in this order:
-    /// one for all that lie below every outstanding tag, and one for each of the others. A tag that another consumer of the channel
-    /// has and nobody has seen yet is outstanding, too.
+    /// Settles `tags` and returns the acks to send, in order: one for all tags below every
+    /// outstanding tag, then one for each remaining tag. Unknown and repeated tags are ignored. A
+    /// tag that another consumer of the channel holds and has not handed over yet counts as
+    /// outstanding.
     ///
-    /// A tag is acked once, and a multiple ack names a tag that was not acked before: the broker closes
-    /// the channel on an unknown one.
+    /// A tag is acked once, and a multiple ack names a tag that was not acked before, because the
+    /// broker closes the channel over an unknown tag.
     fn settle(&mut self, tags: impl IntoIterator<Item = u64>) -> Vec<Frame> {
         let mut settled: Vec<u64> = (tags.into_iter())
             .filter(|tag| self.tags.remove(tag))
@@ -68,10 +69,10 @@ impl Outstanding {
     }
 }
 
-/// A channel and what is outstanding on it.
+/// A channel and its outstanding tags.
 #[derive(Debug)]
 struct ChannelAcks {
-    /// Whose consumers are on it, by the first of them.
+    /// The source of the first consumer on this channel; see [`channel_of`].
     source: Source,
     channel: Channel,
     outstanding: Outstanding,
@@ -83,20 +84,21 @@ struct Session {
     channels: Vec<ChannelAcks>,
 }
 
-/// The acks of the session that is up.
+/// The acks of the current session, if there is one.
 #[derive(Debug, Default)]
 pub(super) struct Acks(Mutex<Option<Session>>);
 
 impl Acks {
     fn lock(&self) -> MutexGuard<'_, Option<Session>> {
-        // A panic cannot leave a session half changed: each change is one call of a collection.
+        // A panic can't leave a session half changed, because each change is one call of a
+        // collection.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn begin(&self, number: u64, channels: impl IntoIterator<Item = (Source, Channel)>) {
         let mut known: Vec<ChannelAcks> = Vec::new();
         for (source, channel) in channels {
-            // Several consumers are on one channel.
+            // Several consumers share a channel.
             let is_known = known.iter().any(|acks| acks.source == source);
             if source == channel_of(source) && !is_known {
                 known.push(ChannelAcks {
@@ -114,8 +116,8 @@ impl Acks {
         *self.lock() = None;
     }
 
-    /// Closes the channels and waits for RabbitMQ's answers, which come after all acks. Without that, acks right before a
-    /// connection's close can be lost, and their messages come again.
+    /// Closes the channels and waits for RabbitMQ's answers, which follow all acks. Otherwise acks
+    /// right before the connection's close can be lost, and their messages are delivered again.
     pub async fn close_channels(&self) {
         let channels: Vec<Channel> = (self.lock().iter().flat_map(|session| &session.channels))
             .map(|acks| acks.channel.clone())
@@ -130,7 +132,7 @@ impl Acks {
         self.lock().is_some()
     }
 
-    /// Notes deliveries, before anybody else knows of them.
+    /// Records deliveries. Must be called before the engine sees them.
     pub fn delivered(&self, tags: impl IntoIterator<Item = Tag>) {
         if let Some(session) = self.lock().as_mut() {
             for tag in tags {
@@ -141,9 +143,9 @@ impl Acks {
         }
     }
 
-    /// Hands the acks to the connection and does not wait: an ack has no answer, and one that is not
-    /// sent means that the session is lost and the broker delivers again. The lock is held meanwhile:
-    /// an ack that overtook another could name a tag that is acked already.
+    /// Hands the acks to the connection without waiting. An ack has no answer, and one that is not
+    /// sent means that the session is lost and the broker delivers again. The lock is held
+    /// meanwhile, because an ack that overtook another one could name a tag that is acked already.
     pub fn ack(&self, tags: &[Tag]) {
         let mut held = self.lock();
         let Some(session) = held.as_mut() else { return };
@@ -155,7 +157,7 @@ impl Acks {
                 .settle(tags.iter().filter(ours).map(|tag| tag.tag));
             for Frame { tag, multiple } in frames {
                 let options = BasicAckOptions { multiple };
-                // The first poll queues the frame; what follows is only the news that it was written.
+                // The first poll queues the frame. Further polls only report that it was written.
                 if let Some(Err(error)) = acks.channel.basic_ack(tag, options).now_or_never() {
                     tracing::debug!(%error, "an ack was not sent; the message comes again");
                 }
@@ -172,7 +174,8 @@ impl Session {
     }
 }
 
-/// All delay queues share the first one's channel, and all queues of new jobs have one source.
+/// Maps a source to the source that represents its channel. All delay queues share the first one's
+/// channel, and all queues of new jobs have one source.
 fn channel_of(source: Source) -> Source {
     match source {
         Source::Delay(_) => Source::Delay(0),
@@ -186,7 +189,7 @@ mod tests {
 
     use super::*;
 
-    /// What a broker does with acks; it closes the channel on an unknown tag.
+    /// A broker's view of acks. It closes the channel over an unknown tag.
     #[derive(Default)]
     struct Channel(BTreeSet<u64>);
 
@@ -231,7 +234,8 @@ mod tests {
     }
 
     proptest! {
-        /// `steps`: deliver so many, then settle those tags (by their position, known or not).
+        /// Each step delivers a number of messages, then settles tags, given by their position,
+        /// known or not.
         #[test]
         fn the_broker_has_what_is_not_settled(
             steps in prop::collection::vec((0_u64..20, prop::collection::vec(0_u64..120, 0..40)), 1..20),

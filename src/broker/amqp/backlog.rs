@@ -1,4 +1,5 @@
-//! How many jobs are in the queues: looked at now and then, for metrics. What fails is tried again, and disturbs nothing else.
+//! Counts the jobs in the queues at intervals, for metrics. A failed count is repeated later and
+//! affects nothing else.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,14 +11,14 @@ use super::connection::Link;
 use super::inventory::depth;
 use crate::broker::{Backlog, BrokerError};
 
-/// Between two looks.
+/// Interval between two counts.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// Looks again and again, on a channel of its own, for as long as the session lasts.
+/// Counts repeatedly, on a channel of its own, until the session ends.
 pub(super) async fn watch(shared: Arc<Shared>, link: Arc<Link>) -> BrokerError {
     let mut channel = None;
     loop {
-        // A blocked connection answers nothing; what it is told waits in memory.
+        // A blocked connection answers nothing, and requests would pile up in memory.
         let found = match link.blocked() {
             true => None,
             false => look(&shared, &link, &mut channel).await.ok(),
@@ -27,7 +28,7 @@ pub(super) async fn watch(shared: Arc<Shared>, link: Arc<Link>) -> BrokerError {
     }
 }
 
-/// How many there are now. `channel` is one that is open, or none.
+/// Counts the jobs. `channel` is an open channel, or `None` to open one.
 async fn look(
     shared: &Shared,
     link: &Link,
@@ -40,7 +41,7 @@ async fn look(
             Some(open) => open,
             None => link.channel().await?,
         };
-        // A refusal closes the channel; the queue is declared anew when it is missed.
+        // A refusal closes the channel. The queue is declared again when a publish misses it.
         let Some((messages, _)) = depth(&link.target, &open, &queue.name).await? else {
             continue;
         };

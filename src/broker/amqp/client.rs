@@ -18,12 +18,12 @@ use crate::broker::{BrokerError, Message, Outgoing, PublishError};
 use crate::config;
 use crate::rules::delays::{DelayLevels, QueueNames};
 
-/// For all confirms of one [`Client::publish`].
+/// Timeout for all confirms of one [`Client::publish`].
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(30);
-/// The connection's name in the broker's tools.
+/// The connection's name in RabbitMQ's tools.
 const NAME: &str = "sluicegate command";
 
-/// What `publish` and `dead` use. All queues exist once it is connected.
+/// A connection for commands such as `publish` and `dead`. Once it is connected, all queues exist.
 pub struct Client {
     topology: Topology,
     queue_type: config::QueueType,
@@ -32,28 +32,29 @@ pub struct Client {
     link: Link,
 }
 
-/// As the `reply_to` of a message: whoever publishes it gets what is sent back, on its own channel and without a queue.
+/// The `reply_to` of a message whose publisher receives replies on its own channel, without a
+/// queue.
 pub const REPLY_TO: &str = "amq.rabbitmq.reply-to";
 
-/// What is sent back to a client. What nobody takes is lost with its connection.
+/// Replies to a client. Replies that are not taken are lost with the connection.
 pub struct Replies(lapin::Consumer);
 
 impl Replies {
-    /// The next one; `None`: the connection has ended.
+    /// Waits for the next reply. Returns `None` if the connection has ended.
     pub async fn next(&mut self) -> Option<Message> {
         let delivery = self.0.next().await?.ok()?;
         Some(Message::from_lapin(delivery))
     }
 }
 
-/// A message that was fetched. Unless it is acked by its tag, it goes back when the client closes.
+/// A fetched message. Unless it is acked, it goes back to its queue when the client closes.
 #[derive(Debug)]
 pub struct Fetched {
-    /// For [`Client::ack`].
+    /// The tag for [`Client::ack`].
     pub tag: u64,
     /// The message.
     pub message: Message,
-    /// How many are left behind it.
+    /// Number of messages left in the queue.
     pub left: u32,
 }
 
@@ -66,11 +67,12 @@ impl Client {
         Self::open(amqp, levels, false).await
     }
 
-    /// Connects once, where the work queue has its dead letters' queue already: of a name that nobody uses it makes
-    /// no queues. What else is missing is declared.
+    /// Connects once, provided that the work queue's dead-letter queue exists, so that a mistyped
+    /// name creates no queues. Declares any other missing queue.
     ///
     /// # Errors
-    /// [`BrokerError`] says what is wrong, where, and what to do; [`BrokerError::NoQueue`]: there is no such queue.
+    /// [`BrokerError`] says what is wrong, where, and what to do. [`BrokerError::NoQueue`] if the
+    /// dead-letter queue does not exist.
     pub async fn connect_existing(
         amqp: &config::Amqp,
         levels: &DelayLevels,
@@ -108,16 +110,17 @@ impl Client {
         })
     }
 
-    /// The queues' names.
+    /// Returns the queues' names.
     pub fn names(&self) -> &QueueNames {
         &self.topology.names
     }
 
-    /// Publishes `batch` (mandatory, persistent) and waits for all confirms; results in its order.
+    /// Publishes `batch` (mandatory, persistent) and waits for all confirms. Returns the results in
+    /// the order of `batch`.
     ///
     /// # Errors
-    /// [`BrokerError`]: the connection failed, or the confirms did not come in time; nothing is known
-    /// of any message of the batch then.
+    /// [`BrokerError`] if the connection failed, or if the confirms did not come in time. Then the
+    /// outcome of every message of the batch is unknown.
     pub async fn publish(
         &self,
         batch: &[Outgoing],
@@ -134,10 +137,11 @@ impl Client {
         }
     }
 
-    /// What is sent back to [`REPLY_TO`] of messages that this client publishes from now on. To be asked for once.
+    /// Returns the replies to messages with [`REPLY_TO`] that this client publishes from now on.
+    /// May be called once.
     ///
     /// # Errors
-    /// [`BrokerError`]: the connection failed.
+    /// [`BrokerError`] if the connection failed.
     pub async fn replies(&self) -> Result<Replies, BrokerError> {
         let channel = self.publisher.lock().await;
         let consuming = channel.replies();
@@ -145,10 +149,10 @@ impl Client {
         Ok(Replies(consumer))
     }
 
-    /// The next message of `queue`, unacked; `None`: there is none.
+    /// Fetches the next message of `queue` without acking it. Returns `None` if the queue is empty.
     ///
     /// # Errors
-    /// [`BrokerError`]: there is no such queue, or the connection failed.
+    /// [`BrokerError`] if the queue does not exist, or if the connection failed.
     pub async fn get(&self, queue: &Arc<str>) -> Result<Option<Fetched>, BrokerError> {
         let getting = (self.reader).basic_get(self.name(queue)?, BasicGetOptions::default());
         let got = self.link.target.rpc("basic.get", getting).await?;
@@ -159,35 +163,35 @@ impl Client {
         }))
     }
 
-    /// Acks one fetched message: it is gone.
+    /// Acks one fetched message, which removes it from its queue.
     ///
     /// # Errors
-    /// [`BrokerError`]: the connection failed; the message goes back to its queue.
+    /// [`BrokerError`] if the connection failed. The message then goes back to its queue.
     pub async fn ack(&self, tag: u64) -> Result<(), BrokerError> {
         let acking = self.reader.basic_ack(tag, BasicAckOptions::default());
         self.link.target.rpc("basic.ack", acking).await
     }
 
-    /// Makes `queue`, which keeps its messages as the work queue does, where there is none.
+    /// Creates `queue` if it does not exist, with the arguments of the work queue.
     ///
     /// # Errors
-    /// [`BrokerError`]: the user may not make it, or the connection failed.
+    /// [`BrokerError`] if the user may not create it, or if the connection failed.
     pub async fn make(&self, queue: &Arc<str>) -> Result<(), BrokerError> {
         let target = &self.link.target;
         let channel = self.link.channel().await?;
         if depth(target, &channel, queue).await?.is_some() {
             return Ok(());
         }
-        // The refusal closed it.
+        // The refusal closed the channel.
         let channel = self.link.channel().await?;
         let queue = Queue::kept(queue, self.queue_type);
         target.rpc("queue.declare", queue.declare(&channel)).await
     }
 
-    /// How many messages are ready in `queue`.
+    /// Returns the number of messages that are ready in `queue`.
     ///
     /// # Errors
-    /// [`BrokerError`]: there is no such queue, or the connection failed.
+    /// [`BrokerError`] if the queue does not exist, or if the connection failed.
     pub async fn depth(&self, queue: &Arc<str>) -> Result<u32, BrokerError> {
         let options = QueueDeclareOptions {
             passive: true,
@@ -198,7 +202,7 @@ impl Client {
         Ok(found.message_count())
     }
 
-    /// Closes; what was fetched and not acked goes back to its queue.
+    /// Closes the connection. Messages that were fetched and not acked go back to their queues.
     pub async fn close(self) {
         self.link.close().await;
     }

@@ -1,10 +1,10 @@
 //! Channels in confirm mode: batches of messages, their confirms, and returned messages.
 //!
 //! `lapin` 4.12.3 attributes returned messages to the wrong publish when confirms come in bulk, and
-//! swaps confirms when several tasks publish on one channel. So each channel has one task and one batch
-//! at a time, and a returned message is recognized by its queue and its id, not by the confirm it came
-//! with. A batch waits for all of its confirms; if some are missing after a second, the confirmed
-//! messages are answered.
+//! swaps confirms when several tasks publish on one channel. So each channel has one task and one
+//! batch at a time, and a returned message is recognized by its queue and ID instead of the confirm
+//! it came with. A batch waits for all of its confirms. If some are missing after a second, the
+//! confirmed messages are answered.
 
 use std::collections::{HashSet, VecDeque};
 use std::pin::Pin;
@@ -20,12 +20,12 @@ use super::connection::Link;
 use crate::broker::message::as_sent;
 use crate::broker::{BrokerError, Message, Outgoing, PublishError, Reply};
 
-/// What became of a message.
+/// The outcome of a message.
 pub(super) type Answer = Result<(), PublishError>;
 
-/// What is published.
+/// A message that can be published.
 pub(super) trait Publishing: core::marker::Send + Sync + 'static {
-    /// What is returned shows that a queue of ours is missing.
+    /// Whether a returned message means that one of our queues is missing.
     const TO_OUR_QUEUES: bool;
 
     fn exchange(&self) -> &str;
@@ -79,7 +79,7 @@ impl ConfirmChannel {
         Ok(Self(channel))
     }
 
-    /// What is sent back to this channel's direct reply-to.
+    /// Consumes the replies to this channel's direct reply-to.
     pub async fn replies(&self) -> lapin::Result<lapin::Consumer> {
         let options = BasicConsumeOptions {
             no_ack: true,
@@ -90,16 +90,17 @@ impl ConfirmChannel {
         self.0.basic_consume(queue, tag, options, arguments).await
     }
 
-    /// Another channel in its place, since it is with the channel that RabbitMQ remembers where a queue's leader is: one
-    /// that first published to a quorum queue whose leader had just died gets a nack for each message until that node
-    /// is back, though the queue has another leader (seen on 3.10.8; rabbitmq-server#9241).
+    /// Replaces the channel. RabbitMQ remembers a queue's leader per channel: a channel that first
+    /// published to a quorum queue whose leader had just died gets a nack for each message until
+    /// that node is back, even though the queue has a new leader (seen on 3.10.8;
+    /// rabbitmq-server#9241).
     pub async fn renew(self, link: &Link) -> Result<Self, BrokerError> {
         self.close(link).await?;
         Self::open(link).await
     }
 
-    /// Publishes `batch` and waits for all of its confirms; the caller bounds the time. On an error the
-    /// channel is gone, and nothing is known of any message of the batch.
+    /// Publishes `batch` and waits for all of its confirms. The caller bounds the time. On an error
+    /// the channel is gone, and the outcome of every message of the batch is unknown.
     pub async fn publish<M: Publishing>(&mut self, batch: &[M]) -> lapin::Result<Vec<Answer>> {
         let mut flight = self.send_all(batch).await?;
         flight.confirmed().await?;
@@ -134,8 +135,8 @@ impl ConfirmChannel {
         link.target.rpc("channel.close", closing).await
     }
 
-    /// Hands a message to the connection at once, so that messages go out in the order of the calls.
-    /// `None`: no queue and no exchange can have this name.
+    /// Hands a message to the connection at once, so that messages go out in the order of the
+    /// calls. Returns `None` if no exchange or queue can have this name.
     fn send<'a, M: Publishing>(&'a self, outgoing: &'a M) -> Option<Send<'a>> {
         let (exchange, key) = (short(outgoing.exchange())?, short(outgoing.key())?);
         let options = BasicPublishOptions {
@@ -149,7 +150,7 @@ impl ConfirmChannel {
                 self.0
                     .basic_publish(exchange, key, options, &message.body, properties),
             );
-        // The first poll queues the frames; who waits for them to be written polls again.
+        // The first poll queues the frames. Later polls wait until they are written.
         Some(
             match sending
                 .as_mut()
@@ -162,7 +163,7 @@ impl ConfirmChannel {
     }
 }
 
-/// The routing key and the id of a message. They identify a returned message.
+/// The routing key and the ID of a message. They identify a returned message.
 type Name = (ShortString, Option<ShortString>);
 
 /// The messages of a written batch, and their confirms.
@@ -175,7 +176,7 @@ pub(super) struct Flight {
 }
 
 impl Flight {
-    /// Waits until all messages are confirmed. It may be canceled and called again. On an error the channel is gone.
+    /// Waits until all messages are confirmed. It is cancel safe. On an error the channel is gone.
     pub async fn confirmed(&mut self) -> lapin::Result<()> {
         while let Some((number, confirm)) = self.pending.front_mut() {
             let (number, confirmation) = (*number, confirm.await?);
@@ -185,7 +186,8 @@ impl Flight {
         Ok(())
     }
 
-    /// Collects confirms that came after missing ones, without waiting. On an error the channel is gone.
+    /// Collects confirms that came after missing ones, without waiting. On an error the channel is
+    /// gone.
     pub fn look(&mut self) -> lapin::Result<()> {
         for _ in 0..self.pending.len() {
             let Some((number, mut confirm)) = self.pending.pop_front() else {
@@ -212,8 +214,9 @@ impl Flight {
         }
     }
 
-    /// Returns the answer to each message, or `None` if there is none yet. RabbitMQ confirms a returned message at once and in order, so a
-    /// message that counts as confirmed here is not returned later.
+    /// Returns the answer to each message, or `None` if it has none yet. RabbitMQ confirms a
+    /// returned message at once and in order, so a message that counts as confirmed here is not
+    /// returned later.
     pub fn answers(&self) -> Vec<Option<Answer>> {
         let both = self.answers.iter().zip(&self.names);
         both.map(|(answer, name)| {
@@ -227,7 +230,7 @@ impl Flight {
     }
 }
 
-/// A message on its way to the socket.
+/// A message being written to the socket.
 enum Send<'a> {
     Queued(
         Pin<Box<dyn Future<Output = lapin::Result<PublisherConfirm>> + core::marker::Send + 'a>>,
@@ -248,7 +251,7 @@ fn short(name: &str) -> Option<ShortString> {
     ShortString::try_new(name).ok()
 }
 
-/// Nothing is known of the message.
+/// Returns the error for a message whose outcome is unknown.
 pub(super) fn down(reason: &str) -> PublishError {
     PublishError::Down(reason.to_owned())
 }

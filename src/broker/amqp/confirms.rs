@@ -1,4 +1,4 @@
-//! How long RabbitMQ takes to confirm, for `check`: by a queue of its own, which is deleted again.
+//! Measures for `check` how long RabbitMQ takes to confirm. Uses a temporary queue.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,30 +18,30 @@ use crate::broker::{BrokerError, Message, Outgoing};
 use crate::config;
 use crate::rules::headers::HeaderValue;
 
-/// The connection's name in the broker's tools.
+/// The connection's name in RabbitMQ's tools.
 const NAME: &str = "sluicegate check";
-/// So many messages, one after the other.
+/// Number of messages that are published, one after the other.
 const MESSAGES: usize = 10;
-/// For all of them.
+/// Timeout for all confirms together.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(5);
-/// Where nobody could delete the queue, it goes after so long, in milliseconds.
+/// Milliseconds after which RabbitMQ deletes the unused queue if this process could not.
 const EXPIRES_MS: i64 = 60_000;
-/// A worker publishes so many jobs before it waits for their confirms.
+/// Number of jobs that a worker publishes before it waits for their confirms.
 pub const MOVED_AT_ONCE: usize = BATCH * CHANNELS;
 
-/// What [`confirms`] found.
+/// The result of [`confirms`].
 #[derive(Debug)]
 pub enum Confirms {
-    /// Each took so long.
+    /// The time that each confirm took.
     Took(Vec<Duration>),
-    /// None came in time, or RabbitMQ refused the messages: why.
+    /// No confirm came in time, or RabbitMQ refused the messages, for this reason.
     None(String),
-    /// Its user may not make the queue for it, or something else is in the way: why.
+    /// The queue could not be created or used, for this reason.
     Unknown(BrokerError),
 }
 
-/// Publishes some messages to a queue of the type of the work queue, one after the other. Nobody else knows of that queue, and it is
-/// deleted.
+/// Publishes some messages to a queue of the work queue's type, one after the other. The queue has
+/// a unique name and is deleted afterwards.
 pub async fn confirms(amqp: &config::Amqp) -> Confirms {
     match measured(amqp).await {
         Ok(confirms) => confirms,
@@ -51,14 +51,15 @@ pub async fn confirms(amqp: &config::Amqp) -> Confirms {
 
 async fn measured(amqp: &config::Amqp) -> Result<Confirms, BrokerError> {
     let link = Nodes::new(amqp)?.turns().open(NAME).await?;
-    // Who may make delay queues may make it, too.
+    // A user that may declare delay queues may declare this queue, too.
     let name: Arc<str> = format!("{}.delay.check-{}", amqp.queue, Ulid::new()).into();
     let found = with_queue(&link, &name, amqp.queue_type).await;
     link.close().await;
     found
 }
 
-/// Measures with a queue that `link` makes and deletes. `link` publishes nothing, so RabbitMQ reads from it during an alarm, too.
+/// Measures with a queue that `link` declares and deletes. `link` publishes nothing, so RabbitMQ
+/// reads from it even during an alarm.
 async fn with_queue(
     link: &Link,
     name: &Arc<str>,
@@ -69,7 +70,7 @@ async fn with_queue(
     let (target, channel) = (&link.target, link.channel().await?);
     target.rpc("queue.declare", queue.declare(&channel)).await?;
     let confirms = confirms_of(target, name).await;
-    // Its length is bounded by the work queue's.
+    // The name fits: the work queue's length is bounded.
     let name = ShortString::from(&**name);
     let deleting = channel.queue_delete(name, QueueDeleteOptions::default());
     target.rpc("queue.delete", deleting).await?;

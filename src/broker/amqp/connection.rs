@@ -17,18 +17,20 @@ use crate::broker::BrokerError;
 use crate::config::{self, SecretUrl, Tls};
 use crate::tls;
 
-/// For name lookup, TCP, TLS and the AMQP handshake together.
+/// Timeout for name lookup, TCP, TLS and the AMQP handshake together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// For one request and its answer.
+/// Timeout for one request and its answer.
 pub(super) const RPC_TIMEOUT: Duration = Duration::from_secs(10);
-/// For a clean close, before the socket is shut.
+/// Timeout for a clean close, after which the socket is shut.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
-/// Minimum number of channels a connection must allow: a worker's own, and the channels that checks for missing queues close.
+/// Minimum number of channels a connection must allow: a worker's own, and the channels that checks
+/// for missing queues close.
 const MIN_CHANNELS: u16 = 16;
-/// Seconds; a peer that is silent for two of them is given up. The server may ask for less.
+/// Heartbeat interval in seconds. A peer that is silent for two intervals is given up. The server
+/// may ask for a shorter one.
 const HEARTBEAT: u16 = 10;
 
-/// Where to connect to.
+/// The server to connect to.
 #[derive(Clone)]
 pub(super) struct Target {
     uri: AMQPUri,
@@ -44,8 +46,10 @@ impl fmt::Debug for Target {
 }
 
 impl Target {
+    /// Parses `url`.
+    ///
     /// # Errors
-    /// [`BrokerError::Url`], which never holds the URL itself.
+    /// [`BrokerError::Url`], which never contains the URL itself.
     pub fn new(amqp: &config::Amqp, url: &SecretUrl) -> Result<Self, BrokerError> {
         let parsed = url::Url::parse(url.expose()).map_err(|e| BrokerError::Url(e.to_string()))?;
         if !["amqp", "amqps"].contains(&parsed.scheme()) {
@@ -56,7 +60,8 @@ impl Target {
             .expose()
             .parse()
             .map_err(|_| BrokerError::Url("it is not readable".to_owned()))?;
-        // The parser takes an IPv6 address for a missing host, and that for localhost.
+        // The parser mistakes an IPv6 address for a missing host, and a missing host means
+        // localhost.
         if let Some(url::Host::Ipv6(host)) = parsed.host() {
             uri.authority.host = host.to_string();
         }
@@ -65,15 +70,16 @@ impl Target {
             uri.vhost = "/".to_owned();
         }
         uri.query.heartbeat.get_or_insert(HEARTBEAT);
-        // The client has buffers of 32 frames. Told the size now, it asks the system for them as zeros, which take no memory before they
-        // are used; told by the server, it writes zeros into 8 MB.
+        // The client allocates buffers of 32 frames. If it knows the frame size now, it requests
+        // zeroed memory from the system, which takes no RAM before it is used. If it learned the
+        // size from the server, it would write zeros to 8 MB.
         uri.query.frame_max = Some(FRAME_MAX);
         let at = url.to_string();
         let tls = amqp.tls.clone();
         Ok(Self { uri, tls, at })
     }
 
-    /// Host and port, where what is said there is not encrypted.
+    /// Returns the host and port if the connection is not encrypted.
     pub fn plain(&self) -> Option<(&str, u16)> {
         let authority = &self.uri.authority;
         let plain = self.uri.scheme == AMQPScheme::AMQP;
@@ -91,7 +97,7 @@ impl Target {
         BrokerError::from_lapin(&self.at, error)
     }
 
-    /// What to do about `error`, which kept a connection from being set up.
+    /// Returns advice on `error`, which prevented a connection from being set up.
     fn advice(&self, error: &lapin::Error) -> Option<String> {
         match self.uri.scheme {
             AMQPScheme::AMQP => None,
@@ -99,7 +105,7 @@ impl Target {
         }
     }
 
-    /// The answer of `request`, in time.
+    /// Waits for the answer to `request`, at most [`RPC_TIMEOUT`].
     pub async fn rpc<T>(
         &self,
         what: &str,
@@ -112,9 +118,9 @@ impl Target {
     }
 }
 
-/// A second handle of the connection's socket. `lapin` cannot give up a handshake that hangs or a
-/// connection that is blocked: its thread would stay for as long as the peer is silent. Shutting the
-/// socket ends it.
+/// A second handle of the connection's socket. `lapin` can't give up a handshake that hangs or a
+/// connection that is blocked: its thread would stay for as long as the peer is silent. Shutting
+/// the socket ends it.
 #[derive(Clone, Default)]
 struct Socket(Arc<Mutex<Option<TcpStream>>>);
 
@@ -139,7 +145,7 @@ impl Drop for ShutOnDrop {
     }
 }
 
-/// An open connection. Dropped without [`Link::close`], its socket is shut at once.
+/// An open connection. Dropping it without [`Link::close`] shuts its socket at once.
 pub(super) struct Link {
     connection: Connection,
     pub target: Target,
@@ -147,7 +153,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Connects; `name` is shown by the broker's tools.
+    /// Connects. RabbitMQ's tools show `name`.
     pub async fn open(target: &Target, name: &str) -> Result<Self, BrokerError> {
         let socket = ShutOnDrop(Socket::default());
         let properties = ConnectionProperties::default().with_connection_name(name.into());
@@ -184,12 +190,13 @@ impl Link {
         self.target.rpc("channel.open", opening).await
     }
 
-    /// Returns the maximum number of channels. `lapin` does not reuse the number of a channel that the server has closed.
+    /// Returns the maximum number of channels. `lapin` does not reuse the number of a channel that
+    /// the server has closed.
     pub fn channels(&self) -> u16 {
         self.connection.configuration().channel_max()
     }
 
-    /// The broker takes no publishes at the moment (a memory or disk alarm).
+    /// Returns true while the broker accepts no publishes (a memory or disk alarm).
     pub fn blocked(&self) -> bool {
         self.connection.status().blocked()
     }
@@ -198,13 +205,14 @@ impl Link {
         self.connection.status().connected()
     }
 
-    /// Waits for the connection's error; meanwhile says and logs when the broker blocks and unblocks it. May be
-    /// called once for a connection: the events go to one listener.
+    /// Waits for the connection's error. Meanwhile logs when the broker blocks and unblocks the
+    /// connection, and reports it to `blocks`. May be called once per connection, because the
+    /// events go to one listener.
     pub async fn failure(&self, name: &str, blocks: impl Fn(bool)) -> BrokerError {
         let mut events = std::pin::pin!(self.connection.events_listener());
         while let Some(event) = next(&mut events).await {
             match event {
-                // A channel's error is for those who use the channel.
+                // Errors of a channel go to the users of that channel.
                 lapin::Event::Error(error) if error.is_amqp_soft_error() => {}
                 lapin::Event::Error(error) => return self.target.error(&error),
                 lapin::Event::ConnectionBlocked(reason) => {
@@ -221,13 +229,14 @@ impl Link {
         self.target.failed("the connection ended")
     }
 
-    /// Says goodbye, as far as the peer listens. Channels are dropped after it: one that is dropped before
-    /// closes itself behind our back, which `lapin` reports as an error once the connection is closing.
+    /// Closes the connection, as far as the peer responds. Channels must be dropped after this: a
+    /// channel that is dropped earlier closes itself in the background, which `lapin` reports as an
+    /// error once the connection is closing.
     pub async fn close(&self) {
         self.close_after(async {}).await;
     }
 
-    /// Does the same after `last`, which talks to RabbitMQ on this connection.
+    /// Runs `last`, which talks to RabbitMQ on this connection, and then closes the connection.
     pub async fn close_after(&self, last: impl Future<Output = ()>) {
         // A blocked connection writes nothing, not even its close.
         if self.connected() && !self.blocked() {
@@ -274,7 +283,7 @@ async fn connect(
                         stream.into_rustls(&tls, &uri.authority.host).await?
                     }
                 };
-                // Plain for lapin, whatever is inside.
+                // `lapin` sees a plain stream, whether or not it is TLS inside.
                 Ok(AsyncTcpStream::Plain(Screened::new(stream)))
             };
             let timeout = || io::Error::from(io::ErrorKind::TimedOut);
@@ -288,7 +297,7 @@ async fn connect(
     .await
 }
 
-/// Reads the files anew: certificates that were replaced are used by the next connection.
+/// Reads the certificate files, so that the next connection uses replaced certificates.
 async fn connector(tls: Tls) -> io::Result<RustlsConnector> {
     let made = tokio::task::spawn_blocking(move || tls::client(&tls)).await;
     let config = made.map_err(io::Error::other)?;

@@ -1,4 +1,4 @@
-//! The consuming connection: declares, consumes, gathers what has arrived, and is renewed for ever.
+//! The consuming connection: declares queues, consumes, gathers deliveries, and reconnects forever.
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -21,22 +21,22 @@ use super::{Shared, Taking, timeout};
 use crate::broker::{BrokerError, Delivery, Event, Message, Source, Tag};
 use crate::rules::delays::QueueNames;
 
-/// Deliveries of one source in one event.
+/// Maximum number of deliveries of one source in one event.
 const GATHER: usize = 128;
-/// The recheck queue's share of the prefetch: 1 / this.
+/// Divisor of the prefetch for the recheck queue.
 const RECHECK_SHARE: u16 = 8;
-/// So many queues of new jobs are named in a line of the log.
+/// Maximum number of queues of new jobs that a log line names.
 const MOST_NAMED: usize = 8;
 /// Maximum number of missing delay queues that a session finds before it stops looking.
 const MAX_MISSING: usize = 8;
-/// The queues are declared again at most once in this time.
+/// Minimum pause between two declarations of the queues.
 const HEAL_PAUSE: Duration = Duration::from_secs(1);
-/// The connection's name in logs and in the broker's tools.
+/// The connection's name in logs and in RabbitMQ's tools.
 const NAME: &str = "sluicegate consume";
 
 /// Keeps a session up until the broker is closed or stopped.
 pub(super) async fn supervise(shared: Arc<Shared>, events: mpsc::Sender<Event>) {
-    // However this task ends, nobody waits for its deliveries any more.
+    // However this task ends, `stop_consuming` must not wait for it any longer.
     let _stopped = shared.stopped.clone().drop_guard();
     let (mut attempts, mut turns) = (Attempts::new(NAME), shared.nodes.turns());
     let mut session = 1;
@@ -81,15 +81,15 @@ pub(super) async fn supervise(shared: Arc<Shared>, events: mpsc::Sender<Event>) 
     }
 }
 
-/// Why a session ended that did not fail.
+/// Reason why a session ended without an error.
 enum End {
     /// The broker is closed, or the engine is gone.
     Closed,
-    /// What was delivered is to go back, and to others.
+    /// The deliveries go back to their queues, for other workers.
     Resting,
 }
 
-/// One session, `up` since then. `Ok`: it was ended as asked.
+/// Runs one session, and sets `up` once it is connected. Returns `Ok` if it ended as requested.
 async fn run(
     shared: &Shared,
     turns: &mut Turns<'_>,
@@ -112,21 +112,21 @@ async fn run(
     result
 }
 
-/// A consumer and where its deliveries come from.
+/// A consumer and the queue it consumes.
 struct Tap {
     source: Source,
     queue: Arc<str>,
-    /// So many of its deliveries are unacked at most.
+    /// Maximum number of its unacked deliveries.
     prefetch: u16,
     channel: Channel,
-    /// `None`: it takes nothing now.
+    /// The consumer, or `None` while it takes nothing.
     consumer: Option<Consumer>,
-    /// It is being cancelled: what `lapin` holds of it still comes.
+    /// Whether it is being cancelled. Deliveries that `lapin` still holds keep coming.
     ends: bool,
 }
 
 impl Tap {
-    /// One that takes nothing yet.
+    /// Creates a tap that takes nothing yet.
     fn new(channel: &Channel, source: Source, (queue, prefetch): (&Arc<str>, u16)) -> Self {
         Self {
             source,
@@ -138,7 +138,7 @@ impl Tap {
         }
     }
 
-    /// Begins to consume, or ends it; what was delivered stays.
+    /// Starts or cancels the consumer. Its unacked deliveries stay with the worker.
     async fn turn(&mut self, link: &Link, on: bool) -> Result<(), BrokerError> {
         match &self.consumer {
             Some(consumer) if !on && !self.ends => {
@@ -164,7 +164,7 @@ impl Tap {
     }
 }
 
-/// Declares the queues and begins to consume.
+/// Declares the queues and starts consuming.
 async fn open_taps(shared: &Shared, link: &Link, taking: Taking) -> Result<Vec<Tap>, BrokerError> {
     say_lost_delay_queues(shared, link).await?;
     declare(shared, link).await?;
@@ -177,7 +177,7 @@ async fn open_taps(shared: &Shared, link: &Link, taking: Taking) -> Result<Vec<T
         at_most(shared.prefetch),
         at_most((shared.prefetch / RECHECK_SHARE).max(1)),
     );
-    // In the order in which they are gathered: what has waited comes first.
+    // In the order in which they are gathered: jobs that have waited come first.
     let window = at_most(shared.window);
     let mut taps = open_taps_of(link, names, names.delay_sources(), window).await?;
     taps.extend(open_taps_of(link, names, [Source::Due], main).await?);
@@ -186,7 +186,7 @@ async fn open_taps(shared: &Shared, link: &Link, taking: Taking) -> Result<Vec<T
     Ok(taps)
 }
 
-/// The queues of new jobs, the work queue first.
+/// Lists the queues of new jobs for the log, the work queue first.
 fn in_words(shares: &[(Arc<str>, u16)]) -> String {
     let named = shares.iter().take(MOST_NAMED).map(|(name, _)| &**name);
     let mut text = named.collect::<Vec<_>>().join(", ");
@@ -196,7 +196,7 @@ fn in_words(shares: &[(Arc<str>, u16)]) -> String {
     text
 }
 
-/// Moves deliveries to the engine until the session ends.
+/// Passes deliveries to the engine until the session ends.
 async fn consume(
     shared: &Shared,
     link: &Link,
@@ -215,7 +215,7 @@ async fn consume(
     let mut timeout = pin!(timeout::found(link, &shared.topology.names.fresh).fuse());
     let mut stopped = false;
     let mut taking_new = shared.taking_new.subscribe();
-    // It may have changed since the consumers were begun.
+    // The value may have changed since the consumers were started.
     taking_new.mark_changed();
     loop {
         tokio::select! {
@@ -258,7 +258,7 @@ async fn consume(
     }
 }
 
-/// New jobs are wanted from now on, or are not.
+/// Starts or stops consuming new jobs.
 async fn turn_new(link: &Link, taps: &mut [Tap], on: bool) -> Result<(), BrokerError> {
     for tap in taps.iter_mut().filter(|tap| tap.source == Source::Fresh) {
         tap.turn(link, on).await?;
@@ -266,7 +266,7 @@ async fn turn_new(link: &Link, taps: &mut [Tap], on: bool) -> Result<(), BrokerE
     Ok(())
 }
 
-/// Consumers on one channel, each with a prefetch of its own.
+/// Opens consumers on one channel, each with a prefetch of its own.
 async fn open_taps_of(
     link: &Link,
     names: &QueueNames,
@@ -283,8 +283,9 @@ async fn open_taps_of(
     future::try_join_all(opening).await
 }
 
-/// Consumers of all queues of new jobs on one channel, each with its share of the prefetch, at most `prefetch`, if new jobs are wanted.
-/// To all others it is as if their jobs came from one queue.
+/// Opens consumers of all queues of new jobs on one channel. Each has its share of the prefetch,
+/// and at most `prefetch`. They consume only if new jobs are wanted. All of them count as one
+/// source.
 async fn open_taps_of_new(
     link: &Link,
     shared: &Shared,
@@ -301,16 +302,18 @@ async fn open_taps_of_new(
     Ok(taps)
 }
 
-/// So many unacked deliveries each consumer has that begins from now on.
+/// Sets the maximum number of unacked deliveries for each consumer that starts on `channel` from
+/// now on.
 async fn limit(link: &Link, channel: &Channel, prefetch: u16) -> Result<(), BrokerError> {
     let qos = channel.basic_qos(prefetch, BasicQosOptions::default());
     link.target.rpc("basic.qos", qos).await
 }
 
-/// What has arrived: none where a consumer has ended as asked. `Err(None)`: the broker cancelled a consumer.
+/// Gathers the deliveries that have arrived. The batch is empty if a consumer has ended as
+/// requested. `Err(None)` means that the broker cancelled a consumer.
 ///
-/// `lapin` reports a channel's error or a cancel once and then stays silent for ever, so both end the
-/// session; what was gathered beside them is delivered again.
+/// `lapin` reports a channel's error or a cancel once and then stays silent forever, so both end
+/// the session. Deliveries gathered in the same poll are delivered again.
 async fn gather(taps: &mut [Tap], session: u64) -> Result<Vec<Delivery>, Option<lapin::Error>> {
     future::poll_fn(|cx| {
         let (mut batch, mut ended) = (Vec::new(), false);
@@ -355,7 +358,7 @@ fn taken(source: Source, session: u64, delivery: lapin::message::Delivery) -> De
     }
 }
 
-/// Cancels the consumers; what `lapin` still holds of them goes back when the session ends.
+/// Cancels the consumers. Deliveries that `lapin` still holds go back when the session ends.
 async fn stop(link: &Link, taps: &[Tap]) -> Result<(), BrokerError> {
     let cancels = taps.iter().filter_map(|tap| {
         let consumer = tap.consumer.as_ref().filter(|_| !tap.ends)?;
@@ -374,8 +377,9 @@ async fn declare(shared: &Shared, link: &Link) -> Result<(), BrokerError> {
     link.target.rpc("channel.close", closing).await
 }
 
-/// Delay queues that are gone while others are there were deleted, with what waited in them: by somebody, or by a policy with `expires`
-/// while no worker ran. They are declared anew; this only says it.
+/// Logs delay queues that were deleted together with their jobs: they are missing although others
+/// exist. An operator deleted them, or a policy with `expires` while no worker ran. They are
+/// declared again later.
 async fn say_lost_delay_queues(shared: &Shared, link: &Link) -> Result<(), BrokerError> {
     for queue in lost_delay_queues(link, &shared.topology.names).await? {
         tracing::warn!(%queue, "a delay queue was deleted with its jobs; declaring it again: does a policy with expires match it?");
@@ -383,9 +387,10 @@ async fn say_lost_delay_queues(shared: &Shared, link: &Link) -> Result<(), Broke
     Ok(())
 }
 
-/// Returns the delay queues that are missing although a later one exists. Queues after the last existing one were never declared, or
-/// another process is declaring them right now, in order. Each check of a missing queue costs the session a channel, so their number is
-/// limited.
+/// Returns the delay queues that are missing although a later one exists. Queues after the last
+/// existing one were never declared, or another process is declaring them right now, in order. Each
+/// check of a missing queue costs the session a channel, so their number is limited to
+/// [`MAX_MISSING`].
 async fn lost_delay_queues(link: &Link, names: &QueueNames) -> Result<Vec<Arc<str>>, BrokerError> {
     let mut channel = link.channel().await?;
     let (mut lost, mut missing, mut is_declared) = (Vec::new(), 0, false);
@@ -409,7 +414,7 @@ async fn lost_delay_queues(link: &Link, names: &QueueNames) -> Result<Vec<Arc<st
     Ok(lost)
 }
 
-/// Declares the queues again whenever a publish was returned; ends with the first error.
+/// Declares the queues again whenever a publish was returned. Returns the first error.
 async fn heal(shared: &Shared, link: &Link) -> BrokerError {
     loop {
         shared.heal.notified().await;

@@ -1,15 +1,18 @@
-//! Can `lapin` read a message's properties? What it can't read ends the connection, and the message comes again
-//! and ends the next one. RabbitMQ takes any bytes for a name or a short text, and any depth of tables.
+//! Checks whether `lapin` can read a message's properties. Properties that it can't read end the
+//! connection, and then the message is delivered again and ends the next one. RabbitMQ accepts any
+//! bytes in a name or a short text, and any depth of tables.
 //!
-//! What can't be read is wrapped: the message gets properties of ours that hold the original bytes.
+//! A message with unreadable properties is wrapped: it gets properties of ours that hold the
+//! original bytes.
 
 use crate::rules::headers;
 
-/// Tables in tables. `lapin` reads them by recursion, and thousands of levels would overflow its stack.
+/// Maximum depth of nested tables. `lapin` reads them by recursion, and thousands of levels would
+/// overflow its stack.
 const MAX_DEPTH: usize = 32;
-/// The class and weight, and the body's size: what stands before the properties.
+/// Length in bytes of the class, the weight and the body's size, which precede the properties.
 pub const PREFIX: usize = 12;
-/// The properties, in their order: one flag bit each, from the highest.
+/// The properties in order. Each has one flag bit, from the highest.
 const PROPERTIES: [(&str, Kind); 14] = [
     ("content-type", Kind::Short),
     ("content-encoding", Kind::Short),
@@ -38,8 +41,8 @@ enum Kind {
     Headers,
 }
 
-/// Why `payload`, a content header's, can't be taken as it is; `None`: it can. `max`: bytes of the headers that
-/// the publisher set.
+/// Returns why the content header in `payload` can't be used, or `None` if it can. `max` bounds the
+/// bytes of the headers that the publisher set.
 pub fn unreadable(payload: &[u8], max: usize) -> Option<String> {
     check(payload, max).err()
 }
@@ -48,7 +51,7 @@ fn check(payload: &[u8], max: usize) -> Result<(), String> {
     let mut reader = Reader(payload);
     reader.take(PREFIX)?;
     let flags = u16::from_be_bytes(reader.array()?);
-    // The lowest bit says that more flags follow; there are no more properties than these.
+    // The lowest bit means that more flags follow, but AMQP 0-9-1 has no further properties.
     if flags & 0b11 != 0 {
         return Err("they have flags that AMQP 0-9-1 does not know".to_owned());
     }
@@ -74,7 +77,8 @@ fn check(payload: &[u8], max: usize) -> Result<(), String> {
     }
 }
 
-/// The size of the headers that stay when the message is published again: neither ours nor the broker's.
+/// Reads the headers and returns the size of those that survive a republish: neither ours nor the
+/// broker's.
 fn headers_of(reader: &mut Reader<'_>) -> Result<usize, String> {
     let mut table = reader.block()?;
     let mut bytes = 0;
@@ -89,7 +93,7 @@ fn headers_of(reader: &mut Reader<'_>) -> Result<usize, String> {
     Ok(bytes)
 }
 
-/// What is left to read.
+/// The bytes left to read.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -103,26 +107,26 @@ impl<'a> Reader<'a> {
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], String> {
         let taken = self.take(N)?;
-        // `take` gave N bytes, so the copy fits.
+        // `take` returned N bytes, so the copy fits.
         let mut array = [0; N];
         array.copy_from_slice(taken);
         Ok(array)
     }
 
-    /// A long length and so many bytes.
+    /// Reads a long length and as many bytes.
     fn block(&mut self) -> Result<Self, String> {
         let count = u32::from_be_bytes(self.array()?);
         self.take(count as usize).map(Reader)
     }
 
-    /// A short text; `what` it is.
+    /// Reads a short text. `what` names it in errors.
     fn text(&mut self, what: &str) -> Result<&'a str, String> {
         let [count] = self.array()?;
         std::str::from_utf8(self.take(usize::from(count))?)
             .map_err(|_| format!("{what} is not UTF-8"))
     }
 
-    /// A value after its type, `depth` tables or lists deep at most.
+    /// Reads a value with its type, nested at most `depth` tables or lists deep.
     fn value(&mut self, depth: usize) -> Result<(), String> {
         let [kind] = self.array()?;
         let bytes = match kind {
@@ -151,11 +155,12 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A content header for the same body that says `why`, and holds the properties that came, cut where the headers would
-/// have more than `max` bytes: as a dead letter it comes again, to who reads it, and must pass then.
+/// Returns a content header for the same body that contains `why` and the original properties. They
+/// are cut so that the headers have at most `max` bytes, because readers of dead letters receive
+/// the message again, and it must pass then.
 pub fn wrapped(payload: &[u8], why: &str, max: usize) -> Vec<u8> {
     let (prefix, properties) = payload.split_at(PREFIX.min(payload.len()));
-    // Each entry has its name, the length of that, a type, and the length of the value.
+    // Each entry has a name and its length, a type, and a value and its length.
     let around =
         headers::UNREADABLE.len() + why.len() + headers::PROPERTIES.len() + 2 * (1 + 1 + 4);
     let kept = &properties[..properties.len().min(max.saturating_sub(around))];
@@ -272,7 +277,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes can be judged and wrapped. That `lapin` agrees is in `tests/untrusted/frames.rs`.
+        /// Any content header can be checked and wrapped. `tests/untrusted/frames.rs` checks that
+        /// `lapin` agrees.
         #[test]
         fn any_bytes_are_judged_and_can_be_wrapped(flags: u16, rest in prop::collection::vec(any::<u8>(), 0..80)) {
             let payload = with(flags, &rest);

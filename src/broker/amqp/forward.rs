@@ -1,7 +1,9 @@
-//! A connection for jobs that go to workers of others (`dispatch.forward`), and for what these say of them: it renews itself.
+//! A reconnecting connection for jobs that go to workers of another system (`dispatch.forward`),
+//! and for their answers.
 //!
-//! It is none of the two of [`super::AmqpBroker`]: an exchange that does not exist closes a channel, and what strangers send to the
-//! done queue must not stand in the way of deliveries.
+//! It is separate from the connections of [`super::AmqpBroker`]: an exchange that does not exist
+//! closes a channel, and messages that strangers send to the done queue must not hold up
+//! deliveries.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,18 +33,18 @@ use crate::broker::{BrokerError, Message, PublishError, Reply};
 use crate::config;
 use crate::tasks::Watched;
 
-/// The connection's name in logs and in the broker's tools.
+/// The connection's name in logs and in RabbitMQ's tools.
 const NAME: &str = "sluicegate forward";
-/// Messages of the done queue that are unacked at once.
+/// Maximum number of unacked messages of the done queue.
 const PREFETCH: u16 = 64;
-/// A done queue that nobody reads for so long, in milliseconds, goes.
+/// Milliseconds after which RabbitMQ deletes a done queue without consumers.
 const EXPIRES_MS: i64 = 10 * 60 * 1000;
-/// What it holds at most: messages, and bytes.
+/// Maximum number of messages in the done queue, and of bytes.
 const MOST: i64 = 100_000;
 const MOST_BYTES: i64 = 64 << 20;
-/// That something came of which nobody knows is told so often at most.
+/// Minimum interval between warnings about messages of unknown jobs.
 const REMIND: Duration = Duration::from_secs(60);
-/// For a clean end.
+/// Timeout for a clean close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A job for workers of another system. Unlike a result, it must reach a queue.
@@ -66,7 +68,7 @@ impl Publishing for Handover {
     }
 }
 
-/// Publishes jobs, and hears of their ends.
+/// Publishes jobs and receives their ends.
 #[derive(Debug)]
 pub struct Forwarder {
     publisher: Publisher<Handover>,
@@ -77,7 +79,7 @@ pub struct Forwarder {
 #[derive(Debug)]
 struct State {
     nodes: Nodes,
-    /// Where workers say that a job is done; `None`: they are not asked to.
+    /// The queue in which workers report that a job is done, or `None` if they don't report.
     done: Option<String>,
     ends: Ends,
     up: watch::Sender<bool>,
@@ -85,11 +87,11 @@ struct State {
 }
 
 impl Forwarder {
-    /// Connects in the background, for ever. `done` is the name of a queue for what workers say of jobs, which is made. Must be called
-    /// within a tokio runtime.
+    /// Connects in the background, forever. `done` names the queue for reports of workers, which is
+    /// declared. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// [`BrokerError::Url`]: the URL can't be used.
+    /// [`BrokerError::Url`] if the URL can't be used.
     pub fn start(amqp: &config::Amqp, done: Option<String>) -> Result<Self, BrokerError> {
         let state = Arc::new(State {
             nodes: Nodes::new(amqp)?,
@@ -111,7 +113,7 @@ impl Forwarder {
         })
     }
 
-    /// Ends the connection, and the done queue with it.
+    /// Deletes the done queue and closes the connection.
     pub async fn close(&self) {
         self.state.closed.cancel();
         if timeout(CLOSE_TIMEOUT, self.supervisor.ended())
@@ -129,7 +131,7 @@ impl Forwarding for Forwarder {
     }
 
     async fn up(&self) {
-        // Its sender lives as long as this.
+        // The sender lives as long as `self`.
         let _ = self.state.up.subscribe().wait_for(|up| *up).await;
     }
 
@@ -153,7 +155,7 @@ impl Drop for Forwarder {
     }
 }
 
-/// Keeps a session up until the end.
+/// Keeps a session up until the forwarder is closed.
 async fn supervise(state: Arc<State>, requests: Arc<Requests<Handover>>) {
     let (mut attempts, mut turns) = (Attempts::new(NAME), state.nodes.turns());
     loop {
@@ -162,7 +164,8 @@ async fn supervise(state: Arc<State>, requests: Arc<Requests<Handover>>) {
         state.up.send_replace(false);
         let error = match ended {
             Ok(None) => break,
-            // The message will be published alone or has its answer, so the messages behind it need not wait.
+            // The message will be published alone or has its answer, so the messages behind it need
+            // not wait.
             Ok(Some(End::Blamed(_))) => continue,
             Ok(Some(End::Lost(error))) | Err(error) => error,
         };
@@ -206,14 +209,14 @@ async fn run(
     };
     if let (None, Some(queue), Some(reader)) = (&end, &state.done, &reader) {
         let deleting = reader.queue_delete(queue.as_str().into(), QueueDeleteOptions::default());
-        // It expires where that fails.
+        // If this fails, the queue expires.
         let _ = link.target.rpc("queue.delete", deleting).await;
     }
     lane.close().await;
     Ok(end)
 }
 
-/// Declares the done queue, and begins to read it.
+/// Declares the done queue and starts reading it.
 async fn consume(link: &Link, queue: &str) -> Result<(Channel, Consumer), BrokerError> {
     let channel = link.channel().await?;
     let text = |text: &str| AMQPValue::LongString(text.into());
@@ -241,7 +244,8 @@ async fn consume(link: &Link, queue: &str) -> Result<(Channel, Consumer), Broker
     Ok((channel, consumer))
 }
 
-/// Hands what comes to who waits for it, and drops the rest; ends with the consumer. Without one it never ends.
+/// Passes each message of the done queue to the call that waits for it, and drops the others.
+/// Returns when the consumer ends, and never without one.
 async fn hear(state: &State, consumer: Option<Consumer>) {
     let Some(mut consumer) = consumer else {
         return std::future::pending().await;
@@ -268,10 +272,11 @@ async fn hear(state: &State, consumer: Option<Consumer>) {
     }
 }
 
-/// Whether there is an exchange of this name, or, where it is empty, a queue of the name `key`.
+/// Returns true if the exchange exists. If `exchange` is empty, returns true if a queue named `key`
+/// exists.
 ///
 /// # Errors
-/// [`BrokerError`] says why it can't be told.
+/// [`BrokerError`] if this can't be determined.
 pub async fn target_exists(
     amqp: &config::Amqp,
     exchange: &str,

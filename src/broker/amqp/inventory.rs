@@ -1,4 +1,5 @@
-//! What a server has and what it lacks, for `check` and for a worker that starts. Creates nothing.
+//! Reports what a server has and lacks, for `check` and for a starting worker. Creates nothing
+//! permanent.
 
 use std::time::Duration;
 
@@ -16,23 +17,24 @@ use crate::broker::{BrokerError, QueueDiffers};
 use crate::config;
 use crate::rules::delays::{DelayLevels, QueueNames};
 
-/// The connection's name in the broker's tools.
+/// The connection's name in RabbitMQ's tools.
 const NAME: &str = "sluicegate check";
-/// The connection's name while a worker starts.
+/// The connection's name in RabbitMQ's tools while a worker starts.
 const LOOK_NAME: &str = "sluicegate start";
-/// A publisher or worker that is declaring queues declares one more in this time at least.
+/// Pause between two looks at queues that may be being declared. In this time, a publisher or
+/// worker declares at least one more.
 const DECLARING: Duration = Duration::from_secs(1);
-/// For the server's greeting.
+/// Timeout for the server's greeting.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What [`inventory`] found on a server that let us in.
+/// The result of [`inventory`], from a server that accepted the connection.
 #[derive(Debug)]
 pub struct Inventory {
     /// The URL of the server that answered, without its password.
     pub at: String,
-    /// What is wrong with other nodes of the cluster.
+    /// Errors of other nodes of the cluster.
     pub silent: Vec<BrokerError>,
-    /// The server's version, such as `3.10.8`. `None`: it did not say, or it is behind TLS.
+    /// The server's version, such as `3.10.8`, or `None` if it did not report one or is behind TLS.
     pub version: Option<String>,
     /// The queues' names.
     pub names: QueueNames,
@@ -42,17 +44,17 @@ pub struct Inventory {
     pub limit: Option<BrokerError>,
 }
 
-/// How a queue is.
+/// The state of a queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum QueueState {
-    /// It exists as it should.
+    /// It exists with the right arguments.
     Ready {
-        /// Messages that wait in it.
+        /// Number of ready messages.
         messages: u32,
     },
-    /// There is none yet; `run` and `publish` create it.
+    /// It does not exist. `run` and `publish` create it.
     Missing,
-    /// It exists with other arguments; `run` can't use it.
+    /// It exists with other arguments, so `run` can't use it.
     Differs(QueueDiffers),
 }
 
@@ -88,12 +90,13 @@ pub async fn inventory(
     })
 }
 
-/// Whether the queues are in use, so that jobs may have started lately: jobs wait for their turn, in a delay queue or where
-/// delay queues end, or a worker takes them; or delay queues are missing, since jobs may wait in those of another `max-delay`. Delay queues
-/// that somebody is declaring just now, in their order, are waited for.
+/// Returns true if the queues are in use, so that jobs may have started lately. That is the case if
+/// jobs wait in a delay queue or where delay queues dead-letter to, or if a worker consumes there.
+/// It is also the case if delay queues are missing, because jobs may wait in those of a different
+/// `max-delay`. Waits for delay queues that are being declared right now, in order.
 ///
 /// # Errors
-/// [`BrokerError`] says why it can't be told.
+/// [`BrokerError`] if this can't be determined.
 pub async fn in_use(amqp: &config::Amqp, levels: &DelayLevels) -> Result<bool, BrokerError> {
     let topology = Topology::wanted(amqp, levels)?;
     let link = Nodes::new(amqp)?.turns().open(LOOK_NAME).await?;
@@ -102,7 +105,8 @@ pub async fn in_use(amqp: &config::Amqp, levels: &DelayLevels) -> Result<bool, B
         match use_of(&link, &topology).await? {
             Use::Idle => break false,
             Use::Busy => break true,
-            // Each look finds one more at least, so they are as many as there are delay queues at most.
+            // Each look finds at least one more queue, so there are at most as many looks as delay
+            // queues.
             Use::Missing(at) if missing < Some(at) => missing = Some(at),
             Use::Missing(_) => break true,
         }
@@ -112,11 +116,11 @@ pub async fn in_use(amqp: &config::Amqp, levels: &DelayLevels) -> Result<bool, B
     Ok(used)
 }
 
-/// What one look at the queues found.
+/// The result of one look at the queues.
 enum Use {
     Idle,
     Busy,
-    /// The first that does not exist.
+    /// Index of the first queue that does not exist.
     Missing(usize),
 }
 
@@ -124,7 +128,7 @@ async fn use_of(link: &Link, topology: &Topology) -> Result<Use, BrokerError> {
     let Topology { names, queues } = topology;
     let channel = link.channel().await?;
     for (at, queue) in queues.iter().enumerate() {
-        // What is there was not started, or is over.
+        // Messages in these queues were not started, or have ended.
         if queue.name == names.dead || names.is_new(&queue.name) {
             continue;
         }
@@ -134,8 +138,9 @@ async fn use_of(link: &Link, topology: &Topology) -> Result<Use, BrokerError> {
                     return Ok(Use::Busy);
                 }
             }
-            // The one that is looked at first, and declared before all delay queues, which lead to it: without it nobody has
-            // waited yet. Any other one that is missing leaves open where jobs wait. The channel is closed.
+            // This queue is checked first. It is declared before all delay queues, which
+            // dead-letter to it, so without it no job has waited yet. Any other missing queue
+            // leaves open where jobs wait. The channel is closed.
             None if queue.name == names.due => return Ok(Use::Idle),
             None => return Ok(Use::Missing(at)),
         }
@@ -143,7 +148,8 @@ async fn use_of(link: &Link, topology: &Topology) -> Result<Use, BrokerError> {
     Ok(Use::Idle)
 }
 
-/// Checks many queues. A refusal closes the channel for good, so the connection is replaced before its channels run out.
+/// Checks many queues. A refusal closes the channel for good, so the connection is replaced before
+/// its channels run out.
 pub(super) struct Looks {
     link: Link,
     name: &'static str,
@@ -182,8 +188,9 @@ impl Looks {
         Ok(())
     }
 
-    /// Returns the server limit that keeps a worker from having `missing` more queues. Finds out by declaring them; they end with this
-    /// connection. Returns `None` without such a limit, and also if the user may not declare queues.
+    /// Returns the server limit that keeps a worker from having `missing` more queues, or `None`
+    /// without such a limit. Finds out by declaring exclusive queues, which end with this
+    /// connection. Also returns `None` if the user may not declare queues.
     async fn limit(&self, work: &str, missing: usize) -> Option<BrokerError> {
         let target = &self.link.target;
         let exclusive = QueueDeclareOptions {
@@ -210,7 +217,8 @@ impl Looks {
     }
 }
 
-/// How many messages wait in the queue, and how many consumers it has; `None`: there is no such queue, and the channel is closed.
+/// Returns the number of messages and of consumers of a queue, or `None` if it does not exist. In
+/// that case the channel is closed.
 pub(super) async fn depth(
     target: &Target,
     channel: &Channel,
@@ -220,7 +228,7 @@ pub(super) async fn depth(
         passive: true,
         ..QueueDeclareOptions::default()
     };
-    // Names fit: Topology::new has checked the longest.
+    // The name fits: `Topology::new` has checked the longest one.
     let name = ShortString::from(queue);
     let asking = channel.queue_declare(name, passive, FieldTable::default());
     let found = target.rpc("queue.declare", not_found(asking)).await?;
@@ -243,7 +251,7 @@ async fn look(looks: &mut Looks, queue: &Queue) -> Result<QueueState, BrokerErro
     }
 }
 
-/// The answer; `None` for a 404.
+/// Returns the answer, or `None` for a 404.
 pub(super) async fn not_found<T>(
     asking: impl Future<Output = lapin::Result<T>>,
 ) -> lapin::Result<Option<T>> {
@@ -256,8 +264,9 @@ pub(super) async fn not_found<T>(
     }
 }
 
-/// The version in the server's greeting, which `lapin` keeps to itself: the first frame of a connection
-/// is `connection.start` with a table of server properties. `None`: anything else.
+/// Returns the version in the server's greeting, which `lapin` does not expose, or `None` if there
+/// is none. The first frame of a connection is `connection.start` with a table of server
+/// properties.
 async fn greeting(target: &Target) -> Option<String> {
     const LONGEST: u32 = 16 << 10;
     let mut socket = TcpStream::connect(target.plain()?).await.ok()?;
@@ -271,9 +280,9 @@ async fn greeting(target: &Target) -> Option<String> {
     version(&frame)
 }
 
-/// The long string (`S`) at the key `version` of the table in `frame`.
+/// Returns the long string (`S`) at the key `version` of the table in `frame`.
 fn version(frame: &[u8]) -> Option<String> {
-    // A key is a length byte and its name.
+    // A key is a length byte and a name.
     const KEY: &[u8] = b"\x07versionS";
     let at = frame.windows(KEY.len()).position(|bytes| bytes == KEY)?;
     let value = frame.get(at + KEY.len()..)?;

@@ -259,7 +259,7 @@ impl<M: Publishing> OnlyLane<M> {
         }
     }
 
-    /// Ends both.
+    /// Closes the connection and ends the lane.
     pub async fn close(self) {
         self.requests.block(false);
         // Close the link first: the task owns its channel.

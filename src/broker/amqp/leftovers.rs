@@ -1,4 +1,5 @@
-//! Delay queues that earlier versions left next to a work queue: their jobs move on, and the queues are deleted.
+//! Delay queues that earlier versions left next to a work queue. Their jobs are moved, and the
+//! queues are deleted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,13 +16,14 @@ use crate::config;
 use crate::rules::delays::DelayLevels;
 use crate::rules::delays::earlier::delay_queues;
 
-/// The connection's name in the broker's tools.
+/// The connection's name in RabbitMQ's tools.
 const NAME: &str = "sluicegate queues";
-/// Jobs that are published before their confirms are awaited, and bytes of their bodies, and one job more.
+/// Maximum number of jobs that are published before their confirms are awaited, and the body bytes
+/// at which a batch ends.
 const BATCH: usize = 100;
 const BATCH_BYTES: usize = 4 << 20;
 
-/// What there is of them.
+/// The leftover queues of one work queue.
 pub struct Leftovers {
     client: Client,
     link: Link,
@@ -29,10 +31,12 @@ pub struct Leftovers {
 }
 
 impl Leftovers {
-    /// Looks for those of each of `max_delays`: every `delay.max-delay` had queues of its own.
+    /// Finds the leftover queues of each of `max_delays`. Every `delay.max-delay` had queues of its
+    /// own.
     ///
     /// # Errors
-    /// [`BrokerError`] says what is wrong, where, and what to do; [`BrokerError::NoQueue`]: there is no such work queue.
+    /// [`BrokerError`] says what is wrong, where, and what to do. [`BrokerError::NoQueue`] if the
+    /// work queue does not exist.
     pub async fn find(
         amqp: &config::Amqp,
         levels: &DelayLevels,
@@ -60,16 +64,17 @@ impl Leftovers {
         Ok(found)
     }
 
-    /// The queues that exist.
+    /// Returns the queues that exist.
     pub fn names(&self) -> &[Arc<str>] {
         &self.names
     }
 
-    /// Whether a worker of an earlier version may run: it takes jobs from `jobs.due`, and from no delay queue of this version. One of
-    /// this version that starts just now may look like it.
+    /// Returns true if a worker of an earlier version may be running. Such a worker consumes from
+    /// `jobs.due` and from no delay queue of this version. A worker of this version that is just
+    /// starting may look the same.
     ///
     /// # Errors
-    /// [`BrokerError`]: the connection failed, or a queue is gone.
+    /// [`BrokerError`] if the connection failed, or if a queue is gone.
     pub async fn has_earlier_workers(&self) -> Result<bool, BrokerError> {
         let names = self.client.names();
         let channel = self.link.channel().await?;
@@ -82,10 +87,12 @@ impl Leftovers {
         Ok(consumers[0] > consumers[1])
     }
 
-    /// Moves all jobs to `jobs.due`, each published and confirmed before it is acked, and says how many.
+    /// Moves all jobs to `jobs.due`, and returns their number. Each job is published and confirmed
+    /// before it is acked.
     ///
     /// # Errors
-    /// [`BrokerError`]: the connection failed, or a publish was refused. What was not moved is where it was.
+    /// [`BrokerError`] if the connection failed, or if a publish was refused. Jobs that were not
+    /// moved stay in their queues.
     pub async fn drain(&self) -> Result<u64, BrokerError> {
         let mut moved = 0;
         for name in &self.names {
@@ -123,11 +130,12 @@ impl Leftovers {
         Ok(tags)
     }
 
-    /// Deletes the queues that are empty and that nothing consumes from; returns the others. Quorum queues can't be deleted on these
-    /// conditions by RabbitMQ itself, so nothing may publish to them meanwhile.
+    /// Deletes the queues that are empty and have no consumers, and returns the others. RabbitMQ
+    /// can't check these conditions itself for quorum queues, so nothing may publish to them
+    /// meanwhile.
     ///
     /// # Errors
-    /// [`BrokerError`]: the connection failed, or the user may not delete them.
+    /// [`BrokerError`] if the connection failed, or if the user may not delete them.
     pub async fn delete(&self) -> Result<Vec<Arc<str>>, BrokerError> {
         let target = &self.link.target;
         let mut channel = self.link.channel().await?;
@@ -140,14 +148,14 @@ impl Leftovers {
                     target.rpc("queue.delete", deleting).await?;
                 }
                 Some(_) => left.push(Arc::clone(name)),
-                // Somebody else has deleted it.
+                // Another client has deleted it.
                 None => channel = self.link.channel().await?,
             }
         }
         Ok(left)
     }
 
-    /// Closes; what was fetched and not acked goes back to its queue.
+    /// Closes the connections. Messages that were fetched and not acked go back to their queues.
     pub async fn close(self) {
         self.link.close().await;
         self.client.close().await;

@@ -1,11 +1,11 @@
 //! RabbitMQ through `lapin`.
 //!
-//! Each connection has a supervisor that reconnects forever. One connection consumes and acks, and one
-//! publishes to our own queues. Two more, opened on demand, publish results: one to queues and
-//! exchanges, the other to direct reply-to targets. Each connects to one node of a cluster, and to the
-//! next node when that session ends. When the broker blocks publishers (a memory or disk alarm),
-//! consuming and acking go on. `lapin`'s own recovery is not used: it neither reports stale deliveries
-//! nor fails fast, and it replays consumers and publishes behind our back.
+//! Each connection has a supervisor that reconnects forever. One connection consumes and acks, and
+//! one publishes to our own queues. Two more, opened on demand, publish results: one to queues and
+//! exchanges, the other to direct reply-to targets. Each connects to one node of a cluster, and to
+//! the next node when that session ends. When the broker blocks publishers (a memory or disk
+//! alarm), consuming and acking go on. `lapin`'s own recovery is not used: it neither reports stale
+//! deliveries nor fails fast, and it replays consumers and publishes on its own.
 
 mod ack;
 mod backlog;
@@ -48,20 +48,21 @@ use confirm::{Answer, Publishing};
 use nodes::Nodes;
 use publish::Publisher;
 
-/// Events that wait for the engine. A batch of deliveries counts as one; the prefetch bounds them all.
+/// Capacity of the channel for events to the engine. A batch of deliveries counts as one event; the
+/// prefetch bounds the deliveries.
 const EVENTS: usize = 16;
-/// Why a supervisor ends that was not asked to.
+/// Reason for a supervisor's end that was not requested.
 const NOBODY: &str = "nobody is there any more to work for";
-/// The names of the connections for results, in logs and in the broker's tools.
+/// The names of the connections for results, in logs and in RabbitMQ's tools.
 const RESULTS: &str = "sluicegate results";
 const DIRECT_RESULTS: &str = "sluicegate direct results";
-/// For `close` as a whole, beyond the limits of its steps.
+/// Timeout for closing each connection, in addition to the timeouts of its steps.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A connection to RabbitMQ that renews itself.
+/// A connection to RabbitMQ that reconnects by itself.
 ///
-/// [`AmqpBroker::start`] never waits: what happens is told by events. A command that should fail fast
-/// uses [`Client`].
+/// [`AmqpBroker::start`] never waits; the state of the connection is reported by events. Commands,
+/// which should fail fast, use [`Client`].
 #[derive(Debug)]
 pub struct AmqpBroker {
     moves: Publisher<Outgoing>,
@@ -72,48 +73,50 @@ pub struct AmqpBroker {
     supervisors: Vec<Watched>,
 }
 
-/// Which deliveries the worker wants.
+/// The deliveries that the worker wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Taking {
     Nothing,
-    /// One from each queue.
+    /// One at a time from each queue.
     Few,
     All,
 }
 
-/// What the supervisors and the handle share.
+/// The state that the supervisors and the handle share.
 #[derive(Debug)]
 struct Shared {
     nodes: Nodes,
     topology: Topology,
     prefetch: u16,
-    /// The queues of new jobs, and the share of the prefetch that each has.
+    /// The queues of new jobs, and their shares of the prefetch.
     shares: Vec<(Arc<str>, u16)>,
-    /// The same for each delay queue.
+    /// The prefetch of each delay queue.
     window: u16,
     acks: Acks,
-    /// A publish was returned: a queue is missing.
+    /// Notified if a publish was returned, because a queue is missing.
     heal: tokio::sync::Notify,
-    /// How many jobs are in the queues; `None`: nobody knows.
+    /// The number of jobs in the queues, or `None` if it is unknown.
     backlog: watch::Sender<Option<Backlog>>,
-    /// Which deliveries the worker wants. Without any it has no consuming session.
+    /// The deliveries that the worker wants. Without any it has no consuming session.
     taking: watch::Sender<Taking>,
-    /// New jobs are wanted, too.
+    /// Whether new jobs are wanted.
     taking_new: watch::Sender<bool>,
-    /// Take no more deliveries.
+    /// Cancelled when no more deliveries are to be taken.
     stop: CancellationToken,
-    /// No delivery comes any more.
+    /// Cancelled when no delivery will come anymore.
     stopped: CancellationToken,
-    /// End everything.
+    /// Cancelled when all connections are to end.
     closed: CancellationToken,
 }
 
 impl AmqpBroker {
-    /// Connects in the background, for ever, and declares the queues of `amqp.queue` and `levels` anew
-    /// in each session. It takes at most `window` unacked messages of each delay queue (not 0). Must be called within a tokio runtime.
+    /// Connects in the background, forever, and declares the queues of `amqp.queue` and `levels`
+    /// again in each session. Takes at most `window` unacked messages of each delay queue; `window`
+    /// must not be 0. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// Only what needs no server to be seen: the URL or the queue's name cannot be used.
+    /// [`BrokerError`] for errors that need no server to be found: the URL or the queue's name
+    /// can't be used.
     pub fn start(
         amqp: &config::Amqp,
         levels: &DelayLevels,
@@ -177,11 +180,12 @@ impl AmqpBroker {
         Ok(())
     }
 
-    /// Waits until one of its tasks has ended that was not asked to, or panicked: why.
+    /// Waits until a supervisor has ended without being asked to, or panicked, and returns the
+    /// reason.
     pub async fn failed(&self) -> String {
         let ends = self.supervisors.iter().map(async |supervisor| {
             match supervisor.ended().await {
-                // As asked.
+                // It was asked to end.
                 Ok(_) if self.shared.stop.is_cancelled() => std::future::pending().await,
                 Ok(why) | Err(why) => why,
             }
@@ -190,12 +194,12 @@ impl AmqpBroker {
         futures_util::future::select_all(ends).await.0
     }
 
-    /// How many jobs are in the queues, from time to time; `None`: nobody knows.
+    /// Returns the number of jobs in the queues, updated at intervals, or `None` if it is unknown.
     pub fn backlog(&self) -> watch::Receiver<Option<Backlog>> {
         self.shared.backlog.subscribe()
     }
 
-    /// The queues' names.
+    /// Returns the queues' names.
     pub fn names(&self) -> &QueueNames {
         &self.shared.topology.names
     }
@@ -257,7 +261,8 @@ impl Broker for AmqpBroker {
     }
 }
 
-/// Publishes messages for which `is_first` is true through the first of `publishers`, and at the same time all others through the second.
+/// Publishes messages for which `is_first` is true through the first of `publishers`, and at the
+/// same time all others through the second. Returns the answers in the order of `batch`.
 async fn apart<M: Publishing>(
     batch: Vec<M>,
     is_first: impl Fn(&M) -> bool,
@@ -280,12 +285,12 @@ impl Shared {
     async fn wants_other(&self, these: Taking) -> Taking {
         let mut taking = self.taking.subscribe();
         let other = taking.wait_for(|taking| *taking != these).await;
-        // Its sender lives as long as this.
+        // The sender lives as long as `self`.
         other.map_or(these, |other| *other)
     }
 }
 
-/// Without [`Broker::close`] the tasks end, too, and the connections with them.
+/// Ends the tasks and their connections, also without [`Broker::close`].
 impl Drop for AmqpBroker {
     fn drop(&mut self) {
         self.shared.closed.cancel();

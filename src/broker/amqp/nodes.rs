@@ -1,4 +1,5 @@
-//! The nodes of a cluster, any of which will do: a connection goes to one of them, and after its end to the next.
+//! The nodes of a cluster. They are equivalent: a connection goes to one node, and when it ends, to
+//! the next.
 
 use std::collections::BTreeSet;
 
@@ -8,19 +9,20 @@ use super::connection::{Link, Target};
 use crate::broker::BrokerError;
 use crate::config;
 
-/// What `amqp.url` names.
+/// The servers in `amqp.url`.
 #[derive(Debug)]
 pub(super) struct Nodes {
     targets: Vec<Target>,
-    /// Where connections begin.
+    /// Index of the node that connections try first.
     first: usize,
 }
 
 impl Nodes {
-    /// Connections begin at any of the nodes, so that workers spread over them.
+    /// Creates the list of nodes. Connections begin at a random node, so that workers spread over
+    /// them.
     ///
     /// # Errors
-    /// [`BrokerError::Url`], which never holds the URL itself.
+    /// [`BrokerError::Url`], which never contains the URL itself.
     pub fn new(amqp: &config::Amqp) -> Result<Self, BrokerError> {
         Self::beginning_at(amqp, rand::random::<u32>() as usize)
     }
@@ -38,7 +40,7 @@ impl Nodes {
         })
     }
 
-    /// For one connection after another.
+    /// Returns the order in which one connection tries the nodes.
     pub fn turns(&self) -> Turns<'_> {
         Turns {
             nodes: self,
@@ -46,10 +48,11 @@ impl Nodes {
         }
     }
 
-    /// A connection to the first node that lets us in, and what is wrong with the others: all are tried, at once.
+    /// Connects to all nodes at once. Returns a connection to the first node that accepts it, and
+    /// the errors of the others.
     ///
     /// # Errors
-    /// As [`Turns::open`].
+    /// The same as [`Turns::open`].
     pub async fn survey(&self, name: &str) -> Result<(Link, Vec<BrokerError>), BrokerError> {
         let opening = self.targets.iter().map(|target| Link::open(target, name));
         let (mut links, mut errors) = (Vec::new(), Vec::new());
@@ -68,17 +71,18 @@ impl Nodes {
     }
 }
 
-/// Whose turn it is. Each node is tried once; which one a session ended on says that the next one is the better choice.
+/// The order in which one connection tries the nodes. Each node is tried once per attempt,
+/// beginning behind the one on which the last session ended.
 pub(super) struct Turns<'a> {
     nodes: &'a Nodes,
     next: usize,
 }
 
 impl Turns<'_> {
-    /// Connects to the first node that lets us in; `name` is shown by the broker's tools.
+    /// Connects to the next node that accepts the connection. RabbitMQ's tools show `name`.
     ///
     /// # Errors
-    /// No node does. What waiting does not mend is told before what it may.
+    /// No node accepts it. A misconfiguration is reported before errors that may pass.
     pub async fn open(&mut self, name: &str) -> Result<Link, BrokerError> {
         let targets = &self.nodes.targets;
         let mut errors = Vec::new();
@@ -100,7 +104,8 @@ impl Turns<'_> {
 }
 
 impl Nodes {
-    /// The same words in whichever order they were tried, so that they are news once.
+    /// Combines the errors of all nodes. The text does not depend on the order in which they were
+    /// tried, so that the same errors are logged once.
     fn all_failed(&self, mut errors: Vec<BrokerError>) -> BrokerError {
         if let Some(at) = errors.iter().position(BrokerError::is_misconfiguration) {
             return errors.swap_remove(at);
@@ -135,7 +140,7 @@ mod tests {
         config.expect("a good configuration").amqp
     }
 
-    /// Ports that nobody listens on.
+    /// Returns ports that are closed.
     fn closed(count: usize) -> Vec<u16> {
         let all: Vec<TcpListener> = (0..count)
             .map(|_| TcpListener::bind("127.0.0.1:0").expect("a port"))

@@ -1,4 +1,5 @@
-//! Requests to publish: their callers, the waiting requests, and the connection for messages to our own queues.
+//! Requests to publish: their callers, the queued requests, and the connection for messages to our
+//! own queues.
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -16,35 +17,35 @@ use super::supervise::Attempts;
 use super::{Shared, backlog};
 use crate::broker::{BrokerError, Outgoing};
 
-/// Number of lanes to delay queues, each with its own channel. Dead letters have one more lane: if their queue stops confirming, waiting
-/// jobs are not affected.
+/// Number of lanes to delay queues, each with its own channel. Dead letters have one more lane: if
+/// their queue stops confirming, waiting jobs are not affected.
 pub(super) const CHANNELS: usize = 2;
-/// Messages in one batch.
+/// Maximum number of messages in one batch.
 pub(super) const BATCH: usize = 256;
-/// Bytes of bodies in one batch, give or take one message.
+/// Body bytes at which a batch ends. The last message may exceed it.
 const BATCH_BYTES: usize = 4 << 20;
-/// Messages that wait for a batch; more wait with their callers.
+/// Maximum number of queued messages. Further messages wait with their callers.
 const WAITING: usize = 1024;
-/// For a caller: its message waits for a batch and for the confirms; see [`Patience`].
+/// How long a caller waits for its message to join a batch and be confirmed; see [`Patience`].
 const PUBLISH_TIMEOUT: Duration = Duration::from_secs(15);
-/// The connection's name in logs and in the broker's tools.
+/// The connection's name in logs and in RabbitMQ's tools.
 const NAME: &str = "sluicegate publish";
 
-/// A message that waits for its batch. A dropped `reply` reads as a lost connection.
+/// A queued message. Dropping `reply` tells the caller that the connection was lost.
 #[derive(Debug)]
 struct Request<M> {
     outgoing: M,
     reply: oneshot::Sender<Answer>,
 }
 
-/// The requests' end, kept over all sessions.
+/// The receiving end of the requests. It outlives sessions.
 pub(super) struct Requests<M> {
     waiting: Mutex<mpsc::Receiver<Request<M>>>,
     /// Requests whose channel was closed. Each is published alone.
     alone: std::sync::Mutex<VecDeque<Request<M>>>,
     /// Notified when there may be something to publish.
     wanted: Arc<Notify>,
-    /// The broker takes no publishes (a memory or disk alarm).
+    /// Whether the broker accepts no publishes (a memory or disk alarm).
     blocked: watch::Sender<bool>,
 }
 
@@ -89,8 +90,8 @@ pub(super) struct Publisher<M> {
     blocked: watch::Receiver<bool>,
 }
 
-/// How long a caller waits. The time does not run while the broker blocks publishers: what was sent is with it, or will be, so
-/// that a caller who gave up and tried again would publish it twice.
+/// The deadline of a caller. Time does not count while the broker blocks publishers: it has the
+/// messages or will get them, so a caller that gave up and tried again would publish them twice.
 struct Patience {
     until: Instant,
     blocked: watch::Receiver<bool>,
@@ -144,7 +145,8 @@ impl<M: Publishing> Publisher<M> {
         let mut replies = Vec::with_capacity(batch.len());
         for outgoing in batch {
             let (reply, answer) = oneshot::channel();
-            // In both failures the request is dropped, and with it the reply: that is the answer.
+            // If sending fails or times out, the request is dropped, and with it `reply`. That is
+            // the answer.
             let sending = self.requests.send(Request { outgoing, reply });
             let _ = patience.wait(sending).await;
             self.wanted.notify_one();
@@ -162,7 +164,8 @@ impl<M: Publishing> Publisher<M> {
     }
 }
 
-/// Keeps a session up until the broker is closed. The first `requests` are messages to delay queues and the like, the second dead letters.
+/// Keeps a session up until the broker is closed. The first `requests` are messages to delay queues
+/// and other queues of jobs, the second dead letters.
 pub(super) async fn supervise(shared: Arc<Shared>, requests: [Arc<Requests<Outgoing>>; 2]) {
     let (mut attempts, mut turns) = (Attempts::new(NAME), shared.nodes.turns());
     loop {
@@ -173,7 +176,7 @@ pub(super) async fn supervise(shared: Arc<Shared>, requests: [Arc<Requests<Outgo
         }
         let Err(error) = ended else { break };
         attempts.ended(up);
-        // Else the consuming connection tells it.
+        // Otherwise the consuming connection logs it.
         if shared.acks.is_up() {
             attempts.tell(&error);
         }
@@ -186,7 +189,8 @@ pub(super) async fn supervise(shared: Arc<Shared>, requests: [Arc<Requests<Outgo
     }
 }
 
-/// One session, `up` since then. `Ok`: it was closed as asked.
+/// Runs one session, and sets `up` once it is connected. Returns `Ok` if it was closed as
+/// requested.
 async fn run(
     shared: &Arc<Shared>,
     turns: &mut Turns<'_>,
@@ -226,7 +230,7 @@ async fn run(
     moves.block(false);
     letters.block(false);
     shared.backlog.send_replace(None);
-    // In this order: the tasks own the channels.
+    // The link is closed first, because the tasks own the channels.
     link.close().await;
     tasks.shutdown().await;
     result
@@ -234,7 +238,7 @@ async fn run(
 
 impl<M: Publishing> Requests<M> {
     fn alone(&self) -> MutexGuard<'_, VecDeque<Request<M>>> {
-        // A panic cannot leave the collection half changed: each change is one call.
+        // A panic can't leave the collection half changed, because each change is one call.
         self.alone.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -257,11 +261,12 @@ impl<M: Publishing> Requests<M> {
         }
     }
 
-    /// What waits, at most a batch, at least one; `None`: closed. The tasks take turns.
+    /// Returns the next batch, which has at least one message, or `None` if the requests are
+    /// closed. The publishing tasks take turns.
     pub(super) async fn next_batch(&self) -> Option<Batch<M>> {
         let mut receiver = self.waiting.lock().await;
         loop {
-            // A caller that gave up will publish again; its copy would only be a duplicate.
+            // A caller that gave up publishes again, so its old message would only be a duplicate.
             while let Some(request) = { self.alone().pop_front() } {
                 if !request.reply.is_closed() {
                     return Some(Batch::of([request]));
@@ -283,16 +288,16 @@ impl<M: Publishing> Requests<M> {
         }
     }
 
-    /// The broker takes no publishes, or takes them again.
+    /// Sets whether the broker blocks publishers.
     pub(super) fn block(&self, blocked: bool) {
         self.blocked.send_replace(blocked);
     }
 
-    /// What waited when the session ended is answered by being dropped.
+    /// Drops the queued requests when a session ends, which tells their callers.
     pub(super) async fn fail_waiting(&self) {
         self.alone().clear();
         let mut receiver = self.waiting.lock().await;
-        // At most what was there: callers may add more meanwhile, for the next session.
+        // Only as many as were queued at the start: callers may add more for the next session.
         for _ in 0..receiver.len() {
             drop(receiver.try_recv());
         }

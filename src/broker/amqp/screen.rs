@@ -1,7 +1,8 @@
-//! Looks at the frames that arrive before `lapin` does, and changes those that would end the connection.
+//! Inspects incoming frames before `lapin` reads them, and changes those that would end the
+//! connection.
 //!
-//! AMQP 0-9-1 frames: a type (1 method, 2 content header, 3 body, 8 heartbeat), the channel (2 bytes), the
-//! payload's size (4), the payload, and an end mark.
+//! An AMQP 0-9-1 frame has a type (1 method, 2 content header, 3 body, 8 heartbeat), the channel (2
+//! bytes), the payload's size (4 bytes), the payload, and an end mark.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,32 +19,35 @@ use lapin::AsyncTcpStream;
 
 use super::content;
 
-/// `lapin`'s runtime, but its streams are [`Screened`].
+/// `lapin`'s runtime, but with [`Screened`] streams.
 pub(super) type Runtime = async_rs::Runtime<async_rs::util::RuntimeParts<Tokio, Net>>;
 type Inner = AsyncTcpStream<<Tokio as Reactor>::TcpStream>;
 
 const METHOD: u8 = 1;
 const HEADER: u8 = 2;
-/// Before a frame's payload.
+/// Bytes before a frame's payload.
 const FRAME_HEAD: usize = 7;
-/// Larger frames are not looked at. RabbitMQ's are 128 KiB unless it is told otherwise.
+/// Maximum payload of an inspected frame, in bytes. Larger frames pass. RabbitMQ's have 128 KiB
+/// unless configured otherwise.
 const MAX_HELD: usize = 4 << 20;
-/// Of a frame: for the headers that we and the broker add, and for the properties that are no headers.
+/// Bytes of a frame that are reserved for headers that we and the broker add, and for the other
+/// properties.
 const RESERVE: usize = 12 << 10;
-/// The largest frame that we ask for: RabbitMQ's own limit, unless it is configured with a smaller one.
+/// The largest frame that we ask for, in bytes: RabbitMQ's own limit, unless it is configured with
+/// a smaller one.
 pub(super) const FRAME_MAX: u32 = 128 << 10;
-/// No server may have smaller ones (AMQP 0-9-1, 4.2.3).
+/// The smallest maximum that a server may have, in bytes (AMQP 0-9-1, 4.2.3).
 const FRAME_MIN: usize = 4 << 10;
-/// Read from the socket at once.
+/// Bytes read from the socket at once.
 const CHUNK: usize = 64 << 10;
 
-/// The runtime that this runs in. Must be called within it.
+/// Returns a runtime that uses the current tokio runtime. Must be called within one.
 pub(super) fn runtime() -> Runtime {
     let parts = async_rs::util::RuntimeParts::new(Tokio::current(), Net(Tokio::current()));
     async_rs::Runtime::new(parts)
 }
 
-/// Tokio's reactor.
+/// Tokio's reactor, with [`Screened`] streams.
 #[derive(Debug, Clone)]
 pub(super) struct Net(Tokio);
 
@@ -79,7 +83,7 @@ pub(super) struct Screened {
     inner: Inner,
     chunk: Box<[u8]>,
     screen: Screen,
-    /// How much of `screen.ready` was given out.
+    /// Bytes of `screen.ready` that were already read.
     given: usize,
 }
 
@@ -145,21 +149,21 @@ impl AsyncWrite for Screened {
     }
 }
 
-/// Takes bytes in any pieces, and has ready what `lapin` may read.
+/// Accepts bytes in pieces of any size, and makes them ready for `lapin`.
 #[derive(Default)]
 pub struct Screen {
     ready: Vec<u8>,
-    /// A frame's head, or a whole frame that is looked at once it is there.
+    /// A frame's head, or a frame that is inspected once it is complete.
     held: Vec<u8>,
-    /// Bytes of a frame that is not looked at.
+    /// Number of bytes left of a frame that passes without inspection.
     pass: usize,
-    /// This is no AMQP 0-9-1: it is not looked at any more.
+    /// Whether the peer does not speak AMQP 0-9-1. Then nothing is inspected anymore.
     foreign: bool,
     frame_max: Option<usize>,
 }
 
 impl Screen {
-    /// What is ready, if nobody has taken it before.
+    /// Returns all bytes that are ready.
     pub fn into_ready(self) -> Vec<u8> {
         self.ready
     }
@@ -188,7 +192,7 @@ impl Screen {
         }
     }
 
-    /// How long `held` becomes before something can be said of it.
+    /// Returns the length of `held` at which the next step can be taken.
     fn wanted(&self) -> usize {
         match self.size() {
             None => FRAME_HEAD,
@@ -196,13 +200,13 @@ impl Screen {
         }
     }
 
-    /// The payload's size, once the head is there.
+    /// Returns the payload's size, or `None` until the head is complete.
     fn size(&self) -> Option<usize> {
         let size = self.held.get(3..FRAME_HEAD)?.try_into().ok()?;
         Some(u32::from_be_bytes(size) as usize)
     }
 
-    /// `held` is a head or a whole frame.
+    /// Handles a complete head or frame in `held`.
     fn advance(&mut self) {
         let Some(size) = self.size() else { return };
         if self.held.len() > FRAME_HEAD {
@@ -223,11 +227,12 @@ impl Screen {
         }
     }
 
-    /// Decides on the frame in `held`.
+    /// Inspects the complete frame in `held`.
     fn look(&mut self) {
         let payload = &self.held[FRAME_HEAD..self.held.len() - 1];
         let changed = match self.held[0] {
-            // No server sends it, and it says not even of how long a body it is: `lapin` ends the connection.
+            // No server sends this, and not even the body's length can be read from it: `lapin`
+            // ends the connection.
             HEADER if payload.len() < content::PREFIX => None,
             HEADER => {
                 let frame_max = self.frame_max.unwrap_or(FRAME_MAX as usize);
@@ -248,7 +253,8 @@ impl Screen {
             None => self.ready.append(&mut self.held),
             Some(payload) => {
                 self.ready.extend_from_slice(&self.held[..3]);
-                // A frame's size fits in 4 bytes: it came so, and the changed one is hardly larger.
+                // The size fits in 4 bytes: the original did, and the changed payload is hardly
+                // larger.
                 self.ready.extend((payload.len() as u32).to_be_bytes());
                 self.ready.extend_from_slice(&payload);
                 self.ready.extend(self.held.last());
@@ -258,19 +264,20 @@ impl Screen {
     }
 }
 
-/// What connection.tune (10, 30) says of frames; 0 means any size.
+/// Returns the maximum frame size in a connection.tune (10, 30), or `None` for other methods and
+/// for 0, which means any size.
 fn frame_max(method: &[u8]) -> Option<usize> {
     let rest = method.strip_prefix(&[0, 10, 0, 30])?;
     let size = u32::from_be_bytes(rest.get(2..6)?.try_into().ok()?);
     (size > 0).then_some((size.min(FRAME_MAX) as usize).max(FRAME_MIN))
 }
 
-/// A basic.deliver, get-ok or return whose exchange or routing key is not UTF-8, with an empty text for it.
-/// Neither is needed for an answer.
+/// Returns a changed basic.deliver, get-ok or return if its exchange or routing key is not UTF-8,
+/// with an empty text in its place. Neither is needed for an answer.
 fn routed(method: &[u8]) -> Option<Vec<u8>> {
     let (id, arguments) = method.split_at_checked(4)?;
     let before = match id {
-        // The consumer's tag, then the delivery's, and whether it is another one.
+        // The consumer's tag, the delivery's tag, and the redelivered flag.
         [0, 60, 0, 60] => 1 + usize::from(*arguments.first()?) + 9,
         [0, 60, 0, 71] => 9,
         // The reply's code and text.
@@ -291,7 +298,7 @@ fn routed(method: &[u8]) -> Option<Vec<u8>> {
         } else {
             b""
         };
-        // It came with a length of one byte.
+        // The original had a length of one byte.
         changed.push(text.len() as u8);
         changed.extend_from_slice(text);
     }
@@ -299,7 +306,7 @@ fn routed(method: &[u8]) -> Option<Vec<u8>> {
     Some(changed)
 }
 
-/// A short text's bytes, and what follows.
+/// Splits off a short text. Returns its bytes and the rest.
 fn short(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (count, rest) = bytes.split_first()?;
     rest.split_at_checked(usize::from(*count))
@@ -314,7 +321,7 @@ mod tests {
         [&[kind, 0, 1], &size[..], payload, &[0xce]].concat()
     }
 
-    /// What comes out, whatever the pieces are.
+    /// Returns the output, and checks that it does not depend on how the input is split.
     fn screened(bytes: &[u8]) -> Vec<u8> {
         let in_pieces = |size| {
             let mut screen = Screen::default();
@@ -341,10 +348,10 @@ mod tests {
         ]
         .concat();
         assert_eq!(screened(&all), all);
-        // Less than a head is no message, and no message can be made of it.
+        // Anything shorter than a frame's head is no message and can't be made one.
         let stub = frame(HEADER, b"\0\x3c\0");
         assert_eq!(screened(&stub), stub);
-        // Another version's answer is shorter than a frame's head and a byte.
+        // The answer of another protocol version is shorter than a frame's head and one byte.
         assert_eq!(screened(b"AMQP\0\x01\0\0"), b"AMQP\0\x01\0\0");
     }
 
@@ -377,7 +384,7 @@ mod tests {
             assert_eq!(out == all, passes, "{max}");
             assert_eq!(screened(&out), out, "{max}: it comes again");
         }
-        // The frames of a server that allows larger ones are no larger than we ask for.
+        // Even if the server allows larger frames, its frames are no larger than we ask for.
         for (bytes, passes) in [(100 << 10, true), (120 << 10, false)] {
             let all = [tune(1 << 20), frame(HEADER, &with_headers(bytes))].concat();
             assert_eq!(screened(&all) == all, passes, "{bytes}");

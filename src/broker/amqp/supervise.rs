@@ -1,4 +1,4 @@
-//! When to try again, and when to say so.
+//! Paces the attempts to connect, and decides when to log failures.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use tokio_util::sync::CancellationToken;
 use crate::broker::BrokerError;
 use crate::rules::retry::Reconnect;
 
-/// A session that lived this long was a good one: the pauses begin anew.
+/// Minimum age of a session after which the pauses begin anew.
 const GOOD_SESSION: Duration = Duration::from_secs(10);
-/// How often an unchanged failure is logged again.
+/// Interval at which an unchanged failure is logged again.
 const REMIND: Duration = Duration::from_secs(60);
 
-/// Paces the attempts of one connection and logs its failures: each new one at once, an old one once a
-/// minute.
+/// Paces the attempts of one connection and logs its failures: a new failure at once, an unchanged
+/// one once a minute.
 pub(super) struct Attempts {
     connection: &'static str,
     pauses: Reconnect,
@@ -30,7 +30,7 @@ impl Attempts {
         }
     }
 
-    /// Notes the end of an attempt, or of a session that was up since `up`.
+    /// Records the end of an attempt, or of a session that was up since `up`.
     pub fn ended(&mut self, up: Option<Instant>) {
         if up.is_some_and(|up| up.elapsed() >= GOOD_SESSION) {
             self.pauses.reset();
@@ -38,7 +38,8 @@ impl Attempts {
         }
     }
 
-    /// Logs why it ended, unless it is known. Is it news?
+    /// Logs a failure, unless the same one was logged within the last minute. Returns true if it is
+    /// a new failure.
     pub fn tell(&mut self, error: &BrokerError) -> bool {
         let same = self.logged.as_ref().filter(|(last, _)| last == error);
         if same.is_some_and(|(_, at)| at.elapsed() < REMIND) {
@@ -50,7 +51,7 @@ impl Attempts {
         news
     }
 
-    /// Waits before the next attempt; false: `end` came first.
+    /// Waits before the next attempt. Returns false if `end` came first.
     pub async fn pause(&mut self, end: &CancellationToken) -> bool {
         let pause = self.pauses.next(rand::random());
         tokio::select! {

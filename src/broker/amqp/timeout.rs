@@ -1,6 +1,7 @@
-//! Finds out RabbitMQ's `consumer_timeout`, which no request returns. The worker leaves a message of its own unacked, on a separate
-//! channel. RabbitMQ closes that channel when the timeout is over, and reports its length. No job is lost for it: the message was delivered
-//! before every job that waits as long.
+//! Detects RabbitMQ's `consumer_timeout`, which no request returns. The worker leaves a message of
+//! its own unacked, on a separate channel. RabbitMQ closes that channel when the timeout is over,
+//! and reports its length. No job is lost for it, because the message was delivered before every
+//! job that waits as long.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use lapin::{BasicProperties, Channel, Consumer};
 use super::connection::Link;
 use crate::broker::BrokerError;
 
-/// The connection's name in logs and in the broker's tools.
+/// The connection's name in logs and in RabbitMQ's tools.
 const NAME: &str = "sluicegate timeout";
 
 /// Waits for the timeout. Returns `None` if this session can't find it. The message's queue is named after the work queue `work`.

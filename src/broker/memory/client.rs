@@ -1,4 +1,4 @@
-//! A client of the server in memory: its session, and what it has taken.
+//! A client of the in-memory server: its session and its unacked messages.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -10,42 +10,42 @@ use super::queue::Stored;
 use crate::broker::{Delivery, Event, Source, Tag};
 use crate::rules::delays::QueueNames;
 
-/// Deliveries in one event.
+/// Maximum number of deliveries in one event.
 const GATHER: usize = 128;
-/// The recheck queue's share of the prefetch: 1 / this.
+/// Divisor of the prefetch for the recheck queue.
 const RECHECK_SHARE: usize = 8;
 
 pub(super) struct Client {
     pub session: u64,
-    /// When the next session may begin; `None`: it is up.
+    /// When the next session may begin, or `None` while a session is up.
     pub up_at: Option<Instant>,
     prefetch: usize,
     window: usize,
-    /// It wants no session.
+    /// Whether it wants no session.
     pub resting: bool,
-    /// It takes one message from each queue at a time.
+    /// Whether it takes one message from each queue at a time.
     pub takes_few: bool,
-    /// It wants jobs of the work queue.
+    /// Whether it takes new jobs from the work queue.
     pub takes_new: bool,
     pub stopped: bool,
-    /// Stopped without a session: no other one begins, and no event comes any more.
+    /// Whether it was stopped without a session: no session begins, and no event comes anymore.
     pub ended: bool,
     pub closed: bool,
     pub unacked: BTreeMap<Tag, Stored>,
-    /// How many of them each source gave.
+    /// Number of `unacked` messages from each source.
     pub held: Vec<usize>,
-    /// Whether it is in the line of each source.
+    /// Whether it stands in the line of each source.
     pub in_line: Vec<bool>,
     last_tag: u64,
     pub news: VecDeque<Event>,
-    /// Those of `unacked` that it was not told of yet, in their order.
+    /// Tags of `unacked` that were not passed on as events yet, in order.
     pub arriving: VecDeque<Tag>,
-    /// There may be something for it.
+    /// Notified when there may be an event.
     pub bell: Arc<Notify>,
 }
 
 impl Client {
-    /// One that is about to have a session. There are so many `sources`.
+    /// Creates a client that is about to have a session. `sources` is the number of sources.
     pub fn new(prefetch: u16, window: usize, sources: usize) -> Self {
         Self {
             session: 0,
@@ -68,28 +68,30 @@ impl Client {
         }
     }
 
-    /// Nothing can be published. A stopped client has no session to wait for: its publishes have a connection of their own.
+    /// Returns true if nothing can be published. A stopped client has no session to wait for,
+    /// because publishes use a connection of their own.
     pub fn is_down(&self, now: Instant) -> bool {
         let away = |at: Instant| !self.ended || at > now;
         self.closed || self.up_at.is_some_and(away)
     }
 
-    /// When its next session begins: not while it is up, or rests.
+    /// Returns when the next session begins, or `None` while one is up or the client rests.
     pub fn next_session(&self) -> Option<Instant> {
         self.up_at.filter(|_| !self.resting)
     }
 
-    /// As with the real one, which does not look for a session that it would not use.
+    /// Ends a stopped client without a session. The real broker does not reconnect for a session
+    /// that it would not use.
     pub fn end_if_idle(&mut self) {
         self.ended |= self.stopped && self.up_at.is_some();
     }
 
-    /// It takes deliveries.
+    /// Returns true if it takes deliveries.
     pub fn consumes(&self) -> bool {
         self.up_at.is_none() && !self.stopped && !self.closed
     }
 
-    /// How many messages of the source with this number it may take.
+    /// Returns how many more messages of `source`, which has this number, it may take.
     pub fn room(&self, source: Source, number: usize) -> usize {
         let prefetch = match source {
             _ if !self.consumes() => 0,
@@ -102,7 +104,7 @@ impl Client {
         prefetch.saturating_sub(self.held[number])
     }
 
-    /// It has `stored` from now on.
+    /// Delivers `stored` to the client.
     pub fn deliver(&mut self, source: Source, number: usize, stored: Stored) {
         self.last_tag += 1;
         let tag = Tag {
@@ -116,7 +118,7 @@ impl Client {
         self.bell.notify_one();
     }
 
-    /// The next event: news first, then what has arrived. `names` are those of the queues.
+    /// Returns the next event: news first, then deliveries. `names` are the names of the queues.
     pub fn next_event(&mut self, names: &QueueNames) -> Option<Event> {
         if let Some(event) = self.news.pop_front() {
             return Some(event);

@@ -1,4 +1,4 @@
-//! A queue of the server in memory: its messages, and whose turn it is to take one.
+//! A queue of the in-memory server: its messages, and the clients that take turns.
 
 use std::collections::VecDeque;
 
@@ -6,15 +6,17 @@ use super::wire;
 use crate::broker::Message;
 use bytes::{Bytes, BytesMut};
 
-/// Below so many messages a queue keeps the memory that it has.
+/// Number of messages below which a queue keeps its memory.
 const SMALL: usize = 1024;
-/// The properties of so many bytes of messages stand on one page.
+/// Bytes of properties on one page.
 const PAGE: usize = 32 * 1024;
 
-/// A message in a queue. It keeps its number, so that a redelivered one stands where it stood.
+/// A message in a queue. It keeps its number, so that a redelivered message returns to its
+/// position.
 ///
-/// Its properties are [bytes](wire), for a backlog may have a million of them. They are a piece of one of their queue's pages: pieces of all
-/// sizes, each allocated and freed on its own, cost the system's allocator more time than all else took.
+/// Its properties are [bytes](wire), because a backlog may have a million messages. They are a
+/// piece of one of the queue's pages: separate allocations of all sizes took the allocator more
+/// time than everything else together.
 pub(super) struct Stored {
     number: u64,
     properties: Bytes,
@@ -23,7 +25,7 @@ pub(super) struct Stored {
 }
 
 impl Stored {
-    /// It again, as a client reads it.
+    /// Returns the message as a client reads it.
     pub fn message(&self, queue: &str) -> Message {
         Message {
             routing_key: queue.to_owned(),
@@ -33,13 +35,15 @@ impl Stored {
     }
 }
 
-/// The messages that nobody has taken, in their order, and the clients that may take some.
+/// The ready messages in order, and the clients that may take some.
 #[derive(Default)]
 pub(super) struct Queue {
     ready: VecDeque<Stored>,
-    /// What is free of the newest page. A page is gone with the last message on it; they go mostly in the order in which they came.
+    /// The free part of the newest page. A page is freed with the last message on it. Messages
+    /// mostly leave in the order in which they came.
     page: BytesMut,
-    /// Each once, the next one first. RabbitMQ does the same: whoever got a message, or may take some again, goes to the end.
+    /// The clients in line, each once, the next one first. As in RabbitMQ, a client that got a
+    /// message, or may take some again, goes to the end.
     turns: VecDeque<usize>,
 }
 
@@ -56,8 +60,8 @@ impl Queue {
         self.ready.iter()
     }
 
-    /// Puts a new message at the end. Its routing key is the queue's name. It is written onto `paper` first, which is used again and
-    /// again.
+    /// Appends a new message. Its routing key is the queue's name. `paper` is a reused buffer to
+    /// which its properties are written first.
     pub fn add(&mut self, number: u64, message: Message, paper: &mut Vec<u8>) {
         paper.clear();
         wire::write(&message.properties, paper);
@@ -74,7 +78,8 @@ impl Queue {
         });
     }
 
-    /// Puts a message where its number stands: a new one at the end, one that was given back mostly in front.
+    /// Inserts a message at the position of its number: a new one at the end, a returned one mostly
+    /// near the front.
     pub fn put(&mut self, stored: Stored) {
         match self.ready.back() {
             Some(last) if last.number > stored.number => {
@@ -89,24 +94,24 @@ impl Queue {
     /// Takes the first message.
     pub fn pop(&mut self) -> Option<Stored> {
         let first = self.ready.pop_front();
-        // A backlog that is over leaves its memory to the next queue.
+        // A drained backlog releases its memory.
         if self.ready.len() > SMALL && self.ready.len() < self.ready.capacity() / 4 {
             self.ready.shrink_to(self.ready.capacity() / 2);
         }
         first
     }
 
-    /// Takes all messages away.
+    /// Removes all messages.
     pub fn clear(&mut self) {
         self.ready.clear();
     }
 
-    /// `client` may take some, and stands in no line of it.
+    /// Puts `client`, which must not be in the line, at its end.
     pub fn line_up(&mut self, client: usize) {
         self.turns.push_back(client);
     }
 
-    /// Whose turn it is, who is in the line no more.
+    /// Takes the next client out of the line.
     pub fn next(&mut self) -> Option<usize> {
         self.turns.pop_front()
     }

@@ -1,7 +1,7 @@
-//! The server's state: what is in which queue, and who has taken what.
+//! The server's state: the messages in the queues, and the messages that clients have taken.
 //!
-//! As with RabbitMQ, a message goes to a client as soon as that has room for it, and it is unacked from then on, whenever the
-//! client looks at it. Clients that have room for one take turns.
+//! As in RabbitMQ, a message goes to a client as soon as the client has room for it. It is unacked
+//! from then on, even before the client looks at it. Clients with room take turns.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -18,35 +18,35 @@ use crate::broker::message::as_sent;
 use crate::broker::{Event, Message, Outgoing, PublishError, Reply, Source, Tag};
 use crate::rules::delays::{DelayLevels, QueueNames};
 
-/// What [`State::step`] found for one client.
+/// The result of [`State::step`] for one client.
 pub(super) struct Step {
-    /// There is an event to take.
+    /// Whether there is an event to take.
     pub ready: bool,
-    /// When something happens next by itself.
+    /// When the next session begins on its own, if one does.
     pub wake: Option<Instant>,
-    /// No event will come any more.
+    /// Whether no event will come anymore.
     pub closed: bool,
 }
 
 pub(super) struct State {
     pub names: QueueNames,
-    /// Of all messages, to all clients.
+    /// Deliveries of all messages to all clients.
     pub deliveries: u64,
     pub publishes: u64,
     pub plan: Plan,
-    /// Those of `sources`, and the dead letters.
+    /// The queues of `sources`, and the dead letters.
     queues: Vec<Queue>,
     numbers: HashMap<Arc<str>, usize, RandomState>,
-    /// In the order of their delivery.
+    /// The sources in the order of their delivery.
     sources: Vec<Source>,
     missing: HashSet<Arc<str>>,
-    /// The queue of each exchange and key that others made.
+    /// The queue that each exchange and key leads to, for queues of others.
     bound: HashMap<(String, String), String>,
-    /// What is in these.
+    /// The messages in the queues of others.
     pub replies: HashMap<String, Vec<Message>>,
     clients: Vec<Client>,
     last_number: u64,
-    /// For [`Queue::add`].
+    /// Buffer for [`Queue::add`].
     paper: Vec<u8>,
 }
 
@@ -82,7 +82,7 @@ impl State {
         self.clients.len() - 1
     }
 
-    /// What wakes whoever asks [`State::step`] for this client.
+    /// Returns the notification after which [`State::step`] is to be called for this client.
     pub fn bell(&self, client: usize) -> Arc<Notify> {
         Arc::clone(&self.clients[client].bell)
     }
@@ -107,7 +107,8 @@ impl State {
         }
     }
 
-    /// As [`State::publish`]; the plan sees it as a message to the queue that its key names.
+    /// Publishes a result like [`State::publish`]. The plan sees it as a message to the queue that
+    /// its key names.
     pub fn reply(&mut self, client: usize, reply: Reply) -> Result<(), PublishError> {
         self.publishes += 1;
         if self.clients[client].is_down(Instant::now()) {
@@ -132,7 +133,7 @@ impl State {
         }
     }
 
-    /// Stores it where it belongs: in queues of ours, and of others.
+    /// Stores a result in its queue, which may be ours or not.
     fn route(&mut self, reply: Reply) -> Result<(), PublishError> {
         let (exchange, key) = (&reply.exchange, &reply.routing_key);
         if exchange.is_empty() && self.numbers.contains_key(key) {
@@ -150,7 +151,7 @@ impl State {
         Ok(())
     }
 
-    /// A queue that is not ours, bound to an exchange.
+    /// Binds a queue that is not ours to an exchange.
     pub fn bind(&mut self, exchange: &str, key: &str, queue: &str) {
         let bound = (exchange.to_owned(), key.to_owned());
         self.bound.insert(bound, queue.to_owned());
@@ -170,7 +171,7 @@ impl State {
     }
 
     pub fn ack(&mut self, index: usize, tags: &[Tag]) {
-        // A session's tags are forgotten at its end, so a stale one is not found.
+        // A session's tags are forgotten at its end, so stale ones are not found.
         for tag in tags {
             let client = &mut self.clients[index];
             if client.unacked.remove(tag).is_some() {
@@ -185,7 +186,7 @@ impl State {
     pub fn stop(&mut self, client: usize) {
         let client = &mut self.clients[client];
         client.stopped = true;
-        // It has them until it is closed.
+        // The client keeps these messages until it is closed.
         client.arriving.clear();
         client.end_if_idle();
         client.bell.notify_one();
@@ -232,7 +233,7 @@ impl State {
         self.share_out(fresh);
     }
 
-    /// Gives back what a client has that takes nothing now.
+    /// Returns the unacked messages of a client that takes nothing now.
     fn requeue(&mut self, index: usize) {
         let client = &mut self.clients[index];
         client.held.fill(0);
@@ -277,7 +278,7 @@ impl State {
         ready.map(Queue::len).sum()
     }
 
-    /// Begins the session of `client` if it is time, and says what there is for it.
+    /// Begins the session of `client` if it is time, and returns what there is for it.
     pub fn step(&mut self, client: usize, now: Instant) -> Step {
         let Client { closed, ended, .. } = self.clients[client];
         if !closed && !ended {
@@ -310,7 +311,8 @@ impl State {
         self.queues.get(*self.numbers.get(name)?)
     }
 
-    /// A client that has room for messages of a source is in its line, once.
+    /// Puts a client that has room for messages of a source in the source's line, unless it is in
+    /// it.
     fn line_up(&mut self, index: usize, number: usize) {
         let client = &mut self.clients[index];
         if !client.in_line[number] && client.room(self.sources[number], number) > 0 {
@@ -319,7 +321,8 @@ impl State {
         }
     }
 
-    /// Gives messages of the queue with this number to those in its line, in turn. Nobody takes dead letters.
+    /// Gives messages of the queue with this number to the clients in its line, in turn. Dead
+    /// letters have no consumers.
     fn share_out(&mut self, number: usize) {
         let Some(source) = self.sources.get(number).copied() else {
             return;
@@ -340,7 +343,7 @@ impl State {
         }
     }
 
-    /// The next event of `client`.
+    /// Returns the next event of `client`.
     pub fn next_event(&mut self, client: usize) -> Option<Event> {
         let event = self.clients[client].next_event(&self.names);
         if let Some(Event::Deliveries(batch)) = &event {
@@ -350,7 +353,7 @@ impl State {
     }
 }
 
-/// The position of `source` in `sources`.
+/// Returns the position of `source` in `sources`.
 fn number(sources: &[Source], source: Source) -> usize {
     let found = sources.iter().position(|known| *known == source);
     found.expect("a tag is of a source that delivered it")

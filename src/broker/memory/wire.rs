@@ -1,7 +1,8 @@
-//! The properties of a message that waits, as bytes: a fifth of what they take as values.
+//! Encodes the properties of a queued message as bytes, a fifth of their size as values.
 //!
-//! Those that a job has are written by hand, for they are read at each delivery, and lapin's reader takes most of a simulation's time.
-//! All else is written and read by lapin.
+//! The usual properties of a job have an encoding of their own, because they are read at each
+//! delivery, and lapin's parser took most of a simulation's time. All others are written and read
+//! by lapin.
 
 use std::collections::BTreeMap;
 use std::iter;
@@ -10,19 +11,19 @@ use lapin::BasicProperties;
 use lapin::protocol::basic::{gen_properties, parse_properties};
 use lapin::types::{AMQPValue, ShortString};
 
-/// Headers, a delivery mode and an id, and nothing else: the flags of these properties.
+/// The flags of properties that have headers, a delivery mode and an ID, and nothing else.
 const USUAL: u16 = 1 << 13 | 1 << 12 | 1 << 7;
 /// AMQP's delivery mode of a message that survives a restart of the broker.
 const PERSISTENT: u8 = 2;
-/// What the first byte says.
+/// Values of the first byte.
 const BY_LAPIN: u8 = 0;
 const BY_HAND: u8 = 1;
-/// What stands behind a header's name.
+/// The type byte after a header's name.
 const TEXT: u8 = b'S';
 const INT: u8 = b'l';
 const UINT: u8 = b'i';
 
-/// Writes `properties` behind what is in `paper`.
+/// Appends `properties` to `paper`.
 pub(super) fn write(properties: &BasicProperties, paper: &mut Vec<u8>) {
     let start = paper.len();
     paper.push(BY_HAND);
@@ -35,7 +36,7 @@ pub(super) fn write(properties: &BasicProperties, paper: &mut Vec<u8>) {
     *paper = written.expect("a vector takes whatever is written").write;
 }
 
-/// `None`: these are none of the usual ones.
+/// Writes the usual properties. Returns `None` if `properties` are different.
 fn write_by_hand(properties: &BasicProperties, paper: &mut Vec<u8>) -> Option<()> {
     if properties.bitmask() != USUAL || *properties.delivery_mode() != Some(PERSISTENT) {
         return None;
@@ -69,7 +70,7 @@ fn write_short(text: &ShortString, paper: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
-/// What [`write`] wrote, and nothing more.
+/// Reads properties that [`write`] wrote. `bytes` must hold nothing else.
 pub(super) fn read(bytes: &[u8]) -> BasicProperties {
     let read = match bytes {
         [BY_HAND, bytes @ ..] => read_by_hand(bytes),
@@ -147,7 +148,7 @@ mod tests {
         ]));
         comes_back(&job, BY_HAND);
         comes_back(&usual(table([])), BY_HAND);
-        // Anything else is lapin's.
+        // lapin writes anything else.
         comes_back(&job.clone().with_priority(3), BY_LAPIN);
         comes_back(&job.clone().with_delivery_mode(1), BY_LAPIN);
         comes_back(

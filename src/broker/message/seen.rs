@@ -6,7 +6,7 @@ use super::{Message, TIMESTAMP_MS};
 use crate::rules::job::{Carrier, Envelope, Field, Properties, Value};
 
 impl Message {
-    /// The header `name` as the rules see it.
+    /// Returns the header `name` as the rules see it.
     pub fn header(&self, name: &str) -> Field<'_> {
         let value = self
             .properties
@@ -50,11 +50,12 @@ impl Envelope for Message {
         &self.routing_key
     }
     fn expiration_ms(&self) -> Option<u64> {
-        // RabbitMQ refuses what is no number.
+        // RabbitMQ refuses an expiration that is not a number.
         self.properties.expiration().as_ref()?.as_str().parse().ok()
     }
     fn published_ms(&self) -> Option<u64> {
-        // RabbitMQ itself writes it when it is told to (`message_interceptors`), beside the seconds.
+        // RabbitMQ itself sets this next to the timestamp in seconds if it is configured to
+        // (`message_interceptors`).
         if let Field::Int(ms) = self.header(TIMESTAMP_MS) {
             return u64::try_from(ms).ok();
         }
@@ -94,7 +95,7 @@ impl Carrier for Message {
     }
 }
 
-/// A header as a handler sees it. AMQP's tables have a depth that the screen has looked at.
+/// Converts a header for handlers. The screen has bounded the depth of its tables.
 fn value(value: &AMQPValue) -> Value<'_> {
     match value {
         AMQPValue::Void => Value::Nothing,

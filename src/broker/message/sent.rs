@@ -1,4 +1,4 @@
-//! A message's properties as they go to a broker.
+//! Converts a message's properties before they are sent to a broker.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,9 @@ use lapin::types::{AMQPValue, FieldArray, FieldTable};
 
 use super::PERSISTENT;
 
-/// `properties` of a message that is sent: persistent, and with headers that can be read again. AMQP as RabbitMQ speaks it has one kind of
-/// text in its tables, the long one; a short one, which `lapin` can make, would reach RabbitMQ as a value of no known type.
+/// Returns `properties` as they are sent: persistent, and with headers that can be read again. In
+/// RabbitMQ's dialect of AMQP, tables have only long texts. A short text, which `lapin` can make,
+/// would reach RabbitMQ as a value of an unknown type.
 pub(in crate::broker) fn as_sent(properties: BasicProperties) -> BasicProperties {
     let readable = match properties.headers() {
         Some(headers) if headers.inner().values().any(has_short_text) => Some(readable(headers)),
