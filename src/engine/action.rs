@@ -1,4 +1,5 @@
-//! What the scheduler is told and what it says: its settings and its actions.
+//! Input and output of the scheduler: its settings, the updates that it receives, and the actions
+//! that it returns.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,73 +24,75 @@ use crate::rules::retry::RetryPolicy;
 use crate::rules::steering::{Sighted, Steering};
 use crate::rules::tenant::Tenant;
 
-/// What the scheduler needs to know of the configuration.
+/// The scheduler's part of the configuration.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// What each tenant may do, as long as no [`Update`] says otherwise.
+    /// The limits of each tenant, until an [`Update`] replaces them.
     pub policy: Policy,
-    /// Where a message says what a job needs.
+    /// The fields of a message from which a job's tenant, cost and other values are read.
     pub fields: Fields,
-    /// What can change while the worker runs.
+    /// The settings that can change while the worker runs.
     pub live: Changeable,
-    /// Unacked deliveries of each of the main consumers.
+    /// Maximum number of unacked deliveries of each of the main consumers.
     pub prefetch: usize,
     /// The queues' names.
     pub names: QueueNames,
     /// The delay levels, and the longest trip.
     pub levels: DelayLevels,
-    /// Whom the downstream's refusal closes.
+    /// Which tenants a 429 of the API throttles.
     pub throttle_scope: ThrottleScope,
-    /// When failures in a row stop calls; `None`: never.
+    /// When failures in a row stop calls, or `None` if they never do.
     pub breaker: Option<Rule>,
-    /// Who is told how jobs end; `None`: nobody.
+    /// Where results are published, or `None` if they are not.
     pub results: Option<Results>,
     /// The limit on how long a job may stay unacked.
     pub holding: Holding,
 }
 
-/// Who is told how jobs end.
+/// Where results are published, and how long they are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Results {
-    /// Where results go.
+    /// The target of results.
     pub to: ResultsTo,
-    /// So much of an answer's body is told, in bytes.
+    /// Maximum number of bytes of an answer's body in a result.
     pub max_body: usize,
 }
 
-/// Where results go.
+/// The target of results.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ResultsTo {
-    /// To the queue that a job names in its `reply_to`; of one that names none nobody is told.
+    /// The queue that a job names in its `reply_to`. A job that names none has no result.
     ReplyTo,
-    /// All to an exchange.
+    /// One exchange for all results.
     Exchange {
         /// Its name.
         exchange: Arc<str>,
-        /// Their routing key.
+        /// The routing key of all results.
         routing_key: Arc<str>,
     },
 }
 
-/// What changes while the worker runs.
+/// A change while the worker runs.
 #[derive(Debug)]
 pub enum Update {
-    /// An exchange with the other workers: what is in force (`None`: what was), and until when the gate may be asked.
+    /// An exchange with the other workers: the policies to enforce, and until when the gate may be
+    /// asked.
     Agreed {
-        /// The policies of all workers.
+        /// The policies of all workers, or `None` if they have not changed.
         fleet: Option<Fleet>,
-        /// After that, no job is asked for before another exchange.
+        /// End of the agreement. After that, no job asks before another exchange.
         until: Instant,
         /// The store's clock, if the exchange read it.
         clock: Option<ClockReading>,
-        /// To be told when `fleet` is all that is enforced: nothing is under way that was asked before.
+        /// Notified when only `fleet` is enforced: no question that was asked under earlier
+        /// policies is in flight.
         applied: Option<oneshot::Sender<()>>,
     },
-    /// What operators ask of all workers.
+    /// New instructions of operators.
     Steer {
-        /// All that is in force.
+        /// All instructions in force.
         steering: Arc<Steering>,
-        /// To be told when no job is called against it any more.
+        /// Notified when no job is called against them anymore.
         applied: oneshot::Sender<()>,
     },
     /// The configuration has changed.
@@ -99,105 +102,114 @@ pub enum Update {
 /// The settings that can change while the worker runs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Changeable {
-    /// Jobs that run at once; what runs beyond it may finish.
+    /// Maximum number of running jobs. If it is lowered, surplus jobs may finish.
     pub concurrency: usize,
-    /// Waits up to this are spent in memory.
+    /// The longest wait that is spent in memory.
     pub max_in_memory: Duration,
     /// When a failed job is tried again.
     pub retry: RetryPolicy,
     /// The longest time for which an answer of the API can throttle a tenant.
     pub max_throttle: Duration,
-    /// What each call may cost, as a part of a window, to correct what only answers tell of calls that came late.
+    /// The part of a window that each call pays to correct late calls that only show by their
+    /// answers (`rate-limiter.guard-budget`).
     pub guard_budget: f64,
 }
 
-/// Names a job in the worker's memory.
+/// Identifies a job in the worker's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key(pub(super) u64);
 
-/// What is to be done.
+/// An action for the engine to perform.
 #[derive(Debug)]
 pub enum Action {
     /// Ask the gate for all of these, which are of one shard, in one round trip, then call
     /// [`super::scheduler::Scheduler::answered`].
     Ask(ShardId, Vec<TenantAsk>),
-    /// Prepare the job's call, unless what it needs is there at once; then call
+    /// Prepare the job's call, unless everything that it needs is available at once; then call
     /// [`super::scheduler::Scheduler::prepared`].
     Prepare {
-        /// The job's name here.
+        /// The job's key.
         key: Key,
         /// The job.
         job: Job,
     },
-    /// What was prepared for these is not needed; nothing more is heard of them.
+    /// Drop the prepared calls of these jobs. No report follows.
     Release(Vec<Key>),
     /// Run the job, then call [`super::scheduler::Scheduler::finished`].
     Dispatch {
-        /// The job's name here.
+        /// The job's key.
         key: Key,
         /// The job.
         job: Job,
-        /// Its permit is good until then (time of the scheduler).
+        /// When its permit expires (scheduler time).
         deadline: Duration,
-        /// When to look at it while it is under way (time of the scheduler), for [`super::scheduler::Scheduler::heard_of`].
+        /// When to look at the call while it is in flight (scheduler time), for
+        /// [`super::scheduler::Scheduler::heard_of`].
         look: Option<Look>,
     },
-    /// Wait for the end of a call that was given up, then call [`super::scheduler::Scheduler::abandoned_is_over`].
+    /// Wait for the end of an abandoned call, then call
+    /// [`super::scheduler::Scheduler::abandoned_is_over`].
     Await {
         /// The name of its permit.
         permit: String,
-        /// For so long at most.
+        /// The longest time to wait.
         lease: Duration,
-        /// When it has ended.
+        /// Resolves when the call has ended.
         ended: LateEnd,
     },
     /// Publish, then call [`super::scheduler::Scheduler::moved`] with the result of each.
     Publish(Vec<(Key, Outgoing)>),
-    /// Publish results, then call [`super::scheduler::Scheduler::replied_to`] with what came of each.
+    /// Publish results, then call [`super::scheduler::Scheduler::replied_to`] with the outcome of
+    /// each.
     Reply(Vec<(Key, Reply)>),
-    /// Ack; nothing more is heard of these.
+    /// Ack these. No report follows.
     Ack(Vec<Tag>),
-    /// Tell the gate how starts of one shard ended, then call [`super::scheduler::Scheduler::settled`].
+    /// Settle starts of one shard with the gate, then call
+    /// [`super::scheduler::Scheduler::settled`].
     Settle(ShardId, Vec<TenantSettled>),
-    /// Tell the gate what the downstream says of its own limits, then call
+    /// Store the limits that the API advertises in the gate, then call
     /// [`super::scheduler::Scheduler::told`]. No job waits for it.
     Advertised(Vec<(Tenant, Quotas)>),
-    /// Tell limits that learn what answers say of them, then call [`super::scheduler::Scheduler::learned`]. No job waits for it.
+    /// Store the lessons of answers for adaptive limits, then call
+    /// [`super::scheduler::Scheduler::learned`]. No job waits for it.
     Learn(Vec<Lesson>),
-    /// Nothing may start here: give all deliveries back, for other workers.
+    /// Return all deliveries to their queues, for other workers, because no job may start here.
     Rest,
     /// Take one delivery from each queue.
     TakeFew,
-    /// Jobs may start again: take deliveries.
+    /// Take deliveries, because jobs may start again.
     Take,
-    /// New jobs are wanted, or only those that come back.
+    /// Take new jobs, or only jobs that come back.
     TakeNew(bool),
-    /// Store how jobs stand that an operator asked for, then call [`super::scheduler::Scheduler::sighted`].
+    /// Store the states of jobs that an operator asked for, then call
+    /// [`super::scheduler::Scheduler::sighted`].
     Sighted(Vec<Sighted>),
-    /// Tell breakers how calls ended, then call [`super::scheduler::Scheduler::reported`].
+    /// Report to the breakers how calls ended, then call [`super::scheduler::Scheduler::reported`].
     Report(Rule, Vec<(Whose, Event)>),
-    /// Tell the gate of calls of suspects in one shard, then call [`super::scheduler::Scheduler::suspected`].
+    /// Store notes on calls of suspects in one shard, then call
+    /// [`super::scheduler::Scheduler::suspected`].
     Suspect(ShardId, Vec<Suspected>),
-    /// Ask of jobs of one shard whether they are the first with their dedupe keys, then call
+    /// Ask whether jobs of one shard are the first with their dedupe keys, then call
     /// [`super::scheduler::Scheduler::deduped`].
     Dedupe(ShardId, Vec<Candidate>),
-    /// Close the tenant for so long, then call [`super::scheduler::Scheduler::blocked`].
+    /// Throttle a tenant, or all tenants, for this time, then call
+    /// [`super::scheduler::Scheduler::blocked`].
     Block(Block, Duration),
 }
 
-/// A tenant, or all of them, that the downstream closed.
+/// A throttle of a tenant, or of all tenants, by the API.
 #[derive(Debug, Clone)]
 pub struct Block {
-    /// The job that waits for it; `None`: none does.
+    /// The job that waits until the throttle is stored, or `None`.
     pub key: Option<Key>,
-    /// Whom.
+    /// The tenant, or all of them.
     pub whose: Whose,
-    /// Until when (time of the scheduler).
+    /// End of the throttle (scheduler time).
     pub until: Duration,
-    /// Who said so.
+    /// The API's reason.
     pub by: String,
-    /// How often the gate did not take it.
+    /// Number of failed attempts to store it.
     pub failures: u32,
-    /// What its limits are to learn from it, once it is told.
+    /// The lesson for adaptive limits, which is sent once the throttle is stored.
     pub lesson: Option<Box<Lesson>>,
 }

@@ -1,4 +1,5 @@
-//! One call of the handler: prepared, and made while its permit is good. A handler that panics has failed.
+//! Prepares and makes one call of the handler while its permit is good. A handler that panics has
+//! failed.
 
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
@@ -13,15 +14,15 @@ use crate::handler::{Attempt, Fate, LateEnd, Outcome, Permit, PreparingHandler};
 use crate::rules::job::Job;
 use crate::rules::lateness::Heard;
 
-/// What became of a call.
+/// The end of a call.
 pub(super) struct Ended {
     pub attempt: Attempt,
     pub took: Duration,
-    /// What its end says of its way.
+    /// When the call arrived, as far as its end shows it.
     pub heard: Option<Heard>,
 }
 
-/// Prepares a call; also returns how long that took.
+/// Prepares a call. Also returns how long that took.
 pub(super) async fn prepare<H: PreparingHandler>(
     handler: &H,
     job: &Job,
@@ -35,7 +36,7 @@ pub(super) async fn prepare<H: PreparingHandler>(
     (ready, begun.elapsed())
 }
 
-/// Makes the call, if the permit is still good when this task gets to run, and something is prepared.
+/// Makes the call if it is prepared and the permit is still good when this task gets to run.
 pub(super) async fn attempt<H: PreparingHandler>(
     handler: &H,
     job: &Job,
@@ -51,14 +52,14 @@ pub(super) async fn attempt<H: PreparingHandler>(
             heard: None,
         };
     };
-    // Here it stays: it is a kilobyte.
+    // Pinned here because it is a kilobyte large.
     let sent = pin!(AssertUnwindSafe(handler.send(job, call, permit.clone())).catch_unwind());
     let (attempt, is_late) = match watch {
         Some(watch) => watched(sent, &permit, &watch).await,
         None => (sent.await, false),
     };
     let attempt = attempt.unwrap_or_else(|_| Attempt {
-        // It may have called.
+        // The call may have been made.
         fate: Fate::Abandoned {
             lease: Duration::from_millis(LEASE_MS),
             ended: LateEnd::never(),

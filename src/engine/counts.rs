@@ -1,4 +1,4 @@
-//! Counts what the scheduler says has happened.
+//! Counts the scheduler's facts in the metrics.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use crate::engine::facts::{Death, Decision, Delay, Fact, Named, Sent};
 use crate::gate::Whose;
 use crate::metrics::Metrics;
 
-/// Counts `fact`, where it is one to be counted.
+/// Counts `fact` if it has a metric.
 pub(super) fn count(metrics: &Metrics, fact: &Fact) {
     match fact {
         Fact::Delivered(source) => metrics.delivered(*source),
@@ -68,7 +68,7 @@ pub(super) fn count(metrics: &Metrics, fact: &Fact) {
         Fact::Diverted => metrics.diverted(),
         Fact::Held(hold) => metrics.set_held(*hold),
         Fact::Rests => metrics.rest(),
-        // They are logged, or traced.
+        // These are logged or traced.
         Fact::AllStopped(..)
         | Fact::Breaker(_, false, _)
         | Fact::CalledAlone(..)

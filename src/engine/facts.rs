@@ -1,5 +1,5 @@
-//! What has happened, as the scheduler saw it. It keeps no log and counts nothing: the engine's loop does both with each fact
-//! (`engine::journal`, `engine::counts`).
+//! Events that the scheduler reports. It neither logs nor counts; the engine's loop does both for
+//! each fact (`engine::journal`, `engine::counts`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,25 +17,25 @@ use crate::rules::steering::Hold;
 use crate::rules::tenant::Tenant;
 use crate::rules::trace::{Context, Span};
 
-/// A job, as logs name it.
+/// The fields that identify a job in logs.
 #[derive(Debug)]
 pub struct Named {
-    /// Its message's id.
+    /// The message's ID.
     pub id: Option<String>,
-    /// Whose it is.
+    /// The job's tenant.
     pub tenant: Tenant,
-    /// Its present span, where this worker makes spans.
+    /// The current span, or `None` if this worker makes no spans.
     pub trace: Option<Context>,
 }
 
 /// The gate's decision on one job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
-    /// It may start.
+    /// The job may start.
     Admitted,
-    /// Its limits have no room.
+    /// A limit has no quota for it.
     Denied,
-    /// There is room, and no slot of the concurrency was free for it.
+    /// Quota is available, but no worker slot is free.
     NoSlot,
 }
 
@@ -50,195 +50,198 @@ pub enum Delay {
     Recheck,
 }
 
-/// Why a job became a dead letter.
+/// Reason why a job became a dead letter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Death {
-    /// Its handler rejected it.
+    /// The handler rejected it.
     Rejected,
     /// All of its attempts failed.
     Attempts,
-    /// Its time was over.
+    /// It expired.
     Expired,
-    /// It failed, or was refused, for too long.
+    /// It failed, or was throttled, for too long.
     GivenUp,
-    /// Its calls ended their workers.
+    /// Its calls crashed their workers.
     Crashed,
-    /// What it says of its start can't be used.
+    /// Its delayed start can't be used.
     Invalid,
     /// An operator cancelled it.
     Cancelled,
 }
 
-/// What became of a job's result.
+/// Outcome of a job's result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sent {
     /// It was confirmed.
     Published,
     /// Its target does not exist.
     Unroutable,
-    /// Its target refused it, or did not confirm it, for too long; or RabbitMQ closed the connection over it.
+    /// The target refused it, or did not confirm it, for too long; or RabbitMQ closed the
+    /// connection over it.
     Refused,
 }
 
-/// What closed a tenant.
+/// The cause that closed a tenant.
 #[derive(Debug)]
 pub enum ClosedBy {
-    /// One of its limits.
+    /// One of these limits, by its index.
     Limit(Limits, usize),
     /// A throttle, a pause or its breaker.
     Suspension,
 }
 
-/// Why the gate decided nothing for a tenant, and what follows.
+/// Cause and consequence of a tenant for which the gate decided nothing.
 #[derive(Debug)]
 pub enum Undecided {
-    /// Its keys can't be used: its jobs wait for so long.
+    /// Redis refuses the tenant's keys. Its jobs wait for this time.
     Refused(Duration),
-    /// Its primary is away, which nobody has said yet.
+    /// The tenant's primary is unavailable, and this was not reported yet.
     Away,
-    /// The same again; or its primary is cold, and the gate says so itself.
+    /// The same again; or the tenant's primary is in a recovery wait, which the gate reports
+    /// itself.
     Known,
 }
 
-/// Something that has happened.
+/// An event.
 #[derive(Debug)]
 pub enum Fact {
-    /// A delivery was taken.
+    /// A delivery was taken from this source.
     Delivered(Source),
-    /// A message is no usable job, and becomes a dead letter.
+    /// An invalid message becomes a dead letter.
     InvalidMessage {
-        /// The message's id.
+        /// The message's ID.
         id: String,
-        /// What is wrong.
+        /// What is wrong with it.
         reason: String,
     },
-    /// A job came to this queue out of a delay queue that lets nothing go before its time.
+    /// A job reached this queue from a delay queue, which must not release jobs before their time.
     LeftDelayQueueEarly(Arc<str>),
-    /// The store's clock could not be read for a tenant, and so many jobs wait for it.
+    /// The store's clock could not be read for a tenant. This many jobs wait for it.
     NoClock(Tenant, usize, GateError),
-    /// A round trip to the gate took so long, and had an answer or none.
+    /// A round trip to the gate took this long. Whether it was answered.
     GateAnswered(Duration, bool),
     /// The gate decided on a job.
     Decided(Decision),
-    /// Jobs started, and the shadow limit of this name says what it would have made of them.
+    /// Jobs started. The shadow limit of this name reports what it would have decided.
     Tried(String, Tally),
-    /// A job that was denied is to wait.
+    /// A denied job has to wait.
     MustWait {
         /// The job.
         job: Named,
-        /// What tells it apart from others of its tenant.
+        /// The labels of the job.
         labels: Labels,
-        /// Its limits,
+        /// The limits of the job.
         limits: Limits,
-        /// and which of them it waits for.
+        /// Index of the limit that it waits for.
         limit: usize,
-        /// What that one counts.
+        /// The count of that limit.
         count: u64,
-        /// For how long.
+        /// The wait, in milliseconds.
         wait_ms: u64,
         /// The number of its ticket.
         ticket: u64,
     },
     /// A tenant is closed: its jobs wait.
     TenantClosed {
-        /// Whose.
+        /// The tenant.
         tenant: Tenant,
-        /// By what.
+        /// The cause.
         by: ClosedBy,
-        /// For how long, as far as is known.
+        /// How long it stays closed, as far as this is known.
         wait: Duration,
     },
     /// A tenant is open again.
     TenantOpened {
-        /// Whose.
+        /// The tenant.
         tenant: Tenant,
-        /// It was closed for so long,
+        /// How long it was closed.
         after: Duration,
-        /// and this worker heard that so many jobs were denied.
+        /// Number of its jobs that were denied, as far as this worker knows.
         denied: u64,
     },
-    /// The gate decided nothing for so many jobs of a tenant.
+    /// The gate could not decide on jobs of a tenant.
     Undecided {
-        /// Whose.
+        /// The tenant.
         tenant: Tenant,
-        /// What tells them apart from others of their tenant.
+        /// The labels of the jobs.
         labels: Labels,
-        /// How many.
+        /// Number of jobs.
         jobs: usize,
-        /// Why,
+        /// The error.
         why: GateError,
-        /// and what follows.
+        /// Its consequence.
         what: Undecided,
     },
-    /// For some seconds no permit was young enough when it came.
+    /// For some seconds, every permit had expired when it arrived.
     NoYoungPermit {
-        /// What the last answer took,
+        /// Duration of the last round trip.
         took: Duration,
-        /// what one takes at least,
+        /// Minimum duration of a round trip.
         base: Duration,
-        /// and for how long a permit is good.
+        /// How long a permit is good.
         good_for: Duration,
     },
-    /// A job starts, so long after its time had come; its name where that is late.
+    /// A job starts this long after its time. It is named if that is late.
     Started(Duration, Option<Named>),
-    /// A job starts that was told its turn: so far off that was.
+    /// A job with a promise starts, and missed its promised turn by this much.
     Promised(Off),
-    /// A new job had been in the work queue for so long, as its publisher says.
+    /// A new job has been in the work queue for this long, according to its publisher's timestamp.
     Queued(Duration),
-    /// A job was admitted, and could not be sent in time.
+    /// The permit of an admitted job expired before the call was sent.
     ExpiredPermit,
     /// A job begins to wait.
     Delayed(Delay),
-    /// The publisher of a job delays its start, by so many milliseconds from now.
+    /// The publisher of a job delays its start by this many milliseconds from now.
     DelayedStart(Named, u64),
-    /// A call of the handler took so long. A call that was not made has no time.
+    /// A call of the handler ended after this time, or was not made (`None`).
     Called(Outcome, Option<Duration>),
-    /// A call came later than the guard covers, and counts longer by so much.
+    /// A call arrived this much later than the guard covers, and counts for that much longer.
     LateCall(Heard, Duration),
-    /// An answer was too late for what may be counted.
+    /// A late answer could not be counted, because the guard budget is used up.
     LateCallNotCounted,
-    /// The API stopped whom it says, for so long.
+    /// The API throttled a tenant, or all tenants.
     Throttled {
-        /// Whose job it was.
+        /// The tenant of the throttled job.
         tenant: Tenant,
-        /// Who is stopped.
+        /// The throttled tenant, or all of them.
         whose: Whose,
-        /// For how long.
+        /// How long they are throttled.
         duration: Duration,
-        /// What it said; `None`: an answer that was no refusal said that nothing is left.
+        /// The API's reason, or `None` if an answer that was no refusal said that nothing is left.
         reason: Option<String>,
     },
-    /// The gate could not be told who is stopped.
+    /// A throttle could not be stored in the gate.
     ThrottleUntold {
-        /// Who.
+        /// The throttled tenant, or all of them.
         whose: Whose,
-        /// What the API said.
+        /// The API's reason.
         by: String,
-        /// How long it lasts yet.
+        /// How long the throttle still lasts.
         left: Duration,
-        /// It is told again.
+        /// Whether storing it is tried again.
         again: bool,
-        /// Why.
+        /// The error.
         why: GateError,
     },
-    /// A job failed and is tried again after so long.
+    /// A failed job is tried again.
     TriedAgain {
         /// The job.
         job: Named,
         /// The attempt that failed.
         attempt: u32,
-        /// After how long.
+        /// The wait before the next attempt.
         wait: Duration,
         /// Why it failed.
         reason: String,
     },
     /// A job failed while a breaker is open, which uses no attempt.
     FailedWhileOpen(Named, String),
-    /// A job is dropped: within so many milliseconds only the first one with its dedupe key goes on.
+    /// A duplicate was dropped. For this many milliseconds, other jobs with its dedupe key are
+    /// dropped, too.
     Duplicate(Named, u64),
     /// A job became a dead letter.
     DeadLetter(Named, Death, String),
-    /// A publish was not confirmed, for the first time, or again. It is tried again.
+    /// A publish was not confirmed, and is tried again. True for the first failure of its target.
     PublishFailed(PublishError, bool),
     /// Queues or exchanges take no messages of one kind.
     Stuck {
@@ -253,78 +256,81 @@ pub enum Fact {
     },
     /// A job's result was confirmed.
     ResultPublished,
-    /// Nobody gets a job's result, and the job goes on without.
+    /// A job's result was given up, and the job goes on without it.
     ResultLost {
-        /// The job's id.
+        /// The job's ID.
         job: String,
-        /// Why not.
+        /// The reason.
         sent: Sent,
-        /// Where it was to go.
+        /// The exchange of its target.
         exchange: Arc<str>,
-        /// With this key.
+        /// The routing key of its target.
         routing_key: Arc<str>,
-        /// This was not told a moment ago.
+        /// Whether no lost result was reported lately.
         is_news: bool,
     },
-    /// So many starts used what the gate could not be told.
+    /// The usage of this many starts could not be settled.
     UsageLost(usize, GateError),
-    /// What the API says of its own limits allows less than ours do.
+    /// The API advertises a limit below ours.
     Excess(Tenant, String),
-    /// A limit has sunk, by what the API answered.
+    /// The API's answers lowered an adaptive limit.
     LimitSunk {
-        /// Whose; `None`: all tenants share it.
+        /// The tenant, or `None` if all tenants share the limit.
         whose: Option<Tenant>,
-        /// Its name.
+        /// The limit's name.
         limit: String,
-        /// What was in force before,
+        /// The previous `max`.
         from: u32,
-        /// and what is now,
+        /// The current `max`.
         to: u32,
-        /// of so many that are configured.
+        /// The configured `max`.
         max: u32,
-        /// It is whole again after this, if nothing more happens.
+        /// Time until the limit is whole again, if nothing else happens.
         left: Duration,
-        /// So many tenants have it lowered, as far as this worker knows.
+        /// Number of tenants for which this worker knows the limit to be lowered.
         lowered: usize,
     },
-    /// A limit that has sunk is whole again.
+    /// A lowered limit is whole again.
     LimitWhole {
-        /// Whose; `None`: all tenants share it.
+        /// The tenant, or `None` if all tenants share the limit.
         whose: Option<Tenant>,
-        /// Its name.
+        /// The limit's name.
         limit: String,
-        /// It was lowered for so long.
+        /// How long it was lowered.
         after: Duration,
-        /// So many tenants have it lowered, as far as this worker knows.
+        /// Number of tenants for which this worker knows the limit to be lowered.
         lowered: usize,
     },
-    /// Limits were not told what answers say of them.
+    /// Lessons for adaptive limits could not be stored.
     LessonUntold(GateError),
-    /// What the API says of its own limits was not noted.
+    /// The limits that the API advertises could not be stored.
     QuotaUntold(GateError),
-    /// This worker can't make calls, for the given reason. It returns its jobs to their queues and tries a few from time to time.
+    /// This worker can't make calls, for the given reason. It returns its jobs to their queues and
+    /// tries a few from time to time.
     Unfit(String),
     /// This worker can make calls again.
     Fit,
     /// A call was not made because this process or machine lacked a resource. The text names it.
     Short(String),
-    /// The breakers were not told of failed calls.
+    /// Failed calls could not be reported to the breakers.
     FailuresUntold(GateError),
     /// A breaker opened (true) or closed, for this reason.
     Breaker(Whose, bool, String),
-    /// All tenants are stopped for so long, as another worker said in these words.
+    /// All tenants are throttled for this time, as another worker reported for this reason.
     AllStopped(Duration, String),
-    /// So many calls of a job ended their workers: it is called beside no other such job.
+    /// This many calls of a job crashed their workers. It runs alone: no other such job runs with
+    /// it.
     CalledAlone(Named, u32),
-    /// Another call of a suspect may be under way for so long: it waits.
+    /// A suspect waits for this many milliseconds, because another call of it may be in flight.
     SuspectWaits(Named, u64),
     /// A job of a diverted tenant goes to another queue.
     Diverted,
-    /// An operator asks this of all workers; `None`: nothing any more.
+    /// An operator paused or drains all workers; `None` if that ended.
     Held(Option<Hold>),
-    /// All deliveries are given back.
+    /// All deliveries are returned to their queues.
     Rests,
-    /// Number of jobs that moved on to delay queues after being held unacked for as long as RabbitMQ may allow.
+    /// Number of jobs that moved on to delay queues after being held unacked for as long as
+    /// RabbitMQ may allow.
     LetGo(usize),
     /// RabbitMQ's `consumer_timeout` is shorter than previously known.
     ShortTimeout {
@@ -337,28 +343,28 @@ pub enum Fact {
     Span(Box<Span>),
 }
 
-/// How things stand, for metrics.
+/// Gauges of the scheduler, for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gauges {
-    /// Jobs that run.
+    /// Running jobs.
     pub running: usize,
-    /// Worker slots that are taken,
+    /// Worker slots in use.
     pub slots: usize,
-    /// of so many.
+    /// All worker slots.
     pub all_slots: usize,
     /// Jobs held in memory until their time.
     pub held: usize,
     /// Unacked jobs in memory.
     pub in_memory: usize,
-    /// Calls that were given up and hold their leases.
+    /// Abandoned calls that hold leases.
     pub abandoned: usize,
-    /// This worker calls nobody, because calls of the API failed in a row.
+    /// Whether this worker stopped calling the API because calls failed in a row.
     pub breaker_is_open: bool,
-    /// What the way to the API takes at least.
+    /// Minimum latency of a call to the API.
     pub way_base: Duration,
 }
 
-/// What a job lacks whose time came a while ago, though calls are made.
+/// The resource that a job lacks whose time came a while ago, while calls are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lacks {
     /// A worker slot.
@@ -367,12 +373,12 @@ pub enum Lacks {
     Connection,
     /// An answer of Redis.
     Redis,
-    /// Nothing that is known: the worker should have called it.
+    /// Nothing that is known. The worker should have called it.
     Worker,
 }
 
 impl Lacks {
-    /// All of them, in the order of [`Census::idle`], with their names.
+    /// All variants with their names, in the order of [`Census::idle`].
     pub const NAMES: [(Self, &str); 4] = [
         (Self::Slot, "slot"),
         (Self::Connection, "connection"),
@@ -381,28 +387,28 @@ impl Lacks {
     ];
 }
 
-/// How the jobs in memory stand, for metrics.
+/// Counts of the jobs in memory, for metrics.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Census {
-    /// Tenants with a job that waits.
+    /// Tenants with waiting jobs.
     pub waiting: usize,
-    /// Tenants that are suspended.
+    /// Suspended tenants.
     pub suspended: usize,
-    /// Jobs whose time came a while ago, by what they lack.
+    /// Jobs whose time came a while ago, by the resource that they lack.
     pub idle: [usize; Lacks::NAMES.len()],
-    /// How long ago the time of the first of them came.
+    /// How long ago the earliest job's time came.
     pub oldest: Duration,
 }
 
-/// How the tenants stand, for whoever looks at the fleet.
+/// The state of the tenants, for commands that show the fleet.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Tenants {
-    /// Starts and denials are those of so long.
+    /// The time over which starts and denials were counted.
     pub over: Duration,
-    /// Jobs in memory that wait.
+    /// Waiting jobs in memory.
     pub waiting: u64,
-    /// The busiest.
+    /// The busiest tenants.
     pub busiest: Vec<OfTenant>,
-    /// All others.
+    /// The sum over all other tenants.
     pub left_out: LeftOut,
 }

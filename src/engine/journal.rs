@@ -1,4 +1,5 @@
-//! The log lines of what the scheduler says has happened. What can happen to each job has few lines, and one for the rest (`few`).
+//! Logs the scheduler's facts. Kinds of events that can happen to every job get a few lines, and
+//! one line that sums up the rest (`few`).
 
 mod few;
 
@@ -15,42 +16,42 @@ use crate::rules::scope::Labels;
 use crate::rules::steering::Hold;
 use crate::rules::trace::Context;
 
-/// Says a line at `info` if it is one of few, else at `debug`.
+/// Logs a line at `info` if `$few` is true, otherwise at `debug`.
 macro_rules! info_if {
     ($few:expr, $($line:tt)*) => {
         if $few { info!($($line)*) } else { debug!($($line)*) }
     };
 }
 
-/// What was logged lately.
+/// The lines that were logged lately.
 #[derive(Default)]
 pub(super) struct Journal(Few);
 
 impl Journal {
-    /// Logs `fact`, if it is one to be logged.
+    /// Logs `fact` if it has a line.
     pub(super) fn say(&mut self, now: Duration, fact: &Fact) {
         say(&mut self.0, now, fact);
     }
 
-    /// Says what is left to say of those for which there was no line, if its time has come.
+    /// Sums up the events that got no line, if it is time.
     pub(super) fn say_rests(&mut self, now: Duration) {
         if self.next().is_some_and(|at| at <= now) {
             self.0.sum_up(now, false).iter().for_each(say_rest);
         }
     }
 
-    /// When there is something to say although nothing happens.
+    /// Returns when there is something to log even if nothing happens.
     pub(super) fn next(&self) -> Option<Duration> {
         self.0.next()
     }
 
-    /// Nothing happens any more.
+    /// Sums up all remaining events.
     pub(super) fn close(&mut self, now: Duration) {
         self.0.sum_up(now, true).iter().for_each(say_rest);
     }
 }
 
-/// The line of `fact`, where it has one.
+/// Logs the line of `fact`, if it has one.
 fn say(few: &mut Few, now: Duration, fact: &Fact) {
     match fact {
         Fact::InvalidMessage { id, reason } => {
@@ -322,7 +323,7 @@ fn say(few: &mut Few, now: Duration, fact: &Fact) {
             warn!("an operator drains all workers: no new job is taken");
         }
         Fact::Held(None) => info!("an operator resumed all workers"),
-        // They are counted, or traced.
+        // These are counted or traced.
         Fact::Called(..)
         | Fact::Decided(_)
         | Fact::Delayed(_)
@@ -343,7 +344,7 @@ fn say(few: &mut Few, now: Duration, fact: &Fact) {
     }
 }
 
-/// A breaker opened or closed.
+/// Logs that a breaker opened or closed.
 fn breaker(few: &mut Few, now: Duration, whose: &Whose, is_open: bool, by: &str) {
     match (whose, is_open) {
         (Whose::Tenant(tenant), true) => {
@@ -367,7 +368,7 @@ fn breaker(few: &mut Few, now: Duration, whose: &Whose, is_open: bool, by: &str)
     }
 }
 
-/// What happened more often than there were lines for it.
+/// Sums up events that got no lines.
 fn say_rest(rest: &Rest) {
     let Rest { kind, more, within } = rest;
     let within_s = within.as_secs();
@@ -394,7 +395,7 @@ fn span_id(trace: Context) -> String {
     format!("{:016x}", trace.span)
 }
 
-/// What tells jobs apart; where nothing does, the field is left out.
+/// Formats labels. The field is omitted if there are none.
 fn shown(labels: &Labels) -> Option<DisplayValue<&Labels>> {
     (!labels.is_empty()).then(|| display(labels))
 }

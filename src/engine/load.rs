@@ -1,27 +1,29 @@
-//! What a worker's slots are used for, and when the jobs in memory are counted next.
+//! Measures the use of worker slots, and schedules the counts of jobs in memory.
 
 use std::time::Duration;
 
-/// The jobs in memory are counted so often, and the use of the slots is a mean over this.
+/// Interval at which the jobs in memory are counted, and over which the use of the slots is
+/// averaged.
 pub(super) const EVERY: Duration = Duration::from_secs(2);
 
-/// The time for which slots were taken.
+/// The time for which slots were in use.
 #[derive(Debug, Default)]
 pub(super) struct Load {
-    /// Up to now,
+    /// Time of the last change.
     at: Duration,
-    /// and since then so many are.
+    /// Slots in use since then.
     taken: usize,
-    /// Since the last count,
+    /// Time of the last count.
     since: Duration,
-    /// in slots times seconds.
+    /// Use since the last count, in slots times seconds.
     used: f64,
-    /// There was something to count.
+    /// Whether there was something to count.
     busy: bool,
 }
 
 impl Load {
-    /// So many slots were taken since the last time, and for how long. From now on it is `taken`.
+    /// Sets the slots in use from now on to `taken`. Returns the previous number, and how long it
+    /// lasted.
     pub(super) fn turn(&mut self, now: Duration, taken: usize) -> (usize, Duration) {
         let lasted = now.saturating_sub(self.at);
         let before = std::mem::replace(&mut self.taken, taken);
@@ -30,12 +32,13 @@ impl Load {
         (before, lasted)
     }
 
-    /// When the jobs in memory, `in_memory` of them, are to be counted; `None`: nothing has changed since that was done.
+    /// Returns when the jobs in memory are to be counted, given their number. Returns `None` if
+    /// nothing has changed since the last count.
     pub(super) fn next(&self, in_memory: usize) -> Option<Duration> {
         (in_memory > 0 || self.busy).then(|| self.since + EVERY)
     }
 
-    /// They are counted now: the share of all `slots` that was taken since the last time.
+    /// Records a count, and returns the share of all `slots` that was in use since the last one.
     pub(super) fn counted(&mut self, now: Duration, slots: usize, in_memory: usize) -> f64 {
         let lasted = now.saturating_sub(self.since).as_secs_f64();
         let all = f64::from(u32::try_from(slots).unwrap_or(u32::MAX)) * lasted;
@@ -66,7 +69,7 @@ mod tests {
         assert_eq!(load.turn(14 * SECOND, 8), (0, SECOND));
         let share = load.counted(14 * SECOND, 8, 0);
         assert!((share - 8.0 / 32.0).abs() < 1e-9, "{share}");
-        // The concurrency was lowered while more were taken.
+        // The concurrency was lowered while more slots were in use.
         load.turn(18 * SECOND, 8);
         let share = load.counted(18 * SECOND, 4, 0);
         assert!((share - 1.0).abs() < 1e-9, "{share}");

@@ -1,5 +1,5 @@
-//! Moves jobs between broker, gate and handler. It decides nothing: [`scheduler`] does, and this loop
-//! performs what it says.
+//! Moves jobs between broker, gate and handler. [`scheduler`] makes all decisions, and this loop
+//! performs its actions.
 
 pub mod action;
 mod calls;
@@ -43,30 +43,30 @@ use crate::handler::PreparingHandler;
 use crate::metrics::Metrics;
 use crate::tasks;
 
-/// So many events are taken together at most, so that one round trip serves them.
+/// Maximum number of events that are handled together, so that one round trip serves them.
 const MOST_EVENTS: usize = 16;
-/// So much that was heard of calls may wait to be taken.
+/// Capacity of the channel for arrivals of calls.
 const MOST_HEARD: usize = 1024;
 
-/// So long a worker that ends tells the gate of the calls that it gives up.
+/// How long a worker that stops tries to end its notes on calls that it gives up.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// How a worker is told to end.
+/// Tokens that stop a worker.
 #[derive(Debug, Clone, Default)]
 pub struct Stop {
-    /// Take no more jobs, finish what runs.
+    /// Take no more jobs, and finish running calls.
     pub soft: CancellationToken,
-    /// End at once; what runs is run again by somebody else.
+    /// Stop at once. Running jobs run again in another worker.
     pub hard: CancellationToken,
 }
 
-/// The servers and the handler that jobs move between.
+/// The servers and the handler between which jobs move.
 pub struct Engine<B, G, H> {
-    /// Where jobs come from and wait.
+    /// Delivers jobs and stores those that wait.
     pub broker: Arc<B>,
-    /// Who says when they may start.
+    /// Decides when jobs may start.
     pub gate: Arc<G>,
-    /// What does their work.
+    /// Calls the API.
     pub handler: Arc<H>,
     /// For `/metrics`.
     pub metrics: Arc<Metrics>,
@@ -76,19 +76,20 @@ pub struct Engine<B, G, H> {
     pub shutdown_timeout: Duration,
 }
 
-/// Why an engine is done.
+/// Reason why an engine has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Over {
     /// It was stopped.
     Stopped,
-    /// The broker tells of nothing any more, though nobody stopped it.
+    /// The broker's events ended, although nothing stopped the worker.
     Deaf,
-    /// A task of it panicked: what it was to do, or has done, is not known.
+    /// A task panicked. Its outcome is not known.
     Panicked(String),
 }
 
 impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
-    /// Runs until `stop`, or until the broker's events end. After a soft stop what runs may end, with a session or without.
+    /// Runs until `stop`, or until the broker's events end. After a soft stop, running calls may
+    /// finish, with or without a session.
     pub async fn run(
         self,
         scheduler: Scheduler,
@@ -99,7 +100,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         self.run_updated(scheduler, events, updates, stop).await
     }
 
-    /// [`Engine::run`], with what changes meanwhile.
+    /// Like [`Engine::run`], with updates while it runs.
     pub async fn run_updated(
         self,
         mut scheduler: Scheduler,
@@ -117,7 +118,8 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         let mut observer = Observer::default();
         let mut give_up_at: Option<Instant> = None;
         let (heard, mut heard_of) = mpsc::channel(MOST_HEARD);
-        // Who waits, and the last question that may have been asked with what was in force before.
+        // The sender to notify, and the number of the last question that may have been asked under
+        // the previous policies.
         let mut unapplied: Option<(oneshot::Sender<()>, u64)> = None;
         let mut events_go_on = true;
         let mut over = Over::Stopped;
@@ -127,10 +129,10 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         loop {
             health.turned();
             let now = started.elapsed();
-            // Before the next question, which is asked with what is in force now.
+            // Comes before the next question, which is asked under the current policies.
             if let Some((applied, _)) = unapplied.take_if(|(_, last)| scheduler.is_answered(*last))
             {
-                // Whoever does not wait any more asks again.
+                // A receiver that stopped waiting asks again.
                 let _ = applied.send(());
             }
             if let Some(batch) = reading.next() {
@@ -143,7 +145,8 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
             self.metrics.set_agreed(agreed);
             self.health.set_stuck(scheduler.stuck(now));
             self.health.set_unfit(scheduler.unfit());
-            // Before what follows from it is looked at: a call that ends leaves its connection to the next one.
+            // Comes before the follow-up actions: a call that ends leaves its connection to the
+            // next one.
             let handler = &*self.handler;
             scheduler.ask(now, |key, tenant| {
                 let at_once = || handler.at_once_for(tenant);
@@ -177,12 +180,14 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                     self.broker.stop_consuming().await;
                 }
                 Some(report) = tasks.join_next() => {
-                    // What is about to end goes first: the next turn is for all of it, and their acks and questions go together.
+                    // Lets tasks that are about to end go first, so that one turn handles all of
+                    // them, and sends their acks and questions together.
                     tokio::task::yield_now().await;
                     let mut next = Some(report);
                     while let Some(report) = next {
-                        // A task ends by its report, for it is never aborted while this loop runs and a handler's panic
-                        // is caught; or it panicked, and its report would be waited for, for ever.
+                        // A task ends with its report: it is never aborted while this loop runs,
+                        // and a handler's panic is caught. If a task panicked, its report would
+                        // never come.
                         match report {
                             Ok(report) => {
                                 let now = started.elapsed();
@@ -214,15 +219,15 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                     Update::Steer { steering, applied } => {
                         self.health.set_held(steering.hold);
                         scheduler.steer(started.elapsed(), steering);
-                        // Whoever does not wait any more asks again.
+                        // A receiver that stopped waiting asks again.
                         let _ = applied.send(());
                     }
                     Update::Settings(changed) => scheduler.change(changed),
                 },
                 event = events.recv(), if events_go_on => {
                     let Some(event) = event else {
-                        // Whoever stops looks for no other session. What runs may end all the same: the API has its
-                        // call, and the gate is told that it is over.
+                        // A stopping broker does not reconnect. Running calls may end all the same:
+                        // the API has them, and the gate learns that they are over.
                         if give_up_at.is_some() {
                             events_go_on = false;
                             continue;
@@ -231,14 +236,15 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                         break;
                     };
                     self.take_event(&mut scheduler, &mut reading, started.elapsed(), event);
-                    // Taken only when it is taken care of: a received event that is dropped is a lost job.
+                    // Received only when it is handled at once: a received event that is dropped is
+                    // a lost job.
                     for _ in 1..MOST_EVENTS {
                         let Ok(event) = events.try_recv() else { break };
                         self.take_event(&mut scheduler, &mut reading, started.elapsed(), event);
                     }
                 }
                 () = sleep_for(timer) => {}
-                // To turn is all that is asked for.
+                // The turn itself is all that is requested.
                 () = &mut asked_to_turn => asked_to_turn.set(health.asked_for_a_turn()),
             }
         }
@@ -252,14 +258,15 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         over
     }
 
-    /// A worker that ends in order has not crashed, whatever it leaves behind.
+    /// Ends the notes on calls that the worker gives up: a worker that stops in order has not
+    /// crashed.
     async fn say_last_words(
         &self,
         scheduler: &mut Scheduler,
         tasks: &mut JoinSet<Report<H::Ready>>,
     ) {
         let until = Instant::now() + LAST_WORDS;
-        // A beginning that is on its way must not arrive after its end.
+        // A note that begins a call must not arrive after the one that ends it.
         while scheduler.is_noting()
             && let Ok(Some(report)) = timeout_at(until, tasks.join_next()).await
         {
@@ -303,7 +310,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 scheduler.session_down();
             }
             Event::Down { reason } => {
-                // The broker says itself, once a minute, that it can't be reached.
+                // The broker itself logs once a minute that RabbitMQ is unreachable.
                 info!(reason, "RabbitMQ: the session is gone");
                 self.health.set_no_session(reason);
                 self.health.set_consuming(false);
@@ -374,7 +381,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
     }
 }
 
-/// What a task said that panicked.
+/// Returns the panic message of a task.
 fn last_words(why: JoinError) -> String {
     match why.try_into_panic() {
         Ok(panic) => format!("it panicked: {}", tasks::message(&*panic)),
@@ -382,7 +389,7 @@ fn last_words(why: JoinError) -> String {
     }
 }
 
-/// Sleeps until `at`; for ever without one.
+/// Sleeps until `at`, or forever without one.
 async fn sleep_for(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at).await,

@@ -1,4 +1,5 @@
-//! What is told of the scheduler once a turn: its facts to the log, to the metrics and to the traces, and how things stand.
+//! Reports the scheduler's facts to the log, the metrics and the traces once a turn, and updates
+//! the gauges.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use crate::engine::scheduler::Scheduler;
 use crate::metrics::Metrics;
 use crate::telemetry::traces;
 
-/// What it told lately.
+/// The state of the log and of the load measurement.
 #[derive(Default)]
 pub(super) struct Observer {
     journal: Journal,
@@ -18,7 +19,7 @@ pub(super) struct Observer {
 }
 
 impl Observer {
-    /// Tells what has happened, and how things stand now.
+    /// Reports the facts since the last turn, and updates the gauges.
     pub(super) fn turn(&mut self, metrics: &Metrics, scheduler: &mut Scheduler, now: Duration) {
         for fact in scheduler.take_facts() {
             count(metrics, &fact);
@@ -42,13 +43,14 @@ impl Observer {
         }
     }
 
-    /// When there is something to tell although nothing happens. So many jobs are in memory.
+    /// Returns when there is something to report even if nothing happens, given the number of jobs
+    /// in memory.
     pub(super) fn next(&self, in_memory: usize) -> Option<Duration> {
         let both = [self.load.next(in_memory), self.journal.next()];
         both.into_iter().flatten().min()
     }
 
-    /// Nothing happens any more.
+    /// Reports what is left before the engine ends.
     pub(super) fn close(&mut self, now: Duration) {
         self.journal.close(now);
     }

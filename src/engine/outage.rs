@@ -1,4 +1,4 @@
-//! Says that a server is away: at once, then once a minute, and when it is back.
+//! Logs that a server is unavailable: at once, then once a minute, and when it is back.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,15 +7,15 @@ use tracing::{error, info};
 
 const EVERY: Duration = Duration::from_secs(60);
 
-/// One server's outages.
+/// The outages of one server.
 pub struct Outage {
     server: &'static str,
-    /// When it began and when it was last said.
+    /// When the outage began, and when it was last logged.
     state: Option<(Duration, Duration)>,
 }
 
 impl Outage {
-    /// No outage so far.
+    /// Creates the record of a server that is available.
     pub fn new(server: &'static str) -> Self {
         Self {
             server,
@@ -23,7 +23,7 @@ impl Outage {
         }
     }
 
-    /// An attempt failed at `now`. Returns whether it was said.
+    /// Records a failed attempt. Returns true if it was logged.
     pub fn failed(&mut self, now: Duration, why: &dyn fmt::Display) -> bool {
         let since = match self.state {
             Some((_, last)) if now.saturating_sub(last) < EVERY => return false,
@@ -36,7 +36,7 @@ impl Outage {
         true
     }
 
-    /// An attempt succeeded at `now`.
+    /// Records a successful attempt.
     pub fn over(&mut self, now: Duration) {
         if let Some((since, _)) = self.state.take() {
             let down_s = now.saturating_sub(since).as_secs();

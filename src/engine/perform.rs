@@ -1,5 +1,5 @@
-//! Performs the scheduler's actions: each in a task of its own that ends with a report, unless it is done at once.
-//! Those that may log do so for the engine's pipeline.
+//! Performs the scheduler's actions. Each runs in a task that ends with a report, unless it is done
+//! at once. Tasks that may log inherit the span of the engine's pipeline.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::handler::{Attempt, Permit, PreparingHandler};
 use crate::rules::job::InBody;
 use crate::rules::lateness::Heard;
 
-/// What comes back from a task.
+/// The report of a task.
 pub(super) enum Report<R> {
     Answered(ShardId, Result<Replies, GateError>),
     Settled(ShardId, Result<SettleReplies, GateError>),
@@ -36,12 +36,12 @@ pub(super) enum Report<R> {
     Sighted(Result<(), GateError>),
     Replied(Vec<(Key, Result<(), PublishError>)>),
     Moved(Vec<(Key, Result<(), PublishError>)>),
-    /// With the time that it took, unless it was there at once.
+    /// The time that it took, or `None` if the call was available at once.
     Prepared(Key, Result<R, Attempt>, Option<Duration>),
     Finished(Key, Ended),
-    /// Deliveries with large bodies, and what these say.
+    /// Deliveries with large bodies, and the values in them.
     Read(Vec<(Delivery, InBody)>),
-    /// The name of its permit, and whether it has ended.
+    /// The name of its permit, and whether the call has ended.
     Abandoned(String, bool),
 }
 
@@ -65,7 +65,8 @@ fn by_target(batch: Vec<(Key, Reply)>) -> Vec<ForTarget> {
 }
 
 impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
-    /// Performs `actions` in their order; acks come last, and a rest after them. What is heard of calls on their way is sent to `heard`.
+    /// Performs `actions` in order. Acks come last, followed only by a rest. Arrivals of calls in
+    /// flight are sent to `heard`.
     pub(super) async fn perform(
         &self,
         actions: Vec<Action>,
@@ -79,7 +80,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 Action::Ack(tags) => acks.extend(tags),
                 Action::Ask(shard, batch) => {
                     let gate = Arc::clone(&self.gate);
-                    // On the heap first of all: each step on a task's way there copies what it is made of, and these are kilobytes.
+                    // Boxed first: each later step copies the future, which is kilobytes large.
                     let asks = async move { Report::Answered(shard, gate.ask(&batch).await) };
                     tasks.spawn(Box::pin(asks).in_current_span());
                 }
@@ -197,7 +198,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         if !acks.is_empty() {
             self.broker.ack(acks).await;
         }
-        // What is done is not given back.
+        // Acked deliveries are not returned.
         if rests {
             self.broker.rest().await;
         }

@@ -1,4 +1,5 @@
-//! Large bodies in which something is looked for: they are read beside the engine's loop, which goes on meanwhile.
+//! Reads large bodies from which a value is needed, next to the engine's loop, which goes on
+//! meanwhile.
 
 use std::panic::resume_unwind;
 
@@ -7,10 +8,11 @@ use tokio::task::spawn_blocking;
 use crate::broker::Delivery;
 use crate::rules::job::{Fields, InBody};
 
-/// A body of so many bytes is read in less than a millisecond, in the loop itself.
+/// Size in bytes of a body that the loop reads itself. This takes less than a millisecond.
 const SMALL: usize = 64 << 10;
 
-/// Deliveries with large bodies: one batch is read at a time, in the order of their arrival. The prefetch bounds them.
+/// Deliveries with large bodies. One batch is read at a time, in the order of arrival. The prefetch
+/// bounds them.
 #[derive(Debug, Default)]
 pub(super) struct Reading {
     waiting: Vec<Delivery>,
@@ -18,7 +20,7 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// Keeps those of `deliveries` that are large, and gives the others back.
+    /// Keeps the large ones of `deliveries`, and returns the others.
     pub fn keep_large(&mut self, deliveries: Vec<Delivery>, fields: &Fields) -> Vec<Delivery> {
         let large = |delivery: &Delivery| delivery.message.body.len() > SMALL;
         if !deliveries.iter().any(large) || !InBody::is_needed(fields) {
@@ -29,7 +31,7 @@ impl Reading {
         small
     }
 
-    /// The next batch, unless one is being read.
+    /// Returns the next batch, or `None` while one is being read.
     pub fn next(&mut self) -> Option<Vec<Delivery>> {
         if self.busy || self.waiting.is_empty() {
             return None;
@@ -38,13 +40,13 @@ impl Reading {
         Some(std::mem::take(&mut self.waiting))
     }
 
-    /// A batch was read.
+    /// Records that a batch was read.
     pub fn done(&mut self) {
         self.busy = false;
     }
 }
 
-/// Reads `batch` on a thread that may take its time.
+/// Reads `batch` on a thread for blocking work.
 pub(super) async fn read(batch: Vec<Delivery>, fields: Fields) -> Vec<(Delivery, InBody)> {
     let look = move |delivery: Delivery| {
         let inside = InBody::read(&delivery.message.body, &fields);
@@ -54,7 +56,7 @@ pub(super) async fn read(batch: Vec<Delivery>, fields: Fields) -> Vec<(Delivery,
         Ok(read) => read,
         Err(why) => match why.try_into_panic() {
             Ok(panic) => resume_unwind(panic),
-            // The runtime ends.
+            // The runtime is shutting down.
             Err(_) => Vec::new(),
         },
     }

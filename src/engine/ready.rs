@@ -1,4 +1,4 @@
-//! The calls that are prepared, each for a job.
+//! The prepared calls of jobs.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use foldhash::fast::RandomState;
 
 use crate::engine::action::Key;
 
-/// What handlers prepared: at most as much as the concurrency, since each has a slot of it.
+/// Prepared calls by job. Each has a worker slot, so `dispatch.concurrency` bounds their number.
 #[derive(Debug)]
 pub struct Prepared<R> {
     calls: HashMap<Key, R, RandomState>,
@@ -21,18 +21,18 @@ impl<R> Default for Prepared<R> {
 }
 
 impl<R> Prepared<R> {
-    /// The call of `key` is prepared.
+    /// Stores the prepared call of `key`.
     pub fn put(&mut self, key: Key, call: R) {
         self.calls.insert(key, call);
     }
 
-    /// The call of `key`, to be made.
+    /// Takes the prepared call of `key`, to make it.
     pub fn take(&mut self, key: Key) -> Option<R> {
         self.calls.remove(&key)
     }
 
-    /// Whether the call of `key` could be made now: the one that was prepared, if it is still good, or one that is there
-    /// `at_once`.
+    /// Returns true if the call of `key` could be made now: its prepared call is still good, or
+    /// `at_once` returns one.
     pub fn is_ready(
         &mut self,
         key: Key,

@@ -1,33 +1,35 @@
-//! Decides what happens next to every job in the worker's memory. Pure: deliveries, answers, outcomes and the time go in; actions,
-//! and facts that happened, come out. `engine` performs, logs and counts them.
+//! Decides what happens next to every job in the worker's memory. Pure: deliveries, answers,
+//! outcomes and the time go in; actions and facts come out. `engine` performs the actions, and logs
+//! and counts the facts.
 //!
-//! `way` is the way of a job from its delivery to its ack, from top to bottom. A job is in one phase at a time (`entry::Phase`), until
-//! it leaves:
+//! `way` follows a job from its delivery to its ack, from top to bottom. Until it leaves, a job is
+//! in one phase (`entry::Phase`):
 //!
 //! ```text
 //! delivered -> Ready -> Asking -> Running -> done: acked
-//!                ^         |         |-> Reporting   it failed, which the breakers are told --> Ready, or leaves
-//!                |         |         |-> Throttling  it was throttled, which the gate is told -> Ready, or leaves
-//!                |         |         |-> Ready       its permit came too late
-//!                |         |         '-> leaves      to try again later, or never
-//!                |         |-> Delayed     a short wait, in memory -------------------> Ready
-//!                |         |-> InWindow    it waits on in its delay queue's window ---> Ready
-//!                |         |-> Preparing   there is room, and its call was not prepared -> Ready
+//!                ^         |         |-> Reporting   failed, reported to the breakers --> Ready, or leaves
+//!                |         |         |-> Throttling  throttled, stored in the gate ------> Ready, or leaves
+//!                |         |         |-> Ready       its permit expired
+//!                |         |         '-> leaves      to be tried later, or never
+//!                |         |-> Delayed     a short wait, in memory ---------------------> Ready
+//!                |         |-> InWindow    waits on in its delay queue's window --------> Ready
+//!                |         |-> Preparing   quota available, but the call not prepared --> Ready
 //!                |         |-> leaves      a long wait, or never
 //!                |         '-> Ready       the gate failed, or no slot was free
-//!                |-- Candidate   it has a dedupe key: the gate is asked whether it is the first
-//!                |-- Noting     before a suspect asks, the gate is told
-//!                |-- Delayed    its time has not come
-//!                '-- InWindow   delivered from a delay queue before its turn
+//!                |-- Candidate   has a dedupe key: asks the gate whether it is the first
+//!                |-- Noting      a suspect: its note is stored before it asks
+//!                |-- Delayed     its time has not come
+//!                '-- InWindow    delivered from a delay queue before its turn
 //! ```
 //!
-//! A job that leaves is published to a delay queue or to the dead letters, and acked when that is confirmed (`moves`). It is in no
-//! phase then.
+//! A job that leaves is published to a delay queue or to the dead letters, and acked when that is
+//! confirmed (`moves`). Then it is in no phase.
 //!
-//! The scheduler is put together of parts that have their own state and do not know each other: `intake`, `agreement`,
-//! `clock`, `queues`, `delays::waiting`, `admission`, `settlement`, `answers::throttles`, `answers::advertised`, `answers::lessons`, `breakers`, `away`,
-//! `notes`, `candidates`, `moves` and `agenda`.
-//! The other files say what happens to jobs by them.
+//! The scheduler consists of parts that have their own state and do not know each other: `intake`,
+//! `agreement`, `clock`, `queues`, `delays::waiting`, `admission`, `settlement`,
+//! `answers::throttles`, `answers::advertised`, `answers::lessons`, `breakers`, `away`, `notes`,
+//! `candidates`, `moves` and `agenda`. The other files use these parts to decide what happens to
+//! jobs.
 
 mod abandoned;
 mod admission;
@@ -119,19 +121,19 @@ use crate::rules::lateness::Heard;
 use crate::rules::pacing::Pacing;
 use crate::rules::refusals::Refusals;
 
-/// The worker's memory, and what to do with it.
+/// The jobs in the worker's memory, and the state that decides about them.
 pub struct Scheduler {
     settings: Settings,
     random: SmallRng,
     /// The jobs, until they leave.
     jobs: HashMap<Key, JobEntry, RandomState>,
-    /// The session, and what it delivers.
+    /// The current session, and what it delivers.
     intake: Intake,
-    /// What is enforced, and until when.
+    /// The policies to enforce, and until when.
     agreement: Agreement,
     /// The store's clock.
     clock: StoreClock,
-    /// The jobs that may ask, by tenant, and the slots of the concurrency.
+    /// The jobs that may ask, by tenant, and the worker slots.
     queues: Queues,
     /// The jobs that wait in memory.
     waiting: Waiting,
@@ -139,54 +141,54 @@ pub struct Scheduler {
     held: Held,
     /// The questions to the gate.
     admission: Admission,
-    /// What the gate is to be told of starts.
+    /// Starts that the gate has to settle.
     settlement: Settlement,
-    /// What the gate is to be told of whom the API throttles.
+    /// Throttles that are not stored in the gate yet.
     throttles: Throttles,
-    /// What the gate is to be told of the limits that the API advertises.
+    /// Limits that the API advertises, to be stored in the gate.
     advertised: Advertised,
-    /// What limits that learn are to be told.
+    /// Lessons for adaptive limits, to be stored in the gate.
     lessons: Lessons,
     /// The margins between starts of buckets.
     pacing: Pacing,
     /// Refused calls that show that an API counts differently.
     refusals: Refusals,
-    /// What the gate is to be told of calls that failed.
+    /// Failed calls that the breakers have to learn of.
     breakers: Breakers,
     /// Whether this worker can make calls.
     fitness: Fitness,
     /// The last report that this worker lacks a resource.
     short: Seldom,
-    /// What the gate is to be told of suspects' calls.
+    /// Notes on calls of suspects.
     notes: Notes,
-    /// Who is to ask whether it is the first with its dedupe key.
+    /// Jobs that have to ask whether they are the first with their dedupe key.
     candidates: Candidates,
-    /// The tenants for which it can't decide.
+    /// The tenants for which the gate can't decide.
     away: Away,
-    /// The tenants that are suspended, for metrics.
+    /// The suspended tenants, for metrics.
     suspended: Suspended,
-    /// The tenants that are closed, for the log.
+    /// The closed tenants, for the log.
     doors: Doors,
     /// The spans of jobs.
     traces: Traces,
-    /// What happened to the jobs of each tenant.
+    /// Starts and denials of each tenant.
     tallies: Tallies,
-    /// What operators ask, and what they are to be told.
+    /// The operators' instructions, and the answers to them.
     steered: Steered,
     /// The messages on their way to other queues.
     moves: Moves,
-    /// The results that nobody got.
+    /// The log state of results without a target.
     lost_results: LostResults,
     /// The last report of stuck targets of each kind.
     stuck_told: [Seldom; MessageKind::NAMES.len()],
-    /// What is to be done.
+    /// The actions to perform.
     agenda: Agenda,
-    /// What has happened.
+    /// The facts to report.
     facts: Vec<Fact>,
 }
 
 impl Scheduler {
-    /// An empty memory. `seed` makes its jitter repeatable.
+    /// Creates a scheduler without jobs. `seed` makes its jitter repeatable.
     pub fn new(settings: Settings, seed: u64) -> Self {
         let delays = settings.names.delays();
         let window = delivery_window(settings.prefetch, settings.live.concurrency);
@@ -230,7 +232,8 @@ impl Scheduler {
         }
     }
 
-    /// Tenants of different shards do not wait for each other's answers. To be said before there are jobs.
+    /// Sets the mapping of tenants to shards, so that tenants of different shards do not wait for
+    /// each other's answers. Must be called before there are jobs.
     pub fn shard_by(&mut self, shards: Shards) {
         self.queues.shard_by(shards.clone());
         self.settlement.shard_by(shards.clone());
@@ -238,46 +241,48 @@ impl Scheduler {
         self.candidates.shard_by(shards);
     }
 
-    /// Asks the gate only after an [`Scheduler::agreed`].
+    /// Asks the gate only after [`Scheduler::agreed`].
     pub fn must_agree(mut self) -> Self {
         self.agreement.is_needed();
         self
     }
 
-    /// An exchange with the other workers: this is in force (`None`: what was), and the gate may be asked until then.
+    /// Renews the agreement with the other workers: `fleet` is in force from now on (`None`: no
+    /// change), and the gate may be asked until `until`.
     pub fn agreed(&mut self, fleet: Option<Fleet>, until: Duration) {
         self.agreement.renew(fleet, until);
-        // A pause of some seconds may remain from an outage.
+        // A pause of some seconds may be left from an outage.
         self.admission.ends_pause();
     }
 
-    /// Jobs may start, as far as the other workers are concerned.
+    /// Returns true if the agreement with the other workers allows jobs to start.
     pub fn is_agreed(&self, now: Duration) -> bool {
         self.agreement.stands(now)
     }
 
-    /// What a question and its answer take at least ([`Gate::base`](crate::gate::Gate::base)).
+    /// Sets the minimum duration of a question and its answer
+    /// ([`Gate::base`](crate::gate::Gate::base)).
     pub fn set_base(&mut self, base: Duration) {
         self.admission.set_base(base);
     }
 
-    /// The configuration has changed.
+    /// Applies a changed configuration.
     pub fn change(&mut self, changed: Changeable) {
         self.queues.set_concurrency(changed.concurrency);
         self.settings.live = changed;
     }
 
-    /// What is to be done now.
+    /// Takes the actions to perform now.
     pub fn take_actions(&mut self) -> Vec<Action> {
         self.agenda.take()
     }
 
-    /// What has happened since this was asked last.
+    /// Takes the facts since the last call.
     pub fn take_facts(&mut self) -> Vec<Fact> {
         std::mem::take(&mut self.facts)
     }
 
-    /// How things stand.
+    /// Returns the gauges.
     pub fn gauges(&self) -> Gauges {
         Gauges {
             running: self.queues.running(),
@@ -297,19 +302,19 @@ impl Scheduler {
         all.map(|it| it.map_or(0, |it| it.messages))
     }
 
-    /// Unacked jobs in memory.
+    /// Returns the number of unacked jobs in memory.
     pub fn in_memory(&self) -> usize {
         self.jobs.len() + self.moves.len() + self.intake.undated()
     }
 
-    /// A new session: what it delivers is ours until it ends.
+    /// Begins a session. Its deliveries belong to this worker until it ends.
     pub fn session_up(&mut self, session: u64) {
         self.session_down();
         self.intake.begin_session(session);
     }
 
-    /// The session is gone: the broker delivers everything unacked again, so all of it is forgotten here,
-    /// but for what runs, which can't be recalled.
+    /// Ends the session. The broker delivers everything unacked again, so all jobs are forgotten,
+    /// except running ones, which can't be recalled.
     pub fn session_down(&mut self) {
         self.intake.end_session();
         self.breakers.not_started();
@@ -330,44 +335,46 @@ impl Scheduler {
         self.agenda.end_session(released);
     }
 
-    /// Takes no more jobs: what is not running is left unacked and goes back when the broker is closed.
+    /// Stops taking jobs. Jobs that are not running stay unacked, and go back when the broker is
+    /// closed.
     pub fn drain(&mut self) {
         self.intake.drain();
         self.moves.drain();
     }
 
-    /// Nothing runs and nothing moves: after [`Scheduler::drain`], the worker may end.
+    /// Returns true if nothing runs and nothing moves. After [`Scheduler::drain`], the worker may
+    /// end then.
     pub fn is_idle(&self) -> bool {
         let told = self.settlement.is_done() && self.breakers.is_empty() && self.notes.is_empty();
         self.busy() == 0 && self.admission.is_idle() && told
     }
 
-    /// What runs, or moves.
+    /// Returns the number of running jobs, of throttles being stored, and of moves.
     fn busy(&self) -> usize {
         self.queues.running() + self.throttles.under_way() + self.moves.busy()
     }
 
-    /// How many questions the gate was asked.
+    /// Returns the number of questions so far.
     pub fn asked(&self) -> u64 {
         self.admission.asked()
     }
 
-    /// The gate has answered the first so many questions.
+    /// Returns true if the gate has answered the first `asked` questions.
     pub fn is_answered(&self, asked: u64) -> bool {
         self.admission.is_answered(asked)
     }
 
-    /// How many jobs run.
+    /// Returns the number of running jobs.
     pub fn running(&self) -> usize {
         self.queues.running()
     }
 
-    /// Where a message says what a job needs.
+    /// Returns the fields of a message from which a job's values are read.
     pub fn fields(&self) -> &Fields {
         &self.settings.fields
     }
 
-    /// New deliveries.
+    /// Takes new deliveries.
     pub fn delivered(&mut self, now: Duration, deliveries: Vec<Delivery>) {
         let read = |delivery: Delivery| {
             let inside = InBody::read(&delivery.message.body, &self.settings.fields);
@@ -377,7 +384,7 @@ impl Scheduler {
         self.delivered_read(now, read);
     }
 
-    /// Everything whose time has come, but for the next question: see [`Scheduler::ask`].
+    /// Does everything that is due, except the next question: see [`Scheduler::ask`].
     pub fn tick(&mut self, now: Duration) {
         while let Some((at, key)) = self.waiting.due(now) {
             self.look_at(now, at, key);
@@ -409,9 +416,10 @@ impl Scheduler {
         self.rest_or_take(now);
     }
 
-    /// When [`Scheduler::tick`] is needed next, if nothing else happens.
+    /// Returns when [`Scheduler::tick`] is needed next, if nothing else happens.
     pub fn next_tick(&self, now: Duration) -> Option<Duration> {
-        // A draining worker delays nothing: a tick that is due and does nothing would be due for ever.
+        // A draining worker delays nothing. A tick that is due but does nothing would stay due
+        // forever.
         let active = !self.intake.is_draining();
         let while_active = [
             self.queues.surplus_at(),
@@ -439,11 +447,12 @@ impl Scheduler {
         next.map(|at| at.max(now))
     }
 
-    /// Leases that running jobs hold are kept.
+    /// Renews the leases of running jobs.
     fn renew(&mut self, now: Duration) {
         let jobs = &self.jobs;
         self.settlement.renew(now, || {
-            // In the order of arrival, not the map's: the same events say the same.
+            // In the order of arrival instead of the map's, so that equal events have equal
+            // results.
             let mut jobs: Vec<_> = jobs.iter().collect();
             jobs.sort_unstable_by_key(|(key, _)| **key);
             let running = jobs
@@ -455,7 +464,8 @@ impl Scheduler {
         });
     }
 
-    /// Gives deliveries back or takes them again, as the agreement and this worker's fitness demand.
+    /// Gives deliveries back or takes them again, as the agreement and this worker's fitness
+    /// demand.
     fn rest_or_take(&mut self, now: Duration) {
         if self.intake.is_draining() || self.intake.awaits_end {
             return;
@@ -464,7 +474,7 @@ impl Scheduler {
         match self.agreement.change(now, busy, self.fitness.wants()) {
             Some(Change::Rest) => {
                 self.facts.push(Fact::Rests);
-                // No job of this session may start any more, until the broker has ended it, too.
+                // No job of this session may start anymore, until the broker has ended it, too.
                 self.agenda.ack_first();
                 let ends = self.intake.has_session();
                 self.session_down();
@@ -482,7 +492,8 @@ impl Scheduler {
         self.fitness.unfit()
     }
 
-    /// What [`Action::Settle`] came to: jobs that wait for leases of calls that have ended are woken.
+    /// Handles the result of [`Action::Settle`]: wakes jobs that wait for leases of calls that have
+    /// ended.
     pub fn settled(
         &mut self,
         now: Duration,
@@ -499,12 +510,12 @@ impl Scheduler {
         self.facts.extend(lost);
     }
 
-    /// What [`Action::Await`] came to: the call has ended, or its time is over.
+    /// Handles the result of [`Action::Await`]: the call has ended, or its time is over.
     pub fn abandoned_is_over(&mut self, permit: &str, ended: bool) {
         self.settlement.abandoned_is_over(permit, ended);
     }
 
-    /// What was heard of a call on its way, which may have ended meanwhile.
+    /// Records an arrival of a call in flight, which may have ended meanwhile.
     pub fn heard_of(&mut self, now: Duration, key: Key, heard: Heard) {
         let Some(job) = self.jobs.get_mut(&key) else {
             return;
@@ -522,7 +533,7 @@ impl Scheduler {
     }
 }
 
-/// In whole milliseconds, rounded down.
+/// Converts to whole milliseconds, rounded down.
 pub(super) fn millis(d: Duration) -> u64 {
     u64::try_from(d.as_millis()).unwrap_or(u64::MAX)
 }

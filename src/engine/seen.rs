@@ -1,20 +1,21 @@
-//! What the gate's answers say of Redis as a whole, for `/readyz` and the metrics.
+//! The state of Redis as a whole that the gate's answers show, for `/readyz` and the metrics.
 
 use crate::gate::{GateError, Replies};
 
-/// What a round trip says of Redis as a whole.
+/// The state of Redis that a round trip shows.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) answers: bool,
-    /// It answers that nothing starts; the gate itself says why.
+    /// Whether Redis answers that no job may start. The gate itself reports why.
     pub(super) cold: bool,
 }
 
 impl Seen {
-    /// `None`: only some primaries of a cluster were asked, and none of them decided, so the others are not known.
+    /// Returns `None` if only some primaries of a cluster were asked and none of them decided,
+    /// because the others are not known.
     pub(super) fn of(result: &Result<Replies, GateError>) -> Option<Self> {
         let (answers, cold) = match result {
-            // What a server refuses is an answer, too.
+            // A refusal is an answer, too.
             Ok(replies)
                 if replies
                     .iter()

@@ -1,4 +1,4 @@
-//! Which shard each tenant is in: the gate decides for those of different shards apart from each other.
+//! Maps tenants to shards. The gate decides for tenants of different shards separately.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,17 +8,18 @@ use crate::rules::tenant::Tenant;
 
 type Of = dyn Fn(&Tenant) -> ShardId + Send + Sync;
 
-/// What the gate says of each tenant; by default all are in one shard.
+/// The gate's mapping. By default, all tenants are in one shard.
 #[derive(Clone, Default)]
 pub struct Shards(Option<Arc<Of>>);
 
 impl Shards {
-    /// `of` may say another one for a tenant when the store has changed: what is under way then ends where it was sent.
+    /// Uses the mapping `of`. It may return a different shard for a tenant after the store has
+    /// changed. Requests in flight then end in the shard to which they were sent.
     pub fn by(of: impl Fn(&Tenant) -> ShardId + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(of)))
     }
 
-    /// The one that `tenant` is in now.
+    /// Returns the current shard of `tenant`.
     pub fn of(&self, tenant: &Tenant) -> ShardId {
         (self.0.as_ref()).map_or_else(ShardId::default, |of| of(tenant))
     }

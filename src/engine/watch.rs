@@ -1,4 +1,5 @@
-//! Looks at calls that are under way: whether what was written has arrived. What that means, the scheduler decides.
+//! Looks at calls in flight to see whether the request has arrived. The scheduler draws the
+//! conclusions.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,25 +12,26 @@ use crate::engine::action::Key;
 use crate::handler::{Fate, Permit};
 use crate::rules::lateness::{CLOSE, Heard, Look};
 
-/// A call that had not arrived is looked at again after this at least, or this part of its age.
+/// Minimum time before a call that had not arrived is looked at again, and the part of its age
+/// after which it is: 1 / this.
 const AGAIN: Duration = Duration::from_millis(2);
 const AGE_PART: u32 = 8;
 
-/// How a call is looked at.
+/// How to look at a call.
 pub(super) struct Watch {
-    /// Whose.
+    /// The job.
     pub key: Key,
-    /// In the time since `started`; its patience counts from when the call is made.
+    /// When to look, in scheduler time. Its patience counts from when the call is made.
     pub look: Look,
     /// When the scheduler's time began.
     pub started: Instant,
-    /// Where it is told.
+    /// Receives the findings.
     pub heard: mpsc::Sender<(Key, Heard)>,
 }
 
-/// Waits for `call`, which `permit` allows, and tells meanwhile what the scheduler does not know else: nothing, where the call was in
-/// time. Also returns whether its end is the first that is heard of a call that was late: it had not arrived when it was last
-/// looked at.
+/// Waits for `call`, which `permit` allows, and meanwhile reports findings that the scheduler would
+/// not learn otherwise: none if the call was in time. Also returns true if the call's end is the
+/// first sign of a late arrival, because the call had not arrived at the last look.
 pub(super) async fn watched<T>(
     mut call: Pin<&mut impl Future<Output = T>>,
     permit: &Permit,
@@ -60,7 +62,7 @@ pub(super) async fn watched<T>(
             result = &mut call => return (result, is_late),
             () = sleep_until(next) => {}
         }
-        // Nobody can tell of this call.
+        // The connection can't show whether this call has arrived.
         let Some(has_arrived) = permit.has_arrived() else {
             return (call.await, false);
         };
@@ -88,16 +90,17 @@ pub(super) async fn watched<T>(
     }
 }
 
-/// What the end of a call says of its way; `None`: nothing, or nobody can tell. `is_late`: see [`watched`].
+/// Returns the arrival that the end of a call shows, or `None` if it shows none. `is_late`: see
+/// [`watched`].
 pub(super) fn heard_at_the_end(fate: &Fate, permit: &Permit, is_late: bool) -> Option<Heard> {
     match fate {
         Fate::Unwritten => None,
-        // Answered, it has arrived: that costs no look at its connection.
+        // An answered call has arrived, which needs no look at its connection.
         Fate::Answered if !permit.is_watched() => None,
-        // That it had not arrived before is no doubt that an answer leaves.
+        // It had not arrived before, so this arrival is beyond the doubt that an answer leaves.
         Fate::Answered if is_late => Some(Heard::Acked { closely: false }),
         Fate::Answered => Some(Heard::Answered),
-        // What the other machine has acknowledged has been told; anything else may arrive only now.
+        // An acknowledged arrival was reported already. Any other call may be arriving only now.
         Fate::Unknown | Fate::Abandoned { .. } => {
             let has_arrived = permit.has_arrived()?;
             (!has_arrived).then_some(Heard::Nothing)
@@ -115,7 +118,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Of a call that was asked for at `started`: in time within 50 ms, given up after ten times that.
+    /// Returns the watch of a call that was asked for at `started`: in time within 50 ms, given up
+    /// after ten times that.
     fn watch(closely: bool, started: Instant, heard: mpsc::Sender<(Key, Heard)>) -> Watch {
         let look = Look {
             at: MS * 50,
@@ -130,7 +134,8 @@ mod tests {
         }
     }
 
-    /// What is heard, and when, of a call that arrives after `arrives_ms` and is answered after `answer_ms`.
+    /// Returns the findings and their times for a call that arrives after `arrives_ms` and is
+    /// answered after `answer_ms`.
     async fn heard_of(arrives_ms: u32, answer_ms: u32, closely: bool) -> Vec<(u128, Heard)> {
         let (sender, mut receiver) = mpsc::channel(8);
         let started = Instant::now();

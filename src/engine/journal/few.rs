@@ -1,36 +1,36 @@
-//! How many lines of one kind are said: a few in a while, and one that sums up the rest.
+//! Bounds the log lines of each kind: a few per interval, and one that sums up the rest.
 
 use std::time::Duration;
 
-/// So many lines of one kind are said,
+/// Maximum number of lines of one kind per [`SPAN`].
 pub(super) const MOST: u32 = 10;
-/// in so long.
+/// The interval.
 pub(super) const SPAN: Duration = Duration::from_secs(10);
 
-/// What lines tell that can be many.
+/// A kind of frequent event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A tenant is closed,
+    /// A tenant is closed.
     Closed,
-    /// or open again.
+    /// A tenant is open again.
     Opened,
-    /// A tenant's breaker opened,
+    /// A tenant's breaker opened.
     BreakerOpened,
-    /// or closed.
+    /// A tenant's breaker closed.
     BreakerClosed,
     /// The API throttled a call.
     Throttled,
-    /// A limit has sunk,
+    /// A limit was lowered.
     Lowered,
-    /// or is whole again.
+    /// A limit is whole again.
     Whole,
     /// A job failed.
     Failed,
     /// A job became a dead letter.
     Dead,
-    /// A message is no job.
+    /// A message is invalid.
     Invalid,
-    /// A job is called beside no other such one.
+    /// A job that crashed workers runs alone.
     Alone,
 }
 
@@ -48,7 +48,7 @@ const ALL: [Kind; 11] = [
     Kind::Alone,
 ];
 
-/// Those of one kind since a time.
+/// The events of one kind since a time.
 #[derive(Debug, Default, Clone, Copy)]
 struct Count {
     since: Duration,
@@ -56,11 +56,11 @@ struct Count {
     more: u64,
 }
 
-/// Those of each kind.
+/// The events of each kind.
 #[derive(Debug, Default)]
 pub(super) struct Few([Count; ALL.len()]);
 
-/// So many more lines of this kind there would have been, in so long.
+/// The number of events of one kind that got no line, and the time in which they happened.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Rest {
     pub(super) kind: Kind,
@@ -69,10 +69,10 @@ pub(super) struct Rest {
 }
 
 impl Few {
-    /// Whether a line is to be said now. Else it counts for the one that sums up.
+    /// Returns true if a line may be logged now. Otherwise counts the event for the summary.
     pub(super) fn may_say(&mut self, now: Duration, kind: Kind) -> bool {
         let count = &mut self.0[kind as usize];
-        // What was not summed up yet is summed up first, with this one.
+        // Earlier events without a line must be summed up first, together with this one.
         if count.more == 0 && now >= count.since + SPAN {
             *count = Count {
                 since: now,
@@ -87,13 +87,13 @@ impl Few {
         may
     }
 
-    /// When there is something to sum up.
+    /// Returns when there is something to sum up.
     pub(super) fn next(&self) -> Option<Duration> {
         let counts = self.0.iter().filter(|count| count.more > 0);
         counts.map(|count| count.since + SPAN).min()
     }
 
-    /// What is to be summed up now; all that there is where `ends`.
+    /// Returns the summaries that are due, or all if `ends`.
     pub(super) fn sum_up(&mut self, now: Duration, ends: bool) -> Vec<Rest> {
         let mut rests = Vec::new();
         for kind in ALL {

@@ -1,4 +1,4 @@
-//! Which facts have lines, what these say, and how many there are.
+//! Which facts have lines, what the lines say, and how many are logged.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -22,7 +22,7 @@ impl io::Write for Lines {
     }
 }
 
-/// What is logged.
+/// Returns the lines that are logged.
 fn said(facts: Vec<Fact>) -> String {
     let lines = Lines::default();
     let writer = lines.clone();
