@@ -1,5 +1,5 @@
-//! Calls that their handler gave up and that may still arrive, or be worked on: their leases are kept until it is known that they
-//! have ended, or for as long as the handler said.
+//! Calls that their handler gave up and that may still arrive, or be worked on. Their leases are
+//! kept until the calls are known to have ended, or for as long as the handler said.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,26 +7,27 @@ use std::time::Duration;
 use super::entry::Started;
 use crate::rules::tenant::Tenant;
 
-/// The most that are remembered. Of more the gate is told once, and nobody waits for their ends.
+/// Maximum number of remembered calls. Further calls are reported to the gate once, and their ends
+/// are not awaited.
 const MOST: usize = 16_384;
 
 /// A call that was given up.
 #[derive(Debug)]
 pub struct Call {
-    /// Whose it is.
+    /// The tenant of its job.
     pub tenant: Tenant,
-    /// What it started with.
+    /// The record of its start.
     pub started: Started,
     /// Its leases are kept until then.
     pub until: Duration,
 }
 
-/// Those of this worker, by the names of their permits.
+/// The abandoned calls of this worker, by the names of their permits.
 #[derive(Debug, Default)]
 pub struct Abandoned(BTreeMap<String, Call>);
 
 impl Abandoned {
-    /// Whether one more can be remembered.
+    /// Returns true if another call can be remembered.
     pub fn has_room(&self) -> bool {
         self.0.len() < MOST
     }
@@ -36,17 +37,17 @@ impl Abandoned {
         self.0.insert(call.started.receipt.permit.clone(), call);
     }
 
-    /// It has ended, or its time is over: it is forgotten.
+    /// Forgets a call that has ended, or whose time is over.
     pub fn remove(&mut self, permit: &str) -> Option<Call> {
         self.0.remove(permit)
     }
 
-    /// All, in an order that is the same each time.
+    /// Iterates over all calls, in a stable order.
     pub fn iter(&self) -> impl Iterator<Item = &Call> {
         self.0.values()
     }
 
-    /// How many.
+    /// Returns the number of calls.
     pub fn len(&self) -> usize {
         self.0.len()
     }

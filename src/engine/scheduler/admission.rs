@@ -1,4 +1,5 @@
-//! Permits: when the gate may be asked for more, which questions are under way, and until when an answer is of use.
+//! Paces the questions to the gate: when the next one may be sent, which ones are in flight, and
+//! until when an answer is of use.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,25 +13,27 @@ use crate::gate::{GateError, ShardId};
 use crate::rules::limit::Limits;
 use crate::rules::retry::Reconnect;
 
-/// Asks wait this long for company, unless [`FULL_ROUND`] jobs could ask: it bounds the round trips.
+/// How long a question waits for more jobs, unless [`FULL_ROUND`] jobs could ask. This bounds the
+/// number of round trips.
 const PACE: Duration = Duration::from_millis(1);
-/// So many jobs that could ask do so at once.
+/// Number of jobs that ask at once.
 const FULL_ROUND: usize = 8;
-/// A clock that could not be read is asked for again after this.
+/// Delay before a clock that could not be read is requested again.
 const CLOCK_AGAIN: Duration = Duration::from_secs(1);
-/// A gate that is closed because Redis may have forgotten starts is looked at so often: it may open early.
+/// Interval at which a gate in a recovery wait is asked again, because it may open early.
 const COLD_PAUSE: Duration = Duration::from_secs(1);
 
-/// One round trip to one shard that is under way.
+/// One round trip to one shard that is in flight.
 #[derive(Debug)]
 pub(super) struct Round {
     pub(super) asked_at: Duration,
     pub(super) questions: Vec<Question>,
-    /// How many there were before.
+    /// Number of this round trip, counted from 1.
     number: u64,
-    /// Its jobs may start by its answer if that comes by then, and what the way to the store takes in any case.
+    /// End of the time in which its answer can start jobs, apart from the minimum latency to the
+    /// store.
     until: Duration,
-    /// Its jobs have nothing in hand any more.
+    /// Whether its jobs have given their slots away.
     pub(super) lapsed: bool,
 }
 
@@ -57,54 +60,55 @@ impl Round {
 /// The questions to the gate.
 #[derive(Debug, Default)]
 pub(super) struct Admission {
-    /// At most one for each shard.
+    /// The round trips in flight, at most one per shard.
     rounds: BTreeMap<ShardId, Round>,
-    /// How many there were.
+    /// Number of questions so far.
     asked: u64,
     last_ask: Option<Duration>,
     size: RoundSize,
-    /// Nothing is asked before.
+    /// Earliest time of the next question.
     pause: Option<Duration>,
     /// When the gate opens again, as far as it said.
     closed_until: Duration,
     backoff: Reconnect,
-    /// What a question and its answer take at least.
+    /// Minimum duration of a question and its answer.
     base: Duration,
     old: Old,
 }
 
 impl Admission {
-    /// No question is under way in `shard`.
+    /// Returns true if no question is in flight in `shard`.
     pub(super) fn is_open(&self, shard: ShardId) -> bool {
         !self.rounds.contains_key(&shard)
     }
 
-    /// No question is under way.
+    /// Returns true if no question is in flight.
     pub(super) fn is_idle(&self) -> bool {
         self.rounds.is_empty()
     }
 
-    /// How many questions there were.
+    /// Returns the number of questions so far.
     pub(super) fn asked(&self) -> u64 {
         self.asked
     }
 
-    /// The first so many are answered.
+    /// Returns true if the first `asked` questions are answered.
     pub(super) fn is_answered(&self, asked: u64) -> bool {
         self.rounds.values().all(|round| round.number > asked)
     }
 
-    /// What a question and its answer take at least.
+    /// Returns the minimum duration of a question and its answer.
     pub(super) fn base(&self) -> Duration {
         self.base
     }
 
-    /// It was measured.
+    /// Sets the minimum duration of a question and its answer.
     pub(super) fn set_base(&mut self, base: Duration) {
         self.base = base;
     }
 
-    /// When the next question may go, if so many jobs `could` ask.
+    /// Returns when the next question may be sent. `could` returns the number of jobs that could
+    /// ask.
     pub(super) fn ask_at(&self, could: impl FnOnce() -> usize) -> Duration {
         let paced = match self.last_ask {
             Some(last) if could() < FULL_ROUND => last + PACE,
@@ -113,17 +117,17 @@ impl Admission {
         paced.max(self.pause.unwrap_or_default())
     }
 
-    /// The most jobs in one round trip.
+    /// Returns the maximum number of jobs in one round trip.
     pub(super) fn most(&self) -> usize {
         self.size.get()
     }
 
-    /// So many jobs are asked for.
+    /// Records that `jobs` jobs ask.
     pub(super) fn asks_for(&mut self, jobs: usize) {
         self.size.asked(jobs);
     }
 
-    /// A round that is being put together.
+    /// Begins to assemble a round trip.
     pub(super) fn begin(&mut self, now: Duration) -> Round {
         self.asked += 1;
         Round {
@@ -135,26 +139,27 @@ impl Admission {
         }
     }
 
-    /// It is sent.
+    /// Records that a round trip was sent.
     pub(super) fn sent(&mut self, now: Duration, shard: ShardId, round: Round) {
         self.last_ask = Some(now);
         self.rounds.insert(shard, round);
     }
 
-    /// The round of `shard` has ended.
+    /// Ends the round trip of `shard`.
     pub(super) fn end(&mut self, shard: ShardId) -> Option<Round> {
         self.rounds.remove(&shard)
     }
 
-    /// When jobs that were asked for lose what they need to start, where others want it. So long they could start by an answer; then
-    /// the slots are for those of other shards, so that a server that hangs takes them for a moment only.
+    /// Returns when jobs in a round trip lose their slots. Until then an answer can start them.
+    /// After that their slots are for jobs of other shards, so that a server that hangs blocks
+    /// slots for a moment only.
     pub(super) fn lapses_at(&self) -> Option<Duration> {
         let open = self.rounds.values().filter(|round| !round.lapsed);
         let until = open.map(|round| round.until).min()?;
         Some(until + self.base + Duration::from_millis(1))
     }
 
-    /// One round lapses, if its time has come: its jobs.
+    /// Lets one round trip lapse if its time is over. Returns its jobs.
     pub(super) fn lapse(&mut self, now: Duration) -> Option<Vec<Key>> {
         let base = self.base;
         let mut open = self.rounds.values_mut().filter(|round| !round.lapsed);
@@ -163,7 +168,7 @@ impl Admission {
         Some(round.keys())
     }
 
-    /// The gate can't be asked: the next question is after a pause.
+    /// Pauses because the gate can't be asked.
     pub(super) fn pause(&mut self, now: Duration, why: &GateError, jitter: f64) {
         let pause = match why {
             GateError::Cold { wait, .. } => (*wait).min(COLD_PAUSE),
@@ -181,7 +186,7 @@ impl Admission {
         self.closed_until.saturating_sub(now)
     }
 
-    /// The clock could not be read: the next question is after a pause.
+    /// Pauses because the clock could not be read.
     pub(super) fn pause_for_clock(&mut self, now: Duration) {
         self.pause = Some(now + CLOCK_AGAIN);
     }
@@ -191,25 +196,26 @@ impl Admission {
         self.pause = None;
     }
 
-    /// The gate answers.
+    /// Records that the gate answers.
     pub(super) fn goes_on(&mut self) {
         self.pause = None;
         self.closed_until = Duration::ZERO;
         self.backoff.reset();
     }
 
-    /// So long after its question was sent a permit under `limits` can be used. What the way to the store takes in any case does no
-    /// harm.
+    /// Returns how long a permit under `limits` can be used, counted from when its question was
+    /// sent. The minimum latency to the store does no harm, so it is added.
     pub(super) fn good_for(&self, limits: &Limits) -> Duration {
         self.base + limits.permit_lasts()
     }
 
-    /// A permit that was asked for then came too late, or could not be used in time: fewer jobs ask together.
+    /// Records that a permit came too late, or could not be used in time. `asked_at` is when it was
+    /// requested. Fewer jobs ask together then.
     pub(super) fn was_late(&mut self, now: Duration, asked_at: Duration) {
         self.size.late(now, asked_at);
     }
 
-    /// It came too late: where all do, that is to be told.
+    /// Records that a permit came too late. Returns a fact if all permits do.
     pub(super) fn came_late(
         &mut self,
         now: Duration,
@@ -224,7 +230,7 @@ impl Admission {
         })
     }
 
-    /// It came in time.
+    /// Records that a permit came in time.
     pub(super) fn came_in_time(&mut self, now: Duration, asked_at: Duration) {
         self.old.is_young();
         self.size.in_time(now, asked_at);
@@ -241,7 +247,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Without a guard: a permit is good for a second.
+    /// Without a guard, a permit is good for a second.
     fn limits() -> Limits {
         Limit::concurrent("running", 3).expect("in range").into()
     }

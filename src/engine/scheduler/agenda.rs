@@ -1,4 +1,4 @@
-//! What the engine is to do next, in the order in which it must.
+//! The actions for the engine, in the order in which it must perform them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,38 +20,39 @@ pub(super) struct Agenda {
 }
 
 impl Agenda {
-    /// Adds `action`. Publishes, acks and releases have methods of their own, since they are done together.
+    /// Adds `action`. Publishes, acks and releases have methods of their own, because they are
+    /// performed together.
     pub(super) fn push(&mut self, action: Action) {
         self.actions.push(action);
     }
 
-    /// What was prepared for the job is not needed.
+    /// Releases the prepared call of a job.
     pub(super) fn release(&mut self, key: Key) {
         self.released.push(key);
     }
 
-    /// A result is to be published.
+    /// Publishes a result.
     pub(super) fn reply(&mut self, reply: (Key, Reply)) {
         self.replies.push(reply);
     }
 
-    /// A message is to be published.
+    /// Publishes a message.
     pub(super) fn publish(&mut self, publish: (Key, Outgoing)) {
         self.publishes.push(publish);
     }
 
-    /// The same, but its confirm must not delay others.
+    /// Publishes a message whose confirm must not delay others.
     pub(super) fn publish_apart(&mut self, publish: (Key, Outgoing)) {
         let queue = Arc::clone(&publish.1.queue);
         self.apart.entry(queue).or_default().push(publish);
     }
 
-    /// A delivery is to be acked.
+    /// Acks a delivery.
     pub(super) fn ack(&mut self, tag: Tag) {
         self.acks.push(tag);
     }
 
-    /// Keeps the acks for a session that is about to end.
+    /// Performs the pending acks even though the session is about to end.
     pub(super) fn ack_first(&mut self) {
         if !self.acks.is_empty() {
             self.actions
@@ -59,10 +60,11 @@ impl Agenda {
         }
     }
 
-    /// The session is gone: nothing of it can be acked, nor need be published, and what these jobs prepared is not needed.
+    /// Drops what can't be acked and need not be published after the end of the session, and
+    /// releases the prepared calls of `jobs`.
     pub(super) fn end_session(&mut self, jobs: impl IntoIterator<Item = Key>) {
         self.released.extend(jobs);
-        // In the order of arrival, not the map's.
+        // In the order of arrival instead of the map's.
         self.released.sort_unstable();
         self.replies.clear();
         self.publishes.clear();
@@ -70,7 +72,8 @@ impl Agenda {
         self.acks.clear();
     }
 
-    /// All of it. What is released comes first, since another job may need it; acks come last.
+    /// Takes all actions. Releases come first, because another job may need the call. Acks come
+    /// last.
     pub(super) fn take(&mut self) -> Vec<Action> {
         let mut actions = Vec::new();
         if !self.released.is_empty() {

@@ -1,4 +1,5 @@
-//! What the workers agreed on, and until when: without an agreement no job starts here.
+//! The agreement of the workers on their limits, and its end. Without an agreement no job starts
+//! here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,13 +10,13 @@ use crate::rules::limit::Limits;
 use crate::rules::policy::Policy;
 use crate::rules::tenant::Tenant;
 
-/// A worker that has just started has so long to agree with the others.
+/// How long a new worker has to agree with the others.
 const FIRST: Duration = Duration::from_millis(AGREED_FOR_MS);
 
-/// What is to be done with deliveries.
+/// A change of the deliveries that the worker takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Change {
-    /// Nothing may start here: they are for other workers.
+    /// Nothing may start here, so all jobs are for other workers.
     Rest,
     /// Jobs may start again.
     Take,
@@ -23,21 +24,21 @@ pub(super) enum Change {
     TakeFew,
 }
 
-/// What is in force, and until when.
+/// The policies in force, and until when.
 #[derive(Debug)]
 pub(super) struct Agreement {
-    /// The own policy and those of other workers.
+    /// The worker's own policy and those of other workers.
     fleet: Fleet,
-    /// Until when the gate may be asked; `None`: this worker has to agree with nobody.
+    /// Until when the gate may be asked, or `None` if this worker needs no agreement.
     until: Option<Duration>,
     /// Which deliveries the worker takes now.
     taking: Wanted,
-    /// An operator paused all workers.
+    /// Whether an operator paused all workers.
     paused: bool,
 }
 
 impl Agreement {
-    /// With nobody.
+    /// Creates the agreement of a worker that needs none.
     pub(super) fn alone(own: Policy) -> Self {
         Self {
             fleet: Fleet::alone(Arc::new(own)),
@@ -47,12 +48,13 @@ impl Agreement {
         }
     }
 
-    /// From now on the gate may be asked only after [`Agreement::renew`].
+    /// Lets the gate be asked only after [`Agreement::renew`] from now on.
     pub(super) fn is_needed(&mut self) {
         self.until = Some(Duration::ZERO);
     }
 
-    /// This is in force (`None`: what was), and the gate may be asked until then.
+    /// Renews the agreement: `fleet` is in force (`None`: no change), and the gate may be asked
+    /// until `until`.
     pub(super) fn renew(&mut self, fleet: Option<Fleet>, until: Duration) {
         if let Some(fleet) = fleet {
             self.fleet = fleet;
@@ -60,27 +62,27 @@ impl Agreement {
         self.until = Some(until);
     }
 
-    /// What this worker's own configuration says.
+    /// Returns the policy of this worker's own configuration.
     pub(super) fn own(&self) -> &Policy {
         self.fleet.own()
     }
 
-    /// The limits in force for jobs of `tenant` that name `plan`.
+    /// Returns the limits in force for jobs of `tenant` that name `plan`.
     pub(super) fn limits(&mut self, tenant: &Tenant, plan: Option<&str>) -> Limits {
         self.fleet.limits(tenant, plan)
     }
 
-    /// An operator paused all workers, or ended that.
+    /// Sets whether an operator has paused all workers.
     pub(super) fn pause(&mut self, paused: bool) {
         self.paused = paused;
     }
 
-    /// The gate may be asked, as far as the other workers and operators are concerned.
+    /// Returns true if other workers and operators allow the gate to be asked.
     pub(super) fn allows(&self, now: Duration) -> bool {
         !self.paused && self.until.is_none_or(|until| now < until)
     }
 
-    /// Until when jobs may start; `None`: for ever.
+    /// Returns until when jobs may start, or `None` for forever.
     fn ends(&self) -> Option<Duration> {
         self.until.map(|until| until.max(FIRST))
     }
@@ -90,19 +92,20 @@ impl Agreement {
         self.until == Some(Duration::ZERO)
     }
 
-    /// There is one, or its time to come has not passed.
+    /// Returns true if there is an agreement, or still time to reach the first one.
     pub(super) fn stands(&self, now: Duration) -> bool {
         self.ends().is_none_or(|ends| now < ends)
     }
 
-    /// When nothing may start any more, if it is not renewed.
+    /// Returns when nothing may start anymore unless the agreement is renewed.
     pub(super) fn ends_after(&self, now: Duration) -> Option<Duration> {
         self.ends().filter(|ends| now < *ends)
     }
 
-    /// Returns the change that is due in which deliveries this worker takes: none without an agreement and while all workers are paused,
-    /// else the `wanted` deliveries. Jobs go back to their queues, for other workers, once this one is not `busy`: no call runs
-    /// that would run there again, and no message moves.
+    /// Returns the change that is due in which deliveries this worker takes: none without an
+    /// agreement or while all workers are paused, otherwise the `wanted` ones. Jobs go back to
+    /// their queues, for other workers, once this worker is not `busy`: no call runs that would run
+    /// there again, and no message moves.
     pub(super) fn change(&mut self, now: Duration, busy: bool, wanted: Wanted) -> Option<Change> {
         let wanted = match self.stands(now) && !self.paused {
             true => wanted,

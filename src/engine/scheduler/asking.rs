@@ -1,4 +1,4 @@
-//! Which jobs ask the gate next, and how their questions are put together.
+//! Selects the jobs that ask the gate next, and assembles their questions.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -18,13 +18,13 @@ use crate::rules::limit::Limits;
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 
-/// Questions that are being put together.
+/// Questions that are being assembled, by shard.
 pub(super) type Rounds = BTreeMap<ShardId, (Vec<TenantAsk>, Round)>;
 
 impl Scheduler {
-    /// A job may ask, or needs the store's clock.
+    /// Returns true if a job may ask, or needs the store's clock.
     pub(super) fn wants_to_ask(&self, now: Duration) -> bool {
-        // The API's probe is one job, wherever it is asked for.
+        // The API's probe is one job, in whichever shard it asks.
         let probe = self.breakers.only_one() && !self.admission.is_idle();
         self.agreement.allows(now)
             && self.breakers.may_ask(now)
@@ -34,19 +34,21 @@ impl Scheduler {
             && (self.queues.may_ask(|it| self.is_open(it)) || self.needs_clock().is_some())
     }
 
-    /// Returns false while this worker can't make calls and does not try, and while its few jobs go back so that it can take all.
+    /// Returns false while this worker can't make calls and does not try, and while its few jobs go
+    /// back so that it can take all.
     pub(super) fn may_call(&self) -> bool {
         let wanted = self.fitness.wants();
         wanted != Wanted::Nothing && !self.agreement.is_giving_back(wanted)
     }
 
-    /// When the next question may go.
+    /// Returns when the next question may be sent.
     pub(super) fn ask_at(&self) -> Duration {
         let is_open = |shard| self.is_open(shard);
         self.admission.ask_at(|| self.queues.could_ask(is_open))
     }
 
-    /// The shard may be asked: no question is under way there. What was not used is given back before anybody asks.
+    /// Returns true if the shard may be asked: no question is in flight there, and all unused
+    /// permits were given back.
     pub(super) fn is_open(&self, shard: ShardId) -> bool {
         self.admission.is_open(shard) && !self.settlement.goes_first(shard)
     }
@@ -55,13 +57,13 @@ impl Scheduler {
         self.queues.ready(|shard| self.is_open(shard))
     }
 
-    /// When jobs that were asked for lose what they need to start, since others want it.
+    /// Returns when jobs in a round trip lose their slots, because other jobs want them.
     pub(super) fn lapses_at(&self) -> Option<Duration> {
         let wanted = !self.intake.is_draining() && self.ready() > 0;
         self.admission.lapses_at().filter(|_| wanted)
     }
 
-    /// They lose it.
+    /// Takes the slots from jobs whose round trip lapses.
     pub(super) fn lapse(&mut self, now: Duration) {
         while self.lapses_at().is_some_and(|at| at <= now) {
             let Some(keys) = self.admission.lapse(now) else {
@@ -76,7 +78,7 @@ impl Scheduler {
         }
     }
 
-    /// A job that waits for the store's clock, and may ask for it.
+    /// Returns a job that waits for the store's clock and may ask for it.
     fn needs_clock(&self) -> Option<Key> {
         let is_open = |key: &Key| {
             let job = self.jobs.get(key);
@@ -85,14 +87,14 @@ impl Scheduler {
         self.clock.waiting().find(is_open)
     }
 
-    /// The next question for each shard that is open.
+    /// Assembles the next question for each open shard.
     pub(super) fn questions_of_jobs(
         &mut self,
         now: Duration,
         is_ready: &mut impl FnMut(Key, &Tenant) -> bool,
     ) -> Rounds {
-        // Of an API whose breaker is open, one job is the probe: of a tenant that has not failed, since others' jobs may fail
-        // whatever the API does.
+        // While the API's breaker is open, one job is the probe. It should be of a tenant without
+        // failures, because jobs of other tenants may fail whatever the API does.
         let most = match self.breakers.only_one() {
             true => {
                 let breakers = &self.breakers;
@@ -118,13 +120,15 @@ impl Scheduler {
         rounds
     }
 
-    /// A question without jobs, which only reads the store's clock, if somebody waits for that.
+    /// Assembles a question without jobs, which only reads the store's clock, if a job waits for
+    /// it.
     pub(super) fn question_for_clock(&mut self, now: Duration) -> Rounds {
         let Some(job) = self.needs_clock().and_then(|key| self.jobs.get(&key)) else {
             return Rounds::new();
         };
         let (tenant, plan) = (job.claims.tenant.clone(), job.claims.plan.as_deref());
-        // The job's own: the gate forgets what the limits that it is asked for don't count any more.
+        // Uses the job's own limits, because the gate forgets usage that the limits of a question
+        // don't count anymore.
         let limits = self.agreement.limits(&tenant, plan);
         let limits = self.steered.with_tried(&tenant, limits);
         let labels = self.labels_of(job, &limits);
@@ -136,8 +140,9 @@ impl Scheduler {
         Rounds::from([(shard, (batch, round))])
     }
 
-    /// What is asked for the jobs of `turn`: those with the same limits and labels together. The slots go to the first
-    /// of the jobs that have none, so that all questions together start no more.
+    /// Assembles the questions for the jobs of `turn`. Jobs with the same limits and labels share a
+    /// question. The first jobs without a slot get the slots of the turn, so that all questions
+    /// together start no more jobs than there are slots.
     fn questions(
         &mut self,
         now: Duration,
@@ -147,12 +152,13 @@ impl Scheduler {
         turn.keys
             .retain(|key| !self.expire(now, *key) && !self.obeys(*key, now));
         if turn.keys.is_empty() {
-            // All have left.
+            // All jobs have left.
             self.queues.set_limited(&turn.tenant, false);
         }
         // Mostly there is one.
         let mut questions: Vec<(TenantAsk, Question)> = Vec::with_capacity(1);
-        // Where those with the same labels are, but for the first; jobs of another plan have other limits.
+        // Indexes of all questions but the first, by labels. Jobs of another plan have different
+        // limits.
         let mut alike: HashMap<Labels, Vec<usize>> = HashMap::new();
         let mut slots = turn.slots;
         let mut jobs: Vec<_> = Vec::with_capacity(turn.keys.len());
@@ -173,13 +179,14 @@ impl Scheduler {
         }
         if !without_slot.is_empty() {
             self.put_back(&without_slot);
-            // They ask again when there is a slot for them.
+            // These jobs ask again when slots are free.
             self.queues.set_limited(&turn.tenant, false);
         }
-        // The gate lets the first start: those whose calls are ready, in the order of their tickets.
+        // The gate starts the first jobs: those whose calls are ready, in the order of their
+        // tickets.
         jobs.sort_unstable();
         for (unready, _, _, place, key) in jobs {
-            // What is in the queues is in `jobs`: a lost session empties both.
+            // Every job in the queues is in `jobs`, because a lost session empties both.
             let Some(job) = self.jobs.get_mut(&key) else {
                 continue;
             };
@@ -223,7 +230,7 @@ impl Scheduler {
         questions
     }
 
-    /// What a reply says beside its answers.
+    /// Records the tenant's state in a reply.
     pub(super) fn hear_of_tenant(
         &mut self,
         now: Duration,
@@ -243,18 +250,19 @@ impl Scheduler {
             .extend(tried.map(|(limit, tally)| Fact::Tried(limit.name().to_owned(), *tally)));
     }
 
-    /// What tells a job apart from others of its tenant: what its limits look at, and its level.
+    /// Returns the labels of a job: the values that its limits look at, and its priority level.
     pub(super) fn labels_of(&self, job: &JobEntry, limits: &Limits) -> Labels {
         let labels = job::labels(&*job.message, limits.all());
         let level = self.settings.fields.priorities.label(&*job.message);
-        // Whoever names no level is no job.
+        // A message with an invalid level does not become a job.
         match level.ok().flatten() {
             Some(level) => labels.with_level(level),
             None => labels,
         }
     }
 
-    /// Whether the job's call could be made at once. A job without a slot gets one of `slots`.
+    /// Returns true if the job's call could be made at once. Gives a job without a slot one of
+    /// `slots`.
     fn looked_at(
         &mut self,
         key: Key,

@@ -1,28 +1,31 @@
-//! The tenants for which nothing can be decided, since their primary is cold or away, and how long their jobs wait before
-//! they look again.
+//! Tenants for which nothing can be decided, because their primary is in a recovery wait or
+//! unavailable. Determines when their jobs ask again.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::rules::tenant::Tenant;
 
-/// The first look is after this at most: a replica takes over, and workers vouch, in some seconds.
+/// The longest wait before jobs ask again for the first time. Within seconds, a replica takes over,
+/// or workers vouch.
 pub const SOON: Duration = Duration::from_secs(5);
-/// The next looks are this many times as far away as the outage was long. It bounds what an early end costs, and needs two looks to
-/// get from [`SOON`] to the longest delay queue of some minutes, as promised for an outage.
+/// Later waits are this many times as long as the outage has lasted. This bounds the cost of an
+/// early end, and it takes two waits to get from [`SOON`] to the longest delay queue of some
+/// minutes, as promised for an outage.
 const PATIENCE: u32 = 8;
-/// So many tenants are remembered; the others' jobs look each [`SOON`].
+/// Maximum number of remembered tenants. Jobs of further tenants ask again after [`SOON`].
 const MAX_TENANTS: usize = 10_000;
 
-/// Since when tenants are without decisions, and when that was last seen.
+/// Tenants without decisions: since when, and when that was last seen.
 #[derive(Debug, Default)]
 pub struct Away {
     tenants: HashMap<Tenant, (Duration, Duration)>,
 }
 
 impl Away {
-    /// Nothing could be decided for `tenant`: for how long already. Jobs look at least each `farthest`: whoever was not heard of for
-    /// twice that begins anew.
+    /// Records that nothing could be decided for `tenant`. Returns for how long already. Jobs ask
+    /// at least once per `farthest`, so a tenant that was not seen for twice that time begins a new
+    /// outage.
     pub fn lasts(&mut self, now: Duration, tenant: &Tenant, farthest: Duration) -> Duration {
         let current = |last: Duration| now.saturating_sub(last) <= 2 * farthest.max(SOON);
         if let Some((since, last)) = self.tenants.get_mut(tenant) {
@@ -41,13 +44,13 @@ impl Away {
         Duration::ZERO
     }
 
-    /// Something was decided for `tenant`.
+    /// Records that something was decided for `tenant`.
     pub fn over(&mut self, tenant: &Tenant) {
         self.tenants.remove(tenant);
     }
 }
 
-/// When to look again after an outage that has lasted for so long.
+/// Returns when to ask again after an outage that has lasted for `lasts`.
 pub fn next_look(lasts: Duration, farthest: Duration) -> Duration {
     (lasts.saturating_mul(PATIENCE)).max(SOON).min(farthest)
 }

@@ -1,5 +1,6 @@
-//! What this worker knows of the breakers, and what it is to tell them. Only a worker whose own calls fail looks at the API's:
-//! one whose network is broken stops itself, and those that get answers go on.
+//! This worker's view of the breakers, and its reports to them. Only a worker whose own calls fail
+//! looks at the API's breaker: a worker with a broken network stops itself, and workers that get
+//! answers go on.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
@@ -10,40 +11,41 @@ use crate::gate::{Event, GateError, Rule, Standings, Whose};
 use crate::rules::breaker::Trouble;
 use crate::rules::tenant::{self, Tenant};
 
-/// So many tenants with failures are remembered; of more, every success is reported.
+/// Maximum number of remembered tenants with failures. Beyond it, every success is reported.
 const MOST_TENANTS: usize = 10_000;
-/// While nobody starts, jobs that wait in memory are looked over so often.
+/// Interval at which jobs that wait in memory are checked while nothing starts.
 const LET_GO_EVERY: Duration = Duration::from_secs(5);
-/// Calls that are reported together at most.
+/// Maximum number of reports per request.
 const MOST: usize = 256;
-/// So much of a reason is kept, in characters.
+/// Maximum length of a stored reason, in characters.
 const MOST_REASON: usize = 200;
 
-/// The API's breaker, as far as this worker has to do with it.
+/// This worker's view of the API's breaker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Api {
     /// This worker knows of no failures.
     Sound,
-    /// There were some; a success is to be reported.
+    /// There were failures, so a success must be reported.
     Failing,
-    /// Nobody starts; to be looked at again then, or, where the probe is `free`, as soon as a job wants to start.
+    /// Nothing starts. The breaker is checked at `look_at`, or as soon as a job wants to start if
+    /// the probe is `free`.
     Open { look_at: Duration, free: bool },
-    /// The next probe was asked for, or the last one's failure is being told.
+    /// The next probe was requested, or the last probe's failure is being reported.
     Asking,
-    /// One job may start; allowed at this time of the store's clock.
+    /// One job may start. This was granted at `now_ms` of the store's clock.
     Granted { now_ms: u64 },
-    /// It runs, or its call is being prepared.
+    /// The probe runs, or its call is being prepared.
     Probing { key: Key, now_ms: u64 },
 }
 
-/// A call that has ended, for the breakers.
+/// A call that has ended.
 #[derive(Debug)]
 pub struct Ended<'a> {
     /// The job.
     pub key: Key,
-    /// Its id.
+    /// The job's ID.
     pub id: &'a str,
-    /// Whose it is.
+    /// The job's tenant.
     pub tenant: &'a Tenant,
     /// The store's clock at its start, or at the start of its preparation if it did not start.
     pub began_ms: u64,
@@ -51,7 +53,8 @@ pub struct Ended<'a> {
     pub has_started: bool,
 }
 
-/// A failed job that waits until its failure is told, since only then it is known whether an attempt is used.
+/// A failed job that waits until its failure is reported, because only then it is known whether an
+/// attempt is used.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Failed {
     /// The job.
@@ -70,14 +73,15 @@ struct Report {
     job: Option<Failed>,
 }
 
-/// What a report came to.
+/// The outcome of a report.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Told {
-    /// A job's failure was told. `Some(true)`: a breaker is open, so it uses no attempt; `None`: nobody knows.
+    /// A job's failure was reported. `Some(true)`: a breaker is open, so no attempt is used.
+    /// `None`: this is not known.
     Failed(Failed, Option<bool>),
-    /// A breaker opened (true) or closed, which these words explain.
+    /// A breaker opened (true) or closed, for this reason.
     Changed(Whose, bool, String),
-    /// The API is closed to all tenants for so long, which these words explain, as another worker was told.
+    /// The API is closed to all tenants for this time, as another worker reported for this reason.
     Closed(Duration, String),
 }
 
@@ -90,12 +94,12 @@ pub struct Breakers {
     closing: Closing,
     waiting: VecDeque<Report>,
     sent: Option<Vec<Report>>,
-    /// When jobs that wait in memory are next looked over.
+    /// When jobs that wait in memory are next checked.
     next_let_go: Duration,
 }
 
 impl Breakers {
-    /// Nothing is known yet. Without a rule there are no breakers.
+    /// Creates the state of a worker that knows nothing yet. Without a rule there are no breakers.
     pub fn new(rule: Option<Rule>) -> Self {
         Self {
             rule,
@@ -108,27 +112,28 @@ impl Breakers {
         }
     }
 
-    /// There are breakers.
+    /// Returns true if breakers are configured.
     pub fn are_on(&self) -> bool {
         self.rule.is_some()
     }
 
-    /// Everything is told.
+    /// Returns true if everything is reported.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.sent.is_none()
     }
 
-    /// The API's is open, as far as this worker knows.
+    /// Returns true if the API's breaker is open, as far as this worker knows.
     pub fn is_open(&self) -> bool {
         !matches!(self.api, Api::Sound | Api::Failing)
     }
 
-    /// Nobody starts, but a probe: its breaker is open, or the API itself said so.
+    /// Returns true if nothing starts except a probe: the API's breaker is open, or the API itself
+    /// is throttling everything.
     pub fn is_shut(&self, now: Duration) -> bool {
         self.is_open() || now < self.closing.until()
     }
 
-    /// Jobs may be asked for.
+    /// Returns true if jobs may ask.
     pub fn may_ask(&self, now: Duration) -> bool {
         let may = match self.api {
             Api::Sound | Api::Failing => !self.closing.is_stale(now),
@@ -137,26 +142,27 @@ impl Breakers {
         may && now >= self.closing.until()
     }
 
-    /// Only one job may be asked for: the probe.
+    /// Returns true if only one job may ask: the probe.
     pub fn only_one(&self) -> bool {
         matches!(self.api, Api::Granted { .. })
     }
 
-    /// A job starts, or its call is to be prepared.
+    /// Records that a job starts, or that its call is being prepared.
     pub fn started(&mut self, key: Key) {
         if let Api::Granted { now_ms } = self.api {
             self.api = Api::Probing { key, now_ms };
         }
     }
 
-    /// Its call is prepared: it may ask for its permit.
+    /// Records that the call of the probe is prepared, so that it may ask for its permit.
     pub fn prepared(&mut self, key: Key) {
         if let Some(now_ms) = self.probe(key) {
             self.api = Api::Granted { now_ms };
         }
     }
 
-    /// Since when the job is the API's probe.
+    /// Returns when the job became the API's probe (store's clock), or `None` if it is not the
+    /// probe.
     fn probe(&self, job: Key) -> Option<u64> {
         match self.api {
             Api::Probing { key, now_ms } if key == job => Some(now_ms),
@@ -164,7 +170,7 @@ impl Breakers {
         }
     }
 
-    /// The job that was asked for as the probe did not start.
+    /// Records that the job that asked as the probe did not start.
     pub fn not_started(&mut self) {
         if let Api::Granted { now_ms } = self.api {
             let release = Event::Release { started_ms: now_ms };
@@ -176,7 +182,7 @@ impl Breakers {
         }
     }
 
-    /// The job left while its call was being prepared.
+    /// Records that the job left while its call was being prepared.
     pub fn gone(&mut self, key: Key) {
         if self.probe(key).is_some() {
             self.prepared(key);
@@ -184,7 +190,7 @@ impl Breakers {
         }
     }
 
-    /// A start of `tenant` was not used: its call was not made.
+    /// Records that a permit of `tenant` was not used: its call was not made.
     pub fn unused(&mut self, tenant: &Tenant, started_ms: u64) {
         let events = self.release(tenant, started_ms);
         if !events.is_empty() {
@@ -192,7 +198,7 @@ impl Breakers {
         }
     }
 
-    /// Calls of `tenant` have failed in a row, or have not, as the gate says.
+    /// Records whether calls of `tenant` have failed in a row, as the gate says.
     pub fn heard(&mut self, tenant: &Tenant, has_failures: bool) {
         if has_failures {
             if self.rule.is_some() && !self.may_have_failures(tenant) {
@@ -203,19 +209,20 @@ impl Breakers {
         }
     }
 
-    /// Nobody else knows of these yet.
+    /// Returns true if failures are queued that only this worker knows.
     fn tells_failures(&self) -> bool {
         let fails = |(_, event): &(Whose, Event)| matches!(event, Event::Failed { .. });
         let reports = self.sent.iter().flatten().chain(&self.waiting);
         reports.flat_map(|report| &report.events).any(fails)
     }
 
-    /// Calls of `tenant` may have failed in a row. More tenants than are remembered: they may all have.
+    /// Returns true if calls of `tenant` may have failed in a row. If too many tenants have
+    /// failures to be remembered, that is true for all.
     pub fn may_have_failures(&self, tenant: &Tenant) -> bool {
         self.failing.len() >= MOST_TENANTS || self.failing.contains(tenant)
     }
 
-    /// The call failed; `job` waits for what that means.
+    /// Reports a failed call. `job` waits until the report has arrived.
     pub fn failed(
         &mut self,
         ended: &Ended<'_>,
@@ -238,7 +245,7 @@ impl Breakers {
             jitter,
         };
         let started_ms = probe.unwrap_or(0);
-        // What succeeds after it ends the row, before it is known how long that is.
+        // A success after it ends the row even before the row's length is known.
         if self.api == Api::Sound && trouble != Trouble::Tenant {
             self.api = Api::Failing;
         }
@@ -264,7 +271,7 @@ impl Breakers {
         self.tell(events, job);
     }
 
-    /// The call was answered in a way that shows the API sound.
+    /// Reports a call whose answer shows that the API is sound.
     pub fn sound(&mut self, ended: &Ended<'_>) {
         let mut events = Vec::new();
         if self.may_have_failures(ended.tenant) {
@@ -282,7 +289,7 @@ impl Breakers {
         }
     }
 
-    /// The call says nothing of the API.
+    /// Records a call that says nothing about the API.
     pub fn unknown(&mut self, ended: &Ended<'_>) {
         let mut events = self.release_own(ended);
         if let Some(started_ms) = self.probe(ended.key) {
@@ -302,7 +309,8 @@ impl Breakers {
         }
     }
 
-    /// If a call of `tenant` that started then was its probe, there is none now.
+    /// Returns the event that ends the probe of `tenant`, if the call that started at `started_ms`
+    /// may have been the probe.
     fn release(&self, tenant: &Tenant, started_ms: u64) -> Vec<(Whose, Event)> {
         let release = || {
             let tenant = Whose::Tenant(tenant.clone());
@@ -316,8 +324,8 @@ impl Breakers {
         self.waiting.push_back(Report { events, job });
     }
 
-    /// Is it time to look at the API's breaker? Who `wants` to start would make the probe. `watches`: an answer to another worker may
-    /// have closed the API to all tenants.
+    /// Checks the API's breaker if it is time. `wants`: a job wants to start, and would be the
+    /// probe. `watches`: an answer to another worker may have closed the API to all tenants.
     pub fn look(&mut self, now: Duration, wants: bool, watches: impl Fn() -> bool) {
         match self.api {
             Api::Open { look_at, free } if look_at <= now || free && wants => {
@@ -334,7 +342,8 @@ impl Breakers {
         }
     }
 
-    /// An answer of the API closed it to all tenants until then; `is_known`: the store was told.
+    /// Records that an answer of the API closed it to all tenants until `until`. `is_known`: this
+    /// is stored.
     pub fn closed(&mut self, until: Duration, is_known: bool) {
         match is_known {
             true => self.closing.is_known(until),
@@ -342,7 +351,8 @@ impl Breakers {
         }
     }
 
-    /// While nobody starts: whether it is time to let jobs go that have waited in memory for long. If so, it counts as done.
+    /// Returns true if it is time to let jobs go that have waited in memory for long while nothing
+    /// starts. Counts it as done.
     pub fn lets_go(&mut self, now: Duration) -> bool {
         let lets_go = self.is_shut(now) && now >= self.next_let_go;
         if lets_go {
@@ -351,7 +361,8 @@ impl Breakers {
         lets_go
     }
 
-    /// When [`Breakers::look`] or [`Breakers::lets_go`] does something while nobody starts, or jobs may start again.
+    /// Returns when [`Breakers::look`] or [`Breakers::lets_go`] has something to do while nothing
+    /// starts, or when jobs may start again.
     pub fn next(&self, now: Duration) -> Option<Duration> {
         let look_at = self.look_at(now);
         let next = look_at.map_or(self.next_let_go, |at| at.min(self.next_let_go));
@@ -367,7 +378,7 @@ impl Breakers {
         }
     }
 
-    /// What is to be told now: nothing while something is being told.
+    /// Returns the reports to send now: none while a request is in flight.
     pub fn send(&mut self) -> Option<(Rule, Vec<(Whose, Event)>)> {
         let rule = self.rule.unwrap_or(Rule::NONE);
         if self.sent.is_some() || self.waiting.is_empty() {
@@ -382,7 +393,7 @@ impl Breakers {
         Some((rule, events))
     }
 
-    /// What was sent last came to this.
+    /// Handles the result of the last request.
     pub fn told(&mut self, now: Duration, result: Result<Standings, GateError>) -> Vec<Told> {
         let mut standings = match result {
             Ok(standings) => standings.into_iter(),
@@ -422,7 +433,7 @@ impl Breakers {
                             told.push(Told::Closed(left, standing.by.clone()));
                         }
                         let wait = standing.closed_until_ms.saturating_sub(standing.now_ms);
-                        // Who wants nothing would find it half-open each time.
+                        // A worker that wants no probe would find the breaker half-open each time.
                         let free = event == Event::Look && wait == 0;
                         let wait = match event {
                             Event::Look => LOOK,
@@ -430,9 +441,10 @@ impl Breakers {
                         };
                         let look_at = now + wait;
                         self.api = match self.api {
-                            // It only looked at what the API said.
+                            // This only checked what the API itself said.
                             api @ (Api::Sound | Api::Failing) if event == Event::Look => api,
-                            // A failure from before it opened says nothing of the probe.
+                            // A failure from before the breaker opened says nothing about the
+                            // probe.
                             api @ (Api::Granted { .. } | Api::Probing { .. })
                                 if standing.is_open =>
                             {

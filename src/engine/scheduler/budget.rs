@@ -1,13 +1,13 @@
-//! Shares the free slots of the concurrency among the tenants that want to run.
+//! Shares the free worker slots among the tenants that want to run jobs.
 
-/// Gives each tenant at most what it demands and all together at most `free`, one slot at a time in turn,
-/// so that a small demand is met before a large one takes the rest.
+/// Gives each tenant at most its demand and all together at most `free`, one slot at a time in
+/// turn, so that a small demand is met before a large one takes the rest.
 pub fn share(free: usize, demands: &[usize]) -> Vec<u32> {
     let mut shares = vec![0_usize; demands.len()];
     let mut free = free.min(demands.iter().sum());
     while free > 0 {
         let hungry = shares.iter().zip(demands).filter(|(s, d)| s < d).count();
-        // `free` is at most what is still demanded, so somebody is hungry while it is above 0.
+        // `free` is at most the unmet demand, so `hungry` is not 0 while `free` is above 0.
         let each = (free / hungry).max(1);
         for (share, &demand) in shares.iter_mut().zip(demands) {
             let given = each.min(demand - *share).min(free);
@@ -45,7 +45,7 @@ mod tests {
                 prop_assert!(*s as usize <= *d);
                 if (*s as usize) < *d { least_unmet = least_unmet.min(*s); }
             }
-            // Nobody has two more than somebody who wanted more.
+            // No tenant has two more than another tenant that wanted more.
             for s in &shares { prop_assert!(*s <= least_unmet.saturating_add(1)); }
         }
     }

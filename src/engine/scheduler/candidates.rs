@@ -1,4 +1,5 @@
-//! Jobs with dedupe keys that are to ask whether they are the first (`rules::dedupe`). One batch of a shard is asked at a time.
+//! Jobs with dedupe keys that have to ask whether they are the first (`rules::dedupe`). At most one
+//! batch per shard is in flight.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -7,9 +8,9 @@ use crate::engine::action::Key;
 use crate::engine::shards::Shards;
 use crate::gate::{Candidate, Deduped, DedupedAll, GateError, ShardId};
 
-/// What could not be asked is asked again after this.
+/// Delay before a failed question is asked again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Jobs that ask together at most.
+/// Maximum number of jobs per question.
 const MOST: usize = 256;
 
 #[derive(Debug, Default)]
@@ -19,7 +20,7 @@ struct Part {
     not_before: Duration,
 }
 
-/// Who is to ask, by shard. They are jobs in memory: as many as the prefetch lets in, at most.
+/// The jobs that have to ask, by shard. The prefetch bounds their number.
 #[derive(Debug)]
 pub struct Candidates {
     /// A number that no other worker has.
@@ -29,7 +30,7 @@ pub struct Candidates {
 }
 
 impl Candidates {
-    /// Nobody asks. `worker` is a number that no other worker has.
+    /// Creates an empty set. `worker` is a number that no other worker has.
     pub fn new(worker: u64) -> Self {
         Self {
             worker,
@@ -38,24 +39,24 @@ impl Candidates {
         }
     }
 
-    /// Which shard each tenant is in.
+    /// Sets the mapping of tenants to shards.
     pub fn shard_by(&mut self, shards: Shards) {
         self.shards = shards;
     }
 
-    /// The name of a delivery, which no other one of any worker has.
+    /// Returns a name for a delivery that no other delivery of any worker has.
     pub fn name(&self, key: Key) -> String {
         format!("{:x}-{}", self.worker, key.0)
     }
 
-    /// The job is to ask.
+    /// Adds a job that has to ask.
     pub fn add(&mut self, key: Key, candidate: Candidate) {
         let shard = self.shards.of(&candidate.tenant);
         let part = self.parts.entry(shard).or_default();
         part.open.push_back((key, candidate));
     }
 
-    /// What is to be asked now.
+    /// Takes the questions to ask now.
     pub fn send(&mut self, now: Duration) -> Vec<(ShardId, Vec<Candidate>)> {
         let mut batches = Vec::new();
         for (shard, part) in &mut self.parts {
@@ -69,12 +70,13 @@ impl Candidates {
         batches
     }
 
-    /// When [`Candidates::send`] is worth a look.
+    /// Returns when [`Candidates::send`] may have something to send.
     pub fn send_at(&self) -> Option<Duration> {
         self.parts.values().filter_map(Part::send_at).min()
     }
 
-    /// What was asked last of `shard` came to this. What nobody could be asked is asked again later.
+    /// Handles the result of the last question of `shard`. Questions that failed are asked again
+    /// later.
     pub fn told(
         &mut self,
         now: Duration,
@@ -91,7 +93,7 @@ impl Candidates {
         for (key, candidate) in sent {
             match replies.next() {
                 Some(Ok(deduped)) => told.push((key, Ok(deduped))),
-                // What Redis refuses it refuses again.
+                // Redis would refuse it again.
                 Some(Err(why @ GateError::Refused(_))) => told.push((key, Err(why))),
                 _ => again.push_back((key, candidate)),
             }
@@ -107,11 +109,11 @@ impl Candidates {
         told
     }
 
-    /// Forgets all who are to ask: the broker delivers them again.
+    /// Forgets all jobs that have to ask: the broker delivers them again.
     pub fn clear(&mut self) {
         self.parts.retain(|_, part| {
             part.open.clear();
-            // It is under way: its reply is told to nobody.
+            // A question is in flight. Its reply has no receiver.
             part.sent.as_mut().is_some_and(|sent| {
                 sent.clear();
                 true

@@ -1,4 +1,4 @@
-//! How the jobs in memory stand: looked at once in a while, for metrics, since it takes a look at each of them.
+//! Counts the jobs in memory for metrics, at intervals, because each count looks at every job.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -13,15 +13,16 @@ use crate::rules::job::{Envelope, Field, start};
 use crate::rules::steering::WaitsFor;
 use crate::rules::tenant::Tenant;
 
-/// So many suspended tenants are remembered.
+/// Maximum number of remembered suspended tenants.
 const MOST_TENANTS: usize = 10_000;
 
-/// The tenants that are suspended, as the gate's answers said, and until when: also by the store's clock, in milliseconds.
+/// The suspended tenants, as the gate's answers report them, and the ends of their suspensions: in
+/// scheduler time, and in milliseconds of the store's clock.
 #[derive(Debug, Default)]
 pub(super) struct Suspended(HashMap<Tenant, (Duration, u64)>);
 
 impl Suspended {
-    /// What an answer says of `tenant`.
+    /// Records the state of `tenant` in an answer.
     pub(super) fn heard(&mut self, now: Duration, tenant: &Tenant, reply: &TenantReply) {
         match reply.blocked_until_ms.saturating_sub(reply.now_ms) {
             0 if self.0.is_empty() => {}
@@ -36,13 +37,14 @@ impl Suspended {
         }
     }
 
-    /// How many are.
+    /// Returns the number of suspended tenants.
     fn count(&mut self, now: Duration) -> usize {
         self.0.retain(|_, (until, _)| now < *until);
         self.0.len()
     }
 
-    /// Until when each is suspended that was counted last, by the store's clock in milliseconds.
+    /// Returns the suspended tenants of the last count, with the ends of their suspensions in
+    /// milliseconds of the store's clock.
     pub(super) fn until_ms(&self) -> impl Iterator<Item = (&Tenant, u64)> {
         self.0
             .iter()
@@ -51,7 +53,8 @@ impl Suspended {
 }
 
 impl Scheduler {
-    /// A new job has been in its queue since its publisher's timestamp, where that and the store's clock are known.
+    /// Reports how long a new job has been in its queue, if its publisher's timestamp and the
+    /// store's clock are known.
     pub(super) fn count_queued(&mut self, now: Duration, source: Source, job: &JobEntry) {
         if source == Source::Fresh
             && let Some(published_ms) = job.message.published_ms()
@@ -62,13 +65,13 @@ impl Scheduler {
         }
     }
 
-    /// How the jobs in memory stand.
+    /// Counts the jobs in memory.
     pub fn census(&mut self, now: Duration) -> Census {
         let mut census = Census {
             suspended: self.suspended.count(now),
             ..Census::default()
         };
-        // Else nobody is to be called, and that has metrics of its own.
+        // Otherwise no job is supposed to be called, which has metrics of its own.
         let calls =
             self.agreement.allows(now) && !self.breakers.is_shut(now) && !self.intake.is_draining();
         let mut waiting = HashSet::new();
@@ -93,7 +96,7 @@ impl Scheduler {
         census
     }
 
-    /// For what a job waits; `None`: it does not.
+    /// Returns what a job waits for, or `None` if it does not wait.
     pub(super) fn waits_for(&self, now: Duration, job: &JobEntry) -> Option<WaitsFor> {
         let says_when = || {
             let says = |header| job.message.header(header) != Field::Missing;
@@ -101,7 +104,7 @@ impl Scheduler {
         };
         Some(match job.phase {
             Phase::Running | Phase::Throttling { .. } | Phase::Reporting => return None,
-            // It was told its turn since it last started.
+            // It was told its turn after it last started.
             Phase::Delayed { .. } | Phase::InWindow { .. } if job.claims.promise.is_some() => {
                 WaitsFor::Turn
             }
@@ -121,7 +124,7 @@ impl Scheduler {
         })
     }
 
-    /// What keeps a job from being called whose time has come.
+    /// Returns the resource that a job lacks whose time has come.
     fn lacks(&self, job: &JobEntry) -> Lacks {
         let shard = || self.queues.shard_of(&job.claims.tenant);
         match job.phase {

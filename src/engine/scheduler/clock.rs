@@ -1,4 +1,4 @@
-//! The store's clock, as the gate's answers show it, and the jobs that wait to know it.
+//! The store's clock, as the gate's answers show it, and the jobs that wait for its first reading.
 
 use std::time::Duration;
 
@@ -7,30 +7,30 @@ use super::queues::End;
 use super::seldom::Seldom;
 use crate::engine::action::Key;
 
-/// That it can't be read is told so often at most.
+/// Minimum interval between reports that it can't be read.
 const UNREAD_TOLD: Duration = Duration::from_secs(60);
 
-/// One reading.
+/// A reading of the clock.
 #[derive(Debug, Clone, Copy)]
 struct Reading {
-    /// What it said, in milliseconds since the epoch.
+    /// Milliseconds since the Unix epoch.
     ms: u64,
-    /// It was read between these two.
+    /// The reading took place between `asked_at` and `read_at`.
     asked_at: Duration,
     read_at: Duration,
 }
 
-/// The last reading, and who waits for the first.
+/// The last reading, and the jobs that wait for the first one.
 #[derive(Debug, Default)]
 pub(super) struct StoreClock {
     reading: Option<Reading>,
-    /// Jobs whose times are the store's, and where they are to ask.
+    /// Jobs whose times are those of the store, and where they join their queue.
     waiting: Vec<(Key, End)>,
     unread: Seldom,
 }
 
 impl StoreClock {
-    /// It said `ms` at a time from `asked_at` to `read_at`.
+    /// Records a reading of `ms` between `asked_at` and `read_at`.
     pub(super) fn read(&mut self, ms: u64, asked_at: Duration, read_at: Duration) {
         self.reading = Some(Reading {
             ms,
@@ -39,42 +39,44 @@ impl StoreClock {
         });
     }
 
-    /// What it says at `now`, never ahead of the truth; `None` until the gate has answered once.
+    /// Returns the clock's time at `now`, never ahead of the truth, or `None` before the first
+    /// reading.
     pub(super) fn at_least(&self, now: Duration) -> Option<u64> {
         let clock = self.reading?;
         let since = now.saturating_sub(clock.read_at);
         Some(clock.ms.saturating_add(millis(since)))
     }
 
-    /// The same, never behind the truth.
+    /// Returns the clock's time at `now`, never behind the truth, or `None` before the first
+    /// reading.
     pub(super) fn at_most(&self, now: Duration) -> Option<u64> {
         let clock = self.reading?;
         let since = now.saturating_sub(clock.asked_at);
         Some(clock.ms.saturating_add(millis(since)).saturating_add(1))
     }
 
-    /// The job waits for the first reading.
+    /// Lets a job wait for the first reading.
     pub(super) fn wait(&mut self, key: Key, end: End) {
         self.waiting.push((key, end));
     }
 
-    /// Who waits.
+    /// Returns the waiting jobs.
     pub(super) fn waiting(&self) -> impl ExactSizeIterator<Item = Key> {
         self.waiting.iter().map(|(key, _)| *key)
     }
 
-    /// It could not be read with the first that waits: the next one is tried.
+    /// Moves the first waiting job to the end, because the clock could not be read with it.
     pub(super) fn try_next(&mut self) {
         let next = 1.min(self.waiting.len());
         self.waiting.rotate_left(next);
     }
 
-    /// It was read: who waited for it.
+    /// Takes the waiting jobs.
     pub(super) fn take_waiting(&mut self) -> Vec<(Key, End)> {
         std::mem::take(&mut self.waiting)
     }
 
-    /// It could not be read: whether that is to be told.
+    /// Returns true if a failed reading is to be reported.
     pub(super) fn is_news_that_unread(&mut self, now: Duration) -> bool {
         self.unread.is_news(now, UNREAD_TOLD)
     }

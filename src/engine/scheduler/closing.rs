@@ -1,42 +1,46 @@
-//! Whether the API closed itself to all tenants, as far as this worker knows. The gate's scripts do not look at that: it is not in the
-//! slot of a tenant's keys, so each worker keeps to it.
+//! This worker's view of whether the API throttles all tenants. The gate's scripts do not check
+//! that, because it is not in the hash slot of a tenant's keys, so each worker has to observe it.
 
 use std::time::Duration;
 
-/// So often it is looked whether another worker was told so, or an operator ended it.
+/// Interval at which the store is asked whether another worker was throttled, or an operator ended
+/// the throttle.
 pub const LOOK: Duration = Duration::from_secs(1);
-/// Who has not looked for so long looks first: an idle worker's next job would be called while all are closed.
+/// Age at which the state is too old to start jobs. Otherwise an idle worker's next job would be
+/// called while all tenants are throttled.
 const STALE: Duration = Duration::from_secs(2);
 
-/// What is known of it.
+/// The known throttle.
 #[derive(Debug, Default)]
 pub struct Closing {
-    /// An answer to this worker said so, and the store may not know it yet.
+    /// End of the throttle in an answer to this worker. The store may not know it yet.
     own_until: Duration,
-    /// The store said so.
+    /// End of the throttle in the store.
     known_until: Duration,
-    /// This worker's own part of it has changed since the store was asked: what it says may be older.
+    /// Whether this worker's own answer changed the throttle after the store was asked, so that the
+    /// store's reply may be older.
     is_newer: bool,
-    /// By the limits in force another worker may be told so.
+    /// Whether the limits in force let another worker's answer throttle all tenants.
     watches: bool,
-    /// To be looked at again then.
+    /// When to ask the store again.
     look_at: Duration,
-    /// From then on what is known is too old.
+    /// When the state becomes too old.
     stale_at: Duration,
 }
 
 impl Closing {
-    /// Until when nobody starts.
+    /// Returns until when nothing starts.
     pub fn until(&self) -> Duration {
         self.own_until.max(self.known_until)
     }
 
-    /// What is known is too old to start by.
+    /// Returns true if the state is too old to start jobs.
     pub fn is_stale(&self, now: Duration) -> bool {
         self.watches && self.stale_at <= now
     }
 
-    /// Is it time to look? `watches` says whether another worker may be told.
+    /// Returns true if it is time to ask the store. `watches` returns whether another worker may
+    /// learn of a throttle.
     pub fn look(&mut self, now: Duration, watches: impl Fn() -> bool) -> bool {
         if now < self.look_at {
             return false;
@@ -46,18 +50,18 @@ impl Closing {
         self.watches || now < self.until()
     }
 
-    /// When it is to be looked at again.
+    /// Returns when to ask the store again.
     pub fn look_at(&self) -> Duration {
         self.look_at
     }
 
-    /// An answer to this worker closed all tenants.
+    /// Records that an answer to this worker throttles all tenants.
     pub fn closed(&mut self, until: Duration) {
         self.own_until = self.own_until.max(until);
         self.is_newer = true;
     }
 
-    /// The store knows what an answer to this worker said.
+    /// Records that the store knows the throttle of an answer to this worker.
     pub fn is_known(&mut self, until: Duration) {
         if self.own_until <= until {
             self.own_until = Duration::ZERO;
@@ -66,12 +70,13 @@ impl Closing {
         self.is_newer = true;
     }
 
-    /// The store is asked.
+    /// Records that the store is being asked.
     pub fn asked(&mut self) {
         self.is_newer = false;
     }
 
-    /// It says that all are closed for as long as `left` from now, or by `None` nothing. True: this worker did not know.
+    /// Records the store's reply: all tenants are throttled for `left`, or `None` if there was no
+    /// reply. Returns true if this worker did not know the throttle.
     pub fn heard(&mut self, now: Duration, left: Option<Duration>) -> bool {
         self.stale_at = now + STALE;
         let Some(left) = left else {
@@ -98,7 +103,7 @@ mod tests {
         let mut closing = Closing::default();
         closing.closed(20 * SECOND);
         closing.asked();
-        // Asked before the store knew.
+        // Asked before the store knew the throttle.
         assert!(!closing.heard(SECOND, Some(Duration::ZERO)));
         assert_eq!(closing.until(), 20 * SECOND);
         closing.asked();
@@ -125,10 +130,10 @@ mod tests {
         assert!(!closing.look(SECOND, || false) && !closing.is_stale(SECOND));
         assert!(!closing.look(SECOND + SECOND / 2, || true));
         assert!(closing.look(2 * SECOND, || true) && closing.is_stale(2 * SECOND));
-        // What can't be heard now is no reason to wait for: the gate is asked anyway.
+        // A failed request must not hold up jobs: the gate is asked anyway.
         closing.heard(2 * SECOND, None);
         assert!(!closing.is_stale(3 * SECOND) && closing.is_stale(4 * SECOND));
-        // Who is closed looks on, whatever the limits say by now.
+        // A throttled worker keeps asking, whatever the limits say by now.
         closing.closed(60 * SECOND);
         assert!(closing.look(4 * SECOND, || false));
     }

@@ -1,4 +1,5 @@
-//! Jobs with dedupe keys: before all else each asks whether it is the first, and who is not is dropped.
+//! Jobs with dedupe keys: each first asks whether it is the first with its key, and is dropped if
+//! it is not.
 
 use std::time::Duration;
 
@@ -11,7 +12,8 @@ use crate::gate::{Candidate, Deduped, DedupedAll, GateError, ShardId};
 use crate::rules::scope::Labels;
 
 impl Scheduler {
-    /// A job that does not know yet whether it is the first with its key asks: `true`.
+    /// Lets a job ask that does not know yet whether it is the first with its key. Returns true if
+    /// it asks.
     pub(super) fn asks_whether_first(&mut self, now: Duration, key: Key) -> bool {
         let Some(job) = self.jobs.get_mut(&key) else {
             return false;
@@ -20,7 +22,8 @@ impl Scheduler {
             return false;
         };
         if !job.has_own_id {
-            // The next delivery would have another one, by which nobody knew it: it gets one on its way.
+            // The next delivery would have another ID, by which the job could not be recognized. A
+            // trip through a delay queue gives it an ID of its own.
             self.delay_in_queue(now, key, Duration::ZERO);
             return true;
         }
@@ -37,7 +40,7 @@ impl Scheduler {
         true
     }
 
-    /// Who is to ask asks.
+    /// Sends the questions of jobs that have to ask.
     pub(super) fn ask_who_is_first(&mut self, now: Duration) {
         if self.intake.is_draining() {
             return;
@@ -47,7 +50,7 @@ impl Scheduler {
         }
     }
 
-    /// What [`Action::Dedupe`] came to.
+    /// Handles the result of [`Action::Dedupe`].
     pub fn deduped(
         &mut self,
         now: Duration,
@@ -79,7 +82,7 @@ impl Scheduler {
         self.ask_who_is_first(now);
     }
 
-    /// Another job with its key goes on, and it does not.
+    /// Drops a job because another job with its key goes on.
     fn drop_duplicate(&mut self, now: Duration, key: Key, left_ms: u64) {
         let Some(job) = self.jobs.get(&key) else {
             return;

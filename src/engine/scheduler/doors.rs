@@ -1,5 +1,6 @@
-//! Which tenants are closed, for the log: a job of theirs was denied. A tenant at its limit is denied in each window, which is one
-//! closing: it is open again when its last wait has been over for a while.
+//! Tracks for the log which tenants are closed, that is, had a job denied. A tenant at its limit is
+//! denied in each window, which counts as one closing: it is open again a while after its last
+//! wait.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,37 +13,37 @@ use crate::engine::facts::{ClosedBy, Fact};
 use crate::gate::{Answer, TenantReply};
 use crate::rules::tenant::Tenant;
 
-/// So many tenants are followed. Of others it is not told that they are closed.
+/// Maximum number of closed tenants that are tracked. Further tenants are not reported.
 const MOST_TENANTS: usize = 10_000;
-/// A tenant is open when it was not to wait for so long.
+/// Time after a tenant's last wait until it counts as open.
 const QUIET: Duration = Duration::from_secs(60);
-/// Who is open is looked at so often at most: it takes a look at each.
+/// Minimum interval between checks for open tenants. Each check looks at all closed tenants.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// A tenant that is closed.
+/// A closed tenant.
 #[derive(Debug)]
 struct Closed {
     since: Duration,
-    /// The end of the last wait that it was given.
+    /// The end of its last wait.
     until: Duration,
-    /// So many jobs were denied.
+    /// Number of its jobs that were denied.
     denied: u64,
-    /// It is suspended, as the last answer said,
+    /// Whether the last answer said that it is suspended.
     suspended: bool,
-    /// and that was told.
+    /// Whether the suspension was reported.
     told: bool,
 }
 
-/// The tenants that are closed.
+/// The closed tenants.
 #[derive(Debug, Default)]
 pub(super) struct Doors {
     closed: HashMap<Tenant, Closed, RandomState>,
-    /// When somebody may be open again.
+    /// When a tenant may be open again.
     look_at: Duration,
 }
 
 impl Doors {
-    /// What the gate answered on some jobs of a tenant; what is news of it goes to `facts`.
+    /// Records the gate's answer on jobs of a tenant, and adds facts on what is new.
     fn heard(
         &mut self,
         now: Duration,
@@ -96,7 +97,7 @@ impl Doors {
             }
         });
         is_news |= is_suspended && !closed.told;
-        // What an operator or the API says anew takes the place of what they said.
+        // A new suspension by an operator or the API replaces the previous one.
         closed.until = match closed.suspended && is_suspended {
             true => until,
             false => closed.until.max(until),
@@ -124,7 +125,7 @@ impl Doors {
         })
     }
 
-    /// Who is open again.
+    /// Returns facts on the tenants that are open again.
     fn look(&mut self, now: Duration) -> Vec<Fact> {
         if self.closed.is_empty() || now < self.look_at {
             return Vec::new();
@@ -138,25 +139,25 @@ impl Doors {
             }
         }
         self.look_at = next.max(now + LOOK);
-        // In an order of their own, not the map's: the same events say the same.
+        // In a sorted order instead of the map's, so that equal events have equal results.
         open.sort_unstable();
         let opened = open.iter().filter_map(|tenant| self.opened(now, tenant));
         opened.collect()
     }
 
-    /// When [`Doors::look`] may find anything.
+    /// Returns when [`Doors::look`] may find something.
     pub(super) fn next(&self) -> Option<Duration> {
         (!self.closed.is_empty()).then_some(self.look_at)
     }
 }
 
 impl Scheduler {
-    /// What the gate's answers say of whether the tenant is closed.
+    /// Updates whether the tenant is closed, by the gate's answer.
     pub(super) fn look_at_door(&mut self, now: Duration, question: &Question, reply: &TenantReply) {
         self.doors.heard(now, question, reply, &mut self.facts);
     }
 
-    /// Who was closed, and is open again.
+    /// Reports the tenants that are open again.
     pub(super) fn look_at_doors(&mut self, now: Duration) {
         let told = self.doors.look(now);
         self.facts.extend(told);
@@ -211,7 +212,7 @@ mod tests {
         }
     }
 
-    /// What is told, in words.
+    /// Describes facts in words.
     fn words(facts: impl IntoIterator<Item = Fact>) -> Vec<String> {
         let said = facts.into_iter().map(|fact| match fact {
             Fact::TenantClosed { tenant, by, wait } => match by {
@@ -284,7 +285,7 @@ mod tests {
         );
         assert_eq!(hear(&mut doors, 9, "a", reply(0, vec![start()])), none);
         assert_eq!(words(doors.look(8 * SECOND + MINUTE)), ["a: open 61s 1"]);
-        // For ever.
+        // A suspension without an end.
         assert_eq!(
             hear(&mut doors, 99, "b", suspended(u64::MAX - STORE_MS)).len(),
             1

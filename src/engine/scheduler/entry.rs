@@ -1,4 +1,4 @@
-//! A job in the worker's memory: what it is, how far it is, and what it has.
+//! A job in the worker's memory: its claims, its phase, and its worker slot.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,41 +14,41 @@ use crate::rules::limit::Limits;
 use crate::rules::promise::Promise;
 use crate::rules::scope::Labels;
 
-/// How far a job is. It is in one phase at a time, until it leaves.
+/// The phase of a job. A job is in one phase at a time, until it leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     /// In the queues, or waiting for the store's clock.
     Ready,
-    /// It asks whether it is the first with its dedupe key.
+    /// Asking whether it is the first with its dedupe key.
     Candidate,
-    /// A suspect: before it asks, the gate is told.
+    /// A suspect whose note is being stored before it asks.
     Noting,
-    /// The gate was asked for its permit.
+    /// Asking the gate for its permit.
     Asking,
-    /// There is room for it, and it waits for its call to be prepared.
+    /// Quota is available, and its call is being prepared.
     Preparing,
-    /// It was delayed, and waits in memory.
+    /// Delayed, and waiting in memory.
     Delayed { until: Duration },
-    /// It came from a delay queue, and waits in the delay queue's window.
+    /// Came from a delay queue, and waiting in that queue's window.
     InWindow { until: Duration },
-    /// It is being called.
+    /// Being called.
     Running,
-    /// The API throttled its tenant for so long, which the gate is being told.
+    /// Its tenant was throttled by the API for this time, which is being stored in the gate.
     Throttling { duration: Duration },
-    /// It failed, which the breakers are being told.
+    /// Failed, which is being reported to the breakers.
     Reporting,
 }
 
-/// What a job has beside its ticket: how far its call is.
+/// A job's worker slot, and how far its call is prepared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Hand {
-    /// Nothing, not even a slot.
+    /// No slot.
     Empty,
     /// A slot.
     Slot,
     /// A slot, and its call is being prepared.
     Preparing,
-    /// A slot, and a call that was good when it was last looked at.
+    /// A slot, and a prepared call that was good at the last look.
     Ready,
 }
 
@@ -61,28 +61,28 @@ pub(super) struct JobEntry {
     /// When its time comes.
     pub(super) plan: Plan,
     pub(super) claims: Claims,
-    /// It has started, and did not use its permit.
+    /// Whether it was admitted before and did not use its permit.
     pub(super) again: bool,
-    /// The limits that denied it last, and which of them did.
+    /// The limits that denied it last, and the index of the one that did.
     pub(super) denied_by: Option<(Limits, usize)>,
-    /// Shared with the handler while it is called.
+    /// The message, shared with the handler during the call.
     pub(super) message: Arc<Message>,
-    /// Its id is that of each delivery.
+    /// Whether its ID is the same in each delivery.
     pub(super) has_own_id: bool,
     pub(super) phase: Phase,
-    /// It came from a delay queue, and may wait for its turn in the delay queue's window until then.
+    /// Until when a job from a delay queue may wait for its turn in that queue's window.
     pub(super) stays: Option<Duration>,
     pub(super) hand: Hand,
-    /// `None`: it has not started, or that is settled.
+    /// The record of its start, or `None` if it has not started, or that is settled.
     pub(super) started: Option<Started>,
-    /// Its last call, where its end will be told.
+    /// Its last call, if its result is published.
     pub(super) last_call: Option<Box<LastCall>>,
-    /// `None`: this worker makes no spans.
+    /// Its trace, or `None` if this worker makes no spans.
     pub(super) trace: Option<Box<Trace>>,
 }
 
 impl JobEntry {
-    /// The job, for the handler.
+    /// Returns the job as the handler sees it.
     pub(super) fn job(&self) -> Job {
         Job {
             id: self.message.id().unwrap_or_default().to_owned(),
@@ -98,8 +98,8 @@ impl JobEntry {
         }
     }
 
-    /// What is to be said of its start, at this time of the store's clock: by how much it is late, and how far off the first turn was that it
-    /// was told.
+    /// Returns the facts on its start at `store_ms` of the store's clock: its delay, and by how
+    /// much its promise was missed.
     pub(super) fn starts(
         &mut self,
         now: Duration,
@@ -113,7 +113,7 @@ impl JobEntry {
         std::iter::once(started).chain(promised)
     }
 
-    /// The gate told it its turn, so much after this time of the store's clock.
+    /// Records the turn that the gate told it: `wait_ms` after `store_ms` of the store's clock.
     pub(super) fn told(&mut self, now: Duration, store_ms: u64, wait_ms: u64) {
         self.plan = Plan::at(now + Duration::from_millis(wait_ms));
         self.claims.promise.get_or_insert(Promise {
@@ -122,12 +122,12 @@ impl JobEntry {
         });
     }
 
-    /// It came from the work queue.
+    /// Returns true if it came from the work queue.
     pub(super) fn is_fresh(&self) -> bool {
         self.tag.source == Source::Fresh
     }
 
-    /// As logs name it.
+    /// Returns the fields that identify it in logs.
     pub(super) fn named(&self) -> Named {
         Named {
             id: self.message.id().map(str::to_owned),
@@ -136,14 +136,15 @@ impl JobEntry {
         }
     }
 
-    /// Its permit was not used. As a fresh job it would ask behind all that wait by now, and they are away: its room would be idle.
+    /// Records that its permit was not used. As a new job it would ask behind all waiting jobs,
+    /// which are in delay queues by now, so its quota would be idle.
     pub(super) fn had_its_turn(&mut self) {
         self.claims.ticket.get_or_insert(Ticket::HAD_ITS_TURN);
         self.again = true;
     }
 }
 
-/// What a job started with.
+/// The record of a job's start.
 #[derive(Debug)]
 pub(super) struct Started {
     pub(super) labels: Labels,
@@ -151,6 +152,6 @@ pub(super) struct Started {
     pub(super) receipt: Receipt,
     /// When its question was sent.
     pub(super) asked_at: Duration,
-    /// Beyond the guard, so much lateness is covered by what the gate was told.
+    /// Lateness beyond the guard that was already reported to the gate.
     pub(super) covered: Duration,
 }

@@ -1,4 +1,5 @@
-//! Until when a job may be called: a job whose time is over is a dead letter when it is looked at next, and never called.
+//! Expiration of jobs: a job that has expired becomes a dead letter when it is looked at next, and
+//! is never called.
 
 use std::time::Duration;
 
@@ -6,11 +7,11 @@ use super::{Scheduler, millis};
 use crate::engine::action::Key;
 use crate::engine::facts::Death;
 
-/// Beyond a job's time nobody doubts that it has expired.
+/// Time after a job's expiry at which all clocks agree that it has expired.
 const SURE: Duration = Duration::from_millis(100);
 
 impl Scheduler {
-    /// From when it arrived its expiration counts.
+    /// Starts the job's expiration at the time when it arrived.
     pub(super) fn count_expiration(&mut self, now: Duration, key: Key) {
         let store_now = self.clock.at_least(now);
         if let (Some(job), Some(store_now)) = (self.jobs.get_mut(&key), store_now) {
@@ -20,7 +21,7 @@ impl Scheduler {
         }
     }
 
-    /// A job whose time is over becomes a dead letter: `true`.
+    /// Turns a job that has expired into a dead letter. Returns true if it has.
     pub(super) fn expire(&mut self, now: Duration, key: Key) -> bool {
         let Some(job) = self.jobs.get(&key) else {
             return false;
@@ -36,7 +37,8 @@ impl Scheduler {
         true
     }
 
-    /// After so long the job has expired, whatever the clocks are off by; `None`: it never does.
+    /// Returns the time after which the job has expired whatever the clocks' errors are, or `None`
+    /// if it never does.
     pub(super) fn left(&self, now: Duration, key: Key) -> Option<Duration> {
         let at = self.jobs.get(&key)?.claims.expiry.at_ms()?;
         let left = Duration::from_millis(at.saturating_sub(self.clock.at_least(now)?));

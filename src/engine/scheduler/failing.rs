@@ -1,4 +1,5 @@
-//! What the breakers mean for the jobs here: failures are reported, and while the API's breaker is open, jobs wait.
+//! Applies the breakers to jobs: reports failures, and lets jobs wait while the API's breaker is
+//! open.
 
 use std::time::Duration;
 
@@ -14,11 +15,12 @@ use crate::gate::{GateError, Standings};
 use crate::handler::{Outcome, Trouble};
 use crate::rules::breaker::MOST_JITTER;
 
-/// While the API's breaker is open, a job waits in memory for so long, where it costs nothing and fills the prefetch, so that
-/// no others come. Then it takes a short delay queue: another worker may have a better way to the API, and RabbitMQ takes back what
-/// stays unacked for 30 minutes.
+/// How long a job waits in memory while the API's breaker is open. There it costs nothing, and
+/// fills the prefetch so that no others come. Then it takes a short delay queue: another worker may
+/// have a better connection to the API, and RabbitMQ takes back deliveries that are unacked for 30
+/// minutes.
 const LET_GO: Duration = Duration::from_secs(30);
-/// Those jobs look again after this.
+/// Delay before these jobs ask again.
 const LOOK_AGAIN: Duration = Duration::from_secs(15);
 
 /// Minimum interval between reports that this worker lacks a resource.
@@ -42,7 +44,8 @@ impl Scheduler {
         outcome: Outcome,
         trouble: Option<Trouble>,
     ) -> Outcome {
-        // A lack of resources limits how many calls run at once. That some run is likely.
+        // A lack of resources limits how many calls run at once; some calls are likely to run. So
+        // only unreachability counts against the worker.
         if trouble == Some(Trouble::Unreachable)
             && let Outcome::Retry { reason, .. } = &outcome
             && self.fitness.failed(now, reason)
@@ -96,7 +99,7 @@ impl Scheduler {
         };
         match (outcome, trouble) {
             (Outcome::Retry { after, reason }, Some(trouble)) => {
-                // The broker delivers the jobs of a session that is gone again.
+                // If the session is gone, the broker delivers its jobs again.
                 let waits = self.intake.is_current(&job.tag);
                 let failed = waits.then(|| Failed {
                     key,
@@ -113,7 +116,7 @@ impl Scheduler {
                 self.breakers.unknown(&ended);
                 false
             }
-            // Nobody was called.
+            // No call was made.
             _ if !called => {
                 self.breakers.unknown(&ended);
                 false
@@ -125,7 +128,7 @@ impl Scheduler {
         }
     }
 
-    /// What [`Action::Report`] came to.
+    /// Handles the result of [`Action::Report`].
     pub fn reported(&mut self, now: Duration, result: Result<Standings, GateError>) {
         if let Err(why) = &result {
             self.facts.push(Fact::FailuresUntold(why.clone()));
@@ -141,7 +144,8 @@ impl Scheduler {
         }
     }
 
-    /// A failed job knows by now whether a breaker is open.
+    /// Continues a failed job now that its failure is reported and the state of its breaker is
+    /// known.
     fn failure_told(&mut self, now: Duration, job: Failed, open: Option<bool>) {
         let Failed {
             key,
@@ -160,13 +164,14 @@ impl Scheduler {
             Some(false) if has_called => self.try_again(now, key, after, &reason),
             Some(true) => {
                 self.facts.push(Fact::FailedWhileOpen(job.named(), reason));
-                // Its ticket was claimed when it started: it takes a new one.
+                // Its ticket was claimed when it started, so it needs a new one.
                 job.claims.ticket = None;
                 job.last_call = None;
-                // Behind those that have not failed: if it fails whatever the API does, the next probe is another job.
+                // It goes behind jobs that have not failed. If it fails whatever the API does, the
+                // next probe is a different job.
                 self.join(key, End::Fresh);
             }
-            // The breakers did not answer, or nothing was called.
+            // The breakers did not answer, or no call was made.
             None | Some(false) => {
                 job.claims.ticket = None;
                 self.delay_in_queue(now, key, self.settings.live.retry.initial_interval);
@@ -174,7 +179,7 @@ impl Scheduler {
         }
     }
 
-    /// It failed, which uses an attempt: it is tried again later, or no more.
+    /// Uses an attempt of a failed job, and tries it again later or makes it a dead letter.
     pub(super) fn try_again(
         &mut self,
         now: Duration,
@@ -203,7 +208,7 @@ impl Scheduler {
         self.delay_in_queue(now, key, wait);
     }
 
-    /// A job that was called, and not for the last time, remembers when that first was.
+    /// Records the time of a job's first call, if the job goes on.
     pub(super) fn note_call(&mut self, now: Duration, key: Key) {
         let store_now = self.clock.at_least(now);
         if let Some(job) = self.jobs.get_mut(&key) {
@@ -211,7 +216,8 @@ impl Scheduler {
         }
     }
 
-    /// A job that fails, or that the downstream refuses, for too long becomes a dead letter.
+    /// Makes a job a dead letter that has failed, or was throttled, for too long. Returns true if
+    /// so.
     pub(super) fn gives_up(&mut self, now: Duration, key: Key, reason: &str) -> bool {
         let first = self.jobs.get(&key).and_then(|e| e.claims.first_call_ms);
         let (Some(first), Some(store_now)) = (first, self.clock.at_least(now)) else {
@@ -229,7 +235,8 @@ impl Scheduler {
         true
     }
 
-    /// Asks for the next probe if somebody wants to start, tells the breakers what is new, and lets jobs go that have waited for long.
+    /// Requests the next probe if a job wants to start, sends reports to the breakers, and lets
+    /// jobs go that have waited for long.
     pub(super) fn look_at_breaker(&mut self, now: Duration) {
         let draining = self.intake.is_draining();
         if !draining {

@@ -1,4 +1,4 @@
-//! What comes in: deliveries of the session that there is, each read into a job or found to be none.
+//! Takes the deliveries of the current session, and reads each into a job or an invalid message.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,25 +13,26 @@ use crate::engine::action::{Key, Settings};
 use crate::rules::job::{self, BadMessage, InBody};
 use crate::rules::policy::Policy;
 
-/// What is wrong with the delay queues is told so often at most.
+/// Minimum interval between warnings about delay queues.
 const EARLY_TOLD: Duration = Duration::from_secs(60);
 
-/// The session, and the names of its jobs.
+/// The session, and the counter for the keys of its jobs.
 #[derive(Debug, Default)]
 pub(super) struct Intake {
-    /// 0: there is none.
+    /// The number of the session, or 0 if there is none.
     session: u64,
-    /// The session was given up, and the broker has not ended it yet.
+    /// Whether the session was given up, and the broker has not ended it yet.
     pub(super) awaits_end: bool,
     last_key: u64,
     draining: bool,
     early: Seldom,
-    /// Invalid messages that came before the first agreement, which brings the store's clock. They become dead letters then. The prefetch
-    /// bounds them. A worker that does not agree gives them back with all other deliveries.
+    /// Invalid messages that came before the first agreement, which brings the store's clock. They
+    /// become dead letters then. The prefetch bounds them. A worker that does not agree gives them
+    /// back with all other deliveries.
     undated: Vec<(Key, Invalid)>,
 }
 
-/// A message that is no usable job.
+/// An invalid message.
 #[derive(Debug)]
 pub(super) struct Invalid {
     pub(super) tag: Tag,
@@ -40,12 +41,12 @@ pub(super) struct Invalid {
 }
 
 impl Intake {
-    /// What `session` delivers is ours until it ends.
+    /// Begins a session. Its deliveries belong to this worker until it ends.
     pub(super) fn begin_session(&mut self, session: u64) {
         self.session = session;
     }
 
-    /// The session is gone.
+    /// Ends the session.
     pub(super) fn end_session(&mut self) {
         (self.session, self.awaits_end) = (0, false);
         self.undated.clear();
@@ -70,22 +71,23 @@ impl Intake {
         self.session != 0
     }
 
-    /// The delivery is of the session that there is: the broker delivers those of others again.
+    /// Returns true if the delivery belongs to the current session. The broker delivers all others
+    /// again.
     pub(super) fn is_current(&self, tag: &Tag) -> bool {
         tag.session == self.session
     }
 
-    /// No more jobs are taken.
+    /// Stops taking jobs.
     pub(super) fn drain(&mut self) {
         self.draining = true;
     }
 
-    /// No more jobs are taken, and none starts.
+    /// Returns true if no more jobs are taken, and none starts.
     pub(super) fn is_draining(&self) -> bool {
         self.draining
     }
 
-    /// Names a delivery; `None`: it is not taken.
+    /// Assigns a key to a delivery, or returns `None` if it is not taken.
     pub(super) fn take(&mut self, delivery: &Delivery) -> Option<Key> {
         if !self.is_current(&delivery.tag) || self.draining {
             return None;
@@ -94,7 +96,7 @@ impl Intake {
         Some(Key(self.last_key))
     }
 
-    /// The job of a delivery, of whose body `inside` is known.
+    /// Reads the job of a delivery. `inside` holds the values from its body.
     pub(super) fn read(
         now: Duration,
         delivery: Delivery,
@@ -145,7 +147,8 @@ impl Intake {
         })
     }
 
-    /// A job came to `jobs.due` out of a delay queue, which lets nothing go by itself: whether that is to be told.
+    /// Returns true if a job that reached `jobs.due` from a delay queue is to be reported. Delay
+    /// queues release nothing on their own.
     pub(super) fn is_news_that_delay_queues_leak(&mut self, now: Duration) -> bool {
         self.early.is_news(now, EARLY_TOLD)
     }

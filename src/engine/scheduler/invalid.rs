@@ -1,4 +1,5 @@
-//! Makes invalid messages dead letters, and sets the store's clock, by which dead letters have their times.
+//! Makes invalid messages dead letters, and sets the store's clock, which gives dead letters their
+//! times.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use crate::engine::facts::Fact;
 use crate::rules::headers;
 
 impl Scheduler {
-    /// Makes a message that is no usable job a dead letter.
+    /// Makes an invalid message a dead letter.
     pub(super) fn bury_invalid(&mut self, now: Duration, key: Key, invalid: Invalid) {
         let Invalid { tag, message, why } = invalid;
         let id = message.id().unwrap_or_default().to_owned();
@@ -24,7 +25,7 @@ impl Scheduler {
         self.publish(now, key, (of, message), (dead, headers));
     }
 
-    /// Makes messages dead letters that came before the first agreement.
+    /// Makes invalid messages dead letters that came before the first agreement.
     pub(super) fn bury_undated(&mut self, now: Duration) {
         if self.agreement.is_awaited() || self.intake.is_draining() {
             return;
@@ -34,7 +35,7 @@ impl Scheduler {
         }
     }
 
-    /// The store's clock said `ms` at a time between the two of `read`.
+    /// Records a reading `ms` of the store's clock, between the two times of `read`.
     pub fn clock_is(&mut self, now: Duration, ms: u64, read: (Duration, Duration)) {
         self.clock.read(ms, read.0, read.1);
         self.arrange_waiting(now);

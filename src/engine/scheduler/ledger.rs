@@ -1,5 +1,5 @@
-//! What the gate is still to be told of starts: calls that cost more or less than they were charged, permits that were
-//! not used, and leases that are kept or free again.
+//! Settlements that the gate still has to learn: calls that cost more or less than they were
+//! charged, unused permits, and leases that are renewed or released.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -11,38 +11,40 @@ use crate::rules::limit::Limits;
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 
-/// What can't be told for so long is dropped: the gate may have forgotten by then that it was told. A lease is given up
-/// by itself, and what was not given back is wasted.
+/// Time after which a settlement is dropped, because the gate may have forgotten by then that it
+/// has it already. A lease expires on its own, and unused quota is wasted.
 const GIVE_UP: Duration = Duration::from_secs(50);
-/// A failed call is sent again after this, and then after twice as long each time.
+/// Delay before a failed request is sent again. It doubles with each failure.
 const AGAIN: Duration = Duration::from_millis(100);
-/// Places are renewed so often.
+/// Interval at which leases are renewed.
 const RENEW: Duration = Duration::from_millis(LEASE_MS / 4);
-/// Where a renewal failed, the next one is after this: several more are tried before the lease ends.
+/// Interval after a failed renewal, which leaves time for several tries before the lease expires.
 const RENEW_AGAIN: Duration = Duration::from_secs(5);
-/// The most starts that are told together for the first time, and the most beside them that are told again.
+/// Maximum number of starts that are settled for the first time in one request, and, in addition,
+/// of starts that are settled again.
 const MOST: usize = 1024;
-/// The most starts of a shard that wait to be told again.
+/// Maximum number of starts per shard that wait to be settled again.
 const MOST_AGAIN: usize = 16_384;
-/// The most starts of a shard that are remembered as doubtful; what was lost before them is left to its lease.
+/// Maximum number of doubtful starts per shard that are remembered. Earlier ones are left to the
+/// expiry of their leases.
 const MOST_DOUBTFUL: usize = 4096;
 
-/// What is told of a start: whose it was, with which labels, under which limits.
+/// A settlement of a start, with its tenant, labels and limits.
 type Entry = (Tenant, Labels, Limits, Settled);
 
-/// What is to be told, and what is being told.
+/// Settlements that are queued, and those in flight.
 #[derive(Debug)]
 pub struct Ledger {
     names: Names,
     shards: Shards,
-    /// Each that something is to be told of.
+    /// The shards with settlements.
     parts: BTreeMap<ShardId, Part>,
-    /// Starts that hold leases: those that run, and those that were given up.
+    /// Number of starts that hold leases: running and abandoned calls.
     holding: usize,
     renewed: Duration,
 }
 
-/// What calls of this worker are called: no other one has the same.
+/// Names of this worker's permits and requests. They are unique among all workers.
 #[derive(Debug)]
 struct Names {
     worker: String,
@@ -50,33 +52,34 @@ struct Names {
 }
 
 impl Names {
-    /// One that was never given before.
+    /// Returns a new name.
     fn next(&mut self) -> String {
         self.number += 1;
         format!("{}-{}", self.worker, self.number)
     }
 }
 
-/// What is to be told of the tenants of one shard.
+/// Settlements for the tenants of one shard.
 #[derive(Debug, Default)]
 struct Part {
     open: Vec<Entry>,
-    /// Since when, and starts that the gate may have allowed in an answer that was lost.
+    /// Starts that the gate may have admitted in an answer that was lost, and since when.
     doubtful: VecDeque<(Duration, Entry)>,
-    /// What failed, each tenant's by itself: whoever's primary answers does not wait for the others.
+    /// Failed requests, each for one tenant, so that a tenant whose primary answers does not wait
+    /// for the others.
     again: VecDeque<Call>,
     sent: Option<Sent>,
 }
 
-/// A batch whose outcome is not known yet.
+/// A request in flight.
 #[derive(Debug)]
 struct Sent {
     calls: Vec<Call>,
-    /// Some of it was never sent before.
+    /// Whether it has settlements that were not sent before.
     is_new: bool,
 }
 
-/// What is told of one tenant, under a name by which it counts once however often it is sent.
+/// Settlements for one tenant, with a name that makes them count once however often they are sent.
 #[derive(Debug)]
 struct Call {
     told: TenantSettled,
@@ -87,19 +90,20 @@ struct Call {
     at: Duration,
 }
 
-/// What became of a batch.
+/// The outcome of a request.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// Whose calls have ended, under limits that hold leases, and how many.
+    /// The tenants and limits of calls that have ended, if these limits hold leases, and the number
+    /// of calls.
     pub ended: Vec<(Tenant, Limits, usize)>,
-    /// How many starts were given up, and why the last of them could not be told.
+    /// Number of starts whose settlement was given up.
     pub lost: usize,
-    /// See `lost`.
+    /// Why the last of them could not be settled.
     pub why: Option<GateError>,
 }
 
 impl Ledger {
-    /// Nothing to tell. `worker` is a number that no other worker has.
+    /// Creates an empty ledger. `worker` is a number that no other worker has.
     pub fn new(worker: u64) -> Self {
         Self {
             names: Names {
@@ -113,12 +117,12 @@ impl Ledger {
         }
     }
 
-    /// Which shard each tenant is in.
+    /// Sets the mapping of tenants to shards.
     pub fn shard_by(&mut self, shards: Shards) {
         self.shards = shards;
     }
 
-    /// A name that was never given before.
+    /// Returns a name that was never returned before.
     pub fn name(&mut self) -> String {
         self.names.next()
     }
@@ -128,21 +132,22 @@ impl Ledger {
         self.parts.entry(shard).or_default()
     }
 
-    /// To be told, of a start with these labels under these limits.
+    /// Adds a settlement of a start with these labels and limits.
     pub fn add(&mut self, tenant: Tenant, labels: Labels, limits: Limits, settled: Settled) {
         let part = self.part(&tenant);
         part.open.push((tenant, labels, limits, settled));
     }
 
-    /// To be told of a start that takes place, and may still have more to be told of it.
+    /// Adds a settlement of a start that takes place. More settlements of it may follow.
     pub fn add_start(&mut self, tenant: &Tenant, started: &Started, end: End) {
         let receipt = started.receipt.clone();
         let (labels, limits) = (started.labels.clone(), started.limits.clone());
         self.add(tenant.clone(), labels, limits, Settled { receipt, end });
     }
 
-    /// Whether the gate allowed this start is not known, and it does not take place. To be told when the gate answers
-    /// again: before that it would be lost, too, and nobody waits for it.
+    /// Adds a settlement of a start that does not take place, although the gate may have admitted
+    /// it. It is sent when the gate answers again: before that it would be lost, too, and nothing
+    /// waits for it.
     pub fn doubt(&mut self, now: Duration, entry: Entry) {
         let part = self.part(&entry.0);
         if part.doubtful.len() == MOST_DOUBTFUL {
@@ -151,7 +156,8 @@ impl Ledger {
         part.doubtful.push_back((now, entry));
     }
 
-    /// The gate answers for `shard`. Leases that have ended by themselves by now need no word.
+    /// Releases the doubtful starts of `shard`, because the gate answers. Leases that have expired
+    /// by now need no settlement.
     pub fn answers(&mut self, now: Duration, shard: ShardId) {
         let lease = Duration::from_millis(LEASE_MS);
         let recent = |(since, entry)| (now.saturating_sub(since) < lease).then_some(entry);
@@ -160,24 +166,25 @@ impl Ledger {
         }
     }
 
-    /// Nothing is left to be told.
+    /// Returns true if nothing is queued or in flight.
     pub fn is_empty(&self) -> bool {
         let told =
             |part: &Part| part.open.is_empty() && part.again.is_empty() && part.sent.is_none();
         self.parts.values().all(told)
     }
 
-    /// A start under `limits` runs, or was given up: its leases are renewed.
+    /// Records that a start under `limits` is running or abandoned, so that its leases are renewed.
     pub fn started(&mut self, limits: &Limits) {
         self.holding += usize::from(limits.hold_leases());
     }
 
-    /// It has ended, or its time is over.
+    /// Records that such a start has ended, or that its time is over.
     pub fn ended(&mut self, limits: &Limits) {
         self.holding -= usize::from(limits.hold_leases());
     }
 
-    /// Something of `shard` is to be told before anybody asks there. What failed once holds nobody up any more.
+    /// Returns true if new settlements of `shard` have to be sent before jobs ask there. A
+    /// settlement that failed once holds up no questions.
     pub fn goes_first(&self, shard: ShardId) -> bool {
         let Some(part) = self.parts.get(&shard) else {
             return false;
@@ -188,17 +195,17 @@ impl Ledger {
         }
     }
 
-    /// When leases are to be renewed; `None`: none is held.
+    /// Returns when leases have to be renewed, or `None` if none is held.
     pub fn renew_at(&self) -> Option<Duration> {
         (self.holding > 0).then_some(self.renewed + RENEW)
     }
 
-    /// They are renewed.
+    /// Records that leases are renewed now.
     pub fn renewed(&mut self, now: Duration) {
         self.renewed = now;
     }
 
-    /// What is to be sent now to each shard, if anything: what is new, and what is due again.
+    /// Returns the settlements to send now, by shard: new ones, and those due again.
     pub fn send(&mut self, now: Duration) -> Vec<(ShardId, Vec<TenantSettled>)> {
         self.parts.retain(|_, part| !part.is_empty());
         let names = &mut self.names;
@@ -207,12 +214,12 @@ impl Ledger {
         sent.collect()
     }
 
-    /// When [`Ledger::send`] is worth a look.
+    /// Returns when [`Ledger::send`] may have something to send.
     pub fn send_at(&self) -> Option<Duration> {
         self.parts.values().filter_map(Part::send_at).min()
     }
 
-    /// What was sent last to `shard` was heard, or not, each tenant's by itself.
+    /// Handles the result of the last request to `shard`, for each tenant separately.
     pub fn told(
         &mut self,
         now: Duration,
@@ -275,7 +282,8 @@ impl Part {
             let same = |known: &&mut TenantSettled| {
                 known.tenant == tenant && known.labels == labels && known.limits == limits
             };
-            // The last ones are the likeliest; a miss only makes one more call of the same pipeline.
+            // The last entries are the likeliest to match. A miss only makes one more call in the
+            // same pipeline.
             match batch.iter_mut().rev().take(16).find(same) {
                 Some(known) => known.settled.push(settled),
                 None => batch.push(TenantSettled {
@@ -298,7 +306,7 @@ impl Part {
         }
     }
 
-    /// Returns whether leases could not be renewed.
+    /// Handles the result of a request. Returns true if leases could not be renewed.
     fn told(
         &mut self,
         now: Duration,
@@ -335,8 +343,9 @@ impl Part {
 }
 
 impl Call {
-    /// Leaves what is to be sent again, and says when. A renewal is not repeated: it could arrive after the call's end and
-    /// take the lease anew; the next one is of what runs then. Returns whether there was one.
+    /// Keeps the settlements that have to be sent again, and schedules them. A renewal is not
+    /// repeated, because it could arrive after the call's end and take the lease again; the next
+    /// renewal covers what runs then. Returns true if the request had renewals.
     fn failed(&mut self, now: Duration) -> bool {
         let all = self.told.settled.len();
         self.told.settled.retain(|one| one.end.stays_true());
@@ -346,7 +355,8 @@ impl Call {
     }
 }
 
-/// Whose calls have ended that held leases, and how many.
+/// Returns the tenant and the limits of calls that have ended and held leases, and the number of
+/// these calls.
 fn ended(told: TenantSettled) -> Option<(Tenant, Limits, usize)> {
     let calls = (told.settled.iter())
         .filter(|one| one.end.is_over())

@@ -33,7 +33,7 @@ const LONG_PATIENCE: Duration = Duration::from_secs(600);
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Target(Arc<str>, Arc<str>);
 
-/// A message and the delivery that it stands for.
+/// A message and the delivery that it replaces.
 #[derive(Debug)]
 pub struct Move {
     /// The delivery, which is acked in the end.
@@ -42,7 +42,7 @@ pub struct Move {
     pub tenant: Option<Tenant>,
     /// The result, until it is sent.
     pub reply: Option<Box<Reply>>,
-    /// `None`: the job is done.
+    /// The message, or `None` if the job is done.
     pub outgoing: Option<Outgoing>,
     /// Earliest time at which the result, or after it the message, could be sent.
     pub since: Duration,
@@ -119,14 +119,14 @@ impl Stuck {
     }
 }
 
-/// What comes next in a move.
+/// The next step of a move.
 #[derive(Debug)]
 pub enum Next {
-    /// Its job's result is to be published.
+    /// Publish the job's result.
     Reply((Key, Reply)),
-    /// Its message is to be published.
+    /// Publish the message.
     Publish((Key, Outgoing)),
-    /// Nothing more: the delivery is to be acked.
+    /// Ack the delivery.
     Ack(Tag),
 }
 
@@ -163,7 +163,7 @@ impl Moves {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of moves.
     pub fn len(&self) -> usize {
         self.all.len()
     }

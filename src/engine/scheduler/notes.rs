@@ -1,5 +1,7 @@
-//! What the gate is told of the calls of suspects (`rules::crash`): a note is begun before one asks for its permit, renewed, and ended. One
-//! batch of a shard is told at a time, so that an end is known before the next beginning of the same job.
+//! Tracks which suspect jobs this worker is calling (`rules::crash`). The worker writes a note to
+//! Redis before it requests a permit, renews it during the call, and ends it afterwards. At most
+//! one batch per shard is in flight, so Redis sees the end of a call before the next call of the
+//! same job begins.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -10,25 +12,26 @@ use crate::gate::{GateError, Note, ShardId, Suspected, Verdict, Verdicts};
 use crate::rules::crash::LEASE_MS;
 use crate::rules::tenant::Tenant;
 
-/// Notes are renewed so often.
+/// Interval at which notes are renewed.
 const RENEW: Duration = Duration::from_millis(LEASE_MS / 4);
-/// What could not be told is told again after this.
+/// Delay before a failed write is retried.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Words that are told together at most.
+/// Maximum number of notes per request.
 const MOST: usize = 256;
-/// What a shard could not be told, and waits to be told again. Of ends before that the gate learns nothing: each may count as a crash.
+/// Maximum number of failed writes per shard that wait to be retried. Earlier ends of calls are
+/// dropped, and each of these calls may count as a crash.
 const MOST_AGAIN: usize = 1024;
 
-/// A call of this worker's that is noted, or is to be.
+/// A call of a suspect by this worker.
 #[derive(Debug)]
 struct Call {
     shard: ShardId,
     suspected: Suspected,
-    /// It was made and has ended.
+    /// Whether it was made and has ended.
     answered: bool,
 }
 
-/// What is to be told to one shard, and what is being told.
+/// Notes queued for one shard, and the batch in flight.
 #[derive(Debug, Default)]
 struct Part {
     open: VecDeque<(Key, Suspected)>,
@@ -36,21 +39,22 @@ struct Part {
     not_before: Duration,
 }
 
-/// This worker's notes. There are as many as suspects have slots of the concurrency, at most.
+/// The notes of this worker. Suspects with a worker slot have one each, so `dispatch.concurrency`
+/// bounds their number.
 #[derive(Debug)]
 pub struct Notes {
     /// A number that no other worker has.
     worker: u64,
     shards: Shards,
     calls: BTreeMap<Key, Call>,
-    /// The one with crashes that is called, until the gate knows that its call has ended.
+    /// The job with crashes that is being called, until the gate knows that its call has ended.
     alone: Option<Key>,
     parts: BTreeMap<ShardId, Part>,
     renew_at: Duration,
 }
 
 impl Notes {
-    /// Nothing is noted. `worker` is a number that no other worker has.
+    /// Creates an empty set of notes. `worker` is a number that no other worker has.
     pub fn new(worker: u64) -> Self {
         Self {
             worker,
@@ -62,27 +66,28 @@ impl Notes {
         }
     }
 
-    /// Which shard each tenant is in.
+    /// Sets the mapping of tenants to shards.
     pub fn shard_by(&mut self, shards: Shards) {
         self.shards = shards;
     }
 
-    /// Everything is told.
+    /// Returns true if no note is active, queued or in flight.
     pub fn is_empty(&self) -> bool {
         self.calls.is_empty() && self.parts.is_empty()
     }
 
-    /// The job's call is noted, or is about to be.
+    /// Returns true if the job's call is noted, or about to be.
     pub fn has(&self, key: Key) -> bool {
         self.calls.contains_key(&key)
     }
 
-    /// A job with crashes has its turn, and no other one.
+    /// Returns true if a job with crashes is being called. No other such job may be.
     pub fn is_alone(&self) -> bool {
         self.alone.is_some()
     }
 
-    /// The job is to be called: after `most` crashes it may not be, and with any of them it is to be `alone`.
+    /// Begins a note for a job that is about to be called. After `most` crashes it may not be
+    /// called. A job with crashes is called `alone`.
     pub fn begin(
         &mut self,
         now: Duration,
@@ -113,14 +118,14 @@ impl Notes {
         self.calls.insert(key, call);
     }
 
-    /// The job's call was made and has ended.
+    /// Records that the job's call was made and has ended.
     pub fn answered(&mut self, key: Key) {
         if let Some(call) = self.calls.get_mut(&key) {
             call.answered = true;
         }
     }
 
-    /// Ends the notes of all jobs that are not called, and not about to be.
+    /// Ends the notes of all jobs that are neither called nor about to be.
     pub fn end(&mut self, is_called: impl Fn(Key) -> bool) {
         let ended = self.calls.keys().filter(|key| !is_called(**key));
         for key in ended.copied().collect::<Vec<_>>() {
@@ -131,7 +136,7 @@ impl Notes {
         }
     }
 
-    /// What is to be told now to each shard.
+    /// Returns the notes to send now, by shard.
     pub fn send(&mut self, now: Duration) -> Vec<(ShardId, Vec<Suspected>)> {
         if self.renews_at().is_some_and(|at| at <= now) {
             self.renew_at = now + RENEW;
@@ -145,7 +150,7 @@ impl Notes {
         sent.collect()
     }
 
-    /// When [`Notes::send`] is worth a look.
+    /// Returns when [`Notes::send`] may have something to send.
     pub fn send_at(&self) -> Option<Duration> {
         let open = self.parts.values().filter_map(Part::send_at);
         open.chain(self.renews_at()).min()
@@ -155,7 +160,8 @@ impl Notes {
         (!self.calls.is_empty()).then_some(self.renew_at)
     }
 
-    /// What was told last to `shard` came to this: what the jobs that were to begin may do.
+    /// Handles the result of the last request to `shard`. Returns the verdicts on jobs that wanted
+    /// to begin.
     pub fn told(
         &mut self,
         now: Duration,
@@ -176,7 +182,7 @@ impl Notes {
         for (key, suspected) in sent {
             let nothing = || Err(GateError::Unreachable("no reply".to_owned()));
             let reply = replies.next().unwrap_or_else(nothing);
-            // What Redis refuses it refuses again.
+            // Redis would refuse it again.
             let failed = reply.as_ref().err();
             let failed = failed.filter(|why| !matches!(why, GateError::Refused(_)));
             failure = failed.cloned().or(failure);
@@ -198,7 +204,7 @@ impl Notes {
         if let Some(why) = failure {
             part.not_before = now + AGAIN;
             self.renew_at = self.renew_at.min(now + AGAIN);
-            // Who is to begin does not wait for what is told again.
+            // Jobs that want to begin do not wait for the retry.
             again.append(&mut part.open);
             let begins = |(_, it): &(Key, Suspected)| matches!(it.note, Note::Begin { .. });
             let (begins, mut open): (VecDeque<_>, VecDeque<_>) =
@@ -216,12 +222,13 @@ impl Notes {
         begun
     }
 
-    /// Some shard is being told.
+    /// Returns true if a request is in flight.
     pub fn is_telling(&self) -> bool {
         self.parts.values().any(|part| part.sent.is_some())
     }
 
-    /// What was told last to `shard` is heard or lost: its ends are told again, which does no harm.
+    /// Ends the request in flight to `shard`, whatever its outcome. Its ends of calls are sent
+    /// again, which does no harm.
     pub fn heard(&mut self, shard: ShardId) {
         if let Some(part) = self.parts.get_mut(&shard)
             && let Some(sent) = part.sent.take()
@@ -231,7 +238,7 @@ impl Notes {
         }
     }
 
-    /// The worker ends: the last words on all that is not told to have ended.
+    /// Returns the ends of all notes that are not known to have ended, because the worker stops.
     pub fn last_words(&mut self) -> Vec<Suspected> {
         self.end(|_| false);
         let parts = std::mem::take(&mut self.parts).into_values();
@@ -288,7 +295,7 @@ mod tests {
         GateError::Unreachable("a test".to_owned())
     }
 
-    /// What is sent now, in words.
+    /// Returns the notes that are sent now, in words.
     fn sent(notes: &mut Notes, now: Duration) -> Vec<String> {
         let word = |suspected: Suspected| {
             let what = match suspected.note {
@@ -316,7 +323,7 @@ mod tests {
         assert_eq!(sent(&mut notes, SECOND), ["end 7-1"]);
         notes.begin(SECOND, Key(2), &tenant(), "x", 5, false);
         assert_eq!(sent(&mut notes, SECOND), [""; 0], "one at a time");
-        // Who is to begin hears at once that nothing can be told.
+        // A job that wants to begin learns at once that no note can be written.
         assert_eq!(told(&mut notes, Err(away())), 1);
         assert!(notes.is_alone() && !notes.is_empty());
         assert_eq!(sent(&mut notes, SECOND), [""; 0], "not at once");

@@ -1,14 +1,16 @@
-//! Permits that are too old when they come: said where all of them are, since nothing starts then.
+//! Permits that have expired when they arrive. Reported if all of them have, because nothing starts
+//! then.
 
 use std::time::Duration;
 
 use super::seldom::Seldom;
 
-/// So long no permit may be young enough before it is said, and so often it is said.
+/// How long every permit must have expired on arrival before that is reported, and the minimum
+/// interval between reports.
 const AFTER: Duration = Duration::from_secs(5);
 const EVERY: Duration = Duration::from_secs(60);
 
-/// Since when all permits were too old.
+/// Tracks since when all permits have expired on arrival.
 #[derive(Debug, Default)]
 pub struct Old {
     since: Option<Duration>,
@@ -16,13 +18,14 @@ pub struct Old {
 }
 
 impl Old {
-    /// A permit came and was too old. Whether that is to be said: no other was young enough for some seconds.
+    /// Records a permit that had expired on arrival. Returns true if that is to be reported,
+    /// because no permit has been good for some seconds.
     pub fn is_old(&mut self, now: Duration) -> bool {
         let since = *self.since.get_or_insert(now);
         now.saturating_sub(since) >= AFTER && self.said.is_news(now, EVERY)
     }
 
-    /// A permit was young enough.
+    /// Records a permit that was good on arrival.
     pub fn is_young(&mut self) {
         self.since = None;
     }

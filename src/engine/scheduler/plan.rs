@@ -2,20 +2,20 @@
 
 use std::time::Duration;
 
-/// From this on a start is late.
+/// Delay from which a start counts as late.
 pub const LATE: Duration = Duration::from_secs(1);
 
-/// When a job may start, as far as that was told: when it arrived, or at the end of its last wait.
+/// When a job may start, as far as it was told: when it arrived, or at the end of its last wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// Then it starts, at the earliest.
+    /// Earliest start.
     at: Duration,
-    /// It was late by so much already.
+    /// Delay that it already had at that time.
     over: Duration,
 }
 
 impl Plan {
-    /// Its time comes then.
+    /// Creates the plan of a job whose time comes at `at`.
     pub(super) fn at(at: Duration) -> Self {
         Self {
             at,
@@ -23,7 +23,9 @@ impl Plan {
         }
     }
 
-    /// It came now, out of a wait that ended (or ends) at `until_ms`, when the store's clock says `store_ms`; 0: the end is not known.
+    /// Creates the plan of a job that arrives now from a wait that ended, or ends, at `until_ms`,
+    /// or at an unknown time if that is 0. `store_ms` is the current time of the store's clock, and
+    /// `left` the rest of the wait.
     pub(super) fn of_wait(now: Duration, until_ms: u64, store_ms: u64, left: Duration) -> Self {
         let over_ms = match until_ms {
             0 => 0,
@@ -35,7 +37,7 @@ impl Plan {
         }
     }
 
-    /// By how much it is late.
+    /// Returns by how much the job is late.
     pub(super) fn late(self, now: Duration) -> Duration {
         match now >= self.at {
             true => self.over + (now - self.at),

@@ -1,5 +1,6 @@
-//! Calls are prepared before their permits are asked for, since what takes longer than a permit is good for would use
-//! permits up. A job whose call is prepared, or that is to ask for one with what is there at once, has a slot of the concurrency.
+//! Prepares calls before their permits are requested, because preparing can take longer than a
+//! permit is good. A job has a worker slot while its call is being prepared or is prepared, and
+//! while it asks with a call that is available at once.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use crate::engine::facts::Fact;
 use crate::handler::Attempt;
 
 impl Scheduler {
-    /// The job gets a slot for its next question, where it has none.
+    /// Gives the job a slot for its next question, unless it has one.
     pub(super) fn give_slot(&mut self, key: Key) {
         if let Some(job) = self.jobs.get_mut(&key)
             && job.hand == Hand::Empty
@@ -21,7 +22,7 @@ impl Scheduler {
         }
     }
 
-    /// The call of a job that has a slot is to be prepared.
+    /// Prepares the call of a job that has a slot.
     pub(super) fn prepare(&mut self, key: Key) {
         if let Some(job) = self.jobs.get_mut(&key) {
             job.hand = Hand::Preparing;
@@ -31,7 +32,7 @@ impl Scheduler {
         }
     }
 
-    /// There is room for the job. If it has a slot, its call is prepared: `true`.
+    /// Prepares the call of a job for which quota is available. Returns false if it has no slot.
     pub(super) fn prepare_with_slot(&mut self, key: Key) -> bool {
         let job = self.jobs.get_mut(&key).filter(|job| job.hand == Hand::Slot);
         let has_slot = job.is_some();
@@ -42,13 +43,13 @@ impl Scheduler {
         has_slot
     }
 
-    /// A delayed job's turn is near: its call is prepared, if a slot is free.
+    /// Prepares the call of a delayed job whose turn is near, if a slot is free.
     pub(super) fn prepare_early(&mut self, now: Duration, key: Key) {
-        // While nobody may call the API, nobody tries its door either.
+        // While jobs may not call the API, they don't connect to it either.
         if self.intake.is_draining() || !self.breakers.may_ask(now) || !self.may_call() {
             return;
         }
-        // A suspect's call is noted before.
+        // A suspect's call is noted first.
         if let Some(job) = self.jobs.get_mut(&key)
             && job.hand == Hand::Empty
             && job.claims.suspect.is_none()
@@ -58,7 +59,7 @@ impl Scheduler {
         }
     }
 
-    /// The job does not start now: its slot is free, and what was prepared may serve another.
+    /// Takes the slot of a job that does not start now. Its prepared call may serve another job.
     pub(super) fn let_go(&mut self, key: Key) {
         let Some(job) = self.jobs.get_mut(&key) else {
             return;
@@ -70,7 +71,8 @@ impl Scheduler {
         }
     }
 
-    /// What became of an [`Action::Prepare`]. It took so long; `None`: what was needed was there at once.
+    /// Handles the result of an [`Action::Prepare`]. `took` is its duration, or `None` if the call
+    /// was available at once.
     pub fn prepared(
         &mut self,
         now: Duration,
@@ -88,7 +90,7 @@ impl Scheduler {
         }
         let preparing = |job: &&mut JobEntry| job.hand == Hand::Preparing;
         let Some(job) = self.jobs.get_mut(&key).filter(preparing) else {
-            // Its session is gone, or it left.
+            // Its session is gone, or the job has left.
             self.breakers.gone(key);
             return self.agenda.release(key);
         };

@@ -1,4 +1,4 @@
-//! What a question to the gate asks.
+//! A question to the gate.
 
 use crate::engine::action::Key;
 use crate::gate::{End, Receipt, Sequences, Settled, TenantAsk};
@@ -6,28 +6,30 @@ use crate::rules::limit::Limits;
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 
-/// What jobs of one tenant with the same limits and labels are asked for. Those of one tenant follow each other.
+/// A question for jobs of one tenant with the same limits and labels. Questions of the same tenant
+/// follow each other.
 #[derive(Debug)]
 pub(super) struct Question {
     pub(super) tenant: Tenant,
     pub(super) labels: Labels,
     pub(super) limits: Limits,
-    /// What their permits are called; empty where no limit holds leases, and nobody asks for a permit's name.
+    /// The common part of the names of its permits. Empty if no limit holds leases, because then no
+    /// permit needs a name.
     pub(super) permits: String,
     pub(super) jobs: Vec<Asked>,
 }
 
-/// A job of a question.
+/// A job in a question.
 #[derive(Debug)]
 pub(super) struct Asked {
     pub(super) key: Key,
-    /// Its place among all jobs of its tenant that were asked for.
+    /// Its position among all jobs of its tenant that ask in this round.
     pub(super) place: usize,
     pub(super) cost: u32,
 }
 
 impl Question {
-    /// Without jobs yet.
+    /// Creates a question without jobs.
     pub(super) fn new(tenant: Tenant, labels: Labels, limits: Limits, permits: String) -> Self {
         Self {
             tenant,
@@ -38,7 +40,7 @@ impl Question {
         }
     }
 
-    /// The same for the gate, with no jobs yet.
+    /// Converts the question for the gate, without jobs.
     pub(super) fn ask(&self) -> TenantAsk {
         TenantAsk {
             tenant: self.tenant.clone(),
@@ -50,7 +52,7 @@ impl Question {
         }
     }
 
-    /// What the gate gave the job that was asked for as the `number`-th, from 0.
+    /// Returns the receipt of the job at index `number`.
     pub(super) fn receipt(&self, number: usize, started_ms: u64, sequences: Sequences) -> Receipt {
         Receipt {
             permit: match self.permits.as_str() {
@@ -63,7 +65,8 @@ impl Question {
         }
     }
 
-    /// The gate may have admitted these, in an answer that was lost or did not count: none starts.
+    /// Returns settlements for jobs that the gate may have admitted in an answer that was lost or
+    /// did not count. None of them starts.
     pub(super) fn in_doubt(&self) -> impl Iterator<Item = Settled> {
         (0..self.jobs.len()).map(|number| Settled {
             receipt: self.receipt(number, 0, Sequences::NONE),

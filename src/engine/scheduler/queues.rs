@@ -1,5 +1,5 @@
-//! The jobs in the worker's memory by tenant: whose turn it is to ask, how many are held and how many run.
-//! It knows jobs by their keys only.
+//! The jobs in the worker's memory by tenant: whose turn it is to ask, how many are held, and how
+//! many run. Jobs are known by their keys only.
 
 mod state;
 
@@ -15,35 +15,35 @@ use crate::engine::shards::Shards;
 use crate::gate::ShardId;
 use crate::rules::tenant::Tenant;
 
-/// So much of the prefetch may be held in memory, and so much of it for one tenant.
+/// The share of the prefetch that may be held in memory, and the share for one tenant: 1 / this.
 const HELD_SHARE: usize = 2;
 const HELD_SHARE_OF_TENANT: usize = 8;
-/// Jobs that lack a slot are looked at so often at most.
+/// Minimum interval between checks of jobs that lack a slot.
 const SURPLUS_PAUSE: Duration = Duration::from_millis(100);
 
-/// Where a job joins the jobs of its tenant that are ready to ask.
+/// The position at which a job joins the ready jobs of its tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// It has a slot and asked already: before everything else.
+    /// Before all others. It has a slot and asked already.
     FrontPrepared,
-    /// It has a slot: behind those that have one, too, before all others.
+    /// Behind other jobs with a slot, before all without.
     Prepared,
-    /// Before everything else that has no slot: it asked already.
+    /// Before all others without a slot. It asked already.
     Front,
-    /// Behind the jobs that came back, before the fresh ones.
+    /// Behind jobs that came back, before new ones.
     Due,
-    /// Behind everything else.
+    /// Behind all others.
     Fresh,
 }
 
 /// One tenant's part of a round trip.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Turn {
-    /// Whose.
+    /// The tenant.
     pub tenant: Tenant,
-    /// How many of them may have a slot of the concurrency, beside those that have one.
+    /// Number of its jobs that may get a worker slot, in addition to those that have one.
     pub slots: u32,
-    /// The jobs that ask, those that have a slot first.
+    /// The jobs that ask, those with a slot first.
     pub keys: Vec<Key>,
 }
 
@@ -56,19 +56,19 @@ pub struct Queues {
     /// Tenants with ready jobs, each once.
     rotation: VecDeque<Tenant>,
     shards: Shards,
-    /// Of all tenants that are queued.
+    /// Sums over all queued tenants.
     sums: Sums,
     held: usize,
     running: usize,
     slots: usize,
-    /// What a call takes, on average lately.
+    /// Average duration of recent calls.
     usual_call: Duration,
-    /// When jobs that lack a slot are looked at next.
+    /// When jobs that lack a slot are checked next.
     next_surplus: Duration,
 }
 
 impl Queues {
-    /// Nobody yet.
+    /// Creates empty queues.
     pub fn new(concurrency: usize, prefetch: usize) -> Self {
         Self {
             concurrency,
@@ -85,47 +85,47 @@ impl Queues {
         }
     }
 
-    /// So many jobs may run at once from now on.
+    /// Sets how many jobs may run at once from now on.
     pub fn set_concurrency(&mut self, concurrency: usize) {
         self.concurrency = concurrency;
     }
 
-    /// Which shard each tenant is in.
+    /// Sets the mapping of tenants to shards.
     pub fn shard_by(&mut self, shards: Shards) {
         self.shards = shards;
     }
 
-    /// The one that `tenant` is in now.
+    /// Returns the current shard of `tenant`.
     pub fn shard_of(&self, tenant: &Tenant) -> ShardId {
         self.shards.of(tenant)
     }
 
-    /// Jobs that are ready to ask, in shards that are open.
+    /// Returns the number of jobs in open shards that are ready to ask.
     pub fn ready(&self, is_open: impl Fn(ShardId) -> bool) -> usize {
         self.sums.of(is_open).ready
     }
 
-    /// Jobs that are held until their time.
+    /// Returns the number of jobs that are held until their time.
     pub fn held(&self) -> usize {
         self.held
     }
-    /// Jobs that run.
+    /// Returns the number of running jobs.
     pub fn running(&self) -> usize {
         self.running
     }
 
-    /// Slots that are taken: by jobs that run, and those that are about to.
+    /// Returns the number of slots in use, by jobs that run or are about to.
     pub fn slots(&self) -> usize {
         self.slots
     }
 
-    /// A job of `tenant` could have a slot.
+    /// Returns true if a job of `tenant` could get a slot.
     pub fn has_slot(&self, tenant: &Tenant) -> bool {
         let has = self.tenants.get(tenant).map_or(0, |state| state.slots);
         self.slots < self.concurrency && has < self.most_slots()
     }
 
-    /// A job is ready to ask.
+    /// Adds a job that is ready to ask.
     pub fn join(&mut self, tenant: &Tenant, key: Key, end: End) {
         let state = self.tenants.entry(tenant.clone()).or_default();
         if !state.queued {
@@ -142,7 +142,8 @@ impl Queues {
         });
     }
 
-    /// Somebody of an open shard has something to ask: a job that has a slot or may have one, or any of a tenant that is limited.
+    /// Returns true if a job of an open shard may ask: it has a slot or may get one, or its tenant
+    /// is limited.
     pub fn may_ask(&self, is_open: impl Fn(ShardId) -> bool) -> bool {
         let sum = self.sums.of(&is_open);
         if sum.at_once > 0 {
@@ -158,14 +159,15 @@ impl Queues {
             .any(|tenant| self.tenants.get(tenant).is_some_and(eligible))
     }
 
-    /// How many jobs of open shards could ask at once, about.
+    /// Returns about how many jobs of open shards could ask at once.
     pub fn could_ask(&self, is_open: impl Fn(ShardId) -> bool) -> usize {
         let Sum { ready, at_once } = self.sums.of(is_open);
         let free = self.concurrency.saturating_sub(self.slots);
         at_once + free.min(ready - at_once)
     }
 
-    /// While others wait to run, one tenant has at most half of the concurrency.
+    /// Returns the maximum number of slots of one tenant: half of the concurrency while other
+    /// tenants wait.
     fn most_slots(&self) -> usize {
         if self.rotation.len() > 1 {
             self.concurrency.div_ceil(2)
@@ -174,7 +176,8 @@ impl Queues {
         }
     }
 
-    /// The first tenant in turn that is one of `these` comes next, if there is one. The others keep their order.
+    /// Moves the first tenant in the rotation that is one of `these` to the front, if there is one.
+    /// The others keep their order.
     pub fn begin_with(&mut self, these: impl Fn(&Tenant) -> bool) {
         if let Some(at) = self.rotation.iter().position(these)
             && let Some(tenant) = self.rotation.remove(at)
@@ -183,8 +186,9 @@ impl Queues {
         }
     }
 
-    /// Takes up to `most` jobs of the open shards for one round trip, and shares them, and the free slots, among their tenants.
-    /// Who was left out comes first in the next round. No slot is taken yet.
+    /// Takes up to `most` jobs of the open shards for one round trip, and shares this number and
+    /// the free slots among their tenants. Tenants that were left out come first in the next round.
+    /// No slot is taken yet.
     pub fn take_round(
         &mut self,
         most: usize,
@@ -192,7 +196,8 @@ impl Queues {
     ) -> Vec<(ShardId, Turn)> {
         let free = self.concurrency.saturating_sub(self.slots);
         let most_slots = self.most_slots();
-        // Where nobody asks without a slot, no more tenants can ask than there are slots: the others need not be looked at.
+        // If no job asks without a slot, no more tenants can ask than there are slots, and the
+        // others need not be checked.
         let enough = match self.sums.of(&is_open).at_once {
             0 => free,
             _ => usize::MAX,
@@ -253,7 +258,7 @@ impl Queues {
         turns
     }
 
-    /// What the last answer said: whether a job of `tenant` must wait for its limits.
+    /// Sets whether a job of `tenant` must wait for its limits, as the last answer said.
     pub fn set_limited(&mut self, tenant: &Tenant, limited: bool) {
         if let Some(state) = self.tenants.get_mut(tenant) {
             self.sums.change(state, |state| state.limited = limited);
@@ -261,20 +266,22 @@ impl Queues {
         self.forget_idle(tenant);
     }
 
-    /// A call took so long.
+    /// Records the duration of a call.
     pub fn call_took(&mut self, took: Duration) {
         self.usual_call = (self.usual_call * 15 + took) / 16;
     }
 
-    /// When [`Queues::take_surplus`] may find anything.
+    /// Returns when [`Queues::take_surplus`] may find something.
     pub fn surplus_at(&self) -> Option<Duration> {
-        // Whether they are one tenant's is looked at then: this is asked after each event.
+        // Whether the jobs belong to one tenant is checked then, because this is called after each
+        // event.
         let keep = self.most_of_tenant();
         let may_have = |(_, sum): (_, Sum)| sum.ready - sum.at_once > keep;
         (self.sums.each().any(may_have)).then_some(self.next_surplus)
     }
 
-    /// Whether it is time for [`Queues::take_surplus`]: once in `every`. If so, it counts as done.
+    /// Returns true if it is time for [`Queues::take_surplus`], which it is once per `every`.
+    /// Counts it as done.
     pub fn looks_for_surplus(&mut self, now: Duration, every: Duration) -> bool {
         let looks = now >= self.next_surplus;
         if looks {
@@ -287,10 +294,11 @@ impl Queues {
         (self.prefetch / HELD_SHARE_OF_TENANT).max(1)
     }
 
-    /// Jobs that wait for a slot, are more than one tenant may keep in memory, and are `stale` (they have waited
-    /// for long): taken out, so that they do not fill the prefetch. Each comes with the time when it may have a
-    /// slot if each needs one for as long as calls usually take and the tenant has the share that it has while others wait; at the latest
-    /// `farthest` from now, since runs that take long today may be short tomorrow.
+    /// Takes out surplus jobs, so that they do not fill the prefetch: jobs that wait for a slot,
+    /// exceed the number that one tenant may keep in memory, and are `stale` (have waited for
+    /// long). Each comes with the time when it may get a slot, if calls take as long as usual and
+    /// the tenant keeps the share that it has while others wait. That time is at most `farthest`
+    /// from `now`, because calls that take long today may be short tomorrow.
     pub fn take_surplus(
         &mut self,
         now: Duration,
@@ -303,11 +311,12 @@ impl Queues {
         let too_many = |state: &State| !state.limited && state.without_slot() > keep;
         let crowded = self.tenants.iter_mut().filter(|(_, it)| too_many(it));
         let mut crowded: Vec<_> = crowded.collect();
-        // In an order of its own, not the map's: with the same seed the same jobs take the same delay queues.
+        // In a sorted order instead of the map's, so that with the same seed the same jobs take the
+        // same delay queues.
         crowded.sort_unstable_by_key(|(tenant, _)| tenant.as_str());
         for (_, state) in crowded {
             let mut keys = Vec::new();
-            // The last to come are the first to go: who stays, stays in order.
+            // The last jobs to come leave first, so that the remaining ones stay in order.
             self.sums.change(state, |state| {
                 while state.without_slot() > keep
                     && let Some(&key) = state.fresh.back().or(state.due.back())
@@ -350,8 +359,8 @@ impl Queues {
         taken
     }
 
-    /// Room to hold one more job of `tenant`? Held jobs are at most half of the prefetch, and an eighth for
-    /// one tenant. `true`: it is counted as held.
+    /// Counts one more job of `tenant` as held, if there is room: held jobs take at most half of
+    /// the prefetch, and an eighth per tenant. Returns false if there is no room.
     pub fn try_hold(&mut self, tenant: &Tenant) -> bool {
         let most = self.most_of_tenant();
         let state = self.tenants.entry(tenant.clone()).or_default();
@@ -363,13 +372,13 @@ impl Queues {
         room
     }
 
-    /// Counts one more job of `tenant` as held, room or not.
+    /// Counts one more job of `tenant` as held, even if there is no room.
     pub fn hold(&mut self, tenant: &Tenant) {
         self.tenants.entry(tenant.clone()).or_default().held += 1;
         self.held += 1;
     }
 
-    /// A held job's time has come.
+    /// Ends the hold of a job whose time has come.
     pub fn release(&mut self, tenant: &Tenant) {
         self.held -= 1;
         if let Some(state) = self.tenants.get_mut(tenant) {
@@ -378,7 +387,8 @@ impl Queues {
         self.forget_idle(tenant);
     }
 
-    /// A slot for a job of `tenant`, unless all are taken, or as many as one tenant may have.
+    /// Takes a slot for a job of `tenant`. Returns false if all slots are taken, or as many as one
+    /// tenant may have.
     pub fn try_slot(&mut self, tenant: &Tenant) -> bool {
         let free = self.has_slot(tenant);
         if free {
@@ -387,13 +397,13 @@ impl Queues {
         free
     }
 
-    /// A job of `tenant` has a slot from now on.
+    /// Takes a slot for a job of `tenant`.
     pub fn take_slot(&mut self, tenant: &Tenant) {
         self.slots += 1;
         self.tenants.entry(tenant.clone()).or_default().slots += 1;
     }
 
-    /// A job of `tenant` that does not run needs its slot no more.
+    /// Frees the slot of a job of `tenant` that does not run.
     pub fn free_slot(&mut self, tenant: &Tenant) {
         self.slots -= 1;
         if let Some(state) = self.tenants.get_mut(tenant) {
@@ -402,13 +412,13 @@ impl Queues {
         self.forget_idle(tenant);
     }
 
-    /// A job that has a slot starts.
+    /// Records that a job with a slot starts.
     pub fn start(&mut self, tenant: &Tenant) {
         self.running += 1;
         self.tenants.entry(tenant.clone()).or_default().running += 1;
     }
 
-    /// A job has ended, and its slot is free.
+    /// Records that a job has ended, and frees its slot.
     pub fn end(&mut self, tenant: &Tenant) {
         self.running -= 1;
         if let Some(state) = self.tenants.get_mut(tenant) {
@@ -417,7 +427,7 @@ impl Queues {
         self.free_slot(tenant);
     }
 
-    /// Forgets all jobs but those that run.
+    /// Forgets all jobs that are not running.
     pub fn forget_waiting(&mut self) {
         self.rotation.clear();
         self.sums.clear();

@@ -1,7 +1,7 @@
-//! Results: what whoever waits for a job is told of its end, before it is acked.
+//! Results: publishes the end of a job to its reader before the job is acked.
 //!
-//! A result is published and confirmed first, then the dead letter if the job is one, and then the job is acked. So a result may come
-//! twice, and none is missing whose target exists.
+//! A result is published and confirmed first, then the dead letter if the job is one, and then the
+//! job is acked. So a result may come twice, and none is missing whose target exists.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,33 +15,34 @@ use crate::engine::facts::{Death, Fact, Sent};
 use crate::handler::{Answered, Outcome};
 use crate::rules::headers::{self, HeaderValue, Headers};
 
-/// That results have no target is told so often at most.
+/// Minimum interval between reports of results without a target.
 const LOST_TOLD: Duration = Duration::from_secs(60);
-/// Headers of an answer in one result, and bytes of a value: they must fit into a frame, which is 128 KiB long.
+/// Maximum number of an answer's headers in one result, and of bytes of a value. They must fit into
+/// a frame of 128 KiB.
 const MOST_HEADERS: usize = 32;
 const LONGEST_VALUE: usize = 2 << 10;
-/// Of a header's name, in bytes.
+/// Maximum length of a header's name, in bytes.
 const LONGEST_NAME: usize = 240;
 
-/// What was told of results that nobody got.
+/// The log state of results without a target.
 #[derive(Debug, Default)]
 pub(super) struct LostResults {
     seldom: Seldom,
-    /// That one was to go to a queue of ours was told.
+    /// Whether a result for one of our own queues was reported.
     own_told: bool,
 }
 
 /// The last call of a job that has a result.
 #[derive(Debug)]
 pub(super) struct LastCall {
-    /// By the store's clock, as far as it is known.
+    /// The store's time of the answer, if it is known.
     answered_ms: Option<u64>,
     took: Duration,
     answered: Option<Box<Answered>>,
 }
 
 impl Scheduler {
-    /// A call of the job has ended: its answer is kept until it is decided whether it was the last.
+    /// Keeps the answer of a call until it is decided whether it was the job's last one.
     pub(super) fn keep_answer(
         &mut self,
         now: Duration,
@@ -65,7 +66,7 @@ impl Scheduler {
         }
     }
 
-    /// The job goes on: its answer is not told.
+    /// Drops the kept answer of a job that goes on.
     pub(super) fn drop_answer(&mut self, key: Key) {
         if self.settings.results.is_some()
             && let Some(job) = self.jobs.get_mut(&key)
@@ -74,7 +75,7 @@ impl Scheduler {
         }
     }
 
-    /// The job is done: it is acked once its result, if somebody wants one, is confirmed.
+    /// Acks a job that is done, once its result, if there is one, is confirmed.
     pub(super) fn done(&mut self, now: Duration, key: Key) {
         let reply = self.result_of_job(key, None);
         self.ack_after(now, key, reply);
@@ -95,7 +96,7 @@ impl Scheduler {
         self.do_all(next);
     }
 
-    /// What is told of the end of a job: done, or dead for a reason.
+    /// Returns the result of a job that is done, or dead for a reason.
     pub(super) fn result_of_job(&mut self, key: Key, dead: Option<(Death, &str)>) -> Option<Reply> {
         self.settings.results.as_ref()?;
         let job = self.jobs.get_mut(&key)?;
@@ -119,7 +120,7 @@ impl Scheduler {
         Some(reply)
     }
 
-    /// What is told of a message that is no usable job.
+    /// Returns the result of an invalid message.
     pub(super) fn result_of_invalid(&mut self, message: &Message, reason: &str) -> Option<Reply> {
         self.settings.results.as_ref()?;
         let own = headers::ended(false, 1, reason);
@@ -127,7 +128,8 @@ impl Scheduler {
         self.with_a_target(reply?)
     }
 
-    /// What is told of a job that is dropped, since another one with its dedupe key goes on.
+    /// Returns the result of a job that is dropped, because another job with its dedupe key goes
+    /// on.
     pub(super) fn result_of_duplicate(&mut self, key: Key) -> Option<Reply> {
         self.settings.results.as_ref()?;
         let job = self.jobs.get(&key)?;
@@ -138,7 +140,7 @@ impl Scheduler {
         self.with_a_target(reply?)
     }
 
-    /// `None`: nobody wants it.
+    /// Assembles a result. Returns `None` if the job names no target.
     fn reply_for(
         &self,
         message: &Message,
@@ -200,8 +202,9 @@ impl Scheduler {
         })
     }
 
-    /// A publisher can't make the worker write to its own queues: there headers count that only workers may set, and a result that came
-    /// back as a job would have results.
+    /// Drops a result for one of the worker's own queues, to which publishers must not make it
+    /// write: those queues trust headers that only workers may set, and a result that came back as
+    /// a job would have results.
     fn with_a_target(&mut self, reply: Reply) -> Option<Reply> {
         let ours = reply.exchange.is_empty() && self.settings.names.has(&reply.routing_key);
         if !ours {
@@ -229,8 +232,8 @@ impl Scheduler {
         }
     }
 
-    /// What [`crate::engine::action::Action::Reply`] came to: the job goes on to its dead letter or its ack. Where the broker did not
-    /// take it, it is tried again.
+    /// Handles the result of [`crate::engine::action::Action::Reply`]: the job goes on to its dead
+    /// letter or its ack. A result that the broker did not take is tried again.
     pub fn replied_to(&mut self, now: Duration, results: Vec<(Key, Result<(), PublishError>)>) {
         for (key, result) in results {
             match result {
@@ -261,7 +264,7 @@ impl Scheduler {
         self.do_all(next);
     }
 
-    /// It is published again later.
+    /// Schedules another try of a failed publish.
     pub(super) fn publish_failed(&mut self, now: Duration, key: Key, why: PublishError) {
         let is_news = self.moves.failed(now, key, &why).unwrap_or_default();
         self.facts.push(Fact::PublishFailed(why, is_news));

@@ -1,22 +1,25 @@
-//! How many jobs are asked for together: fewer while answers come too late for what they allow.
+//! Bounds the number of jobs per round trip. The bound shrinks while answers come too late for the
+//! permits in them.
 //!
-//! An answer takes longer the more jobs it is for. On a machine that is too busy for a large round all of its permits may be too old
-//! when they come. The same jobs would ask again at once, all together, and be late again, for ever: so half of them ask.
+//! An answer takes longer the more jobs it is for. On a machine that is too busy for a large round,
+//! all of its permits may have expired when they arrive. The same jobs would ask again at once, all
+//! together, and be late again, forever. So only half of them ask.
 
 use std::time::Duration;
 
-/// The most jobs in one round trip.
+/// Maximum number of jobs in one round trip.
 const MOST: usize = 1024;
-/// Fewer are not asked for any sooner: the round trip itself takes longer than their answers.
+/// Lower bound. Fewer jobs are not answered any sooner: the round trip itself takes longer than
+/// their answers.
 const LEAST: usize = 8;
 
-/// The most jobs in the next round trip.
+/// The maximum number of jobs in the next round trip.
 #[derive(Debug)]
 pub struct RoundSize {
     most: usize,
-    /// How many asked last.
+    /// Number of jobs in the last round trip.
     asked: usize,
-    /// When the size was changed last: what was asked before says nothing of it.
+    /// When the bound was last changed. Questions from before that say nothing about it.
     lowered: Duration,
     raised: Duration,
 }
@@ -33,19 +36,20 @@ impl Default for RoundSize {
 }
 
 impl RoundSize {
-    /// So many jobs may ask together.
+    /// Returns the maximum number of jobs that may ask together.
     pub fn get(&self) -> usize {
         self.most
     }
 
-    /// So many do. A question of none, for the clock alone, is no round.
+    /// Records the number of jobs that ask. A question without jobs, for the clock alone, does not
+    /// count.
     pub fn asked(&mut self, jobs: usize) {
         if jobs > 0 {
             self.asked = jobs;
         }
     }
 
-    /// A permit that was asked for at `asked_at` came too late.
+    /// Records that a permit requested at `asked_at` came too late.
     pub fn late(&mut self, now: Duration, asked_at: Duration) {
         if asked_at >= self.lowered {
             self.most = (self.most.min(self.asked) / 2).max(LEAST);
@@ -53,7 +57,7 @@ impl RoundSize {
         }
     }
 
-    /// One came in time.
+    /// Records that a permit came in time.
     pub fn in_time(&mut self, now: Duration, asked_at: Duration) {
         if self.most < MOST && asked_at >= self.lowered.max(self.raised) {
             self.most = (2 * self.most).min(MOST);
@@ -82,7 +86,7 @@ mod tests {
         assert_eq!(size.get(), 150, "it was asked for before");
         size.late(MS * 70, MS * 40);
         assert_eq!(size.get(), 75);
-        // Started in time, and the call's task ran too late.
+        // The permit came in time, but the call's task ran too late.
         size.asked(75);
         size.in_time(MS * 75, MS * 71);
         size.late(MS * 90, MS * 71);

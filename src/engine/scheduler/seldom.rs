@@ -1,13 +1,13 @@
-//! What would be logged again and again, and is news once in a while.
+//! Limits reports of a repeated event to one per interval.
 
 use std::time::Duration;
 
-/// When it was news last.
+/// When the event was last reported.
 #[derive(Debug, Default)]
 pub(super) struct Seldom(Option<Duration>);
 
 impl Seldom {
-    /// Whether it is news at `now`, which it is once in `every`. If so, it counts as told.
+    /// Returns true at most once per `every`, and counts that as a report.
     pub(super) fn is_news(&mut self, now: Duration, every: Duration) -> bool {
         let known = self.0.is_some_and(|told| now < told + every);
         if !known {

@@ -1,4 +1,4 @@
-//! What started is settled: what the gate is to be told of each start while it is under way, and when it has ended.
+//! Settles starts with the gate, during the calls and after their ends.
 
 use std::time::Duration;
 
@@ -18,20 +18,20 @@ use crate::rules::lateness::{self, Heard, Lateness, Look, Verdict};
 use crate::rules::limit::Unit;
 use crate::rules::tenant::Tenant;
 
-/// A call that says that it cost more counts as this: a thousand times the highest limit.
+/// Maximum cost that a call can report: a thousand times the highest limit.
 const MAX_ACTUAL_COST: u32 = 1_000_000_000;
 
-/// The starts of which the gate is to be told.
+/// The starts that have to be settled.
 #[derive(Debug)]
 pub(super) struct Settlement {
     ledger: Ledger,
-    /// Calls that were given up: their leases are held, for as long as they may still be under way.
+    /// Abandoned calls. Their leases are held for as long as the calls may be in flight.
     abandoned: Abandoned,
     lateness: Lateness,
 }
 
 impl Settlement {
-    /// Of the worker of this number.
+    /// Creates the state of the worker with this number.
     pub(super) fn new(worker: u64) -> Self {
         Self {
             ledger: Ledger::new(worker),
@@ -40,24 +40,25 @@ impl Settlement {
         }
     }
 
-    /// Which shard each tenant is in.
+    /// Sets the mapping of tenants to shards.
     pub(super) fn shard_by(&mut self, shards: Shards) {
         self.ledger.shard_by(shards);
     }
 
-    /// What the permits of the next question are called.
+    /// Returns the name for the permits of the next question.
     pub(super) fn name(&mut self) -> String {
         self.ledger.name()
     }
 
-    /// A job starts: when to look at its call.
+    /// Records that a job starts. Returns when to look at its call.
     pub(super) fn started(&mut self, now: Duration, started: &Started) -> Option<Look> {
         self.ledger.started(&started.limits);
         let call = started.call()?;
         Some(self.lateness.look(now, &call))
     }
 
-    /// What was heard of a call on its way. One that came later than the guard covers counts from now on.
+    /// Records an arrival of a call in flight. A call that came later than the guard covers counts
+    /// from now on.
     pub(super) fn heard_of(
         &mut self,
         now: Duration,
@@ -77,13 +78,14 @@ impl Settlement {
         Some(Fact::LateCall(heard, late))
     }
 
-    /// What the way to the API takes at least.
+    /// Returns the minimum latency of a call to the API.
     pub(super) fn way_base(&self) -> Duration {
         self.lateness.base()
     }
 
-    /// A call has ended. The gate is told where its start used something else than it was charged, or holds a lease. It cost
-    /// `cost`, unless its answer said something else. What is returned waits for the end of a call that was given up.
+    /// Records the end of a call. It is settled if its usage differs from its charge, or if it
+    /// holds a lease. It cost `cost`, unless its answer gave an actual cost. Returns an action that
+    /// waits for the end of an abandoned call, if it is one.
     pub(super) fn end(
         &mut self,
         now: Duration,
@@ -138,7 +140,7 @@ impl Settlement {
         }
     }
 
-    /// A call that was given up has `ended`, or its time is over.
+    /// Records that an abandoned call has `ended`, or that its time is over.
     pub(super) fn abandoned_is_over(&mut self, permit: &str, ended: bool) {
         let Some(Call {
             tenant, started, ..
@@ -147,19 +149,19 @@ impl Settlement {
             return;
         };
         self.ledger.ended(&started.limits);
-        // A lease whose time is over is free without a word.
+        // A lease whose time is over needs no settlement.
         if ended {
             let over = End::Abandoned { for_ms: 0 };
             self.ledger.add_start(&tenant, &started, over);
         }
     }
 
-    /// How many calls were given up and may be under way.
+    /// Returns the number of abandoned calls that may be in flight.
     pub(super) fn abandoned(&self) -> usize {
         self.abandoned.len()
     }
 
-    /// A permit was not used.
+    /// Settles a permit that was not used.
     pub(super) fn unused(&mut self, question: &Question, receipt: Receipt) {
         let end = End::Unused;
         let settled = Settled { receipt, end };
@@ -167,8 +169,9 @@ impl Settlement {
         (self.ledger).add(tenant, labels, question.limits.clone(), settled);
     }
 
-    /// The gate may have admitted the jobs of `question`, in an answer that was lost or did not count: none starts. Leases that they
-    /// hold would be missing for their whole time, so they are given back; of other limits only the answer tells what was charged.
+    /// Settles jobs that the gate may have admitted in an answer that was lost or did not count.
+    /// None of them starts. Their leases would be missing until they expire, so they are given
+    /// back. For other limits, only the lost answer knew the charge.
     pub(super) fn doubt(&mut self, now: Duration, question: &Question) {
         let Some(held) = question.limits.held() else {
             return;
@@ -179,23 +182,23 @@ impl Settlement {
         }
     }
 
-    /// The gate answers for `shard`.
+    /// Records that the gate answers for `shard`.
     pub(super) fn answers(&mut self, now: Duration, shard: ShardId) {
         self.ledger.answers(now, shard);
     }
 
-    /// Something of `shard` is to be told before anybody asks there.
+    /// Returns true if new settlements of `shard` have to be sent before jobs ask there.
     pub(super) fn goes_first(&self, shard: ShardId) -> bool {
         self.ledger.goes_first(shard)
     }
 
-    /// All is told.
+    /// Returns true if everything is settled.
     pub(super) fn is_done(&self) -> bool {
         self.ledger.is_empty()
     }
 
-    /// Leases are kept, if it is time: those of what is `running`, and of calls that were given up, since the gate may have lost its
-    /// memory of them.
+    /// Renews leases if it is time: those of `running` calls, and those of abandoned calls, because
+    /// the gate may have lost its record of them.
     pub(super) fn renew<'a>(
         &mut self,
         now: Duration,
@@ -219,18 +222,18 @@ impl Settlement {
         }
     }
 
-    /// What is to be told now, by shard.
+    /// Returns the settlements to send now, by shard.
     pub(super) fn send(&mut self, now: Duration) -> Vec<(ShardId, Vec<TenantSettled>)> {
         self.ledger.send(now)
     }
 
-    /// When there is something to renew or to tell.
+    /// Returns when there is something to renew or to settle.
     pub(super) fn next(&self) -> Option<Duration> {
         let renew = self.ledger.renew_at();
         renew.into_iter().chain(self.ledger.send_at()).min()
     }
 
-    /// What was sent last to `shard` was heard, or not.
+    /// Handles the result of the last request to `shard`.
     pub(super) fn told(
         &mut self,
         now: Duration,
@@ -242,7 +245,8 @@ impl Settlement {
 }
 
 impl Started {
-    /// Its way, where a limit can be corrected by it.
+    /// Returns the data by which the call's lateness is judged, or `None` if no limit can be
+    /// corrected by it.
     fn call(&self) -> Option<lateness::Call> {
         let guard = Duration::from_millis(self.limits.guard_ms());
         let by_guard = self.limits.iter().filter(|limit| {
@@ -310,7 +314,7 @@ mod tests {
         }
     }
 
-    /// What the gate is told now.
+    /// Returns the ends that are settled now.
     fn ends(settlement: &mut Settlement, now: Duration) -> Vec<End> {
         let sent = settlement.send(now);
         let all = sent.into_iter().flat_map(|(_, batch)| batch);

@@ -1,7 +1,9 @@
-//! The spans of jobs: a wait, a call, a result. They are told as facts when they end, and decide nothing.
+//! Makes the spans of jobs: waits, calls and results. They are reported as facts when they end, and
+//! decide nothing.
 //!
-//! A job's spans belong to its publisher's span. Where there is none, the first wait is the root, and the others belong to it. What a job
-//! must know of that on its way through a delay queue is in a header (`rules::trace::Said`).
+//! A job's spans belong to its publisher's span. Without one, the first wait is the root, and the
+//! others belong to it. A job that goes through a delay queue carries this in a header
+//! (`rules::trace::Said`).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,22 +23,22 @@ use crate::rules::headers::{HeaderValue, Headers, TRACE, TRACEPARENT};
 use crate::rules::job::traced;
 use crate::rules::trace::{About, Context, Said, Sampler, Span};
 
-/// Of the reason of a failure, in characters.
+/// Maximum length of a failure's reason, in characters.
 const MOST_REASON: usize = 300;
-/// A wait begins so long before its delivery at most.
+/// Maximum time by which a wait begins before its delivery.
 const MOST_BEFORE: Duration = Duration::from_secs(86_400);
 
-/// A result that is on its way.
+/// A result that is being published.
 #[derive(Debug)]
 pub(super) struct Open(Span);
 
-/// Which spans are made, and those of results.
+/// The sampler, and the open spans of results.
 #[derive(Debug)]
 pub(super) struct Traces {
-    /// `None`: none.
+    /// Selects the jobs that have spans, or `None` if no job has.
     sampler: Option<Sampler>,
     random: SmallRng,
-    /// Of jobs that move.
+    /// Open spans of results, by the keys of their moves.
     results: HashMap<Key, Open>,
 }
 
@@ -49,17 +51,17 @@ impl Traces {
         }
     }
 
-    /// No result is on its way any more.
+    /// Drops the spans of results at the end of a session.
     pub(super) fn end_session(&mut self) {
         self.results.clear();
     }
 
-    /// An id that is not 0.
+    /// Returns a random ID that is not 0.
     fn id(&mut self) -> u64 {
         self.random.random_range(1..=u64::MAX)
     }
 
-    /// The trace of a job that has come, `before` after it was told to wait.
+    /// Begins the trace of a job that arrived. Its wait began `before` ago.
     fn begin(&mut self, now: Duration, said: Option<Said>, before: Duration) -> Option<Box<Trace>> {
         let sampler = self.sampler?;
         let id = self.id();
@@ -89,7 +91,7 @@ impl Traces {
     }
 }
 
-/// What the job's present span told of, which ends now.
+/// Returns the job's current span, which ends now.
 fn ended(now: Duration, job: &JobEntry, trace: &Trace, queue: &Arc<str>, about: About) -> Span {
     Span {
         about,
@@ -107,13 +109,13 @@ fn ended(now: Duration, job: &JobEntry, trace: &Trace, queue: &Arc<str>, about: 
 }
 
 impl Scheduler {
-    /// Makes spans of the jobs that this sampler takes.
+    /// Makes spans for the jobs that this sampler takes.
     pub fn tracing(mut self, sampler: Option<Sampler>) -> Self {
         self.traces.sampler = sampler;
         self
     }
 
-    /// A job has come: it waits.
+    /// Begins the trace of a job that has arrived and waits.
     pub(super) fn begin_trace(&mut self, now: Duration, source: Source, job: &mut JobEntry) {
         if self.traces.sampler.is_none() {
             return;
@@ -127,7 +129,7 @@ impl Scheduler {
         job.trace = self.traces.begin(now, said, before.unwrap_or_default());
     }
 
-    /// The job's wait ends.
+    /// Ends the span of the job's wait.
     fn end_wait(&mut self, now: Duration, key: Key) {
         let Some(job) = self.jobs.get_mut(&key) else {
             return;
@@ -144,14 +146,14 @@ impl Scheduler {
         job.trace = Some(trace);
     }
 
-    /// The job is called: its wait ends, and its call's span begins.
+    /// Ends the span of the job's wait, and begins that of its call.
     pub(super) fn trace_start(&mut self, now: Duration, key: Key) {
         if self.traces.sampler.is_some() {
             self.end_wait(now, key);
         }
     }
 
-    /// A call has ended that took so long, and the job may wait again.
+    /// Ends the span of a call that took `took`, and begins that of a wait.
     pub(super) fn trace_call(&mut self, now: Duration, key: Key, took: Duration, by: &Outcome) {
         let Some(job) = self.jobs.get_mut(&key) else {
             return;
@@ -165,7 +167,7 @@ impl Scheduler {
             Outcome::Snooze { .. } => ("snooze", None),
             Outcome::Throttled { reason, .. } => ("throttled", Some(reason)),
             Outcome::Reject { reason } => ("reject", Some(reason)),
-            // It was not made.
+            // The call was not made.
             Outcome::Late => ("late", None),
         };
         let is_made = *by != Outcome::Late;
@@ -184,7 +186,7 @@ impl Scheduler {
         job.trace = Some(trace);
     }
 
-    /// The job becomes a dead letter: so ends its wait, unless a call has just ended.
+    /// Ends the wait of a job that becomes a dead letter, unless a call has just ended.
     pub(super) fn trace_death(&mut self, now: Duration, key: Key) {
         let trace = self.jobs.get(&key).and_then(|job| job.trace.as_deref());
         if trace.is_some_and(|trace| trace.since < now || trace.parent.is_none()) {
@@ -192,7 +194,8 @@ impl Scheduler {
         }
     }
 
-    /// The job goes to a delay queue: what it carries there. A wait in which nothing was told goes on there.
+    /// Adds the trace of a job that goes to a delay queue to `headers`. A wait without events
+    /// continues there.
     pub(super) fn trace_leaves(&mut self, now: Duration, key: Key, headers: &mut Headers) {
         let Some(trace) = (self.jobs.get(&key)).and_then(|job| job.trace.as_deref()) else {
             return;
@@ -208,7 +211,7 @@ impl Scheduler {
         }
     }
 
-    /// The span of a result, if there is one: its context goes to `headers`.
+    /// Returns the span of a result, if there is one, and adds its context to `headers`.
     pub(super) fn result_span(&mut self, key: Key, headers: &mut Headers) -> Option<Open> {
         let job = self.jobs.get(&key)?;
         let trace = job.trace.as_deref()?;
@@ -225,14 +228,14 @@ impl Scheduler {
         }))
     }
 
-    /// The result is published.
+    /// Keeps the span of a result that is being published.
     pub(super) fn begin_result(&mut self, key: Key, span: Option<Open>) {
         if let Some(span) = span.filter(|Open(span)| span.context.sampled) {
             self.traces.results.insert(key, span);
         }
     }
 
-    /// It was, or never will be.
+    /// Ends the span of a result that was published or given up.
     pub(super) fn end_result(&mut self, now: Duration, key: Key) {
         if let Some(Open(mut span)) = self.traces.results.remove(&key) {
             span.ended = now;

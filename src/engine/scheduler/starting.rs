@@ -1,4 +1,5 @@
-//! From when on a job may be called: what its publisher says is counted once, when it arrives, and is its time from then on.
+//! Delayed starts: the publisher's delay is converted once, when the job arrives, to the earliest
+//! time of its call.
 
 use std::time::Duration;
 
@@ -8,7 +9,8 @@ use crate::engine::facts::{Death, Fact};
 use crate::rules::job::NotBefore;
 
 impl Scheduler {
-    /// From when it arrived its delay counts. It becomes a dead letter where its time is too far away: `true`.
+    /// Starts the job's delay at the time when it arrived. Makes the job a dead letter if its start
+    /// is too far away. Returns true if so.
     pub(super) fn count_start(&mut self, now: Duration, key: Key) -> bool {
         let Some(job) = self.jobs.get_mut(&key) else {
             return false;
@@ -16,7 +18,8 @@ impl Scheduler {
         let Some(start) = job.claims.start.take() else {
             return false;
         };
-        // So that nobody is called early it arrived as late, and it is as early now, as can be.
+        // So that no job is called early, this assumes the latest possible arrival and the earliest
+        // possible current time.
         let clocks = (self.clock.at_least(now), self.clock.at_most(now));
         let (Some(store_now), Some(at_most)) = clocks else {
             job.claims.start = Some(start);

@@ -1,6 +1,8 @@
-//! What operators ask (`rules::steering`): jobs that are to be called no more leave, jobs of diverted tenants go elsewhere, and how a job
-//! stands is told to whoever asked. Who follows an instruction has looked at all jobs in its memory; the others are looked at when they
-//! come. A call that runs is not interrupted. What is tried of a tenant's limits counts from a job's next question on.
+//! Follows operators' instructions (`rules::steering`): cancelled jobs leave, jobs of diverted
+//! tenants go to another queue, and the state of a job is reported to operators who asked for it. A
+//! worker that follows an instruction has checked all jobs in its memory; other jobs are checked
+//! when they arrive. Running calls are not interrupted. A tried limit applies from the job's next
+//! question on.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -18,45 +20,47 @@ use crate::rules::steering::{
 };
 use crate::rules::tenant::Tenant;
 
-/// What could not be told is told again after this.
+/// Delay before a failed report is sent again.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// What is in force, and what is to be told of jobs. These are as many as were asked for, at most.
+/// The instructions in force, and the reports on jobs. Operators ask for each report, which bounds
+/// their number.
 #[derive(Debug, Default)]
 pub(super) struct Steered {
     pub(super) now: Arc<Steering>,
     open: BTreeMap<(Tenant, String), Sighting>,
-    /// Being told.
+    /// Reports in flight.
     sent: Vec<Sighted>,
     not_before: Duration,
 }
 
 impl Steered {
-    /// What is asked of the job.
+    /// Returns the instructions on the job.
     fn wish(&self, job: &JobEntry) -> Option<Wish> {
         let id = job.message.id().filter(|_| job.has_own_id)?;
         self.now.of_job(&job.claims.tenant, id)
     }
 
-    /// It is to be called no more, or not now.
+    /// Returns true if the job is not to be called, now or ever.
     fn stops(&self, job: &JobEntry) -> bool {
         self.now.diverts(&job.claims.tenant).is_some()
             || self.wish(job).is_some_and(|wish| wish.cancel.is_some())
     }
 
-    /// `limits` of `tenant`, and beside them what operators try.
+    /// Returns `limits` of `tenant` with the limits that operators try as shadows.
     pub(super) fn with_tried(&self, tenant: &Tenant, limits: Limits) -> Limits {
         self.now.with_tried(tenant, limits)
     }
 
-    /// When there is something to be told.
+    /// Returns when there is something to report.
     pub(super) fn next(&self) -> Option<Duration> {
         (self.sent.is_empty() && !self.open.is_empty()).then_some(self.not_before)
     }
 }
 
 impl Scheduler {
-    /// This is in force from now on: no job is called against it any more, but for those that are being called.
+    /// Puts instructions in force. From now on no job is called against them, except for running
+    /// calls.
     pub fn steer(&mut self, now: Duration, steering: Arc<Steering>) {
         let before = std::mem::replace(&mut self.steered.now, Arc::clone(&steering));
         if before.hold != steering.hold {
@@ -75,7 +79,7 @@ impl Scheduler {
             |job: &JobEntry| self.steered.stops(job) || self.steered.wish(job).is_some();
         let concerned = self.jobs.iter().filter(|(_, job)| concerned(job));
         let mut keys: Vec<Key> = concerned.map(|(key, _)| *key).collect();
-        // In the order of arrival, not the map's.
+        // In the order of arrival instead of the map's.
         keys.sort_unstable();
         for &key in &keys {
             let state = self.jobs.get(&key).map(state_of);
@@ -96,7 +100,7 @@ impl Scheduler {
         }
     }
 
-    /// The job is not to be called: it leaves, and `true`.
+    /// Removes a job that is not to be called. Returns true if it left.
     pub(super) fn obeys(&mut self, key: Key, now: Duration) -> bool {
         if self.steered.now.leaves_jobs_alone() {
             return false;
@@ -123,7 +127,8 @@ impl Scheduler {
         true
     }
 
-    /// The job was looked at because its time has come. True: it left.
+    /// Checks a job whose time has come against the instructions, and reports it. Returns true if
+    /// it left.
     pub(super) fn obeys_in_turn(&mut self, now: Duration, key: Key) -> bool {
         if self.steered.now.leaves_jobs_alone() {
             return false;
@@ -135,14 +140,14 @@ impl Scheduler {
         false
     }
 
-    /// The job may start, as far as operators are concerned.
+    /// Returns true if operators allow the job to start.
     pub(super) fn is_wanted(&self, job: &JobEntry) -> bool {
         let steering = &self.steered.now;
         steering.hold != Some(Hold::Paused)
             && (steering.leaves_jobs_alone() || !self.steered.stops(job))
     }
 
-    /// Where somebody asked for the job, this is told of it.
+    /// Reports the state of the job if an operator asked for it.
     pub(super) fn sight(&mut self, now: Duration, key: Key, state: State) {
         if self.steered.now.leaves_jobs_alone() {
             return;
@@ -193,7 +198,7 @@ impl Scheduler {
         self.steered.open.insert(named, sighting);
     }
 
-    /// Tells what is to be told of jobs.
+    /// Sends the reports on jobs.
     pub(super) fn tell_sightings(&mut self, now: Duration) {
         if self.steered.next().is_none_or(|at| at > now) {
             return;
@@ -210,7 +215,8 @@ impl Scheduler {
         self.agenda.push(Action::Sighted(batch));
     }
 
-    /// What [`Action::Sighted`] came to: what was not heard is told again, unless there is news of the job.
+    /// Handles the result of [`Action::Sighted`]. Reports that failed are sent again, unless there
+    /// are newer ones.
     pub fn sighted(&mut self, now: Duration, result: &Result<(), GateError>) {
         let sent = std::mem::take(&mut self.steered.sent);
         if result.is_ok() {
@@ -223,7 +229,7 @@ impl Scheduler {
             sighting,
         } in sent
         {
-            // Nobody asks any more.
+            // Skips reports that no operator asks for anymore.
             if self.steered.now.of_job(&tenant, &job).is_some() {
                 self.steered.open.entry((tenant, job)).or_insert(sighting);
             }
@@ -231,7 +237,7 @@ impl Scheduler {
     }
 }
 
-/// How a job in memory stands.
+/// Returns the state of a job in memory.
 fn state_of(job: &JobEntry) -> State {
     match job.phase {
         Phase::Running => State::Running,

@@ -1,5 +1,6 @@
-//! Jobs that were delivered again: each asks for its permit only when its call is noted, so that what ends its worker is counted
-//! (`rules::crash`). A note is kept while its job has a slot of the concurrency: it asks, or runs.
+//! Suspects: jobs that were delivered again. Each requests its permit only after its call is noted,
+//! so that calls that crash their workers are counted (`rules::crash`). A note is kept while its
+//! job has a worker slot, to ask or to run.
 
 use std::time::Duration;
 
@@ -11,23 +12,24 @@ use crate::engine::action::{Action, Key};
 use crate::engine::facts::{Death, Fact};
 use crate::gate::{GateError, ShardId, Suspected, Verdict, Verdicts};
 
-/// Whose turn to be called alone has not come looks again after this, where there is room in memory,
+/// Delay before a job that can't run alone yet tries again, if it can wait in memory.
 const SOON: Duration = Duration::from_secs(1);
-/// and else after this.
+/// The same delay if it can't wait in memory.
 const LATER: Duration = Duration::from_secs(10);
 
-/// Whether a job may ask for its permit.
+/// Whether a job may request its permit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum May {
     Ask,
     /// Not before it has a slot.
     WithSlot,
-    /// It went elsewhere.
+    /// No: it waits elsewhere.
     Not,
 }
 
 impl Scheduler {
-    /// Whether a job whose turn it is may ask. A suspect's call is noted first; without a slot it could not start.
+    /// Returns whether a job whose turn it is may ask. A suspect's call is noted first, and needs a
+    /// slot for that, because without one it could not start.
     pub(super) fn may_ask(&mut self, now: Duration, key: Key) -> May {
         let most = self.settings.live.retry.max_crashes;
         let Some(job) = self.jobs.get_mut(&key) else {
@@ -41,7 +43,8 @@ impl Scheduler {
             return May::WithSlot;
         }
         if !job.has_own_id {
-            // The next delivery would have another one: it gets one on its way.
+            // The next delivery would have another ID. A trip through a delay queue gives it an ID
+            // of its own.
             self.let_go(key);
             self.delay_in_queue(now, key, Duration::ZERO);
         } else if crashes > 0 && self.notes.is_alone() {
@@ -59,7 +62,7 @@ impl Scheduler {
         May::Not
     }
 
-    /// What [`Action::Suspect`] came to.
+    /// Handles the result of [`Action::Suspect`].
     pub fn suspected(
         &mut self,
         now: Duration,
@@ -104,13 +107,13 @@ impl Scheduler {
             }
         }
         self.put_back(&back);
-        // As where no permit could be asked for: nobody knows when it may be.
+        // Pauses as if no permit could be requested: it is not known when the gate answers again.
         if let Some(why) = why_all.filter(|_| unheard) {
             self.pause(now, &why);
         }
     }
 
-    /// The job was called, and its worker lives: it is no suspect any more.
+    /// Clears a suspect whose call has ended without a crash.
     pub(super) fn survived(&mut self, key: Key) {
         self.notes.answered(key);
         if let Some(job) = self.jobs.get_mut(&key) {
@@ -118,7 +121,7 @@ impl Scheduler {
         }
     }
 
-    /// Ends the notes of jobs that are gone, or wait, whatever the way; and tells what is to be told.
+    /// Ends the notes of jobs that are gone or wait, and sends notes that are due.
     pub(super) fn tell_notes(&mut self, now: Duration) {
         let (jobs, draining) = (&self.jobs, self.intake.is_draining());
         let is_called = |key| {
@@ -135,17 +138,18 @@ impl Scheduler {
         }
     }
 
-    /// The gate is being told of calls.
+    /// Returns true if notes are being sent.
     pub fn is_noting(&self) -> bool {
         self.notes.is_telling()
     }
 
-    /// The worker ends, and what was told last to `shard` is heard or lost: what it came to does not matter any more.
+    /// Ends the request in flight to `shard` because the worker stops. Its outcome does not matter
+    /// anymore.
     pub fn noted(&mut self, shard: ShardId) {
         self.notes.heard(shard);
     }
 
-    /// The worker ends in order: what the gate is to be told of calls that it gives up.
+    /// Returns the final notes of a worker that stops in order, for the calls that it gives up.
     pub fn last_words(&mut self) -> Vec<Suspected> {
         self.notes.last_words()
     }

@@ -1,5 +1,5 @@
-//! How the tenants stand, for whoever looks at the fleet: counted as jobs start and are denied, and put together once in a while, since
-//! that takes a look at each job in memory.
+//! The state of the tenants, for commands that show the fleet. Starts and denials are counted as
+//! they happen; the rest is collected at intervals, because that looks at each job in memory.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,27 +15,29 @@ use crate::rules::job::Claims;
 use crate::rules::report::{LeftOut, OfTenant, busiest};
 use crate::rules::tenant::Tenant;
 
-/// So many tenants are told apart. Those whose jobs did nothing lately make room first.
+/// Maximum number of tenants that are counted separately. Tenants whose jobs did nothing lately
+/// make room first.
 const MOST_TENANTS: usize = 10_000;
 
-/// What happened to the jobs of one tenant.
+/// The counts of one tenant's jobs.
 #[derive(Debug, Default)]
 struct Tally {
     starts: u64,
     denials: u64,
-    /// When the last of them has its turn that was told of, by the store's clock in milliseconds; 0: the waitlist was empty since.
+    /// The last turn that one of its jobs was told, in milliseconds of the store's clock, or 0 if
+    /// its waitlist was empty after that.
     line_ends_ms: u64,
-    /// The limit that made one of them wait last.
+    /// The limit that last made one of its jobs wait.
     waits_for: String,
 }
 
-/// What happened to the jobs of all tenants since it was told last.
+/// The counts of all tenants since the last report.
 #[derive(Debug, Default)]
 pub(super) struct Tallies {
     tenants: HashMap<Tenant, Tally, RandomState>,
-    /// Since when.
+    /// When they were last reported.
     since: Duration,
-    /// Starts and denials of tenants for which there was no room.
+    /// Starts and denials of tenants that are not counted separately.
     others: (u64, u64),
 }
 
@@ -47,26 +49,26 @@ impl Tallies {
         Some(self.tenants.entry(tenant.clone()).or_default())
     }
 
-    /// A job starts.
+    /// Counts a job that starts.
     pub(super) fn started(&mut self, claims: &Claims) {
-        // A new job is admitted where none waits.
+        // A new job is admitted only if no job waits.
         self.starts(&claims.tenant, claims.ticket.is_none());
     }
 
-    /// A job of `tenant` starts; where there was no line, that is known.
+    /// Counts a start of `tenant`. `has_no_line`: its waitlist is known to be empty.
     fn starts(&mut self, tenant: &Tenant, has_no_line: bool) {
         let Some(tally) = self.of(tenant) else {
             self.others.0 += 1;
             return;
         };
         tally.starts += 1;
-        // A job that was asked for with it may have begun one.
+        // A job in the same question may have begun a waitlist.
         if has_no_line && tally.denials == 0 {
             tally.line_ends_ms = 0;
         }
     }
 
-    /// What the gate denied to the jobs of a question.
+    /// Counts the denials of a question.
     pub(super) fn denied(&mut self, question: &Question, reply: &TenantReply) {
         for answer in &reply.answers {
             if let Answer::Wait { limit, ttl_ms, .. } = answer {
@@ -78,7 +80,7 @@ impl Tallies {
         }
     }
 
-    /// A job of `tenant` must wait for `limit` until `until_ms` by the store's clock.
+    /// Counts a job of `tenant` that must wait for `limit` until `until_ms` of the store's clock.
     fn waits(&mut self, tenant: &Tenant, limit: &str, until_ms: u64) {
         let Some(tally) = self.of(tenant) else {
             self.others.1 += 1;
@@ -91,13 +93,13 @@ impl Tallies {
         }
     }
 
-    /// It is told now, when the store's clock says `store_ms`: counts begin anew, and who neither did anything nor has a waitlist is
-    /// forgotten.
+    /// Begins new counts after a report at `store_ms` of the store's clock. Forgets tenants that
+    /// did nothing and have no waitlist.
     fn told(&mut self, now: Duration, store_ms: u64) {
         self.since = now;
         self.others = (0, 0);
         let is_busy = |tally: &Tally| tally.starts + tally.denials > 0;
-        // Who comes next must find room.
+        // New tenants must find room.
         let is_full = self.tenants.len() > MOST_TENANTS / 2;
         (self.tenants).retain(|_, tally| match is_full {
             true => is_busy(tally) && tally.line_ends_ms > store_ms,
@@ -110,7 +112,7 @@ impl Tallies {
 }
 
 impl Scheduler {
-    /// How the tenants stand. Starts and denials are those since this was asked last.
+    /// Returns the state of the tenants. Starts and denials are those since the last call.
     pub fn tenants(&mut self, now: Duration) -> Tenants {
         let mut all: HashMap<&Tenant, OfTenant, RandomState> = HashMap::default();
         let new = |tenant: &Tenant| OfTenant::new(tenant.clone());
@@ -221,7 +223,7 @@ mod tests {
         tallies.told(SECOND, 1_000);
         assert_eq!(tallies.others, (0, 0));
         assert_eq!(tallies.tenants.len(), MOST_TENANTS, "their lines are known");
-        // They make room where they do nothing.
+        // These tenants make room when they do nothing.
         tallies.starts(&tenant("7"), false);
         tallies.told(SECOND, 1_000);
         assert_eq!(tallies.tenants.len(), 1);

@@ -1,21 +1,21 @@
-//! What is known of a job's trace, as long as the job is in the worker's memory.
+//! The trace of a job while it is in the worker's memory.
 
 use std::time::Duration;
 
 use crate::rules::limit::Limits;
 use crate::rules::trace::{About, Context, Told};
 
-/// So often it is told in one span that its job must wait; of more it is told how often.
+/// Maximum number of waits that one span lists. Further waits are only counted.
 const MOST_TOLD: usize = 16;
 
-/// What is known of a job's trace.
+/// The trace of a job.
 #[derive(Debug)]
 pub(super) struct Trace {
-    /// What the present span belongs to; `None`: it is the root.
+    /// The parent of the current span, or `None` if it is the root.
     pub(super) parent: Option<Context>,
-    /// What the later ones belong to.
+    /// The parent of later spans.
     pub(super) root: Context,
-    /// The present one: a wait, or a call.
+    /// The current span: a wait, or a call.
     pub(super) span: Context,
     pub(super) since: Duration,
     pub(super) before: Duration,
@@ -25,7 +25,7 @@ pub(super) struct Trace {
 }
 
 impl Trace {
-    /// The job must wait.
+    /// Records that the job must wait.
     pub(super) fn told(&mut self, now: Duration, limits: &Limits, limit: usize, ttl_ms: u64) {
         if !self.span.sampled {
             return;
@@ -42,7 +42,7 @@ impl Trace {
         });
     }
 
-    /// Another span begins.
+    /// Begins the next span.
     pub(super) fn next(&mut self, now: Duration, id: u64) {
         self.parent = Some(self.root);
         self.span = self.root.beside(id);
@@ -52,7 +52,7 @@ impl Trace {
         self.more = 0;
     }
 
-    /// What its wait told.
+    /// Takes the events of its wait.
     pub(super) fn wait(&mut self) -> About {
         About::Wait {
             told: std::mem::take(&mut self.told),

@@ -1,4 +1,4 @@
-//! What becomes of jobs for which the gate could not decide.
+//! Handles jobs for which the gate could not decide.
 
 use std::time::Duration;
 
@@ -14,16 +14,18 @@ use crate::gate::{GateError, Receipt};
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 
-/// The jobs of a tenant whose keys can't be used come back after this: somebody has to mend them.
+/// How long the jobs of a tenant whose keys can't be used wait. An operator has to fix the keys.
 const SET_ASIDE: Duration = Duration::from_secs(60);
-/// Nothing is decided for a moment only: jobs are kept in memory, whoever else is, as long as the outage is younger than [`SOON`].
+/// Waits below this are spent in memory, even if it is full, as long as the outage is younger than
+/// [`SOON`].
 const BRIEF: Duration = Duration::from_secs(1);
-/// Jobs that come back when their primary may decide again are spread over so much: a part of their wait, and at most this.
+/// Jobs that come back when their primary may decide again are spread over this part of their wait
+/// (1 / this), and over at most this time.
 const SPREAD_PART: u32 = 10;
 const SPREAD_MOST: Duration = Duration::from_secs(5);
 
 impl Scheduler {
-    /// The round trip failed: nobody knows when its jobs may ask again.
+    /// Handles a failed round trip. It is not known when its jobs may ask again.
     pub(super) fn undecided_round(&mut self, now: Duration, round: &Round, why: &GateError) {
         for question in &round.questions {
             self.settlement.doubt(now, question);
@@ -38,13 +40,13 @@ impl Scheduler {
         self.pause(now, why);
     }
 
-    /// The gate can't be asked: the next question is after a pause.
+    /// Pauses because the gate can't be asked.
     pub(super) fn pause(&mut self, now: Duration, why: &GateError) {
         let jitter = self.random.random();
         self.admission.pause(now, why, jitter);
     }
 
-    /// It answered, and could not decide for the tenant of `question`.
+    /// Handles an answer without a decision for the tenant of `question`.
     pub(super) fn undecided(&mut self, now: Duration, question: &Question, why: &GateError) {
         let Question { tenant, labels, .. } = question;
         if question.jobs.is_empty() {
@@ -56,7 +58,7 @@ impl Scheduler {
         self.set_aside(now, (tenant, labels), &keys, why);
     }
 
-    /// The store's clock could not be read: it is tried with another tenant.
+    /// Handles a failed reading of the store's clock. The next one uses another tenant.
     fn clock_unread(&mut self, now: Duration, tenant: &Tenant, why: &GateError) {
         if self.clock.is_news_that_unread(now) {
             let jobs = self.clock.waiting().len();
@@ -67,7 +69,7 @@ impl Scheduler {
         self.admission.pause_for_clock(now);
     }
 
-    /// These jobs of one tenant wait, and nobody else does.
+    /// Delays these jobs of one tenant, but no other jobs.
     pub(super) fn set_aside(
         &mut self,
         now: Duration,
@@ -97,7 +99,8 @@ impl Scheduler {
         };
         let farthest = Duration::from_millis(self.settings.levels.max_ms());
         let lasts = self.away.lasts(now, tenant, farthest);
-        // The gate says once for each primary that it is cold; one that is away is said once for each tenant.
+        // The gate reports a recovery wait once per primary. An unavailable primary is reported
+        // once per tenant.
         undecided(match counts_in.is_none() && lasts.is_zero() {
             true => Undecided::Away,
             false => Undecided::Known,
@@ -118,7 +121,7 @@ impl Scheduler {
         }
     }
 
-    /// A permit came too late, or its job is gone: it is given back, and the job asks again.
+    /// Gives back a permit that came too late, or whose job is gone. The job asks again.
     pub(super) fn permit_expired(&mut self, question: &Question, key: Key, receipt: Receipt) {
         self.facts.push(Fact::ExpiredPermit);
         self.breakers.unused(&question.tenant, receipt.started_ms);

@@ -1,8 +1,10 @@
-//! Jobs that ask anew before their time, since an operator changed what they wait for (`Steering::wakes`): a resumed tenant, a raised limit.
+//! Wakes jobs before their time because an operator changed what they wait for (`Steering::wakes`),
+//! for example resumed a tenant or raised a limit.
 //!
-//! Each job does so once for each change, and keeps its ticket. What is in memory asks when the worker learns of it, what is in a delay
-//! queue when it is delivered. Who is denied again gives up its place in the window: it takes the delay queue for its new turn, so those
-//! behind it are delivered, too.
+//! Each job asks once for each change, and keeps its ticket. Jobs in memory ask when the worker
+//! learns of the change, jobs in a delay queue when they are delivered. A job that is denied again
+//! leaves the window: it takes the delay queue for its new turn, so that the jobs behind it are
+//! delivered, too.
 
 use std::time::Duration;
 
@@ -12,7 +14,7 @@ use super::plan::Plan;
 use crate::engine::action::Key;
 use crate::rules::steering::Steering;
 
-/// The job has followed this call, or an earlier one was the newest. True: it had not.
+/// Marks the job as having followed the newest wake. Returns true if it had not.
 fn follows(steering: &Steering, job: &mut JobEntry) -> bool {
     let wake = steering.wakes(&job.claims.tenant);
     let is_news = job.claims.woken < wake;
@@ -21,7 +23,7 @@ fn follows(steering: &Steering, job: &mut JobEntry) -> bool {
 }
 
 impl Scheduler {
-    /// What waits in memory asks anew, if it is to.
+    /// Wakes the jobs in memory that have to ask again.
     pub(super) fn wake_waiting(&mut self, now: Duration) {
         let steering = &self.steered.now;
         if steering.lets_sleep() || self.intake.is_draining() {
@@ -30,8 +32,8 @@ impl Scheduler {
         let mut waiting: Vec<(Option<u64>, Key)> = Vec::new();
         for (key, job) in &mut self.jobs {
             match job.phase {
-                // It follows when it is looked at, or answered. Who was told no turn waits for something else: a publisher's time, or a
-                // retry's.
+                // The job follows when it is looked at, or answered. A job that was told no turn
+                // waits for something else: its publisher's time, or a retry's.
                 Phase::Delayed { .. } | Phase::InWindow { .. }
                     if job.claims.promise.is_some()
                         && job.claims.woken < steering.wakes(&job.claims.tenant) =>
@@ -39,20 +41,21 @@ impl Scheduler {
                     waiting.push((job.claims.ticket.map(|ticket| ticket.number), *key));
                 }
                 Phase::Delayed { .. } | Phase::InWindow { .. } | Phase::Asking => {}
-                // It has yet to ask.
+                // The job has yet to ask.
                 _ => {
                     follows(steering, job);
                 }
             }
         }
-        // In the order of their tickets, and not the map's.
+        // In the order of their tickets instead of the map's.
         waiting.sort_unstable();
         for (_, key) in waiting {
             self.wake(now, key);
         }
     }
 
-    /// The job is looked at: if it waits for its turn, and is to ask anew, its time has come. A retry's, and a publisher's, has not.
+    /// Ends the wait of a job that is looked at, if it waits for its turn and has to ask again. The
+    /// waits of retries and of delayed starts go on.
     pub(super) fn rouse(&mut self, now: Duration, key: Key) {
         let steering = &self.steered.now;
         if steering.lets_sleep() {
@@ -67,7 +70,8 @@ impl Scheduler {
         }
     }
 
-    /// The job was denied, by an answer that may be older than what it is to follow: then it asks once more.
+    /// Returns true if a denied job has to ask once more, because the answer may be older than the
+    /// wake that it follows.
     pub(super) fn asks_anew(steering: &Steering, job: &mut JobEntry) -> bool {
         !steering.lets_sleep() && follows(steering, job)
     }

@@ -1,4 +1,5 @@
-//! A job's way, from its delivery to its ack, from top to bottom. What is beside the way is in the files that it names.
+//! The path of a job from its delivery to its ack, from top to bottom. Details are in the files
+//! named along the way.
 //!
 //! ```text
 //! delivered ─► arrange ─► ask ─► answered ─┬─ admitted ─► (called) ─► finished ─► conclude ─┬─ done ───────────────► ack
@@ -29,16 +30,17 @@ use crate::rules::job::{self, InBody};
 use crate::rules::steering::State;
 use crate::rules::tenant::Tenant;
 
-/// A tenant's jobs that ask again, with their places among those that asked.
+/// A tenant's jobs that ask again, with their positions among those that asked.
 #[derive(Default)]
 struct Back {
     jobs: Vec<(usize, Key)>,
-    /// Others must wait.
+    /// Whether other jobs of the tenant must wait.
     limited: bool,
 }
 
 impl Scheduler {
-    /// Step 1: New deliveries, and what their bodies say. Each is a job that may ask, or a dead letter.
+    /// Step 1: takes new deliveries with the values in their bodies. Each becomes a job that may
+    /// ask, or a dead letter.
     pub fn delivered_read(&mut self, now: Duration, deliveries: Vec<(Delivery, InBody)>) {
         for (delivery, inside) in deliveries {
             let Some(key) = self.intake.take(&delivery) else {
@@ -79,7 +81,8 @@ impl Scheduler {
         self.arrange(now, key, end);
     }
 
-    /// Step 2: The job may ask, or is delayed where its time has not come (`delays`); one whose time is over is a dead letter.
+    /// Step 2: lets the job ask, or delays it if its time has not come (`delays`). A job that has
+    /// expired becomes a dead letter.
     pub(super) fn arrange(&mut self, now: Duration, key: Key, end: End) {
         self.rouse(now, key);
         let Some(job) = self.jobs.get_mut(&key) else {
@@ -113,7 +116,7 @@ impl Scheduler {
         }
     }
 
-    /// The job stands among those of its tenant that may ask.
+    /// Adds the job to the ready jobs of its tenant.
     pub(super) fn join(&mut self, key: Key, end: End) {
         if let Some(job) = self.jobs.get_mut(&key) {
             job.phase = Phase::Ready;
@@ -126,8 +129,8 @@ impl Scheduler {
         }
     }
 
-    /// Step 3: The next question for each shard that is open, if one is due (`asking`). Whether a job's call could be made at once is
-    /// looked at now: as many jobs may start as have one.
+    /// Step 3: asks the next question of each open shard, if one is due (`asking`). Checks now
+    /// which jobs' calls could be made at once: as many jobs may start.
     pub fn ask(&mut self, now: Duration, mut is_ready: impl FnMut(Key, &Tenant) -> bool) {
         if !self.wants_to_ask(now) || self.ask_at() > now {
             return;
@@ -143,7 +146,7 @@ impl Scheduler {
         self.tell_notes(now);
     }
 
-    /// Step 4: The gate's answers to the last [`Action::Ask`] for this shard.
+    /// Step 4: handles the gate's answers to the last [`Action::Ask`] for this shard.
     pub fn answered(&mut self, now: Duration, shard: ShardId, result: Result<Replies, GateError>) {
         let Some(round) = self.admission.end(shard) else {
             return;
@@ -154,11 +157,11 @@ impl Scheduler {
             Ok(replies) => self.replied(now, shard, round, replies),
             Err(why) => self.undecided_round(now, &round, &why),
         }
-        // Whoever was to be the probe and started is it now.
+        // A probe that started is in its own state by now.
         self.breakers.not_started();
     }
 
-    /// For each tenant the gate has decided, or could not (`undecided`).
+    /// Handles each tenant's reply: the gate has decided, or could not (`undecided`).
     fn replied(&mut self, now: Duration, shard: ShardId, round: Round, replies: Replies) {
         self.admission.goes_on();
         self.settlement.answers(now, shard);
@@ -181,8 +184,8 @@ impl Scheduler {
         self.arrange_waiting(now);
     }
 
-    /// Step 5: The gate's decision on each job of one question: it is admitted and starts, or is denied and delayed, or only a slot of
-    /// the concurrency was missing.
+    /// Step 5: applies the gate's decision on each job of one question. The job is admitted and
+    /// starts, or is denied and delayed, or only lacked a worker slot.
     fn decided(
         &mut self,
         now: Duration,
@@ -221,8 +224,10 @@ impl Scheduler {
         }
     }
 
-    /// Step 6a: Admitted: the job starts, as long as its permit is good. The error gives back what it would have started with: it is too
-    /// late for that, or the job is gone.
+    /// Step 6a: starts an admitted job while its permit is good.
+    ///
+    /// # Errors
+    /// The receipt, if it is too late for the start, or if the job is gone.
     fn admitted(
         &mut self,
         now: Duration,
@@ -242,20 +247,21 @@ impl Scheduler {
         let deadline = match job.claims.expiry.at_ms() {
             None => asked_at + good_for,
             Some(at) if at <= receipt.started_ms => return Err(receipt),
-            // The store's clock was read after the question was sent; in the last millisecond it may be over.
+            // The store's clock was read after the question was sent, and the job may expire within
+            // the last millisecond.
             Some(at) => {
                 let left = Duration::from_millis(at - receipt.started_ms - 1);
                 asked_at + left.min(good_for)
             }
         };
-        // What lapsed has given its slots to others.
+        // A lapsed round trip has given its slots away.
         if lapsed || now > deadline {
             let told = self.admission.came_late(now, asked_at, limits);
             self.facts.extend(told);
             return Err(receipt);
         }
         self.admission.came_in_time(now, asked_at);
-        // One that is served by the slot of another that must wait.
+        // A job that got the slot of a denied one.
         self.give_slot(key);
         self.trace_start(now, key);
         let Some(job) = self.jobs.get_mut(&key) else {
@@ -284,7 +290,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Step 6b: Denied: the job is delayed until its turn, where there is room for it (`delays`).
+    /// Step 6b: delays a denied job until its turn, wherever there is room for it (`delays`).
     fn denied(
         &mut self,
         now: Duration,
@@ -329,7 +335,8 @@ impl Scheduler {
         let headers = headers::waiting(limit, attempt, ticket, count, store_ms, ttl_ms);
         let wait = Duration::from_millis(ttl_ms);
         job.told(now, store_ms, ttl_ms);
-        // The answer was on its way for a part of it, and the next question will be.
+        // A part of the wait passed while the answer was on its way, and the next question takes
+        // time, too.
         let here = wait.saturating_sub(self.admission.base());
         if self.delay_in_window(now, key, here) || self.delay_in_memory(now, key, here) {
             if let Some(job) = self.jobs.get(&key) {
@@ -341,8 +348,8 @@ impl Scheduler {
         }
     }
 
-    /// Step 7: The call that [`Action::Dispatch`] started has ended, after so long: with a verdict on the job, and with what the answer
-    /// said of the API. Its usage is settled.
+    /// Step 7: handles the end of a call that [`Action::Dispatch`] started, with its duration, the
+    /// verdict on the job, and the API's hints in the answer. Settles its usage.
     pub fn finished(
         &mut self,
         now: Duration,
@@ -392,12 +399,13 @@ impl Scheduler {
         self.conclude(now, key, outcome, waits);
     }
 
-    /// Step 8: What becomes of a job that is called no more, nor asks. `waits`: its failure is being told to the breakers (`failing`).
+    /// Step 8: decides what becomes of a job whose call has ended, or could not be prepared.
+    /// `waits`: its failure is being reported to the breakers (`failing`).
     pub(super) fn conclude(&mut self, now: Duration, key: Key, outcome: Outcome, waits: bool) {
         let Some(job) = self.jobs.get_mut(&key) else {
             return;
         };
-        // The broker delivers the jobs of a session that is gone again, and that copy is settled.
+        // If the session is gone, the broker delivers its jobs again, and the new copy is settled.
         let stale = !self.intake.is_current(&job.tag);
         match outcome {
             Outcome::Throttled { after, reason } => self.throttled(now, key, after, reason),
@@ -409,7 +417,7 @@ impl Scheduler {
                 self.forget(key);
             }
             _ if stale => self.forget(key),
-            // It may be given up when they were told.
+            // The job may be given up once they have answered.
             Outcome::Retry { .. } if waits => return job.phase = Phase::Reporting,
             Outcome::Late => {
                 self.facts.push(Fact::ExpiredPermit);
@@ -430,7 +438,7 @@ impl Scheduler {
         self.drop_answer(key);
     }
 
-    /// Step 9a: The job becomes a dead letter.
+    /// Step 9a: makes the job a dead letter.
     pub(super) fn bury(&mut self, now: Duration, key: Key, death: Death, reason: &str) {
         let Some(job) = self.jobs.get(&key) else {
             return;
@@ -444,8 +452,8 @@ impl Scheduler {
         self.leave(now, key, (dead, headers), reply);
     }
 
-    /// Step 9b: A dead letter, or a job that is delayed in a delay queue, leaves the memory: it is a message on its way to `queue`.
-    /// Its result goes first, if there is one.
+    /// Step 9b: moves a dead letter or a delayed job out of memory, as a message on its way to
+    /// `queue`. Its result goes first, if there is one.
     pub(super) fn leave(
         &mut self,
         now: Duration,
@@ -458,14 +466,14 @@ impl Scheduler {
             self.waiting.forget(key);
             headers.extend(job::lasting(&job.claims));
             headers.extend(job.claims.first_call_ms.map(headers::called));
-            // The handler has ended: nobody else has it.
+            // The handler has ended, so the message has no other owner.
             let message = Arc::unwrap_or_clone(job.message);
             let of = Move::new(now, job.tag, Some(job.claims.tenant), reply);
             self.publish(now, key, (of, message), (queue, headers));
         }
     }
 
-    /// The message is published.
+    /// Publishes the message.
     pub(super) fn publish(
         &mut self,
         now: Duration,
@@ -486,7 +494,7 @@ impl Scheduler {
         self.do_all(next);
     }
 
-    /// Step 10: A message whose publish is confirmed is acked. Else the publish is tried again.
+    /// Step 10: acks messages whose publish is confirmed. Failed publishes are tried again.
     pub fn moved(&mut self, now: Duration, results: Vec<(Key, Result<(), PublishError>)>) {
         for (key, result) in results {
             if let Err(why) = result {

@@ -1,4 +1,5 @@
-//! What the downstream says of its own limits: what of it is worth telling the gate, and the operator.
+//! The limits that the API advertises. Selects those that are worth storing in the gate, or a
+//! warning to the operator.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -6,40 +7,42 @@ use std::time::Duration;
 use crate::rules::answers::Quotas;
 use crate::rules::tenant::Tenant;
 
-/// What changes for one tenant is told this often at most.
+/// Minimum interval at which changed limits of one tenant are stored.
 const PAUSE: Duration = Duration::from_secs(60);
-/// What stays the same is told anew after this: the gate forgets it after an hour.
+/// Interval at which unchanged limits are stored again. The gate forgets them after an hour.
 const AGAIN: Duration = Duration::from_secs(600);
-/// The same warning, of whichever tenant, is given this often at most.
+/// Minimum interval between equal warnings, for all tenants together.
 const WARN_AGAIN: Duration = Duration::from_secs(3600);
-/// Tenants that are remembered; of more, nothing is told until others are forgotten.
+/// Maximum number of remembered tenants. Limits of further tenants are not stored until others are
+/// forgotten.
 const MOST_TENANTS: usize = 10_000;
-/// Different warnings that are remembered; beyond them, none is given.
+/// Maximum number of remembered warnings. Beyond it, no new warning is given.
 const MOST_WARNINGS: usize = 256;
-/// Tenants in one call.
+/// Maximum number of tenants per request.
 const MOST: usize = 256;
 
-/// What is known, to be told, and being told.
+/// The advertised limits: known, queued, and being stored.
 #[derive(Debug, Default)]
 pub struct Advertised {
     known: HashMap<Tenant, Known>,
     swept: Duration,
     open: Vec<(Tenant, Quotas)>,
     sent: Option<Vec<Tenant>>,
-    /// Until when each warning is not given again.
+    /// When each warning may be given again.
     warned: HashMap<String, Duration>,
 }
 
 #[derive(Debug)]
 struct Known {
     quotas: Quotas,
-    /// When something else may be told, and when the same.
+    /// When different limits may be stored, and when the same ones.
     other_at: Duration,
     same_at: Duration,
 }
 
 impl Advertised {
-    /// An answer to a job of `tenant` said this. `None`: it is not told now; else whether it is news.
+    /// Records the limits in an answer to a job of `tenant`. Returns whether they are news, or
+    /// `None` if they are not stored now.
     pub fn hear(&mut self, now: Duration, tenant: &Tenant, quotas: Quotas) -> Option<bool> {
         if quotas.is_empty() || self.open.len() >= MOST {
             return None;
@@ -66,7 +69,7 @@ impl Advertised {
         Some(is_news)
     }
 
-    /// For one more tenant. Looks over all of them once a minute at most.
+    /// Returns true if another tenant can be remembered. Removes old tenants at most once a minute.
     fn has_room(&mut self, now: Duration) -> bool {
         if self.known.len() >= MOST_TENANTS && now >= self.swept + PAUSE {
             self.swept = now;
@@ -75,7 +78,7 @@ impl Advertised {
         self.known.len() < MOST_TENANTS
     }
 
-    /// Whether `warning` was not given lately; it counts as given now.
+    /// Returns true if `warning` was not given lately, and counts it as given now.
     pub fn is_new_warning(&mut self, now: Duration, warning: &str) -> bool {
         if self.warned.get(warning).is_some_and(|until| now < *until) {
             return false;
@@ -90,7 +93,7 @@ impl Advertised {
         true
     }
 
-    /// What is to be told now: nothing while something is being told.
+    /// Returns the limits to store now: none while a request is in flight.
     pub fn send(&mut self) -> Option<Vec<(Tenant, Quotas)>> {
         if self.sent.is_some() || self.open.is_empty() {
             return None;
@@ -100,7 +103,8 @@ impl Advertised {
         Some(batch)
     }
 
-    /// What was sent last was heard, or not: then the next answer after a pause tells it anew.
+    /// Records the outcome of the last request. If it failed, the next answer after a pause stores
+    /// the limits again.
     pub fn told(&mut self, now: Duration, ok: bool) {
         for tenant in self.sent.take().unwrap_or_default() {
             if let Some(known) = self.known.get_mut(&tenant).filter(|_| !ok) {
@@ -136,7 +140,7 @@ mod tests {
         heard.told(PAUSE + SECOND, true);
         assert_eq!(heard.hear(AGAIN, &a, five), None);
         assert_eq!(heard.send(), None);
-        // No news, but the gate is to remember it.
+        // This is no news, but the gate must remember it.
         let again = heard.hear(AGAIN + PAUSE + SECOND, &a, five);
         assert_eq!(again, Some(false));
         assert_eq!(heard.send(), Some(vec![(a, five)]));
@@ -167,7 +171,7 @@ mod tests {
             heard.send();
         }
         assert_eq!(heard.known.len(), MOST_TENANTS);
-        // Those that are silent make room for others.
+        // Tenants without answers make room for others.
         heard.told(SECOND, true);
         let one_more = heard.hear(AGAIN + SECOND, &tenant(MOST_TENANTS), ten);
         assert_eq!(one_more, Some(true));

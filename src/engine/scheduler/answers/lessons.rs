@@ -1,4 +1,4 @@
-//! What the gate is to be told of limits that learn, and which limits are lowered, as far as this worker's answers lowered them.
+//! Lessons of answers for adaptive limits, and the limits that this worker's lessons have lowered.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,30 +15,33 @@ use crate::rules::limit::{Limit, Limits, Unit, ceil_ms};
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 
-/// Lessons in one call, and those that wait for it; of more, nothing is learned.
+/// Maximum number of lessons per request, and of lessons that wait for the next one. Further
+/// lessons are dropped.
 const MOST: usize = 256;
-/// So many lowered limits are followed. Of others it is not told when they are whole.
+/// Maximum number of lowered limits that are followed. For further limits, no fact reports that
+/// they are whole.
 const MOST_LOWERED: usize = 10_000;
-/// What is whole again is looked for so often at most: it takes a look at each.
+/// Minimum interval between checks for limits that are whole again. Each check looks at all lowered
+/// limits.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// A limit of one tenant, or of all together.
+/// A limit of one tenant, or of all tenants together.
 type Whose = (Option<Tenant>, String);
 
-/// What was learned, is to be told, and being told.
+/// Lessons that are queued and being stored, and the lowered limits.
 #[derive(Debug, Default)]
 pub(in crate::engine::scheduler) struct Lessons {
-    /// Of the answer that is being looked at: it is told once its throttle is.
+    /// The lesson of the answer that is being handled. It is stored after its throttle.
     refused: Option<Box<Lesson>>,
     open: Vec<Lesson>,
     sent: Option<Vec<(Tenant, Limits)>>,
-    /// Since when each limit is lowered, and until when.
+    /// When each limit was lowered, and when it is whole again.
     lowered: HashMap<Whose, (Duration, Duration), RandomState>,
-    /// When one of them may be whole.
+    /// When a limit may be whole again.
     look_at: Duration,
 }
 
-/// A call of limits of which some learn.
+/// A call under limits of which at least one is adaptive.
 pub(in crate::engine::scheduler) struct Learner {
     labels: Labels,
     limits: Limits,
@@ -47,7 +50,7 @@ pub(in crate::engine::scheduler) struct Learner {
 }
 
 impl Learner {
-    /// `None`: nothing is to be learned from the call's answer.
+    /// Returns `None` if no limit of the call is adaptive.
     fn of(started: &Started) -> Option<Self> {
         let learns = started.limits.iter().any(|limit| limit.band().is_some());
         learns.then(|| Self {
@@ -67,8 +70,9 @@ impl Learner {
         }
     }
 
-    /// For each limit the `max` that keeps what the API says of its own; 0: the limit keeps it. A limit of cost is left alone where
-    /// calls cost more than one: an API counts calls.
+    /// Returns for each limit the `max` that respects the advertised limits, or 0 if the limit
+    /// respects them already. A limit that counts cost is left alone if the call cost more than one
+    /// unit, because an API counts calls.
     fn keeps(&self, quotas: Quotas) -> Vec<u32> {
         let excesses = quotas
             .iter()
@@ -87,7 +91,8 @@ impl Learner {
 }
 
 impl Lessons {
-    /// A call has ended. Where the API refused it, that is told once its throttle is. `None`: nothing is to be learned from its answer.
+    /// Records the end of a call. If the API refused it, that is stored after its throttle. Returns
+    /// `None` if its answer has no lesson.
     pub(in crate::engine::scheduler) fn called(
         &mut self,
         tenant: &Tenant,
@@ -113,14 +118,15 @@ impl Lessons {
         Some(learner)
     }
 
-    /// What goes with the throttle of the answer that is being looked at.
+    /// Takes the lesson that goes with the throttle of the answer that is being handled.
     pub(super) fn take_refused(&mut self) -> Option<Box<Lesson>> {
         self.refused.take()
     }
 
-    /// A call was refused, and for so long its tenant is stopped, or all tenants are.
+    /// Records the lesson of a refused call. The throttle lasts for `left`, and stops all tenants
+    /// if `stops_all`.
     pub(super) fn refused(&mut self, mut lesson: Lesson, stops_all: bool, left: Duration) {
-        // Where one tenant is stopped, the others use what all share.
+        // If only one tenant is stopped, the other tenants still use shared limits.
         let mut learn = (lesson.limits.iter()).filter(|limit| limit.band().is_some());
         let is_unused = stops_all || learn.all(|limit| !limit.is_global());
         if let Evidence::Refused { closed_ms, .. } = &mut lesson.evidence
@@ -131,7 +137,7 @@ impl Lessons {
         self.add(lesson);
     }
 
-    /// The API said what its own limits are.
+    /// Records the lesson of advertised limits.
     pub(super) fn advertised(&mut self, tenant: &Tenant, learner: &Learner, quotas: Quotas) {
         if quotas.iter().any(|quota| quota.window.is_some()) {
             let keeps = Evidence::Advertised(learner.keeps(quotas));
@@ -145,7 +151,7 @@ impl Lessons {
         }
     }
 
-    /// What is to be told now: nothing while something is being told.
+    /// Returns the lessons to store now: none while a request is in flight.
     pub(in crate::engine::scheduler) fn send(&mut self) -> Option<Vec<Lesson>> {
         if self.sent.is_some() || self.open.is_empty() {
             return None;
@@ -158,7 +164,7 @@ impl Lessons {
         Some(batch)
     }
 
-    /// A limit has sunk, or is told anew. What is news goes to `facts`.
+    /// Records that a limit is lowered, and adds a fact if that is news.
     fn sunk(
         &mut self,
         now: Duration,
@@ -207,7 +213,7 @@ impl Lessons {
         })
     }
 
-    /// How many of this name are lowered.
+    /// Returns the number of tenants for which the limit of this name is lowered.
     fn count(&self, limit: &str) -> usize {
         self.lowered
             .keys()
@@ -215,7 +221,7 @@ impl Lessons {
             .count()
     }
 
-    /// Which limits are whole again.
+    /// Returns facts on the limits that are whole again.
     pub(in crate::engine::scheduler) fn look(&mut self, now: Duration) -> Vec<Fact> {
         if self.lowered.is_empty() || now < self.look_at {
             return Vec::new();
@@ -228,20 +234,20 @@ impl Lessons {
             }
         }
         self.look_at = next.max(now + LOOK);
-        // In an order of their own, not the map's: the same events say the same.
+        // In a sorted order instead of the map's, so that equal events have equal results.
         whole.sort_unstable();
         let facts = whole.iter().filter_map(|key| self.whole(now, key));
         facts.collect()
     }
 
-    /// When [`Lessons::look`] may find anything.
+    /// Returns when [`Lessons::look`] may find something.
     pub(in crate::engine::scheduler) fn next(&self) -> Option<Duration> {
         (!self.lowered.is_empty()).then_some(self.look_at)
     }
 }
 
 impl Scheduler {
-    /// What [`Action::Learn`](crate::engine::action::Action::Learn) came to.
+    /// Handles the result of [`Action::Learn`](crate::engine::action::Action::Learn).
     pub fn learned(&mut self, now: Duration, result: Result<LearnedAll, GateError>) {
         let sent = self.lessons.sent.take().unwrap_or_default();
         let all = match result {
@@ -327,13 +333,13 @@ mod tests {
         assert_eq!(lessons.next(), None);
         assert_eq!(sink(&mut lessons, 1, 1, 80, 60), ["to 80, 1 lowered"]);
         assert_eq!(sink(&mut lessons, 9, 2, 90, 20), ["to 90, 2 lowered"]);
-        // Again, before it was whole.
+        // Lowered again before it was whole.
         assert_eq!(sink(&mut lessons, 19, 1, 70, 90), ["to 70, 2 lowered"]);
         assert_eq!(lessons.next(), Some(29 * SECOND));
         assert_eq!(words(lessons.look(29 * SECOND)), ["whole 20s, 1 lowered"]);
         assert!(lessons.look(108 * SECOND).is_empty());
         assert_eq!(words(lessons.look(113 * SECOND)), ["whole 112s, 0 lowered"]);
-        // What the API advertises is no longer less.
+        // The API no longer advertises less.
         sink(&mut lessons, 200, 3, 80, 3_600);
         assert_eq!(sink(&mut lessons, 201, 3, 100, 0), ["whole 1s, 0 lowered"]);
         for number in 0..=MOST_LOWERED {

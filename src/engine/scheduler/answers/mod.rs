@@ -1,8 +1,8 @@
-//! What the API says of itself: that it throttles a tenant, or all of them, and what its limits are. What an answer
-//! means is decided in `rules::answers`; here is what follows for other jobs.
+//! Applies what the API says about itself to other jobs: that it throttles a tenant or all tenants,
+//! and what its limits are. `rules::answers` decides what an answer means.
 //!
-//! [`Throttles`] are those that the gate did not take, to be told again; [`Advertised`] is what it is to be told of the
-//! API's limits; [`Lessons`] is what limits that learn are to be told.
+//! [`Throttles`] retries throttles that could not be stored in the gate, [`Advertised`] stores the
+//! API's limits, and [`Lessons`] stores lessons for adaptive limits.
 
 mod advertised;
 mod lessons;
@@ -25,11 +25,12 @@ use crate::rules::answers::{Excess, Quotas, Seen, ThrottleScope};
 use crate::rules::limit::Limit;
 use crate::rules::tenant::Tenant;
 
-/// A tenant with no window, whose downstream does not say for how long it is closed, is closed for so long.
+/// How long a tenant without a window is throttled if the API names no time.
 const NO_WINDOW: Duration = Duration::from_secs(1);
 
 impl Scheduler {
-    /// A call was throttled: nobody whom that concerns starts before it is over. The job waits until the gate was told.
+    /// Throttles the tenant of a refused call, or all tenants: none of their jobs starts until the
+    /// throttle is over. The job waits until the throttle is stored.
     pub(super) fn throttled(
         &mut self,
         now: Duration,
@@ -46,7 +47,8 @@ impl Scheduler {
             Some(advice) => format!("{reason}; {advice}"),
             None => reason,
         };
-        // It did not say for how long: until the shortest window has passed. Calls under way have none.
+        // Without a time in the answer, the throttle lasts for the shortest window. Limits on
+        // concurrent calls have none.
         let windows = limits.iter().map(Limit::window_ms).filter(|ms| *ms > 0);
         let window = windows.min().map_or(NO_WINDOW, Duration::from_millis);
         let duration = after.unwrap_or(window).min(self.settings.live.max_throttle);
@@ -60,7 +62,7 @@ impl Scheduler {
         let stale = !self.intake.is_current(&job.tag);
         let waits = stale || !self.gives_up(now, key, &reason);
         if waits && let Some(job) = self.jobs.get_mut(&key) {
-            // It is called for again, whatever its next wait is.
+            // The job asks again then, whatever its next wait is.
             job.plan = Plan::at(now);
             job.phase = Phase::Throttling { duration };
         }
@@ -78,8 +80,8 @@ impl Scheduler {
         );
     }
 
-    /// Counts a call that has ended, and returns whether the API refused it. A refusal widens the distances between starts; several show
-    /// how the API counts.
+    /// Counts a call that has ended, and returns true if the API refused it. A refusal widens the
+    /// margins between starts; several refusals show how the API counts.
     pub(super) fn count_refusals(
         &mut self,
         now: Duration,
@@ -104,8 +106,9 @@ impl Scheduler {
         is_refused
     }
 
-    /// Handles an answer that was no refusal but announced that the next one would be. It gives the end in whole seconds. If our limits
-    /// keep the API's, they decide from the earliest time that this can mean.
+    /// Handles an answer that was no refusal but announced that the next one would be. The answer
+    /// gives the end of the throttle in whole seconds. If our limits respect the API's, they decide
+    /// from the earliest time that this can mean.
     pub(super) fn throttle_used_up(&mut self, now: Duration, key: Key, seen: &Seen) {
         let (Some(job), Some(used_up)) = (self.jobs.get(&key), seen.used_up) else {
             return;
@@ -150,18 +153,18 @@ impl Scheduler {
         self.agenda.push(Action::Block(block, duration));
     }
 
-    /// What the gate was not told is told again.
+    /// Stores throttles again that could not be stored.
     pub(super) fn throttle_again(&mut self, now: Duration) {
         for block in self.throttles.due(now) {
             self.throttle(now, block);
         }
     }
 
-    /// What [`Action::Block`] came to: the gate was told, or could not be. Then the job that waits for it is put off at least,
-    /// and the gate is told again.
+    /// Handles the result of [`Action::Block`]. If the throttle could not be stored, the job that
+    /// waits for it is delayed, and the throttle is stored again later.
     pub fn blocked(&mut self, now: Duration, mut block: Block, result: Result<(), GateError>) {
         self.throttles.end();
-        // Nothing starts any more: calls that are refused from here on are of the same event.
+        // Nothing starts anymore, so calls that are refused from now on belong to the same event.
         if let Some(lesson) = block.lesson.take() {
             let left = block.until.saturating_sub(now);
             let stops_all = block.whose == Whose::Api;
@@ -179,7 +182,7 @@ impl Scheduler {
         let Phase::Throttling { duration } = job.phase else {
             return;
         };
-        // Its ticket was claimed when it started: it takes a new one.
+        // Its ticket was claimed when it started, so it needs a new one.
         job.claims.ticket = None;
         if !self.intake.is_current(&job.tag) {
             self.forget(key);
@@ -205,7 +208,7 @@ impl Scheduler {
         }
     }
 
-    /// The answer said what the API's limits are. It is told where ours allow more.
+    /// Handles the limits that the API advertises in an answer, and warns if ours allow more.
     pub(super) fn hear(
         &mut self,
         now: Duration,
@@ -235,14 +238,14 @@ impl Scheduler {
         }
     }
 
-    /// What [`Action::Advertised`] came to.
+    /// Handles the result of [`Action::Advertised`].
     pub fn told(&mut self, now: Duration, result: Result<(), GateError>) {
         self.advertised.told(now, result.is_ok());
         self.facts.extend(result.err().map(Fact::QuotaUntold));
     }
 }
 
-/// Whom a refusal concerns of a job of `tenant` with these limits.
+/// Returns which tenants a refused job of `tenant` throttles, given its limits.
 fn whose(scope: ThrottleScope, limits: &[Limit], tenant: &Tenant) -> Whose {
     match scope.closes_all(limits) {
         true => Whose::Api,

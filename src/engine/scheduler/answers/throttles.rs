@@ -1,4 +1,5 @@
-//! Throttles that the gate did not take: told again, so that a tenant does not go on calling an API that has closed it.
+//! Throttles that could not be stored in the gate. Storing them is retried, so that a tenant does
+//! not go on calling an API that has throttled it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,39 +7,39 @@ use std::time::Duration;
 use crate::engine::action::Block;
 use crate::rules::breaker::Whose;
 
-/// What failed is told again after this, and then after twice as long each time.
+/// Delay before the first retry. It doubles with each failure.
 const AGAIN: Duration = Duration::from_millis(100);
-/// So often it is told again: for 25 s. Whoever still can't be told starts nothing either, but for a store that takes no writes of
-/// this kind alone.
+/// Maximum number of retries, which take 25 s together. A worker that still can't store the
+/// throttle starts nothing either, unless the store refuses only this kind of write.
 const MOST_TIMES: u32 = 8;
-/// The most tenants at once.
+/// Maximum number of tenants at once.
 const MOST_TENANTS: usize = 1024;
 
-/// What is being told, and what is to be told again: of each tenant the one that ends last.
+/// Throttles that are being stored, and those to retry: for each tenant, the one that ends last.
 #[derive(Debug, Default)]
 pub struct Throttles {
     waiting: BTreeMap<Whose, (Duration, Block)>,
-    /// How many are being told.
+    /// Number of throttles being stored.
     under_way: usize,
 }
 
 impl Throttles {
-    /// The gate is being told.
+    /// Records that a throttle is being stored.
     pub fn begin(&mut self) {
         self.under_way += 1;
     }
 
-    /// It was told, or could not be.
+    /// Records the end of an attempt.
     pub fn end(&mut self) {
         self.under_way -= 1;
     }
 
-    /// How many times it is being told.
+    /// Returns the number of throttles being stored.
     pub fn under_way(&self) -> usize {
         self.under_way
     }
 
-    /// The gate did not take `block`. False: it is given up.
+    /// Schedules a retry for `block`. Returns false if it is given up.
     pub fn failed(&mut self, now: Duration, mut block: Block) -> bool {
         let at = now + AGAIN * 2_u32.pow(block.failures.min(MOST_TIMES));
         block.failures += 1;
@@ -62,7 +63,7 @@ impl Throttles {
         true
     }
 
-    /// What is to be told now.
+    /// Takes the throttles to store now.
     pub fn due(&mut self, now: Duration) -> Vec<Block> {
         let mut due = Vec::new();
         self.waiting.retain(|_, (at, block)| {
@@ -75,7 +76,7 @@ impl Throttles {
         due
     }
 
-    /// When [`Throttles::due`] is worth a look.
+    /// Returns when [`Throttles::due`] may find something.
     pub fn next(&self) -> Option<Duration> {
         self.waiting.values().map(|(at, _)| *at).min()
     }

@@ -1,27 +1,27 @@
-//! How long before a job's turn its call is prepared: about as long as that takes.
+//! How long before a job's turn its call is prepared: about as long as preparing takes.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// So many of the last preparations say how long the next one takes.
+/// Number of recent preparations from which the next one's duration is estimated.
 const LAST: usize = 64;
-/// Who is as quick prepares when it is asked for.
+/// Preparations below this are so quick that they begin when the job asks.
 const QUICK: Duration = Duration::from_millis(5);
-/// What a machine adds.
+/// Added to the estimate for delays of the machine.
 const MARGIN: Duration = Duration::from_millis(20);
-/// Nobody prepares earlier.
+/// The longest lead.
 const MOST: Duration = Duration::from_secs(2);
 
-/// How long before a job's turn its call is prepared.
+/// The lead of preparations, and the durations it is estimated from.
 #[derive(Debug, Default)]
 pub(super) struct Lead {
-    /// The newest last.
+    /// Durations of the last preparations, the newest last.
     took: VecDeque<Duration>,
     lead: Duration,
 }
 
 impl Lead {
-    /// A preparation took so long.
+    /// Records that a preparation took `took`.
     pub(super) fn learn(&mut self, took: Duration) {
         if self.took.len() == LAST {
             self.took.pop_front();
@@ -36,7 +36,7 @@ impl Lead {
         };
     }
 
-    /// The 95 % quantile of what preparing took lately, and a margin; zero where it is quick.
+    /// Returns the 95 % quantile of recent preparations plus a margin, or zero if they are quick.
     pub(super) fn get(&self) -> Duration {
         self.lead
     }

@@ -1,5 +1,5 @@
-//! Jobs that wait in memory for the lease of a call that is under way: when it ends, nobody knows, so one of them asks as soon as
-//! this worker has told the gate that one of its own calls has ended.
+//! Jobs that wait in memory for the lease of a running call. Its end can't be predicted, so one of
+//! the jobs asks as soon as this worker has told the gate that one of its own calls has ended.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -8,39 +8,41 @@ use crate::engine::action::Key;
 use crate::rules::limit::{Algorithm, Limit, Limits};
 use crate::rules::tenant::Tenant;
 
-/// Whose calls are counted together: those of a limit's name, and of one tenant unless all share it. Labels are left out: who
-/// is woken in vain waits again.
+/// The name of a limit, and the tenant unless all tenants share the limit. Calls of one budget are
+/// counted together. Labels are left out: a job that is woken in vain waits again.
 type Budget = (String, Option<Tenant>);
 
-/// Where nobody waits, the idle leases of so many budgets are known at most.
+/// Maximum number of budgets for which idle leases are remembered without a waiting job.
 const MOST: usize = 1024;
 
-/// Which jobs wait for which leases. As many as wait in memory, at most.
+/// The jobs that wait for leases, by budget. They wait in memory, which bounds their number.
 #[derive(Debug, Default)]
 pub struct Leases {
     budgets: BTreeMap<Budget, Holders>,
     places: HashMap<Key, (Budget, Duration)>,
 }
 
-/// Who waits for leases of one budget.
+/// The jobs that wait for leases of one budget.
 #[derive(Debug, Default)]
 struct Holders {
-    /// The first to come back by itself is the first of its waitlist.
+    /// The waiting jobs. The first to come back on its own is the first of its waitlist.
     waiting: BTreeSet<(Duration, Key)>,
-    /// Leases that calls of this worker gave back, and for which it has woken nobody: idle ones, as far as is known.
+    /// Leases that calls of this worker gave back and for which it has woken no job: idle ones, as
+    /// far as is known.
     idle: usize,
 }
 
 impl Leases {
-    /// A job of `tenant` is held until then because of `limit`, of which every lease is taken.
+    /// Lets a job of `tenant` wait for a lease of `limit`, all of which are taken, at most until
+    /// `until`.
     pub fn add(&mut self, tenant: &Tenant, limit: &Limit, until: Duration, key: Key) {
         if limit.algorithm() == Algorithm::Concurrency {
             self.hold(budget(tenant, limit), until, key).idle = 0;
         }
     }
 
-    /// The job has come back before its turn, and waits until then because of `limit`, unless a lease is idle that it may ask for:
-    /// `true`.
+    /// Lets a job that has come back before its turn wait for a lease of `limit`, at most until
+    /// `until`. Returns true if a lease is idle instead, so that the job may ask for it.
     pub fn takes_idle(
         &mut self,
         tenant: &Tenant,
@@ -73,7 +75,7 @@ impl Leases {
         holders
     }
 
-    /// It is held no longer.
+    /// Ends the job's wait.
     pub fn forget(&mut self, key: Key) {
         let Some((budget, until)) = self.places.remove(&key) else {
             return;
@@ -84,7 +86,7 @@ impl Leases {
         }
     }
 
-    /// Nothing is kept of a budget of which nobody waits and no lease is idle.
+    /// Forgets a budget without waiting jobs and idle leases.
     fn tidy(&mut self, budget: &Budget) {
         let holders = self.budgets.get(budget);
         if holders.is_some_and(|it| it.waiting.is_empty() && it.idle == 0) {
@@ -92,13 +94,14 @@ impl Leases {
         }
     }
 
-    /// Nobody is held any more.
+    /// Forgets all jobs and leases.
     pub fn clear(&mut self) {
         self.budgets.clear();
         self.places.clear();
     }
 
-    /// So many calls of `tenant` have ended: as many jobs may have a lease.
+    /// Frees the leases of `calls` calls of `tenant` that have ended. Returns the jobs that may
+    /// have them.
     pub fn freed(&mut self, tenant: &Tenant, limits: &Limits, calls: usize) -> Vec<Key> {
         let mut woken = Vec::new();
         for limit in limits.iter() {
@@ -176,13 +179,13 @@ mod tests {
         let mut leases = Leases::default();
         let comes = |leases: &mut Leases, key| leases.takes_idle(&a, &own, AT(50), Key(key));
         assert!(!comes(&mut leases, 1), "none is known to be");
-        // Two leases, of which one is for the job that waits.
+        // Two leases, one of which is for the waiting job.
         assert_eq!(leases.freed(&a, &limits, 2), [Key(1)]);
         assert!(comes(&mut leases, 2) && !comes(&mut leases, 3));
-        // There are no more than three.
+        // There are at most three leases.
         assert_eq!(leases.freed(&a, &limits, 9), [Key(3)]);
         assert!(comes(&mut leases, 4) && comes(&mut leases, 5) && !comes(&mut leases, 6));
-        // Others took what was idle.
+        // Other jobs took the idle lease.
         leases.forget(Key(6));
         assert_eq!(leases.freed(&a, &limits, 3), []);
         leases.add(&a, &own, AT(20), Key(7));
@@ -190,7 +193,7 @@ mod tests {
         assert_eq!(leases.freed(&a, &limits, 1), [Key(7)]);
     }
 
-    /// Each costs memory, and there are as many as tenants.
+    /// Each budget costs memory, and there are as many as tenants.
     #[test]
     fn only_so_many_idle_budgets_are_known() {
         let mut leases = Leases::default();
@@ -199,7 +202,7 @@ mod tests {
             leases.freed(&tenant(&format!("t-{number}")), &limits, 1);
         }
         assert_eq!(leases.budgets.len(), MOST);
-        // Those of whom a job waits are known while it does, and no longer.
+        // A budget with a waiting job is remembered while the job waits, and no longer.
         for number in (2 * MOST..4 * MOST).map(|it| it as u64) {
             let of = tenant(&format!("t-{number}"));
             leases.add(&of, &running("own"), AT(1), Key(number));

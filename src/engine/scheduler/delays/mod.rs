@@ -1,8 +1,10 @@
-//! Where a delayed job waits: in memory, in the window of the delay queue that it came from, or in a delay queue. What is decided
-//! of delay queues themselves (which there are, which one a job takes, for how long) is in `rules::delays`.
+//! Decides where a delayed job waits: in memory, in the window of the delay queue that it came
+//! from, or in a delay queue. `rules::delays` decides about the delay queues themselves: which
+//! exist, which one a job takes, and for how long.
 //!
-//! [`Waiting`] is the state: the jobs in memory by their times, in the windows of their delay queues ([`windows`]), or until a
-//! lease is free ([`leases`]). [`lead`] says how long before its turn a job's call is prepared.
+//! [`Waiting`] is the state: the jobs in memory by their times, in the windows of their delay
+//! queues ([`windows`]), or until a lease is free ([`leases`]). [`lead`] determines how long before
+//! its turn a job's call is prepared.
 
 mod lead;
 mod leases;
@@ -29,34 +31,34 @@ use crate::rules::job::{self, Field, NotBefore};
 use crate::rules::limit::ceil_ms;
 
 impl Scheduler {
-    /// Back to the front, in the old order.
+    /// Puts jobs back to the front of their queues, in their old order.
     pub(super) fn put_back(&mut self, keys: &[Key]) {
         for &key in keys.iter().rev() {
             self.join(key, End::Front);
         }
     }
 
-    /// The same for jobs with their positions in that order.
+    /// Puts jobs back to the front of their queues, in the order of their positions.
     pub(super) fn put_back_in_order(&mut self, mut jobs: Vec<(usize, Key)>) {
         jobs.sort_unstable_by_key(|(position, _)| *position);
         let keys: Vec<Key> = jobs.into_iter().map(|(_, key)| key).collect();
         self.put_back(&keys);
     }
 
-    /// The job is done, or somebody else's.
+    /// Forgets a job that is done, or that another worker has.
     pub(super) fn forget(&mut self, key: Key) {
         self.jobs.remove(&key);
         self.waiting.forget(key);
     }
 
-    /// Delays the job: in memory, or where that is too long or memory is taken, in a delay queue.
+    /// Delays the job: in memory, or in a delay queue if the wait is too long or memory is full.
     pub(super) fn delay(&mut self, now: Duration, key: Key, wait: Duration) {
         if !self.delay_in_memory(now, key, wait) {
             self.delay_in_queue(now, key, wait);
         }
     }
 
-    /// Keeps the job in memory for `wait`, unless that is too long or memory is taken.
+    /// Keeps the job in memory for `wait`. Returns false if that is too long or memory is full.
     pub(super) fn delay_in_memory(&mut self, now: Duration, key: Key, wait: Duration) -> bool {
         let Some(job) = self.jobs.get(&key) else {
             return true;
@@ -69,7 +71,7 @@ impl Scheduler {
         has_room
     }
 
-    /// [`Scheduler::delay_in_memory`] for a moment, whoever else is in memory.
+    /// Keeps the job in memory for a moment, even if memory is full.
     pub(super) fn delay_in_memory_anyway(&mut self, now: Duration, key: Key, wait: Duration) {
         if let Some(job) = self.jobs.get(&key) {
             self.queues.hold(&job.claims.tenant);
@@ -77,7 +79,9 @@ impl Scheduler {
         }
     }
 
-    /// A job that is counted as held. Those that wait for the same moment ask together, in their order: so it is a whole millisecond.
+    /// Keeps a job in memory until `until`. The job is already counted as held. The time is rounded
+    /// up to a whole millisecond, so that jobs that wait for the same moment ask together, in
+    /// order.
     fn keep_until(&mut self, until: Duration, key: Key) {
         let until = Duration::from_millis(ceil_ms(until));
         if let Some(job) = self.jobs.get_mut(&key) {
@@ -87,7 +91,8 @@ impl Scheduler {
         }
     }
 
-    /// Keeps the job in the window of the delay queue that it came from, if its turn is about when it was told: `true`.
+    /// Keeps the job in the window of the delay queue that it came from, if its turn is about when
+    /// it was promised. Returns false if not.
     pub(super) fn delay_in_window(&mut self, now: Duration, key: Key, wait: Duration) -> bool {
         let until = now + wait;
         let Some(job) = self.jobs.get_mut(&key) else {
@@ -107,7 +112,7 @@ impl Scheduler {
         true
     }
 
-    /// The job may ask at once, or when the time has come before which it must not.
+    /// Lets the job ask at once, or delays it until its earliest start.
     pub(super) fn delay_or_join(&mut self, now: Duration, key: Key, end: End, store_now: u64) {
         let Some(job) = self.jobs.get(&key) else {
             return;
@@ -123,15 +128,16 @@ impl Scheduler {
                 if !self.delay_in_memory(now, key, wait) {
                     self.delay_until(now, key, at_ms, wait);
                 } else if let Some(job) = self.jobs.get_mut(&key) {
-                    // Then it is over, whatever the store's clock says.
+                    // The wait is over then, whatever the store's clock says.
                     job.claims.not_before = None;
                 }
             }
         }
     }
 
-    /// Sends the job through a delay queue until its time, which is in `wait` at most. The clock may be ahead of its lower bound by
-    /// far, where an answer was long on its way: the job's time is put earlier only where the clock was set back in any case.
+    /// Sends the job through a delay queue until its time, which is at most `wait` away. The clock
+    /// may be far ahead of its lower bound if an answer took long to arrive, so the job's time is
+    /// moved to an earlier one only if the clock must have been set back.
     fn delay_until(&mut self, now: Duration, key: Key, at_ms: u64, wait: Duration) {
         let Some(job) = self.jobs.get(&key) else {
             return;
@@ -142,8 +148,8 @@ impl Scheduler {
         self.enter_delay_queue(now, key, wait, headers);
     }
 
-    /// A job that came from a delay queue waits for the rest of its trip in that queue's window. One that waits for its turn asks a
-    /// little before.
+    /// Keeps a job that came from a delay queue in that queue's window for the rest of its trip. A
+    /// job that waits for its turn asks a little earlier.
     pub(super) fn delay_for_trip(&mut self, now: Duration, key: Key, trip: Trip, store_now: u64) {
         let Some(job) = self.jobs.get_mut(&key) else {
             return;
@@ -154,11 +160,12 @@ impl Scheduler {
         let mut left = Duration::from_millis(trip.left_ms(store_now));
         job.plan = Plan::of_wait(now, trip.until_ms, store_now, left);
         if waits_for_turn {
-            // The clock was read on its way here, and the question will be on its way.
+            // The reading of the clock took time to arrive, and so will the question.
             left = left.saturating_sub(self.admission.base());
         }
         let until = now + left;
-        // Who entered the delay queue after it did so for its shortest wait at least.
+        // A job that entered the delay queue after this one waits at least for the queue's shortest
+        // wait.
         let above = match job.tag.source {
             Source::Delay(level) => {
                 let stay = delays::stay_ms(trip.wait_ms);
@@ -184,8 +191,9 @@ impl Scheduler {
         }
     }
 
-    /// A job that came back before its turn may have it as soon as a lease is free, if that is what it waits for: how long calls take is
-    /// a guess. `true`: one is, as far as this worker knows.
+    /// Returns true if a job that came back before its turn waits for a lease, and a lease is free
+    /// as far as this worker knows. The job may have it at once, because how long calls take is a
+    /// guess.
     fn takes_idle_lease(&mut self, key: Key, until: Duration) -> bool {
         let Some(job) = self.jobs.get(&key) else {
             return false;
@@ -200,7 +208,7 @@ impl Scheduler {
         limit.is_some_and(|limit| self.waiting.takes_idle(tenant, limit, until, key))
     }
 
-    /// A job that waits in memory is looked at: its time has come, or is near.
+    /// Looks at a job in memory whose time has come, or is near.
     pub(super) fn look_at(&mut self, now: Duration, at: Duration, key: Key) {
         let phase = self.jobs.get(&key).map(|job| job.phase);
         if let Some(Phase::Delayed { until } | Phase::InWindow { until }) = phase {
@@ -212,7 +220,7 @@ impl Scheduler {
         }
     }
 
-    /// A job that waits in memory may ask.
+    /// Lets a job that waits in memory ask.
     pub(super) fn wake(&mut self, now: Duration, key: Key) {
         let Some(job) = self.jobs.get_mut(&key) else {
             return;
@@ -229,20 +237,22 @@ impl Scheduler {
         }
     }
 
-    /// Sends the job through a delay queue, to be asked for anew after `wait`.
+    /// Sends the job through a delay queue, so that it asks again after `wait`.
     pub(super) fn delay_in_queue(&mut self, now: Duration, key: Key, wait: Duration) {
         let Some(job) = self.jobs.get(&key) else {
             return;
         };
-        // A job that ran was admitted by an answer, and others wait for the clock. Only where nothing was ever decided it is not
-        // known: then the job looks as soon as its delay queue ends.
+        // A job that ran was admitted by an answer, and other jobs wait for the clock. The clock is
+        // unknown only if nothing was ever decided. Then the job asks as soon as its delay queue
+        // ends.
         let store_now = self.clock.at_least(now).unwrap_or_default();
         let not_before = store_now.saturating_add(millis(wait));
         let headers = job::postponed(&job.claims, Some(not_before), millis(wait));
         self.enter_delay_queue(now, key, wait, headers);
     }
 
-    /// Sends the job through one delay queue of at most `wait`, and lets it ask as soon as that ends.
+    /// Sends the job through one delay queue of at most `wait`, and lets it ask as soon as that
+    /// ends.
     pub(super) fn recheck(&mut self, now: Duration, key: Key, wait: Duration) {
         let wait = wait.mul_f64(self.random.random_range(0.75..=1.0));
         let Some(job) = self.jobs.get(&key) else {
@@ -284,7 +294,8 @@ impl Scheduler {
             *job.message.properties.priority()
         });
         headers.extend(priority.map(headers::priority));
-        // It comes back to be told how long its wait is: before its time that is no news.
+        // The job comes back only to have the rest of its wait computed. Before the end of this
+        // trip there is nothing new.
         if !route.whole && !headers.iter().any(|(name, _)| *name == headers::NOT_BEFORE) {
             headers.extend(store_now.map(until).map(headers::not_before));
         }
@@ -293,7 +304,7 @@ impl Scheduler {
         self.leave(now, key, (queue, headers), None);
     }
 
-    /// Jobs move on where others that are behind them in their delay queue may be due before.
+    /// Moves jobs on if jobs behind them in their delay queue may be due earlier.
     pub(super) fn make_room_in_windows(&mut self, now: Duration) {
         if self.intake.is_draining() {
             return;
@@ -303,8 +314,9 @@ impl Scheduler {
         }
     }
 
-    /// A tenant whose jobs have room in their limit, but wait for a slot of the concurrency for longer than
-    /// `hold`, may not fill the prefetch with them: all but an eighth of it come back later.
+    /// Delays surplus jobs of tenants whose limits have quota but whose jobs have waited for a
+    /// worker slot for longer than `delay.max-in-memory`. All but an eighth of the prefetch come
+    /// back later, so that they don't fill it.
     pub(super) fn delay_surplus(&mut self, now: Duration) {
         let hold = self.settings.live.max_in_memory;
         if self.intake.is_draining() || !self.queues.looks_for_surplus(now, hold) {
@@ -316,7 +328,7 @@ impl Scheduler {
         for (key, at) in self.queues.take_surplus(now, farthest, stale) {
             let mut wait = at.saturating_sub(now);
             if wait == farthest {
-                // Nobody knows when: they look again, and not all at one moment.
+                // It is not known when slots are free, so these jobs ask again at different times.
                 wait = wait.mul_f64(self.random.random_range(0.5..=1.0));
             }
             self.delay_in_queue(now, key, wait.max(hold));

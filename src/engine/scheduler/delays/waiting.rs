@@ -1,4 +1,4 @@
-//! The jobs that wait in memory: until when, in the window of which delay queue, and whose call may end before.
+//! The jobs that wait in memory: until when, in which delay queue's window, and for whose lease.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,7 +11,7 @@ use crate::engine::action::Key;
 use crate::rules::limit::{Limit, Limits};
 use crate::rules::tenant::Tenant;
 
-/// Times to look at jobs, and what those wait for.
+/// Timers of the waiting jobs, and what else can end their waits.
 #[derive(Debug)]
 pub struct Waiting {
     timers: BinaryHeap<Reverse<(Duration, Key)>>,
@@ -22,7 +22,7 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// For so many delay queues, and so many jobs of each in its window.
+    /// Creates the state for `levels` delay queues, with up to `window` jobs of each.
     pub fn new(levels: usize, window: usize) -> Self {
         Self {
             timers: BinaryHeap::new(),
@@ -32,19 +32,19 @@ impl Waiting {
         }
     }
 
-    /// The session is gone, and with it all that waits.
+    /// Forgets all waiting jobs at the end of a session.
     pub fn clear(&mut self) {
         self.leases.clear();
         self.windows.clear();
         self.timers.clear();
     }
 
-    /// The job, or its message, is to be looked at then.
+    /// Schedules a look at the job or its message.
     pub fn look_at(&mut self, at: Duration, key: Key) {
         self.timers.push(Reverse((at, key)));
     }
 
-    /// The job waits until then, and is looked at before that when its call is to be prepared.
+    /// Lets the job wait until `until`. Looks at it earlier when its call has to be prepared.
     pub fn wait(&mut self, until: Duration, key: Key) {
         self.look_at(until, key);
         let lead = self.lead.get();
@@ -53,23 +53,24 @@ impl Waiting {
         }
     }
 
-    /// The next one whose time has come, and that time.
+    /// Takes the next job whose time has come, and that time.
     pub fn due(&mut self, now: Duration) -> Option<(Duration, Key)> {
         self.next().filter(|at| *at <= now)?;
         self.timers.pop().map(|Reverse(due)| due)
     }
 
-    /// When [`Waiting::due`] finds something.
+    /// Returns when [`Waiting::due`] finds something.
     pub fn next(&self) -> Option<Duration> {
         self.timers.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// A job has come from the delay queue.
+    /// Records that a job came from the delay queue.
     pub fn came_from(&mut self, level: u8, key: Key) {
         self.windows.took(usize::from(level), key);
     }
 
-    /// The job asks at `ask_at`, for its trip ends at `until`. Jobs that entered its delay queue after it are due at `open_at` at the earliest.
+    /// Lets the job wait in the window of its delay queue, to ask at `ask_at`, because its trip
+    /// ends at `until`. Jobs that entered the delay queue after it are due at `open_at` or later.
     pub fn wait_for_trip(
         &mut self,
         key: Key,
@@ -81,18 +82,21 @@ impl Waiting {
         self.windows.park(key, until, open_at);
     }
 
-    /// The job asks at `ask_at`, for its turn comes at `until`, and waits for it in the window of its delay queue.
+    /// Lets the job wait on in the window of its delay queue, to ask at `ask_at`, because its turn
+    /// comes at `until`.
     pub fn wait_in_window(&mut self, key: Key, ask_at: Duration, until: Duration) {
         self.wait(ask_at, key);
         self.windows.stay(key, until);
     }
 
-    /// The job waits until then because of `limit`: where that counts calls under way, one that ends may wake it.
+    /// Records that the job waits because of `limit`. If that counts running calls, the end of a
+    /// call may wake the job.
     pub fn wakes_for(&mut self, tenant: &Tenant, limit: &Limit, until: Duration, key: Key) {
         self.leases.add(tenant, limit, until, key);
     }
 
-    /// The same for a job that has come back before its turn, unless a lease is idle that it may ask for: `true`.
+    /// Does the same for a job that has come back before its turn. Returns true if a lease is idle
+    /// instead, so that the job may ask for it.
     pub fn takes_idle(
         &mut self,
         tenant: &Tenant,
@@ -103,39 +107,40 @@ impl Waiting {
         self.leases.takes_idle(tenant, limit, until, key)
     }
 
-    /// The jobs that so many calls of `tenant`, which have ended, wake.
+    /// Returns the jobs that are woken by the end of `calls` calls of `tenant`.
     pub fn woken_by(&mut self, tenant: &Tenant, limits: &Limits, calls: usize) -> Vec<Key> {
         self.leases.freed(tenant, limits, calls)
     }
 
-    /// The job waits no more.
+    /// Ends the job's wait.
     pub fn end(&mut self, key: Key) {
         self.leases.forget(key);
         self.windows.unpark(key);
     }
 
-    /// The job is not in memory any more.
+    /// Forgets a job that is no longer in memory.
     pub fn forget(&mut self, key: Key) {
         self.leases.forget(key);
         self.windows.forget(key);
     }
 
-    /// How many wait in windows.
+    /// Returns the number of jobs that wait in windows.
     pub fn in_windows(&self) -> usize {
         self.windows.parked()
     }
 
-    /// Those that move on, since others behind them in their delay queue may be due before, with the times that they wait for.
+    /// Returns the jobs that have to move on, because jobs behind them in their delay queue may be
+    /// due earlier, and the times that they wait for.
     pub fn surplus(&mut self, now: Duration) -> Vec<(Key, Duration)> {
         self.windows.surplus(now)
     }
 
-    /// When [`Waiting::surplus`] may find something.
+    /// Returns when [`Waiting::surplus`] may find something.
     pub fn surplus_at(&self, now: Duration) -> Option<Duration> {
         self.windows.next(now)
     }
 
-    /// To prepare a call took so long.
+    /// Records how long it took to prepare a call.
     pub fn preparing_took(&mut self, took: Duration) {
         self.lead.learn(took);
     }

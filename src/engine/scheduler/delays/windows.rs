@@ -1,10 +1,12 @@
-//! What this worker has taken from the delay queues, and which of it makes room for what is behind it.
+//! The jobs that this worker has taken from the delay queues, and the decision which of them make
+//! room for jobs behind them.
 //!
-//! A delay queue gives its jobs in the order in which they entered it, a window of them at a time. As long as there is room in the
-//! window, all of the queue's jobs are in somebody's memory, and nobody is late. When it is full, jobs behind it may be due before those
-//! in it. Delay queues whose jobs have come in the order of their times so far are trusted to go on like that: then nobody
-//! behind is due before those in the window. Of the others, the jobs with the most time left move on to a shorter delay queue as soon as
-//! those behind may be due.
+//! A delay queue delivers its jobs in the order in which they entered it, one window at a time. As
+//! long as the window has room, all of the queue's jobs are in some worker's memory, and no job is
+//! late. When it is full, jobs behind it may be due before jobs in it. A delay queue whose jobs
+//! have so far come in the order of their times is trusted to stay in order, so that no job behind
+//! the window is due before those in it. In other delay queues, the jobs with the most time left
+//! move on to a shorter delay queue as soon as jobs behind them may be due.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -13,35 +15,35 @@ use foldhash::fast::RandomState;
 
 use crate::engine::action::Key;
 
-/// A job that is due so soon keeps its place: moving it would take as long.
+/// A job that is due this soon stays in the window: moving it would take as long.
 const SOON: Duration = Duration::from_millis(250);
-/// A delay queue that seems to be in order is tried so long after its window was full of jobs that others behind may be due before: the
-/// pause doubles as long as it is, up to the longest.
+/// The first and the longest pause before a delay queue that seems to be in order is tried although
+/// jobs behind its full window may be due. The pause doubles as long as the window stays full.
 const FIRST_TRY: Duration = Duration::from_secs(1);
 const LAST_TRY: Duration = Duration::from_secs(64);
-/// So much of what waits in a window moves on at once, and so much for a try: 1 / this.
+/// The share of a window's waiting jobs that moves on at once, and the share for a try: 1 / this.
 const SHARE: usize = 2;
 const TRY_SHARE: usize = 8;
 
 /// The jobs of one delay queue.
 #[derive(Debug, Default)]
 struct Window {
-    /// Those that wait for their time.
+    /// The jobs that wait for their time.
     parked: BTreeSet<(Duration, Key)>,
-    /// All that are in memory, those that run included.
+    /// Number of its jobs in memory, including running ones.
     taken: usize,
-    /// When the latest time is of all that have come in while the window was in use.
+    /// The latest time of all jobs that came in while the window was in use.
     latest: Duration,
-    /// How much before that one others came that were behind it.
+    /// By how much a later job was due before that time, at most.
     disorder: Duration,
-    /// A job that entered the delay queue after the last one that came is due then, at the earliest.
+    /// Earliest time of a job that entered the delay queue after the last one that came.
     open_at: Duration,
-    /// The next try of a delay queue that seems to be in order, and the pause before it.
+    /// When a delay queue that seems to be in order is tried next, and the pause before that.
     try_at: Duration,
     pause: Duration,
 }
 
-/// All delay queues.
+/// The windows of all delay queues.
 #[derive(Debug)]
 pub struct Windows {
     room: usize,
@@ -50,7 +52,7 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// So many delay queues, and so many jobs of each at most.
+    /// Creates the windows of `levels` delay queues, with up to `room` jobs each.
     pub fn new(levels: usize, room: usize) -> Self {
         Self {
             room,
@@ -61,7 +63,7 @@ impl Windows {
         }
     }
 
-    /// A job has come from the delay queue.
+    /// Records that a job came from the delay queue.
     pub fn took(&mut self, level: usize, key: Key) {
         if let Some(window) = self.levels.get_mut(level) {
             window.taken += 1;
@@ -69,7 +71,8 @@ impl Windows {
         }
     }
 
-    /// It waits until then. Jobs that entered its delay queue after it are due at `open_at` at the earliest.
+    /// Lets a job wait until `until`. Jobs that entered its delay queue after it are due at
+    /// `open_at` or later.
     pub fn park(&mut self, key: Key, until: Duration, open_at: Duration) {
         let Some((level, parked)) = self.positions.get_mut(&key) else {
             return;
@@ -82,7 +85,8 @@ impl Windows {
         window.latest = window.latest.max(until);
     }
 
-    /// It waits on until then, though it could have asked. Of the delay queue's order that says nothing.
+    /// Lets a job wait on until `until` although it could have asked. This says nothing about the
+    /// delay queue's order.
     pub fn stay(&mut self, key: Key, until: Duration) {
         if let Some((level, parked)) = self.positions.get_mut(&key) {
             self.levels[*level].parked.insert((until, key));
@@ -90,14 +94,14 @@ impl Windows {
         }
     }
 
-    /// Its time has come.
+    /// Ends a job's wait: its time has come.
     pub fn unpark(&mut self, key: Key) {
         if let Some((level, until)) = self.positions.get(&key) {
             self.levels[*level].parked.remove(&(*until, key));
         }
     }
 
-    /// It is not in memory any more, or on its way to another queue.
+    /// Forgets a job that has left memory, or is on its way to another queue.
     pub fn forget(&mut self, key: Key) {
         self.unpark(key);
         if let Some((level, _)) = self.positions.remove(&key) {
@@ -109,18 +113,18 @@ impl Windows {
         }
     }
 
-    /// Nothing is in memory any more.
+    /// Forgets all jobs.
     pub fn clear(&mut self) {
         self.positions.clear();
         self.levels.fill_with(Window::default);
     }
 
-    /// How many jobs wait for their time.
+    /// Returns the number of waiting jobs.
     pub fn parked(&self) -> usize {
         self.levels.iter().map(|window| window.parked.len()).sum()
     }
 
-    /// Those that move on, with the times that they wait for.
+    /// Returns the jobs that have to move on, and the times that they wait for.
     pub fn surplus(&mut self, now: Duration) -> Vec<(Key, Duration)> {
         let mut surplus = Vec::new();
         for window in &mut self.levels {
@@ -141,7 +145,7 @@ impl Windows {
         surplus
     }
 
-    /// When [`Windows::surplus`] may find something.
+    /// Returns when [`Windows::surplus`] may find something.
     pub fn next(&self, now: Duration) -> Option<Duration> {
         let look_at = |window: &Window| {
             let (last, _) = window.parked.last()?;
@@ -153,12 +157,13 @@ impl Windows {
 }
 
 impl Window {
-    /// When jobs behind the window may be due before those in it; `None`: nobody waits behind it.
+    /// Returns when jobs behind the window may be due before jobs in it, or `None` if no job is
+    /// behind it.
     fn look_at(&self, room: usize) -> Option<Duration> {
         (self.taken >= room).then(|| self.in_doubt().min(self.try_at.max(self.open_at)))
     }
 
-    /// The same by what was seen of the delay queue's order.
+    /// Returns when that may happen judging by the delay queue's order so far.
     fn in_doubt(&self) -> Duration {
         self.open_at.max(self.latest.saturating_sub(self.disorder))
     }
@@ -171,7 +176,8 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const ROOM: usize = 16;
 
-    /// A delay queue for waits from 100 s on, as it is after so many jobs with these waits, which all entered it at 0.
+    /// Returns the windows of a delay queue for waits from 100 s on, after jobs with these waits
+    /// came, all of which entered it at 0.
     fn taken(waits: impl IntoIterator<Item = u32>) -> Windows {
         let mut windows = Windows::new(2, ROOM);
         for (key, wait) in (1..).map(Key).zip(waits) {
@@ -199,7 +205,7 @@ mod tests {
 
     #[test]
     fn in_a_full_window_the_last_make_room_when_others_may_be_due() {
-        // The last to come is due 20 s before the first.
+        // The last job to come is due 20 s before the first.
         let mut windows = taken((105..121).rev());
         assert_eq!(windows.next(SECOND), Some(100 * SECOND));
         assert!(moved(&mut windows, 99 * SECOND).is_empty());

@@ -156,7 +156,7 @@ impl Moves {
                     let of_tenant = tenants.entry(of.tenant.as_ref()).or_default();
                     of_tenant.push((of.since, key));
                 } else if from_window(of) && std::mem::replace(&mut has_trier, true) {
-                    // It would keep other jobs in the window of its delay queue waiting.
+                    // It would hold up other jobs in the window of its delay queue.
                     over.insert(key);
                 }
             }

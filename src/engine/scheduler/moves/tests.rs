@@ -37,7 +37,7 @@ fn reply(queue: &str) -> Option<Box<Reply>> {
     Some(Box::new(reply))
 }
 
-/// Moves, and the time.
+/// Moves, and the current time.
 struct Desk {
     moves: Moves,
     now: Duration,

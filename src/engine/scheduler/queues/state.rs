@@ -1,4 +1,4 @@
-//! One tenant in the worker's memory, and sums over all, which are asked for after each event.
+//! The state of one tenant, and sums over tenants, which are read after each event.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -6,40 +6,41 @@ use std::time::Duration;
 use crate::engine::action::Key;
 use crate::gate::ShardId;
 
-/// The jobs of one tenant, and what is known of it.
+/// The jobs of one tenant, and its counters.
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// Jobs that have a slot: they ask before all others.
+    /// Jobs that have a slot. They ask before all others.
     pub(super) prepared: VecDeque<Key>,
-    /// Jobs that came back, or that wait for a slot: they ask before the fresh ones.
+    /// Jobs that came back, or that wait for a slot. They ask before new jobs.
     pub(super) due: VecDeque<Key>,
     pub(super) fresh: VecDeque<Key>,
     pub(super) held: usize,
     pub(super) running: usize,
-    /// Slots of the concurrency that its jobs have: those that run, and those whose call is prepared.
+    /// Worker slots that its jobs have: running jobs, and jobs whose call is prepared.
     pub(super) slots: usize,
-    /// By its last answer a job of it must wait: the others ask without a slot, too, to learn for how long.
+    /// Whether a job had to wait by the last answer. Then its other jobs ask without a slot, too,
+    /// to learn their waits.
     pub(super) limited: bool,
-    /// When the next of its jobs that are sent round for want of a slot may have one.
+    /// When its next job that was sent away for want of a slot may get one.
     pub(super) next_slot: Duration,
-    /// It stands in the rotation,
+    /// Whether it is in the rotation.
     pub(super) queued: bool,
-    /// among the tenants of this shard.
+    /// Its shard while it is in the rotation.
     pub(super) shard: ShardId,
 }
 
 impl State {
-    /// Jobs that are ready to ask.
+    /// Returns the number of jobs that are ready to ask.
     pub(super) fn ready(&self) -> usize {
         self.prepared.len() + self.without_slot()
     }
 
-    /// Those of them that have no slot.
+    /// Returns the number of them that have no slot.
     pub(super) fn without_slot(&self) -> usize {
         self.due.len() + self.fresh.len()
     }
 
-    /// So many may ask if so many of them get a slot.
+    /// Returns the number of jobs that may ask if `slots` of them get a slot.
     pub(super) fn asking(&self, slots: usize) -> usize {
         match self.limited {
             true => self.ready(),
@@ -47,7 +48,7 @@ impl State {
         }
     }
 
-    /// What it adds to the sums.
+    /// Returns its contribution to the sums.
     fn sum(&self) -> Sum {
         Sum {
             ready: self.ready(),
@@ -55,7 +56,7 @@ impl State {
         }
     }
 
-    /// The next that asks, which is not ready any more.
+    /// Takes the next job that asks.
     pub(super) fn pop(&mut self) -> Option<Key> {
         let Self {
             prepared,
@@ -68,26 +69,26 @@ impl State {
     }
 }
 
-/// Jobs of the tenants of one shard, or of several.
+/// Counts of jobs of one shard, or of several.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sum {
-    /// They are ready to ask,
+    /// Jobs that are ready to ask.
     pub(super) ready: usize,
-    /// and these need no free slot for it.
+    /// Jobs among them that need no free slot to ask.
     pub(super) at_once: usize,
 }
 
-/// A sum for each shard with jobs that are ready to ask.
+/// The sum of each shard with jobs that are ready to ask.
 #[derive(Debug, Default)]
 pub(super) struct Sums(BTreeMap<ShardId, Sum>);
 
 impl Sums {
-    /// Of each of these shards.
+    /// Iterates over the sums of all shards.
     pub(super) fn each(&self) -> impl Iterator<Item = (ShardId, Sum)> {
         self.0.iter().map(|(shard, sum)| (*shard, *sum))
     }
 
-    /// Of the open shards together.
+    /// Returns the sum over the open shards.
     pub(super) fn of(&self, is_open: impl Fn(ShardId) -> bool) -> Sum {
         let open = self.each().filter(|(it, _)| is_open(*it));
         open.fold(Sum::default(), |all, (_, sum)| Sum {
@@ -96,7 +97,7 @@ impl Sums {
         })
     }
 
-    /// Changes what is ready of a tenant, and its shard's sum with it.
+    /// Changes the ready jobs of a tenant, and the sum of its shard accordingly.
     pub(super) fn change<T>(
         &mut self,
         state: &mut State,
@@ -114,7 +115,7 @@ impl Sums {
         done
     }
 
-    /// Nothing is ready any more.
+    /// Removes all sums.
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }

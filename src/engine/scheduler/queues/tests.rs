@@ -1,8 +1,8 @@
-//! The memory of jobs: who is next, who is held, what is too much.
+//! The queues of jobs: whose turn it is, which jobs are held, and which are surplus.
 
 use super::*;
 
-/// One round trip to all shards, with no other under way.
+/// Takes a round trip to all shards, with no other in flight.
 fn take_round(queues: &mut Queues, most: usize) -> Vec<Turn> {
     let turns = queues.take_round(most, |_| true);
     turns.into_iter().map(|(_, turn)| turn).collect()
@@ -26,7 +26,7 @@ fn fill(queues: &mut Queues, name: &str, keys: std::ops::Range<u64>) {
     }
 }
 
-/// The same for a tenant whose last answer was a wait.
+/// Does the same for a tenant whose last answer was a wait.
 fn fill_limited(queues: &mut Queues, name: &str, keys: std::ops::Range<u64>) {
     fill(queues, name, keys);
     queues.set_limited(&tenant(name), true);
@@ -64,7 +64,7 @@ fn a_round_is_shared_and_nobody_is_left_out_twice() {
     };
     assert_eq!(counts(&take_round(&mut queues, 9)), ["big 4", "b 4", "c 1"]);
     fill(&mut queues, "c", 111..112);
-    // With room for two, one of three is left out, and is the first of the next round.
+    // With room for two, one of three is left out and comes first in the next round.
     assert_eq!(counts(&take_round(&mut queues, 2)), ["big 1", "b 1"]);
     assert_eq!(counts(&take_round(&mut queues, 2)), ["c 1", "big 1"]);
     assert_eq!(counts(&take_round(&mut queues, 1)), ["b 1"]);
@@ -170,7 +170,7 @@ fn what_waits_too_long_for_a_slot_makes_room_in_order() {
     let a = tenant("a");
     fill(&mut queues, "a", 0..6);
     let second = Duration::from_secs(1);
-    // A second, on average.
+    // One second, on average.
     queues.call_took(16 * second);
     queues.set_limited(&a, true);
     assert_eq!(
@@ -239,7 +239,7 @@ fn with_few_slots_the_tenants_take_turns_and_who_has_half_of_them_waits_in_front
         let first = 10 * at as u64;
         fill(&mut queues, name, first..first + 2);
     }
-    // It has one of two slots, as many as a tenant may have while others wait.
+    // It has one of two slots, the maximum while other tenants wait.
     queues.take_slot(&tenant("a"));
     let mut served = Vec::new();
     for _ in 0..6 {
