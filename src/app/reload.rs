@@ -134,7 +134,8 @@ impl Steward {
         }
     }
 
-    /// Sets whether other workers ran before this one. Jobs may still wait for turns that they got from those workers.
+    /// Sets whether other workers ran before this one. Jobs may still wait for turns that they got
+    /// from those workers.
     pub fn after_others(mut self, others: bool) -> Self {
         self.jobs_wait = others;
         self
@@ -229,8 +230,9 @@ impl Steward {
         true
     }
 
-    /// Exchanges with the other workers. Exchanges again if an operator asks for something new, so that a waiting command sees it followed,
-    /// or if the limits have changed, so that the other workers learn that the old limits are no longer in force here.
+    /// Exchanges with the other workers. Exchanges again if an operator asks for something new, so
+    /// that a waiting command sees it followed, or if the limits have changed, so that the other
+    /// workers learn that the old limits are no longer in force here.
     async fn agree_and_follow(&mut self) {
         let (before, policy) = (self.steering.clone(), self.registry.own().id.clone());
         self.agree().await;
@@ -241,7 +243,8 @@ impl Steward {
         self.wake().await;
     }
 
-    /// Wakes jobs whose limits were eased. The new limits are enforced here by now, and by each worker that follows the instruction.
+    /// Wakes jobs whose limits were eased. The new limits are enforced here by now, and by each
+    /// worker that follows the instruction.
     async fn wake(&mut self) {
         if self.eased.is_nobody() || !self.applied {
             return;
@@ -308,7 +311,8 @@ impl Steward {
         self.send(update).await;
     }
 
-    /// Makes the engine enforce the agreed policies if they have changed. The new deadline is sent later.
+    /// Makes the engine enforce the agreed policies if they have changed. The new deadline is sent
+    /// later.
     async fn enforce(&mut self, agreed: &Agreed) {
         let fleet = &agreed.fleet;
         let same = self.last.as_ref().is_some_and(|last| last.is_like(fleet));

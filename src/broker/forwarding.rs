@@ -25,7 +25,11 @@ pub trait Forwarding: Send + Sync + 'static {
     fn expect(&self, token: String) -> Expected;
 
     /// Publishes (mandatory, persistent), and waits for the confirm. The first poll hands the job
-    /// on. An error does not mean that no queue has the job.
+    /// on.
+    ///
+    /// # Errors
+    /// After [`PublishError::Unconfirmed`] or [`PublishError::Down`] a queue may have the job.
+    /// After any other error, none has it.
     fn publish(&self, outgoing: Reply) -> impl Future<Output = Result<(), PublishError>> + Send;
 }
 

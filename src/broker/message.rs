@@ -20,10 +20,12 @@ const TIMESTAMP_MS: &str = "timestamp_in_ms";
 /// AMQP's delivery mode of a message that survives a restart of the broker.
 const PERSISTENT: u8 = 2;
 
-/// An AMQP message's body and properties. `lapin`'s plain data types keep every header a publisher set.
+/// An AMQP message's body and properties. `lapin`'s plain data types keep every header a publisher
+/// set.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Message {
-    /// The routing key it was delivered with; in a worker's memory, the one it was first published with.
+    /// The routing key it was delivered with; in a worker's memory, the one it was first published
+    /// with.
     pub routing_key: String,
     /// Properties and headers.
     pub properties: BasicProperties,

@@ -184,8 +184,8 @@ pub enum PublishError {
     /// The broker closed the channel or the connection over this message, which was alone on it.
     #[error("the broker closed the connection over it: {0}")]
     Refused(String),
-    /// The broker does not confirm the message, but still answers on the same connection: the message's queue may have lost its majority.
-    /// The message may or may not have been stored.
+    /// The broker does not confirm the message, but still answers on the same connection: the
+    /// message's queue may have lost its majority. The message may or may not have been stored.
     #[error("the broker does not confirm it: a queue may have lost its majority")]
     Unconfirmed,
     /// The connection failed, or the confirm did not come in time. The message may or may not have

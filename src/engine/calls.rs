@@ -18,7 +18,7 @@ use crate::rules::lateness::Heard;
 pub(super) struct Ended {
     pub attempt: Attempt,
     pub took: Duration,
-    /// When the call arrived, as far as its end shows it.
+    /// The finding about its arrival that its end allows.
     pub heard: Option<Heard>,
 }
 

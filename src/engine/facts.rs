@@ -336,7 +336,8 @@ pub enum Fact {
     ShortTimeout {
         /// The timeout.
         timeout: Duration,
-        /// Whether all calls end in time: the longest call and a wait before it fit into the timeout.
+        /// Whether all calls end in time: the longest call and a wait before it fit into the
+        /// timeout.
         fits: bool,
     },
     /// A span has ended.
@@ -360,7 +361,8 @@ pub struct Gauges {
     pub abandoned: usize,
     /// Whether this worker stopped calling the API because calls failed in a row.
     pub breaker_is_open: bool,
-    /// Minimum latency of a call to the API.
+    /// Minimum time from a question to the gate to the acknowledgement of its call by the API's
+    /// machine.
     pub way_base: Duration,
 }
 

@@ -45,7 +45,7 @@ use crate::tasks;
 
 /// Maximum number of events that are handled together, so that one round trip serves them.
 const MOST_EVENTS: usize = 16;
-/// Capacity of the channel for arrivals of calls.
+/// Capacity of the channel for findings about calls in flight.
 const MOST_HEARD: usize = 1024;
 
 /// How long a worker that stops tries to end its notes on calls that it gives up.

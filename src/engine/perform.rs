@@ -48,7 +48,8 @@ pub(super) enum Report<R> {
 /// Results for one target, and the keys of their jobs.
 type ForTarget = (Vec<Key>, Vec<Reply>);
 
-/// Splits results by target, in order of first appearance, so that no result waits for a confirm of another queue.
+/// Splits results by target, in order of first appearance, so that no result waits for a confirm of
+/// another queue.
 fn by_target(batch: Vec<(Key, Reply)>) -> Vec<ForTarget> {
     let mut places = HashMap::new();
     let mut all: Vec<ForTarget> = Vec::new();
@@ -65,8 +66,8 @@ fn by_target(batch: Vec<(Key, Reply)>) -> Vec<ForTarget> {
 }
 
 impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
-    /// Performs `actions` in order. Acks come last, followed only by a rest. Arrivals of calls in
-    /// flight are sent to `heard`.
+    /// Performs `actions` in order. Acks come last, followed only by a rest. Findings about calls
+    /// in flight are sent to `heard`.
     pub(super) async fn perform(
         &self,
         actions: Vec<Action>,

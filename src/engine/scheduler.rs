@@ -296,7 +296,8 @@ impl Scheduler {
         }
     }
 
-    /// Returns the number of messages waiting for stuck targets by kind, in the order of [`MessageKind::NAMES`].
+    /// Returns the number of messages waiting for stuck targets by kind, in the order of
+    /// [`MessageKind::NAMES`].
     pub fn stuck(&self, now: Duration) -> [usize; MessageKind::NAMES.len()] {
         let all = self.moves.standstills(now, stuck::STUCK_AFTER);
         all.map(|it| it.map_or(0, |it| it.messages))
@@ -314,7 +315,7 @@ impl Scheduler {
     }
 
     /// Ends the session. The broker delivers everything unacked again, so all jobs are forgotten,
-    /// except running ones, which can't be recalled.
+    /// except running jobs, which can't be recalled, and jobs whose throttle is being stored.
     pub fn session_down(&mut self) {
         self.intake.end_session();
         self.breakers.not_started();
@@ -451,8 +452,8 @@ impl Scheduler {
     fn renew(&mut self, now: Duration) {
         let jobs = &self.jobs;
         self.settlement.renew(now, || {
-            // In the order of arrival instead of the map's, so that equal events have equal
-            // results.
+            // Sorted into the order of arrival, because the map has no stable order, and equal
+            // events must have equal results.
             let mut jobs: Vec<_> = jobs.iter().collect();
             jobs.sort_unstable_by_key(|(key, _)| **key);
             let running = jobs
@@ -515,7 +516,7 @@ impl Scheduler {
         self.settlement.abandoned_is_over(permit, ended);
     }
 
-    /// Records an arrival of a call in flight, which may have ended meanwhile.
+    /// Records a finding about a call in flight, which may have ended meanwhile.
     pub fn heard_of(&mut self, now: Duration, key: Key, heard: Heard) {
         let Some(job) = self.jobs.get_mut(&key) else {
             return;

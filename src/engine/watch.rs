@@ -12,8 +12,8 @@ use crate::engine::action::Key;
 use crate::handler::{Fate, Permit};
 use crate::rules::lateness::{CLOSE, Heard, Look};
 
-/// Minimum time before a call that had not arrived is looked at again, and the part of its age
-/// after which it is: 1 / this.
+/// Minimum time before a call that had not arrived is looked at again, and the part of its age that
+/// is waited if that is longer: 1 / this.
 const AGAIN: Duration = Duration::from_millis(2);
 const AGE_PART: u32 = 8;
 
@@ -90,7 +90,7 @@ pub(super) async fn watched<T>(
     }
 }
 
-/// Returns the arrival that the end of a call shows, or `None` if it shows none. `is_late`: see
+/// Returns the finding that the end of a call allows, or `None` if it allows none. `is_late`: see
 /// [`watched`].
 pub(super) fn heard_at_the_end(fate: &Fate, permit: &Permit, is_late: bool) -> Option<Heard> {
     match fate {

@@ -25,7 +25,8 @@ const RETRY_PAUSES: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs
 pub struct Reading {
     /// The configuration, or its errors.
     pub read: Result<Pipelines, ConfigErrors>,
-    /// Whether to report it even if nothing has changed: an operator asked, or it could not be read before.
+    /// Whether to report it even if nothing has changed: an operator asked, or it could not be read
+    /// before.
     pub asked: bool,
 }
 

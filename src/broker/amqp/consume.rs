@@ -21,7 +21,7 @@ use super::{Shared, Taking, timeout};
 use crate::broker::{BrokerError, Delivery, Event, Message, Source, Tag};
 use crate::rules::delays::QueueNames;
 
-/// Maximum number of deliveries of one source in one event.
+/// Maximum number of deliveries of one consumer in one event.
 const GATHER: usize = 128;
 /// Divisor of the prefetch for the recheck queue.
 const RECHECK_SHARE: u16 = 8;

@@ -1,8 +1,9 @@
 //! A task that publishes batches on its own channel and reports the outcome of each message.
 //!
-//! A message that breaks its channel or whose queue stalls must not affect other messages. If RabbitMQ closes the channel over a batch, the
-//! messages are published again one by one, which finds the message at fault. Messages that are not confirmed within a second keep their
-//! channel while the lane waits for them, and the messages behind them take a new channel.
+//! A message that breaks its channel or whose queue stalls must not affect other messages. If
+//! RabbitMQ closes the channel over a batch, the messages are published again one by one, which
+//! finds the message at fault. Messages that are not confirmed within a second keep their channel
+//! while the lane waits for them, and the messages behind them take a new channel.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +21,8 @@ use crate::broker::{BrokerError, PublishError};
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
 /// Messages not confirmed within this time are late, and the messages behind them stop waiting.
 const LATE_AFTER: Duration = Duration::from_secs(1);
-/// Maximum number of channels that wait for late messages. Beyond it, the messages behind them wait, too.
+/// Maximum number of channels that wait for late messages. Beyond it, the messages behind them
+/// wait, too.
 const MAX_LATE_CHANNELS: usize = 12;
 /// Pause between a channel's error and the next channel.
 const CHANNEL_PAUSE: Duration = Duration::from_millis(200);
@@ -28,7 +30,8 @@ const CHANNEL_PAUSE: Duration = Duration::from_millis(200);
 const RENEW_PAUSE: Duration = Duration::from_secs(1);
 /// Time for a lane to find out which message closed its connection.
 const BLAME_TIMEOUT: Duration = Duration::from_secs(1);
-/// Code with which RabbitMQ closes connections when it stops or an operator asks for it. No message is to blame.
+/// Code with which RabbitMQ closes connections when it stops or an operator asks for it. No message
+/// is to blame.
 const CONNECTION_FORCED: u16 = 320;
 
 /// Why a lane ended.
@@ -53,7 +56,8 @@ pub(super) struct Lane<M> {
     pub requests: Arc<Requests<M>>,
     /// Notified if one of our queues is missing.
     pub shared: Option<Arc<Shared>>,
-    /// Whether nothing else is published on this connection. If so, and RabbitMQ closes it, a message of this lane is to blame.
+    /// Whether nothing else is published on this connection. If so, and RabbitMQ closes it, a
+    /// message of this lane is to blame.
     pub is_alone: bool,
 }
 
@@ -165,7 +169,8 @@ impl<M: Publishing> Lane<M> {
         }
     }
 
-    /// Waits for the confirms of a batch. Returns `None` if some are late. No confirm is late while RabbitMQ blocks publishers.
+    /// Waits for the confirms of a batch. Returns `None` if some are late. No confirm is late while
+    /// RabbitMQ blocks publishers.
     async fn wait(&self, flight: &mut Flight, late: usize) -> Option<lapin::Result<()>> {
         let within = match late < MAX_LATE_CHANNELS {
             true => LATE_AFTER,
@@ -183,13 +188,15 @@ impl<M: Publishing> Lane<M> {
         }
     }
 
-    /// Handles a batch whose channel was closed. If a message is to blame, a single message is answered, and several messages are published
-    /// again one by one. Returns true if the batch closed the connection, too.
+    /// Handles a batch whose channel was closed. If a message is to blame, a single message is
+    /// answered, and several messages are published again one by one. Returns true if the batch
+    /// closed the connection, too.
     fn blame(&self, mut batch: Batch<M>, error: &lapin::Error) -> bool {
         let (code, is_up) = (code(error), !error.is_amqp_hard_error());
         let shown = self.link.target.error(error).to_string();
         if code == Some(404) && !M::TO_OUR_QUEUES {
-            // All messages to external targets on this connection go to one exchange, which does not exist.
+            // All messages to external targets on this connection go to one exchange, which does
+            // not exist.
             batch.answer_rest(&Err(PublishError::Returned));
             return false;
         }
@@ -234,8 +241,8 @@ impl<M: Publishing> OnlyLane<M> {
         }
     }
 
-    /// Waits for the end of the lane or of its connection, which is called `name`. Calls `blocks` when RabbitMQ blocks publishers, and when
-    /// it no longer does.
+    /// Waits for the end of the lane or of its connection, which is called `name`. Calls `blocks`
+    /// when RabbitMQ blocks publishers, and when it no longer does.
     pub async fn ended(&mut self, name: &str, blocks: impl Fn(bool)) -> End {
         let Self {
             link,
@@ -268,7 +275,8 @@ impl<M: Publishing> OnlyLane<M> {
     }
 }
 
-/// Answers confirmed messages and waits for the rest of a batch on its own channel. An error means that the connection is unusable.
+/// Answers confirmed messages and waits for the rest of a batch on its own channel. An error means
+/// that the connection is unusable.
 async fn wait_for_late<M: Publishing>(
     link: Arc<Link>,
     channel: ConfirmChannel,

@@ -63,7 +63,8 @@ impl<M> Batch<M> {
         Self { messages, callers }
     }
 
-    /// Sends each answer to its caller, unless the caller has one. `None` leaves the caller waiting.
+    /// Sends each answer to its caller, unless the caller has one. `None` leaves the caller
+    /// waiting.
     pub fn answer(&mut self, answers: Vec<Option<Answer>>) {
         for (caller, answer) in self.callers.iter_mut().zip(answers) {
             if let Some(answer) = answer

@@ -1,5 +1,6 @@
-//! Connections for messages to external targets: results, and jobs for workers of another system. Publishers can name a target over which
-//! RabbitMQ closes the connection, or which confirms nothing. So these messages share no connection with the moves of jobs.
+//! Connections for messages to external targets: results, and jobs for workers of another system.
+//! Publishers can name a target over which RabbitMQ closes the connection, or which confirms
+//! nothing. So these messages share no connection with the moves of jobs.
 
 use std::sync::Arc;
 
@@ -13,7 +14,8 @@ use super::publish::Requests;
 use super::supervise::Attempts;
 use crate::broker::BrokerError;
 
-/// Connects when there is something to publish, and again whenever the connection ends, until `closed`.
+/// Connects when there is something to publish, and again whenever the connection ends, until
+/// `closed`.
 pub(super) async fn supervise<M: Publishing>(
     (name, nodes): (&'static str, &Nodes),
     closed: &CancellationToken,
@@ -29,7 +31,8 @@ pub(super) async fn supervise<M: Publishing>(
         let ended = run(name, &mut turns, &mut up, closed, &requests).await;
         match ended {
             Ok(None) => break,
-            // The message will be published alone or has its answer, so the messages behind it need not wait.
+            // The message will be published alone or has its answer, so the messages behind it need
+            // not wait.
             Ok(Some(End::Blamed(_))) => continue,
             Ok(Some(End::Lost(error))) | Err(error) => {
                 requests.fail_waiting().await;

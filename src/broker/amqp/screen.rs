@@ -1,4 +1,4 @@
-//! Inspects incoming frames before `lapin` reads them, and changes those that would end the
+//! Inspects incoming frames before `lapin` reads them, and changes frames that would end the
 //! connection.
 //!
 //! An AMQP 0-9-1 frame has a type (1 method, 2 content header, 3 body, 8 heartbeat), the channel (2

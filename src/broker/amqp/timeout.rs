@@ -18,7 +18,8 @@ use crate::broker::BrokerError;
 /// The connection's name in logs and in RabbitMQ's tools.
 const NAME: &str = "sluicegate timeout";
 
-/// Waits for the timeout. Returns `None` if this session can't find it. The message's queue is named after the work queue `work`.
+/// Waits for the timeout. Returns `None` if this session can't find it. The message's queue is
+/// named after the work queue `work`.
 pub(super) async fn found(link: &Link, work: &str) -> Option<Duration> {
     // The name looks like a delay queue's, so the worker needs no further permissions.
     let queue = format!("{work}.delay.timeout-{:016x}", rand::random::<u64>());

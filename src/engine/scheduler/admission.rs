@@ -191,7 +191,8 @@ impl Admission {
         self.pause = Some(now + CLOCK_AGAIN);
     }
 
-    /// Ends the pause: the store answered another request, so the next request of jobs need not wait.
+    /// Ends the pause: the store answered another request, so the next request of jobs need not
+    /// wait.
     pub(super) fn ends_pause(&mut self) {
         self.pause = None;
     }

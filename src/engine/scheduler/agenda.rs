@@ -60,11 +60,11 @@ impl Agenda {
         }
     }
 
-    /// Drops what can't be acked and need not be published after the end of the session, and
-    /// releases the prepared calls of `jobs`.
+    /// Drops everything that can't be acked or need not be published after the end of the session,
+    /// and releases the prepared calls of `jobs`.
     pub(super) fn end_session(&mut self, jobs: impl IntoIterator<Item = Key>) {
         self.released.extend(jobs);
-        // In the order of arrival instead of the map's.
+        // Sorted into the order of arrival; the map has no stable order.
         self.released.sort_unstable();
         self.replies.clear();
         self.publishes.clear();

@@ -131,7 +131,8 @@ impl Agreement {
         }
     }
 
-    /// Returns true while the few jobs here must go back before the worker can take all that it wants.
+    /// Returns true while the few jobs here must go back before the worker can take all that it
+    /// wants.
     pub(super) fn is_giving_back(&self, wanted: Wanted) -> bool {
         self.taking == Wanted::Few && wanted == Wanted::All
     }

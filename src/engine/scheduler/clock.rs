@@ -24,7 +24,8 @@ struct Reading {
 #[derive(Debug, Default)]
 pub(super) struct StoreClock {
     reading: Option<Reading>,
-    /// Jobs whose times are those of the store, and where they join their queue.
+    /// Jobs that wait for the clock because their times are in store time, and the position at
+    /// which each joins its queue.
     waiting: Vec<(Key, End)>,
     unread: Seldom,
 }

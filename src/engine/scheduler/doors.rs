@@ -139,7 +139,7 @@ impl Doors {
             }
         }
         self.look_at = next.max(now + LOOK);
-        // In a sorted order instead of the map's, so that equal events have equal results.
+        // Sorted, because the map has no stable order, and equal events must have equal results.
         open.sort_unstable();
         let opened = open.iter().filter_map(|tenant| self.opened(now, tenant));
         opened.collect()

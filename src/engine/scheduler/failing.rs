@@ -36,8 +36,8 @@ impl Scheduler {
         }
     }
 
-    /// Records a call that this worker could not make. Turns its outcome into a snooze if the worker lacked a resource: it is no failure of
-    /// the job.
+    /// Records a call that this worker could not make. Turns its outcome into a snooze if the
+    /// worker lacked a resource: it is no failure of the job.
     pub(super) fn spare(
         &mut self,
         now: Duration,
@@ -64,8 +64,9 @@ impl Scheduler {
         }
     }
 
-    /// Reports to the breakers how a call ended, if that is news. Returns true if its job waits until the report has arrived. `took` is the
-    /// duration of the call or its preparation. `called`: the API may have seen the call.
+    /// Reports to the breakers how a call ended, if that is news. Returns true if its job waits
+    /// until the report has arrived. `took` is the duration of the call or its preparation.
+    /// `called`: the API may have seen the call.
     pub(super) fn report_health(
         &mut self,
         now: Duration,

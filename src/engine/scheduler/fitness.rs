@@ -1,5 +1,5 @@
-//! Whether this worker can make calls. A worker that can't, although others may be able to, returns its jobs to their queues and tries a
-//! few of them from time to time.
+//! Whether this worker can make calls. A worker that can't, although others may be able to, returns
+//! its jobs to their queues and tries a few of them from time to time.
 
 use std::time::Duration;
 
@@ -19,7 +19,8 @@ pub(super) enum Wanted {
 /// The record of this worker's own calls.
 #[derive(Debug)]
 pub(super) struct Fitness {
-    /// The breaker's rule, whose number of failures and pauses apply here, too. `None` if failures never stop calls.
+    /// The breaker's rule, whose number of failures and pauses apply here, too. `None` if failures
+    /// never stop calls.
     rule: Option<Rule>,
     /// Calls in a row that could not be made.
     failures: u32,
@@ -48,7 +49,8 @@ impl Fitness {
         }
     }
 
-    /// Records a call that could not be made because the API was not reached. Returns true if the worker is unfit from now on.
+    /// Records a call that could not be made because the API was not reached. Returns true if the
+    /// worker is unfit from now on.
     pub(super) fn failed(&mut self, now: Duration, why: &str) -> bool {
         self.failures = self.failures.saturating_add(1);
         let Some(rule) = self.rule.filter(|rule| self.failures >= rule.failures) else {
@@ -69,13 +71,15 @@ impl Fitness {
         is_new
     }
 
-    /// Records that a connection was opened or a call was answered. Returns true if the worker was unfit.
+    /// Records that a connection was opened or a call was answered. Returns true if the worker was
+    /// unfit.
     pub(super) fn reached(&mut self) -> bool {
         self.failures = 0;
         self.unfit.take().is_some()
     }
 
-    /// Begins a try when the pause is over, and at once when the API's breaker closes: another worker's call has succeeded.
+    /// Begins a try when the pause is over, and at once when the API's breaker closes: another
+    /// worker's call has succeeded.
     pub(super) fn look(&mut self, now: Duration, is_open: bool) {
         let has_closed = self.was_open && !is_open;
         self.was_open = is_open;

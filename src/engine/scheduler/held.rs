@@ -1,5 +1,5 @@
-//! Lets go of jobs that were held unacked for as long as RabbitMQ may allow ([`Holding`]), wherever they wait. Each takes another trip
-//! through a delay queue.
+//! Lets go of jobs that were held unacked for as long as RabbitMQ may allow ([`Holding`]), wherever
+//! they wait. Each takes another trip through a delay queue.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -58,8 +58,9 @@ impl Held {
 }
 
 impl Scheduler {
-    /// Shortens the hold while the broker looks for its timeout in a new session. A timeout shorter than [`TICK`] shows after [`TICK`]. A
-    /// longer timeout shows before any job delivered later is held as long. A timeout that did not show in a long session is not short.
+    /// Shortens the hold while the broker looks for its timeout in a new session. A timeout shorter
+    /// than [`TICK`] shows after [`TICK`]. A longer timeout shows before any job delivered later is
+    /// held as long. A timeout that did not show in a long session is not short.
     pub fn timeout_is_unknown(&mut self, now: Duration) {
         let before = self.held.up_at.replace(now);
         let lasted = before.map_or(Duration::ZERO, |up_at| now.saturating_sub(up_at));
@@ -80,7 +81,8 @@ impl Scheduler {
         }
     }
 
-    /// Lets go of jobs that were held for too long. Jobs in a gate request or in a call are checked again later.
+    /// Lets go of jobs that were held for too long. Jobs in a gate request or in a call are checked
+    /// again later.
     pub(super) fn let_old_go(&mut self, now: Duration) {
         if self.intake.is_draining() || now < self.held.look_at {
             return;

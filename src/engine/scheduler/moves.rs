@@ -1,8 +1,9 @@
 //! Messages on their way to another queue: published, confirmed, and only then acked.
 //!
-//! A target is one of our queues or the target of a result. A target that does not take a message is stuck: the worker tries one message at
-//! a time until the target takes it, and the others wait. Waiting messages hold a part of the prefetch, so they are bounded in number and
-//! time: see [`Moves::due`].
+//! A target is one of our queues or the target of a result. A target that does not take a message
+//! is stuck: the worker tries one message at a time until the target takes it, and the others wait.
+//! Waiting messages hold a part of the prefetch, so they are bounded in number and time: see
+//! [`Moves::due`].
 
 mod due;
 
@@ -21,12 +22,13 @@ use crate::rules::tenant::Tenant;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest wait between two retries of a publish.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// Maximum wait of a message whose target has failed [`MIN_FAILURES`] times. After that, a result whose publisher named the target is given
-/// up, and a job takes another route.
+/// Maximum wait of a message whose target has failed [`MIN_FAILURES`] times. After that, a result
+/// whose publisher named the target is given up, and a job takes another route.
 const PATIENCE: Duration = Duration::from_secs(30);
 const MIN_FAILURES: u32 = 3;
-/// The same for results whose exchange the operator named, and for the only message waiting for one of our queues. It stays below 30
-/// minutes: RabbitMQ then takes back unacked deliveries, and their jobs would be called again.
+/// The same for results whose exchange the operator named, and for the only message waiting for one
+/// of our queues. It stays below 30 minutes: RabbitMQ then takes back unacked deliveries, and their
+/// jobs would be called again.
 const LONG_PATIENCE: Duration = Duration::from_secs(600);
 
 /// Exchange and routing key.
@@ -102,7 +104,8 @@ fn target_of(reply: &Reply) -> Target {
 struct Stuck {
     since: Duration,
     failures: u32,
-    /// Whether the target refused a message or did not confirm it, so that the connection is not at fault.
+    /// Whether the target refused a message or did not confirm it, so that the connection is not at
+    /// fault.
     is_to_blame: bool,
     failed_at: Duration,
     /// Earliest time of the next try.
@@ -148,8 +151,8 @@ pub struct Moves {
 }
 
 impl Moves {
-    /// Creates the moves of a worker with this prefetch, whose dead letters go to the queue `dead`. `are_targets_named`: publishers name
-    /// the targets of results.
+    /// Creates the moves of a worker with this prefetch, whose dead letters go to the queue `dead`.
+    /// `are_targets_named`: publishers name the targets of results.
     pub fn new(prefetch: usize, dead: Arc<str>, are_targets_named: bool) -> Self {
         Self {
             all: HashMap::default(),
@@ -217,8 +220,9 @@ impl Moves {
         Some(entry.next(key))
     }
 
-    /// Ends the wait for a result that was published or given up. Returns the result and the next steps, or `None` if its session is gone.
-    /// `is_open`: the target has answered, so other messages may go there.
+    /// Ends the wait for a result that was published or given up. Returns the result and the next
+    /// steps, or `None` if its session is gone. `is_open`: the target has answered, so other
+    /// messages may go there.
     pub fn replied(
         &mut self,
         now: Duration,
@@ -240,14 +244,16 @@ impl Moves {
         Some((reply, next.into_iter().chain(freed).collect()))
     }
 
-    /// Ends a move whose message was confirmed. Returns the tag to ack and the next steps of other moves, or `None` if its session is gone.
+    /// Ends a move whose message was confirmed. Returns the tag to ack and the next steps of other
+    /// moves, or `None` if its session is gone.
     pub fn confirmed(&mut self, now: Duration, key: Key) -> Option<(Tag, Vec<Next>)> {
         let entry = self.all.remove(&key)?;
         let target = entry.target()?;
         Some((entry.of.tag, self.leave(now, &target, key, true)))
     }
 
-    /// Ends a message's wait for its target. If the target is open, the messages waiting behind it come next.
+    /// Ends a message's wait for its target. If the target is open, the messages waiting behind it
+    /// come next.
     fn leave(&mut self, now: Duration, target: &Target, key: Key, is_open: bool) -> Vec<Next> {
         if is_open {
             let stuck = self.stuck.remove(target);
@@ -264,7 +270,8 @@ impl Moves {
         Vec::new()
     }
 
-    /// Schedules another try after a failed publish. Returns true if the failure is news of the target, or `None` if its session is gone.
+    /// Schedules another try after a failed publish. Returns true if the failure is news of the
+    /// target, or `None` if its session is gone.
     pub fn failed(&mut self, now: Duration, key: Key, why: &PublishError) -> Option<bool> {
         let entry = self.all.get_mut(&key)?;
         entry.failures += 1;
@@ -343,8 +350,8 @@ impl Moves {
         }
     }
 
-    /// Prepares for the end of the worker: a called job ends without a result that its target does not take, so that it is not called
-    /// again.
+    /// Prepares for the end of the worker: a called job ends without a result that its target does
+    /// not take, so that it is not called again.
     pub fn drain(&mut self) {
         self.ends = true;
         if !self.stuck.is_empty() {

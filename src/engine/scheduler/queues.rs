@@ -311,8 +311,8 @@ impl Queues {
         let too_many = |state: &State| !state.limited && state.without_slot() > keep;
         let crowded = self.tenants.iter_mut().filter(|(_, it)| too_many(it));
         let mut crowded: Vec<_> = crowded.collect();
-        // In a sorted order instead of the map's, so that with the same seed the same jobs take the
-        // same delay queues.
+        // Sorted, because the map has no stable order, and with the same seed the same jobs must
+        // take the same delay queues.
         crowded.sort_unstable_by_key(|(tenant, _)| tenant.as_str());
         for (_, state) in crowded {
             let mut keys = Vec::new();

@@ -270,8 +270,9 @@ impl Scheduler {
         self.facts.push(Fact::PublishFailed(why, is_news));
     }
 
-    /// Reports whether a result over which RabbitMQ closes the connection is given up. A result is not tried again if its publisher named
-    /// the target. An exchange is the operator's, who may fix it, so its results are tried for longer.
+    /// Reports whether a result over which RabbitMQ closes the connection is given up. A result is
+    /// not tried again if its publisher named the target. An exchange is the operator's, who may
+    /// fix it, so its results are tried for longer.
     fn is_given_up(&self, now: Duration, key: Key) -> bool {
         let results = self.settings.results.as_ref();
         results.is_some_and(|results| results.to == ResultsTo::ReplyTo)

@@ -57,8 +57,8 @@ impl Settlement {
         Some(self.lateness.look(now, &call))
     }
 
-    /// Records an arrival of a call in flight. A call that came later than the guard covers counts
-    /// from now on.
+    /// Records a finding about a call in flight. A call that came later than the guard covers
+    /// counts from now on.
     pub(super) fn heard_of(
         &mut self,
         now: Duration,
@@ -78,7 +78,7 @@ impl Settlement {
         Some(Fact::LateCall(heard, late))
     }
 
-    /// Returns the minimum latency of a call to the API.
+    /// Returns the minimum time from a question to the acknowledgement of its call.
     pub(super) fn way_base(&self) -> Duration {
         self.lateness.base()
     }

@@ -79,7 +79,7 @@ impl Scheduler {
             |job: &JobEntry| self.steered.stops(job) || self.steered.wish(job).is_some();
         let concerned = self.jobs.iter().filter(|(_, job)| concerned(job));
         let mut keys: Vec<Key> = concerned.map(|(key, _)| *key).collect();
-        // In the order of arrival instead of the map's.
+        // Sorted into the order of arrival; the map has no stable order.
         keys.sort_unstable();
         for &key in &keys {
             let state = self.jobs.get(&key).map(state_of);

@@ -1,5 +1,5 @@
-//! Handles messages whose target does not take them. A result is given up, and a job or a dead letter takes another route, so that its
-//! delivery is not held forever.
+//! Handles messages whose target does not take them. A result is given up, and a job or a dead
+//! letter takes another route, so that its delivery is not held forever.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,9 +14,11 @@ use crate::rules::delays::Trip;
 use crate::rules::headers::{self, HeaderValue, PARKED, TRIP};
 use crate::rules::job::Field;
 
-/// Time that a dead letter spends in a delay queue if its own queue does not take it, before it tries again.
+/// Time that a dead letter spends in a delay queue if its own queue does not take it, before it
+/// tries again.
 const PARKED_FOR: Duration = Duration::from_secs(60);
-/// The same while the store's clock is not known. The message waits this long in each worker's window, with others behind it.
+/// The same while the store's clock is not known. The message waits this long in each worker's
+/// window, with others behind it.
 const PARKED_FOR_UNTIMED: Duration = Duration::from_secs(5);
 /// Time without taking a message after which a target is reported as stuck.
 pub(super) const STUCK_AFTER: Duration = Duration::from_secs(10);
@@ -24,7 +26,8 @@ pub(super) const STUCK_AFTER: Duration = Duration::from_secs(10);
 const STUCK_TOLD: Duration = Duration::from_secs(60);
 
 impl Scheduler {
-    /// Sends messages that may try their target. Gives up results that waited too long, and finds another route for other messages.
+    /// Sends messages that may try their target. Gives up results that waited too long, and finds
+    /// another route for other messages.
     pub(super) fn look_at_moves(&mut self, now: Duration) {
         let due = self.moves.due(now);
         self.do_all(due.next);
@@ -38,8 +41,9 @@ impl Scheduler {
         self.tell_stuck(now);
     }
 
-    /// Finds another route for a job or a dead letter that its queue does not take. A job takes another delay queue, and waits on when it
-    /// comes back. Any other message is parked in a delay queue, and tries its own queue again afterward.
+    /// Finds another route for a job or a dead letter that its queue does not take. A job takes
+    /// another delay queue, and waits on when it comes back. Any other message is parked in a delay
+    /// queue, and tries its own queue again afterward.
     fn take_another_way(&mut self, now: Duration, key: Key) {
         let names = &self.settings.names;
         let Some(outgoing) = self.moves.outgoing(key) else {
@@ -85,7 +89,8 @@ impl Scheduler {
         self.do_all(next);
     }
 
-    /// Takes a parked message, which tries its own queue again when its time has come. Returns any other delivery.
+    /// Takes a parked message, which tries its own queue again when its time has come. Returns any
+    /// other delivery.
     pub(super) fn take_parked(
         &mut self,
         now: Duration,

@@ -47,7 +47,7 @@ impl Scheduler {
                 }
             }
         }
-        // In the order of their tickets instead of the map's.
+        // Sorted into the order of tickets; the map has no stable order.
         waiting.sort_unstable();
         for (_, key) in waiting {
             self.wake(now, key);

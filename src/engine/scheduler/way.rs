@@ -157,7 +157,8 @@ impl Scheduler {
             Ok(replies) => self.replied(now, shard, round, replies),
             Err(why) => self.undecided_round(now, &round, &why),
         }
-        // A probe that started is in its own state by now.
+        // A probe that started is known as such by now, so this releases only a probe that did not
+        // start.
         self.breakers.not_started();
     }
 
@@ -261,7 +262,7 @@ impl Scheduler {
             return Err(receipt);
         }
         self.admission.came_in_time(now, asked_at);
-        // A job that got the slot of a denied one.
+        // A job without a slot may be admitted in place of a denied one, whose slot is free now.
         self.give_slot(key);
         self.trace_start(now, key);
         let Some(job) = self.jobs.get_mut(&key) else {
@@ -290,7 +291,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Step 6b: delays a denied job until its turn, wherever there is room for it (`delays`).
+    /// Step 6b: delays a denied job until its turn, in the first place that has room for it
+    /// (`delays`).
     fn denied(
         &mut self,
         now: Duration,
@@ -417,7 +419,7 @@ impl Scheduler {
                 self.forget(key);
             }
             _ if stale => self.forget(key),
-            // The job may be given up once they have answered.
+            // The job may be given up once the breakers have answered.
             Outcome::Retry { .. } if waits => return job.phase = Phase::Reporting,
             Outcome::Late => {
                 self.facts.push(Fact::ExpiredPermit);

@@ -234,7 +234,7 @@ impl Lessons {
             }
         }
         self.look_at = next.max(now + LOOK);
-        // In a sorted order instead of the map's, so that equal events have equal results.
+        // Sorted, because the map has no stable order, and equal events must have equal results.
         whole.sort_unstable();
         let facts = whole.iter().filter_map(|key| self.whole(now, key));
         facts.collect()

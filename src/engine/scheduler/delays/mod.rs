@@ -128,7 +128,7 @@ impl Scheduler {
                 if !self.delay_in_memory(now, key, wait) {
                     self.delay_until(now, key, at_ms, wait);
                 } else if let Some(job) = self.jobs.get_mut(&key) {
-                    // The wait is over then, whatever the store's clock says.
+                    // The wait is over then, independent of the store's clock.
                     job.claims.not_before = None;
                 }
             }

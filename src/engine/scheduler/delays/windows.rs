@@ -17,8 +17,9 @@ use crate::engine::action::Key;
 
 /// A job that is due this soon stays in the window: moving it would take as long.
 const SOON: Duration = Duration::from_millis(250);
-/// The first and the longest pause before a delay queue that seems to be in order is tried although
-/// jobs behind its full window may be due. The pause doubles as long as the window stays full.
+/// The first and the longest pause between tries of a delay queue that seems to be in order. A try
+/// moves some jobs of a full window on, in case jobs behind it are due earlier. The pause doubles
+/// while the window stays full.
 const FIRST_TRY: Duration = Duration::from_secs(1);
 const LAST_TRY: Duration = Duration::from_secs(64);
 /// The share of a window's waiting jobs that moves on at once, and the share for a try: 1 / this.

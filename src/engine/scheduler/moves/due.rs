@@ -1,5 +1,5 @@
-//! Handles messages of stuck targets: picks the message that tries its target, finds messages that have waited too long or are too many,
-//! and summarizes stuck targets for operators.
+//! Handles messages of stuck targets: picks the message that tries its target, finds messages that
+//! have waited too long or are too many, and summarizes stuck targets for operators.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,11 +11,14 @@ use crate::engine::action::Key;
 
 /// Delay before a message without another route is checked again.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(10);
-/// Share of the prefetch that may wait for one target, and for the targets that one tenant's publishers name: 1 / this.
+/// Share of the prefetch that may wait for one target, and for the targets that one tenant's
+/// publishers name: 1 / this.
 const SHARE_OF_ONE: usize = 8;
-/// Share of the prefetch that may wait for stuck targets, as long as further messages have another route: 1 / this.
+/// Share of the prefetch that may wait for stuck targets, as long as further messages have another
+/// route: 1 / this.
 const SHARE_OF_ALL: usize = 2;
-/// How long a stuck target without waiting messages is remembered, and the maximum number of such targets.
+/// How long a stuck target without waiting messages is remembered, and the maximum number of such
+/// targets.
 const REMEMBERED_FOR: Duration = Duration::from_secs(60);
 const MAX_REMEMBERED: usize = 1000;
 
@@ -33,16 +36,19 @@ pub struct Due {
 pub struct Standstill {
     /// Number of messages waiting for these targets.
     pub messages: usize,
-    /// Routing key of the target that has been stuck the longest. It is a queue's name if there is no exchange.
+    /// Routing key of the target that has been stuck the longest. It is a queue's name if there is
+    /// no exchange.
     pub key: Arc<str>,
     /// When that target got stuck.
     pub since: Duration,
 }
 
 impl Moves {
-    /// Returns the steps to take now. A result whose publisher named its target is over after about 30 s, or if more than an eighth of the
-    /// prefetch waits for one target or for one tenant's targets, or more than half of it for all targets. The same goes for jobs and dead
-    /// letters, except for one message per queue, which tries it. Results for an exchange that the operator named have 10 minutes.
+    /// Returns the steps to take now. A result whose publisher named its target is over after about
+    /// 30 s, or if more than an eighth of the prefetch waits for one target or for one tenant's
+    /// targets, or more than half of it for all targets. The same goes for jobs and dead letters,
+    /// except for one message per queue, which tries it. Results for an exchange that the operator
+    /// named have 10 minutes.
     pub fn due(&mut self, now: Duration) -> Due {
         let mut due = Due::default();
         if self.next_at.is_none_or(|at| now < at) {
@@ -87,7 +93,8 @@ impl Moves {
         });
     }
 
-    /// Returns the maximum wait of a message of `stuck`, or `None` if the target has failed too few times to tell.
+    /// Returns the maximum wait of a message of `stuck`, or `None` if the target has failed too few
+    /// times to tell.
     fn patience(&self, stuck: &Stuck, entry: &Entry) -> Option<Duration> {
         let is_alone = stuck.waiting.len() == 1 && stuck.trying.is_none();
         let is_result = entry.of.reply.is_some();
@@ -101,7 +108,8 @@ impl Moves {
         (stuck.failures >= MIN_FAILURES).then_some(PATIENCE)
     }
 
-    /// Returns the waiting messages that may have another route, with their entries. Jobs and dead letters have none without a connection.
+    /// Returns the waiting messages that may have another route, with their entries. Jobs and dead
+    /// letters have none without a connection.
     fn waiting<'a>(
         &'a self,
         now: Duration,
@@ -187,7 +195,8 @@ impl Moves {
         of_stuck.chain(later).min()
     }
 
-    /// Summarizes the targets that have been stuck for `long`, by kind, in the order of [`MessageKind::NAMES`].
+    /// Summarizes the targets that have been stuck for `long`, by kind, in the order of
+    /// [`MessageKind::NAMES`].
     pub fn standstills(&self, now: Duration, long: Duration) -> [Option<Standstill>; 3] {
         let mut all = [const { None }; 3];
         for (target, stuck) in &self.stuck {
