@@ -140,7 +140,7 @@ pub struct Worker<H> {
     own: Named,
     fresh: bool,
     source: Option<Source>,
-    /// Where new jobs are recorded, or `None`.
+    /// The recording of new jobs, or `None`.
     recording: Option<Recording>,
     /// The task that listens for signals, or `None` if the caller stops the worker.
     signals: Option<Watched>,

@@ -39,14 +39,14 @@ pub enum Decision {
     NoSlot,
 }
 
-/// Where a job waits.
+/// The place where a job waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delay {
-    /// In this worker's memory.
+    /// This worker's memory.
     InMemory,
-    /// In a delay queue, for its whole wait.
+    /// A delay queue, for the whole wait.
     Queue,
-    /// In the longest delay queue, for a part of its wait.
+    /// The longest delay queue, for a part of the wait.
     Recheck,
 }
 

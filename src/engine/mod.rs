@@ -68,9 +68,9 @@ pub struct Engine<B, G, H> {
     pub gate: Arc<G>,
     /// Calls the API.
     pub handler: Arc<H>,
-    /// For `/metrics`.
+    /// Served at `/metrics`.
     pub metrics: Arc<Metrics>,
-    /// For `/readyz`.
+    /// Served at `/readyz`.
     pub health: Arc<Health>,
     /// How long running jobs may take after a soft stop.
     pub shutdown_timeout: Duration,

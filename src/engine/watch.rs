@@ -97,7 +97,8 @@ pub(super) fn heard_at_the_end(fate: &Fate, permit: &Permit, is_late: bool) -> O
         Fate::Unwritten => None,
         // An answered call has arrived, which needs no look at its connection.
         Fate::Answered if !permit.is_watched() => None,
-        // It had not arrived before, so this arrival is beyond the doubt that an answer leaves.
+        // The call had not arrived at the last look. So its lateness is certain, and no doubt is
+        // left as with other answers.
         Fate::Answered if is_late => Some(Heard::Acked { closely: false }),
         Fate::Answered => Some(Heard::Answered),
         // An acknowledged arrival was reported already. Any other call may be arriving only now.

@@ -104,7 +104,7 @@ impl Scheduler {
         };
         Some(match job.phase {
             Phase::Running | Phase::Throttling { .. } | Phase::Reporting => return None,
-            // It was told its turn after it last started.
+            // The gate gave it a turn after it last started.
             Phase::Delayed { .. } | Phase::InWindow { .. } if job.claims.promise.is_some() => {
                 WaitsFor::Turn
             }

@@ -113,7 +113,7 @@ impl JobEntry {
         std::iter::once(started).chain(promised)
     }
 
-    /// Records the turn that the gate told it: `wait_ms` after `store_ms` of the store's clock.
+    /// Records the turn that the gate gave it: `wait_ms` after `store_ms` of the store's clock.
     pub(super) fn told(&mut self, now: Duration, store_ms: u64, wait_ms: u64) {
         self.plan = Plan::at(now + Duration::from_millis(wait_ms));
         self.claims.promise.get_or_insert(Promise {

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Delay from which a start counts as late.
 pub const LATE: Duration = Duration::from_secs(1);
 
-/// When a job may start, as far as it was told: when it arrived, or at the end of its last wait.
+/// When a job may start, as far as it is known: when it arrived, or at the end of its last wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Plan {
     /// Earliest start.

@@ -24,8 +24,8 @@ const MOST_TENANTS: usize = 10_000;
 struct Tally {
     starts: u64,
     denials: u64,
-    /// The last turn that one of its jobs was told, in milliseconds of the store's clock, or 0 if
-    /// its waitlist was empty after that.
+    /// The latest turn that the gate gave one of its jobs, in milliseconds of the store's clock, or
+    /// 0 if its waitlist was empty after that.
     line_ends_ms: u64,
     /// The limit that last made one of its jobs wait.
     waits_for: String,

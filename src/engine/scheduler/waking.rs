@@ -32,8 +32,8 @@ impl Scheduler {
         let mut waiting: Vec<(Option<u64>, Key)> = Vec::new();
         for (key, job) in &mut self.jobs {
             match job.phase {
-                // The job follows when it is looked at, or answered. A job that was told no turn
-                // waits for something else: its publisher's time, or a retry's.
+                // The job follows when it is looked at, or answered. A job without a turn from the
+                // gate waits for something else: its publisher's time, or a retry's.
                 Phase::Delayed { .. } | Phase::InWindow { .. }
                     if job.claims.promise.is_some()
                         && job.claims.woken < steering.wakes(&job.claims.tenant) =>
