@@ -11,7 +11,7 @@ use super::secret::Secret;
 use super::shown::{Shown, Values};
 use super::yaml::Raw;
 
-/// What [`token`] takes.
+/// Form of a token that [`token`] accepts.
 const MUST: &str = "16 to 512 letters, digits and -._~+/=, such as openssl rand -hex 32 prints";
 
 keys! {
@@ -50,14 +50,14 @@ keys! {
 pub struct Admin {
     /// `admin.listen`
     pub listen: SocketAddr,
-    /// `admin.token`: who shows it may see everything; `None`: everybody may.
+    /// `admin.token`: needed to see details, or `None` if everyone may see them.
     pub token: Option<Secret>,
-    /// `admin.operator-token`: who shows it may change something; `None`: nobody may.
+    /// `admin.operator-token`: needed to change something, or `None` if no one may.
     pub operator_token: Option<Secret>,
 }
 
 impl Admin {
-    /// What is set.
+    /// Adds the section's values to `values`.
     pub(super) fn show(&self, values: &mut Values) {
         let Self {
             listen,
@@ -71,7 +71,7 @@ impl Admin {
 }
 
 impl Input {
-    /// The section; `None` after a problem.
+    /// Reads the section. Returns `None` after a problem.
     pub(super) fn admin(&mut self) -> Option<Admin> {
         let listen = self.get(&LISTEN);
         let token = self.secret(&TOKEN, &TOKEN_FILE);
@@ -100,7 +100,8 @@ fn listen_schema() -> Json {
     json!({"type": "string", "pattern": "^([0-9.]+|\\[[0-9A-Fa-f:.%]+\\]):[0-9]{1,5}$"})
 }
 
-/// What can come after `Bearer` (RFC 6750, 2.1), and is too long to be guessed. No error shows any of it.
+/// Parses a token: characters that can follow `Bearer` (RFC 6750, 2.1), in a number that can't be
+/// guessed. No error shows any part of it.
 fn token(text: &str) -> Result<Secret, Wrong> {
     let fits = |c: char| c.is_ascii_alphanumeric() || "-._~+/=".contains(c);
     if !text.chars().all(fits) {

@@ -1,4 +1,4 @@
-//! `amqp`: RabbitMQ, and the queues there.
+//! `amqp`: RabbitMQ, and its queues.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,9 +27,9 @@ const URLS: UrlForm = UrlForm {
     schemes: ["amqp", "amqps"],
     example: "amqp://user:password@host:5672/%2f",
 };
-/// So many queues of new jobs are taken from at most.
+/// Maximum number of queues of new jobs.
 const MOST_QUEUES: usize = 16;
-/// The largest weight of one.
+/// Maximum weight of a queue.
 const MOST_WEIGHT: u64 = 100;
 const TLS: TlsKeys = [&CA_FILE, &CERT_FILE, &KEY_FILE];
 
@@ -82,21 +82,22 @@ keys! {
 pub struct Amqp {
     /// `amqp.url`
     pub url: AmqpServers,
-    /// `amqp.ca-file`, `amqp.cert-file` and `amqp.key-file`; the files are read at each connect.
+    /// `amqp.ca-file`, `amqp.cert-file` and `amqp.key-file`; the files are read for each
+    /// connection.
     pub tls: Tls,
-    /// `amqp.queue`: the work queue; the others are named after it.
+    /// `amqp.queue`: the work queue. The names of other queues begin with its name.
     pub queue: String,
-    /// `amqp.queues`: the weights of queues of new jobs; empty: there is the work queue alone.
+    /// `amqp.queues`: the weights of queues of new jobs; empty if the work queue is the only one.
     pub queues: BTreeMap<String, u16>,
     /// `amqp.queue-type`
     pub queue_type: QueueType,
-    /// `amqp.prefetch`: unacked deliveries of each of the two main consumers.
+    /// `amqp.prefetch`: maximum number of unacked deliveries of each of the two main consumers.
     pub prefetch: u16,
     /// `amqp.consumer-timeout`: how long RabbitMQ lets a delivery stay unacked.
     pub consumer_timeout: Duration,
 }
 
-/// `amqp.queue-type`: the type of the work queues (delay queues are always quorum queues).
+/// `amqp.queue-type`: the type of the work queues. Delay queues are always quorum queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueueType {
     /// `quorum`
@@ -106,7 +107,7 @@ pub enum QueueType {
 }
 
 impl QueueType {
-    /// The value in the configuration, and in RabbitMQ's `x-queue-type`.
+    /// Returns the value in the configuration, which is also RabbitMQ's `x-queue-type`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Quorum => "quorum",
@@ -124,13 +125,14 @@ impl Named for QueueType {
 }
 
 impl Amqp {
-    /// The names of all queues, with the delay queues of `levels`.
+    /// Returns the names of all queues, with the delay queues of `levels`.
     pub fn names(&self, levels: &DelayLevels) -> QueueNames {
         let more = self.queues.keys().filter(|name| **name != self.queue);
         QueueNames::new(&self.queue, levels).with_more(more.map(String::as_str))
     }
 
-    /// The queues of new jobs, the work queue first, and how many unacked jobs of each a worker has.
+    /// Returns the queues of new jobs, the work queue first, with a worker's maximum number of
+    /// unacked jobs of each.
     pub fn shares(&self) -> Vec<(Arc<str>, u16)> {
         let own = self.queues.get(&self.queue).copied().unwrap_or(1);
         let more = self.queues.iter().filter(|(name, _)| **name != self.queue);
@@ -141,7 +143,7 @@ impl Amqp {
         names.zip(shares).collect()
     }
 
-    /// What is set.
+    /// Adds the section's values to `values`.
     pub(super) fn show(&self, values: &mut Values) {
         let Self {
             url,
@@ -167,9 +169,9 @@ impl Amqp {
 }
 
 impl Input {
-    /// The section; `None` after a problem.
+    /// Reads the section. Returns `None` after a problem.
     pub(super) fn amqp(&mut self) -> Option<Amqp> {
-        // Each key is read before the first `?`, so that one run reports all that is wrong.
+        // Each key is read before the first `?`, so that one run reports all problems.
         let urls = self.secret(&URL, &URL_FILE);
         let tls = self.tls(TLS);
         let queue = self.get(&QUEUE);
@@ -218,7 +220,7 @@ fn queue(raw: &Raw) -> Result<String, Wrong> {
     named(parse_text(raw, &must)?, &must)
 }
 
-/// A queue's name.
+/// Checks a queue's name.
 fn named(name: &str, must: &str) -> Result<String, Wrong> {
     if name.is_empty() {
         return Err(format!("is empty; it must be {must}"));
@@ -238,7 +240,7 @@ fn named(name: &str, must: &str) -> Result<String, Wrong> {
     Ok(name.to_owned())
 }
 
-/// Weights by names, or names alone.
+/// Parses a mapping of names to weights, or a list of names.
 fn queues(raw: &Raw) -> Result<BTreeMap<String, u16>, Wrong> {
     const MUST: &str =
         "names of queues with their weights, such as {orders: 3, bulk: 1}, or a list of names";
@@ -270,9 +272,10 @@ fn queues(raw: &Raw) -> Result<BTreeMap<String, u16>, Wrong> {
     }
 }
 
-/// One of `queues` has a name of the queues beside `queue`.
+/// Returns a problem if a queue in `queues` has the name of one of the queues that belong to
+/// `queue`.
 fn own_queue(queue: &str, queues: &BTreeMap<String, u16>) -> Option<String> {
-    // All levels have the same names.
+    // The names are the same for all levels.
     let names = QueueNames::new(queue, &DelayLevels::new(Duration::from_secs(1)));
     let own = queues
         .keys()

@@ -1,14 +1,14 @@
-//! Names in AMQP that people give: of exchanges, and routing keys.
+//! Names of exchanges and routing keys in the configuration.
 
 use super::form::{self, Wrong};
 use super::yaml::Raw;
 
-/// Of a name, in bytes.
+/// Maximum length of a name in bytes.
 pub(super) const LONGEST: usize = 255;
-/// No control characters, for the schema.
+/// Pattern for the schema: no control characters.
 pub(super) const PATTERN: &str = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$";
 
-/// A name.
+/// Parses a name.
 pub(super) fn name(raw: &Raw, must: &str) -> Result<String, Wrong> {
     let text = form::text(raw, must)?;
     if text.len() > LONGEST {
@@ -20,7 +20,7 @@ pub(super) fn name(raw: &Raw, must: &str) -> Result<String, Wrong> {
     Ok(text.to_owned())
 }
 
-/// A name that may be empty.
+/// Parses a name that may be empty.
 pub(super) fn name_or_empty(raw: &Raw, must: &str) -> Result<String, Wrong> {
     match raw {
         Raw::Text(text) if text.is_empty() => Ok(String::new()),

@@ -1,4 +1,4 @@
-//! Where RabbitMQ is: a server, or the nodes of a cluster.
+//! Addresses of RabbitMQ: a server, or the nodes of a cluster.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use super::urls::join;
 /// `amqp.url`. `Display` and `Debug` show no password.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AmqpServers {
-    /// At least one; several are nodes of one cluster, any of which will do.
+    /// At least one URL. Several are nodes of one cluster, any of which can be used.
     pub urls: Vec<SecretUrl>,
 }
 
@@ -27,20 +27,21 @@ impl fmt::Display for AmqpServers {
 }
 
 impl AmqpServers {
-    /// As it may stand in a configuration, with passwords: for a worker that is given one, never for printing.
+    /// Returns the servers as in a configuration, with passwords. Never print the result; it is for
+    /// a worker's configuration.
     pub fn expose(&self) -> String {
         let urls: Vec<&str> = self.urls.iter().map(SecretUrl::expose).collect();
         urls.join(",")
     }
 }
 
-/// Why `urls` can't be nodes of one cluster.
+/// Returns why `urls` can't be nodes of one cluster, or `None` if they can.
 pub(super) fn unlike(urls: &[SecretUrl]) -> Option<&'static str> {
     let all: Vec<Url> = (urls.iter())
         .filter_map(|url| Url::parse(url.expose()).ok())
         .collect();
     let (first, others) = all.split_first()?;
-    // None, `/` and `/%2f` are three ways to write the default one.
+    // No path, `/` and `/%2f` all name the default virtual host.
     let vhost = |url: &Url| match url.path().trim_start_matches('/') {
         "" => "%2f".to_owned(),
         name => name.replace("%2F", "%2f"),

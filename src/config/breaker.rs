@@ -1,4 +1,4 @@
-//! `dispatch.breaker`: failures in a row stop calls.
+//! `dispatch.breaker`: consecutive failures stop calls.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ keys! {
 /// `dispatch.breaker`
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Breaker {
-    /// `dispatch.breaker.failures`: so many in a row stop calls.
+    /// `dispatch.breaker.failures`: the number of consecutive failures that stops calls.
     pub failures: u32,
     /// `dispatch.breaker.initial-interval`: the wait before the first probe.
     pub initial_interval: Duration,
@@ -39,7 +39,7 @@ pub struct Breaker {
     pub max_interval: Duration,
 }
 
-/// What is set.
+/// Adds the section's values to `values`.
 pub(super) fn show(breaker: Option<&Breaker>, values: &mut Values) {
     values.set(&ENABLED.key, Shown::bare(breaker.is_some()));
     let Some(breaker) = breaker else {
@@ -56,7 +56,8 @@ pub(super) fn show(breaker: Option<&Breaker>, values: &mut Values) {
 }
 
 impl Input {
-    /// The section, `Some(None)` where it is not enabled; `None` after a problem.
+    /// Reads the section. Returns `Some(None)` if the breaker is not enabled, and `None` after a
+    /// problem.
     pub(super) fn breaker(&mut self) -> Option<Option<Breaker>> {
         let enabled = self.get(&ENABLED);
         let failures = self.get(&FAILURES);

@@ -1,5 +1,5 @@
-//! What two pipelines can't have in common: queues, since a job of one would be taken by the other, and the names of keys in Redis,
-//! since limits would be counted together.
+//! Finds what two pipelines must not share: queues, since one would take the other's jobs, and
+//! names of Redis keys, since their limits would be counted together.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::redis_servers::RedisTopology;
 use super::secret::SecretUrl;
 use crate::rules::delays::{DelayLevels, QueueNames};
 
-/// Of each pipeline that clashes with one before it: what is wrong.
+/// Returns the problem of each pipeline that clashes with one before it.
 pub(super) fn clashes(each: &BTreeMap<PipelineName, Config>) -> Vec<(PipelineName, String)> {
     let mut found = Vec::new();
     for (index, (name, config)) in each.iter().enumerate() {
@@ -24,7 +24,7 @@ pub(super) fn clashes(each: &BTreeMap<PipelineName, Config>) -> Vec<(PipelineNam
     found
 }
 
-/// They have a queue in common.
+/// Returns a problem if the pipelines share a queue.
 fn queues(own: &Config, theirs: &Config, other: &PipelineName) -> Option<String> {
     if !share(&own.amqp.url.urls, &theirs.amqp.url.urls) {
         return None;
@@ -46,7 +46,7 @@ fn queues(own: &Config, theirs: &Config, other: &PipelineName) -> Option<String>
     ))
 }
 
-/// Keys of one can be keys of the other.
+/// Returns a problem if keys of one pipeline can be keys of the other.
 fn keys(own: &Config, theirs: &Config, other: &PipelineName) -> Option<String> {
     let servers = |config: &Config| {
         let mut urls = config.redis.url.urls.clone();
@@ -69,7 +69,7 @@ fn keys(own: &Config, theirs: &Config, other: &PipelineName) -> Option<String> {
         false => (theirs, own),
     };
     let rest = long.strip_prefix(short.as_str())?.strip_prefix(':')?;
-    // No tenant's key goes on so.
+    // No tenant's key continues with `%`.
     (!rest.starts_with('%')).then(|| {
         format!(
             "has the prefix {own:?}, and the pipeline {other} has {theirs:?} in the same Redis; keys of one can have names of the other's, so neither may begin with the other and a colon"
@@ -77,7 +77,7 @@ fn keys(own: &Config, theirs: &Config, other: &PipelineName) -> Option<String> {
     })
 }
 
-/// A server, or a database or virtual host of it, is among both.
+/// Returns true if both lists contain the same server, with the same database or virtual host.
 fn share(own: &[SecretUrl], theirs: &[SecretUrl]) -> bool {
     let theirs: Vec<_> = theirs.iter().filter_map(place).collect();
     own.iter()
@@ -85,7 +85,7 @@ fn share(own: &[SecretUrl], theirs: &[SecretUrl]) -> bool {
         .any(|own| theirs.contains(&own))
 }
 
-/// Host, port, and what is behind them.
+/// Returns host, port, and database or virtual host.
 fn place(url: &SecretUrl) -> Option<(String, u16, String)> {
     let url = Url::parse(url.expose()).ok()?;
     let (port, default) = match url.scheme() {

@@ -31,7 +31,7 @@ pub struct Delay {
 }
 
 impl Delay {
-    /// What is set.
+    /// Adds the section's values to `values`.
     pub(super) fn show(&self, values: &mut Values) {
         let Self {
             max_in_memory,
@@ -41,14 +41,14 @@ impl Delay {
         values.set(&MAX_DELAY.key, Shown::duration(*max_delay));
     }
 
-    /// Takes from `new` what can change in a running worker.
+    /// Takes the values of `new` that can change in a running worker.
     pub(super) fn take_live(&mut self, new: &Self) {
         self.max_in_memory = new.max_in_memory.min(self.max_delay);
     }
 }
 
 impl Input {
-    /// The section; `None` after a problem.
+    /// Reads the section. Returns `None` after a problem.
     pub(super) fn delay(&mut self) -> Option<Delay> {
         let (max_in_memory, max_delay) = self.pair(&MAX_IN_MEMORY, &MAX_DELAY)?;
         Some(Delay {

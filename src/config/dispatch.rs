@@ -27,15 +27,16 @@ keys! {
 /// `dispatch`
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dispatch {
-    /// `dispatch.concurrency`: jobs that run at once.
+    /// `dispatch.concurrency`: maximum number of jobs that run at once.
     pub concurrency: usize,
-    /// `dispatch.shutdown-timeout`: how long running jobs may take after SIGTERM.
+    /// `dispatch.shutdown-timeout`: maximum time for running jobs after SIGTERM.
     pub shutdown_timeout: Duration,
-    /// `dispatch.breaker`; `None` where it is not `enabled`.
+    /// `dispatch.breaker`, or `None` if it is not `enabled`.
     pub breaker: Option<Breaker>,
     /// `dispatch.results`
     pub results: Results,
-    /// `dispatch.http`; a worker with a handler of its own needs none of this and what follows, any other one has one.
+    /// `dispatch.http`. Exactly one of `http`, `exec` and `forward` is set, or none in a worker
+    /// with its own handler.
     pub http: Option<Http>,
     /// `dispatch.exec`
     pub exec: Option<Exec>,
@@ -44,7 +45,7 @@ pub struct Dispatch {
 }
 
 impl Dispatch {
-    /// What is set.
+    /// Adds the section's values to `values`.
     pub(super) fn show(&self, values: &mut Values) {
         let Self {
             concurrency,
@@ -78,14 +79,14 @@ impl Dispatch {
         http.or(exec).or(forward).unwrap_or_default()
     }
 
-    /// Takes from `new` what can change in a running worker.
+    /// Takes the values of `new` that can change in a running worker.
     pub(super) fn take_live(&mut self, new: &Self) {
         self.concurrency = new.concurrency;
     }
 }
 
 impl Input {
-    /// The section, and what calls carry of jobs; `None` after a problem.
+    /// Reads the section, and which values of jobs calls carry. Returns `None` after a problem.
     pub(super) fn dispatch(&mut self) -> Option<(Dispatch, Carried)> {
         let concurrency = self.get(&CONCURRENCY);
         let shutdown_timeout = self.get(&SHUTDOWN_TIMEOUT);

@@ -1,4 +1,4 @@
-//! The environment: `SLUICEGATE_RATE_LIMITER__USE_ALGO` sets `rate-limiter.use-algo`.
+//! Environment variables: `SLUICEGATE_RATE_LIMITER__USE_ALGO` sets `rate-limiter.use-algo`.
 
 use super::error::{Origin, Problem};
 use super::input::{Entry, named_twice};
@@ -8,29 +8,30 @@ use super::pipeline_name::{PipelineName, SHARED};
 use super::suggest::closest;
 use super::yaml::{self, Raw};
 
-/// Begins like ours and is read elsewhere: by the `--config` option.
+/// Variable of the `--config` option. It has our prefix but sets no key.
 const CONFIG: &str = "SLUICEGATE_CONFIG";
-/// The same of the `--pipeline` option.
+/// Variable of the `--pipeline` option, which sets no key either.
 const PIPELINE: &str = "SLUICEGATE_PIPELINE";
-/// What the name of a variable begins with that sets a key of a pipeline.
+/// Prefix of variables that set keys of pipelines.
 const OF_PIPELINES: &str = "SLUICEGATE_PIPELINES__";
 
-/// What variables set.
+/// Keys that variables set.
 #[derive(Debug, Default)]
 pub(super) struct Variables {
-    /// At the top level.
+    /// Keys at the top level.
     pub entries: Vec<Entry>,
-    /// Of each pipeline, in the order in which they were named.
+    /// Keys of each pipeline, in the order of `names`.
     pub pipelines: Vec<Vec<Entry>>,
 }
 
-/// The keys that `env` sets, also of the pipelines `names`, and what is wrong with the other variables that begin with `SLUICEGATE_`.
+/// Returns the keys that `env` sets at the top level and in the pipelines `names`, and the problems
+/// of other variables that begin with `SLUICEGATE_`.
 pub(super) fn parse(
     env: impl Iterator<Item = (String, String)>,
     names: &[PipelineName],
 ) -> (Variables, Vec<Problem>) {
     let mut vars: Vec<_> = env.filter(|(name, _)| name.starts_with(PREFIX)).collect();
-    // The environment has no order; the errors have one.
+    // Sorted, so that errors have a stable order.
     vars.sort();
     let mut found = Variables {
         entries: Vec::new(),
@@ -43,7 +44,7 @@ pub(super) fn parse(
             continue;
         }
         let at = Origin::Env(name.clone());
-        // What it would be called at the top level.
+        // Look up the name that the variable would have at the top level.
         let mut all = begins.iter().enumerate();
         let of = all.find_map(|(of, begin)| Some((of, name.strip_prefix(begin)?)));
         if of.is_none() && name.starts_with(OF_PIPELINES) {
@@ -84,7 +85,7 @@ pub(super) fn parse(
                     raw,
                     at,
                 }),
-                // The parser's words may hold a secret.
+                // The parser's message may contain a secret.
                 Err(_) if key.secret => {
                     problems.push(Problem::of(&at, called, "is not valid YAML"));
                 }
@@ -107,7 +108,7 @@ pub(super) fn parse(
     (found, problems)
 }
 
-/// The variable `name` sets a key of the section `path`.
+/// Returns true if the variable `name` sets a key of the section `path`.
 fn is_in(name: &str, path: &str) -> bool {
     let rest = name.strip_prefix(&env_name(path));
     rest.is_some_and(|rest| rest.starts_with("__"))
@@ -125,7 +126,7 @@ fn of_no_pipeline(at: Origin, names: &[PipelineName]) -> Problem {
     Problem::new(at, words)
 }
 
-/// The key that the variable `name` sets, and what it calls it.
+/// Returns the key that the variable `name` sets, and the path that the name stands for.
 fn find(name: &str) -> Option<(&'static Key, &'static str)> {
     KEYS.iter().find_map(|key| {
         let called = key.paths().find(|path| env_name(path) == name)?;
@@ -133,7 +134,8 @@ fn find(name: &str) -> Option<(&'static Key, &'static str)> {
     })
 }
 
-/// `begin`: what the names of the variables begin with that it is one of.
+/// Returns the problem of a variable that sets no key. `begin` is the prefix of its group of
+/// variables.
 fn unknown(at: Origin, name: &str, begin: &str) -> Problem {
     let full = |known: &str| known.replacen(PREFIX, begin, 1);
     let within = |key: &&&Key| name.starts_with(&format!("{}__", key.env_name()));
@@ -146,7 +148,7 @@ fn unknown(at: Origin, name: &str, begin: &str) -> Problem {
         return Problem::new(at, words);
     }
     let names: Vec<String> = KEYS.iter().map(|key| key.env_name()).collect();
-    // One `_` where two are needed is the likeliest mistake, so that counts first.
+    // One `_` instead of two is the most likely mistake, so it is checked first.
     let flat = |name: &str| name.replace("__", "_");
     let meant = names
         .iter()
@@ -160,8 +162,9 @@ fn unknown(at: Origin, name: &str, begin: &str) -> Problem {
     Problem::new(at, format!("sets no key; {hint}"))
 }
 
-/// Kubernetes sets `X_PORT`, `X_SERVICE_HOST`, `X_PORT_80_TCP_ADDR` and such for each service X of the
-/// namespace. A service called `sluicegate` must not keep the worker from starting.
+/// Returns true for variables that Kubernetes sets. It sets `X_PORT`, `X_SERVICE_HOST`,
+/// `X_PORT_80_TCP_ADDR` and similar ones for each service X of the namespace. A service called
+/// `sluicegate` must not keep the worker from starting.
 fn set_by_kubernetes(name: &str, value: &str) -> bool {
     let protocols = ["_TCP", "_UDP", "_SCTP"];
     let service = name.ends_with("_SERVICE_HOST")

@@ -1,38 +1,39 @@
-//! What is wrong with a configuration, where, and what to do; never a secret.
+//! Problems of a configuration: what is wrong, where, and how to fix it. They never contain a
+//! secret.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-/// A line and a column, from 1.
+/// A line and a column, both counted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Position {
     pub line: u64,
     pub column: u64,
 }
 
-/// Where a value was set.
+/// Origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
-    /// In a file.
+    /// A place in a file.
     File {
-        /// The file's name, as the user gave it.
+        /// Name of the file as the user gave it.
         name: Arc<str>,
-        /// From 1.
+        /// Line, counted from 1.
         line: u64,
-        /// From 1.
+        /// Column, counted from 1.
         column: u64,
     },
-    /// In a file that could not be read.
+    /// A file that could not be read.
     WholeFile(Arc<str>),
-    /// By an environment variable.
+    /// An environment variable.
     Env(String),
-    /// Nowhere: the default.
+    /// The key's default.
     Default,
 }
 
 impl Origin {
-    /// The origin of what is at `position` in the value that this one is of.
+    /// Returns the origin of a nested value at `position`.
     pub(super) fn inside(&self, position: Position) -> Self {
         match self {
             Self::File { name, .. } => Self::File {
@@ -56,7 +57,8 @@ impl fmt::Display for Origin {
     }
 }
 
-/// `text` as a part of one line: keys, values and names come from the user, who may have put anything into them.
+/// Escapes `text` so that it stays on one line. Keys, values and names come from the user and may
+/// contain anything.
 fn line_of(text: &str) -> Cow<'_, str> {
     match text.contains(char::is_control) {
         true => text.escape_debug().to_string().into(),
@@ -64,7 +66,8 @@ fn line_of(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// The name of a variable, up to what no name has: `NAME:VALUE` sets a variable of that name, and the value may be secret.
+/// Returns the name of a variable up to the first character that no name has. A variable set as
+/// `NAME:VALUE` has all of that as its name, and the value may be secret.
 fn variable(name: &str) -> Cow<'_, str> {
     match name.find(|c: char| !c.is_ascii_alphanumeric() && c != '_') {
         Some(end) => format!("{}…", &name[..end]).into(),
@@ -72,7 +75,7 @@ fn variable(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// One thing that is wrong, on one line: `sluicegate.yaml:12:3: rate-limiter.window-size: is 0; …`.
+/// A problem, on one line: `sluicegate.yaml:12:3: rate-limiter.window-size: is 0; …`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{origin}: {message}")]
 pub struct Problem {
@@ -90,24 +93,24 @@ impl Problem {
         Self::new(origin.clone(), format!("{key}: {message}"))
     }
 
-    /// The same, with `prefix` before the key that it names first.
+    /// Prepends `prefix` to the key at the start of the message.
     pub(super) fn within(mut self, prefix: &str) -> Self {
         self.message.insert_str(0, prefix);
         self
     }
 
-    /// Where it is wrong.
+    /// Returns where the problem is.
     pub fn origin(&self) -> &Origin {
         &self.origin
     }
 }
 
-/// Everything that is wrong with a configuration, in the order of the file; at least one.
+/// All problems of a configuration, in the order of the file; at least one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigErrors(Vec<Problem>);
 
 impl ConfigErrors {
-    /// Keeps `problems`, those of the file first and in its order.
+    /// Sorts `problems`: those of the file first, in its order.
     pub(super) fn new(mut problems: Vec<Problem>) -> Self {
         problems.sort_by_key(|problem| match problem.origin {
             Origin::File { line, column, .. } => (0, line, column),
@@ -118,7 +121,7 @@ impl ConfigErrors {
         Self(problems)
     }
 
-    /// One for each line of the output.
+    /// Returns the problems, one for each line of the output.
     #[doc(hidden)]
     pub fn problems(&self) -> &[Problem] {
         &self.0
@@ -139,7 +142,7 @@ impl fmt::Display for ConfigErrors {
 
 impl std::error::Error for ConfigErrors {}
 
-/// A value for an error's text: quoted, cut, and hidden when it may hold a password.
+/// Formats a value for an error: quoted, shortened, and hidden if it may contain a password.
 pub(super) fn shown(text: &str) -> String {
     const LONGEST: usize = 60;
     if text.contains("://") || text.contains('@') {

@@ -1,4 +1,4 @@
-//! `dispatch.exec`: the program that is given each job.
+//! `dispatch.exec`: a program that gets each job.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use super::key::{MINUTE, duration, keys, tree};
 use super::shown::{Shown, Values};
 use super::yaml::Raw;
 
-/// Words of a command.
+/// Maximum number of words in a command.
 const MOST: usize = 64;
-/// Of a word, in bytes.
+/// Maximum length of a word in bytes.
 const LONGEST: usize = 4 << 10;
-/// RabbitMQ closes a channel whose delivery is unacked for 30 minutes.
+/// Maximum of `timeout`: RabbitMQ closes a channel with a delivery that is unacked for 30 minutes.
 const LONGEST_CALL: u64 = 25 * MINUTE;
 
 keys! {
@@ -49,7 +49,7 @@ pub struct Exec {
 }
 
 impl Exec {
-    /// What is set.
+    /// Adds the section's values to `values`.
     pub(super) fn show(&self, values: &mut Values) {
         let Self {
             command,
@@ -63,7 +63,7 @@ impl Exec {
 }
 
 impl Input {
-    /// The section, `Some(None)` where it has no command; `None` after a problem.
+    /// Reads the section. Returns `Some(None)` without a command, and `None` after a problem.
     pub(super) fn exec(&mut self) -> Option<Option<Exec>> {
         let command = self.optional(&COMMAND);
         let timeout = self.get(&TIMEOUT);
@@ -88,7 +88,7 @@ impl Input {
         }))
     }
 
-    /// The command is set, and so is what `other` says.
+    /// Reports that the command is set together with `other`.
     pub(super) fn exec_with<T>(&mut self, other: &str) -> Option<T> {
         let words = format!("is set, and so is {other}: jobs go one way; keep one of them");
         self.wrong(&COMMAND.key, words)

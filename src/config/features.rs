@@ -1,17 +1,17 @@
-//! What a build of the library may lack, and the keys that mean nothing without it.
+//! Parts that a build of the library may lack, and their keys.
 
 use super::error::Problem;
 use super::input::Input;
 
-/// A part of the library that a feature stands for.
+/// A part of the library that depends on a feature.
 pub(super) struct Part {
     feature: &'static str,
-    /// What the paths of its keys begin with.
+    /// Prefix of the paths of its keys.
     keys: &'static str,
     is_there: bool,
 }
 
-/// All that can be left out.
+/// All optional parts.
 pub(super) const PARTS: [Part; 2] = [
     Part {
         feature: "admin",
@@ -26,7 +26,8 @@ pub(super) const PARTS: [Part; 2] = [
 ];
 
 impl Input {
-    /// Refuses keys of parts that are not there: passed over in silence, they would seem to be in force.
+    /// Reports keys of missing parts. If they were ignored silently, they would seem to be in
+    /// force.
     pub(super) fn lacks(&mut self, parts: &[Part]) {
         let missing = parts.iter().filter(|part| !part.is_there);
         for part in missing {

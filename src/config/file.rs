@@ -1,4 +1,4 @@
-//! The YAML file: which keys it sets, to what, and where. Unknown keys are refused here.
+//! The YAML file: finds the keys that it sets, with values and positions, and reports unknown keys.
 
 use std::sync::Arc;
 
@@ -8,15 +8,15 @@ use super::keys;
 use super::pipeline_name::{MOST_PIPELINES, PIPELINES, PipelineName, SHARED, wrong_name};
 use super::yaml::{self, Field, Raw};
 
-/// The largest configuration file, in bytes.
+/// Maximum size of a configuration file in bytes.
 pub(super) const MAX_FILE: u64 = 1 << 20;
 
-/// What a file sets.
+/// Content of a file.
 #[derive(Debug, Default)]
 pub(super) struct Parsed {
-    /// At its top level.
+    /// Keys at the top level.
     pub entries: Vec<Entry>,
-    /// `None`: it names no pipelines, so it is one.
+    /// Pipelines, or `None` if the file names none and is a single one.
     pub pipelines: Option<Declared>,
 }
 
@@ -27,19 +27,19 @@ pub(super) struct Declared {
     pub each: Vec<Sections>,
 }
 
-/// What a file sets of one pipeline.
+/// The keys of one pipeline.
 #[derive(Debug)]
 pub(super) struct Sections {
     pub name: PipelineName,
     pub entries: Vec<Entry>,
-    /// Where it begins, and where something else does.
+    /// Where the pipeline begins, and where the next entry does.
     pub lines: (Position, Option<Position>),
 }
 
-/// The keys that `text` sets, and what is wrong with the others.
+/// Returns the keys that `text` sets, and the problems of the others.
 ///
 /// # Errors
-/// The one problem that keeps `text` from being YAML.
+/// The problem that makes `text` invalid YAML.
 pub(super) fn parse(name: &str, text: &str) -> Result<(Parsed, Vec<Problem>), Problem> {
     let name: Arc<str> = name.into();
     let root = yaml::read(text).map_err(|error| {
@@ -85,21 +85,21 @@ fn in_file(name: &Arc<str>, position: Position) -> Origin {
 
 struct Walk {
     name: Arc<str>,
-    /// What the names of keys begin with in errors: nothing, or `pipelines.NAME.`.
+    /// Prefix of keys in errors: empty, or `pipelines.NAME.`.
     within: String,
     entries: Vec<Entry>,
     problems: Vec<Problem>,
 }
 
 impl Walk {
-    /// The entries until now.
+    /// Returns the entries found since the last call.
     fn take_entries(&mut self) -> Vec<Entry> {
         let twice = named_twice(&self.entries);
         self.problems.extend(twice);
         std::mem::take(&mut self.entries)
     }
 
-    /// The pipelines that the key holds; something else begins at `end`.
+    /// Reads the pipelines in the value of a key. The next key begins at `end`.
     fn pipelines(&mut self, Field { at, raw, .. }: Field, end: Option<Position>) -> Declared {
         let at = in_file(&self.name, at);
         let mut each = Vec::new();
@@ -130,7 +130,7 @@ impl Walk {
             self.within = format!("{PIPELINES}.{name}.");
             match field.raw {
                 Raw::Map(map) => self.section("", map),
-                // Everything comes from the top level.
+                // The pipeline takes everything from the top level.
                 Raw::Null => {}
                 _ => {
                     let key = format!("{PIPELINES}.{name}");
@@ -167,7 +167,7 @@ impl Walk {
                 (self.problems).push(Problem::of(&at, &within(&path), words));
                 continue;
             }
-            // `amqp.url: …` on one line is not how the file is written.
+            // Dotted names such as `amqp.url: …` are not accepted in the file.
             let nested = !name.contains('.');
             if let Some(why) = keys::not_built(&path).filter(|_| nested) {
                 (self.problems).push(Problem::of(&at, &within(&path), why));
@@ -204,7 +204,7 @@ impl Walk {
     }
 }
 
-/// `place`: what the user calls the section.
+/// Returns the problem of an unknown key. `place` is the user's name for the section.
 fn unknown(at: &Origin, (section, place): (&str, &str), name: &str) -> Problem {
     let place = if place.is_empty() {
         String::new()

@@ -1,4 +1,4 @@
-//! The forms that values have, whatever their key: texts, whole numbers, durations, one of several names.
+//! Parsers of values, independent of their keys: texts, whole numbers, durations, choices.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use super::error::shown;
 use super::suggest::hint;
 use super::yaml::Raw;
 
-/// A sentence that goes on after the key: `is 0; it must be …`.
+/// An error as a sentence that follows the key: `is 0; it must be …`.
 pub(super) type Wrong = String;
 
-/// What `raw` is, for an error.
+/// Describes `raw` for an error.
 pub(super) fn what(raw: &Raw) -> String {
     match raw {
         Raw::Null => "empty".to_owned(),
@@ -23,12 +23,12 @@ pub(super) fn what(raw: &Raw) -> String {
     }
 }
 
-/// `raw` is not what it must be.
+/// Returns the error of a `raw` that is not what it must be.
 pub(super) fn wrong(raw: &Raw, must: impl Display) -> Wrong {
     format!("is {}; it must be {must}", what(raw))
 }
 
-/// A text. YAML reads some bare words and digits as something else, so those need quotes.
+/// Parses a text. YAML reads some bare words and numbers as other types, so these need quotes.
 pub(super) fn text<'a>(raw: &'a Raw, must: &str) -> Result<&'a str, Wrong> {
     match raw {
         Raw::Text(text) if !text.is_empty() => Ok(text),
@@ -41,7 +41,7 @@ pub(super) fn text<'a>(raw: &'a Raw, must: &str) -> Result<&'a str, Wrong> {
     }
 }
 
-/// A text that may be a secret: no error shows any of it.
+/// Parses a text that may be secret. No error shows any part of it.
 pub(super) fn secret<'a>(raw: &'a Raw, must: &str) -> Result<&'a str, Wrong> {
     match raw {
         Raw::Text(text) => Ok(text),
@@ -53,7 +53,7 @@ pub(super) fn secret<'a>(raw: &'a Raw, must: &str) -> Result<&'a str, Wrong> {
     }
 }
 
-/// `true` or `false`.
+/// Parses `true` or `false`.
 pub(super) fn boolean(raw: &Raw) -> Result<bool, Wrong> {
     match raw {
         Raw::Bool(value) => Ok(*value),
@@ -61,7 +61,7 @@ pub(super) fn boolean(raw: &Raw) -> Result<bool, Wrong> {
     }
 }
 
-/// A whole number from `min` to `max`, which `T` can hold.
+/// Parses a whole number from `min` to `max` that fits into `T`.
 pub(super) fn integer<T: TryFrom<u64>>(raw: &Raw, min: u64, max: u64) -> Result<T, Wrong> {
     let value = match raw {
         Raw::Int(value) => Some(*value),
@@ -75,7 +75,7 @@ pub(super) fn integer<T: TryFrom<u64>>(raw: &Raw, min: u64, max: u64) -> Result<
         .ok_or_else(|| wrong(raw, format_args!("a whole number from {min} to {max}")))
 }
 
-/// A duration from `min` to `max`: a number of seconds, or with a unit.
+/// Parses a duration from `min` to `max`: a number of seconds, or a number with a unit.
 pub(super) fn duration(raw: &Raw, min: Duration, max: Duration) -> Result<Duration, Wrong> {
     let value = match raw {
         Raw::Int(seconds) => u64::try_from(*seconds).ok().map(Duration::from_secs),
@@ -95,7 +95,8 @@ pub(super) fn duration(raw: &Raw, min: Duration, max: Duration) -> Result<Durati
     }
 }
 
-/// A whole number with `ms`, `s`, `m`, `h` or `d`, or of seconds; `None`: it is none.
+/// Parses a whole number of seconds, or one with `ms`, `s`, `m`, `h` or `d`. Returns `None` for
+/// other texts.
 pub fn parse_duration(text: &str) -> Option<Duration> {
     let digits = text
         .find(|c: char| !c.is_ascii_digit())
@@ -112,7 +113,7 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
     }
 }
 
-/// `duration` in the largest unit that needs no fraction, as it is written in the file.
+/// Formats `duration` as in the file, in the largest unit that needs no fraction.
 pub fn show(duration: Duration) -> String {
     let millis = duration.as_millis();
     for (unit, size) in [
@@ -128,7 +129,7 @@ pub fn show(duration: Duration) -> String {
     format!("{millis}ms")
 }
 
-/// One of `names`.
+/// Parses one of `names`.
 pub(super) fn choice<T: Copy>(raw: &Raw, names: &[(&str, T)]) -> Result<T, Wrong> {
     let known = names.iter().map(|(name, _)| *name);
     let mut list = known.clone().collect::<Vec<_>>().join(", ");

@@ -1,4 +1,4 @@
-//! `dispatch.forward`: the queue of other workers, to which each job goes.
+//! `dispatch.forward`: the queue of other workers that gets each job.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::shown::{Shown, Values};
 use crate::rules::delays::QueueNames;
 use crate::rules::job::call::{Carried, Template};
 
-/// RabbitMQ closes a channel whose delivery is unacked for 30 minutes.
+/// Maximum of `timeout`: RabbitMQ closes a channel with a delivery that is unacked for 30 minutes.
 const LONGEST_CALL: u64 = 25 * MINUTE;
 
 keys! {
@@ -55,9 +55,9 @@ fn key_schema() -> Json {
 /// `dispatch.forward`
 #[derive(Debug, Clone, PartialEq)]
 pub struct Forward {
-    /// `dispatch.forward.exchange`; empty: the default exchange.
+    /// `dispatch.forward.exchange`; empty for the default exchange.
     pub exchange: String,
-    /// `dispatch.forward.routing-key`; `None`: each job's own.
+    /// `dispatch.forward.routing-key`, or `None` to keep each job's own.
     pub routing_key: Option<RoutingKey>,
     /// `dispatch.forward.done`
     pub done: bool,
@@ -68,17 +68,17 @@ pub struct Forward {
 /// `dispatch.forward.routing-key`
 #[derive(Debug, Clone, PartialEq)]
 pub struct RoutingKey {
-    /// As it is written.
+    /// Text as written.
     pub text: String,
-    /// With the values of jobs; `None`: it has none.
+    /// The text as a template, if it has placeholders.
     pub of_jobs: Option<Template>,
 }
 
 impl Forward {
-    /// The default of `dispatch.forward.timeout`.
+    /// Default of `dispatch.forward.timeout`.
     pub(super) const TIMEOUT: Duration = Duration::from_secs(60);
 
-    /// What is set.
+    /// Adds the section's values to `values`.
     pub(super) fn show(&self, values: &mut Values) {
         let Self {
             exchange,
@@ -95,7 +95,8 @@ impl Forward {
 }
 
 impl Input {
-    /// The section with what it takes from jobs, `Some(None)` where it names no target; `None` after a problem.
+    /// Reads the section, and which values of jobs it uses. Returns `Some(None)` if it names no
+    /// target, and `None` after a problem.
     pub(super) fn forward(&mut self) -> Option<Option<(Forward, Carried)>> {
         let mut carried = Carried::default();
         let exchange = self.optional(&EXCHANGE);
@@ -146,7 +147,7 @@ impl Input {
         Some(Some((forward, carried)))
     }
 
-    /// One routing key for all jobs is none of the queues `own`: they would come back.
+    /// Reports a fixed routing key that names one of the queues `own`: jobs would come back.
     pub(super) fn forwards_away(&mut self, forward: &Forward, own: &QueueNames) -> Option<()> {
         let key = forward.routing_key.as_ref();
         let fixed = key.filter(|key| key.of_jobs.is_none() && forward.exchange.is_empty());
@@ -160,7 +161,7 @@ impl Input {
         self.wrong(&ROUTING_KEY.key, words)
     }
 
-    /// A target is set, and so is what `other` says.
+    /// Reports that a target is set together with `other`.
     pub(super) fn forward_with<T>(&mut self, other: &str) -> Option<T> {
         let key = self.set_of(&EXCHANGE, &ROUTING_KEY);
         let words = format!("is set, and so is {other}: jobs go one way; keep one of them");

@@ -1,11 +1,11 @@
-//! Names of headers that a publisher sets.
+//! Names of headers that publishers set.
 
 use super::error::shown;
 use super::form::{Wrong, text, wrong};
 use super::yaml::Raw;
 use crate::rules::headers::{self, is_reserved};
 
-/// A header's name, such as `x-plan`.
+/// Parses a header's name, such as `x-plan`.
 pub(super) fn header_name(raw: &Raw) -> Result<String, Wrong> {
     const MUST: &str = "a header's name of 1 to 255 bytes, such as x-plan";
     let name = text(raw, MUST)?;
@@ -18,7 +18,7 @@ pub(super) fn header_name(raw: &Raw) -> Result<String, Wrong> {
     free(name)
 }
 
-/// The name that comes after `header:`.
+/// Parses the name after `header:`.
 pub(super) fn after_prefix(name: &str) -> Result<String, Wrong> {
     if !headers::is_name(name) {
         return Err("must name a header of 1 to 255 bytes after `header:`, without control characters and spaces at its ends".to_owned());
@@ -26,7 +26,7 @@ pub(super) fn after_prefix(name: &str) -> Result<String, Wrong> {
     free(name)
 }
 
-/// A header that says the same as long as the job lives.
+/// Checks that publishers can set the header and that it keeps its value as long as the job lives.
 fn free(name: &str) -> Result<String, Wrong> {
     if is_reserved(name) {
         return Err(format!(

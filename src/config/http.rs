@@ -37,19 +37,19 @@ const PROXIES: UrlForm = UrlForm {
     schemes: ["http", "https"],
     example: "http://proxy.example.com:3128",
 };
-/// IETF draft-ietf-httpapi-idempotency-key-header.
+/// Defined in IETF draft-ietf-httpapi-idempotency-key-header.
 const IDEMPOTENCY_HEADER: HeaderName = HeaderName::from_static("idempotency-key");
 const TLS: TlsKeys = [&CA_FILE, &CERT_FILE, &KEY_FILE];
-/// RabbitMQ closes a channel whose delivery is unacked for 30 minutes.
+/// Maximum of `timeout`: RabbitMQ closes a channel with a delivery that is unacked for 30 minutes.
 const LONGEST_CALL: u64 = 25 * MINUTE;
 
-/// What a signed call carries (Standard Webhooks).
+/// Headers of a signed call (Standard Webhooks).
 pub const SIGNATURE_HEADERS: [&str; 3] = ["webhook-id", "webhook-timestamp", "webhook-signature"];
 
 const SIGN_PATTERN: &str =
     r"^(\{secret:tenant\}|whsec_[A-Za-z0-9+/]{32,88}={0,2}(\s+whsec_[A-Za-z0-9+/]{32,88}={0,2})?)$";
 
-/// A proxy: a url without a path.
+/// Parses the URL of a proxy, which has no path.
 fn proxy(raw: &Raw) -> Result<SecretUrl, Wrong> {
     let url = PROXIES.one(raw)?;
     let parsed = Url::parse(url.expose()).map_err(|err| format!("is no url: {err}"))?;
@@ -63,7 +63,7 @@ fn proxy(raw: &Raw) -> Result<SecretUrl, Wrong> {
     }
 }
 
-/// Keys that sign, or where they are.
+/// Parses the keys that sign calls, or the placeholder for tenants' own keys.
 fn sign_secrets(raw: &Raw) -> Result<String, Wrong> {
     let text = form::secret(raw, "one or two keys such as whsec_…")?;
     if text != OF_TENANTS {
@@ -190,41 +190,42 @@ pub struct Http {
     pub tls: Tls,
     /// `dispatch.http.method`
     pub method: Method,
-    /// The url's path and query, where jobs have parts in them.
+    /// Path and query of the URL, if they have placeholders.
     pub target: Option<Template>,
-    /// `dispatch.http.headers`, `dispatch.http.headers-file` and `dispatch.http.idempotency-key`: what each call carries.
+    /// `dispatch.http.headers`, `dispatch.http.headers-file` and `dispatch.http.idempotency-key`:
+    /// headers of each call.
     pub headers: Headers,
-    /// `dispatch.http.forward-headers`: names of jobs' headers.
+    /// `dispatch.http.forward-headers`: names of jobs' headers to forward.
     pub forward: Vec<String>,
-    /// `dispatch.http.idempotency-key`, as it is written.
+    /// `dispatch.http.idempotency-key`, as written.
     pub idempotency_key: Option<String>,
     /// `dispatch.http.secrets-folder` and `dispatch.http.default-secret-file`
     pub secrets: Option<SecretFiles>,
     /// `dispatch.http.sign`
     pub sign: Sign,
-    /// `dispatch.http.sign-secrets`: the keys, or [`OF_TENANTS`] where each tenant has its own.
+    /// `dispatch.http.sign-secrets`: the keys, or [`OF_TENANTS`] if each tenant has its own.
     pub sign_secrets: Option<Secret>,
-    /// `dispatch.http.oauth2`: calls carry an access token.
+    /// `dispatch.http.oauth2`: where calls get their access tokens from.
     pub oauth2: Option<OAuth2>,
-    /// `dispatch.http.answers`: what an answer means.
+    /// `dispatch.http.answers`: the meaning of answers.
     pub answers: Answers,
     /// `dispatch.http.proxy`
     pub proxy: Option<SecretUrl>,
-    /// `dispatch.http.http2`: HTTP/2 where a server with TLS offers it.
+    /// `dispatch.http.http2`: whether to use HTTP/2 if a server with TLS offers it.
     pub http2: bool,
-    /// `dispatch.http.timeout`: for the whole call, connection set-up included.
+    /// `dispatch.http.timeout`: time limit of a call, including its connection.
     pub timeout: Duration,
     /// `dispatch.http.abandoned`: how long a call without an answer in time counts as in flight.
     pub abandoned: Duration,
 }
 
 impl Http {
-    /// What is set.
+    /// Adds the section's values to `values`.
     pub(super) fn show(&self, values: &mut Values) {
         let Self {
             url,
             method,
-            // Part of the url.
+            // The URL contains it.
             target: _,
             tls,
             headers,
@@ -301,7 +302,8 @@ impl Http {
 }
 
 impl Input {
-    /// The section with what calls carry of jobs, `Some(None)` where it has no url; `None` after a problem.
+    /// Reads the section, and which values of jobs calls carry. Returns `Some(None)` without a URL,
+    /// and `None` after a problem.
     pub(super) fn http(&mut self) -> Option<Option<(Http, Carried)>> {
         let mut carried = Carried::default();
         let url = self.secret(&URL, &URL_FILE);
@@ -386,9 +388,9 @@ impl Input {
         Some(Some((http, carried)))
     }
 
-    /// Jobs go by `way`: what is set of calls would say nothing.
+    /// Reports a key of `dispatch.http` that has no effect because jobs are dispatched by `way`.
     pub(super) fn no_calls_beside(&mut self, way: &str) -> Option<()> {
-        // As `wrong` looks for it: the first that sets a key counts.
+        // Looks up the same entry as `wrong`: the first that sets a key.
         let mut set = self.layers.iter().flatten();
         let set = set.find(|entry| entry.path.starts_with("dispatch.http."));
         let Some(Entry { name, at, .. }) = set else {
@@ -400,7 +402,7 @@ impl Input {
         None
     }
 
-    /// How calls are signed, and with which keys; `headers` are those that are configured.
+    /// Reads how calls are signed and with which keys. `headers` are the configured headers.
     fn sign(&mut self, headers: &Headers) -> Option<(Sign, Option<Secret>)> {
         let how = self.get(&SIGN);
         let keys = self.secret(&SIGN_SECRETS, &SIGN_SECRETS_FILE);
@@ -423,7 +425,7 @@ impl Input {
         Some((how, keys))
     }
 
-    /// `headers`, and the one for `dispatch.http.idempotency-key`.
+    /// Returns `headers` with the header of `dispatch.http.idempotency-key`.
     fn idempotent(
         &mut self,
         mut headers: Headers,

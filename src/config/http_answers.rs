@@ -1,4 +1,4 @@
-//! `dispatch.http.answers`: what the API's answers mean, where that is not what the defaults say.
+//! `dispatch.http.answers`: meanings of the API's answers that differ from the defaults.
 
 use serde_json::{Value as Json, json};
 
@@ -10,7 +10,7 @@ use crate::rules::answers::{Answers, Meaning, Which};
 const MUST: &str = "statuses with what they mean, such as {409: retry, 403+retry-after: throttle}";
 const STATUS: &str = "a status (409), a class (4xx), or either with +retry-after";
 
-/// Statuses with what they mean.
+/// Parses statuses with their meanings.
 pub(super) fn answers(raw: &Raw) -> Result<Answers, Wrong> {
     let Raw::Map(fields) = raw else {
         return Err(form::wrong(raw, MUST));

@@ -1,5 +1,6 @@
-//! `dispatch.http.headers`: what the API wants to see with each call. Their values are secrets, and no error holds one. The jobs' own
-//! headers that go along, and the one that makes an API do the same work once.
+//! Headers of calls: `dispatch.http.headers`, whose values are secret and never in an error;
+//! `dispatch.http.forward-headers`; and `dispatch.http.idempotency-key`, which makes an API do the
+//! same work only once.
 
 use ::http::header::{
     AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue,
@@ -17,11 +18,12 @@ use super::yaml::{self, Raw};
 use crate::rules::headers::is_reserved;
 use crate::rules::job::call::{Carried, Template};
 
-/// More are no sign of a use.
+/// Maximum number of headers.
 const MOST: usize = 32;
-/// In bytes: longer than any key, and a part of what is kept of an answer, in which it is looked for.
+/// Maximum length of a value in bytes. It exceeds any API key, and is less than the part of an
+/// answer in which echoed values are searched for.
 const LONGEST: usize = 1 << 10;
-/// What belongs to the connection or to the job; what begins with `content-` belongs to the body.
+/// Headers of the connection or the job. Headers that begin with `content-` belong to the body.
 const OURS: [&str; 12] = [
     "connection",
     "expect",
@@ -36,38 +38,38 @@ const OURS: [&str; 12] = [
     "x-job-id",
     "x-tenant",
 ];
-/// Sluicegate sets the header `name` (in lower case), or no request may choose it.
+/// Returns true if Sluicegate sets the header `name` (in lower case), or no request may choose it.
 pub(super) fn is_ours(name: &str) -> bool {
-    // Forwarded, they say what the message's properties do not.
+    // These two are forwarded from the message's properties.
     let of_body = name.starts_with("content-") && name != CONTENT_TYPE && name != CONTENT_ENCODING;
     OURS.contains(&name) || of_body
 }
 
 const MUST: &str = "names of headers with their values, such as x-api-key: \"…\"";
 
-/// What each call carries.
+/// Configured headers of each call.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Headers {
-    /// The same for all jobs; sensitive values.
+    /// Headers with the same value for all jobs, marked as sensitive.
     pub same: HeaderMap,
-    /// With placeholders.
+    /// Headers with placeholders.
     pub of_jobs: Vec<(HeaderName, Template)>,
 }
 
 impl Headers {
-    /// Whether there is one of this name, as a publisher writes it.
+    /// Returns true if there is a header of this name, in any case.
     pub(super) fn has_named(&self, name: &str) -> bool {
         HeaderName::from_bytes(name.as_bytes()).is_ok_and(|name| self.has(&name))
     }
 
-    /// Whether there is one of this name.
+    /// Returns true if there is a header of this name.
     pub(super) fn has(&self, name: &HeaderName) -> bool {
         self.same.contains_key(name) || self.of_jobs.iter().any(|(own, _)| own == name)
     }
 }
 
 impl Input {
-    /// The headers of both settings together. `url` may have a user, who is one of them.
+    /// Reads the headers of both settings. `url` may contain a user, which sets one of the headers.
     pub(super) fn headers(
         &mut self,
         url: Option<&SecretUrl>,
@@ -99,7 +101,7 @@ impl Input {
     }
 }
 
-/// The path of a file of headers.
+/// Parses the path of a file of headers.
 pub(super) fn path(raw: &Raw) -> Result<String, Wrong> {
     form::text(raw, &format!("the path of a file with {MUST}")).map(str::to_owned)
 }
@@ -121,7 +123,7 @@ pub(super) fn schema() -> Json {
     })
 }
 
-/// What a file of headers holds; the parser's words may hold a value.
+/// Parses a file of headers. Errors omit the parser's message, which may contain a value.
 fn in_file(text: &str) -> Result<Raw, Wrong> {
     match yaml::read(text) {
         Ok(raw) => Ok(raw.unwrap_or(Raw::Null)),
@@ -132,7 +134,8 @@ fn in_file(text: &str) -> Result<Raw, Wrong> {
     }
 }
 
-/// Adds what `raw` of `key` holds; `has_user`: the url has one, so authorization is set.
+/// Adds the headers in `raw`, the value of `key`. `has_user` says that the URL's user sets
+/// authorization.
 fn add(
     (headers, carried): (&mut Headers, &mut Carried),
     raw: &Raw,
@@ -143,7 +146,7 @@ fn add(
         return Err(format!("must hold {MUST}"));
     };
     for (number, field) in (1..).zip(fields) {
-        // `x-api-key:secret` without a space, and `a, b=secret`, are names for YAML.
+        // In YAML, `x-api-key:secret` without a space and `a, b=secret` are names of keys.
         let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| {
             format!("the name of header {number} has characters that no name may have (is the space behind its colon missing?)")
         })?;
@@ -183,7 +186,7 @@ fn add(
     Ok(())
 }
 
-/// A value that is never shown.
+/// Parses a value and marks it as sensitive, so that it is never shown.
 pub(super) fn value(text: &str) -> Option<HeaderValue> {
     let fits = (1..=LONGEST).contains(&text.len()) && text.trim() == text;
     let mut value = HeaderValue::from_bytes(text.as_bytes())
@@ -193,7 +196,8 @@ pub(super) fn value(text: &str) -> Option<HeaderValue> {
     Some(value)
 }
 
-/// `dispatch.http.idempotency-key`: a text with placeholders; `None`: none is sent.
+/// Parses `dispatch.http.idempotency-key`, a text with placeholders. Returns `None` if no key is
+/// sent.
 pub(super) fn idempotency_key(raw: &Raw) -> Result<Option<String>, Wrong> {
     const MUST: &str = "true, false, or a text with placeholders such as \"order-{json:/id}\"";
     match raw {
@@ -220,7 +224,7 @@ pub(super) fn idempotency_schema() -> Json {
     json!({"anyOf": [{"type": "boolean"}, {"type": "string", "pattern": text}]})
 }
 
-/// `dispatch.http.forward-headers`: names of headers, as publishers write them.
+/// Parses `dispatch.http.forward-headers`, names of headers as publishers write them.
 pub(super) fn forwarded(raw: &Raw) -> Result<Vec<String>, Wrong> {
     const MUST: &str = "a list of headers' names, such as [traceparent, x-request-id]";
     let Raw::List(items) = raw else {
@@ -264,7 +268,7 @@ pub(super) fn forward_schema() -> Json {
     })
 }
 
-/// The url sets authorization.
+/// Returns true if the URL's user or password sets authorization.
 pub(super) fn has_user(url: &SecretUrl) -> bool {
     Url::parse(url.expose()).is_ok_and(|url| !url.username().is_empty() || url.password().is_some())
 }

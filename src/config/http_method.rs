@@ -19,7 +19,7 @@ pub enum Method {
 }
 
 impl Method {
-    /// Its name in a request.
+    /// Returns the name in a request.
     pub fn name(self) -> &'static str {
         match self {
             Self::Post => "POST",
@@ -30,7 +30,8 @@ impl Method {
         }
     }
 
-    /// Requests have the job's body. For the others a body means nothing (RFC 9110, 9.3), and some servers refuse one.
+    /// Returns true if requests carry the job's body. With other methods a body has no meaning (RFC
+    /// 9110, 9.3), and some servers reject it.
     pub fn has_body(self) -> bool {
         matches!(self, Self::Post | Self::Put | Self::Patch)
     }

@@ -1,4 +1,4 @@
-//! `dispatch.http.oauth2`: the access token of each call, by client credentials.
+//! `dispatch.http.oauth2`: access tokens of calls, by client credentials.
 
 use serde_json::json;
 
@@ -20,11 +20,11 @@ const URLS: UrlForm = UrlForm {
     schemes: ["http", "https"],
     example: "https://login.example.com/oauth2/token",
 };
-/// In bytes: longer than any that is in use.
+/// Maximum length of a text in bytes, longer than any in use.
 const LONGEST: usize = 1 << 10;
-/// What a text of RFC 6749 (appendix A) is made of.
+/// Characters of a text in RFC 6749 (appendix A).
 const PATTERN: &str = "^[ -~]{1,1024}$";
-/// Stands for the tenant's name.
+/// Placeholder for the tenant's name.
 pub const TENANT: &str = "{tenant}";
 const NO_SECRET: &str =
     "has {secret:tenant}, which only dispatch.http.oauth2.client-secret can have";
@@ -56,7 +56,8 @@ fn plain(raw: &Raw) -> Result<String, Wrong> {
     }
 }
 
-/// A placeholder that calls may have, or nearly that of the tenant, is not meant as it is written.
+/// Rejects placeholders of calls and misspellings of the tenant's, since they can't be meant
+/// literally.
 fn no_others(text: &str) -> Result<(), Wrong> {
     for rest in text.split('{').skip(1) {
         let name = rest.split_once('}').map_or("", |(name, _)| name);
@@ -81,7 +82,7 @@ fn client_secret(raw: &Raw) -> Result<Secret, Wrong> {
         return Err(format!("must be {MUST}"));
     }
     let is_all = text == OF_TENANTS;
-    // Not a word of it is shown: a secret may begin so.
+    // Errors show no part of the text, which may be the beginning of a secret.
     let is_near = text.starts_with("{secret:") && text.ends_with('}');
     if !is_all && (is_near || text.contains(OF_TENANTS) || text.contains(TENANT)) {
         return Err(format!(
@@ -91,7 +92,7 @@ fn client_secret(raw: &Raw) -> Result<Secret, Wrong> {
     Ok(Secret::new(text))
 }
 
-/// The url, whose path and query may have the tenant's name in them.
+/// Parses the URL. Its path and query may contain the tenant's name.
 fn token_url(raw: &Raw) -> Result<SecretUrl, Wrong> {
     let url = URLS.one(raw)?;
     let text = url.expose();
@@ -147,7 +148,8 @@ keys! {
 pub struct OAuth2 {
     /// `dispatch.http.oauth2.token-url`
     pub token_url: SecretUrl,
-    /// `dispatch.http.oauth2.client-id`; `None`: each tenant's secret names it, `client-id:client-secret`.
+    /// `dispatch.http.oauth2.client-id`, or `None` if each tenant's secret contains it, as
+    /// `client-id:client-secret`.
     pub client_id: Option<String>,
     /// `dispatch.http.oauth2.client-secret`
     pub client_secret: Secret,
@@ -170,7 +172,7 @@ pub enum ClientAuth {
 }
 
 impl ClientAuth {
-    /// Its name in a configuration.
+    /// Returns the name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::Basic => "basic",
@@ -188,7 +190,7 @@ impl Named for ClientAuth {
 }
 
 impl OAuth2 {
-    /// Each tenant has a token of its own.
+    /// Returns true if each tenant has a token of its own.
     pub fn is_by_tenant(&self) -> bool {
         let texts = [&self.client_id, &self.scope, &self.audience];
         let texts = texts.into_iter().flatten().map(String::as_str);
@@ -196,17 +198,17 @@ impl OAuth2 {
         self.has_secrets_of_tenants() || texts.any(|text| text.contains(TENANT))
     }
 
-    /// Each tenant has a client's secret of its own.
+    /// Returns true if each tenant has a client secret of its own.
     pub fn has_secrets_of_tenants(&self) -> bool {
         self.client_secret.expose() == OF_TENANTS
     }
 
-    /// Tokens come over TLS.
+    /// Returns true if tokens are fetched over TLS.
     pub fn has_tls(&self) -> bool {
         self.token_url.has_scheme("https")
     }
 
-    /// What is set.
+    /// Adds the section's values to `values`.
     pub(super) fn show(&self, values: &mut Values) {
         let Self {
             token_url,
@@ -226,8 +228,8 @@ impl OAuth2 {
 }
 
 impl Input {
-    /// How tokens are fetched, `Some(None)` where calls have none; `None` after a problem. `url`, `headers` and `forward` say what else
-    /// calls carry.
+    /// Reads how tokens are fetched. Returns `Some(None)` if calls carry none, and `None` after a
+    /// problem. `url`, `headers` and `forward` are the other sources of a call's headers.
     pub(super) fn oauth2(
         &mut self,
         url: Option<&SecretUrl>,
@@ -244,7 +246,7 @@ impl Input {
         let (client_auth, scope, audience) = (client_auth?, scope?, audience?);
         let key = &TOKEN_URL.key;
         let Some(token_url) = token_url else {
-            // One with a default may stand there as in the sample.
+            // A key with a default may be set as in the sample file.
             let is_set = |key: &&Key| key.default.is_none() && self.entry(key).is_some();
             let set = KEYS.iter().copied().find(is_set);
             return match set {

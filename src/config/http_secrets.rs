@@ -1,4 +1,5 @@
-//! What is a tenant's own in its calls: `dispatch.http.secrets-folder`, `default-secret-file`, and how calls are signed.
+//! Secrets of tenants in calls: `dispatch.http.secrets-folder`, `default-secret-file`, and how
+//! calls are signed.
 
 use std::path::{Path, PathBuf};
 
@@ -8,21 +9,22 @@ use base64::prelude::BASE64_STANDARD;
 use super::input::Input;
 use super::key::{Key, Named, Setting};
 
-/// The value of `dispatch.http.sign-secrets` or `dispatch.http.oauth2.client-secret` where each tenant has its own.
+/// Value of `dispatch.http.sign-secrets` or `dispatch.http.oauth2.client-secret` if each tenant has
+/// its own.
 pub const OF_TENANTS: &str = "{secret:tenant}";
-/// Keys that sign a call: one, and the next one while they change.
+/// Maximum number of keys that sign a call: the current one and, during a rotation, the next one.
 const MOST_KEYS: usize = 2;
-/// Bytes of a key that signs (Standard Webhooks).
+/// Length of a signing key in bytes (Standard Webhooks).
 const KEY_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
-/// What a key is written behind.
+/// Prefix of a key.
 const KEY_PREFIX: &str = "whsec_";
 
-/// Where the secrets of tenants are.
+/// Location of the tenants' secrets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SecretFiles {
-    /// `dispatch.http.secrets-folder`: a file for each tenant.
+    /// `dispatch.http.secrets-folder`: the folder with a file for each tenant.
     pub folder: Option<PathBuf>,
-    /// `dispatch.http.default-secret-file`: that of a tenant without a file.
+    /// `dispatch.http.default-secret-file`: the file for tenants without their own.
     pub default: Option<PathBuf>,
 }
 
@@ -37,7 +39,7 @@ pub enum Sign {
 }
 
 impl Sign {
-    /// Its name in a configuration.
+    /// Returns the name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -54,10 +56,10 @@ impl Named for Sign {
     }
 }
 
-/// The keys in `text`, `whsec_…` with a space or a line's end between two.
+/// Parses keys in `text`, `whsec_…`, separated by white space.
 ///
 /// # Errors
-/// What is wrong, without a word of it.
+/// The mistake in the text, without any part of it.
 pub fn signing_keys(text: &str) -> Result<Vec<Vec<u8>>, &'static str> {
     const MUST: &str =
         "must hold one or two keys such as whsec_… in base64, of 24 to 64 bytes each";
@@ -71,7 +73,7 @@ pub fn signing_keys(text: &str) -> Result<Vec<Vec<u8>>, &'static str> {
 }
 
 impl Input {
-    /// The files of secrets.
+    /// Reads the paths of the secrets' files.
     pub(super) fn secret_files(
         &mut self,
         folder: &Setting<String>,
@@ -94,7 +96,8 @@ impl Input {
         })
     }
 
-    /// `files`, if there are any; `used` is the key by which calls have secrets, if they have some.
+    /// Checks that `files` are set if and only if calls need secrets. `used` is the key by which
+    /// calls need them.
     pub(super) fn used_secrets(
         &mut self,
         (folder, default): (&Setting<String>, &Setting<String>),
@@ -118,7 +121,7 @@ impl Input {
         }
     }
 
-    /// The path that `setting` says, if it is set, of something that `is_there`.
+    /// Returns the path in `setting`, if it is set, after checking it with `is_there`.
     fn existing(
         &mut self,
         setting: &Setting<String>,

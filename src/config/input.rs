@@ -1,4 +1,4 @@
-//! What was set, by whom: a value by its key, from the environment, the file or the defaults, or from the file that it names.
+//! The raw values by key, from the environment, the file, files that it names, or the defaults.
 
 use std::fs::File;
 use std::io::Read;
@@ -11,21 +11,21 @@ use super::key::{Key, Setting};
 use super::yaml::Raw;
 use crate::rules::text;
 
-/// The largest file with a secret, in bytes.
+/// Maximum size of a file with a secret, in bytes.
 const LONGEST_SECRET: u64 = 16 << 10;
 
-/// A known key that somebody set.
+/// A known key that is set.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Entry {
     pub path: &'static str,
-    /// What the user calls it: its path, or the one that it had before.
+    /// Path that the user wrote: the key's path or its old one.
     pub name: &'static str,
     pub raw: Raw,
     pub at: Origin,
 }
 
 impl Entry {
-    /// A warning, if the key has another name by now.
+    /// Returns a warning if the user wrote the key's old path.
     pub fn renamed(&self) -> Option<String> {
         (self.name != self.path).then(|| {
             let (at, name, path) = (&self.at, self.name, self.path);
@@ -34,7 +34,7 @@ impl Entry {
     }
 }
 
-/// Keys that stand in `entries` by both of their names.
+/// Reports keys that are set by both their paths.
 pub(super) fn named_twice(entries: &[Entry]) -> Vec<Problem> {
     let old = entries.iter().filter(|entry| entry.name != entry.path);
     let twice = old.filter(|old| entries.iter().any(|entry| entry.name == old.path));
@@ -44,17 +44,17 @@ pub(super) fn named_twice(entries: &[Entry]) -> Vec<Problem> {
         .collect()
 }
 
-/// What was set, by whom, and what was found wrong so far.
+/// Everything that is set, and the problems found so far.
 pub(super) struct Input {
-    /// The environment's and the file's, and behind those of a pipeline what it takes from the top level: the first that sets a key
-    /// counts.
+    /// Layers of entries: the environment's and the file's, then, for a pipeline, what it takes
+    /// from the top level. The first layer that sets a key wins.
     pub layers: Vec<Vec<Entry>>,
     pub folder: PathBuf,
     pub problems: Vec<Problem>,
 }
 
 impl Input {
-    /// All that is set, the strongest last.
+    /// Iterates over all entries, those that win last.
     pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.layers.iter().rev().flatten()
     }
@@ -73,12 +73,13 @@ impl Input {
         None
     }
 
-    /// What the user calls `key`.
+    /// Returns the path that the user wrote for `key`.
     fn name_of(&self, key: &Key) -> &'static str {
         self.entry(key).map_or(key.path, |entry| entry.name)
     }
 
-    /// The value of `setting`, or of its default; `None` after a problem, which is kept.
+    /// Returns the value of `setting` or of its default. Returns `None` after a problem, which is
+    /// recorded.
     pub(super) fn get<T>(&mut self, setting: &Setting<T>) -> Option<T> {
         let parsed = match self.entry(&setting.key) {
             Some(entry) => (setting.read)(&entry.raw),
@@ -90,7 +91,8 @@ impl Input {
         }
     }
 
-    /// The value of `setting`, which has no default; `Some(None)`: it is not set.
+    /// Returns the value of `setting`, which has no default. Returns `Some(None)` if it is not set,
+    /// and `None` after a problem.
     pub(super) fn optional<T>(&mut self, setting: &Setting<T>) -> Option<Option<T>> {
         match self.entry(&setting.key) {
             Some(_) => self.get(setting).map(Some),
@@ -98,13 +100,14 @@ impl Input {
         }
     }
 
-    /// `value` of `setting` is not its default: somebody means something by it.
+    /// Returns true if `value` differs from the default of `setting`, so that the user means
+    /// something by it.
     pub(super) fn is_meant<T: PartialEq>(&self, setting: &Setting<T>, value: &T) -> bool {
         let default = setting.key.default.map(|text| Raw::Text(text.to_owned()));
         default.and_then(|raw| (setting.read)(&raw).ok()).as_ref() != Some(value)
     }
 
-    /// The values of two settings, of which `high` must be at least `low`.
+    /// Returns the values of two settings, of which `high` must be at least `low`.
     pub(super) fn pair(
         &mut self,
         low: &Setting<Duration>,
@@ -116,7 +119,7 @@ impl Input {
             return Some((least, most));
         }
         let (low, high) = (&low.key, &high.key);
-        // The one of them that was set is wrong.
+        // Report the setting that the user wrote.
         if self.entry(high).is_none() {
             let words = format!(
                 "is {}; it must be at most {}, which is {}",
@@ -135,8 +138,8 @@ impl Input {
         self.wrong(high, words)
     }
 
-    /// The secret of `setting`, or the one in the file that `file` names; `Some(None)`: neither is set and there is no
-    /// default. The pair of the first layer that has one counts.
+    /// Returns the secret in `setting` or in the file named by `file`, or `Some(None)` if neither
+    /// is set and there is no default. The first layer that has either of the two wins.
     pub(super) fn secret<T>(
         &mut self,
         setting: &Setting<T>,
@@ -178,7 +181,7 @@ impl Input {
         }
     }
 
-    /// The one of two settings that is set; the first, if none is.
+    /// Returns the setting of the two that is set, or the first if neither is.
     pub(super) fn set_of<'s, A, B>(&self, one: &'s Setting<A>, other: &'s Setting<B>) -> &'s Key {
         match (self.entry(&one.key), self.entry(&other.key)) {
             (None, Some(_)) => &other.key,
@@ -186,8 +189,8 @@ impl Input {
         }
     }
 
-    /// The file that `entry` of `setting` names. A path in the file starts from the file's folder, one in a variable from
-    /// the working directory.
+    /// Returns the path in `entry` of `setting`. A path from the file is relative to the file's
+    /// folder, a path from a variable to the working directory.
     pub(super) fn path_of(
         &self,
         entry: &Entry,
@@ -200,7 +203,7 @@ impl Input {
         })
     }
 
-    /// The text of the file that `entry` of `setting` names, without the newline at its end.
+    /// Returns the text of the file named by `entry` of `setting`, without its final line break.
     pub(super) fn named_file(
         &self,
         entry: &Entry,
@@ -214,7 +217,7 @@ impl Input {
     }
 }
 
-/// The text of the file at `path`; an error above `limit` bytes.
+/// Reads the text of the file at `path`. It is an error if it has more than `limit` bytes.
 pub(super) fn read_bounded(path: &Path, limit: u64) -> std::io::Result<String> {
     let mut bytes = Vec::new();
     File::open(path)?.take(limit + 1).read_to_end(&mut bytes)?;

@@ -1,4 +1,4 @@
-//! `job`: where a message says what a job needs.
+//! `job`: where a message has the fields of a job.
 
 use std::fmt;
 use std::time::Duration;
@@ -69,7 +69,7 @@ keys! {
         .note("All weights together are 32 at most. A job that names no level is `normal`, of weight 1 unless it is set. See [jobs that go first](HANDLERS.md#jobs-that-go-first).");
 }
 
-/// What is set.
+/// Adds the section's values to `values`.
 pub(super) fn show(fields: &Fields, values: &mut Values) {
     let Fields {
         tenant,
@@ -78,7 +78,7 @@ pub(super) fn show(fields: &Fields, values: &mut Values) {
         max_delayed_start_ms,
         dedupe_for_ms,
         priorities,
-        // What dispatch.http shows.
+        // Shown with dispatch.http.
         call: _,
     } = fields;
     values.set(&TENANT.key, Shown::text(tenant));
@@ -96,7 +96,7 @@ pub(super) fn show(fields: &Fields, values: &mut Values) {
 }
 
 impl Input {
-    /// The section; `None` after a problem.
+    /// Reads the section. Returns `None` after a problem.
     pub(super) fn job(&mut self) -> Option<Fields> {
         let tenant = self.get(&TENANT);
         let cost = self.get(&COST);
@@ -136,7 +136,7 @@ impl fmt::Display for ValueField {
     }
 }
 
-/// `job.tenant`
+/// Parses `job.tenant`.
 pub(super) fn tenant_field(raw: &Raw) -> Result<TenantField, Wrong> {
     const MUST: &str = "header:NAME, routing-key, json:/pointer, or all";
     let text = parse_text(raw, MUST)?;
@@ -152,13 +152,13 @@ pub(super) fn tenant_field(raw: &Raw) -> Result<TenantField, Wrong> {
     }
 }
 
-/// `job.cost` and `job.deadline`
+/// Parses `job.cost` and `job.deadline`.
 pub(super) fn value_field(raw: &Raw) -> Result<ValueField, Wrong> {
     const MUST: &str = "header:NAME or json:/pointer";
     field(parse_text(raw, MUST)?)?.ok_or_else(|| wrong(raw, MUST))
 }
 
-/// `header:NAME` or `json:/pointer`; `None`: neither.
+/// Parses `header:NAME` or `json:/pointer`. Returns `None` for other texts.
 pub(super) fn field(text: &str) -> Result<Option<ValueField>, Wrong> {
     if let Some(name) = text.strip_prefix("header:") {
         return after_prefix(name).map(|name| Some(ValueField::Header(name)));

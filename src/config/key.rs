@@ -1,5 +1,5 @@
-//! What is declared of a key: all that loading, `check`, the environment, a reload, the reference page and the JSON schema
-//! know of it.
+//! Declarations of keys. Loading, `check`, the environment, a reload, the reference page and the
+//! JSON schema all use them.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 use super::form::{self, Wrong, show};
 use super::yaml::Raw;
 
-/// What the name of each of our environment variables begins with.
+/// Prefix of our environment variables.
 pub const PREFIX: &str = "SLUICEGATE_";
 
 pub(super) const SECOND: u64 = 1_000;
@@ -19,46 +19,46 @@ pub(super) const DAY: u64 = 24 * HOUR;
 /// A key of the configuration.
 #[derive(Debug, Clone, Copy)]
 pub struct Key {
-    /// Its path, such as `rate-limiter.window-size`.
+    /// Path, such as `rate-limiter.window-size`.
     pub path: &'static str,
-    /// Its default, as it would stand in the file; `None`: it has none.
+    /// Default, as written in the file, or `None` if there is none.
     pub default: Option<&'static str>,
-    /// When a change of it counts.
+    /// When a change takes effect.
     pub applied: Applied,
-    /// Its value is never shown.
+    /// Whether the value is never shown.
     pub secret: bool,
-    /// The path that it had before, which is accepted with a warning.
+    /// Old path, which is accepted with a warning.
     pub alias: Option<&'static str>,
-    /// What it is: a sentence, without markup.
+    /// Description: a sentence without markup.
     pub about: &'static str,
-    /// What else the reference page says of it, in Markdown; may be empty.
+    /// Further text for the reference page, in Markdown; may be empty.
     pub note: &'static str,
-    /// Another value than the default, as it would stand in the file. The tests set it.
+    /// A value other than the default, as written in the file, for tests.
     pub example: &'static str,
     pub(super) kind: Kind,
 }
 
-/// When a changed value counts.
+/// When a changed value takes effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Applied {
-    /// In a running worker.
+    /// At once, in a running worker.
     Live,
-    /// When a worker starts.
+    /// When the worker is restarted.
     Restart,
 }
 
-/// What a value may be.
+/// Type of a value.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Kind {
     /// `true` or `false`.
     Boolean,
-    /// A whole number of so many `unit`.
+    /// A whole number of `unit`.
     Integer {
         min: u64,
         max: u64,
         unit: &'static str,
     },
-    /// A duration; `at_least` is the key of one that is not longer.
+    /// A duration. `at_least` is the key of a duration that it must not be shorter than.
     Duration {
         min: Duration,
         max: Duration,
@@ -66,44 +66,44 @@ pub(super) enum Kind {
     },
     /// One of several names.
     Choice(fn() -> Vec<&'static str>),
-    /// A url with one of two schemes; `several` may stand in a list.
+    /// A URL with one of two schemes, or, with `several`, a list of them.
     Url {
         schemes: [&'static str; 2],
         several: bool,
     },
-    /// The path of a file, in the words of the reference page.
+    /// The path of a file, described in the words of the reference page.
     File(&'static str),
-    /// Anything else: in the words of the reference page, and as a JSON schema.
+    /// Anything else: a description for the reference page and a JSON schema.
     Other {
         values: &'static str,
         schema: fn() -> Json,
-        /// A list or a mapping, which is read as a whole.
+        /// Whether the value is a list or a mapping, which is read as a whole.
         is_tree: bool,
     },
 }
 
 impl Key {
-    /// Its value is a list or a mapping, which is read as a whole.
+    /// Returns true if the value is a list or a mapping, which is read as a whole.
     pub fn is_tree(&self) -> bool {
         matches!(self.kind, Kind::Other { is_tree: true, .. })
     }
 
-    /// The last part of its path.
+    /// Returns the last part of the path.
     pub fn name(&self) -> &'static str {
         last(self.path)
     }
 
-    /// The environment variable that sets it.
+    /// Returns the environment variable that sets the key.
     pub fn env_name(&self) -> String {
         env_name(self.path)
     }
 
-    /// Its path, and the one that it had before.
+    /// Iterates over the path and the old path.
     pub(super) fn paths(&self) -> impl Iterator<Item = &'static str> + use<> {
         std::iter::once(self.path).chain(self.alias)
     }
 
-    /// What its value may be, in Markdown.
+    /// Describes the possible values in Markdown.
     pub fn values(&self) -> String {
         match self.kind {
             Kind::Boolean => "`true`, `false`".to_owned(),
@@ -128,21 +128,22 @@ impl Key {
     }
 }
 
-/// The last part of `path`.
+/// Returns the last part of `path`.
 pub(super) fn last(path: &'static str) -> &'static str {
     path.rsplit('.').next().unwrap_or(path)
 }
 
-/// The environment variable that sets `path`: `rate-limiter.use-algo` is `SLUICEGATE_RATE_LIMITER__USE_ALGO`.
+/// Returns the environment variable that sets `path`: `rate-limiter.use-algo` is
+/// `SLUICEGATE_RATE_LIMITER__USE_ALGO`.
 pub fn env_name(path: &str) -> String {
     let name = path.replace('.', "__").replace('-', "_").to_uppercase();
     format!("{PREFIX}{name}")
 }
 
-/// A key with how its value is read.
+/// A key with the parser of its value.
 pub(super) struct Setting<T> {
     pub key: Key,
-    /// From what the user wrote to a value that can't be wrong.
+    /// Parses and checks a raw value.
     pub read: fn(&Raw) -> Result<T, Wrong>,
 }
 
@@ -162,55 +163,55 @@ impl<T> Setting<T> {
         Self { key, read }
     }
 
-    /// What it is without a value of its own.
+    /// Sets the default.
     pub const fn default(mut self, text: &'static str) -> Self {
         self.key.default = Some(text);
         self
     }
 
-    /// The path that it had before.
+    /// Sets the old path.
     pub const fn alias(mut self, path: &'static str) -> Self {
         self.key.alias = Some(path);
         self
     }
 
-    /// A change counts in a running worker.
+    /// Makes a change take effect in a running worker.
     pub const fn live(mut self) -> Self {
         self.key.applied = Applied::Live;
         self
     }
 
-    /// Its value is never shown.
+    /// Marks the value as secret.
     pub const fn secret(mut self) -> Self {
         self.key.secret = true;
         self
     }
 
-    /// Another value than the default.
+    /// Sets the example.
     pub const fn example(mut self, text: &'static str) -> Self {
         self.key.example = text;
         self
     }
 
-    /// What it is: a sentence, without markup.
+    /// Sets the description: a sentence without markup.
     pub const fn about(mut self, text: &'static str) -> Self {
         self.key.about = text;
         self
     }
 
-    /// What else the reference page says of it.
+    /// Sets further text for the reference page.
     pub const fn note(mut self, text: &'static str) -> Self {
         self.key.note = text;
         self
     }
 }
 
-/// `true` or `false`.
+/// Declares a key whose value is `true` or `false`.
 pub(super) const fn boolean(path: &'static str) -> Setting<bool> {
     Setting::new(path, Kind::Boolean, form::boolean)
 }
 
-/// A whole number from `MIN` to `MAX`, which `T` can hold.
+/// Declares a key whose value is a whole number from `MIN` to `MAX` that fits into `T`.
 pub(super) const fn integer<T: TryFrom<u64>, const MIN: u64, const MAX: u64>(
     path: &'static str,
     unit: &'static str,
@@ -223,7 +224,7 @@ pub(super) const fn integer<T: TryFrom<u64>, const MIN: u64, const MAX: u64>(
     Setting::new(path, kind, |raw| form::integer(raw, MIN, MAX))
 }
 
-/// A duration from `MIN` to `MAX` milliseconds.
+/// Declares a key whose value is a duration from `MIN` to `MAX` milliseconds.
 pub(super) const fn duration<const MIN: u64, const MAX: u64>(
     path: &'static str,
 ) -> Setting<Duration> {
@@ -238,7 +239,7 @@ pub(super) const fn duration<const MIN: u64, const MAX: u64>(
 }
 
 impl Setting<Duration> {
-    /// It must not be shorter than what the key at `path` says.
+    /// Requires the value to be at least that of the key at `path`.
     pub const fn at_least(mut self, path: &'static str) -> Self {
         if let Kind::Duration { at_least, .. } = &mut self.key.kind {
             *at_least = Some(path);
@@ -247,13 +248,13 @@ impl Setting<Duration> {
     }
 }
 
-/// A type that has a name for each of its values.
+/// A type with a name for each value.
 pub(super) trait Named: Copy + 'static {
-    /// Each with its name.
+    /// Returns all values with their names.
     fn all() -> Vec<(&'static str, Self)>;
 }
 
-/// One of the names of `T`.
+/// Declares a key whose value is one of the names of `T`.
 pub(super) const fn choice<T: Named>(path: &'static str) -> Setting<T> {
     let names = || T::all().iter().map(|(name, _)| *name).collect();
     Setting::new(path, Kind::Choice(names), |raw| {
@@ -261,7 +262,8 @@ pub(super) const fn choice<T: Named>(path: &'static str) -> Setting<T> {
     })
 }
 
-/// Urls with one of `schemes`, which may hold a password.
+/// Declares a key whose value is one or several URLs with one of `schemes`. They may contain
+/// passwords.
 pub(super) const fn url<T>(
     path: &'static str,
     schemes: [&'static str; 2],
@@ -271,14 +273,14 @@ pub(super) const fn url<T>(
     Setting::new(path, Kind::Url { schemes, several }, read).secret()
 }
 
-/// The path of a file that holds the value of another key.
+/// Declares a key that names a file with the value of another key.
 pub(super) const fn file(path: &'static str) -> Setting<String> {
     file_with(path, |raw| {
         form::text(raw, "the path of a file that holds it").map(str::to_owned)
     })
 }
 
-/// The path of a file that `read` describes in its error.
+/// Declares a key that names a file, which `read` describes in its error.
 pub(super) const fn file_with(
     path: &'static str,
     read: fn(&Raw) -> Result<String, Wrong>,
@@ -286,21 +288,22 @@ pub(super) const fn file_with(
     Setting::new(path, Kind::File("path"), read)
 }
 
-/// The path of a folder.
+/// Declares a key that names a folder.
 pub(super) const fn folder(path: &'static str) -> Setting<String> {
     Setting::new(path, Kind::File("path of a folder"), |raw| {
         form::text(raw, "the path of a folder").map(str::to_owned)
     })
 }
 
-/// The path of a PEM file.
+/// Declares a key that names a PEM file.
 pub(super) const fn pem(path: &'static str) -> Setting<String> {
     Setting::new(path, Kind::File("path of a PEM file"), |raw| {
         form::text(raw, "the path of a PEM file").map(str::to_owned)
     })
 }
 
-/// A text that `values` describes for people, and `schema` for programs.
+/// Declares a key whose value is a text, described by `values` for people and by `schema` for
+/// programs.
 pub(super) const fn text<T>(
     path: &'static str,
     values: &'static str,
@@ -310,7 +313,7 @@ pub(super) const fn text<T>(
     other(path, values, schema, false, read)
 }
 
-/// A list or a mapping, which is read as a whole.
+/// Declares a key whose value is a list or a mapping, which is read as a whole.
 pub(super) const fn tree<T>(
     path: &'static str,
     values: &'static str,
@@ -335,12 +338,13 @@ const fn other<T>(
     Setting::new(path, kind, read)
 }
 
-/// What the user wrote, for those who read it with more than its value.
+/// Returns a copy of the raw value, for keys that are parsed together with others.
 pub(super) fn as_written(raw: &Raw) -> Result<Raw, Wrong> {
     Ok(raw.clone())
 }
 
-/// The keys of a section, in the order of the reference page: a static [`Setting`] each, and `KEYS` with all of them.
+/// Declares the keys of a section in the order of the reference page: a static [`Setting`] for
+/// each, and `KEYS` with all of them.
 macro_rules! keys {
     ($($name:ident: $value:ty = $setting:expr;)+) => {
         $(pub(super) static $name: $crate::config::key::Setting<$value> = $setting;)+

@@ -1,4 +1,4 @@
-//! Every key there is, of all sections; what a name may mean that is none.
+//! All keys of all sections, and suggestions for unknown ones.
 
 use super::key::Key;
 use super::limit_keys::LIST_ONLY;
@@ -54,10 +54,10 @@ const fn concat<const N: usize>() -> [&'static Key; N] {
     all
 }
 
-/// Keys that the design names and this version has not: refused with what to use instead.
+/// Keys that a user may expect and that do not exist, with the reason or the key to use instead.
 pub(super) const NOT_BUILT: &[(&str, &str)] = &[("rate-limiter.max-concurrent", LIST_ONLY)];
 
-/// The key that is, or was, called `path`, and that name.
+/// Returns the key whose path, or old path, is `path`, and that path.
 pub(super) fn find(path: &str) -> Option<(&'static Key, &'static str)> {
     KEYS.iter().find_map(|key| {
         let name = key.paths().find(|name| *name == path)?;
@@ -65,7 +65,7 @@ pub(super) fn find(path: &str) -> Option<(&'static Key, &'static str)> {
     })
 }
 
-/// `path` is a mapping that holds keys.
+/// Returns true if `path` is a mapping that contains keys.
 pub(super) fn is_section(path: &str) -> bool {
     path.is_empty()
         || KEYS.iter().any(|key| {
@@ -75,7 +75,7 @@ pub(super) fn is_section(path: &str) -> bool {
         })
 }
 
-/// Why `path` is refused although the design has it.
+/// Returns why `path` is rejected although a user may expect it.
 pub(super) fn not_built(path: &str) -> Option<&'static str> {
     NOT_BUILT
         .iter()
@@ -86,8 +86,8 @@ pub(super) fn not_built(path: &str) -> Option<&'static str> {
         .map(|(_, why)| *why)
 }
 
-/// What the user may have meant by the unknown key `name` in the section `section`: the closest name
-/// there, else a key of this name (or close to it) elsewhere.
+/// Suggests a key for the unknown `name` in `section`: the closest name there, or else a key
+/// elsewhere with this name or one close to it.
 pub(super) fn suggest(section: &str, name: &str) -> Option<String> {
     let mut here: Vec<&str> = Vec::new();
     if section.is_empty() {

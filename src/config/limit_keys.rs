@@ -1,4 +1,5 @@
-//! The keys of `rate-limiter`, and those of one limit: flat below `rate-limiter`, in a plan, a tenant's entry or an item of a list.
+//! The keys of `rate-limiter` and of a single limit. Those of a limit may be directly below
+//! `rate-limiter`, in a plan, in a tenant's entry or in an item of a list.
 
 use std::time::Duration;
 
@@ -143,7 +144,8 @@ keys! {
         .note("All workers stop within two seconds; `sluicegate tenant resume --all` ends it.");
 }
 
-/// The key of an item that bounds the calls in flight; it is none of [`KEYS`], since it belongs into a list.
+/// Key of an item that limits calls in flight. It is not in [`KEYS`], since it is allowed in a list
+/// only.
 pub(super) const MAX_CONCURRENT: &str = "max-concurrent";
 pub(super) static CONCURRENT: Setting<u64> =
     integer::<_, 1, MOST>("rate-limiter.limits[].max-concurrent", "calls")
@@ -206,11 +208,12 @@ fn guard(raw: &Raw) -> Result<Guard, Wrong> {
     }
 }
 
-/// `rate-limiter.adaptive`: the lower end in percent; `None`: off.
+/// Parses `rate-limiter.adaptive`. Returns the lower end of the band in percent, or `None` if it is
+/// off.
 fn adaptive(raw: &Raw) -> Result<Option<u8>, Wrong> {
     const MUST: &str = "off, or a band that ends at 100%, such as {within: 50%..100%}";
     let within = match raw {
-        // YAML reads a bare `off` as a text, older YAML as false.
+        // YAML 1.2 reads a bare `off` as a text, older YAML as false.
         Raw::Bool(false) => return Ok(None),
         Raw::Text(text) if text == "off" => return Ok(None),
         Raw::Text(text) => text,
@@ -259,7 +262,7 @@ fn adaptive_schema() -> Json {
     ]})
 }
 
-/// In percent.
+/// Parses a percentage.
 fn guard_budget(raw: &Raw) -> Result<f64, Wrong> {
     let must = "a percentage from 0% to 100%, such as 1% or 0.5%";
     let number = match raw {
@@ -284,7 +287,7 @@ fn scope(raw: &Raw) -> Result<Scope, Wrong> {
     }
 }
 
-/// `rate-limiter.limits[…].name`
+/// Parses `rate-limiter.limits[…].name`.
 pub(super) fn limit_name(raw: &Raw) -> Result<String, Wrong> {
     const MUST: &str = "1 to 32 of the characters a-z, 0-9 and -, beginning with a letter";
     let name = parse_text(raw, MUST)?;
@@ -299,13 +302,13 @@ fn guard_budget_schema() -> Json {
 }
 
 fn name_schema() -> Json {
-    // No control characters, and no spaces at its ends.
+    // No control characters, and no spaces at the ends.
     let pattern =
         "^[^\\s\\u0000-\\u001f\\u007f]([^\\u0000-\\u001f\\u007f]*[^\\s\\u0000-\\u001f\\u007f])?$";
     json!({"type": "string", "maxLength": 255, "pattern": pattern})
 }
 
-/// What the schemas of this section refer to, by its name.
+/// Returns the definitions that the schemas of this section refer to, by name.
 pub(super) fn definitions() -> Map<String, Json> {
     let definitions = [
         ("limit", limit_schema()),
@@ -322,11 +325,11 @@ fn reference(name: &str) -> Json {
     json!({"$ref": format!("#/$defs/{name}")})
 }
 
-/// The keys of one limit, as properties.
+/// Returns the keys of one limit as schema properties.
 fn flat_schema() -> Map<String, Json> {
     let property = |key: &&Key| {
         let mut schema = shape::documented(key);
-        // What is left out comes from further out.
+        // A missing key takes its value from an outer level.
         if let Some(schema) = schema.as_object_mut() {
             schema.remove("default");
         }
@@ -335,7 +338,7 @@ fn flat_schema() -> Map<String, Json> {
     FLAT.iter().map(property).collect()
 }
 
-/// An item of a list: a limit, or a bound of the calls in flight.
+/// Returns the schema of a list item: a limit, or a limit on calls in flight.
 fn limit_schema() -> Json {
     let name = json!({
         "type": "string",
@@ -365,7 +368,7 @@ fn limits_schema() -> Json {
     json!({"type": "array", "minItems": 1, "maxItems": MAX_LIMITS, "items": reference("limit")})
 }
 
-/// The limits of a plan or of a tenant.
+/// Returns the schema of the limits of a plan or a tenant.
 fn set_schema() -> Json {
     let mut properties = flat_schema();
     properties.insert("limits".into(), reference("limits"));
@@ -377,7 +380,7 @@ fn set_schema() -> Json {
     })
 }
 
-/// A tenant's limits, or its plan.
+/// Returns the schema of a tenant's limits or plan.
 fn own_schema() -> Json {
     let plan = json!({
         "type": "object",
@@ -388,7 +391,7 @@ fn own_schema() -> Json {
     json!({"anyOf": [reference("set"), plan]})
 }
 
-/// Names of at most so many bytes with what `schema` says.
+/// Returns the schema of a mapping from names of at most `longest` bytes to values of `schema`.
 fn names_schema(longest: usize, schema: &Json) -> Json {
     json!({
         "type": ["object", "null"],
@@ -397,5 +400,5 @@ fn names_schema(longest: usize, schema: &Json) -> Json {
     })
 }
 
-/// Why `max-concurrent` is refused outside of a list.
+/// Reason why `max-concurrent` is rejected outside of a list.
 pub(super) const LIST_ONLY: &str = "is a limit of its own; put it into a list, such as limits: [{name: minute}, {name: running, max-concurrent: 5}]";

@@ -1,4 +1,4 @@
-//! `rate-limiter`: the common limits, those of plans, and what single tenants have instead.
+//! `rate-limiter`: the common limits, the limits of plans, and those of single tenants.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -18,7 +18,8 @@ const LIMITS: &str = limit_keys::LIMITS.key.path;
 const PLANS: &str = limit_keys::PLANS.key.path;
 const TENANTS: &str = limit_keys::TENANTS.key.path;
 
-/// What an error calls the key `name` below `path`. A name comes from the user, who may have put anything there.
+/// Returns the path of the key `name` below `path` for errors. The name comes from the user and may
+/// contain anything, so one that may hold a secret is left out.
 fn below(path: &str, name: &str) -> String {
     if name.contains("://") || name.len() > MAX_TENANT_BYTES {
         return format!("{path}.…");
@@ -26,7 +27,7 @@ fn below(path: &str, name: &str) -> String {
     format!("{path}.{name}")
 }
 
-/// A mapping of the configuration: its name and keys, where it stands, and what an error calls it.
+/// A mapping in the configuration: its name, keys, position, and its path for errors.
 struct Mapping<'a> {
     name: &'a str,
     fields: &'a [Field],
@@ -40,7 +41,7 @@ impl Mapping<'_> {
     }
 }
 
-/// The first of `limits` with which they tell jobs apart by more than [`MAX_PARTS`] headers.
+/// Returns the first of `limits` at which they distinguish jobs by more than [`MAX_PARTS`] scopes.
 fn one_part_too_many(limits: &[Limit]) -> Option<usize> {
     let mut known: Vec<&Scope> = Vec::new();
     limits.iter().position(|limit| {
@@ -53,23 +54,24 @@ fn one_part_too_many(limits: &[Limit]) -> Option<usize> {
     })
 }
 
-/// Reads everything below `rate-limiter` that is no single value.
+/// Reads the lists and mappings below `rate-limiter`.
 pub(super) struct Reader<'a> {
-    /// What is wrong.
+    /// Problems found so far.
     pub problems: &'a mut Vec<Problem>,
     /// The flat keys, or their defaults.
     pub flat: &'a Part,
-    /// The names of the common limits that all tenants share, while the limits of plans and tenants are read.
+    /// Names of the common limits that all tenants share. Set while the limits of plans and tenants
+    /// are read.
     pub global: Option<Vec<String>>,
-    /// What a limit counts that does not say so.
+    /// Unit of limits that do not state it.
     pub unit: Unit,
 }
 
-/// A value of the file or the environment, and who set it.
+/// A raw value and its origin.
 pub(super) type Tree = Option<(Raw, Origin)>;
 
 impl Reader<'_> {
-    /// Everything together; `None` after a problem.
+    /// Reads the whole policy. Returns `None` after a problem.
     pub(super) fn policy(
         &mut self,
         limits: &Tree,
@@ -148,7 +150,8 @@ impl Reader<'_> {
         )
     }
 
-    /// The plan that an entry of `tenants` names, which must exist and stand alone.
+    /// Returns the plan that an entry of `tenants` names. It must exist, and the entry must have no
+    /// other key.
     fn plan_of(
         &mut self,
         entry: &Mapping<'_>,
@@ -175,7 +178,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The mappings that the mapping `tree` holds by name.
+    /// Reads a mapping of names to mappings.
     fn mappings<'t>(&mut self, tree: &'t Tree, path: &str, example: &str) -> Vec<Mapping<'t>> {
         let Some((raw, at)) = tree else {
             return Vec::new();
@@ -212,7 +215,7 @@ impl Reader<'_> {
         found
     }
 
-    /// The limits of a plan or a tenant's entry.
+    /// Reads the limits of a plan or of a tenant's entry.
     fn set(&mut self, mapping: &Mapping<'_>, more: &[&str]) -> Option<Limits> {
         let part = self.part(mapping, &[&["limits"], more].concat());
         let parts = [&part, self.flat];
@@ -231,7 +234,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The only limit that `parts` say.
+    /// Reads the only limit that `parts` describe.
     fn only(&mut self, parts: &[&Part]) -> Option<Limits> {
         let limit = self.limit(DEFAULT_LIMIT, parts, self.unit)?;
         match Limits::new(vec![limit]) {
@@ -243,13 +246,14 @@ impl Reader<'_> {
         }
     }
 
-    /// A limit of this name holds for all tenants together, beside those that are being read.
+    /// Returns true if a common limit of this name is shared by all tenants, and enforced together
+    /// with the limits that are being read.
     fn is_global(&self, name: &str) -> bool {
         let mut names = self.global.iter().flatten();
         names.any(|known| known == name)
     }
 
-    /// The flat keys of `mapping`; those in `more` are known and read elsewhere.
+    /// Reads the flat keys of `mapping`. Keys in `more` are valid and read elsewhere.
     fn part(&mut self, mapping: &Mapping<'_>, more: &[&str]) -> Part {
         let mut part = Part::default();
         for Field { name, at, raw } in mapping.fields {
@@ -298,7 +302,8 @@ impl Reader<'_> {
         part
     }
 
-    /// Several limits; what an item leaves out comes from `outer`, the first part first.
+    /// Reads a list of limits. Missing values of an item come from `outer`, the first part that has
+    /// them.
     fn list(&mut self, raw: &Raw, at: &Origin, path: &str, outer: &[&Part]) -> Option<Limits> {
         const EXAMPLE: &str = "such as [{name: second, max-requests: 10, window-size: 1}]";
         let items = match raw {
@@ -349,8 +354,8 @@ impl Reader<'_> {
             whole &= name.is_some();
             names.push(name);
         }
-        // Who counts tokens in one limit means requests by the others; and in the common ones, by those of plans and
-        // tenants, too, which replace them.
+        // If one limit counts units of cost, the default of the others is calls. The default of the
+        // common limits also holds for the limits of plans and tenants that replace them.
         let tokens = parts.iter().any(Part::counts_cost);
         let unit = if tokens { Unit::Calls } else { self.unit };
         if path == LIMITS {
@@ -358,7 +363,8 @@ impl Reader<'_> {
         }
         let limits: Vec<_> = (names.iter().zip(&parts))
             .map(|(name, part)| {
-                // One without a usable name is refused, but first looked at.
+                // An item without a usable name is rejected later. It is read anyway, to report its
+                // other problems.
                 let name = name.as_deref().unwrap_or(DEFAULT_LIMIT);
                 self.limit(name, &[&[part], outer].concat(), unit)
             })
@@ -382,7 +388,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The name of an item, which `others` must not have.
+    /// Returns the name of an item, which must differ from `others`.
     fn name(
         &mut self,
         item: &Mapping<'_>,
@@ -416,16 +422,18 @@ impl Reader<'_> {
         }
     }
 
-    /// The limit that `parts` say, the first part first; `unit` where none of them says it.
+    /// Builds the limit that `parts` describe; the first part that has a value wins. `unit` is the
+    /// default unit.
     fn limit(&mut self, name: &str, parts: &[&Part], unit: Unit) -> Option<Limit> {
         let scope = match part::scope(parts) {
-            // That of the flat keys is the common limits': what replaces them for a tenant is its own.
+            // A flat `scope: global` is meant for the common limits. A limit that replaces them for
+            // a tenant is the tenant's own.
             Scope::Global if self.global.is_some() => Scope::Tenant,
             scope => scope,
         };
         match build(name, parts, unit, scope)? {
             Ok(limit) => return Some(limit),
-            // Several limits may share what is wrong.
+            // Several limits may share the cause of a problem: report it once.
             Err(problem) if !self.problems.contains(&problem) => self.problems.push(problem),
             Err(_) => {}
         }

@@ -1,5 +1,5 @@
-//! The whole configuration of one pipeline: from what the file, the environment and the defaults say, with everything that is wrong
-//! reported at once; shown; and changed while a worker runs.
+//! The whole configuration of one pipeline: loads it from the file, the environment and the
+//! defaults, reports all problems at once, shows it, and applies changes to a running worker.
 
 use std::fmt;
 
@@ -20,10 +20,10 @@ use super::retry::Retry;
 use super::shown::Values;
 use crate::rules::job::Fields;
 
-/// The file that is read when none is named.
+/// The file that is read if none is named.
 pub const DEFAULT_FILE: &str = "sluicegate.yaml";
 
-/// Everything a worker needs to know: what a file and the environment say, checked.
+/// The checked configuration of a worker, from a file and the environment.
 ///
 /// `Display` shows it as a file, without secrets.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,10 +34,10 @@ pub struct Config {
     /// Redis.
     #[doc(hidden)]
     pub redis: Redis,
-    /// Where a job's fields stand.
+    /// Locations of a job's fields.
     #[doc(hidden)]
     pub job: Fields,
-    /// The limit.
+    /// Limits.
     #[doc(hidden)]
     pub rate_limiter: RateLimiter,
     /// How jobs run.
@@ -55,11 +55,12 @@ pub struct Config {
     /// Logs.
     #[doc(hidden)]
     pub log: Log,
-    /// What the file and the environment call by an old name.
+    /// Keys that the file and the environment set by their old paths.
     pub(super) renamed: Renamed,
 }
 
-/// Warnings of old names. Configurations that differ in them alone are equal: they mean the same.
+/// Warnings about old paths. Configurations that differ in them alone are equal, since they mean
+/// the same.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Renamed(pub Vec<String>);
 
@@ -70,7 +71,7 @@ impl PartialEq for Renamed {
 }
 
 impl Default for Config {
-    /// Every key at its default; `dispatch.http` has none.
+    /// Returns the configuration with every key at its default; `dispatch.http` is not set.
     fn default() -> Self {
         Self::parse(DEFAULT_FILE, "", std::iter::empty())
             .expect("the defaults are valid: a unit test parses them")
@@ -78,7 +79,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The keys that are set, with their values.
+    /// Returns the keys that are set, with their values.
     pub(super) fn values(&self) -> Values {
         let Self {
             amqp,
@@ -105,7 +106,7 @@ impl Config {
         values
     }
 
-    /// This configuration of a running worker, with what `new` changes and needs no restart.
+    /// Returns this configuration with the changes in `new` that a running worker can apply.
     #[doc(hidden)]
     pub fn with_live(&self, new: &Self) -> Self {
         let mut config = self.clone();
@@ -116,7 +117,7 @@ impl Config {
         config
     }
 
-    /// The keys whose values differ in `new`, and take a restart.
+    /// Returns the keys whose values differ in `new` and that take effect at a restart only.
     #[doc(hidden)]
     pub fn takes_restart(&self, new: &Self) -> Vec<&'static str> {
         let (old, new) = (self.values(), new.values());
@@ -127,17 +128,17 @@ impl Config {
 }
 
 impl fmt::Display for Config {
-    /// The file that would give this configuration, with `***` for each password.
+    /// Writes a file that would give this configuration, with `***` for each password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.values().write(f, KEYS)
     }
 }
 
 impl Input {
-    /// The checked configuration; `None` or problems when there is something wrong.
+    /// Returns the checked configuration, or `None` after a problem.
     pub(super) fn config(&mut self) -> Option<Config> {
         self.lacks(&PARTS);
-        // Each section is read before the first `?`, so that one run reports all that is wrong.
+        // Each section is read before the first `?`, so that one run reports all problems.
         let amqp = self.amqp();
         let redis = self.redis();
         let job = self.job();
@@ -183,7 +184,8 @@ mod tests {
     use super::*;
     use crate::config::key::{Kind, env_name};
 
-    /// What `key: value` makes of a file that has a url, and what the key needs to have a meaning.
+    /// Parses a file that has a URL, `key: value`, and the other keys without which `key` has no
+    /// meaning.
     fn with(key: &Key, value: &str) -> Config {
         let yaml = match key.path {
             "rate-limiter.burst" => "rate-limiter: {use-algo: token-bucket-algo, burst: 2}",
@@ -209,11 +211,11 @@ mod tests {
     fn each_key_is_read_shown_and_applied_as_it_is_declared() {
         for key in KEYS.iter().copied() {
             assert!(key.about.ends_with('.'), "{}: {}", key.path, key.about);
-            // A file must exist; other tests write some.
+            // A file must exist; other tests create some.
             if matches!(key.kind, Kind::File(_)) {
                 continue;
             }
-            // The only limit can be no shadow, and several are shown as a list.
+            // The only limit can't be a shadow, and several limits are shown as a list.
             if key.path == "rate-limiter.shadow" {
                 continue;
             }
@@ -236,7 +238,7 @@ mod tests {
                     assert!(restart.contains(&key.path), "{}: {restart:?}", key.path);
                 }
             }
-            // What is shown is a file that says the same, but for secrets.
+            // The output is a file with the same meaning, except for secrets.
             let (shown, again) = (new.to_string(), |config: &Config| {
                 let signs = key.path.starts_with("dispatch.http.sign");
                 let secret = match signs {

@@ -40,14 +40,14 @@ pub struct Log {
 /// `log.format`
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
-    /// Lines for people.
+    /// Text lines for people.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
 impl LogFormat {
-    /// The value in the configuration.
+    /// Returns the value in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::Text => "text",
@@ -65,7 +65,7 @@ impl Named for LogFormat {
 }
 
 impl Log {
-    /// What is set.
+    /// Adds the section's values to `values`.
     pub(super) fn show(&self, values: &mut Values) {
         let Self { format, level } = self;
         values.set(&FORMAT.key, Shown::bare(format.name()));
@@ -74,7 +74,7 @@ impl Log {
 }
 
 impl Input {
-    /// The section; `None` after a problem.
+    /// Reads the section. Returns `None` after a problem.
     pub(super) fn log(&mut self) -> Option<Log> {
         let format = self.get(&FORMAT);
         let level = self.get(&LEVEL);
@@ -85,8 +85,8 @@ impl Input {
     }
 }
 
-/// Filters of `tracing-subscriber`. It takes any bare word for a target whose everything is logged, so a misspelt level would
-/// switch all logs off: such words are refused.
+/// Parses a filter of `tracing-subscriber`. The library takes any bare word for a target that logs
+/// everything, so a misspelled level would switch all other logs off. Such words are rejected.
 fn level(raw: &Raw) -> Result<String, Wrong> {
     let must = format!(
         "{}, or a list such as info,sluicegate=debug",

@@ -1,7 +1,8 @@
-//! The configuration, checked: a value of these types is usable as it is.
+//! The checked configuration: values of these types can be used without further checks.
 //!
-//! A section is a file: what is declared of its keys, what they become, and how they are read and shown. Loading, the
-//! environment, `check`, a reload, the reference page and the JSON schema read the declarations.
+//! Each section is a file with the declarations of its keys, its types, and how they are read and
+//! shown. Loading, the environment, `check`, a reload, the reference page and the JSON schema use
+//! the declarations.
 
 mod admin;
 mod amqp;

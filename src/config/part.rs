@@ -1,4 +1,4 @@
-//! One limit of the configuration: from the parts that say something about it.
+//! Builds one limit of the configuration from the parts that describe it.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::rules::lateness::auto_guard;
 use crate::rules::limit::{Algorithm, Limit, LimitError, Unit};
 use crate::rules::scope::Scope;
 
-/// A value, who set it, and what an error calls it.
+/// A value, its origin, and its key for errors.
 #[derive(Debug, Clone)]
 struct Given<T> {
     value: T,
@@ -22,7 +22,7 @@ struct Given<T> {
     key: String,
 }
 
-/// What one place of the configuration says of its limits.
+/// The keys that one place of the configuration sets for its limits.
 #[derive(Debug, Default)]
 pub(super) struct Part {
     algorithm: Option<Given<Algorithm>>,
@@ -35,27 +35,27 @@ pub(super) struct Part {
     shadow: Option<Given<bool>>,
     concurrent: Option<Given<u64>>,
     adaptive: Option<Given<Option<u8>>>,
-    /// Something in it is wrong, and has been reported.
+    /// Whether a value is wrong and has been reported.
     pub(super) broken: bool,
 }
 
 impl Part {
-    /// It says `unit: cost`.
+    /// Returns true for `unit: cost`.
     pub(super) fn counts_cost(&self) -> bool {
         (self.unit.as_ref()).is_some_and(|unit| unit.value == Unit::Cost)
     }
 
-    /// Where it says a scope of its own, and what an error calls that.
+    /// Returns origin and key of the scope, if this part sets one.
     pub(super) fn own_scope(&self) -> Option<(&Origin, &str)> {
         (self.scope.as_ref()).map(|scope| (&scope.at, scope.key.as_str()))
     }
 
-    /// It says `scope: global`.
+    /// Returns true for `scope: global`.
     pub(super) fn is_global(&self) -> bool {
         (self.scope.as_ref()).is_some_and(|scope| scope.value == Scope::Global)
     }
 
-    /// Takes `raw` as the value of the flat key `name`, which an error calls `key`.
+    /// Sets the flat key `name` to `raw`. Errors call it `key`.
     pub(super) fn set(
         &mut self,
         name: &str,
@@ -77,7 +77,7 @@ impl Part {
                 name if name == ADAPTIVE.key.name() => self.adaptive = take(&ADAPTIVE, given)?,
                 name if name == SHADOW.key.name() => self.shadow = take(&SHADOW, given)?,
                 MAX_CONCURRENT => self.concurrent = take(&CONCURRENT, given)?,
-                // One of [`FLAT`], so this is `scope`.
+                // The name is in [`FLAT`], so this is `scope`.
                 _ => self.scope = take(&SCOPE, given)?,
             }
             Ok(())
@@ -87,7 +87,7 @@ impl Part {
     }
 }
 
-/// The value of `setting` in what was written, with who wrote it where.
+/// Parses a raw value of `setting`, and keeps its origin.
 fn take<T>(
     setting: &Setting<T>,
     (raw, at, key): (&Raw, &Origin, &str),
@@ -99,7 +99,7 @@ fn take<T>(
     }))
 }
 
-/// The first of `parts` that says something, and what.
+/// Returns the first of `parts` that sets a value, with the value.
 fn first<'a, T>(
     parts: &[&'a Part],
     of: impl Fn(&'a Part) -> &'a Option<Given<T>>,
@@ -108,7 +108,7 @@ fn first<'a, T>(
     found.find_map(|(depth, part)| Some((depth, of(part).as_ref()?)))
 }
 
-/// `None`: one of `parts` is broken, and that has been reported.
+/// Builds a limit. Returns `None` if one of `parts` is broken, which has been reported.
 pub(super) fn build(
     name: &str,
     parts: &[&Part],
@@ -128,14 +128,14 @@ pub(super) fn build(
     Some(limit.and_then(|limit| limit.in_shadow().map_err(error)))
 }
 
-/// The limit with the band that `parts` say.
+/// Returns the limit with the band in `parts`.
 fn with_band(limit: Limit, parts: &[&Part]) -> Result<Limit, Problem> {
     let Some((depth, band)) = first(parts, |part| &part.adaptive) else {
         return Ok(limit);
     };
     match band.value {
         Some(_) if limit.scope().is_part() => {
-            // A band that stands further out is meant for those limits that can have one.
+            // A band from an outer level applies only to limits that can have one.
             if depth > 0 {
                 return Ok(limit);
             }
@@ -152,17 +152,17 @@ fn with_band(limit: Limit, parts: &[&Part]) -> Result<Limit, Problem> {
     }
 }
 
-/// Who of `parts` says that it is a shadow, or that it is none, and what an error calls that.
+/// Returns origin and key of the `shadow` in `parts`.
 pub(super) fn shadow<'a>(parts: &[&'a Part]) -> Option<(&'a Origin, &'a str)> {
     first(parts, |part| &part.shadow).map(|(_, shadow)| (&shadow.at, shadow.key.as_str()))
 }
 
-/// It says all there is to say but for its scope: nothing else of it comes from further out.
+/// Returns true for a limit on calls in flight. It takes only its scope from outer levels.
 fn is_concurrent(parts: &[&Part]) -> bool {
     parts.first().is_some_and(|part| part.concurrent.is_some())
 }
 
-/// Whose quota `parts` say, the first part first.
+/// Returns the scope in `parts`; the first part that has one wins.
 pub(super) fn scope(parts: &[&Part]) -> Scope {
     first(parts, |part| &part.scope)
         .map(|(_, scope)| scope.value.clone())
@@ -181,12 +181,12 @@ fn build_of_tenant(name: &str, parts: &[&Part], unit: Unit) -> Option<Result<Lim
         let error = |error| Problem::of(&most.at, &most.key, error);
         return Some(Limit::concurrent(name, most.value).map_err(error));
     }
-    // The flat keys have defaults, so each of these four is there.
+    // The flat keys have defaults, so all four of these exist.
     let (_, algorithm) = first(parts, |part| &part.algorithm)?;
     let (_, max) = first(parts, |part| &part.max)?;
     let (window_depth, window) = first(parts, |part| &part.window)?;
     let (guard_depth, guard) = first(parts, |part| &part.guard)?;
-    // The default of the unit says nothing: it depends on the other limits of the list.
+    // The default of `unit` does not count, since it depends on the other limits of the list.
     let said = first(parts, |part| &part.unit).filter(|(_, unit)| unit.at != Origin::Default);
     let (which, within) = match (guard.value, algorithm.value) {
         (Guard::Within(within), which) => (which, within),
@@ -204,7 +204,7 @@ fn build_of_tenant(name: &str, parts: &[&Part], unit: Unit) -> Option<Result<Lim
     let limit = match limit {
         Ok(limit) => limit.with_unit(said.map_or(unit, |(_, unit)| unit.value)),
         Err(LimitError::Guard { .. }) => {
-            // What was set closest to the limit is to blame.
+            // Report the value that was set closest to the limit.
             let (at, key) = match window_depth < guard_depth {
                 true => (&window.at, &window.key),
                 false => (&guard.at, &guard.key),
@@ -221,7 +221,7 @@ fn build_of_tenant(name: &str, parts: &[&Part], unit: Unit) -> Option<Result<Lim
     let Some((depth, burst)) = first(parts, |part| &part.burst) else {
         return Some(Ok(limit));
     };
-    // A burst that stands further out is meant for those limits that have one.
+    // A burst from an outer level applies only to limits that can have one.
     if depth > 0 && !algorithm.value.has_burst() {
         return Some(Ok(limit));
     }

@@ -1,4 +1,4 @@
-//! What pipelines are called, and where a file has them.
+//! Names of pipelines, and their key in a file.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,24 +6,24 @@ use std::sync::Arc;
 use super::error::shown;
 use super::key::PREFIX;
 
-/// The key of the map from names of pipelines to their sections.
+/// Key of the mapping from names of pipelines to their sections.
 pub(super) const PIPELINES: &str = "pipelines";
-/// So many pipelines are in one file at most.
+/// Maximum number of pipelines in a file.
 pub(super) const MOST_PIPELINES: usize = 64;
-/// Sections of which a process has one.
+/// Sections that all pipelines of a process share.
 pub(super) const SHARED: [&str; 2] = ["admin", "log"];
-/// The pipeline that a file without `pipelines` is.
+/// Name of the pipeline in a file without `pipelines`.
 pub const DEFAULT_PIPELINE: &str = "default";
-/// The longest name, in bytes.
+/// Maximum length of a name in bytes.
 const LONGEST: usize = 32;
 
-/// A name of 1 to 32 lower-case letters, digits and single hyphens between them, so that it is a label, a part of a key in Redis and
-/// a part of a variable's name as it is.
+/// A name of 1 to 32 lower-case letters, digits and single hyphens between them. It can be used
+/// unchanged as a label, in a Redis key, and in an environment variable's name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PipelineName(Arc<str>);
 
 impl PipelineName {
-    /// `None`: `text` is no name.
+    /// Parses a name. Returns `None` if `text` is not a valid one.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let word = |word: &str| {
             let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
@@ -33,22 +33,22 @@ impl PipelineName {
         fits.then(|| Self(text.into()))
     }
 
-    /// That of a file without `pipelines`.
+    /// Returns the name of the pipeline in a file without `pipelines`.
     pub fn default_one() -> Self {
         Self(DEFAULT_PIPELINE.into())
     }
 
-    /// Its text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// It is the one that a file without `pipelines` is.
+    /// Returns true if this is the name of the pipeline in a file without `pipelines`.
     pub fn is_default(&self) -> bool {
         &*self.0 == DEFAULT_PIPELINE
     }
 
-    /// What the names of the environment variables that set its keys begin with.
+    /// Returns the prefix of environment variables that set this pipeline's keys.
     pub(super) fn env_prefix(&self) -> String {
         let name = self.0.replace('-', "_").to_uppercase();
         format!("{PREFIX}PIPELINES__{name}__")
@@ -61,10 +61,10 @@ impl fmt::Display for PipelineName {
     }
 }
 
-/// What a name must be.
+/// Pattern of names.
 const PATTERN: &str = "^[a-z0-9]+(-[a-z0-9]+)*$";
 
-/// Why `text` is no name.
+/// Returns why `text` is not a valid name.
 pub(super) fn wrong_name(text: &str) -> String {
     format!(
         "{} is no name of a pipeline; it must be 1 to {LONGEST} letters a-z and digits, with single hyphens between them, such as orders or orders-bulk",
@@ -72,7 +72,7 @@ pub(super) fn wrong_name(text: &str) -> String {
     )
 }
 
-/// The names as a JSON schema.
+/// Returns the JSON schema of names.
 pub(super) fn names_schema() -> serde_json::Value {
     serde_json::json!({"pattern": PATTERN, "maxLength": LONGEST})
 }

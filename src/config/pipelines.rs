@@ -1,5 +1,5 @@
-//! All pipelines of a process: what `pipelines` holds, or the one that a file without it is. Each has a whole configuration of its
-//! own, with what it takes from the top level.
+//! All pipelines of a process: the entries of `pipelines`, or a single one without it. Each has a
+//! complete configuration, including what it takes from the top level.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,9 +20,9 @@ use super::yaml::Raw;
 use super::{amqp, env, redis};
 use crate::rules::delays::DelayLevels;
 
-/// What belongs together, so that a pipeline takes either all of it from the top level or nothing: how a server is reached, since
-/// its login and its authorities are its own; the limits; what calls an API, since its secrets are for that API alone; and who
-/// is told of results.
+/// Groups of keys that a pipeline takes from the top level either as a whole or not at all: the
+/// connection to a server, since its login and authorities belong together; the limits; the calls
+/// of an API, since their secrets are for that API only; and the receiver of results.
 const TOGETHER: [&[&str]; 5] = [
     &[
         "amqp.url",
@@ -46,30 +46,30 @@ const TOGETHER: [&[&str]; 5] = [
     &["dispatch.results"],
 ];
 
-/// What a process works on, checked.
+/// The checked configuration of a process.
 ///
 /// `Display` shows it as a file, without secrets.
 #[derive(Debug, Clone)]
 pub struct Pipelines {
-    /// Metrics and health, of all of them.
+    /// Metrics and health, shared by all pipelines.
     pub admin: Admin,
-    /// Logs, of all of them.
+    /// Logs, shared by all pipelines.
     pub log: Log,
     each: BTreeMap<PipelineName, Config>,
-    /// Where the file names them; `None`: it is one by itself.
+    /// Position of `pipelines` in the file, or `None` for a file with a single pipeline.
     named: Option<Origin>,
-    /// What is hardly meant of the top level.
+    /// Warnings about the top level.
     idle: Vec<String>,
 }
 
 impl Pipelines {
-    /// As [`Config::from_env`], of a file with or without `pipelines`.
+    /// Does what [`Config::from_env`] does, for a file with or without `pipelines`.
     ///
     /// # Errors
-    /// As there.
+    /// See [`Config::from_env`].
     pub fn from_env(path: Option<&Path>) -> Result<Self, ConfigErrors> {
         let (mut env, mut problems) = (Vec::new(), Vec::new());
-        // Variables of others may hold any bytes.
+        // Other programs' variables may contain any bytes.
         for (name, value) in std::env::vars_os() {
             let Ok(name) = name.into_string() else {
                 continue;
@@ -93,10 +93,10 @@ impl Pipelines {
         }
     }
 
-    /// As [`Config::load`], of a file with or without `pipelines`.
+    /// Does what [`Config::load`] does, for a file with or without `pipelines`.
     ///
     /// # Errors
-    /// As there.
+    /// See [`Config::load`].
     pub fn load(
         path: Option<&Path>,
         env: impl Iterator<Item = (String, String)>,
@@ -117,10 +117,10 @@ impl Pipelines {
         Self::parse(&name, &text, env)
     }
 
-    /// As [`Config::parse`], of a file with or without `pipelines`.
+    /// Does what [`Config::parse`] does, for a file with or without `pipelines`.
     ///
     /// # Errors
-    /// As there.
+    /// See [`Config::parse`].
     pub fn parse(
         name: &str,
         text: &str,
@@ -140,7 +140,8 @@ impl Pipelines {
             folder: folder.unwrap_or_default(),
             problems,
         };
-        // Read by itself, too: what no pipeline takes from it is to be right all the same.
+        // The top level is also read on its own, so that mistakes in values that no pipeline takes
+        // from it are reported.
         let top = input.config();
         let read = match file.pipelines {
             Some(declared) => named(&mut input, top, declared, variables.pipelines),
@@ -152,7 +153,7 @@ impl Pipelines {
         }
     }
 
-    /// The one pipeline of a file without `pipelines`.
+    /// Returns the configuration of a file without `pipelines`.
     pub(super) fn only(mut self) -> Result<Config, ConfigErrors> {
         match (&self.named, self.each.pop_first()) {
             (None, Some((_, config))) => Ok(config),
@@ -164,32 +165,35 @@ impl Pipelines {
         }
     }
 
-    /// The file names its pipelines; else it is one, which has no name in metrics and logs.
+    /// Returns true if the file names its pipelines. A single pipeline has no name in metrics and
+    /// logs.
     pub fn are_named(&self) -> bool {
         self.named.is_some()
     }
 
-    /// Each with its name, in the order of the names; at least one, unless it was narrowed.
+    /// Returns the pipelines in the order of their names. There is at least one, except after
+    /// [`Pipelines::narrowed`].
     pub fn each(&self) -> &BTreeMap<PipelineName, Config> {
         &self.each
     }
 
-    /// All names, for people.
+    /// Returns all names, for people.
     pub fn names(&self) -> String {
         let names: Vec<&str> = self.each.keys().map(PipelineName::as_str).collect();
         names.join(", ")
     }
 
-    /// The pipeline `name` alone; none, if there is none of this name.
+    /// Keeps only the pipeline `name`, or none if there is no such pipeline.
     pub fn narrowed(mut self, name: &PipelineName) -> Self {
         self.each.retain(|known, _| known == name);
         self
     }
 
-    /// One pipeline: `name`, or the only one.
+    /// Returns the pipeline `name`, or the only one.
     ///
     /// # Errors
-    /// There is none of this name, or none is named and there are several: in words that name those there are.
+    /// There is no such pipeline, or there are several and `name` is `None`. The message lists the
+    /// names.
     pub fn one(&self, name: Option<&str>) -> Result<(&PipelineName, &Config), String> {
         let Some(name) = name else {
             let mut all = self.each.iter();
@@ -217,7 +221,8 @@ impl Pipelines {
         })
     }
 
-    /// What is valid but has no effect: [`Config::warnings`] of each. What all of them have is said once, without a name.
+    /// Returns warnings about valid keys without effect: [`Config::warnings`] of each pipeline. A
+    /// warning that all pipelines share is returned once, without a name.
     pub fn warnings(&self) -> Vec<(Option<&PipelineName>, String)> {
         let mut each = self.each.iter().map(|(name, config)| {
             let name = self.are_named().then_some(name);
@@ -241,20 +246,20 @@ impl Pipelines {
 }
 
 impl Config {
-    /// As [`Config::load`], with the environment of this process.
+    /// Does what [`Config::load`] does, with the environment of this process.
     ///
     /// # Errors
-    /// As [`Config::load`]; also a `SLUICEGATE_…` variable that is not text.
+    /// See [`Config::load`]; also a `SLUICEGATE_…` variable that is not text.
     pub fn from_env(path: Option<&Path>) -> Result<Self, ConfigErrors> {
         Pipelines::from_env(path)?.only()
     }
 
-    /// Reads the file at `path` (`None`: `sluicegate.yaml`, which may be missing), then `env`, whose
-    /// `SLUICEGATE_…` variables win over the file, and checks everything.
+    /// Reads the file at `path` (`None` for `sluicegate.yaml`, which may be missing) and `env`,
+    /// whose `SLUICEGATE_…` variables override the file, and checks everything.
     ///
     /// # Errors
-    /// All problems, each with its place; no text of them holds a secret. Also a file with `pipelines`, which
-    /// `sluicegate run` alone can run.
+    /// All problems, each with its position and without secrets. A file with `pipelines` is an
+    /// error, too: only `sluicegate run` can run it.
     pub fn load(
         path: Option<&Path>,
         env: impl Iterator<Item = (String, String)>,
@@ -262,11 +267,11 @@ impl Config {
         Pipelines::load(path, env)?.only()
     }
 
-    /// As [`Config::load`], with the file's text; `name` is what errors call it, and relative paths in it
-    /// start from its folder.
+    /// Does what [`Config::load`] does, given the file's text. `name` is the file's name in errors,
+    /// and relative paths start from its folder.
     ///
     /// # Errors
-    /// As [`Config::load`].
+    /// See [`Config::load`].
     pub fn parse(
         name: &str,
         text: &str,
@@ -277,7 +282,7 @@ impl Config {
 }
 
 impl From<Config> for Pipelines {
-    /// That of a file without `pipelines`.
+    /// Returns the pipelines of a file without `pipelines`.
     fn from(config: Config) -> Self {
         Self {
             admin: config.admin.clone(),
@@ -290,7 +295,8 @@ impl From<Config> for Pipelines {
 }
 
 impl fmt::Display for Pipelines {
-    /// The file that would give these, with `***` for each password. Each pipeline has all of its keys there.
+    /// Writes a file that would give these pipelines, with `***` for each password. Each pipeline
+    /// has all of its keys there.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let is_shared = |path: &str| SHARED.iter().any(|shared| path.starts_with(shared));
         let (shared, own): (Vec<_>, Vec<_>) = KEYS.iter().partition(|key| is_shared(key.path));
@@ -302,7 +308,7 @@ impl fmt::Display for Pipelines {
         }
         writeln!(f, "{PIPELINES}:")?;
         for (name, config) in &self.each {
-            // A name of digits is a number to YAML, and of other letters a truth.
+            // Quoted, since YAML may read some names as numbers or booleans.
             writeln!(f, "  \"{name}\":")?;
             for line in Own(config, &own).to_string().lines() {
                 writeln!(f, "    {line}")?;
@@ -321,7 +327,8 @@ impl fmt::Display for Own<'_> {
     }
 }
 
-/// The pipelines that a file declares; `None` after a problem. `input` has the top level, which is read as `top`.
+/// Reads the pipelines that a file declares. Returns `None` after a problem. `input` has the top
+/// level, which is read as `top`.
 fn named(
     input: &mut Input,
     top: Option<Config>,
@@ -363,7 +370,7 @@ fn named(
     })
 }
 
-/// One pipeline: what its sections and its variables set, above what it takes from the top level.
+/// Reads one pipeline: its sections and variables, on top of what it takes from the top level.
 fn one(
     input: &mut Input,
     (top, at): (Option<&Config>, Origin),
@@ -415,7 +422,7 @@ fn one(
             true => problem.within(&format!("{PIPELINES}.{name}.")),
             false => problem,
         };
-        // What is wrong at the top level is wrong once.
+        // A problem at the top level is reported once.
         if !input.problems.contains(&problem) {
             input.problems.push(problem);
         }
@@ -423,14 +430,15 @@ fn one(
     config
 }
 
-/// The jobs of `config` do not come back where they are forwarded to. At a top level with pipelines behind it no queue is known yet.
+/// Returns true if the jobs of `config` do not come back from where they are forwarded to. It also
+/// holds for a top level with pipelines, whose queues are not known yet.
 fn forwards_away(input: &mut Input, config: &Config) -> bool {
     let own = (config.amqp).names(&DelayLevels::new(config.delay.max_delay));
     let forward = config.dispatch.forward.as_ref();
     forward.is_none_or(|forward| input.forwards_away(forward, &own).is_some())
 }
 
-/// The key at `path` is one of `group`.
+/// Returns true if the key at `path` belongs to `group`.
 fn is_of(group: &[&str], path: &str) -> bool {
     group.iter().any(|key| {
         path.strip_prefix(key)
@@ -438,8 +446,10 @@ fn is_of(group: &[&str], path: &str) -> bool {
     })
 }
 
-/// What is called after a pipeline, which stands at `at`, unless that sets it: its queue, and the prefix of its keys. No tenant's key
-/// has a `%` before anything but two digits, so it is none of the pipeline `default`, whose keys begin with the prefix of `top` itself.
+/// Returns the keys that are derived from the pipeline's name unless it sets them: its queue, and
+/// the prefix of its Redis keys. In a tenant's key, `%` always precedes two hexadecimal digits. The
+/// pipeline's keys are therefore never keys of the pipeline `default`, whose keys begin with the
+/// prefix of `top` itself.
 fn named_after(name: &PipelineName, top: &Config, at: &Origin) -> Vec<Entry> {
     let entry = |path, text| Entry {
         path,

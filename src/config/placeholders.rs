@@ -1,4 +1,5 @@
-//! Placeholders in what a call carries: `{tenant}`, `{id}`, `{attempt}`, `{header:NAME}`, `{json:/pointer}` and `{secret:tenant}`.
+//! Placeholders in calls: `{tenant}`, `{id}`, `{attempt}`, `{header:NAME}`, `{json:/pointer}` and
+//! `{secret:tenant}`.
 
 use ::http::header::HeaderValue;
 use url::{Position, Url};
@@ -9,7 +10,8 @@ use super::job::field;
 use super::suggest::hint;
 use crate::rules::job::call::{Carried, Part, Place, Source, Template};
 
-/// More in one text are no sign of a use; each may be 3 KiB when it is encoded, and no url is as long as all of them.
+/// Maximum number of placeholders in a text. Each value may have 3 KiB when encoded, and no URL is
+/// that long in all.
 const MOST_PLACEHOLDERS: usize = 8;
 const OWN: [(&str, Source); 4] = [
     ("tenant", Source::Tenant),
@@ -18,16 +20,17 @@ const OWN: [(&str, Source); 4] = [
     ("secret:tenant", Source::Secret),
 ];
 const ALL: &str = "{tenant}, {id}, {attempt}, {header:NAME}, {json:/pointer} or {secret:tenant}";
-/// What no url that a user writes has in it, and no url parser changes.
+/// A text that no user's URL contains and no URL parser changes.
 const MARK: &str = "sluicegate-placeholder-";
 
-/// What a text is made of.
+/// A part of a text.
 enum Token<'t> {
     Literal(&'t str),
     Placeholder(Source),
 }
 
-/// `text` with its placeholders, which become known to `carried`. A brace that begins none stands for itself.
+/// Splits `text` at its placeholders and adds these to `carried`. A brace that starts none is
+/// literal.
 fn tokens<'t>(text: &'t str, carried: &mut Carried) -> Result<Vec<Token<'t>>, Wrong> {
     let (mut tokens, mut literal, mut at, mut count) = (Vec::new(), 0, 0, 0);
     while let Some(open) = text[at..].find('{').map(|open| at + open) {
@@ -71,10 +74,10 @@ fn tokens<'t>(text: &'t str, carried: &mut Carried) -> Result<Vec<Token<'t>>, Wr
     Ok(tokens)
 }
 
-/// The text of a header named in `key`; `None`: it has no placeholder.
+/// Parses the text of a header in `key`. Returns `None` if it has no placeholder.
 ///
 /// # Errors
-/// It has one that does not exist, or a character that no header may have.
+/// The text has an unknown placeholder, or a character that no header may have.
 pub(super) fn header(
     text: &str,
     key: &'static str,
@@ -98,10 +101,11 @@ pub(super) fn header(
     Ok(has_some.then_some(Template(parts)))
 }
 
-/// Path and query of `url`, encoded as they are sent; `None`: no part of them is a job's.
+/// Parses path and query of `url`, encoded as they are sent. Returns `None` if they have no
+/// placeholder.
 ///
 /// # Errors
-/// Without a word of the url: a placeholder does not exist, or stands where none can.
+/// A placeholder is unknown or in the wrong place. No part of the URL is in the message.
 pub(super) fn target(
     url: &str,
     key: &'static str,
@@ -112,7 +116,7 @@ pub(super) fn target(
         .find(['/', '?', '#'])
         .map_or(url.len(), |at| begin + at);
     let (server, rest) = url.split_at(path);
-    // In a password a brace is one.
+    // In a password, a brace is literal.
     if (server.rsplit('@').next()).is_some_and(|host| host.contains('{')) {
         return Err(
             "has a placeholder in front of its path; scheme, host and port never come from a job"

@@ -9,10 +9,10 @@ use crate::rules::headers::is_name;
 use crate::rules::job::priority::{MOST_WEIGHT, Priorities};
 
 const MUST: &str = "a mapping of levels to weights, such as {high: 4, normal: 2, low: 1}";
-/// A level's name is no longer than this, in bytes.
+/// Maximum length of a level's name in bytes.
 const LONGEST: usize = 32;
 
-/// `job.priorities`
+/// Parses `job.priorities`.
 pub(super) fn priorities(raw: &Raw) -> Result<Priorities, Wrong> {
     let Raw::Map(fields) = raw else {
         return Err(form::wrong(raw, MUST));

@@ -1,4 +1,4 @@
-//! `rate-limiter`: what each tenant may do, and what the API's refusals do.
+//! `rate-limiter`: limits of tenants, and the effect of the API's refusals.
 
 use std::time::Duration;
 
@@ -21,19 +21,20 @@ use crate::rules::scope::Scope;
 /// `rate-limiter`
 #[derive(Debug, Clone, PartialEq)]
 pub struct RateLimiter {
-    /// What each tenant may do.
+    /// Limits of all tenants and plans.
     pub policy: Policy,
-    /// `rate-limiter.max-throttle`: the longest that an answer of the API can throttle a tenant.
+    /// `rate-limiter.max-throttle`: maximum time for which an answer of the API can throttle a
+    /// tenant.
     pub max_throttle: Duration,
-    /// `rate-limiter.guard-budget`: the part of a window, in percent, that each call may cost, on average, to correct what only
-    /// answers tell of calls that came late.
+    /// `rate-limiter.guard-budget`: average part of a window, in percent, that each call may lose
+    /// to correct usage for late calls that only their answers reveal.
     pub guard_budget: f64,
-    /// `rate-limiter.throttle-scope`: whom it throttles.
+    /// `rate-limiter.throttle-scope`: whether an answer throttles its tenant or all tenants.
     pub throttle_scope: ThrottleScope,
 }
 
 impl RateLimiter {
-    /// What is set.
+    /// Adds the section's values to `values`.
     pub(super) fn show(&self, values: &mut Values) {
         let Self {
             policy,
@@ -50,7 +51,8 @@ impl RateLimiter {
             }
             None => values.set(&LIMITS.key, list(&common)),
         }
-        // What all tenants share holds for plans and tenants, too, because it is among the common limits.
+        // Limits that all tenants share are among the common limits, and so also hold for plans and
+        // tenants.
         if !policy.plans().is_empty() {
             let plans = policy.plans().iter();
             let plans = plans.map(|(name, limits)| (name, set(limits.own())));
@@ -72,7 +74,7 @@ impl RateLimiter {
         values.set(&THROTTLE_SCOPE.key, Shown::bare(throttle_scope.name()));
     }
 
-    /// Takes from `new` what can change in a running worker.
+    /// Takes the values of `new` that can change in a running worker.
     pub(super) fn take_live(&mut self, new: &Self) {
         *self = Self {
             throttle_scope: self.throttle_scope,
@@ -81,7 +83,7 @@ impl RateLimiter {
     }
 }
 
-/// The only one of `limits`, if it can stand without a list.
+/// Returns the only one of `limits` if it can be written without a list.
 fn flat<'a>(limits: &[&'a Limit]) -> Option<&'a Limit> {
     match limits {
         [only] if only.name() == DEFAULT_LIMIT && only.algorithm() != Algorithm::Concurrency => {
@@ -91,7 +93,7 @@ fn flat<'a>(limits: &[&'a Limit]) -> Option<&'a Limit> {
     }
 }
 
-/// The limits of a plan or of a tenant.
+/// Returns the limits of a plan or a tenant.
 fn set<'a>(limits: impl Iterator<Item = &'a Limit>) -> Shown {
     let limits: Vec<&Limit> = limits.collect();
     match flat(&limits) {
@@ -108,7 +110,7 @@ fn list(limits: &[&Limit]) -> Shown {
     Shown::List(limits.iter().map(item).collect())
 }
 
-/// The keys of `limit` by their names.
+/// Returns the keys of `limit`, by name.
 fn names_of(limit: &Limit) -> Vec<(&'static str, Shown)> {
     if limit.algorithm() == Algorithm::Concurrency {
         let scope = (SCOPE.key.name(), shown_scope(limit.scope()));
@@ -118,7 +120,7 @@ fn names_of(limit: &Limit) -> Vec<(&'static str, Shown)> {
     keys.map(|(key, value)| (key.name(), value)).collect()
 }
 
-/// The keys of a limit that does not bound the calls in flight.
+/// Returns the keys of a limit that does not limit calls in flight.
 fn keys_of(limit: &Limit) -> Vec<(&'static Key, Shown)> {
     let (algorithm, guard) = match limit.algorithm() {
         Algorithm::Strict => (Algorithm::SlidingWindow, Shown::bare("strict")),
@@ -155,7 +157,7 @@ fn shown_scope(scope: &Scope) -> Shown {
     }
 }
 
-/// Why a limit that learns could never: a 429 does not concern it.
+/// Returns why an adaptive limit could never learn: no 429 concerns it.
 fn deaf(policy: &Policy, scope: ThrottleScope) -> Option<String> {
     let learns = |limit: &&Limit| limit.band().is_some();
     let mut limits = policy.all().flat_map(|limits| limits.iter()).filter(learns);
@@ -178,7 +180,7 @@ fn deaf(policy: &Policy, scope: ThrottleScope) -> Option<String> {
 }
 
 impl Input {
-    /// The section; `None` after a problem.
+    /// Reads the section. Returns `None` after a problem.
     pub(super) fn rate_limiter(&mut self) -> Option<RateLimiter> {
         let mut flat = Part::default();
         for key in FLAT {
@@ -218,7 +220,7 @@ impl Input {
         })
     }
 
-    /// The list or mapping at `key`, with where it stands.
+    /// Returns the list or mapping at `key`, with its origin.
     fn tree(&self, key: &Key) -> Tree {
         let entry = self.entry(key)?;
         Some((entry.raw.clone(), entry.at.clone()))

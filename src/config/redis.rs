@@ -1,4 +1,4 @@
-//! `redis`: where Redis is, and how keys are named there.
+//! `redis`: where Redis is, and how keys are named.
 
 use serde_json::{Value as Json, json};
 
@@ -61,14 +61,14 @@ keys! {
 /// `redis`
 #[derive(Debug, Clone, PartialEq)]
 pub struct Redis {
-    /// `redis.url`, and what belongs to it.
+    /// `redis.url`, and the keys that belong to it.
     pub url: RedisServers,
-    /// `redis.prefix`: what every key begins with.
+    /// `redis.prefix`: prefix of every key.
     pub prefix: String,
 }
 
 impl Redis {
-    /// Why the limits of `policy` can't be kept in it; `None`: they can.
+    /// Returns why this Redis can't keep the limits of `policy`, or `None` if it can.
     pub fn misfit(&self, policy: &Policy) -> Option<String> {
         let global = policy.default_limits().global().next()?;
         let scattered =
@@ -81,7 +81,7 @@ impl Redis {
         })
     }
 
-    /// What is set.
+    /// Adds the section's values to `values`.
     pub(super) fn show(&self, values: &mut Values) {
         let Self { url, prefix } = self;
         let RedisServers {
@@ -101,7 +101,7 @@ impl Redis {
 }
 
 impl Input {
-    /// The section; `None` after a problem.
+    /// Reads the section. Returns `None` after a problem.
     pub(super) fn redis(&mut self) -> Option<Redis> {
         let url = self.redis_servers();
         let prefix = self.get(&PREFIX);
@@ -162,7 +162,8 @@ impl Input {
     }
 }
 
-/// `redis.prefix`. Braces are a hash tag, or would leave every key of a cluster in a slot of its own.
+/// Parses `redis.prefix`. Braces must form one hash tag. Otherwise each key of a cluster would have
+/// a slot of its own.
 pub(super) fn prefix(raw: &Raw) -> Result<String, Wrong> {
     const MUST: &str = "1 to 128 bytes without spaces and control characters, with braces only as one hash tag that is not empty, such as {rlaas}:rate_limit";
     let prefix = parse_text(raw, MUST)?;

@@ -1,4 +1,4 @@
-//! Where Redis is: one server, a cluster, or behind Sentinel.
+//! Addresses of Redis: a single server, a cluster, or a primary behind Sentinel.
 
 use std::fmt;
 
@@ -8,30 +8,31 @@ use super::secret::SecretUrl;
 use super::tls::Tls;
 use super::urls::join;
 
-/// `redis.url`, and what belongs to it. `Display` and `Debug` show no password.
+/// `redis.url`, and the keys that belong to it. `Display` and `Debug` show no password.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RedisServers {
-    /// `redis.url`: at least one; several are the seeds of a cluster. Behind Sentinel the host is the primary's name.
+    /// `redis.url`: at least one URL. Several are the seeds of a cluster. With Sentinel, the host
+    /// is the primary's name.
     pub urls: Vec<SecretUrl>,
-    /// What they are.
+    /// Type of the servers.
     pub topology: RedisTopology,
     /// `redis.ca-file`, `redis.cert-file` and `redis.key-file`
     pub tls: Tls,
 }
 
-/// What `redis.url` names.
+/// Type of the servers in `redis.url`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RedisTopology {
-    /// A server.
+    /// A single server.
     Single,
     /// Nodes of a Redis Cluster.
     Cluster,
-    /// A primary, which these sentinels (`redis.sentinels`) find.
+    /// A primary that these sentinels (`redis.sentinels`) find.
     Sentinel(Vec<SecretUrl>),
 }
 
 impl From<&SecretUrl> for RedisServers {
-    /// A single server.
+    /// Returns a single server.
     fn from(url: &SecretUrl) -> Self {
         Self {
             urls: vec![url.clone()],
@@ -57,7 +58,8 @@ impl fmt::Display for RedisServers {
     }
 }
 
-/// Why `urls` can't be servers of one kind: all of them are used with the login and the TLS of the first.
+/// Returns why `urls` can't be used together: all of them are used with the login and the TLS of
+/// the first.
 pub(super) fn unlike(urls: &[SecretUrl]) -> Option<&'static str> {
     let all: Vec<Url> = urls
         .iter()
@@ -74,7 +76,7 @@ pub(super) fn unlike(urls: &[SecretUrl]) -> Option<&'static str> {
     }
 }
 
-/// One of `urls` names a database other than 0.
+/// Returns true if one of `urls` names a database other than 0.
 pub(super) fn has_database(urls: &[SecretUrl]) -> bool {
     let other = |url: Url| !matches!(url.path(), "" | "/" | "/0");
     urls.iter()
@@ -82,7 +84,7 @@ pub(super) fn has_database(urls: &[SecretUrl]) -> bool {
         .any(other)
 }
 
-/// One of `urls` is of a server with TLS.
+/// Returns true if one of `urls` uses TLS.
 pub(super) fn has_tls(urls: &[SecretUrl]) -> bool {
     urls.iter().any(|url| url.has_scheme("rediss"))
 }

@@ -1,4 +1,4 @@
-//! `dispatch.results`: who is told how a job ended.
+//! `dispatch.results`: where results of jobs are published.
 
 use ::http::header::HeaderName;
 use serde_json::{Value as Json, json};
@@ -11,9 +11,9 @@ use super::key::{Named, choice, integer, keys, text, tree};
 use super::shown::{Shown, Values};
 use super::yaml::Raw;
 
-/// Names of headers.
+/// Maximum number of headers in a result.
 const MOST: usize = 32;
-/// Of a body, in bytes: a result is no way to move files.
+/// Maximum of `max-body` in bytes: a result is not meant to transfer files.
 const LONGEST_BODY: u64 = 1 << 20;
 
 keys! {
@@ -57,7 +57,7 @@ keys! {
 /// `dispatch.results.to`
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResultsTo {
-    /// Nobody.
+    /// No results are published.
     None,
     /// The queue in the job's `reply_to`.
     ReplyTo,
@@ -99,7 +99,7 @@ pub struct Results {
 }
 
 impl Results {
-    /// What is set.
+    /// Adds the section's values to `values`.
     pub(super) fn show(&self, values: &mut Values) {
         let Self {
             to,
@@ -122,7 +122,7 @@ impl Results {
 }
 
 impl Input {
-    /// The section; `None` after a problem.
+    /// Reads the section. Returns `None` after a problem.
     pub(super) fn results(&mut self) -> Option<Results> {
         let to = self.get(&TO);
         let exchange = self.optional(&EXCHANGE);
@@ -140,7 +140,7 @@ impl Input {
             to,
             exchange,
             routing_key: routing_key?.unwrap_or_default(),
-            // `headers` has looked at each.
+            // `headers` has checked each name.
             headers: headers
                 .iter()
                 .filter_map(|name| name.parse().ok())
@@ -164,7 +164,7 @@ fn headers(raw: &Raw) -> Result<Vec<String>, Wrong> {
             return Err(format!("has an entry that is no text; it must be {MUST}"));
         };
         let called = shown(text);
-        // In AMQP a name may be 255 bytes long, with what stands before it.
+        // AMQP names are limited to 255 bytes, including the prefix of the header.
         let fits = text.len() <= LONGEST / 2;
         let name = HeaderName::from_bytes(text.as_bytes())
             .ok()

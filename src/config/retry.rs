@@ -47,14 +47,16 @@ pub struct Retry {
     pub initial_interval: Duration,
     /// `retry.max-interval`
     pub max_interval: Duration,
-    /// `retry.give-up-after`: what still fails or is refused so long after its first call becomes a dead letter.
+    /// `retry.give-up-after`: time after its first call at which a job that still fails or is
+    /// refused becomes a dead letter.
     pub give_up_after: Duration,
-    /// `retry.max-crashes`: a job whose calls end their workers so often becomes a dead letter; 0: never.
+    /// `retry.max-crashes`: number of crashed workers after which a job becomes a dead letter; 0
+    /// for never.
     pub max_crashes: u32,
 }
 
 impl Retry {
-    /// What is set.
+    /// Adds the section's values to `values`.
     pub(super) fn show(&self, values: &mut Values) {
         let Self {
             max_attempts,
@@ -70,14 +72,14 @@ impl Retry {
         values.set(&MAX_CRASHES.key, Shown::bare(max_crashes));
     }
 
-    /// Takes from `new` what can change in a running worker.
+    /// Takes the values of `new` that can change in a running worker.
     pub(super) fn take_live(&mut self, new: &Self) {
         self.clone_from(new);
     }
 }
 
 impl Input {
-    /// The section; `None` after a problem.
+    /// Reads the section. Returns `None` after a problem.
     pub(super) fn retry(&mut self) -> Option<Retry> {
         let max_attempts = self.get(&MAX_ATTEMPTS);
         let intervals = self.pair(&INITIAL_INTERVAL, &MAX_INTERVAL);

@@ -1,4 +1,4 @@
-//! The JSON schema of the whole file, for editors and checks before a deployment.
+//! The JSON schema of the whole file, for editors and for checks before a deployment.
 
 use serde_json::{Map, Value as Json, json};
 
@@ -8,8 +8,8 @@ use super::limit_keys;
 use super::pipeline_name::{MOST_PIPELINES, PIPELINES, SHARED, names_schema};
 use super::shape;
 
-/// The schema (draft 2020-12) of a configuration file: each key with its description, default and bounds. What only several
-/// keys together can get wrong, loading tells.
+/// Returns the schema (draft 2020-12) of a configuration file: each key with its description,
+/// default and bounds. Mistakes that involve several keys are found by loading only.
 pub fn json_schema() -> Json {
     let mut root = section("The configuration of Sluicegate");
     root["$schema"] = "https://json-schema.org/draft/2020-12/schema".into();
@@ -26,7 +26,7 @@ pub fn json_schema() -> Json {
             }
         }
         at["properties"][key.name()] = shape::documented(key);
-        // In the same section.
+        // The alias is in the same section.
         if let Some(alias) = key.alias {
             at["properties"][last(alias)] = shape::of_alias(key);
         }
@@ -43,7 +43,8 @@ pub fn json_schema() -> Json {
     root
 }
 
-/// The sections of one pipeline: those of the top level in `root`, but for what all pipelines share.
+/// Returns the schema of one pipeline: the sections of the top level in `root`, without those that
+/// all pipelines share.
 fn pipeline(root: &Json) -> Json {
     let mut pipeline = section("The sections of one pipeline.");
     let sections = root["properties"].as_object();
@@ -54,7 +55,7 @@ fn pipeline(root: &Json) -> Json {
     pipeline
 }
 
-/// A mapping of keys, which may be left empty.
+/// Returns the schema of a mapping of keys, which may be empty.
 fn section(description: &str) -> Json {
     json!({
         "description": description,

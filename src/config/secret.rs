@@ -1,23 +1,24 @@
-//! What must not be shown: urls that may hold a password, tokens. Kept for use, shown without their secret.
+//! Values that must not be shown: URLs that may contain a password, and tokens. They are kept for
+//! use, and shown without their secret.
 
 use std::fmt;
 
 use url::Url;
 
-/// A url that may hold a user and a password. `Debug` and `Display` show it redacted.
+/// A URL that may contain a user and a password. `Debug` and `Display` show it redacted.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SecretUrl(String);
 
 impl SecretUrl {
-    /// Keeps `url`, which may hold a user and a password.
+    /// Keeps `url`, which may contain a user and a password.
     pub fn new(url: impl Into<String>) -> Self {
         Self(url.into())
     }
-    /// The url with its password: for connecting, never for printing.
+    /// Returns the URL with its password. It is for connecting; never print it.
     pub fn expose(&self) -> &str {
         &self.0
     }
-    /// Its scheme is `scheme`, in whatever case.
+    /// Returns true if the URL's scheme is `scheme`, ignoring case.
     pub(super) fn has_scheme(&self, scheme: &str) -> bool {
         let begin = self.0.split(':').next().unwrap_or_default();
         begin.eq_ignore_ascii_case(scheme)
@@ -29,24 +30,25 @@ impl fmt::Display for SecretUrl {
         let Ok(mut url) = Url::parse(&self.0) else {
             return f.write_str("<unreadable url>");
         };
-        // A password with a bare `/` or `#` in it is read as a path: the `@` behind it gives that away.
+        // A bare `/` or `#` in a password makes a parser read the rest as a path. The `@` behind it
+        // reveals that.
         if !url.has_host() || misplaced_at(&url) {
             return f.write_str("<url>");
         }
         if url.password().is_some() && url.set_password(Some("***")).is_err() {
             return f.write_str("<url>");
         }
-        // A user alone in an HTTP url is an API token as often as a name.
+        // In an HTTP URL, a user without a password is often an API token.
         let web = matches!(url.scheme(), "http" | "https");
         if web && !url.username().is_empty() && url.set_username("***").is_err() {
             return f.write_str("<url>");
         }
-        // Queries carry keys and tokens.
+        // Queries may contain keys and tokens.
         if url.query().is_some() {
             url.set_query(Some("***"));
         }
         url.set_fragment(None);
-        // Placeholders in a path: as they are written.
+        // Restores placeholders in the path as written.
         if self.0.contains('{') {
             let shown = url.as_str().replace("%7B", "{").replace("%7D", "}");
             return f.write_str(&shown);
@@ -70,7 +72,7 @@ impl Secret {
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
-    /// The text: for comparing, never for printing.
+    /// Returns the text. It is for comparing; never print it.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -88,7 +90,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// An `@` behind the host: what a user meant as the end of the password.
+/// Returns true if there is an `@` behind the host, which was meant as the end of the password.
 pub(super) fn misplaced_at(url: &Url) -> bool {
     url.path().contains('@') || url.fragment().is_some_and(|text| text.contains('@'))
 }

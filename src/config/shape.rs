@@ -1,4 +1,4 @@
-//! What a value looks like, as a JSON schema.
+//! JSON schemas of values.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::key::{Applied, Key, Kind};
 
-/// The schema of the values of `key`, without what is said of it.
+/// Returns the schema of the values of `key`, without descriptions.
 pub(super) fn of(key: &Key) -> Json {
     match key.kind {
         Kind::Boolean => json!({"type": "boolean"}),
@@ -30,7 +30,7 @@ pub(super) fn of(key: &Key) -> Json {
     }
 }
 
-/// The schema of `key` with what editors show of it.
+/// Returns the schema of `key`, with the description that editors show.
 pub(super) fn documented(key: &Key) -> Json {
     let mut schema = match of(key) {
         Json::Object(schema) => schema,
@@ -52,7 +52,7 @@ pub(super) fn documented(key: &Key) -> Json {
     schema.into()
 }
 
-/// The schema of the name that `key` had before.
+/// Returns the schema of the old path of `key`.
 pub(super) fn of_alias(key: &Key) -> Json {
     let mut schema = of(key);
     schema["deprecated"] = true.into();
@@ -60,7 +60,7 @@ pub(super) fn of_alias(key: &Key) -> Json {
     schema
 }
 
-/// `text` as YAML reads it for this key.
+/// Returns `text` as YAML reads it for this key.
 fn value(key: &Key, text: &str) -> Json {
     match key.kind {
         Kind::Boolean => (text == "true").into(),
@@ -68,7 +68,7 @@ fn value(key: &Key, text: &str) -> Json {
     }
 }
 
-/// A duration from `min` to `max`, or one of `names`.
+/// Returns the schema of a duration from `min` to `max`, or of one of `names`.
 pub(super) fn duration(min: Duration, max: Duration, names: &[&str]) -> Json {
     let (min, max) = (millis(min), millis(max));
     let units = [
@@ -97,17 +97,19 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A regular expression for the numbers from `min` to `max`, without zeros before them; `None`: there is none.
+/// Returns a regular expression for the numbers from `min` to `max`, without leading zeros, or
+/// `None` if there are none.
 fn numbers(min: u64, max: u64) -> Option<String> {
     let mut forms = Vec::new();
     let mut from = min;
     while from <= max {
-        // The most numbers that begin like `from` and end with any digits.
+        // Find the largest block of numbers that starts at `from` and varies in its last digits
+        // only.
         let mut any = 1;
         while from != 0 && from.is_multiple_of(any * 10) && from + any * 10 - 1 <= max {
             any *= 10;
         }
-        // Those and the following ones that differ in one digit.
+        // Add the following blocks that differ in one digit.
         let (start, digit) = (from / any / 10, from / any % 10);
         let last = (max - from + 1) / any + digit - 1;
         let last = last.min(9);
@@ -130,7 +132,8 @@ fn numbers(min: u64, max: u64) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// Whether `text` is of one of the alternatives of `forms`, which are digits and `[a-b]`.
+    /// Returns true if `text` matches one of the alternatives in `forms`, which consist of digits
+    /// and `[a-b]`.
     fn fits(forms: &str, text: &str) -> bool {
         forms.split('|').any(|form| {
             let mut digits = text.bytes();

@@ -1,4 +1,4 @@
-//! The effective configuration, as a file: each key with its value, without secrets.
+//! The effective configuration as a file: each key with its value, without secrets.
 
 use std::fmt;
 use std::path::Path;
@@ -8,48 +8,48 @@ use super::form::show;
 use super::key::Key;
 use super::secret::{Secret, SecretUrl};
 
-/// The value of a key, as it would stand in a file. Two are equal if their secrets are, too.
+/// Value of a key, as written in a file. Two values are equal only if their secrets are, too.
 #[derive(Clone, PartialEq)]
 pub(super) enum Shown {
-    /// What YAML reads as it is meant: a number, a duration, a name.
+    /// A value that needs no quotes in YAML: a number, a duration, a name.
     Bare(String),
     /// A text, which is quoted.
     Text(String),
-    /// A text of which another one is shown.
+    /// A text that is shown as another one.
     Secret { shown: String, secret: String },
-    /// Keys, as they are written, with their values.
+    /// A mapping of keys, as written, to values.
     Map(Vec<(String, Shown)>),
-    /// Items: mappings, as there is no list of anything else.
+    /// A list of mappings; other items do not occur.
     List(Vec<Shown>),
 }
 
 impl Shown {
-    /// A number or a name.
+    /// Creates a number or a name.
     pub fn bare(value: impl fmt::Display) -> Self {
         Self::Bare(value.to_string())
     }
 
-    /// A text.
+    /// Creates a text.
     pub fn text(value: impl fmt::Display) -> Self {
         Self::Text(value.to_string())
     }
 
-    /// A duration.
+    /// Creates a duration.
     pub fn duration(value: Duration) -> Self {
         Self::Bare(show(value))
     }
 
-    /// A duration of so many milliseconds.
+    /// Creates a duration of `ms` milliseconds.
     pub fn millis(ms: u64) -> Self {
         Self::duration(Duration::from_millis(ms))
     }
 
-    /// A path.
+    /// Creates a path.
     pub fn path(path: &Path) -> Self {
         Self::text(path.display())
     }
 
-    /// A text that is not shown.
+    /// Creates a text that is not shown.
     pub fn hidden(secret: &str) -> Self {
         Self::Secret {
             shown: "***".to_owned(),
@@ -57,7 +57,7 @@ impl Shown {
         }
     }
 
-    /// Urls with commas between them, without their passwords.
+    /// Creates a comma-separated list of URLs, shown without passwords.
     pub fn urls(urls: &[SecretUrl]) -> Self {
         let (shown, secret): (Vec<_>, Vec<_>) = (urls.iter())
             .map(|url| (url.to_string(), url.expose()))
@@ -68,13 +68,13 @@ impl Shown {
         }
     }
 
-    /// Texts in a list.
+    /// Creates a list of texts.
     pub fn texts(texts: &[String]) -> Self {
         let texts: Vec<String> = texts.iter().map(|text| Quoted(text).to_string()).collect();
         Self::Bare(format!("[{}]", texts.join(", ")))
     }
 
-    /// Keys of ours, with their values.
+    /// Creates a mapping with our own keys.
     pub fn map(entries: impl IntoIterator<Item = (&'static str, Self)>) -> Self {
         let entries = entries.into_iter();
         Self::Map(
@@ -84,7 +84,7 @@ impl Shown {
         )
     }
 
-    /// Names from the user, with their values.
+    /// Creates a mapping with the user's names, which are quoted.
     pub fn names<N: fmt::Display>(entries: impl IntoIterator<Item = (N, Self)>) -> Self {
         let entries = entries.into_iter();
         Self::Map(
@@ -94,7 +94,7 @@ impl Shown {
         )
     }
 
-    /// Writes what stands behind a key that is written after `indent`.
+    /// Writes the value behind its key, which is indented by `indent`.
     fn write(&self, f: &mut fmt::Formatter<'_>, indent: usize) -> fmt::Result {
         match self {
             Self::Bare(text) => writeln!(f, " {text}"),
@@ -117,7 +117,7 @@ impl Shown {
         }
     }
 
-    /// Writes an item of a list, whose `-` stands after `indent`.
+    /// Writes an item of a list, whose `-` is indented by `indent`.
     fn write_item(&self, f: &mut fmt::Formatter<'_>, indent: usize) -> fmt::Result {
         let Self::Map(entries) = self else {
             write!(f, "{:indent$}-", "")?;
@@ -138,7 +138,7 @@ impl From<&Secret> for Shown {
     }
 }
 
-/// A text as a double-quoted one of YAML.
+/// A text as a double-quoted YAML scalar.
 struct Quoted<'a>(&'a str);
 
 impl fmt::Display for Quoted<'_> {
@@ -147,7 +147,7 @@ impl fmt::Display for Quoted<'_> {
         for c in self.0.chars() {
             match c {
                 '"' | '\\' => write!(f, "\\{c}")?,
-                // What Rust can't print as it is, a YAML parser may not read.
+                // YAML parsers may not accept characters that Rust escapes.
                 c if !c.is_ascii() && c.escape_debug().count() > 1 => {
                     write!(f, "\\U{:08x}", u32::from(c))?;
                 }
@@ -158,29 +158,29 @@ impl fmt::Display for Quoted<'_> {
     }
 }
 
-/// The values of a configuration by their keys; a key that is not set has none.
+/// Values of a configuration by key. A key that is not set has none.
 #[derive(Default)]
 pub(super) struct Values(Vec<(&'static Key, Shown)>);
 
 impl Values {
-    /// `key` is set to `value`.
+    /// Sets `key` to `value`.
     pub fn set(&mut self, key: &'static Key, value: Shown) {
         self.0.push((key, value));
     }
 
-    /// `key` is set to `value`, if there is one.
+    /// Sets `key` to `value`, if there is one.
     pub fn set_some(&mut self, key: &'static Key, value: Option<Shown>) {
         self.0.extend(value.map(|value| (key, value)));
     }
 
-    /// What `key` is set to.
+    /// Returns the value of `key`.
     pub fn get(&self, key: &Key) -> Option<&Shown> {
         let mut all = self.0.iter();
         all.find(|(known, _)| known.path == key.path)
             .map(|(_, value)| value)
     }
 
-    /// Writes those of `keys` that are set, as a file.
+    /// Writes the set keys among `keys` as a file.
     pub fn write(&self, f: &mut fmt::Formatter<'_>, keys: &[&Key]) -> fmt::Result {
         let mut open: Vec<&str> = Vec::new();
         for key in keys {

@@ -1,6 +1,6 @@
-//! What somebody may have meant by a name that is not known.
+//! Suggestions for unknown names.
 
-/// The one of `names` that is a typing error away from `name`, without regard to case, `_` and `-`.
+/// Returns the name in `names` that is a typing error away from `name`, ignoring case, `_` and `-`.
 pub fn closest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let plain = |text: &str| text.to_lowercase().replace('_', "-");
     let wanted = plain(name);
@@ -16,7 +16,7 @@ pub fn closest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Opti
         .map(|(_, known)| known)
 }
 
-/// The end of an error: which of `names` may be meant by `name`, or nothing.
+/// Returns the end of an error that suggests one of `names` for `name`; may be empty.
 pub(super) fn hint<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> String {
     closest(name, names)
         .map(|meant| format!("; did you mean {meant}?"))

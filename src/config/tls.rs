@@ -1,5 +1,5 @@
-//! The files that TLS needs: whose certificates are accepted, and what we show. Paths are kept and the files read
-//! where they are used, so no value of the configuration holds a private key.
+//! Files for TLS: trusted authorities, and our own certificate. Only paths are kept. The files are
+//! read when they are used, so that no value of the configuration contains a private key.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,28 +12,28 @@ use rustls::sign::CertifiedKey;
 use super::error::shown;
 use super::input::read_bounded;
 
-/// The largest PEM file, in bytes: a bundle of all public CAs has some 250,000.
+/// Maximum size of a PEM file in bytes. A bundle of all public authorities has about 250,000.
 const LONGEST_PEM: u64 = 1 << 20;
 
 /// `ca-file`, `cert-file` and `key-file` of a server.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Tls {
-    /// `ca-file`: whose certificates are accepted, instead of the system's.
+    /// `ca-file`: the trusted authorities, instead of the system's.
     pub ca_file: Option<PathBuf>,
-    /// `cert-file` and `key-file`: what we show.
+    /// `cert-file` and `key-file`: our own certificate.
     pub identity: Option<Identity>,
 }
 
-/// Where a certificate of our own is.
+/// Location of our own certificate.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Identity {
-    /// `cert-file`: ours first, then those that sign it.
+    /// `cert-file`: our certificate, followed by the certificates that sign it.
     pub cert_file: PathBuf,
     /// `key-file`: its private key, without a passphrase.
     pub key_file: PathBuf,
 }
 
-/// What the files of [`Tls`] hold, in PEM form; a private key may be among it.
+/// Contents of the files of [`Tls`], in PEM form. They may include a private key.
 #[derive(Default)]
 pub struct Pems {
     /// `ca-file`
@@ -48,21 +48,21 @@ impl fmt::Debug for Pems {
     }
 }
 
-/// Which file can't be used, and why; it holds nothing of what stands in the file.
+/// A file that can't be used, and why. It contains nothing of the file's content.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {words}")]
 pub struct TlsError {
     /// `ca-file`, `cert-file` or `key-file`.
     pub key: &'static str,
-    /// A sentence that goes on after the key.
+    /// Sentence that follows the key.
     pub words: String,
 }
 
 impl Tls {
-    /// Reads the files and sees that they can be used. Blocks; a file is small.
+    /// Reads the files and checks that they can be used. Blocks, but the files are small.
     ///
     /// # Errors
-    /// [`TlsError`] for the first file that is missing, too large, not PEM, or not what it should be.
+    /// [`TlsError`] for the first file that is missing, too large, not PEM, or of the wrong kind.
     pub fn read(&self) -> Result<Pems, TlsError> {
         let ca = match &self.ca_file {
             Some(file) => Some(certificates("ca-file", file)?),
@@ -93,7 +93,7 @@ impl Identity {
         let chain = CertificateDer::pem_slice_iter(&cert)
             .collect::<Result<Vec<_>, _>>()
             .unwrap_or_default();
-        // What rustls says of keys is about their form, and never holds them.
+        // Errors of rustls about keys describe their form and never contain them.
         match CertifiedKey::from_der(chain, der, &ring::default_provider()) {
             Ok(_) => Ok((cert, key)),
             Err(rustls::Error::InconsistentKeys(_)) => Err(wrong(format!(
@@ -110,7 +110,7 @@ impl Identity {
     }
 }
 
-/// The text of `file`, in which one certificate stands at least and none that is damaged.
+/// Returns the text of `file`, which must contain at least one certificate and no damaged one.
 fn certificates(key: &'static str, file: &Path) -> Result<Vec<u8>, TlsError> {
     let text = pem(key, file)?;
     let mut all = CertificateDer::pem_slice_iter(&text).peekable();

@@ -1,4 +1,5 @@
-//! The keys `ca-file`, `cert-file` and `key-file` of a server: reads them, and reports files that can't be used.
+//! The keys `ca-file`, `cert-file` and `key-file` of a server: reads them, and reports files that
+//! can't be used.
 
 use std::path::PathBuf;
 
@@ -11,7 +12,7 @@ use super::tls::{Identity, Tls};
 pub(super) type TlsKeys = [&'static Setting<String>; 3];
 
 impl Tls {
-    /// What is set of `keys`.
+    /// Adds the values of `keys` to `values`.
     pub(super) fn show(&self, [ca, cert, key]: TlsKeys, values: &mut Values) {
         let Self { ca_file, identity } = self;
         let path = |path: &PathBuf| Shown::path(path);
@@ -24,7 +25,7 @@ impl Tls {
 }
 
 impl Input {
-    /// The files that `keys` name. They are read once, to tell mistakes early.
+    /// Returns the files that `keys` name. Reads them once, to report mistakes early.
     pub(super) fn tls(&mut self, keys: TlsKeys) -> Option<Tls> {
         let [ca_key, cert_key, key_key] = keys;
         let ca_file = self.pem_file(ca_key);
@@ -59,7 +60,7 @@ impl Input {
         }
     }
 
-    /// Certificates for a server without TLS are a mistake: somebody believes that there is TLS.
+    /// Reports certificates for a server without TLS, since the user believes that TLS is used.
     pub(super) fn tls_unused(&mut self, keys: TlsKeys, begin: &str) -> Option<()> {
         let unused = keys.into_iter().find(|key| self.entry(&key.key).is_some());
         match unused {
@@ -71,7 +72,7 @@ impl Input {
         }
     }
 
-    /// The path that `setting` says, if it is set.
+    /// Returns the path in `setting`, if it is set.
     fn pem_file(&mut self, setting: &Setting<String>) -> Option<Option<PathBuf>> {
         let Some(entry) = self.entry(&setting.key) else {
             return Some(None);

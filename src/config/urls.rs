@@ -1,4 +1,5 @@
-//! Urls of servers: one, or several with commas between them or as a list. No error shows any of them.
+//! URLs of servers: one, or several as a list or separated by commas. No error shows any part of
+//! them.
 
 use url::Url;
 
@@ -6,12 +7,12 @@ use super::form::{self, Wrong};
 use super::secret::{SecretUrl, misplaced_at};
 use super::yaml::{self, Raw};
 
-/// Nodes of a cluster, seeds of one, and sentinels, at most.
+/// Maximum number of nodes or seeds of a cluster, and of sentinels.
 const MOST_SERVERS: usize = 32;
 
-/// Which urls a key takes.
+/// Form of the URLs of a key.
 pub(super) struct UrlForm {
-    /// Without TLS, and with.
+    /// Scheme without TLS, and with TLS.
     pub schemes: [&'static str; 2],
     pub example: &'static str,
 }
@@ -21,12 +22,12 @@ impl UrlForm {
         format!("a url such as {}", self.example)
     }
 
-    /// One url.
+    /// Parses one URL.
     pub fn one(&self, raw: &Raw) -> Result<SecretUrl, Wrong> {
         self.url(form::secret(raw, &self.must())?)
     }
 
-    /// At least one.
+    /// Parses one or several URLs.
     pub fn several(&self, raw: &Raw) -> Result<Vec<SecretUrl>, Wrong> {
         let must = self.must();
         let text = match raw {
@@ -42,7 +43,7 @@ impl UrlForm {
         urls.iter().map(|url| self.url(url)).collect()
     }
 
-    /// A url with one of the schemes and a host.
+    /// Parses a URL with one of the schemes and a host.
     fn url(&self, text: &str) -> Result<SecretUrl, Wrong> {
         let (schemes, must) = (self.schemes, self.must());
         if text.contains(|c: char| c.is_control() || c.is_whitespace()) {
@@ -65,7 +66,7 @@ impl UrlForm {
                 schemes[0], schemes[1]
             ));
         }
-        // `https:host` is a url too, but nobody means it.
+        // `https:host` is a URL, too, but a mistake here.
         if !text.contains("://") {
             return Err(format!("has no :// after its scheme; it must be {must}"));
         }
@@ -91,8 +92,8 @@ impl UrlForm {
     }
 }
 
-/// The urls in `list`, of `scheme` or one that begins so. A comma that no scheme follows is part of a url: passwords may
-/// have some.
+/// Splits `list` into URLs whose scheme begins with `scheme`. A comma that is not followed by a
+/// scheme belongs to the URL, since passwords may contain one.
 fn split(list: &str, scheme: &str) -> Vec<String> {
     let mut urls: Vec<String> = Vec::new();
     for part in list.split(',') {
@@ -107,7 +108,7 @@ fn split(list: &str, scheme: &str) -> Vec<String> {
     urls
 }
 
-/// `urls` with commas between them, as they may stand in the configuration; no password is shown.
+/// Joins `urls` with commas, as in the configuration, without passwords.
 pub(super) fn join(urls: &[SecretUrl]) -> String {
     let urls: Vec<String> = urls.iter().map(SecretUrl::to_string).collect();
     urls.join(",")

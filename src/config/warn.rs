@@ -1,4 +1,4 @@
-//! What is valid and hardly meant.
+//! Warnings about valid configurations that are probably not meant that way.
 
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ use crate::rules::policy::{Own, Policy, Source};
 use crate::rules::scope::Scope;
 
 impl Config {
-    /// What is valid but has no effect, a sentence each: `check` prints them, and a worker logs them when it starts.
+    /// Returns a sentence for each valid key without effect. `check` prints them, and a worker logs
+    /// them when it starts.
     pub fn warnings(&self) -> Vec<String> {
         let mut found = self.renamed.0.clone();
         let policy = &self.rate_limiter.policy;
@@ -56,12 +57,13 @@ impl Config {
         found
     }
 
-    /// What works as it is meant, and could do with less, a sentence each: `check` prints them.
+    /// Returns a sentence for each setting that works as intended but could use fewer resources.
+    /// `check` prints them.
     #[doc(hidden)]
     pub fn advice(&self) -> Vec<String> {
         let mut found = Vec::new();
         for (source, limits) in sources(&self.rate_limiter.policy) {
-            // What all tenants share stands with the common limits.
+            // Limits that all tenants share are reported with the common limits.
             let mut large: Vec<_> = limits.large().collect();
             large.retain(|large| source == Source::Common || !large.limit.is_global());
             found.extend(large.iter().map(|large| large_log(&source, large)));
@@ -70,10 +72,10 @@ impl Config {
         found
     }
 
-    /// Queues whose share of the prefetch is too small for all worker slots.
+    /// Adds the queues whose share of the prefetch is too small for all worker slots.
     fn small_shares(&self, found: &mut Vec<String>) {
         let (slots, prefetch) = (self.dispatch.concurrency, self.amqp.prefetch);
-        // With one queue it is what was asked for.
+        // A single queue has the prefetch that was asked for.
         let shares = self.amqp.shares();
         let small = shares
             .iter()
@@ -86,7 +88,7 @@ impl Config {
     }
 }
 
-/// What forwards hardly anything.
+/// Adds warnings about a forward without effect.
 fn idle_forward(forward: &Forward, found: &mut Vec<String>) {
     if forward.exchange.is_empty() && forward.routing_key.is_none() {
         found.push("dispatch.forward.exchange: is the default exchange, and jobs keep their routing keys: those that were published to amqp.queue by its name would come back, and become dead letters; set dispatch.forward.routing-key".to_owned());
@@ -99,7 +101,7 @@ fn idle_forward(forward: &Forward, found: &mut Vec<String>) {
     }
 }
 
-/// Each set of limits, with where the configuration has it.
+/// Returns each set of limits, with its place in the configuration.
 fn sources(policy: &Policy) -> impl Iterator<Item = (Source<'_>, &Limits)> {
     let plans = policy.plans().iter();
     let plans = plans.map(|(name, limits)| (Source::Plan(name), limits));
@@ -115,7 +117,7 @@ fn sources(policy: &Policy) -> impl Iterator<Item = (Source<'_>, &Limits)> {
         .chain(own)
 }
 
-/// A limit keeps an entry for each call, and there may be many.
+/// Describes a limit that keeps an entry for each of many calls.
 fn large_log(source: &Source<'_>, large: &Large<'_>) -> String {
     let limit = large.limit;
     let whose = match limit.scope() {
@@ -146,7 +148,7 @@ fn large_log(source: &Source<'_>, large: &Large<'_>) -> String {
     )
 }
 
-/// Bytes in two digits: `3.2 kB`.
+/// Formats a number of bytes with two digits: `3.2 kB`.
 fn in_words(bytes: u64) -> String {
     let (size, unit) = match bytes {
         1_000_000.. => (bytes as f64 / 1e6, "MB"),
@@ -158,8 +160,9 @@ fn in_words(bytes: u64) -> String {
     }
 }
 
-/// Others than this machine may ask the admin port. That is no error: it tells them figures and lets them change nothing, and in a
-/// container it must listen on all addresses, with the network as its door.
+/// Warns if other machines can reach the admin port. This is not an error: they see figures and
+/// can't change anything, and in a container the port must listen on all addresses, with the
+/// network restricting access.
 fn open_admin(admin: &Admin, found: &mut Vec<String>) {
     if admin.token.is_none() && !admin.listen.ip().to_canonical().is_loopback() {
         found.push(format!(
@@ -169,15 +172,16 @@ fn open_admin(admin: &Admin, found: &mut Vec<String>) {
     }
 }
 
-/// Limits that can never bind, since another one that holds beside them is stricter in every respect.
+/// Adds limits that can never bind because another limit enforced with them is stricter in every
+/// respect.
 fn idle_limits(source: &Source<'_>, limits: &Limits, found: &mut Vec<String>) {
     for (at, idle) in limits.iter().enumerate() {
-        // What all tenants share stands with the common limits, wherever it holds.
+        // Limits that all tenants share are reported with the common limits only.
         if idle.is_global() && *source != Source::Common {
             continue;
         }
         let stricter = limits.iter().enumerate().find(|(other, limit)| {
-            // Of two that say the same, the first one stays.
+            // Of two equal limits, the first one is kept.
             *other != at && limit.implies(idle) && (*other < at || !idle.implies(limit))
         });
         if let Some((_, stricter)) = stricter {
@@ -206,7 +210,7 @@ fn idle_limits(source: &Source<'_>, limits: &Limits, found: &mut Vec<String>) {
     }
 }
 
-/// Entries that stand behind one that fits all of their tenants.
+/// Adds entries that come after one that matches all of their tenants.
 fn idle_tenants(policy: &Policy, found: &mut Vec<String>) {
     let tenants = policy.tenants();
     for (at, (pattern, _)) in tenants.iter().enumerate() {
@@ -220,7 +224,7 @@ fn idle_tenants(policy: &Policy, found: &mut Vec<String>) {
     }
 }
 
-/// Plans that nobody can have.
+/// Adds plans that no tenant can have.
 fn idle_plans(policy: &Policy, found: &mut Vec<String>) {
     if let Some(header) = policy.plan_header() {
         if policy.plans().is_empty() {

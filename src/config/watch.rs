@@ -1,4 +1,4 @@
-//! Where a running worker's configuration came from, and whether it has changed there.
+//! The source of a running worker's configuration, and whether it has changed.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -10,20 +10,20 @@ use super::load::DEFAULT_FILE;
 use super::pipeline_name::PipelineName;
 use super::pipelines::Pipelines;
 
-/// The file and the environment that a configuration is read from.
+/// The file and the environment from which a configuration is read.
 #[derive(Debug)]
 pub struct Source {
-    /// `None`: [`DEFAULT_FILE`], which was missing at each look.
+    /// Path, or `None` for [`DEFAULT_FILE`] as long as it has been missing at each look.
     file: Option<PathBuf>,
-    /// The one pipeline of it that is wanted; `None`: all of them.
+    /// The pipeline to use, or `None` for all of them.
     only: Option<PipelineName>,
-    /// What was there at the last look, and the one before.
+    /// Stamps at the last look and the one before.
     seen: [Option<Stamp>; 2],
-    /// What was last said to have changed.
+    /// Stamp of the last reported change.
     told: Option<Stamp>,
 }
 
-/// What tells one content of a file from another, without reading it. A file that was replaced by a rename is
+/// Identifies a version of a file without reading it. A file that was replaced by a rename is
 /// another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stamp {
@@ -37,7 +37,8 @@ enum Stamp {
 }
 
 impl Source {
-    /// The file at `file`, as [`Pipelines::load`] takes it. Looks whether the usual one is there.
+    /// Creates the source for the file at `file`, which may be `None` as in [`Pipelines::load`].
+    /// Checks whether the default file exists.
     pub fn new(file: Option<PathBuf>) -> Self {
         let mut source = Self {
             file,
@@ -49,22 +50,23 @@ impl Source {
         source
     }
 
-    /// Of its pipelines, this one alone.
+    /// Restricts the source to this pipeline.
     pub fn of(mut self, pipeline: PipelineName) -> Self {
         self.only = Some(pipeline);
         self
     }
 
-    /// The file that is read when none is named may be missing, but not any more once it was there: what takes it away makes no worker
-    /// run with the defaults.
+    /// Records that the default file exists. It may be missing, but once it existed its removal is
+    /// an error: it must not make a worker run with the defaults.
     fn stays(&mut self, usual: &Path) {
         if self.file.is_none() && usual.exists() {
             self.file = Some(usual.to_owned());
         }
     }
 
-    /// Looks at the file. True once for each change, the first look included, when the file was the same at two looks in
-    /// a row: somebody may still be writing it. Reads the file system.
+    /// Looks at the file. Returns true once for each change, including the first look, when the
+    /// file was the same at two consecutive looks: it may still be being written. Reads the file
+    /// system.
     pub fn has_changed(&mut self) -> bool {
         self.stays(Path::new(DEFAULT_FILE));
         let path = self.file.as_deref().unwrap_or(Path::new(DEFAULT_FILE));
@@ -77,10 +79,10 @@ impl Source {
         true
     }
 
-    /// Reads it all again, with this process's environment.
+    /// Reads the configuration again, with this process's environment.
     ///
     /// # Errors
-    /// As [`Pipelines::load`].
+    /// See [`Pipelines::load`].
     pub fn load(&self) -> Result<Pipelines, ConfigErrors> {
         let all = Pipelines::from_env(self.file.as_deref())?;
         Ok(match &self.only {
@@ -122,7 +124,7 @@ mod tests {
         fs::write(&path, "log: {level: error}\n").expect("written");
         assert_eq!(looks(&mut source), [false, true, false, false]);
 
-        // The same length, and perhaps the same time.
+        // The file has the same length, and perhaps the same time.
         let other = folder.path().join("other");
         fs::write(&other, "log: {level: debug}\n").expect("written");
         fs::rename(&other, &path).expect("renamed");

@@ -8,7 +8,7 @@ use serde_saphyr::{Location, MessageFormatter, Spanned, UserMessageFormatter};
 
 use super::error::{Position, shown};
 
-/// A value as it stands in the file or in the environment.
+/// A value in the file or the environment.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Raw {
     Null,
@@ -44,7 +44,7 @@ impl From<Location> for Position {
     }
 }
 
-/// The texts of `items` with commas between them; `None`: there is none, or something else.
+/// Joins the texts in `items` with commas. Returns `None` if there are none, or other items.
 pub(super) fn joined(items: &[Item]) -> Option<String> {
     let text = |item: &Item| match &item.raw {
         Raw::Text(text) => Some(text.clone()),
@@ -54,7 +54,7 @@ pub(super) fn joined(items: &[Item]) -> Option<String> {
     (!texts.is_empty()).then(|| texts.join(","))
 }
 
-/// Why a text is no YAML, and where.
+/// The reason why a text is not YAML, and where.
 pub(super) struct SyntaxError {
     pub at: Option<Position>,
     pub message: String,
@@ -117,7 +117,7 @@ impl<'de> Visitor<'de> for RawVisitor {
     }
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Raw, A::Error> {
         let mut map: Vec<Field> = Vec::new();
-        // Duplicates are looked for in a set: a map of tenants may be long.
+        // A set finds duplicates quickly: a map of tenants may be long.
         let mut known = HashSet::new();
         while let Some(key) = entries.next_key::<Spanned<String>>()? {
             if !known.insert(key.value.clone()) {
@@ -136,12 +136,12 @@ impl<'de> Visitor<'de> for RawVisitor {
     }
 }
 
-/// Reads `text`; `None`: it holds nothing.
+/// Parses `text`. Returns `None` if it is empty.
 ///
 /// # Errors
-/// The one problem that keeps `text` from being YAML.
+/// The problem that makes `text` invalid YAML.
 pub(super) fn read(text: &str) -> Result<Option<Raw>, SyntaxError> {
-    // A configuration needs none of the depth, and none of the copies, that YAML allows.
+    // A configuration needs neither the depth nor the aliases that YAML allows.
     let options = serde_saphyr::options! {
         with_snippet: false,
         budget: serde_saphyr::budget! {
@@ -154,7 +154,7 @@ pub(super) fn read(text: &str) -> Result<Option<Raw>, SyntaxError> {
     serde_saphyr::from_str_with_options(text, options).map_err(|err| syntax_error(text, &err))
 }
 
-/// What the YAML parser says, without the text: the line may hold a password.
+/// Returns the message of the YAML parser without the text, since the line may contain a password.
 fn syntax_error(text: &str, err: &serde_saphyr::Error) -> SyntaxError {
     let Some(location) = err.location() else {
         return SyntaxError {
@@ -164,13 +164,13 @@ fn syntax_error(text: &str, err: &serde_saphyr::Error) -> SyntaxError {
     };
     let said = UserMessageFormatter.format_message(err.without_snippet());
     let line = usize::try_from(location.line()).unwrap_or(usize::MAX);
-    // Parsers report a broken quote or bracket some lines late, so the lines before count too.
+    // Parsers report a broken quote or bracket some lines late, so earlier lines count, too.
     let secret = text
         .lines()
         .take(line)
         .skip(line.saturating_sub(3))
         .any(|line| line.contains("url") || line.contains("token") || line.contains('@'));
-    // Any name may stand before a header's secret.
+    // A header's secret may follow any name.
     let secret = secret || text.contains("headers");
     let message = if secret || said.contains("://") || said.contains('@') {
         "is not valid YAML (quote texts with special characters; the parser's words may hold a secret and are not shown)"

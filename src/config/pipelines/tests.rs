@@ -51,7 +51,7 @@ fn a_pipeline_takes_from_the_top_level_what_it_leaves_out() {
             .next()
             .map(|limit| (limit.max(), limit.window_ms()))
     };
-    // Limits, and what calls an API, are taken as a whole or not at all.
+    // Limits and calls of an API are taken as a whole or not at all.
     assert_eq!(limit(mail), Some((5, 7_000)));
     assert_eq!(limit(orders).map(|(max, _)| max), Some(9));
     assert_ne!(limit(orders).map(|(_, window)| window), Some(7_000));
@@ -77,7 +77,7 @@ fn a_file_without_pipelines_is_the_one_called_default() {
     let unknown = pipelines.one(Some("orders")).expect_err("there is none");
     assert!(unknown.contains("is one, called default"), "{unknown}");
 
-    // Named so among others it keeps its queue and its keys.
+    // With this name among other pipelines, it keeps its queue and its keys.
     let text = "amqp: {queue: q}\nredis: {prefix: p}\npipelines: {default: , mail: }";
     let pipelines = read(text, &[]).expect("valid");
     let default = config(&pipelines, "default");
@@ -112,7 +112,7 @@ fn variables_set_the_top_level_or_a_key_of_one() {
     );
     assert_eq!((orders.amqp.prefetch, mail.amqp.prefetch), (9, 9));
     assert_eq!(mail.amqp.queue, "letters");
-    // What a pipeline says is stronger than what a variable says of the top level.
+    // A pipeline's key overrides a variable for the top level.
     assert_eq!(
         (orders.dispatch.concurrency, mail.dispatch.concurrency),
         (12, 4)
@@ -190,7 +190,7 @@ fn an_error_names_the_pipeline_and_its_line() {
             "pipeline: {orders: }".to_owned(),
             "c.yaml:1:1: unknown key \"pipeline\"; did you mean pipelines?",
         ),
-        // What is called after the pipeline is checked like all else.
+        // Keys derived from the pipeline's name are checked like all others.
         (
             format!(
                 "redis: {{prefix: {}}}\npipelines: {{orders: }}",
@@ -202,7 +202,7 @@ fn an_error_names_the_pipeline_and_its_line() {
             orders("amqp: {queues: [orders.dead]}"),
             "c.yaml:3:12: pipelines.orders.amqp.queues: has \"orders.dead\"",
         ),
-        // What is wrong at the top level is wrong once.
+        // A problem at the top level is reported once.
         (
             "delay: {max-delay: x}\npipelines: {a: , b: }".to_owned(),
             "c.yaml:1:9: delay.max-delay: is \"x\"",
