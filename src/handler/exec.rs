@@ -1,9 +1,10 @@
-//! Gives each job to a program that runs beside the worker (`dispatch.exec`). The program reads one line of JSON and writes one line, which
-//! names the call that it answers.
+//! Gives each job to a program that runs beside the worker (`dispatch.exec`). The program reads one
+//! line of JSON and writes one line, which names the call that it answers.
 //!
-//! A program serves many jobs, one at a time. It reports when it is ready, however long that takes, and only then the worker asks for a
-//! permit. A program that hangs, ends, or writes a line that is no answer to its job is killed with all processes that it has started, and
-//! another program takes its place.
+//! A program serves many jobs, one at a time. It reports when it is ready, however long that takes,
+//! and only then does the worker ask for a permit. A program that hangs, ends, or writes a line
+//! that is no answer to its job is killed with all processes that it has started, and another
+//! program replaces it.
 
 mod child;
 mod lines;
@@ -22,19 +23,21 @@ use crate::config::Exec;
 use crate::rules::job::Job;
 use pool::{Pool, Ready, Work};
 
-/// Programs that are told to end have so long for it.
+/// Time that programs get to end by themselves.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Gives jobs to programs.
 pub struct ExecHandler {
     pool: Arc<Pool>,
-    /// Number of the next call. Each call has its own, so that a late answer is never taken for an answer to the next job.
+    /// Number of the next call. Each call has its own, so a late answer is never taken for an
+    /// answer to the next job.
     calls: AtomicU64,
 }
 
 impl ExecHandler {
-    /// Starts the first program of `exec`; more follow as jobs want them, up to `dispatch.concurrency`. Calls `replaced` for each one that
-    /// another one takes the place of. Must be called within a tokio runtime.
+    /// Starts the first program of `exec`. More follow as jobs need them, up to
+    /// `dispatch.concurrency`. Calls `replaced` for each program that another one replaces. Must be
+    /// called within a tokio runtime.
     pub fn new(exec: &Exec, replaced: impl Fn() + Send + Sync + 'static) -> Self {
         Self {
             pool: Arc::new(Pool::new(exec, replaced)),
@@ -42,7 +45,7 @@ impl ExecHandler {
         }
     }
 
-    /// Ends all programs when the worker has ended.
+    /// Returns a future that ends all programs after the worker has ended.
     pub fn closer(&self) -> impl Future<Output = ()> + use<> {
         let pool = Arc::clone(&self.pool);
         async move { pool.close(GRACE).await }
@@ -77,7 +80,7 @@ impl PreparingHandler for ExecHandler {
         if !permit.is_good() {
             return Outcome::Late.into();
         }
-        // Between its offer and this the program has ended: nothing was written.
+        // The program ended after it was offered: nothing was written.
         let Ok(_seat) = ready.give(work) else {
             return Outcome::Late.into();
         };

@@ -1,7 +1,8 @@
-//! Forwards each job, when its turn has come, to the queue of workers that exist already (`dispatch.forward`).
+//! Forwards each job, when its turn has come, to the queue of existing workers
+//! (`dispatch.forward`).
 //!
-//! A job is done when RabbitMQ has confirmed its copy, or, with `done`, when the worker that got it says so: then it stays unacked until
-//! that, and what limits calls in flight counts it.
+//! A job is done when RabbitMQ has confirmed its copy. With `done`, it is done when the worker that
+//! got the copy reports so. Until then it stays unacked, and limits on calls in flight count it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,9 +23,9 @@ use crate::rules::headers::{self, HeaderValue};
 use crate::rules::job::Job;
 use crate::rules::verdict::{self, Verdict};
 
-/// Of a name in AMQP, in bytes.
+/// Maximum length of a name in AMQP, in bytes.
 const LONGEST_NAME: usize = 255;
-/// A connection is waited for so long.
+/// Maximum time to wait for a connection.
 const CONNECTS_WITHIN: Duration = Duration::from_secs(10);
 
 /// Forwards jobs.
@@ -33,7 +34,8 @@ pub struct ForwardHandler<F = Forwarder> {
     exchange: Arc<str>,
     routing_key: Option<config::RoutingKey>,
     timeout: Duration,
-    /// The worker's own queues: a job that goes there comes back.
+    /// The worker's own queues: a job must not be forwarded to one of them, since it would come
+    /// back.
     own: QueueNames,
 }
 
@@ -41,7 +43,7 @@ impl ForwardHandler {
     /// Connects in the background. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// [`BrokerError::Url`]: the URL can't be used.
+    /// [`BrokerError::Url`] if the URL can't be used.
     pub fn new(config: &Config, forward: &Forward) -> Result<Self, BrokerError> {
         let work = &config.amqp.queue;
         let done = forward.done.then(|| format!("{work}.done.{}", token()));
@@ -50,7 +52,7 @@ impl ForwardHandler {
         Ok(Self::over(Arc::new(forwarder), forward, own))
     }
 
-    /// Ends its connection when the worker has ended.
+    /// Returns a future that closes the connection after the worker has ended.
     pub fn closer(&self) -> impl Future<Output = ()> + use<> {
         let forwarder = Arc::clone(&self.forwarder);
         async move { forwarder.close().await }
@@ -58,7 +60,7 @@ impl ForwardHandler {
 }
 
 impl<F: Forwarding> ForwardHandler<F> {
-    /// Forwards by `forwarder`, and nothing to the queues of `own`.
+    /// Forwards jobs by `forwarder`, and none to the queues in `own`.
     pub fn over(forwarder: Arc<F>, forward: &Forward, own: QueueNames) -> Self {
         Self {
             forwarder,
@@ -69,7 +71,8 @@ impl<F: Forwarding> ForwardHandler<F> {
         }
     }
 
-    /// The job as it goes on, and who waits for its end. The error says why it can never go there.
+    /// Returns the message to forward, and the handle that waits for the job's end if there is one.
+    /// The error says why the job can never be forwarded.
     fn outgoing(&self, job: &Job) -> Result<(Reply, Option<Expected>), String> {
         let key = match &self.routing_key {
             None => job.routing_key().to_owned(),
@@ -115,7 +118,7 @@ impl<F: Forwarding> ForwardHandler<F> {
         Ok((outgoing, expected))
     }
 
-    /// What the worker says of the job, in time.
+    /// Waits for the worker's report on the job, within the timeout.
     async fn end(&self, job: &Job, mut expected: Expected) -> Attempt {
         let within = self.timeout;
         match timeout(within, expected.end()).await {
@@ -132,7 +135,8 @@ impl<F: Forwarding> ForwardHandler<F> {
     }
 }
 
-/// A worker may be at it still, and says so when it is not.
+/// Returns the fate of a job that a worker may still be working on. The report of that worker ends
+/// its lease.
 fn abandoned(mut expected: Expected) -> Fate {
     Fate::Abandoned {
         lease: Duration::from_millis(LEASE_MS),
@@ -142,7 +146,7 @@ fn abandoned(mut expected: Expected) -> Fate {
     }
 }
 
-/// What a worker said of the job `id`; nothing: it is done.
+/// Turns a worker's report on the job `id` into an attempt. An empty report means done.
 fn said(body: &[u8], id: &str) -> Attempt {
     if body.is_empty() {
         return ruled::attempt(Verdict::DONE);
@@ -163,7 +167,7 @@ fn said(body: &[u8], id: &str) -> Attempt {
     }
 }
 
-/// What nobody guesses.
+/// Returns an unguessable token.
 fn token() -> String {
     let mut bytes = [0; 16];
     rand::rng().fill_bytes(&mut bytes);
@@ -171,7 +175,7 @@ fn token() -> String {
 }
 
 impl<F: Forwarding> PreparingHandler for ForwardHandler<F> {
-    /// The connection is there; it is the same for all.
+    /// The connection, which all jobs share; nothing else needs to be prepared.
     type Ready = ();
 
     fn at_once(&self) -> Option<()> {
@@ -206,7 +210,8 @@ impl<F: Forwarding> PreparingHandler for ForwardHandler<F> {
             return Outcome::Late.into();
         }
         let key = Arc::clone(&outgoing.routing_key);
-        // RabbitMQ may let it wait behind others, or in an alarm: then it counts from when it has it.
+        // RabbitMQ may delay the message, behind others or during an alarm. The job counts from the
+        // moment at which RabbitMQ has it.
         let is_there = Arc::new(AtomicBool::new(false));
         let has_arrived = Arc::clone(&is_there);
         permit.written(move || has_arrived.load(Ordering::Relaxed));
@@ -233,7 +238,7 @@ impl<F: Forwarding> PreparingHandler for ForwardHandler<F> {
             (PublishError::Unconfirmed | PublishError::Down(_), None) => Fate::Unknown,
         };
         let outcome = match why {
-            // Another try would close the connection of all jobs again.
+            // Another attempt would close the connection of all jobs again.
             PublishError::Refused(_) => Outcome::Reject { reason },
             _ => retry(reason),
         };

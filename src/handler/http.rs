@@ -1,22 +1,25 @@
-//! Sends each job to an API over HTTP, and turns the answer into an [`Outcome`]: over HTTP/2 where a server with TLS
-//! offers it, else over HTTP/1.1.
+//! Sends each job to an API over HTTP and turns the answer into an [`Outcome`]. It speaks HTTP/2 if
+//! a server with TLS offers it, and HTTP/1.1 otherwise.
 //!
-//! What is sent: the configured method, with the job's body, content encoding and content type (`application/octet-stream` where the job has none
-//! that fits into a header), `x-tenant`, `x-job-id` and `x-attempt`. Tenant and id are sent as they are, in
-//! UTF-8; only what no header can carry, control characters and spaces at either end, is percent-encoded, and
-//! `%` itself: percent-decoding gives the very text, and two tenants or ids never look the same.
-//! A user and password in the url are sent as Basic authorization, and the configured headers as they are, but that values of the
-//! job stand for their placeholders, as they do in the url (`rules::job::call`). An access token is fetched and renewed beside the
-//! calls; none is made without one.
+//! A request has the configured method and the job's body, content encoding and content type
+//! (`application/octet-stream` if the job has none that fits into a header). Its headers are
+//! `x-tenant`, `x-job-id` and `x-attempt`, and the configured ones. Tenant and ID are sent in
+//! UTF-8. Only `%` and what no header can carry, control characters and spaces at either end, are
+//! percent-encoded. Percent-decoding therefore restores the exact text, and two tenants or IDs
+//! never look the same. A user and password in the URL are sent as Basic authorization.
+//! Placeholders in configured headers and in the URL are replaced with values of the job
+//! (`rules::job::call`). Access tokens are fetched and renewed in the background; if calls need
+//! one, none is made without it.
 //!
-//! What the answer means is decided by its status and headers. Its body is read as far as a connection that
-//! can be used again is worth it; when it breaks off or hangs, that changes nothing.
+//! The status and headers of the answer decide what it means. The body is read only as far as
+//! reusing the connection is worth it. A body that breaks off or hangs changes nothing.
 //!
-//! One call of [`PreparingHandler::send`] is at most one request: it has cost one permit. So redirects are not followed,
-//! and nothing is sent twice. What is prepared for it is an open connection (name, TCP, TLS), or a free stream of one that is
-//! shared, since opening one can take longer than a permit is good for. Where it turns out to be closed before a byte of the
-//! request was written, or the API says that it has done nothing with the request, the permit is given back, and the job
-//! asks again with another connection.
+//! One call of [`PreparingHandler::send`] makes at most one request, since it costs one permit.
+//! Redirects are therefore not followed, and nothing is sent twice. Preparation opens a connection
+//! (name, TCP, TLS) or reserves a stream of a shared one, because opening one can take longer than
+//! a permit is valid. If the connection turns out to be closed before a byte of the request was
+//! written, or the API reports that it did nothing with the request, the permit is given back and
+//! the job asks again with another connection.
 
 mod abandoned;
 mod advice;
@@ -67,35 +70,37 @@ use tokens::{NoToken, Token, Tokens};
 pub struct HttpHandler {
     pool: Arc<Pool>,
     abandoned: Abandoned,
-    /// Calls that run at once.
+    /// Maximum number of simultaneous calls.
     concurrency: usize,
-    /// Calls in a row that the API refused, with nothing done.
+    /// Number of consecutive calls that the API refused without processing them.
     refused: AtomicUsize,
-    /// With TLS.
+    /// Whether connections use TLS.
     encrypted: bool,
     requests: Requests,
-    /// The access tokens of calls that carry one.
+    /// Access tokens, if calls carry one.
     tokens: Option<Tokens>,
     timeout: Duration,
-    /// Says what its answers mean.
+    /// Interprets answers.
     reader: Reader,
 }
 
-/// What a call needs beside its permit.
+/// Everything that a call needs beside its permit.
 pub struct Ready {
-    /// On which a request can be sent at once.
+    /// A connection on which a request can be sent at once.
     connection: Pooled,
-    /// Where calls carry one.
+    /// The access token, if calls carry one.
     token: Option<Arc<Token>>,
 }
 
 impl HttpHandler {
-    /// Works on `job` at once: prepares, and sends if `permit` is still good then.
+    /// Prepares and sends the call for `job` at once, if `permit` is still valid after the
+    /// preparation.
     pub async fn handle(&self, job: &Job, permit: Permit) -> Outcome {
         self.attempt(job, permit).await.outcome
     }
 
-    /// [`HttpHandler::handle`], and what the answer said. For handlers that call this one: a worker prepares first.
+    /// Does what [`HttpHandler::handle`] does and also returns the answer's other information. It
+    /// is for handlers that wrap this one: a worker prepares before it asks for the permit.
     pub async fn attempt(&self, job: &Job, permit: Permit) -> Attempt {
         let ready = match self.at_once_for(&job.tenant) {
             Some(ready) => Ok(ready),
@@ -107,8 +112,9 @@ impl HttpHandler {
         }
     }
 
-    /// Returns the access token for a call of `tenant`, or `None` if calls carry none. The error says what becomes of the job: a missing
-    /// token that all tenants share is the API's failure, and a missing token of `tenant` is the tenant's own.
+    /// Returns the access token for a call of `tenant`, or `None` if calls carry none. The error is
+    /// the attempt of the job. A missing token that all tenants share is a failure of the API; a
+    /// missing token of `tenant` is a failure of that tenant.
     async fn token(
         &self,
         tenant: &Tenant,
@@ -142,7 +148,8 @@ impl HttpHandler {
         }
     }
 
-    /// Returns a connection on which a request can be sent at once. The error says what becomes of a job without one.
+    /// Returns a connection on which a request can be sent at once. The error is the attempt of a
+    /// job without one.
     async fn open(&self, deadline: Instant) -> Result<Pooled, Attempt> {
         let why = match timeout_at(deadline, self.pool.open()).await {
             Ok(Ok(connection)) => return Ok(connection),
@@ -157,7 +164,7 @@ impl HttpHandler {
         Err(unprepared(trouble, format!("no connection: {why}")))
     }
 
-    /// A connection with `token`, if one is free.
+    /// Returns a free connection together with `token`, if there is one.
     fn with(&self, token: Option<Arc<Token>>) -> Option<Ready> {
         let connection = self.pool.take()?;
         Some(Ready { connection, token })
@@ -192,7 +199,7 @@ impl PreparingHandler for HttpHandler {
     async fn prepare(&self, job: &Job) -> Result<Ready, Attempt> {
         let deadline = Instant::now() + self.timeout;
         let token = self.token(&job.tenant, deadline).await?;
-        // It may not have been a connection that was missing.
+        // The job may have lacked only a token: use a free connection if there is one.
         if token.is_some()
             && let Some(connection) = self.pool.take()
         {

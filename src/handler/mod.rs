@@ -1,4 +1,4 @@
-//! What is done with a job that may start.
+//! Handlers: they do the work of an admitted job.
 
 pub mod exec;
 pub mod forward;
@@ -26,38 +26,39 @@ use crate::rules::tenant::Tenant;
 pub enum Outcome {
     /// Done: the job is acked.
     Done,
-    /// Failed for now: it costs an attempt and is tried again after `after`, or by the retry schedule.
+    /// Failed for now: the attempt is used, and the job is tried again after `after` or by the
+    /// retry schedule.
     Retry {
-        /// When to try again; `None`: the configured backoff.
+        /// Delay before the next attempt, or `None` for the configured backoff.
         after: Option<Duration>,
-        /// For the log, and for the dead letter when no attempt is left.
+        /// Reason for the log, and for the dead letter when no attempt is left.
         reason: String,
     },
-    /// Not now: tried again after `after`, and no attempt is used.
+    /// Not now: the job is tried again after `after`, and no attempt is used.
     Snooze {
-        /// When to try again.
+        /// Delay before the next attempt.
         after: Duration,
     },
-    /// The API asked this tenant to stop: the tenant is throttled for all workers, and the job waits
-    /// without using an attempt.
+    /// The API asked this tenant to stop: the tenant is throttled for all workers, and the job
+    /// waits without using an attempt.
     Throttled {
-        /// For how long; `None`: the API did not say.
+        /// Duration of the throttle, or `None` if the API did not name one.
         after: Option<Duration>,
-        /// For the log and `inspect`.
+        /// Reason for the log and `inspect`.
         reason: String,
     },
-    /// Nothing was sent, since the permit ran out, or what was prepared turned out to be of no use: the job asks for a new
-    /// permit. No attempt is used.
+    /// Nothing was sent, because the permit expired or the prepared resources turned out to be
+    /// unusable. The job asks for a new permit and uses no attempt.
     Late,
     /// Never: the job becomes a dead letter.
     Reject {
-        /// Why, for `x-sluicegate-reason`.
+        /// Reason for `x-sluicegate-reason`.
         reason: String,
     },
 }
 
-/// The right to call the API once, now. The gate counted the call when it was asked; a call that is
-/// sent much later would fall into a window in which it was not counted.
+/// The right to call the API once, now. The gate counted the call when it admitted the job. A call
+/// that is sent much later would fall into a window in which it was not counted.
 ///
 /// Clones are the same permit.
 #[derive(Debug, Clone)]
@@ -66,7 +67,7 @@ pub struct Permit {
     way: Arc<OnceLock<Way>>,
 }
 
-/// Tells whether what was written has arrived.
+/// Tells whether the written request has arrived.
 struct Way(Box<dyn Fn() -> bool + Send + Sync>);
 
 impl fmt::Debug for Way {
@@ -76,7 +77,7 @@ impl fmt::Debug for Way {
 }
 
 impl Permit {
-    /// A permit for a call that is sent until `send_by`.
+    /// Creates a permit for a call that is sent by `send_by`.
     pub fn until(send_by: Instant) -> Self {
         Self {
             send_by,
@@ -84,60 +85,63 @@ impl Permit {
         }
     }
 
-    /// Whether the call may still be sent. Look right before it is written, and answer [`Outcome::Late`] if not.
+    /// Returns true if the call may still be sent. Check this right before writing the request, and
+    /// return [`Outcome::Late`] if it is false.
     pub fn is_good(&self) -> bool {
         Instant::now() <= self.send_by
     }
 
-    /// The call is being written, and `has_arrived` tells, at any later time, whether the machine at the other end of its
-    /// connection has acknowledged all of it. A call that came later than the guard covers is then counted from when it
-    /// came. Not calling this leaves the way unknown: the guard covers it, or nothing does.
+    /// Reports that the call is being written. `has_arrived` tells, at any later time, whether the
+    /// peer's machine has acknowledged all of it. A call that arrived later than the guard covers
+    /// is then counted from its arrival. Without this report the latency of the call is unknown,
+    /// and only the guard covers it.
     pub fn written(&self, has_arrived: impl Fn() -> bool + Send + Sync + 'static) {
-        // One permit, one call: only the first one counts.
+        // A permit is for one call: only the first report counts.
         let _ = self.way.set(Way(Box::new(has_arrived)));
     }
 
-    /// Whether somebody can tell that the call has arrived.
+    /// Returns true if the arrival of the call can be observed.
     pub(crate) fn is_watched(&self) -> bool {
         self.way.get().is_some()
     }
 
-    /// Whether the call has arrived; `None`: nobody can tell.
+    /// Returns whether the call has arrived, or `None` if that can't be observed.
     pub(crate) fn has_arrived(&self) -> Option<bool> {
         self.way.get().map(|Way(has_arrived)| has_arrived())
     }
 }
 
-/// What is known of a call's way to the API.
+/// What is known about a call's arrival at the API.
 #[derive(Debug)]
 pub enum Fate {
     /// Nothing was written: the API sees nothing of the call, and its permit is given back.
     Unwritten,
-    /// It was written, or may have been, and nothing tells whether it has arrived; it does not arrive any more.
+    /// The call was or may have been written, and its arrival can't be observed. It does not arrive
+    /// any later.
     Unknown,
-    /// The API answered, so it has arrived.
+    /// The API answered, so the call has arrived.
     Answered,
-    /// It was written, and its answer is not waited for any more: it may still arrive, or be worked on. Limits that count
-    /// calls in flight count it on.
+    /// The call was written and its answer is no longer awaited. It may still arrive or be in
+    /// progress. Limits on calls in flight continue to count it.
     Abandoned {
-        /// For so long, at most a minute, unless it ends before.
+        /// Maximum time for which they count it, at most a minute.
         lease: Duration,
-        /// When it does.
+        /// Resolves if the call ends earlier.
         ended: LateEnd,
     },
 }
 
-/// Resolves when it is known that a call that was given up has ended after all; it may never do so. Dropped, nobody wants to
-/// know any more.
+/// Resolves when it is known that an abandoned call has ended, which may never happen. It is
+/// dropped when the answer is no longer of interest.
 pub struct LateEnd(Pin<Box<dyn Future<Output = ()> + Send>>);
 
 impl LateEnd {
-    /// It is known when `ended` resolves.
+    /// Creates one that resolves with `ended`.
     pub fn new(ended: impl Future<Output = ()> + Send + 'static) -> Self {
         Self(Box::pin(ended))
     }
 
-    /// It is never known.
+    /// Creates one that never resolves.
     pub fn never() -> Self {
         Self::new(std::future::pending())
     }
@@ -157,40 +161,44 @@ impl Future for LateEnd {
     }
 }
 
-/// A verdict, what the API's answer said of limits, and how far the call came.
+/// The result of a call: the verdict, what the API's answer said about limits, and how far the call
+/// got.
 #[derive(Debug)]
 pub struct Attempt {
     /// What becomes of the job.
     pub outcome: Outcome,
-    /// What was said; [`Seen::default`] where nothing was. Its `actual_cost` corrects what the job was charged.
+    /// Information in the answer, or [`Seen::default`] if there was none. Its `actual_cost`
+    /// corrects the job's charge.
     pub seen: Seen,
-    /// What becomes of its permit.
+    /// What becomes of the permit.
     pub fate: Fate,
     /// The party at fault, for the breakers (`dispatch.breaker`), or `None` if the API is sound.
     pub trouble: Option<Trouble>,
-    /// What the API answered, for whoever waits for the job's result (`dispatch.results`); `None`: nothing is told of it.
+    /// The API's answer for the job's result (`dispatch.results`), or `None` if the result has no
+    /// answer.
     pub answered: Option<Box<Answered>>,
 }
 
-/// What the API answered to a call, for the job's result.
+/// The API's answer to a call, for the job's result.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Answered {
-    /// The status; `None`: the API has none.
+    /// Status, or `None` if the API has none.
     pub status: Option<u16>,
-    /// Names and values of headers that are told, up to 32; a value longer than 2,048 bytes is left out.
+    /// Names and values of up to 32 headers. A value longer than 2,048 bytes is left out.
     pub headers: Vec<(String, String)>,
-    /// What the body is.
+    /// Media type of the body.
     pub content_type: Option<String>,
-    /// How the body is packed.
+    /// Encoding of the body, such as `gzip`.
     pub content_encoding: Option<String>,
-    /// The body; what is longer than `dispatch.results.max-body` is cut.
+    /// Body, cut at `dispatch.results.max-body`.
     pub body: Bytes,
-    /// The body went on.
+    /// Whether the body was cut.
     pub truncated: bool,
 }
 
 impl From<Outcome> for Attempt {
-    /// A verdict of an API that said nothing of limits; [`Outcome::Retry`] says that it is failing.
+    /// Creates the attempt of an API that said nothing about limits. [`Outcome::Retry`] means that
+    /// the API is failing.
     fn from(outcome: Outcome) -> Self {
         let fate = match outcome {
             Outcome::Late => Fate::Unwritten,
@@ -207,26 +215,29 @@ impl From<Outcome> for Attempt {
     }
 }
 
-/// Does the work of one job, and has nothing to prepare before it. A panic counts as [`Outcome::Retry`], of a
-/// call that may still be in flight.
+/// Does the work of a job, with nothing to prepare before it. A panic counts as [`Outcome::Retry`]
+/// of a call that may still be in flight.
 ///
-/// A handler that opens connections, fetches tokens or renders bodies is a [`PreparingHandler`] instead: what takes
-/// longer than a permit is good for must be done before the permit is asked for.
+/// A handler that opens connections, fetches tokens or renders bodies should be a
+/// [`PreparingHandler`]: anything that takes longer than a permit is valid must be done before the
+/// permit is requested.
 pub trait Handler: Send + Sync + 'static {
-    /// Works on `job`: one call of the API at most, which `permit` allows.
+    /// Works on `job` with at most one call of the API, which `permit` allows.
     fn handle(&self, job: &Job, permit: Permit) -> impl Future<Output = Outcome> + Send;
 
-    /// As [`Handler::handle`], for a handler that learns what a job really cost, or what is left of the API's
-    /// own limit. This is what the worker calls.
+    /// Does what [`Handler::handle`] does, for a handler that learns a job's actual cost or the
+    /// state of the API's own limits. The worker calls this method.
     fn attempt(&self, job: &Job, permit: Permit) -> impl Future<Output = Attempt> + Send {
         async move { self.handle(job, permit).await.into() }
     }
 }
 
-/// Does the work of one job in two parts: first all that takes time, then, with a permit, the call. The permit comes
-/// last, so it is not used up by what it does not pay for. Each [`Handler`] is one that has nothing to prepare.
+/// Does the work of a job in two parts: first everything that takes time, then, with a permit, the
+/// call. The permit is requested last, so that it does not expire during the preparation. Every
+/// [`Handler`] is a `PreparingHandler` that has nothing to prepare.
 ///
-/// The worker prepares up to `dispatch.concurrency` calls, those that run included. A panic counts as [`Outcome::Retry`].
+/// The worker prepares up to `dispatch.concurrency` calls, including calls in flight. A panic
+/// counts as [`Outcome::Retry`].
 ///
 /// ```
 /// use std::io::ErrorKind::WouldBlock;
@@ -257,7 +268,7 @@ pub trait Handler: Send + Sync + 'static {
 ///     }
 ///
 ///     fn is_ready(&self, ready: &mut TcpStream) -> bool {
-///         // Nothing was said yet, and the end was not either.
+///         // The peer has neither sent anything nor closed the connection.
 ///         matches!(ready.try_read(&mut [0]), Err(why) if why.kind() == WouldBlock)
 ///     }
 ///
@@ -273,26 +284,31 @@ pub trait Handler: Send + Sync + 'static {
 /// }
 /// ```
 pub trait PreparingHandler: Send + Sync + 'static {
-    /// What a call needs beside its permit: a connection, a token, a rendered body. Dropped, it is given back.
+    /// Everything that a call needs beside its permit: a connection, a token, a rendered body.
+    /// Dropping it gives it back.
     type Ready: Send + 'static;
 
-    /// What fits any job and is there without waiting, such as an open connection that no call uses.
+    /// Returns resources that fit any job and are available without waiting, such as an idle
+    /// connection.
     fn at_once(&self) -> Option<Self::Ready>;
 
-    /// As [`PreparingHandler::at_once`], for a job of `tenant`: what fits its jobs alone may be there, too, such as its token.
+    /// Does what [`PreparingHandler::at_once`] does, for a job of `tenant`. It may include
+    /// resources for that tenant alone, such as its token.
     fn at_once_for(&self, tenant: &Tenant) -> Option<Self::Ready> {
         let _ = tenant;
         self.at_once()
     }
 
-    /// Prepares the call for `job`. It may wait and fail, and never calls the API: no permit is used. The error says what becomes of the
-    /// job, and its `trouble` names the party at fault.
+    /// Prepares the call for `job`. This may wait and fail, but must not call the API, since no
+    /// permit is used. The error is the job's attempt; its `trouble` names the party at fault.
     fn prepare(&self, job: &Job) -> impl Future<Output = Result<Self::Ready, Attempt>> + Send;
 
-    /// Whether the call could be made at once. Looked at right before the permit is asked for.
+    /// Returns true if the call could be made at once. It is checked right before the permit is
+    /// requested.
     fn is_ready(&self, ready: &mut Self::Ready) -> bool;
 
-    /// The one call. Its first poll looks at the permit and writes, with nothing to wait for in between.
+    /// Makes the call. The first poll must check the permit and write the request, without waiting
+    /// in between.
     fn send(
         &self,
         job: &Job,

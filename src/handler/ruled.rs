@@ -1,10 +1,11 @@
-//! What a program said of its job, as the worker takes it: from children of `dispatch.exec`, and from workers behind `dispatch.forward`.
+//! Turns verdicts into attempts: verdicts of programs of `dispatch.exec`, and of workers behind
+//! `dispatch.forward`.
 
 use super::{Answered, Attempt, Fate, Outcome, Trouble};
 use crate::rules::answers::Pushback;
 use crate::rules::verdict::{Ruling, Verdict};
 
-/// The verdict as an attempt's end.
+/// Converts a verdict.
 pub(super) fn attempt(verdict: Verdict) -> Attempt {
     let Verdict {
         call: _,
@@ -44,7 +45,7 @@ pub(super) fn attempt(verdict: Verdict) -> Attempt {
     attempt
 }
 
-/// It failed for now, and an attempt is used.
+/// Returns a temporary failure that uses an attempt.
 pub(super) fn retry(reason: impl Into<String>) -> Outcome {
     Outcome::Retry {
         after: None,
@@ -52,7 +53,7 @@ pub(super) fn retry(reason: impl Into<String>) -> Outcome {
     }
 }
 
-/// Returns an attempt without a call; `trouble` names the party at fault.
+/// Returns an attempt without a call. `trouble` names the party at fault.
 pub(super) fn unprepared(trouble: Trouble, reason: impl Into<String>) -> Attempt {
     Attempt {
         fate: Fate::Unwritten,

@@ -1,4 +1,4 @@
-//! One program: started, asked, and ended with all that it has started itself.
+//! One program: starts it, asks it, and ends it with all processes that it has started.
 
 use std::process::Stdio;
 use std::sync::Arc;
@@ -15,34 +15,35 @@ use crate::config::{Exec, env_name};
 use crate::rules::verdict::{self, MAX_VERDICT};
 use crate::shortage;
 
-/// A program that has closed its output ends within this, or is killed.
+/// Time for a program that has closed its output to end, before it is killed.
 const ENDS_WITHIN: Duration = Duration::from_millis(500);
-/// A killed program is gone within this.
+/// Time for a killed program to disappear.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
-/// How often it is looked whether a program has ended.
+/// Interval at which a program's end is polled.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// A program that runs. Dropped, it is killed, and what it has started.
+/// A running program. Dropping it kills the program and all processes that it has started.
 pub(super) struct Child {
     process: process::Child,
     group: Group,
-    /// `None`: it was closed.
+    /// Standard input; `None` once it is closed.
     input: Option<ChildStdin>,
     output: Lines<BufReader<ChildStdout>>,
 }
 
-/// The processes of a program. It stays theirs until the program's end is taken from the system, which is done last.
+/// The process group of a program. The group's ID stays reserved until the program is reaped, which
+/// is done last.
 struct Group(Option<Pid>);
 
 impl Group {
     fn signal(&self, signal: Signal) {
         if let Some(leader) = self.0 {
-            // An error says that all of them have ended.
+            // An error means that all processes have ended.
             let _ = kill_process_group(leader, signal);
         }
     }
 
-    /// How the program has ended; `None`: it runs. The system keeps it.
+    /// Describes how the program ended, or returns `None` if it runs. Does not reap it.
     fn ended(&self) -> Option<String> {
         let leader = self.0?;
         let how = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
@@ -61,10 +62,10 @@ impl Drop for Group {
     }
 }
 
-/// The reason a program is not ready.
+/// The reason why a program is not ready.
 pub(super) struct NotStarted {
     pub why: String,
-    /// Whether this machine lacked something that is needed to start it.
+    /// Whether this machine lacked a resource that is needed to start it.
     pub is_short: bool,
 }
 
@@ -84,7 +85,7 @@ impl Child {
         let (program, arguments) = first.ok_or_else(|| "there is no command".to_owned())?;
         let mut command = Command::new(program);
         command.args(arguments);
-        // The worker's own settings have passwords in them.
+        // The worker's own environment variables may contain passwords.
         let own = env_name("");
         for (name, _) in std::env::vars_os() {
             if name.as_encoded_bytes().starts_with(own.as_bytes()) {
@@ -95,7 +96,8 @@ impl Child {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // A Ctrl-C in the terminal is for the worker, and what it has started is ended with it.
+            // Keeps a Ctrl-C in the terminal from the program: the worker gets it, and ends the
+            // program's group itself.
             .process_group(0)
             .kill_on_drop(true)
             .spawn();
@@ -136,7 +138,7 @@ impl Child {
         }
     }
 
-    /// Its next line. An error says why there is none.
+    /// Reads the next line. An error says why there is none.
     pub async fn line(&mut self) -> Result<Vec<u8>, String> {
         match self.output.next().await {
             Ok(Line::Whole(line)) => Ok(line),
@@ -146,7 +148,7 @@ impl Child {
         }
     }
 
-    /// Writes `line`, and reads the one that answers it.
+    /// Writes `line` and reads the line that answers it.
     pub async fn ask(&mut self, line: &[u8], deadline: Instant) -> Result<Vec<u8>, Failed> {
         let asked = async {
             let Some(input) = &mut self.input else {
@@ -157,7 +159,7 @@ impl Child {
                 Err(why) => Err(why),
             };
             if let Err(why) = written {
-                // What it has to say is how it ended.
+                // The way in which the program ended is a better reason than the failed write.
                 return Err(match self.line().await {
                     Err(ended) => ended,
                     Ok(_) => format!("it does not read its input: {why}"),
@@ -189,7 +191,7 @@ impl Child {
         }
     }
 
-    /// Tells it to end, and kills it where it has not within `grace`.
+    /// Asks the program to end, and kills it if it has not ended within `grace`.
     pub async fn stop(mut self, grace: Duration) {
         self.input = None;
         self.group.signal(Signal::TERM);
@@ -197,21 +199,21 @@ impl Child {
         self.kill().await;
     }
 
-    /// Kills it, and what it has started.
+    /// Kills the program and all processes that it has started.
     pub async fn kill(mut self) {
         self.group.signal(Signal::KILL);
-        // What can't be killed is left to the system.
+        // A process that can't be killed is left to the system.
         if timeout(GONE_WITHIN, self.process.wait()).await.is_ok() {
-            // Its number may be another one's from now on.
+            // From now on, the system may give the group's ID to other processes.
             self.group.0 = None;
         }
     }
 }
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 pub(super) enum Failed {
-    /// It took too long.
+    /// The program took too long.
     Late,
-    /// In words: the program can't be used any more.
+    /// The program is no longer usable, for this reason.
     Broken(String),
 }

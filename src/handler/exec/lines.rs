@@ -1,21 +1,21 @@
-//! Lines of a bounded length, from a program that may write anything.
+//! Reads lines of bounded length from a program that may write anything.
 
 use std::io;
 
 use tokio::io::{AsyncBufRead, AsyncBufReadExt};
 
-/// What was read.
+/// Result of reading a line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Line {
-    /// A line, without its newline.
+    /// A line without its newline.
     Whole(Vec<u8>),
-    /// It has more bytes than may be; the rest of it is not read.
+    /// The line exceeds the bound; the rest of it is not read.
     TooLong,
-    /// The program has closed it.
+    /// The program has closed the stream.
     End,
 }
 
-/// Reads lines. A wait that is given up loses nothing.
+/// Reads lines. Dropping the future of a read loses no bytes.
 pub(super) struct Lines<R> {
     reader: R,
     begun: Vec<u8>,
@@ -23,7 +23,7 @@ pub(super) struct Lines<R> {
 }
 
 impl<R: AsyncBufRead + Unpin> Lines<R> {
-    /// Lines of up to `longest` bytes.
+    /// Creates a reader of lines with up to `longest` bytes.
     pub fn new(reader: R, longest: usize) -> Self {
         Self {
             reader,
@@ -32,7 +32,7 @@ impl<R: AsyncBufRead + Unpin> Lines<R> {
         }
     }
 
-    /// The next line. What comes last without a newline is one, too.
+    /// Reads the next line. A last line without a newline counts, too.
     pub async fn next(&mut self) -> io::Result<Line> {
         loop {
             let read = self.reader.fill_buf().await?;
@@ -55,7 +55,7 @@ impl<R: AsyncBufRead + Unpin> Lines<R> {
         }
     }
 
-    /// Leaves out the line that was too long: reads to its end.
+    /// Skips the rest of a line that was too long.
     pub async fn skip(&mut self) -> io::Result<()> {
         self.begun.clear();
         loop {

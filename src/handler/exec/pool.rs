@@ -1,5 +1,5 @@
-//! The programs, as many as are wanted at once: each is started, offered while it waits for a job, and replaced when it is of no use
-//! any more.
+//! The pool of programs, as many as there are simultaneous calls. Each is started, offered while it
+//! is idle, and replaced once it is no longer usable.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -20,14 +20,14 @@ use crate::handler::{Attempt, Outcome, Permit, Trouble};
 use crate::rules::retry::Reconnect;
 use crate::rules::verdict::{self, Verdict};
 
-/// The same reason is logged so often at most.
+/// Minimum interval at which the same reason is logged again.
 const REMIND: Duration = Duration::from_secs(60);
-/// A program that ran for so long was a good one, though it had no job.
+/// Run time after which a program counts as good even if it served no job.
 const GOOD_RUN: Duration = Duration::from_secs(60);
 
 /// A job for a program.
 pub(super) struct Work {
-    /// The number of the call, which the answer must name.
+    /// Number of the call, which the answer must repeat.
     pub call: u64,
     pub id: String,
     pub line: Vec<u8>,
@@ -35,26 +35,28 @@ pub(super) struct Work {
     pub reply: oneshot::Sender<Attempt>,
 }
 
-/// A program that waits for a job, or is promised to one.
+/// An idle program, reserved for a job.
 pub struct Ready {
     offer: oneshot::Sender<Work>,
     _seat: Seat,
 }
 
 impl Ready {
-    /// It still waits.
+    /// Returns true if the program is still idle.
     pub(super) fn is_good(&self) -> bool {
         !self.offer.is_closed()
     }
 
-    /// Gives it a job; false: it has ended meanwhile. The seat is free when the job has ended.
+    /// Gives the job to the program. Fails if the program has ended meanwhile. The seat must be
+    /// kept until the job has ended.
     pub(super) fn give(self, work: Work) -> Result<Seat, ()> {
         let Self { offer, _seat: seat } = self;
         offer.send(work).map(|()| seat).map_err(drop)
     }
 }
 
-/// One that wants a program, or has one: there are as many programs as there ever were of these at once.
+/// A place of a call that wants or has a program. There are as many programs as there ever were
+/// seats at once.
 pub(super) struct Seat(Arc<Shared>);
 
 impl Drop for Seat {
@@ -70,21 +72,22 @@ struct Shared {
     seats: AtomicUsize,
     programs: AtomicUsize,
     told: Arc<Told>,
-    /// Told of each program that another one takes the place of.
+    /// Called for each program that another one replaces.
     replaced: Box<dyn Fn() + Send + Sync>,
-    /// Whether the last program could not be started because this machine lacked something.
+    /// Whether the last program could not be started because this machine lacked a resource.
     is_short: AtomicBool,
-    /// Why the last program ended, and when that was logged.
+    /// Reason why the last program ended, and when it was logged.
     last: Mutex<(String, Option<Instant>)>,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
 
-/// All programs.
+/// The pool of programs.
 pub(super) struct Pool(Arc<Shared>);
 
 impl Pool {
-    /// Starts the first one, so that a command which can't run shows at once. Must be called within a tokio runtime.
+    /// Starts the first program, so that a command that can't run shows at once. Must be called
+    /// within a tokio runtime.
     pub fn new(exec: &Exec, replaced: impl Fn() + Send + Sync + 'static) -> Self {
         let shared = Arc::new(Shared {
             exec: exec.clone(),
@@ -103,7 +106,7 @@ impl Pool {
         Self(shared)
     }
 
-    /// A program that waits for a job.
+    /// Takes an idle program, if there is one.
     pub fn take(&self) -> Option<Ready> {
         let offer = self.0.take()?;
         Some(Ready {
@@ -112,7 +115,7 @@ impl Pool {
         })
     }
 
-    /// The next program that waits for a job. The error says why there is none.
+    /// Waits for an idle program. The error says why there is none.
     pub async fn wait(&self) -> Result<Ready, Attempt> {
         let shared = &self.0;
         let within = shared.exec.start_timeout;
@@ -120,7 +123,7 @@ impl Pool {
         let seat = shared.seat();
         loop {
             let mut offered = pin!(shared.offered.notified());
-            // From here on: between the look and the wait one may be offered.
+            // Registers before looking, so that a program offered in between is not missed.
             offered.as_mut().enable();
             if let Some(offer) = shared.take() {
                 return Ok(Ready { offer, _seat: seat });
@@ -143,12 +146,12 @@ impl Pool {
         }
     }
 
-    /// Ends all programs: each is told to, and killed where it has not ended within `grace`.
+    /// Ends all programs: asks each to end, and kills it if it has not ended within `grace`.
     pub async fn close(&self, grace: Duration) {
         *(self.0.last.lock().unwrap_or_else(PoisonError::into_inner)) = Default::default();
         self.0.stop.cancel();
         self.0.tasks.close();
-        // Each ends by itself; what hangs is dropped with the process.
+        // Each task ends by itself. Tasks that hang are dropped with the process.
         let _ = tokio::time::timeout(grace + Duration::from_secs(5), self.0.tasks.wait()).await;
     }
 }
@@ -186,7 +189,7 @@ impl Shared {
         }
     }
 
-    /// Keeps one program running until the end.
+    /// Keeps one program running until the pool is closed.
     async fn keep_one(&self) {
         let mut pauses = Reconnect::default();
         while !self.stop.is_cancelled() {
@@ -224,12 +227,13 @@ impl Shared {
         }
     }
 
-    /// For what is told to end.
+    /// Time that a program gets to end by itself.
     fn grace(&self) -> Duration {
         super::GRACE.min(self.exec.timeout)
     }
 
-    /// Offers `child` for one job after another; why it is of no use any more. `None`: it is to stop.
+    /// Offers `child` for one job after another. Returns the reason why it is no longer usable, or
+    /// `None` if the pool is closed.
     async fn serve(&self, child: &mut Child, served: &mut u64) -> Option<String> {
         loop {
             let (offer, mut offered) = oneshot::channel::<Work>();
@@ -241,7 +245,7 @@ impl Shared {
             self.offered.notify_one();
             let work = tokio::select! {
                 biased;
-                // This comes first: a program that is no longer usable gets no job.
+                // This branch comes first: a program that is no longer usable gets no job.
                 line = child.line() => {
                     not_begun(&mut offered);
                     return Some(match line {
@@ -251,7 +255,7 @@ impl Shared {
                 }
                 work = &mut offered => match work {
                     Ok(work) => work,
-                    // The program was promised to a job that did not come.
+                    // The program was reserved for a job that did not come.
                     Err(_) => continue,
                 },
                 () = self.stop.cancelled() => {
@@ -267,7 +271,7 @@ impl Shared {
         }
     }
 
-    /// One job; why the program is of no use any more.
+    /// Performs one job. Returns the reason if the program is no longer usable.
     async fn work(&self, child: &mut Child, work: Work) -> Option<String> {
         let Work {
             call,
@@ -277,14 +281,15 @@ impl Shared {
             mut reply,
         } = work;
         if !permit.is_good() {
-            // Nobody may be there any more.
+            // The caller may have gone.
             let _ = reply.send(Outcome::Late.into());
             return None;
         }
         let within = self.exec.timeout;
         let answer = tokio::select! {
             answer = child.ask(&line, Instant::now() + within) => answer,
-            // The worker ends and waits no longer: the job runs again elsewhere, and must not go on here.
+            // The caller has gone since the worker ends. Another worker will run the job, so it
+            // must not go on here.
             () = reply.closed() => return Some("its job was given up".to_owned()),
         };
         let (outcome, why) = match answer {
@@ -333,7 +338,8 @@ impl Shared {
     }
 }
 
-/// Reads the answer to the call number `call` for the job `id`. The error says why the line is no answer.
+/// Parses the answer to the call number `call` for the job `id`. The error says why the line is no
+/// answer.
 fn answer_to(call: u64, id: &str, line: &[u8]) -> Result<Verdict, String> {
     let verdict = verdict::read(line).map_err(|why| why.to_string())?;
     if verdict.id.as_ref().is_some_and(|of| of != id) {
@@ -346,7 +352,7 @@ fn answer_to(call: u64, id: &str, line: &[u8]) -> Result<Verdict, String> {
     }
 }
 
-/// A job that may have been given at the last moment: its program has not seen it.
+/// Returns a job that arrived at the last moment as late: its program has not seen it.
 fn not_begun(offered: &mut oneshot::Receiver<Work>) {
     offered.close();
     if let Ok(work) = offered.try_recv() {

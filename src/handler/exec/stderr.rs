@@ -1,4 +1,4 @@
-//! What programs write to their standard error goes to the log, line by line, as far as the log has room for it.
+//! Logs the lines that programs write to their standard error, up to a maximum rate.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -10,13 +10,13 @@ use tracing::{info, warn};
 
 use super::lines::{Line, Lines};
 
-/// Of a line, in bytes; a longer one is left out.
+/// Maximum length of a line in bytes; a longer one is left out.
 const LONGEST: usize = 4 << 10;
-/// So many lines of all programs together are logged in [`SPAN`].
+/// Maximum number of lines of all programs that are logged per [`SPAN`].
 const MOST: u32 = 100;
 const SPAN: Duration = Duration::from_secs(10);
 
-/// How much was logged.
+/// Counts logged lines.
 #[derive(Debug)]
 pub(super) struct Told(Mutex<Span>);
 
@@ -34,7 +34,8 @@ impl Told {
         }))
     }
 
-    /// Whether one more line is logged; and whether it is the first one that is not.
+    /// Counts a line. Returns whether it may be logged, and whether it is the first one that may
+    /// not.
     fn has_room(&self) -> (bool, bool) {
         let mut span = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if span.since.elapsed() >= SPAN {
@@ -48,7 +49,7 @@ impl Told {
     }
 }
 
-/// Logs what the program `pid` writes, until its end.
+/// Logs the lines that the program `pid` writes, until it ends.
 pub(super) async fn log(errors: ChildStderr, pid: i32, told: std::sync::Arc<Told>) {
     let mut lines = Lines::new(BufReader::new(errors), LONGEST);
     loop {
@@ -68,7 +69,7 @@ pub(super) async fn log(errors: ChildStderr, pid: i32, told: std::sync::Arc<Told
     }
 }
 
-/// It stays on its line of the log.
+/// Replaces control characters, so that the text stays on its line of the log.
 fn printable(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(line);
     let shown = text.chars().map(|c| if c.is_control() { ' ' } else { c });

@@ -1,8 +1,11 @@
-//! Calls whose answers are not waited for any more: what is known of them, and what becomes of their connections.
+//! Abandoned calls, whose answers are no longer awaited: their fates, and what happens to their
+//! connections.
 //!
-//! What the API's machine has acknowledged can't be recalled, not even by a reset: a program that stood still reads it later. So such
-//! a connection is read on, since only its end tells that the call is over. What was not acknowledged is dropped by closing the
-//! connection without waiting for that; some of it may have arrived all the same.
+//! A request that the API's machine has acknowledged can't be recalled, not even by a reset: a
+//! program that was stopped reads it later. The connection of such a call is therefore read on,
+//! since only its end shows that the call is over. A request that was not acknowledged is dropped
+//! by closing the connection without waiting for an acknowledgement. Some of it may have arrived
+//! all the same.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -13,16 +16,17 @@ use tokio::sync::Semaphore;
 use super::call::{Exchange, Failure, Sent};
 use crate::handler::{Fate, LateEnd};
 
-/// Gives calls up.
+/// Abandons calls.
 pub(super) struct Abandoned {
-    /// How long a call may still arrive.
+    /// Time for which an abandoned call may still arrive.
     lease: Duration,
     /// A permit for each connection that may be read on.
     readers: Arc<Semaphore>,
 }
 
 impl Abandoned {
-    /// Calls may arrive for up to `lease` after they were given up; `most` connections are read on at once.
+    /// Creates the state for calls that may arrive for up to `lease` after they were abandoned. At
+    /// most `most` connections are read on at once.
     pub(super) fn new(lease: Duration, most: usize) -> Self {
         Self {
             lease,
@@ -30,7 +34,7 @@ impl Abandoned {
         }
     }
 
-    /// There is no answer in time.
+    /// Abandons a call that has no answer in time.
     pub(super) fn give_up(&self, exchange: Exchange) -> Fate {
         exchange.gives_up();
         if !exchange.is_written() {
@@ -49,7 +53,7 @@ impl Abandoned {
         }
     }
 
-    /// The connection failed before there was an answer.
+    /// Returns the fate of a call whose connection failed before there was an answer.
     pub(super) fn failed(&self, why: &Failure) -> Fate {
         match is_of_the_way(why) {
             true => self.fate(LateEnd::never()),
@@ -63,7 +67,7 @@ impl Abandoned {
     }
 }
 
-/// Waits until the call has ended: the API answers, or closes the connection.
+/// Waits until the call has ended: the API answers or closes the connection.
 async fn ended(mut exchange: Exchange) {
     match exchange.answer().await {
         Sent::Failed(why) if is_of_the_way(&why) => std::future::pending().await,
@@ -71,8 +75,9 @@ async fn ended(mut exchange: Exchange) {
     }
 }
 
-/// Whether our own machine gave the connection up, having heard nothing from the other one: that says nothing of the call. An API
-/// that closes or resets the connection throws away what it has not read, so nothing of the call arrives after that.
+/// Returns true if our own machine gave up the connection because the peer was silent, which
+/// reveals nothing about the call. An API that closes or resets the connection discards what it has
+/// not read, so nothing of the call arrives after that.
 fn is_of_the_way(why: &Failure) -> bool {
     let kind = why.io().map(std::io::Error::kind);
     matches!(

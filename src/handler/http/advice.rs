@@ -1,4 +1,4 @@
-//! Why there is no connection, or no answer, and what to do about it where our configuration of TLS can help.
+//! Explains why there is no connection or no answer, with advice if our TLS configuration can help.
 
 use std::error::Error;
 
@@ -6,10 +6,10 @@ use super::call::Failure;
 use super::text::explain;
 use crate::{shortage, tls};
 
-/// Where the keys of TLS stand in the configuration.
+/// Section of the configuration that has the TLS keys.
 const SECTION: &str = "dispatch.http";
 
-/// Why a connection could not be opened; `encrypted`: it was to have TLS.
+/// Explains why a connection could not be opened. `encrypted` says whether it was to have TLS.
 pub(super) fn no_connection(why: &(dyn Error + 'static), encrypted: bool) -> String {
     let advice = match (shortage::of(why), encrypted) {
         (Some(missing), _) => Some(missing.to_owned()),
@@ -19,12 +19,12 @@ pub(super) fn no_connection(why: &(dyn Error + 'static), encrypted: bool) -> Str
     told(why, advice)
 }
 
-/// Why a request has no answer.
+/// Explains why a request has no answer.
 pub(super) fn no_answer(why: &Failure) -> String {
     told(why, tls::advice(why, SECTION))
 }
 
-/// The error, and what to do about it.
+/// Formats the error with its advice.
 fn told(why: &(dyn Error + 'static), advice: Option<String>) -> String {
     let words = explain(why);
     match advice {

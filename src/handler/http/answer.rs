@@ -1,4 +1,5 @@
-//! What the API's answer means for its job, and what is said of it: without our secrets, which an API may echo.
+//! Interprets the API's answer for its job, and describes it without our secrets, which an API may
+//! echo.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -14,25 +15,26 @@ use super::tokens::Token;
 use crate::handler::{Answered, Attempt, Fate, Outcome, Trouble};
 use crate::rules::answers::{Answers, Meaning, Pushback, Verdict, verdict};
 
-/// So much of a body is kept, in bytes: what is shown, and room for a secret that crosses its end.
+/// Number of bytes of a body that are kept: the part that is shown, and room for a secret that
+/// crosses its end.
 const KEPT: usize = 4 * 1024;
 
-/// What came back for a request.
+/// An answer to a request.
 pub(super) struct Answer {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
-    /// The first bytes of the body.
+    /// First bytes of the body.
     pub(super) start: Vec<u8>,
-    /// There was more of it, or there may have been.
+    /// Whether there was, or may have been, more of the body.
     pub(super) cut: bool,
-    /// The secret of its job's tenant, which it may echo.
+    /// Secret of the job's tenant, which the API may echo.
     pub(super) secret: Option<Arc<str>>,
-    /// The access token that the call carried, which it may echo, too.
+    /// Access token that the call carried, which the API may echo, too.
     pub(super) token: Option<Arc<Token>>,
 }
 
 impl Answer {
-    /// What its call had for itself that nobody else may see.
+    /// Returns the secrets of this call.
     fn secrets(&self) -> impl Iterator<Item = &str> {
         let of_tenant = self.secret.iter();
         let of_tenant = of_tenant.flat_map(|secret| secret.split_whitespace());
@@ -40,25 +42,25 @@ impl Answer {
     }
 }
 
-/// Says what answers mean.
+/// Interprets answers.
 pub(super) struct Reader {
-    /// Which means what.
+    /// Meaning of each status.
     pub(super) answers: Answers,
-    /// What an API that echoes our request must not bring into a reason.
+    /// Secrets to hide if an API echoes our request.
     pub(super) redaction: Redaction,
-    /// What is kept of answers for results; `None`: nobody wants them.
+    /// Parts of answers to keep for results, or `None` if there are no results.
     pub(super) kept: Option<Kept>,
 }
 
 impl Reader {
-    /// So much of an answer's body it wants at most, in bytes.
+    /// Returns the maximum number of bytes needed of an answer's body.
     pub(super) fn keeps(&self) -> usize {
-        // One byte more shows that there are more.
+        // One more byte shows whether the body goes on.
         let for_results = self.kept.as_ref().map_or(0, |kept| kept.max_body + 1);
         for_results.max(KEPT)
     }
 
-    /// What becomes of the job that was answered so.
+    /// Turns an answer into the attempt of its job.
     pub(super) fn read(&self, answer: Answer) -> Attempt {
         let headers = answer.headers.iter();
         let headers = headers.map(|(name, value)| (name.as_str(), value.as_bytes()));
@@ -66,11 +68,11 @@ impl Reader {
         let verdict = verdict(&self.answers, status, headers, SystemTime::now());
         let outcome = self.outcome(&answer, &verdict);
         let mut seen = verdict.seen;
-        // Another status is another matter: limits learn nothing from it.
+        // Limits learn only from a 429, even if another status is mapped to the same meaning.
         seen.refused = seen
             .refused
             .filter(|_| answer.status == StatusCode::TOO_MANY_REQUESTS);
-        // Another status that is mapped to a retry is the job's affair.
+        // Another status that is mapped to a retry is no failure of the API.
         let fails = verdict.meaning == Meaning::Retry && answer.status.is_server_error();
         Attempt {
             outcome,
@@ -96,7 +98,7 @@ impl Reader {
         }
     }
 
-    /// The answer in words.
+    /// Describes the answer.
     fn reason(&self, answer: &Answer) -> String {
         let status = answer.status;
         let mut reason = format!("the API answered {}", status.as_str());
@@ -113,7 +115,7 @@ impl Reader {
         reason
     }
 
-    /// The first bytes of the body as one line of text, without our secrets.
+    /// Returns the first bytes of the body as one line of text, without our secrets.
     fn shown(&self, answer: &Answer) -> String {
         let kept = answer.start.len().min(KEPT);
         let secrets = self.redaction.with(answer.secrets());
@@ -123,11 +125,11 @@ impl Reader {
         }
         drop_begun(&mut text, &secrets);
         let text = String::from_utf8_lossy(&text);
-        // The first bytes of a character.
+        // The bound may cut a character in two: drop its first bytes.
         one_line(text.trim_end_matches(char::REPLACEMENT_CHARACTER))
     }
 
-    /// What is told of the answer in its job's result.
+    /// Returns the parts of the answer that belong into the job's result.
     fn answered(&self, answer: Answer) -> Option<Box<Answered>> {
         let kept = self.kept.as_ref()?;
         let secrets = self.redaction.with(answer.secrets());

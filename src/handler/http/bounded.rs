@@ -1,5 +1,6 @@
-//! A stream that may be read up to a bound only. Without it, what a client passes over as it is read would keep a thread busy:
-//! interim answers (1xx), the digits of a chunk's size, or frames that belong to no call, without an end.
+//! A stream that can be read up to a bound only. Without it, input that an HTTP client skips while
+//! reading could keep a thread busy forever: interim answers (1xx), digits of a chunk's size, or
+//! frames that belong to no call.
 
 use std::error::Error;
 use std::io;
@@ -15,19 +16,19 @@ use super::socket::Stream;
 
 type Failure = Arc<dyn Error + Send + Sync>;
 
-/// How much of a stream may still be read. Clones are the same.
+/// Number of bytes that may still be read. Clones share it.
 #[derive(Clone)]
 pub(super) struct Bounds(Arc<Shared>);
 
 struct Shared {
-    /// In bytes.
+    /// Bound in bytes.
     most: usize,
     left: AtomicUsize,
     failure: OnceLock<Failure>,
 }
 
 impl Bounds {
-    /// So many bytes may be read.
+    /// Creates a bound of `most` bytes.
     pub(super) fn new(most: usize) -> Self {
         Self(Arc::new(Shared {
             most,
@@ -36,12 +37,13 @@ impl Bounds {
         }))
     }
 
-    /// As many as at first may be read from now on.
+    /// Restores the full number of bytes.
     pub(super) fn renew(&self) {
         self.0.left.store(self.0.most, Ordering::Relaxed);
     }
 
-    /// Why reading failed at first, with all that is behind it: who uses the stream may pass on no more than words.
+    /// Returns the first read error with its causes. The user of the stream may pass on only its
+    /// text.
     pub(super) fn failure(&self) -> Option<Failure> {
         self.0.failure.get().cloned()
     }
@@ -60,7 +62,7 @@ impl Bounds {
     }
 }
 
-/// The stream.
+/// The bounded stream.
 pub(super) struct Bounded {
     stream: TokioIo<Stream>,
     bounds: Bounds,
@@ -84,7 +86,7 @@ impl AsyncRead for Bounded {
         let before = buf.filled().len();
         if let Err(why) = ready!(Pin::new(&mut self.stream).poll_read(cx, buf)) {
             let (kind, why) = (why.kind(), Failure::from(Box::from(why)));
-            // The first one counts.
+            // Only the first error is kept.
             let _ = self.bounds.0.failure.set(Arc::clone(&why));
             return Poll::Ready(Err(io::Error::new(kind, why)));
         }

@@ -1,4 +1,4 @@
-//! One call on its way, whatever it goes over: a connection of its own, or a stream of one that many share.
+//! A call in flight, over a connection of its own or over a stream of a shared one.
 
 use std::error::Error;
 use std::io;
@@ -10,7 +10,7 @@ use super::connection::{self, Connection};
 use super::stream;
 use crate::handler::Permit;
 
-/// A request on its way. Dropped, it is ended: its connection is closed, or its stream reset.
+/// A request in flight. Dropping it ends it: its connection is closed or its stream reset.
 pub(super) enum Exchange {
     /// Over HTTP/1.1.
     Own(connection::Exchange),
@@ -18,19 +18,19 @@ pub(super) enum Exchange {
     Stream(stream::Exchange),
 }
 
-/// What became of a request.
+/// Result of a request.
 pub(super) enum Sent {
-    /// The answer's head is there.
+    /// The head of the answer has arrived.
     Answered(Parts),
     /// The connection was closed before a byte of the request was written.
     Unwritten,
-    /// The API has read the request, and says that nothing was done with it.
+    /// The API has read the request and reports that it did nothing with it.
     Refused(Failure),
     /// The API may have seen the request.
     Failed(Failure),
 }
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
     #[error(transparent)]
@@ -39,11 +39,11 @@ pub(super) enum Failure {
     Stream(h2::Error),
 }
 
-/// An answer's body broke off.
+/// The body of an answer broke off.
 pub(super) struct Broken;
 
 impl Failure {
-    /// The system's error that is behind it.
+    /// Returns the I/O error among the causes, if there is one.
     pub(super) fn io(&self) -> Option<&io::Error> {
         match self {
             Self::Own(why) => {
@@ -56,7 +56,7 @@ impl Failure {
 }
 
 impl Exchange {
-    /// Waits for the answer's head.
+    /// Waits for the head of the answer.
     pub(super) async fn answer(&mut self) -> Sent {
         match self {
             Self::Own(exchange) => exchange.answer().await,
@@ -64,7 +64,7 @@ impl Exchange {
         }
     }
 
-    /// The next part of the answer's body; `None`: it has ended, or there is no answer.
+    /// Returns the next part of the answer's body, or `None` if it has ended or there is no answer.
     pub(super) async fn next(&mut self) -> Option<Result<Bytes, Broken>> {
         match self {
             Self::Own(exchange) => exchange.next().await,
@@ -72,7 +72,8 @@ impl Exchange {
         }
     }
 
-    /// The connection, for the next call, if this one had it alone: the answer was read to its end.
+    /// Returns the connection for the next call if this call had it alone. The answer must have
+    /// been read to its end.
     pub(super) fn into_connection(self) -> Option<Box<Connection>> {
         match self {
             Self::Own(exchange) => Some(exchange.into_connection()),
@@ -80,7 +81,8 @@ impl Exchange {
         }
     }
 
-    /// It is being written: `permit` can tell from now on whether the API's machine has all of it, as far as is known.
+    /// Marks the request as being written. From now on, `permit` can tell whether the API's machine
+    /// has received all of it, as far as is known.
     pub(super) fn is_written_by(&self, permit: &Permit) {
         match self {
             Self::Own(exchange) => permit.written(exchange.arrival()),
@@ -88,14 +90,14 @@ impl Exchange {
         }
     }
 
-    /// There is no answer in time: no other call uses the connection from now on.
+    /// Marks the call as abandoned: no other call uses its connection from now on.
     pub(super) fn gives_up(&self) {
         if let Self::Stream(exchange) = self {
             exchange.gives_up();
         }
     }
 
-    /// Whether a byte of the request was written, or may have been.
+    /// Returns true if a byte of the request was, or may have been, written.
     pub(super) fn is_written(&self) -> bool {
         match self {
             Self::Own(exchange) => exchange.is_written(),
@@ -103,7 +105,7 @@ impl Exchange {
         }
     }
 
-    /// Whether the API's machine has all that was written.
+    /// Returns true if the API's machine has acknowledged everything that was written.
     pub(super) fn is_acked(&self) -> bool {
         match self {
             Self::Own(exchange) => exchange.is_acked(),
@@ -111,7 +113,7 @@ impl Exchange {
         }
     }
 
-    /// Ends the call, and drops what was not acknowledged.
+    /// Ends the call and drops unacknowledged bytes.
     pub(super) fn recall(self) {
         match self {
             Self::Own(exchange) => exchange.recall(),

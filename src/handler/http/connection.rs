@@ -1,5 +1,5 @@
-//! A connection for one call at a time (HTTP/1.1), driven by whoever uses it: no task of its own stands between the look at
-//! the permit and the write.
+//! A connection for one call at a time (HTTP/1.1). The caller drives it: no task of its own runs
+//! between the check of the permit and the write.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -16,39 +16,40 @@ use super::bounded::{Bounded, Bounds};
 use super::call::{Broken, Failure, Sent};
 use super::socket::{Socket, Stream};
 
-/// What is read is buffered up to this, in bytes: an answer's head is no longer.
+/// Maximum size of the read buffer in bytes, and so of an answer's head.
 const MAX_BUFFER: usize = 64 * 1024;
-/// So many bytes are read, interim answers included, until the head of an answer is complete, and as many after it: what
-/// frames a body (sizes of chunks, their extensions, trailers) is not counted by who reads the body.
+/// Maximum number of bytes read until the head of an answer is complete, including interim answers,
+/// and again after it: bytes that frame a body (sizes of chunks, their extensions, trailers) are
+/// not counted by the reader of the body.
 const MAX_READ: usize = 4 * MAX_BUFFER;
 
 type Wire = http1::Connection<TokioIo<Bounded>, Full<Bytes>>;
 type Answer = Result<Response<Incoming>, TrySendError<Request<Full<Bytes>>>>;
 
-/// An open connection. Dropped, it is closed.
+/// An open connection. Dropping it closes it.
 pub(super) struct Connection {
     sender: http1::SendRequest<Full<Bytes>>,
-    /// `None`: closed.
+    /// The connection's I/O; `None` once it is closed.
     wire: Option<Wire>,
     bounds: Bounds,
     socket: Socket,
 }
 
-/// A request on its way, and its connection. Dropped, it is closed.
+/// A request in flight, with its connection. Dropping it closes the connection.
 pub(super) struct Exchange {
-    /// Nearly two kilobytes, which are not moved with it.
+    /// Boxed, since it has nearly two kilobytes that would be moved.
     connection: Box<Connection>,
     answer: Pin<Box<dyn Future<Output = Answer> + Send>>,
-    /// The answer's body, once its head is there.
+    /// Body of the answer, once its head has arrived.
     body: Option<Incoming>,
-    /// Bytes that had been written to the connection before.
+    /// Number of bytes written to the connection before this request.
     before: u64,
-    /// The length of the request's body.
+    /// Length of the request's body.
     whole: u64,
 }
 
 impl Connection {
-    /// Speaks HTTP/1.1 over `stream`.
+    /// Starts HTTP/1.1 over `stream`.
     pub(super) async fn over(stream: Stream) -> hyper::Result<Self> {
         let bounds = Bounds::new(MAX_READ);
         let socket = Socket::below(&stream);
@@ -64,14 +65,14 @@ impl Connection {
         })
     }
 
-    /// Whether the next request can be sent, as far as can be seen without waiting.
+    /// Returns true if the next request can be sent, as far as can be seen without waiting.
     pub(super) fn is_ready(&mut self) -> bool {
-        // Whoever waits for this connection next leaves a waker of its own.
+        // The next user of the connection registers its own waker.
         self.advance(&mut Context::from_waker(Waker::noop()));
         self.wire.is_some() && self.sender.is_ready()
     }
 
-    /// Sends `request`: the first poll of [`Exchange::answer`] writes.
+    /// Prepares to send `request`. The first poll of [`Exchange::answer`] writes it.
     pub(super) fn send(mut self: Box<Self>, request: Request<Bytes>) -> Exchange {
         self.bounds.renew();
         let whole = request.body().len();
@@ -85,9 +86,10 @@ impl Connection {
         }
     }
 
-    /// Reads and writes what can be without waiting.
+    /// Reads and writes as much as possible without waiting.
     fn advance(&mut self, cx: &mut Context<'_>) {
-        // An error is passed on by what waits for the answer; with nobody waiting there is nobody to tell.
+        // The future that waits for the answer returns the error. If there is none, the error
+        // concerns no call.
         if let Some(open) = &mut self.wire
             && Pin::new(open).poll(cx).is_ready()
         {
@@ -97,7 +99,7 @@ impl Connection {
 }
 
 impl Exchange {
-    /// Waits for the answer's head.
+    /// Waits for the head of the answer.
     pub(super) async fn answer(&mut self) -> Sent {
         let Self {
             connection,
@@ -123,7 +125,7 @@ impl Exchange {
         }
     }
 
-    /// The next part of the answer's body; `None`: it has ended, or there is no answer.
+    /// Returns the next part of the answer's body, or `None` if it has ended or there is no answer.
     pub(super) async fn next(&mut self) -> Option<Result<Bytes, Broken>> {
         let Self {
             connection, body, ..
@@ -134,37 +136,37 @@ impl Exchange {
             connection.advance(cx);
             Pin::new(&mut frame).poll(cx)
         });
-        // The other frames are trailers, which say nothing about the job.
+        // The other frames are trailers, which have no meaning for the job.
         let data = frame
             .await?
             .map(|frame| frame.into_data().unwrap_or_default());
         Some(data.map_err(|_| Broken))
     }
 
-    /// The connection, for the next call: the answer was read to its end.
+    /// Returns the connection for the next call. The answer must have been read to its end.
     pub(super) fn into_connection(self) -> Box<Connection> {
         self.connection
     }
 
-    /// Whether a byte of the request was written.
+    /// Returns true if a byte of the request was written.
     pub(super) fn is_written(&self) -> bool {
         self.connection.socket.written() > self.before
     }
 
-    /// Whether the API's machine has all that was written.
+    /// Returns true if the API's machine has acknowledged everything that was written.
     pub(super) fn is_acked(&self) -> bool {
         self.connection.socket.is_acked()
     }
 
-    /// Tells whether the API's machine has all of the request, but for as many bytes at its end as its head has at most. It may be
-    /// asked at any time.
+    /// Returns a function that tells at any time whether the API's machine has received the whole
+    /// request, except for at most as many bytes at its end as its head has.
     pub(super) fn arrival(&self) -> impl Fn() -> bool + Send + Sync + 'static {
         let whole = self.before.saturating_add(self.whole);
         let socket = self.connection.socket.clone();
         move || socket.written() > whole && socket.is_acked()
     }
 
-    /// Closes the connection, and drops what was not acknowledged.
+    /// Closes the connection and drops unacknowledged bytes.
     pub(super) fn recall(self) {
         self.connection.socket.recall();
     }

@@ -1,4 +1,5 @@
-//! What of an answer is told in its job's result: chosen headers and the body, without our secrets.
+//! The parts of an answer that belong into its job's result: chosen headers and the body, without
+//! our secrets.
 
 use bytes::Bytes;
 use hyper::HeaderMap;
@@ -8,15 +9,15 @@ use super::redaction::{drop_begun, hide};
 use crate::config::{Results, ResultsTo};
 use crate::handler::Answered;
 
-/// What is kept of each answer.
+/// Selects the parts of an answer that are kept.
 pub(super) struct Kept {
     headers: Vec<HeaderName>,
-    /// Of its body, in bytes.
+    /// Maximum number of bytes of the body.
     pub max_body: usize,
 }
 
 impl Kept {
-    /// `None`: nobody wants a result.
+    /// Creates the selection, or returns `None` if there are no results.
     pub fn new(results: &Results) -> Option<Self> {
         (results.to != ResultsTo::None).then(|| Self {
             headers: results.headers.clone(),
@@ -24,8 +25,9 @@ impl Kept {
         })
     }
 
-    /// What is told of an answer that begins with `start`; `cut`: it may go on. `secrets` are ours, the longest first: an API that echoes its
-    /// request must not bring them to publishers.
+    /// Returns the kept parts of an answer whose body begins with `start`; `cut` says whether it
+    /// may go on. `secrets` are ours, longest first, and are hidden: an API that echoes its request
+    /// must not reveal them to publishers.
     pub fn answered(
         &self,
         status: u16,
@@ -115,7 +117,7 @@ mod tests {
         let told = kept(100).answered(200, &headers, (body.clone(), true), &secrets);
         assert_eq!(&told.body[..], b"\xff *** and ***, and ");
         assert_eq!(told.headers[0].1, "/?key=***");
-        // The bound cuts one in two.
+        // The bound cuts a secret in two.
         body.truncate(8);
         let told = kept(7).answered(200, &headers, (body, false), &secrets);
         assert_eq!(&told.body[..], b"\xff ");

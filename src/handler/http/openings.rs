@@ -1,28 +1,29 @@
-//! Who opens a connection, and who waits for those that others are opening: one that calls share is enough for several.
+//! Decides which calls open a connection and which wait for one that is being opened: a shared
+//! connection is enough for several calls.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-/// The connections that are being opened, and the calls that want one.
+/// Counts connections that are being opened and calls that need one.
 pub(super) struct Openings {
     counts: Mutex<Counts>,
     changed: Arc<Notify>,
 }
 
 struct Counts {
-    /// Calls that have nothing yet to be sent over.
+    /// Calls that have no connection yet.
     wanted: usize,
     /// Connections that are being opened.
     under_way: usize,
-    /// So many calls the last one that was opened takes at once.
+    /// Number of simultaneous calls that the last opened connection takes.
     each: usize,
 }
 
 impl Openings {
-    /// As long as no server has said that it takes more, a connection is for one call. `changed` is told when another call might be
-    /// sent over a connection that is there.
+    /// Starts with the assumption that a connection takes one call, until a server offers more.
+    /// `changed` is notified when another call may fit on an existing connection.
     pub(super) fn new(changed: Arc<Notify>) -> Self {
         let counts = Counts {
             wanted: 0,
@@ -35,28 +36,28 @@ impl Openings {
         }
     }
 
-    /// One more call wants a connection, as long as what is returned lives.
+    /// Registers a call that needs a connection, for as long as the returned value lives.
     pub(super) fn want(&self) -> Wanted<'_> {
         self.lock().wanted += 1;
         Wanted(self)
     }
 
     fn lock(&self) -> MutexGuard<'_, Counts> {
-        // What it holds is whole at any time.
+        // The counts are consistent at any time.
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A call that wants a connection.
+/// A call that needs a connection.
 pub(super) struct Wanted<'a>(&'a Openings);
 
 impl<'a> Wanted<'a> {
-    /// Resolves after the next change: of what is there, or of what is being opened.
+    /// Resolves after the next change of the existing connections or of those being opened.
     pub(super) fn change(&self) -> Notified<'a> {
         self.0.changed.notified()
     }
 
-    /// Another connection is to be opened, if those that are being opened are not enough for all.
+    /// Starts to open another connection if the ones being opened are not enough for all calls.
     pub(super) fn begin(&self) -> Option<Opening<'a>> {
         let mut counts = self.0.lock();
         let enough = counts.under_way.saturating_mul(counts.each) >= counts.wanted;
@@ -78,7 +79,7 @@ impl Drop for Wanted<'_> {
 pub(super) struct Opening<'a>(&'a Openings);
 
 impl Opening<'_> {
-    /// It is open, and takes so many calls at once.
+    /// Reports that it is open and takes `calls` simultaneous calls.
     pub(super) fn ended(self, calls: usize) {
         self.0.lock().each = calls.max(1);
     }
@@ -87,7 +88,7 @@ impl Opening<'_> {
 impl Drop for Opening<'_> {
     fn drop(&mut self) {
         self.0.lock().under_way -= 1;
-        // The others see what is there, or open the next one.
+        // The other calls use an existing connection or open the next one.
         self.0.changed.notify_waiters();
     }
 }

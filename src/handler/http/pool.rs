@@ -1,4 +1,4 @@
-//! The open connections over which a call could be sent: those that no call uses at the moment, and those that calls share.
+//! The open connections that a call can use: idle ones, and ones that calls share.
 
 use std::error::Error;
 use std::mem;
@@ -23,42 +23,43 @@ use super::shared::{Shared, Slot};
 use super::socket::{Sockets, Stream};
 use super::stream;
 
-/// What a server with TLS may choose from, the best first.
+/// Protocols offered to a server with TLS, best first.
 const PROTOCOLS: [&[u8]; 2] = [HTTP2, b"http/1.1"];
 const HTTP2: &[u8] = b"h2";
 
-/// Idle connections are closed sooner than servers commonly do it (after 5 s), so that hardly any request is
-/// written to a connection that is being closed.
+/// Idle connections are closed after this time. It is shorter than the usual 5 s of servers, so
+/// that hardly any request is written to a connection that the server is closing.
 pub(super) const IDLE: Duration = Duration::from_secs(4);
 
-/// Opens connections to one server and keeps those that can be used again.
+/// Opens connections to one server and keeps the reusable ones.
 pub(super) struct Pool {
     connector: HttpsConnector<Connector>,
-    /// There is no proxy between us and the server.
+    /// Whether there is no proxy between us and the server.
     is_direct: bool,
     server: Uri,
-    /// So many idle ones are kept at most, and so many calls share one.
+    /// Maximum number of idle connections, and of calls that share one connection.
     most: usize,
     open: Mutex<Open>,
     openings: Openings,
-    /// Told when another call might be sent over a connection that is shared.
+    /// Notified when another call may fit on a shared connection.
     changed: Arc<Notify>,
 }
 
 #[derive(Default)]
 struct Open {
-    /// Those that no call uses, with the time until which each is kept, the soonest first.
+    /// Idle connections with the time until which each is kept, soonest first.
     idle: Vec<(Instant, Box<Connection>)>,
-    /// Those that calls share. One is opened only where no other has room: so there are no more than calls, but for those that are
-    /// being opened and some that are idle.
+    /// Shared connections. One is opened only if no other has room. There are therefore no more of
+    /// them than calls, except for ones being opened and some idle ones.
     shared: Vec<Arc<Shared>>,
-    /// Whether a task waits for the first of these times.
+    /// Whether a task waits to close idle connections.
     swept: bool,
 }
 
 impl Pool {
-    /// For connections to `server`, whose path does not matter, through `proxy` if there is one, with `timeout` for all its addresses together. With TLS it may choose HTTP/2
-    /// if `http2`.
+    /// Creates a pool for connections to `server`, whose path is ignored, through `proxy` if there
+    /// is one. `timeout` is for all addresses of the server together. With `http2`, a server with
+    /// TLS may choose HTTP/2.
     pub(super) fn new(
         (server, proxy): (Uri, Option<Proxy>),
         (mut tls, http2): (ClientConfig, bool),
@@ -68,7 +69,7 @@ impl Pool {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
-        // The caller bounds all of it; this leaves a part for each address.
+        // The caller bounds the total; this reserves a part of it for each address.
         tcp.set_connect_timeout(Some(timeout));
         tls.alpn_protocols = offer(http2);
         let changed = Arc::<Notify>::default();
@@ -83,12 +84,13 @@ impl Pool {
         })
     }
 
-    /// Whether what the machine at the other end acknowledges has reached the server.
+    /// Returns true if the peer is the server itself, so that its acknowledgements prove arrival.
     pub(super) fn is_direct(&self) -> bool {
         self.is_direct
     }
 
-    /// What a call can be sent over at once: a stream, or the connection that was used last among those that are still open.
+    /// Takes a connection on which a call can be sent at once: a stream of a shared one, or the
+    /// most recently used idle one that is still open.
     pub(super) fn take(self: &Arc<Self>) -> Option<Pooled> {
         if let Some(slot) = self.slot() {
             return Some(Pooled(Carrier::Stream(slot)));
@@ -102,7 +104,7 @@ impl Pool {
         }
     }
 
-    /// A stream of a connection that is shared.
+    /// Takes a stream of a shared connection.
     fn slot(&self) -> Option<Slot> {
         let now = Instant::now();
         let mut open = self.lock();
@@ -111,7 +113,7 @@ impl Pool {
         open.shared = shared;
         let shared = open.shared.clone();
         drop(open);
-        // Those that end say so to the server.
+        // Dropped outside the lock, since ending a connection notifies the server.
         drop::<Vec<_>>(ended);
         shared.iter().find_map(Shared::take)
     }
@@ -124,7 +126,8 @@ impl Pool {
         }
     }
 
-    /// What a call can be sent over, for which a connection is opened where none has room: up to where a request can be sent.
+    /// Returns a connection on which a request can be sent. Opens one if no existing connection has
+    /// room.
     pub(super) async fn open(self: &Arc<Self>) -> Result<Pooled, Box<dyn Error + Send + Sync>> {
         let wanted = self.openings.want();
         loop {
@@ -139,12 +142,12 @@ impl Pool {
         }
     }
 
-    /// A new connection: name looked up, connected, TLS and the protocol agreed on.
+    /// Opens a connection: resolves the name, connects, and negotiates TLS and the protocol.
     async fn connect(
         self: &Arc<Self>,
         opening: Opening<'_>,
     ) -> Result<Pooled, Box<dyn Error + Send + Sync>> {
-        // The connector is ready at any time, and its clone shares what it holds.
+        // The connector is always ready, and its clone shares its state.
         let stream = self.connector.clone().call(self.server.clone()).await?;
         if !speaks_http2(&stream) {
             let connection = Connection::over(stream).await?;
@@ -160,17 +163,17 @@ impl Pool {
             open.shared.push(shared);
         }
         drop(open);
-        // The others look for it only now.
+        // Other calls look for the connection only after this.
         opening.ended(room);
         Ok(Pooled(Carrier::Stream(slot)))
     }
 
-    /// Keeps `connection`, which was used, for a while.
+    /// Keeps `connection` for the next call after it was used.
     pub(super) fn put_back(self: &Arc<Self>, connection: Box<Connection>) {
         self.put(connection, Instant::now() + IDLE);
     }
 
-    /// Keeps `connection` until then, if it can be used again and there is room.
+    /// Keeps `connection` until `until` if it is reusable and there is room.
     fn put(self: &Arc<Self>, mut connection: Box<Connection>, until: Instant) {
         if !connection.is_ready() || until <= Instant::now() {
             return;
@@ -179,13 +182,14 @@ impl Pool {
         if open.idle.len() >= self.most || !self.sweeps(&mut open, until) {
             return;
         }
-        // One that was not used since it was taken ends sooner than others. Where it is the first, it is closed with the next one.
+        // A connection that was taken and not used ends sooner than others. If it comes first now,
+        // it is closed together with the next one.
         let at = (open.idle).partition_point(|(other, _)| *other <= until);
         open.idle.insert(at, (until, connection));
     }
 
-    /// Sees to it that what is open is closed when it is not used any more, `first` or before. False: without a runtime nobody calls
-    /// any more.
+    /// Makes sure that a task closes unused connections at `first` or earlier. Returns false
+    /// without a runtime, in which case no calls are made any more.
     fn sweeps(self: &Arc<Self>, open: &mut Open, first: Instant) -> bool {
         if !open.swept {
             let Ok(runtime) = Handle::try_current() else {
@@ -197,7 +201,8 @@ impl Pool {
         true
     }
 
-    /// Closes what has been idle for too long; the next time to look, or `None`: nothing is left.
+    /// Closes connections that have been idle for too long. Returns the time of the next look, or
+    /// `None` if no connection is left.
     fn close_old(&self) -> Option<Instant> {
         let now = Instant::now();
         let mut open = self.lock();
@@ -221,12 +226,12 @@ impl Pool {
     }
 
     fn lock(&self) -> MutexGuard<'_, Open> {
-        // What it holds is whole at any time.
+        // The state is consistent at any time.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What one call can be sent over. Dropped before it is used, it goes back to its pool.
+/// A connection for one call. Dropping it unused returns it to its pool.
 pub struct Pooled(Carrier);
 
 enum Carrier {
@@ -235,7 +240,7 @@ enum Carrier {
 }
 
 impl Pooled {
-    /// Whether a request can be sent, as far as can be seen without waiting.
+    /// Returns true if a request can be sent, as far as can be seen without waiting.
     pub(super) fn is_ready(&mut self) -> bool {
         match &mut self.0 {
             Carrier::Own(kept) => kept.is_ready(),
@@ -243,8 +248,8 @@ impl Pooled {
         }
     }
 
-    /// Sends `request`, now or with the first poll of [`Exchange::answer`]; `whole` is its url with the server. `None`: it can't be
-    /// sent at once, and nothing of it was.
+    /// Sends `request`, now or with the first poll of [`Exchange::answer`]. `whole` is its URL
+    /// including the server. Returns `None` if it can't be sent at once; nothing was sent then.
     pub(super) fn send(self, request: Request<Bytes>, whole: &Uri) -> Option<Exchange> {
         match self.0 {
             Carrier::Own(mut kept) => {
@@ -258,9 +263,9 @@ impl Pooled {
     }
 }
 
-/// A connection that is taken for one call. Dropped before it is used, it goes back to its pool.
+/// A connection that is taken for one call. Dropping it unused returns it to its pool.
 struct Kept {
-    /// What is not given back after it was used is closed.
+    /// The connection; `None` once it is used. A used connection that is not given back is closed.
     connection: Option<Box<Connection>>,
     until: Instant,
     pool: Arc<Pool>,
@@ -281,7 +286,7 @@ impl Drop for Kept {
     }
 }
 
-/// Closes idle connections in time. Ends with the pool, or when it is empty.
+/// Closes idle connections in time. Ends with the pool, or when no connection is left.
 async fn sweep(pool: Weak<Pool>, mut next: Instant) {
     loop {
         sleep_until(next).await;
@@ -292,13 +297,13 @@ async fn sweep(pool: Weak<Pool>, mut next: Instant) {
     }
 }
 
-/// What a server may choose from.
+/// Returns the protocols to offer to a server.
 pub(super) fn offer(http2: bool) -> Vec<Vec<u8>> {
     let offered = PROTOCOLS.into_iter().filter(|name| http2 || *name != HTTP2);
     offered.map(<[u8]>::to_vec).collect()
 }
 
-/// Whether the server has chosen HTTP/2; without TLS none does.
+/// Returns true if the server has chosen HTTP/2. A server without TLS never does.
 pub(super) fn speaks_http2(stream: &Stream) -> bool {
     match stream {
         Stream::Http(_) => false,

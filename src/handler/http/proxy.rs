@@ -1,4 +1,5 @@
-//! The proxy that connections go through, if there is one: by a tunnel (CONNECT), in which the API is spoken to as without it.
+//! The proxy for connections, if there is one. It is used by a tunnel (CONNECT), in which the API
+//! is called as without it.
 
 use std::error::Error;
 use std::future::Future;
@@ -21,12 +22,12 @@ type Failure = Box<dyn Error + Send + Sync>;
 /// A proxy.
 #[derive(Clone)]
 pub(super) struct Proxy {
-    /// Without its user and password.
+    /// URL without user and password.
     url: Uri,
     authorization: Option<HeaderValue>,
 }
 
-/// Why there is no tunnel.
+/// The reason why there is no tunnel.
 #[derive(Debug, thiserror::Error)]
 #[error("through the proxy {proxy}")]
 struct Blocked {
@@ -35,10 +36,11 @@ struct Blocked {
 }
 
 impl Proxy {
-    /// The one for `server`: that of `http`, else what the variables of the `environment` say, if they count.
+    /// Returns the proxy for `server`: the one that `http` configures, or else the one in the
+    /// variables of `environment`, if they are used.
     ///
     /// # Errors
-    /// In words, without its password: it is none that can be used.
+    /// A message for the operator, without the password: the proxy can't be used.
     pub(super) fn of(
         http: &Http,
         environment: Option<&Matcher>,
@@ -70,7 +72,7 @@ impl Proxy {
         }))
     }
 
-    /// Without its user and password.
+    /// Returns the URL without user and password.
     pub(super) fn url(&self) -> &Uri {
         &self.url
     }
@@ -129,7 +131,7 @@ impl Service<Uri> for Connector {
     }
 }
 
-/// `server` with the port that it has without one: a tunnel is to 443 otherwise.
+/// Returns `server` with its default port, since a tunnel would use 443 otherwise.
 fn with_port(server: Uri) -> Result<Uri, Failure> {
     let is_plain = server.scheme() == Some(&Scheme::HTTP);
     match server.host() {

@@ -1,4 +1,5 @@
-//! How far the API is, for `check`: connections are opened as calls open them, and closed again. No request is sent.
+//! Measures the way to the API for `check`: opens connections as calls do, and closes them again.
+//! Sends no request.
 
 use std::error::Error;
 use std::future::{Ready, ready};
@@ -24,33 +25,34 @@ use super::socket::{Sockets, Tcp};
 use crate::config::Http;
 use crate::tls;
 
-/// So many connections, one after the other.
+/// Number of connections, opened one after the other.
 const CONNECTIONS: usize = 5;
-/// For all of them.
+/// Maximum time for all connections.
 const MOST: Duration = Duration::from_secs(5);
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// What [`reach`] found.
+/// Result of [`reach`].
 #[derive(Debug)]
 pub struct Reach {
     /// Scheme, host and port.
     pub at: String,
-    /// The proxy between us and the API, without its user and password.
+    /// The proxy between us and the API, without user and password.
     pub proxy: Option<String>,
-    /// What TCP took to connect, without looking the name up; through a proxy, what a tunnel took.
+    /// Time for each TCP connection without name lookup, or for each tunnel through a proxy.
     pub connected: Vec<Duration>,
-    /// What TLS took beyond that; empty without TLS.
+    /// Additional time for TLS; empty without TLS.
     pub encrypted: Vec<Duration>,
-    /// The API has chosen HTTP/2.
+    /// Whether the API has chosen HTTP/2.
     pub is_http2: bool,
 }
 
-/// Opens some connections to `http.url`, through the proxy if there is one, within `http.timeout` and some seconds. Reads the files of
-/// TLS.
+/// Opens several connections to `http.url`, through the proxy if there is one, within
+/// `http.timeout` and at most 5 s. Reads the TLS files.
 ///
 /// # Errors
-/// In words, without a secret: scheme, host and port, and why calls could not be made now.
+/// A message for the operator, without secrets: scheme, host and port, and why calls can't be made
+/// now.
 pub async fn reach(http: &Http) -> Result<Reach, String> {
     let url = Url::parse(http.url.expose()).map_err(|why| format!("dispatch.http.url: {why}"))?;
     let at = format!(
@@ -96,9 +98,9 @@ async fn open(http: &Http, url: &Url, at: &str) -> Result<Reach, String> {
     Ok(reach)
 }
 
-/// How a connection is opened, up to where TLS begins.
+/// The way to open a connection, up to where TLS begins.
 enum Road {
-    /// To the address that answered.
+    /// Connects directly to the address that answered.
     Direct(SocketAddr),
     Through(Connector),
 }
@@ -134,7 +136,7 @@ impl Road {
     }
 }
 
-/// Agrees on TLS over `socket`. Whether the API has chosen HTTP/2.
+/// Negotiates TLS over `socket`. Returns true if the API has chosen HTTP/2.
 async fn encrypt(socket: TokioIo<Tcp>, tls: &ClientConfig, server: &Uri) -> Result<bool, Failure> {
     let mut connector = HttpsConnector::from((Given(Some(socket)), tls.clone()));
     let stream = connector.call(server.clone()).await?;

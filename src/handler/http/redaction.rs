@@ -1,4 +1,4 @@
-//! Our secrets, which an API that repeats its request must not bring to anybody: neither in a reason nor in a result.
+//! Hides our secrets, which an API may echo, in reasons and results.
 
 use hyper::header::{AUTHORIZATION, HeaderMap};
 use percent_encoding::percent_decode_str;
@@ -7,17 +7,18 @@ use url::Url;
 use crate::config::Http;
 use crate::rules::job::call::{Template, encode};
 
-/// A configured header's value that is shorter, in bytes, is no secret.
+/// Minimum length in bytes of a configured header's value that counts as a secret.
 const SHORTEST_SECRET: usize = 8;
-/// What is shown in place of a secret.
+/// Text shown instead of a secret.
 const HIDDEN: &[u8] = b"***";
 
-/// The secrets that all calls have.
+/// The secrets that all calls share.
 pub(super) struct Redaction(Vec<String>);
 
 impl Redaction {
-    /// The password in `url`, or a user without one (a token), in the forms in which they may come back; the query; and what is
-    /// configured, with and without a scheme such as `Bearer`. `headers` are those of each call.
+    /// Collects the secrets: the password in `url`, or a user without one (a token), in all forms
+    /// in which they may come back; the query; and configured values, with and without a scheme
+    /// such as `Bearer`. `headers` are the headers of every call.
     pub(super) fn of(url: &Url, http: &Http, headers: &HeaderMap) -> Self {
         let credential = url.password().unwrap_or(url.username());
         let basic = headers
@@ -26,7 +27,7 @@ impl Redaction {
         let basic = basic.and_then(|value| value.strip_prefix("Basic "));
         let decoded = percent_decode_str(credential).decode_utf8_lossy();
         let query = match http.target {
-            // What is the same for all jobs comes below.
+            // The parts that all jobs share are added below.
             Some(_) => "",
             None => url.query().unwrap_or_default(),
         };
@@ -41,7 +42,7 @@ impl Redaction {
             .filter_map(|value| str::from_utf8(value.as_bytes()).ok());
         let of_jobs = http.headers.of_jobs.iter();
         let of_jobs = of_jobs.flat_map(|(_, template)| template.literals().map(str::trim));
-        // Of a url with placeholders its query begins somewhere.
+        // In a URL with placeholders, the query begins in one of the literal parts.
         let mut has_begun = false;
         let in_query = http.target.iter().flat_map(Template::literals);
         let in_query = in_query.filter_map(|text| {
@@ -55,16 +56,18 @@ impl Redaction {
         let values = values.chain(of_jobs).chain(in_query).chain(keys);
         let parts =
             values.flat_map(|value| [Some(value), value.split_once(' ').map(|(_, part)| part)]);
-        // A version, say, hides nothing, and words of the answer would be missing.
+        // Short values such as a version are not secret, and hiding them would remove words from
+        // the answer.
         let long = parts.flatten().filter(|part| part.len() >= SHORTEST_SECRET);
         let mut all: Vec<String> = all.chain(long).map(str::to_owned).collect();
         longest_first(&mut all);
         Self(all)
     }
 
-    /// These, and those of one call in the forms in which they may come back; the longest first.
+    /// Returns these secrets and the ones of one call, in the forms in which they may come back,
+    /// longest first.
     pub(super) fn with<'s>(&self, of_call: impl Iterator<Item = &'s str>) -> Vec<String> {
-        // Of a url that is shown in an answer, too.
+        // The encoded form covers a URL that the answer repeats.
         let both = of_call.flat_map(|secret| {
             let mut encoded = String::new();
             encode(secret, &mut encoded);
@@ -76,12 +79,14 @@ impl Redaction {
     }
 }
 
-/// One that holds another is looked for first, or its rest would be seen.
+/// Sorts longer secrets first: hiding a secret that is part of a longer one would leave the rest
+/// visible.
 fn longest_first(secrets: &mut [String]) {
     secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
 }
 
-/// `text` without `secrets`, whatever else it holds; looked through once for each.
+/// Returns `text`, which may be any bytes, with each of `secrets` hidden. Searches it once per
+/// secret.
 pub(super) fn hide(text: &[u8], secrets: &[String]) -> Vec<u8> {
     let mut text = text.to_vec();
     for secret in secrets.iter().map(String::as_bytes) {
@@ -111,7 +116,7 @@ fn find(text: &[u8], part: &[u8]) -> Option<usize> {
     }
 }
 
-/// Takes from the end of `text`, which goes on elsewhere, what may be the beginning of one of `secrets`.
+/// Removes the beginning of a secret from the end of `text`, which was cut there.
 pub(super) fn drop_begun(text: &mut Vec<u8>, secrets: &[String]) {
     let begun = |secret: &String| {
         let bytes = secret.as_bytes();

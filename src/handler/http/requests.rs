@@ -1,4 +1,4 @@
-//! The request that a job becomes.
+//! Builds the request for a job.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -26,49 +26,50 @@ use crate::rules::job::Job;
 use crate::rules::job::call::Template;
 use crate::rules::tenant::Tenant;
 
-/// So many headers a request has beside those that are configured: it is no bound.
+/// Expected number of headers beside the configured ones. It only sizes memory and is no bound.
 const MOST_USUAL: usize = 12;
 
-/// What we call ourselves.
+/// Value of the `User-Agent` header.
 pub(super) const AGENT: &str = concat!("sluicegate/", env!("CARGO_PKG_VERSION"));
 
-/// Makes requests to one server.
+/// Builds requests to one server.
 pub(super) struct Requests {
     method: Method,
     has_body: bool,
-    /// Path and query: what a request's first line names in HTTP/1.1. `/` where they are those of a job.
+    /// Path and query, which the first line of an HTTP/1.1 request names. `/` if they depend on the
+    /// job.
     target: Uri,
-    /// These and the server: what a request names in HTTP/2.
+    /// Server, path and query, which an HTTP/2 request names.
     pub whole: Uri,
-    /// Path and query, where jobs have parts in them.
+    /// Path and query with placeholders, if they depend on the job.
     of_jobs: Option<Template>,
-    /// What every request carries: the host, user and password of the url, and what is configured.
+    /// Headers of every request: host, Basic authorization from the URL, and the configured ones.
     pub headers: HeaderMap,
-    /// Headers in which jobs have parts.
+    /// Headers with placeholders.
     headers_of_jobs: Vec<(HeaderName, Template)>,
-    /// Headers of jobs that go along.
+    /// Headers that are forwarded from jobs.
     forward: Vec<HeaderName>,
-    /// The secrets of tenants, where calls need them.
+    /// Secrets of tenants, if calls need them.
     secrets: Option<Secrets>,
     sign: Option<Sign>,
 }
 
-/// With which keys calls are signed.
+/// Keys that sign calls.
 enum Sign {
-    /// All with the same.
+    /// The same keys for all calls.
     With(Signer),
-    /// Each with those of its tenant.
+    /// The keys of each call's tenant.
     ByTenant,
 }
 
-/// Why there is no request for a job.
+/// The reason why there is no request for a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum NoRequest {
-    /// Not now.
+    /// Temporary.
     Now(String),
-    /// Not while this machine lacks a resource.
+    /// This machine lacks a resource.
     Short(String),
-    /// Never.
+    /// Permanent.
     Ever(String),
 }
 
@@ -83,7 +84,8 @@ impl From<Missing> for NoRequest {
 }
 
 impl From<NoRequest> for Attempt {
-    /// Returns the attempt of a job whose call was not made. Neither the API nor other tenants are at fault.
+    /// Returns the attempt of a job whose call was not made. Neither the API nor other tenants are
+    /// at fault.
     fn from(why: NoRequest) -> Self {
         match why {
             NoRequest::Now(reason) => unprepared(Trouble::Tenant, reason),
@@ -96,19 +98,19 @@ impl From<NoRequest> for Attempt {
     }
 }
 
-/// A request, and its url with the server.
+/// A request, and its URL including the server.
 pub(super) struct Made<'r> {
     pub request: Request<Bytes>,
     pub whole: Cow<'r, Uri>,
-    /// The secret of its tenant, which no answer may show.
+    /// Secret of its tenant, to be hidden in answers.
     pub secret: Option<Arc<str>>,
 }
 
 impl Requests {
-    /// Requests to `url`, which is that of `http`.
+    /// Prepares requests to `url`, the URL of `http`.
     ///
     /// # Errors
-    /// In words: the url holds what no request can carry.
+    /// A message for the operator: the URL contains something that no request can carry.
     pub(super) fn to(url: &Url, http: &Http) -> Result<Self, String> {
         let host = &url[Position::BeforeHost..Position::AfterPort];
         let path = match &http.target {
@@ -117,7 +119,7 @@ impl Requests {
         };
         let (target, whole) = (uri(path)?, format!("{}://{host}{path}", url.scheme()));
         let whole = uri(&whole)?;
-        // With room for those of a job: clones have it, too.
+        // Reserves room for a job's headers; clones keep that capacity.
         let mut headers = HeaderMap::with_capacity(http.headers.same.len() + MOST_USUAL);
         let host = HeaderValue::from_str(host).map_err(|why| why.to_string())?;
         headers.insert(HOST, host);
@@ -155,7 +157,7 @@ impl Requests {
     /// Returns the secret of `tenant`, or `None` if calls need none.
     ///
     /// # Errors
-    /// [`NoRequest`], in words: the secret is missing or can't be read.
+    /// [`NoRequest`] with a message: the secret is missing or can't be read.
     pub(super) async fn secret_of(&self, tenant: &Tenant) -> Result<Option<Arc<str>>, NoRequest> {
         match &self.secrets {
             Some(secrets) => Ok(Some(secrets.of(tenant).await?)),
@@ -163,10 +165,10 @@ impl Requests {
         }
     }
 
-    /// Returns the request for `job`, with the `secret` of its tenant.
+    /// Builds the request for `job`, with the `secret` of its tenant.
     ///
     /// # Errors
-    /// [`NoRequest`], in words: the job's values make one that can't be sent.
+    /// [`NoRequest`] with a message: a value of the job can't be sent.
     pub(super) fn of(&self, job: &Job, secret: Option<Arc<str>>) -> Result<Made<'_>, NoRequest> {
         let unsendable = |secret: &str| self.with(job, secret).map_err(NoRequest::Ever);
         let (request, whole) = unsendable(secret.as_deref().unwrap_or_default())?;
@@ -221,7 +223,7 @@ impl Requests {
             if let Some(encoding) = said(&job.content_encoding) {
                 headers.insert(CONTENT_ENCODING, encoding);
             }
-            // The client leaves it out for an empty body, and some servers insist on it (411).
+            // The client omits this header for an empty body, but some servers require it (411).
             headers.insert(CONTENT_LENGTH, job.body.len().into());
         } else {
             headers.remove(CONTENT_TYPE);
@@ -231,7 +233,7 @@ impl Requests {
         set("x-tenant", header_value(job.tenant.as_str()));
         set("x-job-id", header_value(&job.id));
         set("x-attempt", job.attempt.into());
-        // In the place of what the job's publisher or the configuration says: there is one.
+        // Replaces a context from the publisher or the configuration, so that there is only one.
         if let Some(context) = job.traceparent() {
             set(TRACEPARENT, header_value(&context));
         }
@@ -241,7 +243,8 @@ impl Requests {
         Ok((request, whole))
     }
 
-    /// Signs `request`. The time is this machine's: a receiver refuses what is older than some minutes.
+    /// Signs `request` with the time of this machine. Receivers reject signatures that are some
+    /// minutes old.
     fn sign(
         &self,
         sign: &Sign,
@@ -273,7 +276,7 @@ impl Requests {
         Ok(())
     }
 
-    /// `target` on our server.
+    /// Returns the URL of `target` on our server.
     fn on_server(&self, target: &Uri) -> Result<Uri, String> {
         let mut parts = self.whole.clone().into_parts();
         parts.path_and_query = target.path_and_query().cloned();
@@ -286,7 +289,8 @@ pub(super) fn uri(text: &str) -> Result<Uri, String> {
         .map_err(|why: hyper::http::uri::InvalidUri| why.to_string())
 }
 
-/// The url's user and password. Both are percent-encoded there, and as they are in the header.
+/// Returns the Basic authorization for the user and password in the URL, which are percent-encoded
+/// there but not in the header.
 fn basic_authorization(url: &Url) -> Option<HeaderValue> {
     if url.username().is_empty() && url.password().is_none() {
         return None;
@@ -300,7 +304,8 @@ fn basic_authorization(url: &Url) -> Option<HeaderValue> {
     Some(value)
 }
 
-/// `text` as a header's value. Bytes that are not ASCII are allowed there (RFC 9110, 5.5: opaque data).
+/// Encodes `text` as a header's value. Bytes beyond ASCII are allowed there (RFC 9110, 5.5: opaque
+/// data).
 fn header_value(text: &str) -> HeaderValue {
     let is_plain = |byte: u8| byte.is_ascii_graphic() && byte != b'%';
     if text.bytes().all(is_plain)
@@ -311,7 +316,7 @@ fn header_value(text: &str) -> HeaderValue {
     let mut value = Vec::with_capacity(text.len());
     let last = text.len().saturating_sub(1);
     for (at, byte) in text.bytes().enumerate() {
-        // A receiver drops spaces at the ends: another tenant could be meant then.
+        // Receivers drop spaces at the ends, which could turn one tenant into another.
         let dropped = byte == b' ' && (at == 0 || at == last);
         if byte.is_ascii_control() || byte == b'%' || dropped {
             value.extend_from_slice(format!("%{byte:02X}").as_bytes());

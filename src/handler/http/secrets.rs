@@ -1,4 +1,4 @@
-//! The secrets of tenants: each in a file, which others may change at any time.
+//! The secrets of tenants, each in a file that may change at any time.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -17,18 +17,19 @@ use crate::rules::tenant::Tenant;
 use crate::rules::text;
 use crate::shortage;
 
-/// A secret is read anew when it was read so long ago.
+/// Age from which a secret is read again.
 const FRESH: Duration = Duration::from_secs(1);
-/// Tenants whose secrets are kept.
+/// Maximum number of tenants whose secrets are kept.
 const MOST: usize = 10_000;
-/// The largest secret, in bytes.
+/// Maximum size of a secret in bytes.
 const LONGEST: u64 = 16 << 10;
-/// What stands for itself in the name of a tenant's file.
+/// Characters that are not percent-encoded in the name of a tenant's file.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
 
 /// Maximum time that a call waits for a secret.
 const READ_TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum number of reads in progress, each in a thread. A file on a file system that hangs holds one for as long as that hangs.
+/// Maximum number of reads in progress, each in a thread. A file on a file system that hangs
+/// occupies one for as long as it hangs.
 const MAX_READS: usize = 64;
 
 /// Reads the secrets of tenants.
@@ -38,14 +39,15 @@ pub(super) struct Secrets {
     reads: Arc<Semaphore>,
 }
 
-/// The last secret of a tenant, and when it was read. Locked while it is read again: at most one read of a tenant is in progress.
+/// Latest secret of a tenant, and when it was read. It is locked while it is read again, so at most
+/// one read per tenant is in progress.
 type Known = AsyncMutex<Option<(Arc<str>, Instant)>>;
 
-/// Why there is no secret; no text of it holds one.
+/// The reason why there is no secret. Its text contains no secret.
 pub(super) enum Missing {
     /// There is no file for it.
     Absent(String),
-    /// There is one, and it can't be read now.
+    /// The file can't be read now.
     Unreadable(String),
     /// This machine lacks a resource that is needed to read it.
     Short(String),
@@ -60,7 +62,7 @@ impl Secrets {
         }
     }
 
-    /// Returns the secret of `tenant`. A thread reads its file once a second.
+    /// Returns the secret of `tenant`. A thread reads its file at most once a second.
     pub(super) async fn of(&self, tenant: &Tenant) -> Result<Arc<str>, Missing> {
         let read = timeout(READ_TIMEOUT, self.read(tenant)).await;
         read.unwrap_or_else(|_| {
@@ -80,7 +82,7 @@ impl Secrets {
         // The semaphore is never closed.
         let turn = Arc::clone(&self.reads).acquire_owned().await;
         let (files, tenant) = (self.files.clone(), tenant.clone());
-        // A read without a caller keeps its turn and the lock until it ends.
+        // A read whose caller has gone keeps its permit and the lock until it ends.
         let reading = spawn_blocking(move || {
             let _turn = turn;
             let text: Arc<str> = secret_in(&files, &tenant)?.into();
@@ -92,7 +94,7 @@ impl Secrets {
     }
 
     fn known(&self, tenant: &Tenant) -> Arc<Known> {
-        // What it holds is whole at any time.
+        // The map is consistent at any time.
         let mut known: MutexGuard<'_, HashMap<_, _>> =
             self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = known.get(tenant) {
@@ -138,7 +140,8 @@ fn secret_in(files: &SecretFiles, tenant: &Tenant) -> Result<String, Missing> {
     )))
 }
 
-/// The name of a tenant's file: percent-encoded, so that it is one in the folder, and dots in front are no other folder and nothing hidden.
+/// Returns the name of a tenant's file. It is percent-encoded, so it stays in the folder, and does
+/// not begin with a dot, so it is neither another folder nor a hidden file.
 fn file_name(tenant: &Tenant) -> String {
     let name = utf8_percent_encode(tenant.as_str(), PLAIN).to_string();
     match name.strip_prefix('.') {
@@ -147,7 +150,7 @@ fn file_name(tenant: &Tenant) -> String {
     }
 }
 
-/// There is nothing that could be read, now or later.
+/// Returns true if there is no readable file, now or later.
 fn is_absent(why: &io::Error) -> bool {
     matches!(
         why.kind(),
@@ -155,7 +158,7 @@ fn is_absent(why: &io::Error) -> bool {
     )
 }
 
-/// The text of the file at `path`, without the line's end behind it.
+/// Returns the text of the file at `path` without its final line break.
 fn text_of(path: &PathBuf) -> io::Result<String> {
     let mut bytes = Vec::new();
     File::open(path)?
@@ -272,7 +275,7 @@ mod tests {
         assert!(words.iter().all(|words| words == why), "{words:?}");
         assert_eq!(secrets.reads.available_permits(), MAX_READS - 1);
 
-        // It answers after all.
+        // The file system answers after all.
         std::fs::write(&hangs, "two").expect("somebody reads it");
         while secrets.reads.available_permits() < MAX_READS {
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -1,4 +1,4 @@
-//! Sends a request, once at most, and waits for its answer.
+//! Sends a request at most once and waits for its answer.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,19 +15,19 @@ use super::{HttpHandler, Ready, failed};
 use crate::handler::{Attempt, Outcome, Permit, Trouble};
 use crate::rules::job::Job;
 
-/// So much of an answer's body is read, in bytes; a connection with more to come is closed.
+/// Maximum number of bytes read of an answer's body. A connection with more to come is closed.
 const MAX_BODY: usize = 64 * 1024;
 
-/// A request on its way.
+/// A request in flight.
 struct Begun {
     exchange: Exchange,
-    /// As in [`Answer`].
+    /// Secret and token for [`Answer`].
     secret: Option<Arc<str>>,
     token: Option<Arc<Token>>,
 }
 
 impl HttpHandler {
-    /// Begins to send a request. The error is what becomes of a job of which none was sent.
+    /// Starts to send a request. The error is the attempt of a job whose request was not sent.
     fn begin(
         &self,
         job: &Job,
@@ -39,20 +39,21 @@ impl HttpHandler {
         let made = self.requests.of(job, secret);
         let mut made = made.map_err(|why| Box::new(why.into()))?;
         if let Some(token) = &token {
-            // It has expired, or was refused, since it was looked at: the job asks again, with the next one.
+            // The token expired or was refused after the last check: the job asks again with the
+            // next token.
             if !token.is_usable() {
                 return Err(Box::new(Outcome::Late.into()));
             }
             let headers = made.request.headers_mut();
             headers.insert(AUTHORIZATION, token.header.clone());
         }
-        // From here to the first poll of what sends, there is nothing to wait for.
+        // Nothing waits between this check and the first poll of the future that sends.
         let connection = Some(connection).filter(|_| permit.is_good());
         let sent = connection.and_then(|free| free.send(made.request, &made.whole));
         let Some(exchange) = sent else {
             return Err(Box::new(Outcome::Late.into()));
         };
-        // A proxy acknowledges what the API may see much later, or never.
+        // A proxy acknowledges a request that may reach the API much later, or never.
         if self.pool.is_direct() {
             exchange.is_written_by(permit);
         }
@@ -63,7 +64,7 @@ impl HttpHandler {
         })
     }
 
-    /// Sends one request at most. The error is what becomes of a job without an answer.
+    /// Sends at most one request. The error is the attempt of a job without an answer.
     pub(super) async fn exchange(
         &self,
         job: &Job,
@@ -83,7 +84,8 @@ impl HttpHandler {
             Ok(Sent::Answered(head)) => {
                 self.refused.store(0, Ordering::Relaxed);
                 let mut start = Vec::new();
-                // A body that breaks off or does not end in time has told what it could.
+                // If the body breaks off or is not complete in time, the bytes read so far are
+                // used.
                 let read = read_start(&mut exchange, &mut start, self.reader.keeps());
                 let ended = timeout_at(deadline, read).await == Ok(true);
                 if let Some(connection) = exchange.into_connection().filter(|_| ended) {
@@ -114,8 +116,8 @@ impl HttpHandler {
         }
     }
 
-    /// What becomes of a job that the API refused and did nothing with: it asks again. One that does nothing but refuse is
-    /// out of order.
+    /// Returns the attempt of a job whose request the API refused without processing it: the job
+    /// asks again. An API that refuses many calls in a row counts as unreachable.
     fn refused(&self, why: &Failure) -> Attempt {
         if self.refused.fetch_add(1, Ordering::Relaxed) < self.concurrency {
             return Outcome::Late.into();
@@ -127,7 +129,8 @@ impl HttpHandler {
     }
 }
 
-/// Reads to the body's end or [`MAX_BODY`], or as far as it is kept: the first `keep` bytes, in `kept`. Whether it was the end.
+/// Reads the body to its end or up to [`MAX_BODY`], or further if `keep` is larger. Puts the first
+/// `keep` bytes into `kept`. Returns true if the end was reached.
 async fn read_start(exchange: &mut Exchange, kept: &mut Vec<u8>, keep: usize) -> bool {
     let mut read = 0;
     while read < MAX_BODY.max(keep) {

@@ -1,4 +1,4 @@
-//! Makes the client of a configuration, or says why there can be none.
+//! Creates the HTTP handler from a configuration, or explains why that is impossible.
 
 use std::sync::atomic::AtomicUsize;
 
@@ -18,22 +18,22 @@ use super::tokens::Tokens;
 use crate::config::{Http, OAuth2, Results};
 use crate::tls;
 
-/// Why there can be no client; no text of it holds a part of the url.
+/// The reason why no handler can be created. Its text contains no part of the URL.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpHandlerError {
-    /// The url can't be read.
+    /// The URL can't be parsed.
     #[error("url: {0}; it has the form http://host:port/path")]
     Url(#[from] url::ParseError),
-    /// The url's scheme is another one.
+    /// The URL's scheme is neither `http` nor `https`.
     #[error("url: it begins with neither http:// nor https://")]
     Scheme,
-    /// The url holds what no request can carry.
+    /// The URL contains something that no request can carry.
     #[error("url: {0}; percent-encode what is not a letter or a digit")]
     Unsendable(String),
     /// TLS can't be set up: a file can't be used, or the system has no root certificates.
     #[error("TLS: {0}")]
     Tls(String),
-    /// The url of access tokens holds what no request can carry.
+    /// The URL of access tokens contains something that no request can carry.
     #[error("oauth2.token-url: {0}; percent-encode what is not a letter or a digit")]
     TokenUrl(String),
     /// The proxy can't be used.
@@ -42,20 +42,20 @@ pub enum HttpHandlerError {
 }
 
 impl HttpHandler {
-    /// A handler that calls `http.url`, with up to `concurrency` connections kept open between calls. Of an `https`
-    /// url the files in `http.tls` are read, once: blocks.
+    /// Creates a handler that calls `http.url` and keeps up to `concurrency` connections open
+    /// between calls. For an `https` URL, reads the files in `http.tls` once, and so blocks.
     ///
     /// # Errors
-    /// [`HttpHandlerError`] when the url can't be used or TLS can't be set up.
+    /// [`HttpHandlerError`] if the URL can't be used or TLS can't be set up.
     pub fn new(http: &Http, concurrency: usize) -> Result<Self, HttpHandlerError> {
         Self::through(http, concurrency, None)
     }
 
-    /// As [`HttpHandler::new`]; where `http` names no proxy, the environment's counts (`HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY`,
-    /// `NO_PROXY`).
+    /// Does what [`HttpHandler::new`] does, but if `http` names no proxy, uses the environment's
+    /// (`HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY`, `NO_PROXY`).
     ///
     /// # Errors
-    /// [`HttpHandlerError`] as there, and when the proxy can't be used.
+    /// [`HttpHandlerError`] in the cases of [`HttpHandler::new`], and if the proxy can't be used.
     pub fn in_environment(http: &Http, concurrency: usize) -> Result<Self, HttpHandlerError> {
         Self::through(http, concurrency, Some(&Matcher::from_env()))
     }
@@ -71,7 +71,7 @@ impl HttpHandler {
             "https" => true,
             _ => return Err(HttpHandlerError::Scheme),
         };
-        // A worker without TLS must not fail where the system has no root certificates.
+        // A worker without TLS must not fail because the system has no root certificates.
         let tls = match encrypted || http.oauth2.as_ref().is_some_and(OAuth2::has_tls) {
             true => tls::client(&http.tls),
             false => tls::nobody(),
@@ -116,7 +116,7 @@ impl HttpHandler {
         })
     }
 
-    /// A handler that keeps of each answer what `results` tell.
+    /// Keeps the parts of each answer that `results` reports.
     #[must_use]
     pub fn with_results(mut self, results: &Results) -> Self {
         self.reader.kept = Kept::new(results);

@@ -1,7 +1,8 @@
 //! A connection that many calls share (HTTP/2), each on a stream of its own.
 //!
-//! A task drives it. Who sends a call drives it, too, right after the look at the permit, so what is sent is written in the same
-//! poll. A call has its stream before its permit is asked for: no permit is used up by waiting for one.
+//! A task drives the connection. A call that is being sent drives it, too, right after the check of
+//! its permit, so the request is written in the same poll. A call has its stream before its permit
+//! is requested, so no permit expires while it waits for a stream.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -21,58 +22,61 @@ use super::bounded::{Bounded, Bounds};
 use super::pool::IDLE;
 use super::socket::{Socket, Stream};
 
-/// So much of an answer's body comes before it is read, in bytes,
+/// Flow-control window of a stream in bytes: the part of an answer's body that arrives before it is
+/// read.
 const WINDOW: u32 = 64 * 1024;
-/// and so much of all answers on a connection.
+/// Flow-control window of a connection in bytes.
 const WINDOW_OF_ALL: u32 = 1 << 20;
-/// An answer's head is no longer, in bytes.
+/// Maximum size of an answer's head in bytes.
 const MAX_HEAD: u32 = 64 * 1024;
-/// So many bytes are read until one of the calls gets an answer, or a part of one: more than comes unasked while nobody reads.
+/// Maximum number of bytes read until a call gets an answer or a part of one. It is larger than
+/// everything that can arrive while no call reads its answer.
 const MAX_READ: usize = 4 << 20;
-/// So long a connection that nobody has any more may take to say so to the server.
+/// Time for a connection without users to announce its end to the server.
 const CLOSING: Duration = Duration::from_secs(1);
 
-/// An open connection. It is closed when nobody has it any more.
+/// An open connection. It is closed when its last user has gone.
 pub(super) struct Shared {
     sender: SendRequest<Bytes>,
     wire: Arc<Mutex<Wire>>,
     socket: Socket,
     bounds: Bounds,
-    /// There are so many streams at most, and no more than the server takes.
+    /// Maximum number of streams, further limited by the server.
     most: usize,
     usage: Mutex<Usage>,
-    /// Told when another call might be sent.
+    /// Notified when another call may be sent.
     changed: Arc<Notify>,
-    /// Its end is heard by the task.
+    /// Dropping it tells the task that the connection has no users.
     _held: oneshot::Sender<Infallible>,
 }
 
-/// What is read and written, by whoever has it at the moment.
+/// The connection's I/O. Whoever locks it can read and write.
 pub(super) struct Wire {
-    /// `None`: it has ended.
+    /// The connection; `None` once it has ended.
     connection: Option<client::Connection<Bounded, Bytes>>,
     socket: Socket,
-    /// Wakes the task, whoever looked last.
+    /// Waker of the task. Every poll registers it, so the task is woken even if a call polled last.
     waker: Waker,
-    /// Whether the kernel has taken all that there was to write.
+    /// Whether the kernel has taken everything that was to be written.
     is_drained: bool,
 }
 
 struct Usage {
-    /// Streams that calls have, or are to have.
+    /// Streams that are reserved for or used by calls.
     taken: usize,
     /// Streams that are open.
     running: usize,
-    /// Those of them whose request waits for the server to take more of it.
+    /// Open streams whose request waits for the server to accept more of it.
     writing: usize,
-    /// When the last one ended.
+    /// Time at which the last stream ended.
     since: Instant,
-    /// A call has waited in vain for an answer: nothing is sent over it any more.
+    /// Whether a call had no answer in time. No further call is sent over the connection then.
     retired: bool,
 }
 
 impl Shared {
-    /// Speaks HTTP/2 over `stream`, with at most so many calls at once. It is open when the server has said that it takes one.
+    /// Starts HTTP/2 over `stream`, with at most `most` simultaneous calls. Returns when the server
+    /// has announced that it accepts at least one.
     pub(super) async fn over(
         stream: Stream,
         most: usize,
@@ -80,7 +84,7 @@ impl Shared {
     ) -> Result<Arc<Self>, Box<dyn Error + Send + Sync>> {
         let socket = Socket::below(&stream);
         let bounds = Bounds::new(MAX_READ);
-        // What TLS said, if it did, tells more than what became of it.
+        // An error of TLS, if there is one, explains more than its consequence.
         let told = |why: h2::Error| match (bounds.failure(), why.is_io()) {
             (Some(why), _) => why.into(),
             (None, true) => why.into_io().map_or_else(closed, Into::into),
@@ -88,7 +92,7 @@ impl Shared {
         };
         let shaken = Builder::new()
             .enable_push(false)
-            // Until the server says how many it takes.
+            // No stream until the server announces how many it accepts.
             .initial_max_send_streams(0)
             .initial_window_size(WINDOW)
             .initial_connection_window_size(WINDOW_OF_ALL)
@@ -106,7 +110,7 @@ impl Shared {
             connection: Some(connection),
             is_drained: !socket.waits(),
             socket: socket.clone(),
-            // The task looks first of all.
+            // The task polls before anything else does.
             waker: Waker::noop().clone(),
         }));
         let (held, released) = oneshot::channel();
@@ -129,18 +133,19 @@ impl Shared {
         }))
     }
 
-    /// So many calls it takes at once.
+    /// Returns the number of simultaneous calls that the connection takes.
     pub(super) fn room(&self) -> usize {
         self.most.min(self.sender.current_max_send_streams())
     }
 
-    /// Until when it is kept if nothing is sent over it; `None`: no call is to be sent over it any more.
+    /// Returns until when the connection is kept if no call uses it, or `None` if it must not be
+    /// used any more.
     pub(super) fn kept_until(&self, now: Instant) -> Option<Instant> {
         let until = self.usage().kept_until(now)?;
         self.is_open().then_some(until)
     }
 
-    /// A stream for one call, if one is free.
+    /// Reserves a stream for one call, if one is free.
     pub(super) fn take(self: &Arc<Self>) -> Option<Slot> {
         if !self.is_free() {
             return None;
@@ -158,7 +163,8 @@ impl Shared {
         })
     }
 
-    /// Whether what is sent would be written at once and not be behind others, as far as can be seen without waiting.
+    /// Returns true if a request would be written at once and not queue behind others, as far as
+    /// can be seen without waiting.
     fn is_free(&self) -> bool {
         let usage = self.usage();
         let is_kept = usage.kept_until(Instant::now()).is_some() && usage.writing == 0;
@@ -166,7 +172,7 @@ impl Shared {
         is_kept && self.wire().is_drained_now() && self.is_open()
     }
 
-    /// Whether the server takes calls: it has not said that it goes away, nor gone.
+    /// Returns true if the server accepts calls: it has neither announced its end nor gone.
     fn is_open(&self) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
         matches!(self.sender.clone().poll_ready(&mut cx), Poll::Ready(Ok(())))
@@ -192,13 +198,15 @@ impl Usage {
 }
 
 impl Wire {
-    /// Reads and writes what can be without waiting. Ready: it has ended.
+    /// Reads and writes as much as possible without waiting. Returns `Ready` if the connection has
+    /// ended.
     pub(super) fn advance(&mut self) -> Poll<()> {
         let Some(connection) = &mut self.connection else {
             return Poll::Ready(());
         };
         let mut cx = Context::from_waker(&self.waker);
-        // An error is passed on by what waits for answers; with nobody waiting there is nobody to tell.
+        // The futures that wait for answers return the error. If there are none, the error concerns
+        // no call.
         let ended = Pin::new(connection).poll(&mut cx).map(drop);
         self.is_drained = !self.socket.waits();
         if ended.is_ready() {
@@ -208,18 +216,18 @@ impl Wire {
         ended
     }
 
-    /// Whether it is open, and all is written that can be by now.
+    /// Returns true if the connection is open and everything that can be written by now is written.
     pub(super) fn is_drained_now(&mut self) -> bool {
         self.advance().is_pending() && self.is_drained
     }
 
-    /// Whether all that was handed over before the last [`Wire::advance`] is written.
+    /// Returns true if everything handed over before the last [`Wire::advance`] is written.
     pub(super) fn is_drained(&self) -> bool {
         self.is_drained
     }
 }
 
-/// Drives a connection until it ends, or soon after nobody has it any more.
+/// Drives a connection until it ends, or until shortly after its last user has gone.
 async fn drive(wire: Arc<Mutex<Wire>>, released: oneshot::Receiver<Infallible>) {
     let ended = poll_fn(|cx| {
         let mut wire = lock(&wire);
@@ -227,7 +235,7 @@ async fn drive(wire: Arc<Mutex<Wire>>, released: oneshot::Receiver<Infallible>) 
         wire.advance()
     });
     let given_up = async {
-        // An error: that is how it is told.
+        // The sender never sends; an error means that it was dropped.
         let _ = released.await;
         sleep(CLOSING).await;
     };
@@ -238,23 +246,23 @@ async fn drive(wire: Arc<Mutex<Wire>>, released: oneshot::Receiver<Infallible>) 
     lock(&wire).connection = None;
 }
 
-/// The right to one stream. Dropped, it is given back.
+/// A reserved stream. Dropping it returns the reservation.
 pub(super) struct Slot {
     shared: Arc<Shared>,
-    /// The stream is open,
+    /// Whether the stream is open.
     runs: bool,
-    /// and its request waits for the server to take more of it.
+    /// Whether its request waits for the server to accept more of it.
     writes: bool,
 }
 
 impl Slot {
-    /// Whether a call could be sent at once, as far as can be seen without waiting.
+    /// Returns true if a call could be sent at once, as far as can be seen without waiting.
     pub(super) fn is_ready(&self) -> bool {
-        // The server may take fewer than before.
+        // The server may have lowered its limit.
         self.shared.is_free() && self.shared.usage().taken <= self.shared.room()
     }
 
-    /// Opens the stream, if there is room for one at the server now.
+    /// Opens the stream if the server has room for it now.
     pub(super) fn run(&mut self) -> Option<SendRequest<Bytes>> {
         let room = self.shared.room();
         let mut usage = self.shared.usage();
@@ -266,7 +274,7 @@ impl Slot {
         Some(self.shared.sender.clone())
     }
 
-    /// Whether its request waits for the server to take more of it.
+    /// Records whether the request waits for the server to accept more of it.
     pub(super) fn writes(&mut self, writes: bool) {
         if writes != self.writes {
             let mut usage = self.shared.usage();
@@ -277,12 +285,12 @@ impl Slot {
         }
     }
 
-    /// A call got an answer, or a part of one.
+    /// Records that a call got an answer, or a part of one.
     pub(super) fn gets_on(&self) {
         self.shared.bounds.renew();
     }
 
-    /// Sends no more calls over the connection.
+    /// Stops sending calls over the connection.
     pub(super) fn retire(&self) {
         self.shared.usage().retired = true;
     }
@@ -310,12 +318,12 @@ impl Drop for Slot {
     }
 }
 
-/// What they hold is whole at any time.
+/// Locks a mutex whose data is consistent at any time.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The server closed the connection before it had said anything.
+/// Returns the error for a connection that the server closed before it sent anything.
 fn closed() -> Box<dyn Error + Send + Sync> {
     io::Error::from(io::ErrorKind::UnexpectedEof).into()
 }

@@ -1,11 +1,13 @@
-//! Signatures of calls: [Standard Webhooks](https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md).
-//! A receiver learns who sent a call, and that nobody changed it: HMAC-SHA256 of its id, its time and its body.
+//! Signs calls by [Standard Webhooks][spec]: an HMAC-SHA256 of the call's ID, time and body. The
+//! receiver can verify the sender and that the call is unchanged.
+//!
+//! [spec]: https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use ring::hmac;
 
-/// Keys that sign a call, all of them.
+/// Keys, each of which signs every call.
 pub(super) struct Signer(Vec<hmac::Key>);
 
 impl Signer {
@@ -14,7 +16,8 @@ impl Signer {
         Self(keys.iter().map(key).collect())
     }
 
-    /// The value of `webhook-signature` for a call with these values of `webhook-id` and `webhook-timestamp` (seconds since the epoch).
+    /// Returns the value of `webhook-signature` for a call with these values of `webhook-id` and
+    /// `webhook-timestamp` (seconds since the epoch).
     pub(super) fn signature(&self, id: &[u8], timestamp: u64, body: &[u8]) -> String {
         let signed = |key: &hmac::Key| {
             let mut context = hmac::Context::with_key(key);

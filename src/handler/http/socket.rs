@@ -1,4 +1,4 @@
-//! A TCP connection of which it is known how far what was written has come.
+//! A TCP connection that tracks how many of the written bytes the peer has acknowledged.
 
 use std::future::Future;
 use std::io;
@@ -19,18 +19,19 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tower_service::Service;
 
-/// TCP, with or without TLS on it.
+/// A TCP connection, with or without TLS on top.
 pub(super) type Stream = MaybeHttpsStream<TokioIo<Tcp>>;
 
-/// What is read from and written to a [`Socket`].
+/// The read and write halves of a connection.
 #[derive(Debug)]
 pub(super) struct Tcp {
-    /// Of its own: so tokio notices that a read got less than it had room for, and spares the next one, which would find nothing.
+    /// A half of its own lets tokio notice that a read returned less than it had room for, and skip
+    /// the next read, which would find nothing.
     reader: OwnedReadHalf,
     socket: Socket,
 }
 
-/// A connection. Clones are the same one, which is closed with the last of them and its [`Tcp`].
+/// A connection. Clones share it. It is closed when the last clone and its [`Tcp`] are dropped.
 #[derive(Debug, Clone)]
 pub(super) struct Socket(Arc<Shared>);
 
@@ -38,7 +39,7 @@ pub(super) struct Socket(Arc<Shared>);
 struct Shared {
     writer: OwnedWriteHalf,
     written: AtomicU64,
-    /// Whether the last that was to be written waits for room.
+    /// Whether a write waits for room in the kernel.
     waits: AtomicBool,
 }
 
@@ -55,7 +56,7 @@ impl Tcp {
 }
 
 impl Socket {
-    /// What is below `stream`, with or without TLS.
+    /// Returns the socket below `stream`, with or without TLS.
     pub(super) fn below(stream: &Stream) -> Self {
         let tcp = match stream {
             Stream::Http(tcp) => tcp,
@@ -68,25 +69,27 @@ impl Socket {
         self.0.writer.as_ref()
     }
 
-    /// Bytes that the kernel has taken so far.
+    /// Returns the number of bytes that the kernel has taken so far.
     pub(super) fn written(&self) -> u64 {
         self.0.written.load(Ordering::Acquire)
     }
 
-    /// Whether something is to be written for which the kernel has no room.
+    /// Returns true if a write waits because the kernel has no room.
     pub(super) fn waits(&self) -> bool {
         self.0.waits.load(Ordering::Acquire)
     }
 
-    /// Whether the machine at the other end has all that was written. Where the system does not tell, it may have.
+    /// Returns true if the peer's machine has acknowledged everything that was written, or the
+    /// system does not report it.
     pub(super) fn is_acked(&self) -> bool {
         unacked(self.tcp()).is_none_or(|bytes| bytes == 0)
     }
 
-    /// Whether the machine at the other end has the first so many bytes that were written. Where the system does not tell, it may
-    /// have.
+    /// Returns true if the peer's machine has acknowledged the first `bytes` that were written, or
+    /// the system does not report it.
     pub(super) fn has_acked(&self, bytes: u64) -> bool {
-        // What is written after this look may count as unacknowledged already, and never the other way around.
+        // A write after this line can only add to the unacknowledged bytes, so the result errs on
+        // the safe side.
         let written = self.written();
         unacked(self.tcp()).is_none_or(|left| {
             let left = u64::try_from(left).unwrap_or(u64::MAX);
@@ -94,10 +97,10 @@ impl Socket {
         })
     }
 
-    /// What the other machine has not acknowledged when the connection is closed is dropped, in place of being sent again until it
-    /// is. What was acknowledged can't be recalled.
+    /// Makes the kernel drop unacknowledged bytes when the connection is closed, instead of
+    /// resending them. Acknowledged bytes can't be recalled.
     pub(super) fn recall(&self) {
-        // It fails only where nothing can be sent any more.
+        // An error means that nothing can be sent any more.
         let _ = self.tcp().set_zero_linger();
     }
 
@@ -107,13 +110,13 @@ impl Socket {
         Ok(bytes)
     }
 
-    /// Tries until it need not wait, or has to.
+    /// Repeats `write` until it succeeds, fails or must wait for room.
     fn poll_write_by(
         &self,
         cx: &mut Context<'_>,
         write: impl Fn(&TcpStream) -> io::Result<usize>,
     ) -> Poll<io::Result<usize>> {
-        // Until something was written, it waits.
+        // The flag is set until the write has succeeded.
         self.0.waits.store(true, Ordering::Release);
         loop {
             ready!(self.tcp().poll_write_ready(cx))?;
@@ -175,7 +178,7 @@ impl Connection for Tcp {
     }
 }
 
-/// Opens [`Tcp`]s.
+/// Opens connections as [`Tcp`].
 #[derive(Debug, Clone)]
 pub(super) struct Sockets(pub(super) HttpConnector);
 

@@ -1,4 +1,4 @@
-//! One call on a stream of a connection that is shared.
+//! One call on a stream of a shared connection.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -16,45 +16,46 @@ use super::call::{Broken, Failure, Sent};
 use super::shared::{Slot, Wire, lock};
 use super::socket::Socket;
 
-/// A request on its way. Dropped, its stream is reset.
+/// A request in flight. Dropping it resets its stream.
 pub(super) struct Exchange {
     answer: ResponseFuture,
-    /// The answer's body, once its head is there.
+    /// Body of the answer, once its head has arrived.
     body: Option<RecvStream>,
-    /// The rest of the request.
+    /// Rest of the request that is not handed over yet.
     rest: Option<Rest>,
     way: Arc<Way>,
-    /// The last: it is given back when the stream has ended.
+    /// The last field, since it must be returned after the stream has ended.
     slot: Slot,
 }
 
-/// What the server does not take yet of a request's body.
+/// Part of a request's body that the server does not accept yet.
 struct Rest {
     stream: SendStream<Bytes>,
     body: Bytes,
 }
 
-/// How far a request has come.
+/// How far a request has been sent.
 struct Way {
     wire: Arc<Mutex<Wire>>,
     socket: Socket,
-    /// All of it was handed to the connection.
+    /// Whether all of it was handed to the connection.
     is_handed: AtomicBool,
-    /// So many bytes the kernel had taken when all of it was written; not less than there were.
+    /// Number of bytes that the kernel had taken when all of the request was written. It may be
+    /// larger, never smaller.
     end: OnceLock<u64>,
 }
 
 impl Exchange {
-    /// Sends `request` to `whole` and writes it, but for what the server does not take yet. `None`: it can't be sent at once, and
-    /// nothing of it was.
+    /// Sends `request` to `whole` and writes it, except for the part that the server does not
+    /// accept yet. Returns `None` if it can't be sent at once; nothing was sent then.
     pub(super) fn send(mut slot: Slot, request: Request<Bytes>, whole: &Uri) -> Option<Self> {
         let (mut head, body) = request.into_parts();
-        // The uri says it.
+        // In HTTP/2 the URI names the host.
         head.headers.remove(HOST);
         (head.uri, head.version) = (whole.clone(), Version::HTTP_2);
         let wire = Arc::clone(slot.wire());
         let mut wire = lock(&wire);
-        // What others left to be written goes out first, and it is seen whether the server has gone.
+        // Writes what earlier calls left, and finds out whether the server has gone.
         if !wire.is_drained_now() {
             return None;
         }
@@ -62,7 +63,7 @@ impl Exchange {
         let mut sender = slot.run()?;
         let head = Request::from_parts(head, ());
         let (answer, stream) = sender.send_request(head, body.is_empty()).ok()?;
-        // Only then the stream is open, and the server takes a part of the body.
+        // Only this opens the stream, so that the server accepts a part of the body.
         let _ = wire.advance();
         let mut exchange = Self {
             answer,
@@ -71,19 +72,19 @@ impl Exchange {
             way: Arc::new(Way::of(&slot)),
             slot,
         };
-        // Whoever waits for the answer leaves a waker of its own.
+        // The future that waits for the answer registers its own waker.
         let mut cx = Context::from_waker(Waker::noop());
         exchange.hand_over(&mut cx);
         let ended = wire.advance().is_ready();
         drop(wire);
         exchange.way.end();
-        // The server takes fewer streams since just now; or it has gone.
+        // The server may have just lowered its limit of streams, or have gone.
         let waits = sender.poll_ready(&mut cx).is_pending();
         let nothing = ended && exchange.slot.socket().written() == written;
         (!waits && !nothing).then_some(exchange)
     }
 
-    /// Waits for the answer's head.
+    /// Waits for the head of the answer.
     pub(super) async fn answer(&mut self) -> Sent {
         let answered = poll_fn(|cx| {
             self.write(cx);
@@ -101,7 +102,7 @@ impl Exchange {
         }
     }
 
-    /// The next part of the answer's body; `None`: it has ended, or there is no answer.
+    /// Returns the next part of the answer's body, or `None` if it has ended or there is no answer.
     pub(super) async fn next(&mut self) -> Option<Result<Bytes, Broken>> {
         let part = poll_fn(|cx| {
             self.write(cx);
@@ -113,29 +114,32 @@ impl Exchange {
         let part = part.await?.map_err(|_| Broken);
         if let (Ok(part), Some(body)) = (&part, &mut self.body) {
             self.slot.gets_on();
-            // It was read, so more may come. It fails where nothing comes any more.
+            // The part was read, so the server may send more. An error means that nothing more
+            // comes.
             let _ = body.flow_control().release_capacity(part.len());
         }
         Some(part)
     }
 
-    /// Tells whether the API's machine has all of the request. It may be asked at any time.
+    /// Returns a function that tells at any time whether the API's machine has received the whole
+    /// request.
     pub(super) fn arrival(&self) -> impl Fn() -> bool + Send + Sync + 'static {
         let way = Arc::clone(&self.way);
         move || way.has_arrived()
     }
 
-    /// Whether the API's machine has all of the request.
+    /// Returns true if the API's machine has received the whole request.
     pub(super) fn is_acked(&self) -> bool {
         self.way.has_arrived()
     }
 
-    /// Sends no more calls over the connection, which may be dead. Those in flight go on.
+    /// Stops sending calls over the connection, which may be dead. Calls in flight continue.
     pub(super) fn gives_up(&self) {
         self.slot.retire();
     }
 
-    /// Resets the stream. What was not acknowledged is dropped when the last call on the connection has ended.
+    /// Resets the stream. Unacknowledged bytes are dropped when the last call on the connection has
+    /// ended.
     pub(super) fn recall(self) {
         self.slot.socket().recall();
     }
@@ -146,12 +150,12 @@ impl Exchange {
             let wire = Arc::clone(&self.way.wire);
             let mut wire = lock(&wire);
             self.hand_over(cx);
-            // Its end is told to whoever waits for the answer.
+            // The future that waits for the answer learns of the connection's end.
             let _ = wire.advance();
         }
     }
 
-    /// Hands as much of the request's body to the connection as the server takes.
+    /// Hands as much of the request's body to the connection as the server accepts.
     fn hand_over(&mut self, cx: &mut Context<'_>) {
         let Some(rest) = &mut self.rest else {
             return;
@@ -168,7 +172,8 @@ impl Exchange {
 }
 
 impl Rest {
-    /// Ready: whether all of it was handed over, or the server wants no more.
+    /// Returns `Ready(true)` if all of the body was handed over, and `Ready(false)` if the server
+    /// wants no more of it.
     fn hand_over(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         let Self { stream, body } = self;
         while !body.is_empty() {
@@ -183,7 +188,7 @@ impl Rest {
             }
             match std::task::ready!(stream.poll_capacity(cx)) {
                 Some(Ok(_)) => {}
-                // Who waits for the answer hears why.
+                // The future that waits for the answer returns the reason.
                 Some(Err(_)) | None => return Poll::Ready(false),
             }
         }
@@ -201,7 +206,8 @@ impl Way {
         }
     }
 
-    /// So many bytes had been written when all of the request was; `None`: not all of it is.
+    /// Returns the number of bytes that had been written when all of the request was, or `None` if
+    /// part of it is not.
     fn end(&self) -> Option<u64> {
         if let Some(end) = self.end.get() {
             return Some(*end);
@@ -209,7 +215,8 @@ impl Way {
         if !self.is_handed.load(Ordering::Acquire) {
             return None;
         }
-        // It was driven since all was handed over, with one hold of the lock.
+        // The wire was advanced after the last part was handed over, without releasing the lock in
+        // between.
         let is_drained = lock(&self.wire).is_drained();
         is_drained.then(|| *self.end.get_or_init(|| self.socket.written()))
     }
@@ -219,7 +226,8 @@ impl Way {
     }
 }
 
-/// RFC 9113, 8.7: such a request has not been processed. A stream that ends with a GOAWAY of the server is beyond its last one.
+/// Returns true if the request has not been processed (RFC 9113, 8.7). A stream that ends with a
+/// GOAWAY of the server is above the last one that the server processes.
 fn is_refused(why: &h2::Error) -> bool {
     let refused = why.is_reset() && why.reason() == Some(Reason::REFUSED_STREAM);
     why.is_remote() && (refused || why.is_go_away())
@@ -240,7 +248,7 @@ mod tests {
 
     /// More than the kernel takes for a connection.
     const LARGE: usize = 32 << 20;
-    /// A server's window.
+    /// Flow-control window of the server.
     const ALL: u32 = 1 << 30;
 
     async fn until(what: &str, done: impl Fn() -> bool) {
@@ -261,7 +269,7 @@ mod tests {
         Exchange::send(slot, request, &whole).expect("it is sent")
     }
 
-    /// Whether a call has arrived does not depend on what others have sent after it.
+    /// The arrival of a call does not depend on bytes that other calls send after it.
     #[tokio::test]
     async fn a_call_has_arrived_when_the_other_machine_has_all_of_it() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -280,7 +288,7 @@ mod tests {
 
         let small = send(&shared, 2);
         until("the small one is there", small.arrival()).await;
-        // It says how much it takes, and reads no more for now.
+        // The server announces its window, and then stops reading.
         let _small = server.accept().await.expect("a call");
         let mut large = send(&shared, LARGE);
         let has_arrived = large.arrival();
@@ -300,7 +308,7 @@ mod tests {
                         let window = request.body_mut().flow_control();
                         window.release_capacity(part.len()).expect("it was taken");
                     }
-                    // Dropped, it would be a reset.
+                    // Dropping it would reset the stream.
                     sleep(Duration::MAX).await;
                     drop(answer);
                 });

@@ -1,12 +1,12 @@
-//! What of others' texts is shown in a reason.
+//! Text from outside, as shown in a reason.
 
 use std::error::Error;
 use std::fmt::Write as _;
 
-/// So much of a text is shown, in bytes.
+/// Maximum number of bytes shown of a text.
 const SHOWN: usize = 256;
 
-/// The first bytes of `text` as one line, without surprises for a terminal.
+/// Returns the first bytes of `text` as one line that is safe for a terminal.
 pub(super) fn one_line(text: &str) -> String {
     let mut shown = String::new();
     for c in text.trim_start().chars().map(printable) {
@@ -19,13 +19,13 @@ pub(super) fn one_line(text: &str) -> String {
     shown
 }
 
-/// The error and what is behind it. Texts of TLS quote what the API's certificate says.
+/// Returns the error with its causes. TLS errors quote the API's certificate.
 pub(super) fn explain(why: &(dyn Error + 'static)) -> String {
     let mut text = why.to_string();
     let mut source = why.source();
     while let Some(deeper) = source {
         let words = deeper.to_string();
-        // Some errors say what is behind them themselves.
+        // Some errors already include the text of their cause.
         if !text.ends_with(&words) {
             // Writing to a String can't fail.
             let _ = write!(text, ": {words}");
@@ -35,12 +35,13 @@ pub(super) fn explain(why: &(dyn Error + 'static)) -> String {
     one_line(&text)
 }
 
-/// What stands for itself in a log line and on a terminal; else a space or a replacement.
+/// Replaces characters that are not safe on a terminal or in a log line with a space or a
+/// replacement character.
 fn printable(c: char) -> char {
     match c {
         _ if c.is_whitespace() => ' ',
         _ if c.is_control() => char::REPLACEMENT_CHARACTER,
-        // Invisible, or able to turn the order of the text around it.
+        // Invisible characters, and ones that change the direction of the text around them.
         '\u{200b}'..='\u{200f}'
         | '\u{202a}'..='\u{202e}'
         | '\u{2060}'..='\u{206f}'

@@ -1,4 +1,5 @@
-//! Where access tokens come from: a request by client credentials (RFC 6749, 4.4), and what its answer says.
+//! The endpoint of access tokens: requests with client credentials (RFC 6749, 4.4), and their
+//! answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,20 +27,21 @@ use crate::rules::job::call::{Place, encode};
 use crate::rules::tenant::Tenant;
 use crate::shortage;
 
-/// So much of an answer is read, in bytes.
+/// Maximum number of bytes read of an answer.
 const MAX_BODY: usize = 64 * 1024;
-/// The longest token, in bytes: with it a request's head is one that servers take.
+/// Maximum length of a token in bytes. Servers accept a request's head with such a token.
 const LONGEST: usize = 16 * 1024;
-/// How long a token lives where nobody says it.
+/// Lifetime of a token whose answer does not state it.
 const USUAL_LIFE: Duration = Duration::from_secs(300);
-/// The shortest life of a token. A shorter one serves no call, and would be fetched for each.
+/// Minimum lifetime of a token. A token with a shorter one would serve no call, and be fetched for
+/// each.
 const SHORTEST_LIFE: Duration = Duration::from_secs(1);
-/// No token is kept for longer.
+/// Maximum time that a token is kept.
 const LONGEST_LIFE: Duration = Duration::from_secs(86_400);
-/// The longest code of an error that is shown.
+/// Maximum length of an error code that is shown.
 const LONGEST_CODE: usize = 64;
 
-/// Asks for tokens.
+/// Requests tokens.
 pub(super) struct Endpoint {
     pool: Arc<Pool>,
     oauth2: OAuth2,
@@ -48,9 +50,9 @@ pub(super) struct Endpoint {
     encrypted: bool,
 }
 
-/// Who asks for a token: what its request is made of.
+/// A client of the endpoint: the parts of its token request.
 pub(super) struct Client {
-    /// The url without and with its server.
+    /// URL without and with its server.
     target: Uri,
     whole: Uri,
     headers: HeaderMap,
@@ -58,13 +60,14 @@ pub(super) struct Client {
     secret: String,
 }
 
-/// A token, and how long it lives from when it was asked for.
+/// A token, and its lifetime from the time of the request.
 pub(super) struct Granted {
     pub token: String,
     pub life: Duration,
 }
 
-/// The reason why there is no token. Its text holds neither the client's secret nor a part of the URL.
+/// The reason why there is no token. Its text contains neither the client's secret nor a part of
+/// the URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Unfetched {
     pub why: String,
@@ -82,10 +85,11 @@ impl From<String> for Unfetched {
 }
 
 impl Endpoint {
-    /// That of `oauth2`, which is asked over `tls` if its url says so, through the `proxy` for it. One answer may take `timeout`.
+    /// Creates the endpoint of `oauth2`. It uses `tls` if its URL requires TLS, and the `proxy` for
+    /// its server. A request may take `timeout`.
     ///
     /// # Errors
-    /// In words: the url holds what no request can carry.
+    /// A message for the operator: the URL contains something that no request can carry.
     pub(super) fn new(
         oauth2: &OAuth2,
         tls: ClientConfig,
@@ -95,7 +99,7 @@ impl Endpoint {
         let url = Url::parse(oauth2.token_url.expose()).map_err(|why| why.to_string())?;
         let host = &url[Position::BeforeHost..Position::AfterPort];
         let server = uri(&format!("{}://{host}/", url.scheme()))?;
-        // A token is rare: its connection is for it alone, and HTTP/1.1 does.
+        // Tokens are requested rarely, so a single HTTP/1.1 connection is enough.
         let pool = Pool::new((server.clone(), proxy(&server)?), (tls, false), timeout, 1);
         Ok(Self {
             pool,
@@ -106,19 +110,20 @@ impl Endpoint {
         })
     }
 
-    /// The client of all tenants.
+    /// Returns the client for all tenants.
     ///
     /// # Errors
-    /// In words: what is configured can't be sent.
+    /// A message for the operator: a configured value can't be sent.
     pub(super) fn client(&self) -> Result<Client, String> {
         let secret = self.oauth2.client_secret.expose();
         self.with(str::to_owned, self.oauth2.token_url.expose(), secret)
     }
 
-    /// The client of `tenant`; `secret` is what its file says, where clients have secrets of their own.
+    /// Returns the client for `tenant`. `secret` is the content of the tenant's file, if tenants
+    /// have secrets of their own.
     ///
     /// # Errors
-    /// In words, without the secret: it can't be sent.
+    /// A message for the operator, without the secret: a value can't be sent.
     pub(super) fn client_of(
         &self,
         tenant: &Tenant,
@@ -140,7 +145,7 @@ impl Endpoint {
         self.with(|text| text.replace(TENANT, name), &url, secret)
     }
 
-    /// A client of this url and secret, in whose other texts `fill` puts what they lack.
+    /// Creates a client with this URL and secret. `fill` replaces placeholders in the other texts.
     fn with(
         &self,
         fill: impl Fn(&str) -> String,
@@ -199,10 +204,10 @@ impl Endpoint {
         })
     }
 
-    /// Fetches a token for `client`.
+    /// Requests a token for `client`.
     ///
     /// # Errors
-    /// [`Unfetched`]: there is no token now.
+    /// [`Unfetched`] if there is no token now.
     pub(super) async fn fetch(&self, client: &Client) -> Result<Granted, Unfetched> {
         match timeout(self.timeout, self.ask(client)).await {
             Ok(result) => result,
@@ -248,7 +253,8 @@ impl Endpoint {
 }
 
 impl Client {
-    /// What the answer says. Nothing of it is shown but the code of an error: it may repeat what was sent, and holds the token.
+    /// Parses the answer. Nothing of it is shown but an error code, since it contains the token or
+    /// may repeat the request.
     fn read(&self, status: StatusCode, body: &[u8]) -> Result<Granted, String> {
         let value: Value = serde_json::from_slice(body).unwrap_or_default();
         if status != StatusCode::OK {
@@ -271,7 +277,7 @@ impl Client {
         )?;
         let life = match value.get("expires_in") {
             None | Some(Value::Null) => USUAL_LIFE,
-            // Some write digits in quotes.
+            // Some endpoints write the number in quotes.
             Some(life) => {
                 let seconds = life.as_f64().or_else(|| life.as_str()?.parse().ok());
                 let seconds = seconds.filter(|life| *life >= SHORTEST_LIFE.as_secs_f64());
@@ -287,19 +293,20 @@ impl Client {
         })
     }
 
-    /// It is a code, and no echo of the client's secret.
+    /// Returns true if the text is an error code, and not an echo of the client's secret.
     fn may_be_shown(&self, code: &str) -> bool {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
         code.len() <= LONGEST_CODE && code.bytes().all(is_plain) && !code.contains(&*self.secret)
     }
 }
 
-/// What a header carries as it is.
+/// Returns true if a header can carry the text unchanged.
 fn is_token(text: &str) -> bool {
     (1..=LONGEST).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// The client and its secret, each as a form has them (RFC 6749, 2.3.1).
+/// Returns the Basic authorization for the client and its secret, both form-encoded (RFC 6749,
+/// 2.3.1).
 fn basic(id: &str, secret: &str) -> Result<HeaderValue, String> {
     let encoded = |text: &str| byte_serialize(text.as_bytes()).collect::<String>();
     let pair = format!("{}:{}", encoded(id), encoded(secret));

@@ -1,4 +1,5 @@
-//! The access tokens of calls: fetched and renewed beside them, so that none waits for one with a permit.
+//! Access tokens of calls. They are fetched and renewed in the background, so no call waits for one
+//! while it holds a permit.
 
 mod by_tenant;
 mod of_all;
@@ -19,30 +20,32 @@ use crate::rules::tenant::Tenant;
 use by_tenant::ByTenant;
 use of_all::OfAll;
 
-/// Pauses after failures: the first, and the longest.
+/// Pauses after failures: the first and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
-/// A token that the API refuses is another one than a younger one: that which was just fetched is not at fault, the job or the client is.
+/// Minimum age of a token that a refusal invalidates. If the API refuses a token that was just
+/// fetched, the job or the client is at fault.
 const YOUNG: Duration = Duration::from_secs(10);
-/// A call that is on its way while its token expires comes too late: so long before that none is sent, at most.
+/// Maximum time before its expiry at which a token is no longer sent, since the call could arrive
+/// too late.
 const MARGIN: Duration = Duration::from_secs(5);
-/// A failure that goes on is logged so often.
+/// Interval at which a persistent failure is logged again.
 const REMIND: Duration = Duration::from_secs(60);
 
-/// What calls carry.
+/// An access token.
 pub(super) struct Token {
-    /// The value of `authorization`.
+    /// Value of the `authorization` header.
     pub header: HeaderValue,
     pub text: String,
     asked: Instant,
-    /// It is used until then,
+    /// Time until which calls carry it.
     until: Instant,
-    /// and another one is fetched from then on.
+    /// Time from which another token is fetched.
     renew: Instant,
     refused: AtomicBool,
 }
 
 impl Token {
-    /// One that `client` gets now.
+    /// Fetches a token for `client`.
     async fn fetch(endpoint: &Endpoint, client: &Client) -> Result<Self, Unfetched> {
         let asked = Instant::now();
         let Granted { token, life } = endpoint.fetch(client).await?;
@@ -54,13 +57,13 @@ impl Token {
             text: token,
             asked,
             until: asked + life - MARGIN.min(life / 10),
-            // One that lives for a moment is not fetched in a loop.
+            // A token that lives for a moment only must not be fetched in a tight loop.
             renew: asked + (life * 3 / 4).max(PAUSES[0]),
             refused: AtomicBool::default(),
         })
     }
 
-    /// One that was asked for then.
+    /// Creates a token that was requested at `asked`.
     #[cfg(test)]
     fn lasting(asked: Instant, renew: Instant, until: Instant) -> Self {
         Self {
@@ -73,7 +76,7 @@ impl Token {
         }
     }
 
-    /// A call can carry it now.
+    /// Returns true if a call can carry the token now.
     pub(super) fn is_usable(&self) -> bool {
         Instant::now() < self.until && !self.refused.load(Ordering::Relaxed)
     }
@@ -84,9 +87,10 @@ impl Token {
 struct Told(Option<(String, Instant)>);
 
 impl Told {
-    /// Logs a failure to fetch a token for all calls, or those of a tenant, if it is news.
+    /// Logs a failure to fetch a token, for all calls or for those of a tenant, if it is news.
     fn tell(&mut self, why: &str, of: Option<&Tenant>) {
-        // Where tenants fail in turns, each for a reason of its own, it is one line a second.
+        // Even if tenants fail alternately for different reasons, at most one line per second is
+        // logged.
         let is_told = |(last, at): &(String, Instant)| {
             at.elapsed() < if last == why { REMIND } else { PAUSES[0] }
         };
@@ -97,7 +101,7 @@ impl Told {
         }
     }
 
-    /// There is a token.
+    /// Logs that tokens can be fetched again, after a failure.
     fn over(&mut self) {
         if self.0.take().is_some() {
             tracing::info!("access tokens can be fetched again");
@@ -105,24 +109,24 @@ impl Told {
     }
 }
 
-/// The pauses between attempts.
+/// Returns the pauses between attempts.
 fn pauses() -> Reconnect {
     Reconnect::between(PAUSES[0], PAUSES[1])
 }
 
 /// Keeps the tokens of one API.
 pub(super) enum Tokens {
-    /// One for all calls.
+    /// One token for all calls.
     OfAll(OfAll),
-    /// One for each tenant.
+    /// One token for each tenant.
     ByTenant(ByTenant),
 }
 
 impl Tokens {
-    /// From `endpoint`, as `http` has it.
+    /// Keeps tokens from `endpoint` as `http` configures them.
     ///
     /// # Errors
-    /// In words: what is configured can't be sent.
+    /// A message for the operator: a configured value can't be sent.
     pub(super) fn new(endpoint: Endpoint, http: &Http) -> Result<Self, String> {
         let oauth2 = http.oauth2.as_ref();
         if !oauth2.is_some_and(|oauth2| oauth2.is_by_tenant()) {
@@ -137,7 +141,7 @@ impl Tokens {
         )))
     }
 
-    /// The one that any call can carry now.
+    /// Returns the token that any call can carry now.
     pub(super) fn usable(&self) -> Option<Arc<Token>> {
         match self {
             Self::OfAll(tokens) => tokens.usable(),
@@ -145,7 +149,7 @@ impl Tokens {
         }
     }
 
-    /// The one that a call of `tenant` can carry now.
+    /// Returns the token that a call of `tenant` can carry now.
     pub(super) fn usable_for(&self, tenant: &Tenant) -> Option<Arc<Token>> {
         match self {
             Self::OfAll(tokens) => tokens.usable(),
@@ -153,10 +157,10 @@ impl Tokens {
         }
     }
 
-    /// Waits until there is one for a call of `tenant`.
+    /// Waits for a token for a call of `tenant`.
     ///
     /// # Errors
-    /// [`NoToken`]; where there is none at `deadline`, too.
+    /// [`NoToken`], also if there is no token by `deadline`.
     pub(super) async fn wait(
         &self,
         tenant: &Tenant,
@@ -168,8 +172,8 @@ impl Tokens {
         }
     }
 
-    /// The API has refused `token` of `tenant`: no call carries it from now on, and another one is fetched at once; once in
-    /// [`YOUNG`] at most.
+    /// Invalidates the token that the API refused and fetches another one at once, at most once in
+    /// [`YOUNG`].
     pub(super) fn refused(&self, tenant: &Tenant, token: &Arc<Token>) {
         if token.asked.elapsed() < YOUNG || token.refused.swap(true, Ordering::Relaxed) {
             return;
@@ -183,17 +187,18 @@ impl Tokens {
     }
 }
 
-/// Why there is no token; no text of it holds a secret.
+/// The reason why there is no token. Its text contains no secret.
 pub(super) enum NoToken {
-    /// There was none in time; why the last attempt failed, if it is known.
+    /// There was no token in time; with the last failure, if there was one.
     InTime(Option<Unfetched>),
     /// The tenant's last attempt failed.
     Failed(String),
-    /// The tenant's first attempt is in progress. Its job should not wait here but come again after this time.
+    /// The tenant's first attempt is in progress. Its job should not wait here but return after
+    /// this time.
     Pending(Duration),
     /// This machine lacked a resource that is needed to ask.
     Short(String),
-    /// Nobody can ask for one.
+    /// A token can't be requested without a usable client.
     NoClient(NoRequest),
 }
 

@@ -1,4 +1,5 @@
-//! An access token for each tenant: fetched when its first job is prepared, and renewed while it has jobs.
+//! One access token per tenant. It is fetched when the tenant's first job is prepared, and renewed
+//! while it has jobs.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -17,20 +18,23 @@ use super::{NoToken, PAUSES, Token, Told, pauses};
 use crate::rules::retry::Reconnect;
 use crate::rules::tenant::Tenant;
 
-/// Tenants whose tokens are kept.
+/// Maximum number of tenants whose tokens are kept.
 const MOST: usize = 10_000;
-/// Number of fetches that have a turn at once: of tenants whose last attempt did not fail, and of the others. Tenants that fail again and
-/// again do not hold up new ones.
+/// Maximum number of fetches with a turn: for tenants whose last attempt did not fail, and for the
+/// others. Tenants that keep failing do not delay new ones.
 const TURNS: [usize; 2] = [8, 4];
-/// Maximum duration of a fetch's turn. A longer fetch goes on without it, so that endpoints that hang do not hold up others.
+/// Maximum duration of a fetch's turn. A longer fetch continues without a turn, so that endpoints
+/// that hang do not delay other fetches.
 const TURN: Duration = Duration::from_millis(500);
-/// Maximum number of fetches without a turn. With one more, the oldest gives up.
+/// Maximum number of fetches without a turn. A further one makes the oldest give up.
 const MAX_SLOW: u64 = 64;
-/// How long a job waits for the tenant's first token. Meanwhile it occupies a slot of the concurrency that other jobs need.
+/// Maximum time that a job waits for the tenant's first token. Meanwhile it occupies a worker slot
+/// that other jobs need.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long a job waits for a token if the tenant's last attempt failed.
+/// Maximum time that a job waits for a token if the tenant's last attempt failed.
 const PATIENCE_AFTER_FAILURE: Duration = Duration::from_millis(250);
-/// Bounds of the delay after which a job without a token comes again. Within them, the delay is as long as the attempt has taken.
+/// Bounds of the delay after which a job without a token returns. Within them, the delay equals the
+/// time that the attempt has taken.
 const AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(15)];
 
 /// Keeps a token for each tenant that has jobs.
@@ -39,30 +43,30 @@ pub(in crate::handler::http) struct ByTenant {
     known: Mutex<HashMap<Tenant, Arc<Kept>>>,
 }
 
-/// Where tokens come from.
+/// Fetches tokens.
 struct Source {
     endpoint: Endpoint,
-    /// The secrets of clients, where each tenant has its own.
+    /// Secrets of clients, if each tenant has its own.
     secrets: Option<Secrets>,
     turns: [Semaphore; 2],
-    /// Counts the fetches that went on without a turn.
+    /// Counts the fetches that continued without a turn.
     slow: watch::Sender<u64>,
     told: Mutex<Told>,
 }
 
-/// What is known of one tenant.
+/// State of one tenant.
 type Kept = watch::Sender<State>;
 
 struct State {
     token: Option<Arc<Token>>,
     /// When the fetch in progress began, or `None` if there is none.
     asked: Option<Instant>,
-    /// Why the last attempt failed, and until when there is no other one.
+    /// Why the last attempt failed, and until when there is no further one.
     failed: Option<(Failure, Instant)>,
     pauses: Reconnect,
 }
 
-/// Why an attempt failed.
+/// The reason why an attempt failed.
 #[derive(Debug, Clone)]
 enum Failure {
     Fetch(Unfetched),
@@ -100,7 +104,7 @@ impl State {
         (Instant::now() < *until).then_some(why)
     }
 
-    /// It is time for another one, and nobody asks for it yet.
+    /// Returns true if it is time to fetch a token and no fetch is in progress.
     fn is_due(&self) -> bool {
         let is_fresh = |token: &Arc<Token>| Instant::now() < token.renew;
         self.asked.is_none() && self.failed().is_none() && !self.usable().is_some_and(is_fresh)
@@ -119,7 +123,7 @@ impl State {
     fn unfetched(&self) -> Option<&Unfetched> {
         match &self.failed {
             Some((Failure::Fetch(why), _)) => Some(why),
-            // The secret may be there by now.
+            // The secret may exist by now.
             Some((Failure::Client(_), _)) | None => None,
         }
     }
@@ -138,7 +142,7 @@ impl State {
 }
 
 impl ByTenant {
-    /// From `endpoint`; `secrets` are those of its clients.
+    /// Fetches tokens from `endpoint`, for clients with these `secrets`.
     pub(super) fn new(endpoint: Endpoint, secrets: Option<Secrets>) -> Self {
         Self {
             source: Arc::new(Source {
@@ -152,7 +156,7 @@ impl ByTenant {
         }
     }
 
-    /// The one that a call of `tenant` can carry now.
+    /// Returns the token that a call of `tenant` can carry now.
     pub(super) fn usable(&self, tenant: &Tenant) -> Option<Arc<Token>> {
         let kept = self.known().get(tenant).map(Arc::clone)?;
         if kept.borrow().is_due() {
@@ -161,10 +165,10 @@ impl ByTenant {
         kept.borrow().usable().cloned()
     }
 
-    /// Waits a moment for a usable token.
+    /// Waits for a usable token for a bounded time.
     ///
     /// # Errors
-    /// [`NoToken`]; a fetch in progress goes on.
+    /// [`NoToken`]; a fetch in progress continues.
     pub(super) async fn wait(
         &self,
         tenant: &Tenant,
@@ -189,7 +193,7 @@ impl ByTenant {
         }
     }
 
-    /// What is known of `tenant`.
+    /// Returns the state of `tenant`.
     fn kept(&self, tenant: &Tenant) -> Arc<Kept> {
         let mut known = self.known();
         if let Some(kept) = known.get(tenant) {
@@ -203,7 +207,7 @@ impl ByTenant {
         kept
     }
 
-    /// Asks for a token, which no job that is given up ends.
+    /// Starts a fetch, which continues even if the job that needs it is given up.
     fn ask(&self, tenant: &Tenant, kept: &Arc<Kept>) {
         let Ok(runtime) = Handle::try_current() else {
             return;
@@ -235,7 +239,7 @@ impl ByTenant {
                                 source.told().tell(&why.why, Some(&tenant));
                                 state.pauses.next(rand::random())
                             }
-                            // The job reports it. The file may be readable in a moment.
+                            // The job reports the failure. The file may be readable in a moment.
                             Failure::Client(_) => PAUSES[0],
                         };
                         state.failed = Some((why, Instant::now() + pause));
@@ -247,13 +251,14 @@ impl ByTenant {
     }
 
     fn known(&self) -> MutexGuard<'_, HashMap<Tenant, Arc<Kept>>> {
-        // What it holds is whole at any time.
+        // The map is consistent at any time.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Takes a tenth of what is known away at least, so that it need not be looked at for each new tenant: those without a usable token, which
-/// have no jobs; then those whose tokens are to be renewed first.
+/// Removes at least a tenth of the tenants, so that not every new tenant causes a search. Tenants
+/// without a usable token go first, since they have no jobs, and then those whose tokens are due
+/// for renewal first.
 fn make_room(known: &mut HashMap<Tenant, Arc<Kept>>) {
     known.retain(|_, kept| kept.borrow().usable().is_some());
     let left = MOST - MOST / 10;
@@ -273,11 +278,12 @@ fn make_room(known: &mut HashMap<Tenant, Arc<Kept>>) {
 
 impl Source {
     fn told(&self) -> MutexGuard<'_, Told> {
-        // What it holds is whole at any time.
+        // The state is consistent at any time.
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fetches a token for `tenant` when it is its turn. `has_failed` says whether the last attempt failed.
+    /// Fetches a token for `tenant` when it has a turn. `has_failed` says whether the last attempt
+    /// failed.
     async fn fetch(&self, tenant: &Tenant, has_failed: bool) -> Result<Token, Failure> {
         let client = self.client(tenant).await.map_err(Failure::Client)?;
         let fetched = self.fetch_for(&client, has_failed).await;
@@ -306,7 +312,7 @@ impl Source {
         }
     }
 
-    /// Who asks for a token of `tenant`.
+    /// Returns the client that requests tokens for `tenant`.
     async fn client(&self, tenant: &Tenant) -> Result<Client, NoRequest> {
         let secret = match &self.secrets {
             Some(secrets) => Some(secrets.of(tenant).await?),
@@ -325,7 +331,7 @@ mod tests {
         Tenant::parse(&number.to_string()).expect("a tenant")
     }
 
-    /// Of a tenant whose token is renewed in so many seconds, and is used for as long again.
+    /// Creates a tenant whose token is renewed after `seconds` and expires after twice that time.
     fn with_token(seconds: u64) -> Arc<Kept> {
         let now = Instant::now();
         let (kept, renew) = (Kept::default(), Duration::from_secs(seconds));
@@ -336,7 +342,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn tokens_that_are_renewed_first_make_room_and_the_others_stay() {
-        // In no order: by a number that has no divisor in common with theirs.
+        // In no particular order: multiplied by a number that has no divisor in common with the
+        // count.
         let seconds = |number: usize| 1 + (number * 7 % MOST) as u64;
         let all = (0..MOST).map(|number| (tenant(number), with_token(seconds(number))));
         let mut known: HashMap<_, _> = all.collect();
@@ -344,7 +351,7 @@ mod tests {
         assert_eq!(known.len(), MOST * 9 / 10);
         let stays = |number: usize| seconds(number) > (MOST / 10) as u64;
         assert!((0..MOST).all(|number| known.contains_key(&tenant(number)) == stays(number)));
-        // Enough have ended by themselves.
+        // Enough tokens have expired by themselves.
         tokio::time::advance(Duration::from_secs(MOST as u64)).await;
         let before = known.len();
         make_room(&mut known);
@@ -354,7 +361,7 @@ mod tests {
             "{}",
             known.len()
         );
-        // One that nobody has asked for yet.
+        // A tenant whose token was never requested.
         known.insert(tenant(MOST), Arc::default());
         make_room(&mut known);
         assert!(!known.contains_key(&tenant(MOST)));

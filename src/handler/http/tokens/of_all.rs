@@ -1,4 +1,4 @@
-//! One access token for all calls: fetched and renewed beside them.
+//! One access token for all calls, fetched and renewed in the background.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,7 +11,7 @@ use tracing::Instrument;
 use super::super::token_endpoint::{Client, Endpoint, Unfetched};
 use super::{Token, Told, pauses};
 
-/// Keeps a token. Dropped, it ends.
+/// Keeps a token. Dropping it ends the renewal.
 pub(in crate::handler::http) struct OfAll {
     shared: Arc<Shared>,
     task: Mutex<Option<JoinHandle<()>>>,
@@ -26,7 +26,7 @@ struct Shared {
 #[derive(Default)]
 struct State {
     token: Option<Arc<Token>>,
-    /// Why there is no other one.
+    /// Why there is no newer token.
     why: Option<Unfetched>,
 }
 
@@ -37,7 +37,8 @@ impl State {
 }
 
 impl OfAll {
-    /// That of `client` from `endpoint`; the first one is fetched now, or when one is first looked for in a runtime.
+    /// Keeps a token of `client` from `endpoint`. The first one is fetched now, or, without a
+    /// runtime, when a token is first needed in one.
     pub(super) fn new(endpoint: Endpoint, client: Client) -> Self {
         let tokens = Self {
             shared: Arc::new(Shared {
@@ -51,19 +52,19 @@ impl OfAll {
         tokens
     }
 
-    /// Sees to it that tokens are fetched.
+    /// Starts the task that fetches tokens, if it does not run.
     fn start(&self) {
         let Ok(runtime) = Handle::try_current() else {
             return;
         };
-        // What it holds is whole at any time.
+        // The option is consistent at any time.
         let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
         if task.as_ref().is_none_or(JoinHandle::is_finished) {
             *task = Some(runtime.spawn(keep(Arc::clone(&self.shared)).in_current_span()));
         }
     }
 
-    /// The one that a call can carry now.
+    /// Returns the token that a call can carry now.
     pub(super) fn usable(&self) -> Option<Arc<Token>> {
         let usable = self.shared.state.borrow().usable().cloned();
         if usable.is_none() {
@@ -72,10 +73,10 @@ impl OfAll {
         usable
     }
 
-    /// Waits until there is one.
+    /// Waits for a token.
     ///
     /// # Errors
-    /// There is none at `deadline`: why the last attempt to fetch one failed, if it is known.
+    /// There is no token by `deadline`; with the last failure, if there was one.
     pub(super) async fn wait(&self, deadline: Instant) -> Result<Arc<Token>, Option<Unfetched>> {
         self.start();
         let mut states = self.shared.state.subscribe();
@@ -87,7 +88,7 @@ impl OfAll {
         token.ok_or_else(|| self.shared.state.borrow().why.clone())
     }
 
-    /// `token` was refused: another one is fetched at once.
+    /// Discards `token`, which the API refused, so that another one is fetched at once.
     pub(super) fn refused(&self, token: &Arc<Token>) {
         let same = |own: &Arc<Token>| Arc::ptr_eq(own, token);
         self.shared.state.send_if_modified(|state| {
@@ -109,7 +110,7 @@ impl Drop for OfAll {
     }
 }
 
-/// Fetches a token, and the next one before it expires, or when it was refused.
+/// Fetches a token, and the next one before it expires or when it was refused.
 async fn keep(shared: Arc<Shared>) {
     let mut states = shared.state.subscribe();
     let (mut pauses, mut told) = (pauses(), Told::default());
