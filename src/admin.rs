@@ -1,10 +1,12 @@
-//! What an operator's systems ask a worker over HTTP: `/metrics`, `/livez`, `/readyz`, `/readyz/PIPELINE`, `/api/v1`, which has a door
-//! of its own (`api/guard.rs`), and the page for people (`page`), which has one, too (`page/door.rs`).
+//! The admin HTTP server: `/metrics`, `/livez`, `/readyz`, `/readyz/PIPELINE`, the API `/api/v1`
+//! and the page for people (`page`). The API and the page check access themselves (`api/guard.rs`
+//! and `page/door.rs`).
 //!
-//! With `admin.token` only those who show it (`Authorization: Bearer TOKEN`, RFC 6750) see what there is. Two questions
-//! are answered to everybody, yes or no: is it alive (`/livez`), is it ready (`/readyz`, without what is missing). What
-//! asks them, load balancers and kubelets, has no place to keep a token secret; and who may connect learns
-//! the first from that alone.
+//! If `admin.token` is set, only requests that show it (`Authorization: Bearer TOKEN`, RFC 6750)
+//! get details. Two questions are answered without the token, with yes or no: whether the process
+//! is alive (`/livez`) and whether it is ready (`/readyz`, without what is missing). Load balancers
+//! and kubelets ask them and can't keep a token secret. The mere ability to connect already reveals
+//! the first.
 
 #[cfg(feature = "admin")]
 mod api;
@@ -34,33 +36,34 @@ use crate::gate::Primaries;
 use crate::metrics::Metrics;
 use crate::rules::steering::Hold;
 
-/// What a worker needs to be ready; set by the engine.
+/// Conditions for a worker to be ready, as the engine reports them.
 #[derive(Debug, Default)]
 pub struct Health {
     rabbitmq: AtomicBool,
-    /// The reason why there is no session; empty if unknown.
+    /// Reason why there is no session; empty if unknown.
     no_session: Mutex<String>,
     redis: AtomicBool,
     recovering: AtomicBool,
-    /// Primaries of Redis: how many, how many of them admit jobs, how many are in a recovery wait.
+    /// Number of Redis primaries: all, those that admit jobs, those in a recovery wait.
     primaries: [AtomicUsize; 3],
     consuming: AtomicBool,
-    /// The reason why this worker can't make calls; empty if it can.
+    /// Reason why this worker can't make calls; empty if it can.
     unfit: Mutex<String>,
-    /// There is no agreement.
+    /// Whether this worker disagrees with the others on the effective limits.
     alone: AtomicBool,
-    /// What an operator asks of all workers.
+    /// Instructions of an operator to all workers.
     paused: AtomicBool,
     draining: AtomicBool,
-    /// Number of messages of each kind that RabbitMQ does not take.
+    /// Number of messages of each kind that RabbitMQ does not accept.
     stuck: [AtomicUsize; MessageKind::NAMES.len()],
-    /// How often the engine's loop has turned; 0: there is none. And who wants it to.
+    /// Number of turns of the engine's loop, 0 if there is no loop; and the signal that requests a
+    /// turn.
     turns: AtomicU64,
     turn: Notify,
 }
 
 impl Health {
-    /// RabbitMQ answers, or not.
+    /// Records whether RabbitMQ answers.
     pub fn set_rabbitmq(&self, up: bool) {
         self.rabbitmq.store(up, Ordering::Relaxed);
     }
@@ -72,37 +75,37 @@ impl Health {
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = why;
     }
-    /// Redis answers, or not.
+    /// Records whether Redis answers.
     pub fn set_redis(&self, up: bool) {
         self.redis.store(up, Ordering::Relaxed);
     }
-    /// A recovery wait, or none: in a cluster, of all primaries, or not of all.
+    /// Records whether Redis is in a recovery wait; in a cluster, whether all primaries are.
     pub fn set_recovering(&self, recovering: bool) {
         self.recovering.store(recovering, Ordering::Relaxed);
     }
-    /// In which state the primaries of Redis are.
+    /// Records how many Redis primaries are in each state.
     pub fn set_primaries(&self, now: Primaries) {
         let numbers = [now.all(), now.admitting, now.recovering];
         for (known, number) in self.primaries.iter().zip(numbers) {
             known.store(number, Ordering::Relaxed);
         }
     }
-    /// The workers agree on the effective limits, or this one does not with the others.
+    /// Records whether this worker agrees with the others on the effective limits.
     pub fn set_agreed(&self, agreed: bool) {
         self.alone.store(!agreed, Ordering::Relaxed);
     }
-    /// What an operator asks of all workers.
+    /// Records the operator's instruction to all workers: paused, draining or neither.
     pub fn set_held(&self, hold: Option<Hold>) {
         (self.paused).store(hold == Some(Hold::Paused), Ordering::Relaxed);
         (self.draining).store(hold == Some(Hold::Draining), Ordering::Relaxed);
     }
-    /// Records how many messages of each kind wait because their queue or exchange takes none.
+    /// Records how many messages of each kind wait because their queue or exchange accepts none.
     pub fn set_stuck(&self, messages: [usize; MessageKind::NAMES.len()]) {
         for (known, number) in self.stuck.iter().zip(messages) {
             known.store(number, Ordering::Relaxed);
         }
     }
-    /// Jobs are being taken, or not.
+    /// Records whether the worker takes jobs.
     pub fn set_consuming(&self, consuming: bool) {
         self.consuming.store(consuming, Ordering::Relaxed);
     }
@@ -112,7 +115,7 @@ impl Health {
         why.unwrap_or_default().clone_into(&mut unfit);
     }
 
-    /// It runs no more: nothing is known of what it needs.
+    /// Records that the engine has stopped: the state of its servers is no longer known.
     pub fn set_gone(&self) {
         self.set_rabbitmq(false);
         self.set_redis(false);
@@ -121,27 +124,27 @@ impl Health {
         self.turns.store(0, Ordering::Relaxed);
     }
 
-    /// The engine's loop has turned once more.
+    /// Counts a turn of the engine's loop.
     pub fn turned(&self) {
         self.turns.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often it has turned; 0: no engine runs.
+    /// Returns the number of turns of the engine's loop; 0 if no engine runs.
     pub fn turns(&self) -> u64 {
         self.turns.load(Ordering::Relaxed)
     }
 
-    /// Has it turn, also where it has nothing to do.
+    /// Wakes the engine for one turn, even if it has nothing to do.
     pub fn ask_for_a_turn(&self) {
         self.turn.notify_one();
     }
 
-    /// Waits until it is asked to turn.
+    /// Waits until a turn is requested.
     pub async fn asked_for_a_turn(&self) {
         self.turn.notified().await;
     }
 
-    /// What is missing for being ready; empty: nothing.
+    /// Returns the conditions that are missing for the worker to be ready; empty if it is ready.
     pub fn missing(&self) -> Vec<String> {
         let parts = [
             (&self.redis, true, "Redis does not answer"),
@@ -178,11 +181,11 @@ impl Health {
             .collect()
     }
 
-    /// Where a worker that is ready admits no job all the same: a line for each reason.
+    /// Returns one line for each reason why a ready worker does not admit or take certain jobs.
     pub fn partly(&self) -> Vec<String> {
         let [all, admitting, recovering] =
             (self.primaries.each_ref()).map(|number| number.load(Ordering::Relaxed));
-        // Each is written by itself: for a moment they may belong to different looks.
+        // The counters are written one by one, so for a moment they may not add up.
         let away = all.saturating_sub(admitting + recovering);
         let line = |number: usize, what| {
             (number > 0 && admitting > 0).then(|| {
@@ -211,7 +214,8 @@ impl Health {
     }
 }
 
-/// Shows a recovery wait: `recovering`, where no job is admitted at all, and the states of the primaries.
+/// Reports the recovery wait to health and metrics. `recovering` means that no job is admitted at
+/// all; `primaries` has the states of the primaries.
 pub fn show_recovery(health: &Health, metrics: &Metrics, recovering: bool, primaries: Primaries) {
     health.set_recovering(recovering);
     health.set_primaries(primaries);
@@ -219,21 +223,21 @@ pub fn show_recovery(health: &Health, metrics: &Metrics, recovering: bool, prima
     metrics.set_primaries(primaries);
 }
 
-/// Why the admin port can't be opened.
+/// The reason why the admin port can't be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
-    /// Somebody else listens there.
+    /// Another process listens on the address.
     #[error(
         "admin.listen: {0} is in use; name another address, or {any} for any free port",
         any = with_any_port(.0)
     )]
     Taken(SocketAddr),
-    /// Anything else.
+    /// Any other error.
     #[error("admin.listen: can't listen on {0}: {1}")]
     Listen(SocketAddr, std::io::Error),
 }
 
-/// `listen` with port 0.
+/// Returns `listen` with port 0.
 fn with_any_port(listen: &SocketAddr) -> SocketAddr {
     SocketAddr::new(listen.ip(), 0)
 }

@@ -1,4 +1,4 @@
-//! What there is to see of all pipelines of a process.
+//! The state of all pipelines of a process, for the admin server.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -7,18 +7,18 @@ use super::Health;
 use crate::config::{Config, PipelineName};
 use crate::metrics::{Metrics, together};
 
-/// A pipeline's configuration as it is in force; none before its first start.
+/// The configuration that a pipeline has in force; none before its first start.
 #[derive(Debug, Default)]
 pub struct InForce(RwLock<Option<Arc<Config>>>);
 
 impl InForce {
-    /// From now on it is `config`.
+    /// Sets the configuration in force.
     pub fn set(&self, config: &Config) {
         let config = Some(Arc::new(config.clone()));
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = config;
     }
 
-    /// What it is now.
+    /// Returns the configuration in force.
     pub fn get(&self) -> Option<Arc<Config>> {
         self.0
             .read()
@@ -27,21 +27,21 @@ impl InForce {
     }
 }
 
-/// What a pipeline shows of itself, however often it is started.
+/// A pipeline's metrics, health and configuration. They survive restarts of the pipeline.
 #[derive(Clone, Default)]
 pub struct Seen {
-    /// For `/metrics`.
+    /// Metrics, for `/metrics`.
     pub metrics: Arc<Metrics>,
-    /// For `/readyz`.
+    /// Health, for `/readyz`.
     pub health: Arc<Health>,
-    /// For `/api/v1`.
+    /// Configuration, for `/api/v1`.
     pub config: Arc<InForce>,
-    /// Its name, where it has one.
+    /// Name of the pipeline, if it has one.
     pub name: Option<PipelineName>,
 }
 
 impl Seen {
-    /// Of a pipeline with a name, which its metrics have as a label.
+    /// Creates the state of a named pipeline. Its metrics carry the name as a label.
     pub fn of(name: &PipelineName) -> Self {
         Self {
             metrics: Arc::new(Metrics::of(Some(name.as_str()))),
@@ -52,7 +52,7 @@ impl Seen {
     }
 }
 
-/// All pipelines with names, or the only one.
+/// All named pipelines, or the only unnamed one.
 pub struct Board(Pipelines);
 
 enum Pipelines {
@@ -60,12 +60,13 @@ enum Pipelines {
     Named(RwLock<BTreeMap<PipelineName, Seen>>),
 }
 
-/// Whether it is ready, and what is to be said of that.
+/// Whether a pipeline is ready, and the reasons.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Readiness {
-    /// Jobs are being taken.
+    /// Whether jobs are being taken.
     pub is_ready: bool,
-    /// What is missing, or where no job is admitted all the same.
+    /// Conditions that are missing, or, if the pipeline is ready, reasons why it does not admit
+    /// some jobs.
     pub lines: Vec<String>,
 }
 
@@ -82,17 +83,17 @@ impl From<&Health> for Readiness {
 }
 
 impl Board {
-    /// Of one pipeline without a name.
+    /// Creates the board of a single, unnamed pipeline.
     pub fn only(seen: Seen) -> Self {
         Self(Pipelines::Only(seen))
     }
 
-    /// Of pipelines with names; there are none yet.
+    /// Creates an empty board for named pipelines.
     pub fn named() -> Self {
         Self(Pipelines::Named(RwLock::default()))
     }
 
-    /// Shows the pipeline `name`.
+    /// Adds the pipeline `name`, or replaces it.
     pub fn put(&self, name: PipelineName, seen: Seen) {
         if let Pipelines::Named(all) = &self.0 {
             let mut all = all.write().unwrap_or_else(PoisonError::into_inner);
@@ -100,7 +101,7 @@ impl Board {
         }
     }
 
-    /// It is there no more.
+    /// Removes the pipeline `name`.
     pub fn remove(&self, name: &PipelineName) {
         if let Pipelines::Named(all) = &self.0 {
             let mut all = all.write().unwrap_or_else(PoisonError::into_inner);
@@ -108,7 +109,7 @@ impl Board {
         }
     }
 
-    /// All metrics, in the OpenMetrics text format.
+    /// Returns the metrics of all pipelines in the OpenMetrics text format.
     pub fn metrics(&self) -> String {
         match &self.0 {
             Pipelines::Only(seen) => seen.metrics.encode(),
@@ -120,7 +121,8 @@ impl Board {
         }
     }
 
-    /// Of the whole process: one of several pipelines is enough, since who acts on it acts on all of them.
+    /// Returns the readiness of the process. One ready pipeline is enough, since a load balancer or
+    /// supervisor that acts on the answer acts on all pipelines.
     pub fn readiness(&self) -> Readiness {
         let all = match &self.0 {
             Pipelines::Only(seen) => return Readiness::from(&*seen.health),
@@ -139,7 +141,7 @@ impl Board {
         whole
     }
 
-    /// How often each engine that runs has turned.
+    /// Returns how many turns each running engine has made.
     pub fn turns(&self) -> BTreeMap<String, u64> {
         let mut turns = BTreeMap::new();
         self.each(|name, seen| _ = turns.insert(name.to_owned(), seen.health.turns()));
@@ -147,12 +149,12 @@ impl Board {
         turns
     }
 
-    /// Has each engine turn, also where it has nothing to do.
+    /// Wakes every engine for one turn, even if it has nothing to do.
     pub fn ask_for_a_turn(&self) {
         self.each(|_, seen| seen.health.ask_for_a_turn());
     }
 
-    /// All of them, by name.
+    /// Returns all pipelines with their names.
     pub fn pipelines(&self) -> Vec<(String, Seen)> {
         let mut all = Vec::new();
         self.each(|name, seen| all.push((name.to_owned(), seen.clone())));
@@ -173,7 +175,7 @@ impl Board {
         }
     }
 
-    /// Of the pipeline `name`; `None`: there is none.
+    /// Returns the readiness of the pipeline `name`, or `None` if there is no such pipeline.
     pub fn readiness_of(&self, name: &str) -> Option<Readiness> {
         let Pipelines::Named(all) = &self.0 else {
             return None;

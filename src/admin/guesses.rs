@@ -1,7 +1,8 @@
-//! Counts wrong tokens at the admin port, so that they are noticed and refused slowly.
+//! Counts wrong tokens at the admin port, reports many of them, and has further ones refused
+//! slowly.
 //!
-//! Each token is compared, however many wrong ones came before. So wrong tokens keep no right one out, even if all of them come from the
-//! address of one proxy.
+//! Every token is compared, however many wrong ones came before it. Wrong tokens therefore keep no
+//! right one out, even if all of them come from the address of one proxy.
 
 use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
@@ -11,11 +12,11 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 use tracing::warn;
 
-/// Wrong tokens within [`SPAN`] that are refused at once, from all addresses together.
+/// Number of wrong tokens within [`SPAN`] that are refused at once, from all addresses together.
 const MAX_AT_ONCE: u32 = 10;
 /// Time after which wrong tokens are forgotten.
 const SPAN: Duration = Duration::from_secs(60);
-/// Pause before one more is refused.
+/// Pause before a further wrong token is refused.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Maximum number of pauses at a time. Other wrong tokens wait for their turn.
 const MAX_PAUSES: usize = 4;
@@ -63,7 +64,7 @@ impl Default for Guesses {
 }
 
 impl Guesses {
-    /// Counts a wrong token from `peer`. Returns true if it is to be refused slowly.
+    /// Counts a wrong token from `peer`. Returns true if it must be refused slowly.
     pub fn add(&self, peer: SocketAddr) -> bool {
         let wrong = self.count().add(self.began.elapsed());
         if wrong == MAX_AT_ONCE + 1 {
@@ -72,7 +73,7 @@ impl Guesses {
         wrong > MAX_AT_ONCE
     }
 
-    /// Returns true if the next wrong token is to be refused slowly.
+    /// Returns true if the next wrong token will be refused slowly.
     pub fn are_many(&self) -> bool {
         self.count().is_high(self.began.elapsed())
     }
@@ -85,7 +86,7 @@ impl Guesses {
     }
 
     fn count(&self) -> std::sync::MutexGuard<'_, Count> {
-        // Its numbers are whole at any time.
+        // The numbers are consistent at any time.
         self.count.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! In the place of the server, where the library is built without the feature `admin`: nobody is listened to.
+//! Replacement for the admin server in builds without the feature `admin`: it does not listen.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -7,20 +7,20 @@ use super::{AdminError, Board};
 use crate::config::Admin;
 use crate::tasks::Watched;
 
-/// No server.
+/// Stands for the admin server.
 pub struct AdminServer {
-    /// What never ends by itself.
+    /// A task that never ends by itself.
     pub task: Watched,
 }
 
 impl AdminServer {
-    /// Ends it.
+    /// Ends the task.
     pub async fn stop(self) {
         self.task.abort();
     }
 }
 
-/// Listens nowhere.
+/// Does not listen.
 ///
 /// # Errors
 /// None.

@@ -1,4 +1,4 @@
-//! The server behind `admin.listen`.
+//! The HTTP server at `admin.listen`.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -27,32 +27,34 @@ use super::{AdminError, Board, Readiness};
 use crate::config::Admin;
 use crate::tasks::Watched;
 
-/// Stopping waits so long for answers that are being written.
+/// Maximum time that stopping waits for unfinished answers.
 const STOP_WITHIN: Duration = Duration::from_secs(1);
-/// A connection carries one request and is closed after this: slow clients don't hold it for ever.
+/// Lifetime of a connection, which carries one request. It keeps slow clients from holding
+/// connections.
 const CONNECTION_WITHIN: Duration = Duration::from_secs(10);
-/// So many connections are open at once, beside those that last. One more takes the place of the oldest: connections that say nothing keep
-/// nobody out, and who asks has an answer long before so many others have come.
+/// Maximum number of open connections, not counting streams. A further connection replaces the
+/// oldest. Idle connections can't keep other clients out, and a client gets its answer long before
+/// it is the oldest.
 const MAX_CONNECTIONS: usize = 64;
-/// A request's head has at most this many bytes.
+/// Maximum size of a request's head in bytes.
 const MAX_HEAD: usize = 16 * 1024;
-/// A failed accept (no file descriptor is free) is tried again after this.
+/// Delay after a failed accept, for example because no file descriptor is free.
 const ACCEPT_AGAIN: Duration = Duration::from_secs(1);
 
 /// The running admin server.
 pub struct AdminServer {
-    /// Where it listens, with the port that it got.
+    /// Address it listens on, with the actual port.
     pub listen: SocketAddr,
     stop: CancellationToken,
-    /// What accepts connections until it is stopped.
+    /// Task that accepts connections until the server is stopped.
     pub task: Watched,
 }
 
 impl AdminServer {
-    /// Ends it.
+    /// Stops the server.
     pub async fn stop(self) {
         self.stop.cancel();
-        // A client that reads slowly does not keep the worker from ending, nor does a failed accept.
+        // Bounded, so that neither slow clients nor a failed accept delay the worker's end.
         let _ = timeout(STOP_WITHIN + ACCEPT_AGAIN, self.task.ended()).await;
     }
 }
@@ -64,14 +66,14 @@ struct Shown {
     page: Arc<Page>,
 }
 
-/// Who is at the other end of a connection.
+/// Address of the client.
 #[derive(Clone, Copy)]
 struct Peer(SocketAddr);
 
-/// Listens on `admin.listen`; the address that it got is logged as `admin.listen`.
+/// Listens on `admin.listen` and logs the actual address as `admin.listen`.
 ///
 /// # Errors
-/// [`AdminError`] when the address can't be had.
+/// [`AdminError`] if the address can't be bound.
 pub async fn serve(admin: &Admin, board: Arc<Board>) -> Result<AdminServer, AdminError> {
     let failed = |why: std::io::Error| match why.kind() {
         std::io::ErrorKind::AddrInUse => AdminError::Taken(admin.listen),
@@ -105,10 +107,10 @@ pub async fn serve(admin: &Admin, board: Arc<Board>) -> Result<AdminServer, Admi
     Ok(AdminServer { listen, stop, task })
 }
 
-/// Serves connections until it is stopped.
+/// Accepts and serves connections until `stop`.
 async fn accept(listener: TcpListener, routes: Router, stop: CancellationToken) {
     let mut connections = JoinSet::new();
-    // Those that are open and do not last, the oldest first.
+    // Open connections that are not streams, oldest first.
     let mut open: VecDeque<(AbortHandle, Lasting)> = VecDeque::new();
     loop {
         tokio::select! {
@@ -133,7 +135,7 @@ async fn accept(listener: TcpListener, routes: Router, stop: CancellationToken) 
     }
     drop(listener);
     let all = async { while connections.join_next().await.is_some() {} };
-    // What is not done by then ends with the set.
+    // Dropping the set aborts the remaining connections.
     let _ = timeout(STOP_WITHIN, all).await;
 }
 
@@ -145,14 +147,14 @@ async fn answer(stream: TcpStream, peer: SocketAddr, routes: Router, lasting: La
         .max_buf_size(MAX_HEAD)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
     let mut connection = pin!(connection);
-    // Whatever goes wrong is the client's affair.
+    // Errors are the client's concern.
     let ended = timeout(CONNECTION_WITHIN, &mut connection).await;
     if ended.is_err() && lasting.is_so() {
         let _ = timeout(page::LASTS, connection).await;
     }
 }
 
-/// Answers a request. After many wrong tokens, a request with another one waits.
+/// Answers a request. After many wrong tokens, the answer to another one is delayed.
 async fn door(
     State(shown): State<Shown>,
     Extension(Peer(peer)): Extension<Peer>,
@@ -161,7 +163,7 @@ async fn door(
 ) -> Response {
     let guard = shown.api.guard();
     let path = request.uri().path();
-    // Both have doors of their own.
+    // The API and the page check access themselves.
     let response = if is_below(api::PREFIX, path) {
         shown.api.answer(request, peer).await
     } else if is_below(page::PREFIX, path) {
@@ -181,7 +183,8 @@ async fn door(
     response
 }
 
-/// Lets those in who may see everything (`is_open`), and tells others whether the worker lives and is ready.
+/// Answers requests with full access (`is_open`). Others learn only whether the worker is alive and
+/// ready.
 async fn see(shown: &Shown, is_open: bool, request: Request, next: Next) -> Response {
     if is_open {
         return next.run(request).await;
@@ -208,7 +211,7 @@ async fn see(shown: &Shown, is_open: bool, request: Request, next: Next) -> Resp
     }
 }
 
-/// `prefix`, such as `/api/v1`, and all below it.
+/// Returns true if `path` is `prefix`, such as `/api/v1`, or below it.
 fn is_below(prefix: &str, path: &str) -> bool {
     let below = path.strip_prefix(prefix);
     below.is_some_and(|below| below.is_empty() || below.starts_with('/'))

@@ -1,4 +1,5 @@
-//! What is changed. Each action is written to the audit before it is begun: what can't be written is not done.
+//! Actions that change something. Each is recorded in the audit before it starts; an action that
+//! can't be recorded is not done.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,12 +26,12 @@ use crate::rules::limit::ceil_ms;
 use crate::rules::steering::{Hold, Instruction};
 use crate::rules::tenant::Tenant;
 
-/// A cancelled job stays so for so long, where a request does not say.
+/// Default time for which a job stays cancelled.
 const CANCELLED_FOR: Duration = Duration::from_secs(86_400);
 
 const ONE_OF_BOTH: &str = "say one of max (a number) and clear (true)";
 
-/// What can be changed.
+/// The actions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
     Pause,
@@ -49,7 +50,7 @@ pub enum Act {
 }
 
 impl Act {
-    /// For the audit.
+    /// Returns the name of the action in the audit.
     fn word(self) -> &'static str {
         match self {
             Self::Pause => "tenant pause",
@@ -68,22 +69,22 @@ impl Act {
         }
     }
 
-    /// Without a name it is for all pipelines.
+    /// Returns true if the action concerns all pipelines unless the request names one.
     fn is_of_all(self) -> bool {
         matches!(self, Self::PauseAll | Self::ResumeAll | Self::Drain)
     }
 }
 
-/// Who asks.
+/// The client that requests an action.
 #[derive(Debug, Clone)]
 pub struct Asker {
-    /// As they say.
+    /// Operator's name as the client states it.
     pub name: String,
-    /// From where.
+    /// Address of the client.
     pub peer: String,
 }
 
-/// An action that makes sense.
+/// A valid action with its parameters.
 enum Action {
     Tenant(Tenant, Change),
     Try(Trial, u64),
@@ -98,7 +99,7 @@ enum Action {
     Letters(letters::Change, Filter, Option<u32>),
 }
 
-/// Does it, and says what was done.
+/// Performs the action and returns its result.
 pub async fn act(
     act: Act,
     parts: Arc<PartsOfAll>,
@@ -140,7 +141,7 @@ pub async fn act(
     }
 }
 
-/// Does it between the two words of it: that it is begun, and that it failed.
+/// Performs the action and records it in the audit: before it starts, and again if it fails.
 async fn written_down(
     act: Act,
     part: &Part,
@@ -148,7 +149,7 @@ async fn written_down(
     (input, asker): (&Input, &Asker),
 ) -> Result<Value, NotDone> {
     let of = ["tenant", "id"].into_iter().filter_map(|name| {
-        // In the path; what is in the body is shown there.
+        // Only parameters in the path; parameters in the body are recorded as `request`.
         let text = input
             .text(name)
             .filter(|_| !input.body.contains_key(name))?;
@@ -182,13 +183,13 @@ async fn written_down(
     if let Err(why) = &done {
         warn!(pipeline, number, reason = %why, "what an operator asked by HTTP was not done");
         entry.failed = Some(why.to_string());
-        // That it was begun is written.
+        // An error is ignored here: the start of the action is recorded already.
         let _ = audit::add(&part.gate, &entry).boxed().await;
     }
     done
 }
 
-/// For how long something is asked (ms).
+/// Returns the duration (ms) that the request asks for, or `usual`.
 fn span_ms(input: &Input, usual: Duration) -> Result<u64, NotDone> {
     let said = input.text("for").map(steer::span).transpose();
     let said = said.map_err(|why| NotDone::Wrong(format!("for: {why}")))?;
@@ -331,7 +332,7 @@ impl Action {
     }
 }
 
-/// Does it to those, for as long as a request may take.
+/// Changes the selected dead letters until the request's time is up.
 async fn changed(
     dead: &letters::Dead<'_>,
     change: letters::Change,
@@ -351,7 +352,8 @@ async fn changed(
     }
 }
 
-/// Puts the jobs of `tenant` back that are in the queue `from`, or the usual one.
+/// Returns the diverted jobs of `tenant` to the work queue, from the queue `from` or the default
+/// queue.
 async fn brought_back(
     part: &Part,
     tenant: &Tenant,
@@ -376,7 +378,7 @@ async fn brought_back(
     done
 }
 
-/// Lets all workers take no new jobs.
+/// Makes all workers take no new jobs.
 async fn drained(part: &Part, for_ms: u64) -> Result<Value, NotDone> {
     let client = part.client().boxed().await?;
     let drain = async {

@@ -1,4 +1,4 @@
-//! Who may ask what.
+//! Access control of the API.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,19 +9,19 @@ use super::problem::Problem;
 use crate::admin::guesses::Guesses;
 use crate::config::{Admin, Secret};
 
-/// Who asked in another's place says so in one of these.
+/// Headers that show that a proxy forwarded the request.
 const FORWARDED: [&str; 4] = ["forwarded", "via", "x-forwarded-for", "x-real-ip"];
 
-/// The right that a token gives.
+/// Right that a token grants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Right {
-    /// Reads only: `admin.token`.
+    /// Read only: `admin.token`.
     Read,
-    /// Reads and changes: `admin.operator-token`.
+    /// Read and change: `admin.operator-token`.
     Act,
 }
 
-/// What is to be shown.
+/// Tokens that requests have to show.
 pub struct Guard {
     token: Option<Secret>,
     operator_token: Option<Secret>,
@@ -29,7 +29,7 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// That of `admin`.
+    /// Creates the guard with the tokens of `admin`.
     pub fn of(admin: &Admin) -> Self {
         Self {
             token: admin.token.clone(),
@@ -38,12 +38,13 @@ impl Guard {
         }
     }
 
-    /// Returns the right that `token` gives, or `None` if it is wrong. A wrong one from `peer` is counted.
+    /// Returns the right that `token` grants, or `None` if it is wrong. A wrong one from `peer` is
+    /// counted.
     ///
     /// # Errors
     /// Returned if many tokens were wrong lately. Wait for [`Guard::pause`] before answering.
     pub fn right_of(&self, token: &[u8], peer: SocketAddr) -> Result<Option<Right>, Problem> {
-        // The time that this takes depends on the lengths of both tokens only.
+        // Constant time: the duration depends only on the lengths of both tokens.
         let is = |known: &Option<Secret>| {
             let known = known.as_ref();
             known.is_some_and(|known| bool::from(known.expose().as_bytes().ct_eq(token)))
@@ -58,7 +59,8 @@ impl Guard {
         }
     }
 
-    /// Returns the right that the token in `headers` gives, as [`Guard::right_of`] does, or `None` if there is no token.
+    /// Returns the right that the token in `headers` grants, as [`Guard::right_of`] does, or `None`
+    /// if there is no token.
     fn right_in(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<Option<Right>, Problem> {
         match bearer(headers) {
             Some(token) => self.right_of(token, peer),
@@ -70,10 +72,11 @@ impl Guard {
         self.token.is_some() || self.operator_token.is_some()
     }
 
-    /// Returns true if requests with `headers` from `peer` may see the metrics and what a worker lacks.
+    /// Returns true if requests with `headers` from `peer` may see the metrics and what a worker
+    /// lacks.
     ///
     /// # Errors
-    /// As [`Guard::right_of`].
+    /// See [`Guard::right_of`].
     pub fn may_see(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<bool, Problem> {
         match self.token {
             Some(_) => Ok(self.right_in(headers, peer)?.is_some()),
@@ -81,7 +84,8 @@ impl Guard {
         }
     }
 
-    /// Returns true if tokens of probes are not compared because many tokens were wrong lately. Probes need no token and must not wait.
+    /// Returns true if tokens of probes are not compared because many tokens were wrong lately.
+    /// Probes need no token and must not wait.
     pub fn ignores_probes(&self) -> bool {
         self.token.is_some() && self.guesses.are_many()
     }
@@ -91,10 +95,10 @@ impl Guard {
         self.guesses.pause().await;
     }
 
-    /// Who sends `headers` from `peer` may look.
+    /// Checks that a request with `headers` from `peer` may read.
     ///
     /// # Errors
-    /// What is missing.
+    /// What the request lacks.
     pub fn may_read(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<(), Problem> {
         own_site(headers)?;
         if self.right_in(headers, peer)?.is_some() {
@@ -110,10 +114,10 @@ impl Guard {
         }
     }
 
-    /// Who sends `headers` from `peer` may change something.
+    /// Checks that a request with `headers` from `peer` may change something.
     ///
     /// # Errors
-    /// What is missing.
+    /// What the request lacks.
     pub fn may_act(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<(), Problem> {
         own_site(headers)?;
         if self.operator_token.is_none() {
@@ -143,7 +147,7 @@ impl Guard {
     }
 }
 
-/// The value of a header that is there once.
+/// Returns the value of a header that occurs exactly once.
 pub fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     let mut all = headers.get_all(name).iter();
     match (all.next(), all.next()) {
@@ -152,10 +156,10 @@ pub fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     }
 }
 
-/// No page of another site has a browser ask this.
+/// Checks that the request does not come from another site's page in a browser.
 ///
 /// # Errors
-/// One does.
+/// It comes from another site.
 pub fn own_site(headers: &HeaderMap) -> Result<(), Problem> {
     let own_fetch = match headers.get("sec-fetch-site") {
         None => true,
@@ -178,14 +182,15 @@ pub fn own_site(headers: &HeaderMap) -> Result<(), Problem> {
     }
 }
 
-/// A program of this machine asks, by a name that no other machine can have given it, and for nobody else.
+/// Returns true if the client is a program on this machine, addresses it by a name that only this
+/// machine has, and acts for no other client.
 fn is_here(headers: &HeaderMap, peer: SocketAddr) -> bool {
     let is_local = one(headers, &header::HOST).is_some_and(is_local);
     let forwards = FORWARDED.iter().any(|name| headers.contains_key(*name));
     peer.ip().to_canonical().is_loopback() && is_local && !forwards
 }
 
-/// `localhost`, or a loopback address, with or without a port.
+/// Returns true for `localhost` or a loopback address, with or without a port.
 fn is_local(host: &str) -> bool {
     let is_port = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     let name = match host.rsplit_once(':') {
@@ -200,7 +205,7 @@ fn is_local(host: &str) -> bool {
         || address.is_some_and(|address| address.to_canonical().is_loopback())
 }
 
-/// Returns the token that `headers` hold once and alone.
+/// Returns the bearer token if `headers` contain exactly one.
 fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let mut all = headers.get_all(header::AUTHORIZATION).iter();
     let (Some(only), None) = (all.next(), all.next()) else {
@@ -306,7 +311,7 @@ mod tests {
             assert_eq!(status("Bearer wrong"), 401);
         }
         assert_eq!(status("Bearer wrong"), 429);
-        // Neither is a guess.
+        // Neither counts as a wrong token.
         assert_eq!(status("Basic d3Jvbmc6d3Jvbmc="), 401);
         assert_eq!(
             guard

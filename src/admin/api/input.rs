@@ -1,4 +1,4 @@
-//! What a request says, read by its route's parameters.
+//! Parses a request by the parameters of its route.
 
 use axum::body::{Body, to_bytes};
 use axum::http::request::Parts;
@@ -11,22 +11,23 @@ use super::routes::{Kind, Param, Place, Route};
 use crate::config::{closest, parse_duration};
 use crate::operator::pace::Rate;
 
-/// A body has at most this many bytes.
+/// Maximum size of a body in bytes.
 const MOST_BYTES: usize = 16 * 1024;
 
-/// The values that were given, each of its parameter's kind.
+/// Values of the request's parameters, each of its parameter's kind.
 #[derive(Debug, Default)]
 pub struct Input {
     values: Vec<(&'static str, Value)>,
-    /// What came in the body, for the audit.
+    /// Fields of the body, for the audit.
     pub body: Map<String, Value>,
 }
 
 impl Input {
-    /// Of a request whose path has these parts for `route`.
+    /// Parses the parameters in `path`, which has one part for each path parameter of `route`, and
+    /// in `query`.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The mistake in the request.
     pub fn of(route: &Route, path: &[&str], query: &str) -> Result<Self, Problem> {
         let mut input = Self::default();
         let params = route.params().filter(|param| param.place == Place::Path);
@@ -49,10 +50,10 @@ impl Input {
         Ok(input)
     }
 
-    /// Reads the body, too.
+    /// Parses the body, too.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The mistake in the request.
     pub async fn read(&mut self, route: &Route, parts: &Parts, body: Body) -> Result<(), Problem> {
         let too_large = || {
             let words = format!("the body has more than {MOST_BYTES} bytes");
@@ -77,10 +78,10 @@ impl Input {
         self.take_fields(route, object)
     }
 
-    /// Takes what a body has.
+    /// Takes the fields of a body.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The mistake in the request.
     pub fn take_fields(
         &mut self,
         route: &Route,
@@ -111,29 +112,29 @@ impl Input {
         (all.find(|(known, _)| *known == name)).map(|(_, value)| value)
     }
 
-    /// The text `name`, if it was given.
+    /// Returns the text `name`, if given.
     pub fn text(&self, name: &str) -> Option<&str> {
         self.first(name).and_then(Value::as_str)
     }
 
-    /// All texts `name`.
+    /// Iterates over all texts `name`.
     pub fn texts<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         let of_it = self.values.iter().filter(move |(known, _)| *known == name);
         of_it.filter_map(|(_, value)| value.as_str())
     }
 
-    /// The number `name`, if it was given.
+    /// Returns the number `name`, if given.
     pub fn number(&self, name: &str) -> Option<u64> {
         self.first(name).and_then(Value::as_u64)
     }
 
-    /// `name` was given, and is true.
+    /// Returns true if `name` was given as true.
     pub fn flag(&self, name: &str) -> bool {
         self.first(name) == Some(&Value::Bool(true))
     }
 }
 
-/// The parameter of `route` with this name.
+/// Returns the parameter of `route` with this name.
 fn known(route: &Route, place: Place, name: &str) -> Result<&'static Param, Problem> {
     let mut all = route.params().filter(|param| param.place == place);
     if let Some(param) = all.find(|param| param.name == name) {
@@ -234,7 +235,7 @@ mod tests {
         assert!(fits(Kind::Span, &"1h".into()).is_ok() && fits(Kind::Rate, &"5/m".into()).is_ok());
     }
 
-    /// A text that looks like what a route takes, or like anything.
+    /// Generates a text that resembles a route's parameters, or any text.
     fn text() -> impl Strategy<Value = String> {
         prop_oneof![
             any::<String>(),

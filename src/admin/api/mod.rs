@@ -1,7 +1,9 @@
-//! `/api/v1`: what the commands show and do, as JSON, by the same code (`src/operator`).
+//! `/api/v1`: what the commands show and do, as JSON, implemented by the same code
+//! (`src/operator`).
 //!
-//! `guard` says who may ask, `routes` what there is, `input` reads a request, `reads` and `actions` answer it. Each request is bounded in time, and
-//! so are those that are answered at once: a server that is away costs the worker nothing else.
+//! `guard` checks access, `routes` lists the paths, `input` parses a request, and `reads` and
+//! `actions` answer it. The time of each request and the number of simultaneous requests are
+//! bounded, so an unavailable server can't affect the rest of the worker.
 
 mod actions;
 mod guard;
@@ -38,16 +40,16 @@ use super::Board;
 use crate::config::Admin;
 use crate::operator::audit::name_of;
 
-/// What all paths begin with.
+/// Prefix of all paths.
 pub const PREFIX: &str = "/api/v1";
-/// An answer comes within this, or is given up; it is shorter than a connection lasts.
+/// Time limit for an answer. It is shorter than the time limit of a connection.
 const ANSWER_WITHIN: Duration = Duration::from_secs(8);
-/// So many requests are answered at once.
+/// Maximum number of simultaneous requests.
 const MOST_AT_ONCE: usize = 16;
-/// Who acts is named in this header; it says what its sender likes.
+/// Header with the operator's name. It is not verified.
 const OPERATOR: &str = "x-sluicegate-operator";
 
-/// What answers.
+/// The API.
 pub struct Api {
     board: Arc<Board>,
     guard: Guard,
@@ -56,7 +58,7 @@ pub struct Api {
 }
 
 impl Api {
-    /// Of what `board` shows.
+    /// Creates the API for the pipelines of `board`.
     pub fn new(admin: &Admin, board: &Arc<Board>) -> Self {
         Self {
             board: Arc::clone(board),
@@ -66,7 +68,7 @@ impl Api {
         }
     }
 
-    /// Answers `request`, which came from `peer`.
+    /// Answers `request` from `peer`.
     pub async fn answer(&self, request: Request, peer: SocketAddr) -> Response {
         let (parts, body) = request.into_parts();
         let answered = timeout(ANSWER_WITHIN, self.answered(parts, body, peer)).await;
@@ -127,7 +129,7 @@ impl Api {
         let query = parts.uri.query().unwrap_or_default();
         let mut input = Input::of(route, &values, query)?;
         let pipelines = Arc::clone(&self.parts);
-        // What was begun is finished, also where nobody waits for the answer any more.
+        // A started request is finished even if the client no longer waits for the answer.
         let answering = match route.does {
             Does::Reads(read) => {
                 let board = Arc::clone(&self.board);
@@ -148,15 +150,16 @@ impl Api {
         Ok(shown(&answering.await.map_err(ended)??))
     }
 
-    /// Who may ask.
+    /// Returns the access control.
     pub fn guard(&self) -> &Guard {
         &self.guard
     }
 
-    /// What a GET of `path`, below `/api/v1`, shows: for the page, which has looked at who asks, and how many do.
+    /// Returns the answer to a GET of `path` below `/api/v1`. It is used by the page, which checks
+    /// access and the number of simultaneous requests itself.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of the API.
     pub async fn read(&self, path: &str, query: &str) -> Result<Value, Problem> {
         let (route, values) = found(path).ok_or_else(nothing_here)?;
         let Does::Reads(read) = route.does else {
@@ -170,10 +173,11 @@ impl Api {
         }
     }
 
-    /// What a POST of `path` with these fields does, for the page. It is finished also where nobody waits for it any more.
+    /// Performs a POST of `path` with these fields, for the page. A started action is finished even
+    /// if the client no longer waits for the answer.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of the API.
     pub async fn act(
         &self,
         path: &str,
@@ -201,17 +205,17 @@ impl Api {
     }
 }
 
-/// The route that `path` fits, and the values in it.
+/// Returns the route that matches `path`, and the values in the path.
 fn found(path: &str) -> Option<(&'static Route, Vec<&str>)> {
     (ROUTES.iter()).find_map(|route| Some((route, route.fits(path)?)))
 }
 
-/// What is asked where: `path` as the table has it.
+/// Returns the route whose path in the table is `path`.
 pub fn route(path: &str) -> Option<&'static Route> {
     ROUTES.iter().find(|route| route.path == path)
 }
 
-/// The paths of all actions.
+/// Iterates over the paths of all actions.
 #[cfg(test)]
 pub fn actions() -> impl Iterator<Item = &'static str> {
     let acts = (ROUTES.iter()).filter(|route| matches!(route.does, Does::Acts(_)));
@@ -230,7 +234,7 @@ fn too_late() -> Problem {
     Problem::new(StatusCode::GATEWAY_TIMEOUT, words)
 }
 
-// As map_err gives it.
+// The signature that `map_err` needs.
 #[expect(clippy::needless_pass_by_value)]
 fn ended(why: JoinError) -> Problem {
     let words = format!("it has ended by an error: {why}");
@@ -242,7 +246,7 @@ fn shown(json: &Value) -> Response {
     (kind, json.to_string()).into_response()
 }
 
-/// Who asks, as far as it is known.
+/// Returns the client's name and address, as far as they are known.
 fn asker(headers: &HeaderMap, peer: SocketAddr) -> Asker {
     let said = headers.get(OPERATOR).map(HeaderValue::as_bytes);
     let name = said.and_then(|said| name_of(&String::from_utf8_lossy(said)));

@@ -1,4 +1,4 @@
-//! The description of `/api/v1` (OpenAPI 3.1), made of its routes.
+//! The OpenAPI 3.1 description of `/api/v1`, generated from its routes.
 
 mod schemas;
 
@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::routes::{Does, Kind, Param, Place, ROUTES, Route};
 
-/// The whole of it.
+/// Returns the whole document.
 pub fn document() -> Value {
     let mut paths = Map::new();
     for route in ROUTES {
@@ -98,7 +98,7 @@ fn schema(param: &Param) -> Value {
     schema
 }
 
-/// Any other status is a problem, too.
+/// Returns the responses of a route. Any other status is a problem, too.
 fn responses(route: &Route) -> Value {
     let answer = json!({"$ref": format!("#/components/schemas/{}", route.answer)});
     let mut all = json!({

@@ -1,4 +1,4 @@
-//! The pipelines, and what of each a request needs.
+//! The pipelines, and the connections that a request to one of them needs.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,33 +14,33 @@ use crate::gate::redis::RedisGate;
 use crate::operator::NotDone;
 use crate::rules::delays::DelayLevels;
 
-/// So many requests have a connection to RabbitMQ at once.
+/// Maximum number of requests with a connection to RabbitMQ at the same time.
 const MOST_CLIENTS: usize = 2;
 
-/// One pipeline, while a request asks it.
+/// A pipeline, during one request.
 #[derive(Clone)]
 pub struct Part {
-    /// Its name.
+    /// Name of the pipeline.
     pub name: String,
-    /// Its configuration in force.
+    /// Configuration in force.
     pub config: Arc<Config>,
-    /// A gate of the API's own: what it asks never waits for jobs, nor they for it.
+    /// Gate for the API only: requests and jobs never wait for each other.
     pub gate: Arc<RedisGate>,
 }
 
-/// A gate, with the configuration by which it was made.
+/// A gate, with the configuration from which it was made.
 type Made = (Arc<Config>, Arc<RedisGate>);
 
-/// All of them.
+/// All pipelines.
 pub struct PartsOfAll {
     board: Arc<Board>,
-    /// By the pipeline's name.
+    /// Gates by the pipeline's name.
     gates: Mutex<BTreeMap<String, Made>>,
     clients: Semaphore,
 }
 
 impl PartsOfAll {
-    /// Of what `board` shows.
+    /// Creates the pipelines that `board` shows.
     pub fn new(board: Arc<Board>) -> Self {
         Self {
             board,
@@ -49,10 +49,10 @@ impl PartsOfAll {
         }
     }
 
-    /// The pipeline that `input` names, or the only one.
+    /// Returns the pipeline that `input` names, or the only one.
     ///
     /// # Errors
-    /// There is none of this name, or none is named and there are several.
+    /// There is no pipeline of this name, or there are several and `input` names none.
     pub fn one(&self, input: &Input) -> Result<Part, Problem> {
         let mut all = self.all(input)?;
         match (all.pop(), all.len()) {
@@ -69,10 +69,10 @@ impl PartsOfAll {
         }
     }
 
-    /// The pipeline that `input` names, or all.
+    /// Returns the pipeline that `input` names, or all.
     ///
     /// # Errors
-    /// There is none of this name, or it has not begun.
+    /// There is no pipeline of this name, or it has not started.
     pub fn all(&self, input: &Input) -> Result<Vec<Part>, Problem> {
         let mut all = self.board.pipelines();
         self.forget_others(
@@ -106,7 +106,7 @@ impl PartsOfAll {
         }
     }
 
-    /// The gate of the pipeline `name`; it is kept until its servers or prefix are others.
+    /// Returns the gate of the pipeline `name`. It is reused until the `redis` section changes.
     fn gate(&self, name: &str, config: &Arc<Config>) -> Result<Arc<RedisGate>, NotDone> {
         let mut gates = self.gates.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((of, gate)) = gates.get(name)
@@ -125,17 +125,17 @@ impl PartsOfAll {
         gates.retain(|name, _| names.contains(&name.as_str()));
     }
 
-    /// A turn to have a connection to RabbitMQ.
+    /// Takes a permit for a connection to RabbitMQ.
     ///
     /// # Errors
-    /// Too many have one.
+    /// Too many requests have one.
     pub fn turn(&self) -> Result<SemaphorePermit<'_>, Problem> {
         self.clients.try_acquire().map_err(|_| Problem::busy())
     }
 }
 
 impl Part {
-    /// A connection to its RabbitMQ.
+    /// Connects to the pipeline's RabbitMQ.
     ///
     /// # Errors
     /// [`NotDone::RabbitMq`]

@@ -1,4 +1,4 @@
-//! Errors, as RFC 9457 writes them.
+//! Errors in the format of RFC 9457.
 
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use crate::operator::NotDone;
 use crate::operator::words::plain;
 
-/// Of what is said, in characters.
+/// Maximum length of the detail, in characters.
 const LONGEST: usize = 2_000;
 
-/// Why something was not answered.
+/// The reason why a request was not answered.
 #[derive(Debug)]
 pub struct Problem {
     status: StatusCode,
@@ -20,7 +20,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// This is wrong.
+    /// Creates a problem.
     pub fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         Self {
             status,
@@ -30,46 +30,47 @@ impl Problem {
         }
     }
 
-    /// What is asked for makes no sense.
+    /// Creates the problem of a request that makes no sense.
     pub fn wrong(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, detail)
     }
 
-    /// Too many ask at once.
+    /// Creates the problem of too many simultaneous requests.
     pub fn busy() -> Self {
         let words = "too many others ask at the same time: try it again";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, words).with("retry-after", "1")
     }
 
-    /// `headers` do not show the token of this key.
+    /// Creates the problem of a request whose `headers` do not show the token of this configuration
+    /// key.
     pub fn unauthorized(headers: &HeaderMap, key: &str) -> Self {
         let words = format!("this needs the header `Authorization: Bearer` with {key}");
         Self::new(StatusCode::UNAUTHORIZED, words).with("www-authenticate", challenge(headers))
     }
 
-    /// The token is wrong, as many others were lately.
+    /// Creates the problem of a wrong token after many other wrong ones.
     pub fn too_many_wrong() -> Self {
         let words = "this token is wrong, as many others were within the last minute: wrong ones are refused slowly";
         Self::new(StatusCode::TOO_MANY_REQUESTS, words)
     }
 
-    /// Only `methods` are for this path.
+    /// Creates the problem of a method that the path does not have. `methods` are its methods.
     pub fn method(methods: &'static str) -> Self {
         let words = "this path has other methods: see the header Allow";
         Self::new(StatusCode::METHOD_NOT_ALLOWED, words).with("allow", methods)
     }
 
-    /// The answer's status.
+    /// Returns the status of the answer.
     pub fn status(&self) -> StatusCode {
         self.status
     }
 
-    /// What is wrong, for people.
+    /// Returns the detail, for people.
     pub fn words(&self) -> String {
         plain(&self.detail, LONGEST)
     }
 
-    /// What was done in each pipeline.
+    /// Adds the result of each pipeline.
     pub fn with_pipelines(mut self, pipelines: Value) -> Self {
         self.pipelines = Some(pipelines);
         self
@@ -81,7 +82,8 @@ impl Problem {
     }
 }
 
-/// What is told to those who do not show a token (RFC 6750, 3): who showed nothing is told the scheme alone.
+/// Returns the value of `WWW-Authenticate` for a missing or wrong token (RFC 6750, 3). A client
+/// that showed no token gets the scheme alone.
 pub fn challenge(headers: &HeaderMap) -> &'static str {
     match headers.contains_key(header::AUTHORIZATION) {
         true => "Bearer realm=\"sluicegate\", error=\"invalid_token\"",

@@ -1,4 +1,4 @@
-//! What is shown.
+//! Queries that show something.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,16 +27,16 @@ use crate::rules::policy::Own;
 use crate::rules::report::view::Sort;
 use crate::rules::steering::Instruction;
 
-/// What a request waits for workers at most, and how long it looks at dead letters.
+/// Maximum time that a request waits for workers or looks at dead letters.
 pub const LOOK_WITHIN: Duration = Duration::from_secs(5);
-/// What it waits for a job where it does not say.
+/// Default time that a request waits for a worker's report on a job.
 const USUAL_WAIT: Duration = Duration::from_secs(2);
-/// Rows of a page, where a request does not say.
+/// Default number of rows of a page.
 const ROWS: u64 = 100;
-/// Of a dead letter's body, in bytes.
+/// Maximum number of bytes shown of a dead letter's body.
 const LONGEST_BODY: usize = 1 << 20;
 
-/// What can be shown.
+/// The queries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Read {
     OpenApi,
@@ -54,7 +54,7 @@ pub enum Read {
     Audit,
 }
 
-/// Shows it.
+/// Answers a query.
 pub async fn answer(
     read: Read,
     (board, parts): (&Board, &Arc<PartsOfAll>),
@@ -84,7 +84,7 @@ pub async fn answer(
                 Read::Letters => letters(&part, &client, input).boxed().await,
                 _ => letter(&part, &client, input).boxed().await,
             };
-            // What was looked at goes back to its queue.
+            // Closing the connection returns the fetched messages to their queue.
             client.close().await;
             Ok(looked?)
         }
@@ -94,7 +94,7 @@ pub async fn answer(
 fn page(input: &Input) -> (usize, usize) {
     let number = |name, usual| usize::try_from(input.number(name).unwrap_or(usual));
     let (limit, offset) = (number("limit", ROWS), number("offset", 0));
-    // Both have bounds.
+    // Both values have bounds.
     (limit.unwrap_or(usize::MAX), offset.unwrap_or(usize::MAX))
 }
 
@@ -160,7 +160,7 @@ async fn tenants(part: &Part, input: &Input) -> Result<Value, NotDone> {
     if let Some(part) = input.text("search") {
         fleet.view.keep(part);
     }
-    // Those before the page are looked at, too: only then it is known who they are.
+    // Rows before the page are looked at, too, since the gate's figures decide the order.
     let most = offset.saturating_add(limit);
     let all = fleet.view.tenants.len();
     let mut shown = Shown::of(&part.gate, &part.config, &fleet, (sort, most)).await;
@@ -190,7 +190,7 @@ async fn one_tenant(part: &Part, input: &Input) -> Result<Value, NotDone> {
     Ok(found.as_json())
 }
 
-/// How long a request waits for a job.
+/// Returns how long the request waits for a worker's report on a job.
 pub fn wait(input: &Input) -> Result<Duration, NotDone> {
     let said = input.text("wait").map(steer::wait).transpose();
     match said.map_err(|why| NotDone::Wrong(format!("wait: {why}")))? {
@@ -201,7 +201,7 @@ pub fn wait(input: &Input) -> Result<Duration, NotDone> {
     }
 }
 
-/// The job that is meant.
+/// Returns the job that the request names.
 pub fn which(part: &Part, input: &Input) -> Result<Which, NotDone> {
     let tenant = tenant::parse(input.text("tenant").unwrap_or_default())?;
     let id = input.text("id").unwrap_or_default();
@@ -223,7 +223,7 @@ async fn explanation((part, parts): (&Part, &PartsOfAll), input: &Input) -> Resu
     Ok(told.as_json())
 }
 
-/// Looks for a job that no worker has among the dead letters.
+/// Searches the dead letters for a job that no worker has.
 async fn among_letters((part, parts): (&Part, &PartsOfAll), which: &Which) -> Look {
     let Ok(_turn) = parts.turn() else {
         return Look::Failed("too many requests look at queues now: try it again".to_owned());
@@ -243,7 +243,7 @@ async fn instructions(part: &Part) -> Result<Value, NotDone> {
     let now_ms = seen.iter().map(|board| board.now_ms).max();
     let held = held(&seen);
     let (mut diverted, mut cancelled, mut tried) = (Vec::new(), Vec::new(), Vec::new());
-    // Each board of a cluster has all of them.
+    // In a cluster, each board has all instructions.
     let first = seen.first().map(|board| board.posted.as_slice());
     for (instruction, until_ms) in first.unwrap_or_default() {
         match instruction {
@@ -291,7 +291,7 @@ async fn queues(client: &Client) -> Result<Value, NotDone> {
     Ok(json!({"queues": rows}))
 }
 
-/// The dead letters of a pipeline, for as long as a request may look at them.
+/// Returns the dead letters of a pipeline, with the time limit of a request.
 pub fn dead<'a>(part: &'a Part, client: &'a Client) -> Dead<'a> {
     Dead {
         queue: Arc::clone(&client.names().dead),
@@ -302,7 +302,7 @@ pub fn dead<'a>(part: &'a Part, client: &'a Client) -> Dead<'a> {
     }
 }
 
-/// Which dead letters are meant.
+/// Returns the request's filter for dead letters.
 pub fn filter(input: &Input) -> Filter {
     let text = |name| input.text(name).map(str::to_owned);
     Filter {

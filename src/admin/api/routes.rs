@@ -1,53 +1,54 @@
-//! All that `/api/v1` answers: one table, by which requests are read and docs/openapi.json is written.
+//! The routes of `/api/v1` in one table, from which requests are parsed and docs/openapi.json is
+//! generated.
 
 use super::actions::Act;
 use super::reads::Read;
 
-/// What a parameter's value can be.
+/// Type of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// A text of so many bytes at most.
+    /// A text with at most this number of bytes.
     Text(usize),
-    /// A span, such as `1h`.
+    /// A duration, such as `1h`.
     Span,
-    /// `10/s`
+    /// A rate, such as `10/s`.
     Rate,
-    /// A whole number from 1 on, or from 0 where it counts what is passed over.
+    /// A whole number. It starts at 1, or at 0 for a number of rows to skip.
     Number {
-        /// The least.
+        /// Minimum.
         least: u64,
-        /// The most.
+        /// Maximum.
         most: u64,
     },
-    /// Yes or no.
+    /// True or false.
     Flag,
     /// One of these words.
     Word(&'static [&'static str]),
 }
 
-/// Where a parameter is.
+/// Location of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// Between slashes.
+    /// A segment of the path.
     Path,
-    /// Behind the question mark.
+    /// The query.
     Query,
-    /// In the body, a field of its object.
+    /// A field of the body's JSON object.
     Body,
 }
 
-/// What a request can say.
+/// A parameter of a request.
 #[derive(Debug)]
 pub struct Param {
-    /// Its name.
+    /// Name.
     pub name: &'static str,
-    /// Where it is.
+    /// Location.
     pub place: Place,
-    /// Its values.
+    /// Type.
     pub kind: Kind,
-    /// It may be given several times.
+    /// Whether it may occur several times.
     pub repeats: bool,
-    /// What it says.
+    /// Description in the OpenAPI document.
     pub about: &'static str,
 }
 
@@ -61,46 +62,47 @@ const fn param(name: &'static str, place: Place, kind: Kind, about: &'static str
     }
 }
 
-/// What a route does.
+/// Effect of a route.
 #[derive(Debug, Clone, Copy)]
 pub enum Does {
-    /// It shows something (GET).
+    /// Shows something (GET).
     Reads(Read),
-    /// It changes something (POST).
+    /// Changes something (POST).
     Acts(Act),
 }
 
-/// One of them.
+/// A route.
 #[derive(Debug)]
 pub struct Route {
-    /// Below `/api/v1`; `{…}` stands for a parameter.
+    /// Path below `/api/v1`; `{…}` is a parameter.
     pub path: &'static str,
-    /// What it does.
+    /// Effect.
     pub does: Does,
-    /// What it says of itself.
+    /// Description in the OpenAPI document.
     pub about: &'static str,
-    /// What a request can say.
+    /// Parameters, in groups.
     pub params: &'static [&'static [Param]],
-    /// The answer's schema.
+    /// Schema of the answer.
     pub answer: &'static str,
-    /// It can be that what is meant is not there.
+    /// Whether the requested object may not exist.
     pub misses: bool,
-    /// It asks Redis or RabbitMQ, which may be away.
+    /// Whether the route asks Redis or RabbitMQ, which may be unavailable.
     pub asks_servers: bool,
 }
 
 impl Route {
-    /// What a request can say.
+    /// Iterates over the parameters.
     pub fn params(&self) -> impl Iterator<Item = &'static Param> {
         self.params.iter().copied().flatten()
     }
 
-    /// A request can name a pipeline.
+    /// Returns true if a request can name a pipeline.
     pub fn takes_pipeline(&self) -> bool {
         self.params().any(|param| param.name == "pipeline")
     }
 
-    /// The values of its path's parameters, in their order, undecoded; `None`: this is another path.
+    /// Returns the values of the path's parameters, in order and still percent-encoded, or `None`
+    /// if `path` does not match.
     pub fn fits<'a>(&self, path: &'a str) -> Option<Vec<&'a str>> {
         let (mut own, mut given) = (self.path.split('/'), path.split('/'));
         let mut values = Vec::new();
@@ -117,9 +119,9 @@ impl Route {
     }
 }
 
-/// The longest id of a tenant, a job or a queue, in bytes.
+/// Maximum length of the name of a tenant, a job or a queue, in bytes.
 const NAME: Kind = Kind::Text(255);
-/// Rows of one page.
+/// Maximum number of rows of a page.
 pub const MOST_ROWS: u64 = 500;
 const PIPELINE: &[Param] = &[param(
     "pipeline",
@@ -363,7 +365,7 @@ const fn act(
     }
 }
 
-/// All of them.
+/// The routes.
 #[rustfmt::skip]
 pub const ROUTES: &[Route] = &[
     Route { asks_servers: false, ..read("/openapi.json", Read::OpenApi, &[], "OpenApi",

@@ -1,4 +1,5 @@
-//! What can be done: each action of `/api/v1` as a form that asks back. The fields are those of its table.
+//! Actions: each action of `/api/v1` as a form that asks for confirmation. The table of the API
+//! defines the fields.
 
 use axum::http::HeaderMap;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -8,43 +9,44 @@ use super::words::{Name, query};
 use crate::admin::api::{Kind, Param, Place, Problem, Route, route};
 use crate::operator::times::at;
 
-/// One of them.
+/// An action on the page.
 pub struct Act {
-    /// As addresses name it.
+    /// Name in addresses.
     pub name: &'static str,
-    /// As the table of `/api/v1` has it.
+    /// Path in the table of `/api/v1`.
     pub path: &'static str,
-    /// What is asked; `{}` stands for the tenant, or the job.
+    /// Question in the form; `{}` stands for the tenant or the job.
     pub question: &'static str,
-    /// What it does, in a sentence.
+    /// Effect in a sentence.
     pub about: &'static str,
-    /// What the button says.
+    /// Label of the button.
     pub button: &'static str,
-    /// It can't be taken back.
+    /// Whether the action can't be undone.
     pub is_grave: bool,
-    /// What is in its fields at first.
+    /// Default values of fields.
     usual: &'static [(&'static str, &'static str)],
-    /// Parameters that are no fields of it, and always this; empty: never sent.
+    /// Parameters with a fixed value instead of a field. One with an empty value is never sent.
     fixed: &'static [(&'static str, &'static str)],
-    /// One that is no field of it, either: another action is for that. A form of before is still understood.
+    /// A parameter that has no field because another action covers it. It is still read from a
+    /// form, since a page loaded before an upgrade may send it.
     hidden: Option<&'static str>,
-    /// The action that its form offers as well, by its name.
+    /// Name of another action that the form offers.
     also: Option<&'static str>,
 }
 
-/// Of a limit that is tried,
+/// Fixed parameters of an action that starts a trial.
 const TRY: &[(&str, &str)] = &[("shadow", "true"), ("clear", "")];
-/// of one that is tried no more,
+/// Fixed parameters of an action that ends a trial.
 const END_TRY: &[(&str, &str)] = &[
     ("shadow", "true"),
     ("clear", "true"),
     ("max", ""),
     ("for", ""),
 ];
-/// and of one that is enforced.
+/// Fixed parameters of an action that enforces a limit.
 const ENFORCE: &[(&str, &str)] = &[("shadow", ""), ("clear", "")];
 
-/// All of them.
+/// All actions.
 #[rustfmt::skip]
 pub const ACTS: [Act; 16] = [
     act("pause", "/tenants/{tenant}/pause", "Pause {}?",
@@ -117,18 +119,18 @@ const fn grave(
     }
 }
 
-/// What a form, or the link to it, says.
+/// Values of a form, or of the link to it.
 #[derive(Debug, Default, Clone)]
 pub struct Said(Vec<(String, String)>);
 
 impl Said {
-    /// Of a query, or of a form's body.
+    /// Parses a query or a form's body.
     pub fn of(text: &[u8]) -> Self {
         let pairs = url::form_urlencoded::parse(text);
         Self(pairs.into_owned().collect())
     }
 
-    /// The value of this name; empty: there is none.
+    /// Returns the value with this name; empty if there is none.
     pub fn get(&self, name: &str) -> &str {
         let found = self.0.iter().find(|(known, _)| known == name);
         found.map_or("", |(_, value)| value)
@@ -140,18 +142,18 @@ pub struct Field {
     pub name: &'static str,
     pub about: &'static str,
     pub value: String,
-    /// `text`, `number` or `checkbox`.
+    /// Type of the input element: `text`, `number` or `checkbox`.
     pub kind: &'static str,
     pub is_checked: bool,
     pub least: Option<u64>,
     pub most: Option<u64>,
     pub longest: Option<usize>,
-    /// What is in the way of the first key that is pressed.
+    /// Whether the field has the focus when the form opens.
     pub is_first: bool,
 }
 
 impl Act {
-    /// The one with this name.
+    /// Returns the action with this name.
     pub fn find(name: &str) -> Option<&'static Self> {
         ACTS.iter().find(|act| act.name == name)
     }
@@ -160,12 +162,13 @@ impl Act {
         route(self.path).expect("each is one of the table, as a test says")
     }
 
-    /// What its form offers as well.
+    /// Returns the other action that the form offers.
     pub fn also(&self) -> Option<&'static Self> {
         self.also.and_then(Self::find)
     }
 
-    /// What a parameter always is; empty: it is never sent. `None`: it is a field.
+    /// Returns the fixed value of a parameter, empty if it is never sent, or `None` if it is a
+    /// field.
     fn fixed(&self, name: &str) -> Option<&'static str> {
         let mut fixed = self.fixed.iter();
         fixed.find_map(|(known, value)| (*known == name).then_some(*value))
@@ -176,12 +179,12 @@ impl Act {
         all.filter(move |param| param.place == place)
     }
 
-    /// What is to be known before: a tenant, a job.
+    /// Returns the names of the parameters that identify the subject: a tenant, a job.
     pub fn subject(&self) -> Vec<&'static str> {
         self.of(Place::Path).map(|param| param.name).collect()
     }
 
-    /// What is asked.
+    /// Returns the question of the form.
     pub fn question(&self, said: &Said) -> String {
         let subject = self.subject();
         let name = Name::new(said.get(subject.last().copied().unwrap_or_default()));
@@ -203,7 +206,7 @@ impl Act {
         }
     }
 
-    /// The fields, with what was said already.
+    /// Returns the fields, with the values given so far.
     pub fn fields(&self, said: &Said, is_again: bool) -> Vec<Field> {
         let fields = self.of(Place::Body);
         let fields = fields.filter(|it| {
@@ -239,7 +242,7 @@ impl Act {
         fields.map(field).collect()
     }
 
-    /// What a form keeps of its address.
+    /// Returns the values of the address that the form keeps in hidden fields.
     pub fn kept<'a>(&self, said: &'a Said) -> Vec<(&'static str, &'a str)> {
         let mut kept: Vec<_> = (self.subject().into_iter())
             .map(|name| (name, said.get(name)))
@@ -251,10 +254,10 @@ impl Act {
         kept
     }
 
-    /// What is asked of `/api/v1`: path, query, and the fields.
+    /// Returns the request to `/api/v1`: path, query and fields.
     ///
     /// # Errors
-    /// Something is missing, or no number.
+    /// A value is missing, or is not a number.
     pub fn asks(&self, said: &Said) -> Result<(String, String, Map<String, Value>), Problem> {
         let mut path = self.path.to_owned();
         for name in self.subject() {
@@ -291,7 +294,7 @@ impl Act {
         Ok((path, query([("pipeline", pipeline)]), fields))
     }
 
-    /// Where somebody comes from who does it, and goes to: below `/ui`.
+    /// Returns the page, below `/ui`, that links to the action and is shown after it.
     pub fn home(&self, said: &Said) -> String {
         let pipeline = said.get("pipeline");
         let of_dead = self.path.starts_with("/dead");
@@ -310,7 +313,7 @@ impl Act {
         }
     }
 
-    /// What was done, in a line.
+    /// Describes in one line what was done.
     pub fn done(&self, said: &Said, answer: &Value) -> String {
         let question = self.question(said);
         let question = question.trim_end_matches('?');
@@ -320,7 +323,7 @@ impl Act {
     }
 }
 
-/// What an answer says, as words.
+/// Appends the fields of an answer to `words`.
 fn list(answer: &Value, before: &str, words: &mut Vec<String>) {
     let Some(fields) = answer.as_object() else {
         return;
@@ -334,7 +337,7 @@ fn list(answer: &Value, before: &str, words: &mut Vec<String>) {
                 let time = ms.as_u64().filter(|ms| *ms > 0).map(at);
                 words.extend(time.map(|time| format!("{before}{spoken} {time}")));
             }
-            // The question names it.
+            // The question contains it.
             Value::String(_) if name == "tenant" || name == "id" => {}
             Value::String(text) => {
                 words.push(format!("{before}{spoken} {}", Name::new(text).shown))
@@ -344,10 +347,10 @@ fn list(answer: &Value, before: &str, words: &mut Vec<String>) {
     }
 }
 
-/// A form's body, as browsers send it.
+/// Returns true if the request's body is a form as browsers send it.
 ///
 /// # Errors
-/// It is another kind.
+/// None.
 pub fn is_form(headers: &HeaderMap) -> bool {
     let kind = crate::admin::api::one(headers, &axum::http::header::CONTENT_TYPE);
     let kind = kind.and_then(|kind| kind.split(';').next());
@@ -429,7 +432,7 @@ mod tests {
         assert_eq!(asks("end-try", all), expected);
         let expected = json!({"max": 5, "limit": "few", "for": "1d"});
         assert_eq!(asks("enforce", all), expected);
-        // A page of before the upgrade may still say it.
+        // A page loaded before an upgrade may still send `shadow`.
         let expected = json!({"max": 5, "shadow": true});
         assert_eq!(asks("limit", "max=5&shadow=on"), expected);
     }

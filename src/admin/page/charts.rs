@@ -1,17 +1,17 @@
-//! The charts: paths of SVG, made here, so that they are there without a script.
+//! Charts as SVG paths. They are drawn by the worker, so they need no script.
 
 use askama::Template;
 
 use super::history::{POINTS, Ring, SERIES};
 use super::words;
 
-/// The size of the picture that the paths are in.
+/// Size of the picture.
 const WIDE: f32 = 240.0;
 const HIGH: f32 = 56.0;
-/// Points that are drawn as one: their mean.
+/// Number of points that are drawn as one, by their mean.
 const TOGETHER: u64 = 6;
 
-/// What is drawn, and how it is called; the last one is a share.
+/// Titles of the charts; the last one shows a share.
 const NAMES: [&str; SERIES] = [
     "Starts per second",
     "Waiting in memory",
@@ -21,21 +21,21 @@ const NAMES: [&str; SERIES] = [
 ];
 const SHARE: usize = SERIES - 1;
 
-/// One chart.
+/// A chart.
 #[derive(Debug, Template)]
 #[template(path = "chart.html")]
 pub struct Chart {
     name: &'static str,
     now: String,
     most: String,
-    /// Nothing is drawn where nothing is known.
+    /// Path of the line; empty if there are no points.
     line: String,
     area: String,
 }
 
 impl askama::filters::HtmlSafe for Chart {}
 
-/// All of them.
+/// Returns all charts.
 pub fn charts(ring: &Ring) -> Vec<Chart> {
     let all = NAMES.iter().enumerate();
     all.map(|(series, name)| chart(ring, series, name))
@@ -65,7 +65,7 @@ fn chart(ring: &Ring, series: usize, name: &'static str) -> Chart {
     }
 }
 
-/// What is at the upper end: a round number above `most`.
+/// Returns the value at the upper edge: a round number that is at least `most`.
 fn top(most: f32) -> f32 {
     let mut step = 1.0_f32;
     while step < most && step < 1e12 {
@@ -76,10 +76,11 @@ fn top(most: f32) -> f32 {
     step * fits.unwrap_or(1.0)
 }
 
-/// The line through `values`, of which the last is point `number`, and the area below it.
+/// Returns the line through `values` and the area below it. The last value is point `number`.
 fn paths(values: &[f32], number: u64, top: f32) -> (String, String) {
     let first = number.saturating_sub(values.len() as u64);
-    // Points stay together whatever comes after them: what is drawn moves, and does not flicker.
+    // Groups depend on the numbers of points only, so the chart moves without flickering when
+    // points are added.
     let mut groups: Vec<(u64, f32, f32)> = Vec::new();
     for (index, value) in (first..).zip(values) {
         let group = index / TOGETHER;
@@ -91,7 +92,7 @@ fn paths(values: &[f32], number: u64, top: f32) -> (String, String) {
     let Some((newest, ..)) = groups.last().copied() else {
         return (String::new(), String::new());
     };
-    // Few enough to be exact.
+    // The numbers are small enough to be exact.
     #[expect(clippy::cast_precision_loss)]
     let step = WIDE / (POINTS as f32 / TOGETHER as f32);
     let (mut line, mut least) = (String::new(), WIDE);

@@ -1,4 +1,5 @@
-//! Who may look, and who may act: as for `/api/v1`, and by sessions, since a browser that follows a link sends no token by itself.
+//! Access control of the page: as for `/api/v1`, and in addition by sessions, since a browser that
+//! follows a link sends no token.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,38 +14,39 @@ use crate::admin::api::{Api, Problem, Right, own_site};
 use crate::config::Admin;
 use crate::operator::audit::name_of;
 
-/// So many cookies of one name are looked at.
+/// Maximum number of cookies of one name that are checked.
 const MOST_COOKIES: usize = 8;
 
-/// Who may what.
+/// Access control and sessions.
 pub struct Door {
     api: Arc<Api>,
-    /// Whether somebody can act here.
+    /// Whether an operator can sign in here.
     has_operators: bool,
-    /// Workers of one machine differ in it: a browser sends each the cookies of all.
+    /// Part of the cookies' names. Workers on one machine have different ports, and a browser sends
+    /// each of them the cookies of all.
     port: u16,
     began: Instant,
     sessions: Mutex<Sessions>,
 }
 
-/// Who looks.
+/// The visitor of a page.
 #[derive(Clone, Default)]
 pub struct Viewer {
-    /// They have signed in, as one or as the other.
+    /// Session of a reader, if the visitor has one.
     pub reader: Option<Session>,
-    /// They may act.
+    /// Session of an operator, if the visitor has one.
     pub operator: Option<Session>,
 }
 
 impl Viewer {
-    /// Their session, where they need one to look.
+    /// Returns the session that lets the visitor look, if one is needed.
     pub fn session(&self) -> Option<&Session> {
         self.operator.as_ref().or(self.reader.as_ref())
     }
 }
 
 impl Door {
-    /// Of what `admin` says, at the port that it got.
+    /// Creates the access control by `admin`, for the port of `listen`.
     pub fn new(admin: &Admin, listen: SocketAddr, api: Arc<Api>) -> Self {
         Self {
             api,
@@ -55,7 +57,7 @@ impl Door {
         }
     }
 
-    /// Somebody can act here.
+    /// Returns true if an operator can sign in here.
     pub fn has_operators(&self) -> bool {
         self.has_operators
     }
@@ -84,10 +86,10 @@ impl Door {
         ids.find_map(|(_, id)| sessions.find(now, role, id))
     }
 
-    /// Who sends `headers` from `peer`, if they may look.
+    /// Returns the visitor who sends `headers` from `peer` if the page may be shown.
     ///
     /// # Errors
-    /// What is missing, as `/api/v1` says it.
+    /// What the request lacks, as `/api/v1` reports it.
     pub fn may_look(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<Viewer, Problem> {
         own_site(headers)?;
         let viewer = Viewer {
@@ -103,16 +105,17 @@ impl Door {
             .map(|()| Viewer::default())
     }
 
-    /// It is still in force.
+    /// Returns true if the session has not ended.
     pub fn is_open(&self, session: &Session) -> bool {
         let found = self.sessions().find(self.now(), session.role, &session.id);
         found.is_some()
     }
 
-    /// The operator who sends `headers`, if the form has `form_token`, which their pages have.
+    /// Returns the session of the operator who sends `headers`, provided that the form has the
+    /// session's `form_token`.
     ///
     /// # Errors
-    /// What is missing.
+    /// What the request lacks.
     pub fn may_act(&self, headers: &HeaderMap, form_token: &str) -> Result<Session, Problem> {
         own_site(headers)?;
         let refused = |words| Problem::new(StatusCode::FORBIDDEN, words);
@@ -128,10 +131,10 @@ impl Door {
         }
     }
 
-    /// Signs in who shows `token`.
+    /// Starts a session for a visitor who shows `token`.
     ///
     /// # Errors
-    /// It is wrong.
+    /// The token is wrong.
     pub fn sign_in(
         &self,
         (headers, peer): (&HeaderMap, SocketAddr),
@@ -151,14 +154,14 @@ impl Door {
         Ok(self.sessions().begin(self.now(), role, name))
     }
 
-    /// The header by which a browser keeps `session`.
+    /// Returns the `Set-Cookie` header for `session`.
     pub fn set_cookie(&self, session: &Session, headers: &HeaderMap) -> HeaderValue {
         let (name, id) = (self.cookie(session.role), &session.id);
         let seconds = session.role.lasts().as_secs();
         self.header(&format!("{name}={id}; Max-Age={seconds}"), headers)
     }
 
-    /// Ends what they have: the headers by which a browser forgets it.
+    /// Ends the visitor's sessions and returns the headers that delete their cookies.
     pub fn sign_out(&self, viewer: &Viewer, headers: &HeaderMap) -> Vec<HeaderValue> {
         let all = [&viewer.reader, &viewer.operator];
         let mut gone = Vec::new();
@@ -171,7 +174,7 @@ impl Door {
     }
 
     fn header(&self, pair: &str, headers: &HeaderMap) -> HeaderValue {
-        // A proxy with TLS says so; here there is none.
+        // The worker itself speaks no TLS; a proxy with TLS sets this header.
         let is_secure = headers
             .get("x-forwarded-proto")
             .is_some_and(|scheme| scheme == "https");
@@ -180,12 +183,12 @@ impl Door {
         HeaderValue::from_str(&text).expect("names and numbers are plain")
     }
 
-    /// Their next page says this.
+    /// Stores a message for the session's next page.
     pub fn tell(&self, session: &Session, what: String) {
         self.sessions().tell(self.now(), &session.id, what);
     }
 
-    /// What this page says.
+    /// Takes the message for this page.
     pub fn told(&self, viewer: &Viewer) -> Option<String> {
         let operator = viewer.operator.as_ref()?;
         self.sessions().told(self.now(), &operator.id)

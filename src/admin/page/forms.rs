@@ -1,4 +1,4 @@
-//! What a browser sends: tokens to sign in, and actions, which are asked back.
+//! Forms: sign-in and sign-out, and actions that ask for confirmation.
 
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -52,7 +52,7 @@ impl Page {
         }
     }
 
-    /// The form of an action.
+    /// Shows the form of an action.
     pub(super) fn asked_back(&self, visit: &Visit<'_>) -> Response {
         let query = visit.parts.uri.query().unwrap_or_default();
         let said = Said::of(query.as_bytes());
@@ -81,7 +81,7 @@ impl Page {
         )
     }
 
-    /// Does it.
+    /// Performs the action of a form.
     pub(super) async fn act(&self, visit: &Visit<'_>, said: &Said) -> Response {
         let viewer = self.viewer(visit);
         let door = &self.site.door;

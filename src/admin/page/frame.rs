@@ -1,4 +1,4 @@
-//! What is around each view, and the pages that are none: signing in, asking back, errors.
+//! The frame around each view, and pages that are not views: sign-in, confirmation, errors.
 
 use askama::Template;
 use axum::http::StatusCode;
@@ -10,34 +10,34 @@ use super::live::Part;
 use super::words::query;
 use crate::admin::api::Problem;
 
-/// What all pages have.
+/// Values that all pages need.
 pub struct Around<'a> {
-    /// What a browser's window is called.
+    /// Title of the page.
     pub title: &'a str,
-    /// Which of the places in the head this is: `fleet`, `tenants`, `dead`, `audit`; empty: none.
+    /// Current entry of the navigation: `fleet`, `tenants`, `dead` or `audit`; empty for none.
     pub place: &'static str,
-    /// All pipelines, where there are several.
+    /// All pipelines, if there are several.
     pub pipelines: Vec<Pipeline>,
-    /// The query that names the pipeline.
+    /// Query that names the pipeline.
     pub pipeline: String,
-    /// Who has signed in.
+    /// The visitor who has signed in.
     pub who: Option<Who>,
-    /// Somebody can sign in to act.
+    /// Whether an operator can sign in.
     pub has_operators: bool,
-    /// Where to come back to.
+    /// Address of this page, to return to.
     pub here: String,
-    /// What was done.
+    /// Message about an action that was done.
     pub told: Option<String>,
 }
 
-/// A pipeline that can be chosen.
+/// A pipeline in the selection.
 pub struct Pipeline {
     pub name: String,
     pub link: String,
     pub is_this: bool,
 }
 
-/// Somebody who has signed in.
+/// A visitor who has signed in.
 pub struct Who {
     pub name: String,
     pub is_operator: bool,
@@ -45,7 +45,7 @@ pub struct Who {
 }
 
 impl Who {
-    /// Of a viewer, if they have.
+    /// Describes the viewer, or returns `None` for a viewer without a session.
     pub fn of(viewer: &Viewer) -> Option<Self> {
         let session = viewer.session()?;
         let is_operator = viewer.operator.is_some();
@@ -70,7 +70,7 @@ struct View<'a> {
     is_live: bool,
 }
 
-/// A view, or why there is none.
+/// Returns the page of a view, or of the problem in its place.
 pub fn view(around: Around<'_>, is_live: bool, made: &Result<Vec<Part>, Problem>) -> Response {
     let (status, parts, said) = match made {
         Ok(parts) => (StatusCode::OK, parts.as_slice(), String::new()),
@@ -96,7 +96,7 @@ struct Trouble {
     words: String,
 }
 
-/// Why a view is not there, in a line of it.
+/// Returns a problem as one line of a view.
 pub fn trouble(problem: &Problem) -> String {
     let words = problem.words();
     Trouble { words }.render().unwrap_or_default()
@@ -111,7 +111,7 @@ struct SignIn<'a> {
     to: &'a str,
 }
 
-/// The form that takes a token.
+/// Returns the sign-in form.
 pub fn sign_in(
     around: Around<'_>,
     wrong: Option<&Problem>,
@@ -131,14 +131,14 @@ pub fn sign_in(
     )
 }
 
-/// An action that is asked back.
+/// Values of the form that confirms an action.
 pub struct Asking<'a> {
     pub name: &'static str,
     pub question: String,
     pub about: &'static str,
     pub button: &'static str,
     pub is_grave: bool,
-    /// What can be done in its place, with the same fields: its name, and what its button says.
+    /// Name and button label of another action with the same fields.
     pub also: Option<(&'static str, &'static str)>,
     pub fields: Vec<Field>,
     pub kept: Vec<(&'static str, &'a str)>,
@@ -154,7 +154,7 @@ struct Act<'a> {
     wrong: Option<String>,
 }
 
-/// The form that asks back.
+/// Returns the form that confirms an action.
 pub fn act(around: Around<'_>, asking: Asking<'_>, wrong: Option<&Problem>) -> Response {
     let status = wrong.map_or(StatusCode::OK, Problem::status);
     let wrong = wrong.map(Problem::words);
@@ -175,7 +175,7 @@ struct Wrong<'a> {
     words: String,
 }
 
-/// Something did not work.
+/// Returns the page of a problem.
 pub fn wrong(around: Around<'_>, problem: &Problem) -> Response {
     let words = problem.words();
     page(problem.status(), &Wrong { around, words })
@@ -187,7 +187,8 @@ struct Again<'a> {
     to: &'a str,
 }
 
-/// A page that asks for this one again, from here: what another site links to comes without the cookie.
+/// Returns a page that requests `to` again from this site. A browser that follows another site's
+/// link sends no cookie, but does so for this second request.
 pub fn again(to: &str) -> Response {
     page(StatusCode::OK, &Again { to })
 }
@@ -202,7 +203,7 @@ fn page(status: StatusCode, template: &impl Template) -> Response {
     }
 }
 
-/// Where to sign in so that somebody comes back to `to`.
+/// Returns the address of the sign-in form that leads back to `to`.
 pub fn sign_in_for(to: &str, needs_operator: bool) -> String {
     let role = if needs_operator { "operator" } else { "" };
     let query = query([("to", to), ("for", role)]);

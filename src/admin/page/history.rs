@@ -1,5 +1,6 @@
-//! What this worker did in the last two hours, for the charts: a ring of points for each pipeline, of what the worker counts anyway. It
-//! takes no server, and 14,400 bytes for a pipeline, whatever runs.
+//! The worker's history of the last two hours, for the charts: a ring of points for each pipeline,
+//! sampled from its metrics. It asks no server and takes 14,400 bytes per pipeline, whatever the
+//! load.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -7,51 +8,52 @@ use std::time::Duration;
 
 use crate::metrics::Metrics;
 
-/// So often the worker is looked at.
+/// Interval of the samples.
 pub const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// A point sums up so many looks.
+/// Number of samples in a point.
 const LOOKS: u32 = 5;
-/// So many points are kept: two hours of them.
+/// Maximum number of points: two hours of them.
 pub const POINTS: usize = 720;
-/// What is drawn, in the order of a point's values.
+/// Number of series, in the order of a point's values.
 pub const SERIES: usize = 5;
 
-/// Ten seconds: starts in a second, jobs that wait in memory, denials in a second, calls in flight, saturation.
+/// A point, which covers ten seconds: starts per second, jobs waiting in memory, denials per
+/// second, calls in flight, saturation.
 pub type Point = [f32; SERIES];
 
-/// The memory of one pipeline, in bytes.
+/// Memory used for one pipeline, in bytes.
 #[cfg(test)]
 const MOST_BYTES: usize = 14_400;
 
-/// The last two hours of a pipeline.
+/// History of a pipeline over the last two hours.
 #[derive(Debug, Default, Clone)]
 pub struct Ring {
-    /// The newest last.
+    /// Points, oldest first.
     pub points: VecDeque<Point>,
-    /// So many points there were ever.
+    /// Number of points ever made.
     pub number: u64,
-    /// Of the looks since the last point.
+    /// Sums over the samples since the last point.
     sums: [f64; SERIES],
     looks: u32,
-    /// Jobs that started, and that were denied, when that point was made.
+    /// Jobs started and denied in total when the last point was made.
     counted: Option<[u64; 2]>,
-    /// When it was made.
+    /// Time at which the last point was made.
     at: Duration,
 }
 
-/// What a look sees.
+/// A sample of the metrics.
 #[derive(Debug, Clone, Copy)]
 pub struct Look {
-    /// Jobs that started and that were denied, ever.
+    /// Jobs started and denied in total.
     pub counted: [u64; 2],
-    /// Jobs that wait in memory, calls in flight, saturation.
+    /// Jobs waiting in memory, calls in flight, saturation.
     pub now: [f64; 3],
 }
 
 impl Look {
     fn at(metrics: &Metrics) -> Self {
         let load = metrics.load_now();
-        // Above 2^53 the last digits are rounded.
+        // Numbers above 2^53 are rounded.
         #[expect(clippy::cast_precision_loss)]
         let [waiting, running] = [metrics.tenants().waiting, load.running].map(|n| n as f64);
         Self {
@@ -62,7 +64,7 @@ impl Look {
 }
 
 impl Ring {
-    /// It was looked at `now`.
+    /// Adds a sample taken at `now`.
     pub fn looked(&mut self, now: Duration, look: Look) {
         let Some(before) = self.counted else {
             (self.counted, self.at) = (Some(look.counted), now);
@@ -77,7 +79,7 @@ impl Ring {
         if self.looks < LOOKS || seconds <= 0.0 {
             return;
         }
-        // A pipeline that was started again counts on.
+        // Counters continue when a pipeline is restarted.
         let per_second = |place: usize| {
             let counted = look.counted[place].saturating_sub(before[place]);
             f64::from(u32::try_from(counted).unwrap_or(u32::MAX)) / seconds
@@ -97,12 +99,12 @@ impl Ring {
     }
 }
 
-/// Of all pipelines.
+/// Histories of all pipelines.
 #[derive(Default)]
 pub struct History(Mutex<BTreeMap<String, Ring>>);
 
 impl History {
-    /// Looks at all of them `now`; those that are there no more are forgotten.
+    /// Samples all `pipelines` at `now` and removes pipelines that no longer exist.
     pub fn look<'a>(&self, now: Duration, pipelines: impl Iterator<Item = (&'a str, &'a Metrics)>) {
         let mut rings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut before = std::mem::take(&mut *rings);
@@ -113,7 +115,7 @@ impl History {
         }
     }
 
-    /// That of the pipeline `name`.
+    /// Returns the history of the pipeline `name`.
     pub fn of(&self, name: &str) -> Ring {
         let rings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         rings.get(name).cloned().unwrap_or_default()
@@ -144,7 +146,7 @@ mod tests {
             );
         }
         assert_eq!(ring.points, [[5.0, 6.0, 0.0, 3.0, 0.5]]);
-        // The process was held up: what was counted belongs to the time that it took.
+        // The process was held up: the counts are divided by the time that passed.
         for second in [12, 14, 16, 18, 110] {
             ring.looked(Duration::from_secs(second), look(250, 7, 0.0));
         }

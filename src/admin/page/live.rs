@@ -1,5 +1,5 @@
-//! Views that change by themselves: as long as somebody looks, each is made once in two seconds for all who look at it, and those parts of it
-//! are sent that have changed.
+//! Views that update themselves. While somebody watches a view, it is rendered once every two
+//! seconds for all of its watchers, who receive only the parts that changed.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -19,43 +19,44 @@ use super::sessions::Session;
 use super::views::Asked;
 use crate::admin::api::Problem;
 
-/// So many look at once.
+/// Maximum number of watchers.
 pub const MOST_STREAMS: usize = 32;
-/// A view is as old as this at most.
+/// Maximum age of a view.
 const EVERY: Duration = Duration::from_secs(2);
-/// Who hears nothing for so long hears that there is nothing new.
+/// Silence after which a watcher gets a heartbeat.
 const HEARTBEAT: Duration = Duration::from_secs(15);
-/// A browser that lost the connection waits so long, in milliseconds.
+/// Delay in milliseconds before a browser reconnects.
 const COME_BACK_MS: u64 = 2_000;
-/// So many views are kept.
+/// Maximum number of views that are kept.
 const MOST_VIEWS: usize = 64;
-/// A part begins with this, its name and the end of a comment. Nothing that others wrote has it: all of that is escaped.
+/// Start of the mark before each part; the part's ID and the end of a comment follow. Text from
+/// outside can't contain it because all of it is escaped.
 const MARK: &str = "<!--part:";
 
-/// A piece of a view.
+/// A part of a view.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Part {
-    /// The id of its element.
+    /// ID of its element.
     pub id: String,
-    /// What is in that.
+    /// HTML inside the element.
     pub html: String,
 }
 
-/// A view, or why there is none.
+/// A view's parts, or the problem in their place.
 pub type Made = Arc<Result<Vec<Part>, Problem>>;
 
-/// A view that somebody asked for, and when it was made.
+/// A requested view, and when it was rendered.
 #[derive(Default)]
 struct Kept(tokio::sync::Mutex<Option<(Instant, Made)>>);
 
-/// The views that somebody looks at.
+/// The views that have watchers.
 pub struct Live {
     kept: Mutex<HashMap<String, (Instant, Arc<Kept>)>>,
     seats: Arc<Semaphore>,
     stop: CancellationToken,
 }
 
-/// The parts of a view's HTML.
+/// Splits a view's HTML into its parts.
 pub fn parts(html: &str) -> Vec<Part> {
     let pieces = html.split(MARK).skip(1);
     let parts = pieces.filter_map(|piece| piece.split_once("-->"));
@@ -68,7 +69,7 @@ pub fn parts(html: &str) -> Vec<Part> {
 }
 
 impl Live {
-    /// Until `stop`.
+    /// Creates an empty set of views, whose streams end at `stop`.
     pub fn new(stop: CancellationToken) -> Self {
         Self {
             kept: Mutex::default(),
@@ -77,7 +78,7 @@ impl Live {
         }
     }
 
-    /// The view that is asked for, two seconds old at most.
+    /// Returns the requested view, at most two seconds old.
     pub async fn view(&self, site: &Site, asked: &Asked) -> Made {
         let key = asked.address();
         let kept = {
@@ -85,7 +86,8 @@ impl Live {
             let mut all = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
             let kept = all.entry(key.clone()).or_default_at(now);
             if all.len() > MOST_VIEWS {
-                // Nobody looks at these any more; if all are looked at, one is made anew.
+                // Remove views without watchers. If all have watchers, remove the oldest, which is
+                // rendered anew.
                 all.retain(|_, (used, _)| now.duration_since(*used) < 2 * EVERY);
                 let oldest = all.iter().min_by_key(|(_, (used, _))| *used);
                 let oldest = oldest.map(|(key, _)| key.clone());
@@ -97,7 +99,7 @@ impl Live {
             }
             kept
         };
-        // Whoever comes meanwhile waits for the same.
+        // Concurrent requests for the view wait here for the same rendering.
         let mut last = kept.0.lock().await;
         if let Some((made, view)) = &*last
             && made.elapsed() < EVERY
@@ -111,13 +113,14 @@ impl Live {
         view
     }
 
-    /// What was seen before is not what is: somebody changed something.
+    /// Discards all views because an action changed something.
     pub fn forget(&self) {
         let mut all = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         all.clear();
     }
 
-    /// What is sent to somebody who looks at a view, as server-sent events; `None`: too many look.
+    /// Returns the updates of a view as server-sent events, or `None` if there are too many
+    /// watchers.
     pub fn stream(&self, site: Arc<Site>, asked: Asked, session: Option<Session>) -> Option<Body> {
         let seat = Arc::clone(&self.seats).try_acquire_owned().ok()?;
         let watcher = Watcher {
@@ -138,7 +141,7 @@ impl Live {
     }
 }
 
-/// An entry that was used now.
+/// Returns an entry and marks it as used now.
 trait OrDefaultAt {
     fn or_default_at(self, now: Instant) -> Arc<Kept>;
 }
@@ -151,22 +154,23 @@ impl OrDefaultAt for std::collections::hash_map::Entry<'_, String, (Instant, Arc
     }
 }
 
-/// Somebody who looks.
+/// A watcher of a view.
 struct Watcher {
     site: Arc<Site>,
     asked: Asked,
     session: Option<Session>,
     stop: CancellationToken,
     _seat: OwnedSemaphorePermit,
-    /// A number for what each part was.
+    /// Hash of each part as it was sent last.
     sent: HashMap<String, u64>,
     next: Instant,
-    /// When something was sent last; `None`: nothing was.
+    /// Time at which something was sent last, or `None` if nothing was.
     spoke: Option<Instant>,
 }
 
 impl Watcher {
-    /// What is sent next, and who goes on looking; `None`: it is over.
+    /// Returns the next text to send, and the watcher unless it has ended. Returns `None` at the
+    /// end.
     async fn next(mut self) -> Option<(String, Option<Self>)> {
         loop {
             tokio::select! {
@@ -196,7 +200,8 @@ impl Watcher {
         }
     }
 
-    /// The parts that are others than were sent. A view that can't be made says why, and leaves what is shown.
+    /// Returns the parts that changed since they were sent. If the view can't be rendered, the
+    /// problem is shown and the old parts stay.
     fn news(&mut self, view: &Result<Vec<Part>, Problem>) -> String {
         let trouble = Part {
             id: "trouble".to_owned(),
@@ -212,7 +217,7 @@ impl Watcher {
             part.html.hash(&mut hasher);
             let now = hasher.finish();
             if self.sent.insert(part.id.clone(), now) != Some(now) {
-                // JSON has no line ends.
+                // JSON contains no line breaks.
                 let data = json!({"id": part.id, "html": part.html});
                 text += &format!("event: part\ndata: {data}\n\n");
             }

@@ -1,8 +1,9 @@
-//! The page for people, at `/ui`: what `/api/v1` shows and does, which it asks within the process, as HTML. It works without a script; with one
-//! it changes by itself.
+//! The page for people, at `/ui`. It shows and does what `/api/v1` does, which it calls within the
+//! process, as HTML. It works without a script; with one it updates itself.
 //!
-//! `door` says who may, `views` what is seen, `live` keeps it up to date, `acts` what can be done, `history` what the charts are made of.
-//! `docs/decisions/operators.md#api-and-page` has the reasons.
+//! `door` checks access, `views` renders, `live` updates views, `acts` has the actions, and
+//! `history` the data of the charts. `docs/decisions/operators.md#api-and-page`
+//! has the reasons.
 
 mod acts;
 mod charts;
@@ -41,26 +42,28 @@ use super::Board;
 use super::api::{Api, Problem};
 use crate::config::Admin;
 
-/// What all paths begin with.
+/// Prefix of all paths.
 pub const PREFIX: &str = "/ui";
-/// A connection that lasts ends after this; a browser comes back.
+/// Maximum lifetime of a streaming connection; the browser reconnects.
 pub const LASTS: Duration = Duration::from_secs(600);
-/// A page comes within this, or is given up.
+/// Time limit for rendering a page.
 const ANSWER_WITHIN: Duration = Duration::from_secs(9);
-/// So many pages are made at once; who comes then waits, for a turn or in vain.
+/// Maximum number of pages rendered at once. Further requests wait for a turn within their time
+/// limit.
 const MOST_AT_ONCE: usize = 8;
-/// Of a form, in bytes.
+/// Maximum size of a form in bytes.
 const MOST_BYTES: usize = 16 * 1024;
 
 const STYLE: &str = include_str!("assets/page.css");
 const SCRIPT: &str = include_str!("assets/page.js");
 
-/// Nothing from elsewhere, and nothing within that is not a file of ours.
+/// Content security policy: nothing from other sites, and no inline scripts or styles.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 const HEADERS: [(HeaderName, &str); 6] = [
     (header::CONTENT_SECURITY_POLICY, POLICY),
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-    // With no-referrer a browser would send forms with `Origin: null`, and none could be told from another site's.
+    // With no-referrer a browser would send forms with `Origin: null`, which looks like another
+    // site's form.
     (header::REFERRER_POLICY, "same-origin"),
     (header::CACHE_CONTROL, "no-store"),
     (
@@ -73,12 +76,12 @@ const HEADERS: [(HeaderName, &str); 6] = [
     ),
 ];
 
-/// Whether a connection lasts: its answer goes on. The server ends others soon.
+/// Whether a connection is streaming. The server closes other connections soon.
 #[derive(Clone, Default)]
 pub struct Lasting(Arc<AtomicBool>);
 
 impl Lasting {
-    /// It does.
+    /// Returns true if the connection is streaming.
     pub fn is_so(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
@@ -88,7 +91,7 @@ impl Lasting {
     }
 }
 
-/// What pages are made of.
+/// Everything that pages are rendered from.
 struct Site {
     board: Arc<Board>,
     api: Arc<Api>,
@@ -115,20 +118,20 @@ impl Site {
     }
 }
 
-/// What answers.
+/// The page.
 pub struct Page {
     site: Arc<Site>,
     at_once: Semaphore,
 }
 
-/// A request, as far as all need it.
+/// The parts of a request that all handlers need.
 struct Visit<'a> {
     parts: &'a Parts,
     peer: SocketAddr,
 }
 
 impl Page {
-    /// Of what `board` and `api` show, until `stop`.
+    /// Creates the page for `board` and `api`, until `stop`.
     pub fn new(
         admin: &Admin,
         listen: SocketAddr,
@@ -149,7 +152,8 @@ impl Page {
         }
     }
 
-    /// Looks at the worker for the charts, as long as it runs: all that is done while nobody looks at the page.
+    /// Samples the worker for the charts as long as it runs. This is the only work while no one
+    /// visits the page.
     pub async fn keep_history(&self) -> Infallible {
         let began = Instant::now();
         let mut ticks = interval(LOOK_EVERY);
@@ -164,7 +168,7 @@ impl Page {
         }
     }
 
-    /// Answers `request`, which came from `peer`.
+    /// Answers `request` from `peer`.
     pub async fn answer(&self, request: Request, peer: SocketAddr) -> Response {
         let (parts, body) = request.into_parts();
         let visit = Visit {
@@ -222,7 +226,7 @@ impl Page {
         }
     }
 
-    /// A view, as a page or as what changes of it.
+    /// Answers with a view, as a page or as a stream of its updates.
     async fn view(&self, visit: &Visit<'_>, path: &str) -> Response {
         let site = &self.site;
         let headers = &visit.parts.headers;
@@ -252,7 +256,8 @@ impl Page {
         if wants_stream && asked.is_live() {
             return self.stream(visit, asked, &viewer);
         }
-        // Who comes while others wait for a server that is away waits behind them; what needs none is there at once.
+        // Renderings that wait for an unavailable server can make this one wait. Files and forms
+        // need no turn and are answered at once.
         let _turn = self.at_once.acquire().await;
         let made = match asked.is_live() {
             true => site.live.view(site, &asked).await,
@@ -302,7 +307,7 @@ impl Page {
         }
         let headers = [
             (header::CONTENT_TYPE, "text/event-stream"),
-            // A proxy passes on what there is.
+            // Tells proxies not to buffer the stream.
             (HeaderName::from_static("x-accel-buffering"), "no"),
         ];
         (headers, body).into_response()
@@ -321,18 +326,18 @@ impl Page {
         }
     }
 
-    /// Who asks, whoever that is.
+    /// Returns the visitor; one without access is the default viewer.
     fn viewer(&self, visit: &Visit<'_>) -> Viewer {
         let found = self.site.door.may_look(&visit.parts.headers, visit.peer);
         found.unwrap_or_default()
     }
 }
 
-/// A file that everybody may have.
+/// Returns a file, which needs no access right.
 fn asset(kind: &'static str, text: &'static str) -> Response {
     let headers = [
         (header::CONTENT_TYPE, kind),
-        // A worker of another version has another one.
+        // A worker of another version may serve another file.
         (header::CACHE_CONTROL, "no-cache"),
     ];
     (headers, Bytes::from_static(text.as_bytes())).into_response()
@@ -349,18 +354,18 @@ fn see_other(to: &str, cookies: impl IntoIterator<Item = HeaderValue>) -> Respon
     response
 }
 
-/// `to`, if it is an address of ours.
+/// Returns `to` if it is an address of this page, or the page's root.
 fn own_path(to: &str) -> &str {
     let rest = to.strip_prefix(PREFIX);
     let is_own = rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '?']));
-    // A browser takes a backslash for a slash.
+    // A browser treats a backslash as a slash.
     match is_own && !to.contains('\\') {
         true => to,
         false => PREFIX,
     }
 }
 
-/// What was asked for.
+/// Returns the request's path and query.
 fn target(visit: &Visit<'_>) -> String {
     let target = visit.parts.uri.path_and_query();
     target.map_or(PREFIX, |target| target.as_str()).to_owned()
@@ -375,7 +380,8 @@ fn accepts_stream(headers: &HeaderMap) -> bool {
     accept.is_some_and(|accept| accept == "text/event-stream")
 }
 
-/// Somebody followed a link of another site: a browser keeps the cookie for itself then.
+/// Returns true if the visitor followed a link of another site, in which case the browser sends no
+/// cookie.
 fn is_link_from_elsewhere(headers: &HeaderMap) -> bool {
     let is = |name: &str, value: &str| headers.get(name).is_some_and(|said| said == value);
     let is_from_elsewhere = is("sec-fetch-site", "cross-site") || is("sec-fetch-site", "same-site");

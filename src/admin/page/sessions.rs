@@ -1,23 +1,23 @@
-//! Sessions of people who signed in: in this process alone, and bounded.
+//! Sessions of visitors who signed in. They exist in this process only, in a bounded number.
 
 use std::time::Duration;
 
 use subtle::ConstantTimeEq;
 
-/// So many are signed in at once; one more takes the place of who signed in first.
+/// Maximum number of sessions. A further one replaces the oldest.
 const MOST_SESSIONS: usize = 64;
 
-/// What somebody may.
+/// Role of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Look: `admin.token`.
+    /// May look: `admin.token`.
     Reader,
-    /// Change something, too: `admin.operator-token`.
+    /// May also change something: `admin.operator-token`.
     Operator,
 }
 
 impl Role {
-    /// For the name of its cookie.
+    /// Returns the role's word in the cookie's name.
     pub fn word(self) -> &'static str {
         match self {
             Self::Reader => "reader",
@@ -25,7 +25,7 @@ impl Role {
         }
     }
 
-    /// So long it lasts.
+    /// Returns how long a session lasts.
     pub fn lasts(self) -> Duration {
         match self {
             Self::Reader => Duration::from_secs(12 * 3_600),
@@ -34,23 +34,23 @@ impl Role {
     }
 }
 
-/// Somebody who has signed in.
+/// A session.
 #[derive(Clone)]
 pub struct Session {
-    /// What the cookie has: 256 random bits.
+    /// Value of the cookie: 256 random bits.
     pub id: String,
-    /// What they may.
+    /// Role.
     pub role: Role,
-    /// As they say; empty: they don't.
+    /// Name that the visitor gave; may be empty.
     pub name: String,
-    /// What a form of theirs has: another random number.
+    /// Token that the session's forms contain: another random number.
     pub form_token: String,
     ends: Duration,
-    /// What the next page tells them.
+    /// Message for the session's next page.
     told: Option<String>,
 }
 
-/// All of them.
+/// All sessions, oldest first.
 #[derive(Default)]
 pub struct Sessions(Vec<Session>);
 
@@ -59,13 +59,13 @@ fn random() -> String {
     crate::operator::letters::hex(&bytes)
 }
 
-/// The texts are the same; how long it takes tells their length at most.
+/// Returns true if the texts are equal. The time that it takes reveals at most their length.
 pub fn same(one: &str, two: &str) -> bool {
     one.as_bytes().ct_eq(two.as_bytes()).into()
 }
 
 impl Sessions {
-    /// Somebody signs in `now`.
+    /// Starts a session at `now`.
     pub fn begin(&mut self, now: Duration, role: Role, name: String) -> Session {
         self.0.retain(|session| session.ends > now);
         if self.0.len() >= MOST_SESSIONS {
@@ -85,7 +85,7 @@ impl Sessions {
 
     fn place(&self, now: Duration, role: Role, id: &str) -> Option<usize> {
         let mut found = None;
-        // Each is compared, whichever it is.
+        // All are compared, so that the time does not reveal which one matched.
         for (place, session) in self.0.iter().enumerate() {
             if same(&session.id, id) && session.role == role && session.ends > now {
                 found = Some(place);
@@ -94,24 +94,24 @@ impl Sessions {
         found
     }
 
-    /// Who has this cookie `now`.
+    /// Returns the session with this cookie at `now`.
     pub fn find(&self, now: Duration, role: Role, id: &str) -> Option<Session> {
         self.place(now, role, id).map(|place| self.0[place].clone())
     }
 
-    /// They sign out.
+    /// Ends a session.
     pub fn end(&mut self, id: &str) {
         self.0.retain(|session| !same(&session.id, id));
     }
 
-    /// Their next page says this.
+    /// Stores a message for the session's next page.
     pub fn tell(&mut self, now: Duration, id: &str, what: String) {
         if let Some(place) = self.place(now, Role::Operator, id) {
             self.0[place].told = Some(what);
         }
     }
 
-    /// What their page says, once.
+    /// Takes the message, so that it is shown once.
     pub fn told(&mut self, now: Duration, id: &str) -> Option<String> {
         let place = self.place(now, Role::Operator, id)?;
         self.0[place].told.take()

@@ -1,4 +1,4 @@
-//! What `/api/v1` answers, as the page reads it: no view has a source of its own.
+//! Answers of `/api/v1` as the page reads them. Views have no other source but the charts.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};

@@ -1,4 +1,4 @@
-//! Numbers, names and times as the page shows them. All of it is escaped where it is written into HTML.
+//! Numbers, names and times as the page shows them. Templates escape all of them.
 
 use askama::Template;
 use url::form_urlencoded::Serializer;
@@ -6,12 +6,12 @@ use url::form_urlencoded::Serializer;
 use crate::operator::times::{at, span};
 use crate::operator::words::plain;
 
-/// Of a name, in characters.
+/// Maximum length of a name in characters.
 const LONGEST_NAME: usize = 255;
-/// Of a text of others, such as a reason.
+/// Maximum length of other text from outside, such as a reason, in characters.
 const LONGEST_TEXT: usize = 500;
 
-/// `12,345`
+/// Formats a number with thousands separators: `12,345`.
 pub fn number(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -24,11 +24,11 @@ pub fn number(number: u64) -> String {
     text
 }
 
-/// `3.5`, `120`, `0`
+/// Formats a fraction: `3.5`, `120`, `0`.
 pub fn decimal(value: f64) -> String {
     match value {
         value if value >= 100.0 => {
-            // What is shown has no digits behind the point, and is not negative.
+            // The value has no fraction to show and is not negative.
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
             number(value.round() as u64)
         }
@@ -38,12 +38,12 @@ pub fn decimal(value: f64) -> String {
     }
 }
 
-/// A text of others, on one line.
+/// Formats text from outside on one line.
 pub fn text(text: &str) -> String {
     plain(text, LONGEST_TEXT)
 }
 
-/// `NAME=VALUE&…`, as a link has it behind its question mark.
+/// Returns the query of a link: `NAME=VALUE&…`.
 pub fn query<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
     let mut query = Serializer::new(String::new());
     for (name, value) in pairs.into_iter().filter(|(_, value)| !value.is_empty()) {
@@ -52,17 +52,17 @@ pub fn query<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> String 
     query.finish()
 }
 
-/// A name that others chose: as it is shown, and as links have it.
+/// A name from outside, as shown and as used in links.
 #[derive(Debug, Clone, Default)]
 pub struct Name {
-    /// Nothing of it is invisible, or turns the line around.
+    /// Name without characters that are invisible or change the direction of the text.
     pub shown: String,
-    /// As it is.
+    /// Unchanged name.
     pub raw: String,
 }
 
 impl Name {
-    /// Of `raw`.
+    /// Creates both forms of `raw`.
     pub fn new(raw: &str) -> Self {
         Self {
             shown: plain(raw, LONGEST_NAME),
@@ -71,28 +71,28 @@ impl Name {
     }
 }
 
-/// A moment: as a clock that tells it, and how far away it is.
+/// A moment: the time of day, and how far away it is.
 #[derive(Debug, Clone, Template)]
 #[template(
     ext = "html",
     source = r#"<time title="{{ long }}" datetime="{{ machine }}">{{ clock }}</time>{% if !away.is_empty() %} <span class="away"{% if ends_ms > 0 %} data-ends="{{ ends_ms }}"{% endif %}>{{ away }}</span>{% endif %}"#
 )]
 pub struct Moment {
-    /// `14:32:05`, or `24 Nov 14:32` where that is another day.
+    /// Time `14:32:05`, or `24 Nov 14:32` on another day.
     clock: String,
     long: String,
-    /// `2023-11-14T22:15:25Z`
+    /// Machine-readable time, `2023-11-14T22:15:25Z`.
     machine: String,
-    /// `in 2m 5s`; empty: it is not said.
+    /// Distance, `in 2m 5s`; empty if it is not shown.
     away: String,
-    /// Milliseconds since 1970, of an end that is still to come.
+    /// Milliseconds since 1970 of an end in the future.
     ends_ms: u64,
 }
 
 impl askama::filters::HtmlSafe for Moment {}
 
 impl Moment {
-    /// `at_ms`, seen from `now_ms`: it is to come, and how soon is said.
+    /// Describes `at_ms` as a future end, seen from `now_ms`, with the time left.
     pub fn end(now_ms: u64, at_ms: u64) -> Self {
         let left = at_ms.saturating_sub(now_ms);
         Self {
@@ -105,12 +105,12 @@ impl Moment {
         }
     }
 
-    /// The end, if there is one.
+    /// Describes the end at `at_ms`, or returns `None` if it has passed.
     pub fn end_if(now_ms: u64, at_ms: u64) -> Option<Self> {
         (at_ms > now_ms).then(|| Self::end(now_ms, at_ms))
     }
 
-    /// `at_ms`, with its day: `24 Nov 2023 22:15:25`.
+    /// Describes `at_ms` with its date: `24 Nov 2023 22:15:25`.
     pub fn dated(at_ms: u64) -> Self {
         let long = at(at_ms);
         let clock = long.get(5..25).unwrap_or(&long).to_owned();
@@ -120,10 +120,10 @@ impl Moment {
         }
     }
 
-    /// `at_ms`, seen from `now_ms`.
+    /// Describes `at_ms`, seen from `now_ms`.
     pub fn of(now_ms: u64, at_ms: u64) -> Self {
         let long = at(at_ms);
-        // `Tue, 14 Nov 2023 22:15:25 GMT`
+        // The format is `Tue, 14 Nov 2023 22:15:25 GMT`.
         let parts: Vec<&str> = long.split(' ').collect();
         let is_today = at(now_ms).get(..16) == long.get(..16);
         let clock = match parts.as_slice() {
@@ -157,7 +157,7 @@ impl Moment {
     }
 }
 
-/// How full something is: a bar, with its words beside it.
+/// How full something is, as a bar beside its figures.
 #[derive(Debug, Clone, Template)]
 #[template(
     ext = "html",
@@ -171,7 +171,7 @@ pub struct Bar {
 impl askama::filters::HtmlSafe for Bar {}
 
 impl Bar {
-    /// `part` of `whole`.
+    /// Creates the bar of `part` out of `whole`.
     pub fn of(part: u64, whole: u64) -> Self {
         let percent = part.saturating_mul(100).checked_div(whole).unwrap_or(0);
         Self {

@@ -1,4 +1,4 @@
-//! What the answers of `/api/v1` look like.
+//! JSON schemas of the answers of `/api/v1`.
 
 mod fleet;
 mod forecasts;
@@ -6,7 +6,7 @@ mod instructions;
 
 use serde_json::{Map, Value, json};
 
-/// All of them, by name.
+/// Returns all schemas, by name.
 pub fn all() -> Value {
     let all: Map<String, Value> = [
         ("Problem", problem()),
@@ -75,7 +75,7 @@ pub fn all() -> Value {
     all.into()
 }
 
-/// A field and its type; one that ends with `?` can be null.
+/// Name and type of a field. A type that ends with `?` can be null.
 type Field = (&'static str, &'static str);
 
 const LIMIT: &[Field] = &[
@@ -138,7 +138,7 @@ fn of_type(name: &str) -> Value {
     }
 }
 
-/// An object with all of these fields and no others.
+/// Returns the schema of an object with exactly these fields.
 fn object(more: &[(&str, Value)], fields: &[Field]) -> Value {
     let plain = fields.iter().map(|(name, of)| (*name, of_type(of)));
     let all = plain.chain(more.iter().cloned());
@@ -279,7 +279,7 @@ fn tenant() -> Value {
     )
 }
 
-/// What a worker says of a job.
+/// Returns the schema of a worker's report on a job.
 fn sighting() -> Value {
     let states = [
         "waiting",
@@ -429,7 +429,7 @@ fn cancelling() -> Value {
     cancelling
 }
 
-/// That of one pipeline, or of each by its name.
+/// Returns the schema of one pipeline's answer, or of an object with one answer per pipeline.
 fn held() -> Value {
     let all = |word: &str| ("all", json!({"const": word}));
     let until = ("until_ms", "integer");

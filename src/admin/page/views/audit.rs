@@ -1,4 +1,4 @@
-//! What operators did.
+//! The audit: actions of operators.
 
 use askama::Template;
 use serde_json::{Map, Value};
@@ -8,7 +8,7 @@ use super::super::words::{Moment, number, text};
 use super::{Asked, Pager, Source, rendered};
 use crate::admin::api::Problem;
 
-/// Rows of a page.
+/// Number of rows per page.
 const ROWS: u64 = 50;
 
 #[derive(Template)]
@@ -28,7 +28,7 @@ struct Row {
     failed: Option<String>,
 }
 
-/// `tenant acme, for 1h`
+/// Describes an action's object and parameters: `tenant acme, for 1h`.
 fn in_words(of: &Map<String, Value>, request: &Value) -> String {
     let none = Map::new();
     let asked = request.as_object().unwrap_or(&none);

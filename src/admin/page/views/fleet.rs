@@ -1,4 +1,4 @@
-//! The fleet: its workers, what they do together, and what this one did in the last two hours.
+//! The fleet: its workers, their totals, and this worker's last two hours.
 
 use askama::Template;
 
@@ -10,11 +10,12 @@ use super::{Asked, Source, rendered};
 use crate::admin::api::Problem;
 use crate::operator::times::span;
 
-/// Tenants that are shown.
+/// Number of tenants shown.
 const BUSIEST: usize = 8;
-/// Of each list of what operators ask.
+/// Maximum length of each list of operators' instructions.
 const MOST_ASKED: usize = 20;
-/// A worker speaks every two seconds.
+/// Age of a worker's report from which the worker counts as silent. Workers report every two
+/// seconds.
 const SILENT_MS: u64 = 5_000;
 
 #[derive(Template)]
@@ -43,7 +44,7 @@ struct Fleet {
     not_listed: usize,
 }
 
-/// What an operator asks of all workers.
+/// An operator's instruction to all workers.
 struct Held {
     is_paused: bool,
     until: Option<Moment>,
@@ -55,7 +56,7 @@ struct OfWorker {
     version: String,
     up: String,
     is_ready: bool,
-    /// It has said nothing for so long.
+    /// Time since the last report of a silent worker.
     silent: Option<String>,
     notes: Vec<String>,
     running: String,
@@ -103,7 +104,7 @@ fn shown(worker: &Worker) -> OfWorker {
     }
 }
 
-/// What nobody knows, in words.
+/// Describes what is unknown about the fleet.
 pub(super) fn troubles(gaps: &NotKnown) -> Vec<String> {
     let silent = gaps.silent_workers.iter().map(|name| {
         format!(

@@ -1,4 +1,4 @@
-//! Dead letters: a list, and one with its body.
+//! Dead letters: the list, and a single one with its body.
 
 use askama::Template;
 use serde_json::Value;
@@ -8,9 +8,9 @@ use super::super::words::{Moment, Name, number, query, text};
 use super::{Asked, Pager, Source, part, rendered};
 use crate::admin::api::Problem;
 
-/// Rows of a page.
+/// Number of rows per page.
 const ROWS: u64 = 50;
-/// Of a body, in characters; the whole of it is at `/api/v1`.
+/// Maximum number of characters shown of a body. `/api/v1` returns the whole body.
 const LONGEST_BODY: usize = 64 * 1_024;
 
 #[derive(Template)]
@@ -25,7 +25,7 @@ struct List {
     not_looked_at: Option<String>,
     first: u64,
     last: u64,
-    /// For the links of what can be done with all of them.
+    /// Query for links to actions on all listed dead letters.
     these: String,
     is_filtered: bool,
     pager: Pager,
@@ -135,7 +135,7 @@ pub(super) async fn one(source: &Source<'_>, asked: &Asked) -> Result<String, Pr
     rendered(&view)
 }
 
-/// `body` with its lines, and with nothing that can't be seen.
+/// Returns `body` with its lines, and with invisible characters escaped.
 fn readable(body: &str) -> String {
     let lines = body.split('\n');
     let shown: Vec<String> = lines

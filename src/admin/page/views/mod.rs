@@ -1,5 +1,5 @@
-//! The views: what each asks `/api/v1`, and how it is shown. A view is made of what its address says and nothing else, so that all who look
-//! at the same share it.
+//! The views: what each requests from `/api/v1`, and how it is shown. A view depends on its address
+//! only, so all visitors of the address share it.
 
 mod audit;
 mod fleet;
@@ -21,12 +21,12 @@ use super::history::History;
 use super::words;
 use crate::admin::api::{Api, Problem};
 
-/// Of a value in an address, in bytes.
+/// Maximum length of a value in an address, in bytes.
 const LONGEST: usize = 1_024;
-/// So many values there are at most.
+/// Maximum number of values in an address.
 const MOST_VALUES: usize = 16;
 
-/// Which view.
+/// Kinds of views.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Fleet,
@@ -76,22 +76,22 @@ const VIEWS: [About; 6] = [
     },
 ];
 
-/// A view, as its address says.
+/// A view as named by its address.
 #[derive(Debug, Clone)]
 pub struct Asked {
-    /// Which.
+    /// Kind.
     pub kind: Kind,
-    /// The pipeline, where there are several.
+    /// Pipeline, if there are several.
     pub pipeline: Option<String>,
     values: Vec<(&'static str, String)>,
 }
 
 impl Asked {
-    /// What `path`, below `/ui`, and `query` ask for; of several `pipelines` the first, unless they say another one. `None`: there is no such
-    /// view.
+    /// Parses `path`, below `/ui`, and `query`. If `query` names no pipeline, the first of several
+    /// `pipelines` is meant. Returns `None` if there is no such view.
     ///
     /// # Errors
-    /// It is too long.
+    /// The address is too long.
     pub fn of(path: &str, query: &str, pipelines: &[String]) -> Option<Result<Self, Problem>> {
         let about = VIEWS
             .iter()
@@ -123,12 +123,13 @@ impl Asked {
         Some(Ok(asked))
     }
 
-    /// What changes by itself. Who looks at dead letters takes them out of their queue for a moment, and an audit is read as it is.
+    /// Returns true if the view updates itself. A look at dead letters takes them out of their
+    /// queue for a moment, and an audit is not worth watching.
     pub fn is_live(&self) -> bool {
         matches!(self.kind, Kind::Fleet | Kind::Tenants | Kind::Tenant)
     }
 
-    /// The value of this name; empty: none was said.
+    /// Returns the value with this name; empty if there is none.
     fn value(&self, name: &str) -> &str {
         let found = self.values.iter().find(|(known, _)| *known == name);
         found.map_or("", |(_, value)| value)
@@ -138,7 +139,7 @@ impl Asked {
         self.value(name).parse().unwrap_or_default()
     }
 
-    /// Its address: the same for all who ask the same.
+    /// Returns the address, which is the same for all requests of this view.
     pub fn address(&self) -> String {
         let about = VIEWS.iter().find(|about| about.kind == self.kind);
         let path = about.map_or("", |about| about.path);
@@ -150,13 +151,13 @@ impl Asked {
         }
     }
 
-    /// A query with the pipeline in it.
+    /// Returns a query that includes the pipeline.
     fn query<'a>(&'a self, pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
         let pipeline = self.pipeline.as_deref().unwrap_or_default();
         words::query(pairs.into_iter().chain([("pipeline", pipeline)]))
     }
 
-    /// What a browser's window is called.
+    /// Returns the title of the page.
     pub fn title(&self) -> String {
         match self.kind {
             Kind::Fleet => "Fleet".to_owned(),
@@ -169,26 +170,26 @@ impl Asked {
     }
 }
 
-/// What the views are made of.
+/// Sources of the views.
 pub struct Source<'a> {
-    /// What everything but the charts is asked.
+    /// Source of everything but the charts.
     pub api: &'a Api,
-    /// The charts.
+    /// Source of the charts.
     pub history: &'a History,
-    /// The name of the only pipeline.
+    /// Name of the only pipeline.
     pub only: Option<String>,
-    /// The workers that were seen.
+    /// Workers seen so far.
     pub roster: &'a Mutex<Rosters>,
 }
 
-/// Those of each pipeline.
+/// Workers seen so far, by pipeline.
 pub type Rosters = Roster;
 
 impl Source<'_> {
-    /// The HTML of a view, its parts behind marks.
+    /// Returns the HTML of a view, with a mark before each part.
     ///
     /// # Errors
-    /// What `/api/v1` says.
+    /// The problem that `/api/v1` reports.
     pub async fn html(&self, asked: &Asked) -> Result<String, Problem> {
         match asked.kind {
             Kind::Fleet => fleet::html(self, asked).await,
@@ -200,7 +201,7 @@ impl Source<'_> {
         }
     }
 
-    /// What a GET of this path of `/api/v1` says.
+    /// Reads the answer to a GET of this path of `/api/v1`.
     async fn read<T: DeserializeOwned>(&self, path: &str, query: &str) -> Result<T, Problem> {
         let said = self.api.read(path, query).await?;
         serde_json::from_value(said).map_err(|why| {
@@ -214,7 +215,7 @@ impl Source<'_> {
     }
 }
 
-/// A part of a path.
+/// Encodes a segment of a path.
 fn part(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
@@ -226,10 +227,10 @@ fn rendered(view: &impl Template) -> Result<String, Problem> {
     })
 }
 
-/// One of the pages of a list.
+/// Links to the other pages of a list.
 #[derive(Debug, Default)]
 struct Pager {
-    /// Addresses; `None`: there is none.
+    /// Addresses, or `None` if there is no such page.
     first: Option<String>,
     next: Option<String>,
 }

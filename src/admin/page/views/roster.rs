@@ -1,27 +1,29 @@
-//! Workers that were seen while somebody looked: one that is there no more is shown as gone for a while, so that nobody has to notice.
+//! Remembers workers seen while somebody watched the page. A worker that disappears is shown as
+//! gone for a while, so that its absence is noticed.
 
 use std::collections::BTreeMap;
 
-/// For so long.
+/// Time for which a worker is shown as gone.
 const SHOWN_MS: u64 = 600_000;
-/// So many are remembered.
+/// Maximum number of workers remembered.
 const MOST: usize = 1_000;
 
-/// One that is gone.
+/// A worker that is gone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gone {
-    /// Where it ran.
+    /// Machine and process where it ran.
     pub place: String,
-    /// When it was seen last, by Redis's clock in milliseconds.
+    /// Time at which it was last seen, by Redis's clock in milliseconds.
     pub seen_ms: u64,
 }
 
-/// All that were seen, by pipeline and name.
+/// All workers seen, by pipeline and name.
 #[derive(Debug, Default)]
 pub struct Roster(BTreeMap<(String, String), Gone>);
 
 impl Roster {
-    /// The pipeline has these workers now: by name, and where each runs. Which are gone, the latest first.
+    /// Records the pipeline's current workers with their locations. Returns the workers that are
+    /// gone, latest first.
     pub fn seen<'a>(
         &mut self,
         pipeline: &str,

@@ -1,4 +1,4 @@
-//! One tenant: what `inspect` says of it.
+//! A tenant: the result of `inspect`.
 
 use askama::Template;
 
@@ -14,7 +14,7 @@ struct View {
     now: Moment,
     name: Name,
     pipeline: String,
-    /// For the links of what can be done.
+    /// Query for links to actions on the tenant.
     of_it: String,
     letters: String,
     source: String,
@@ -36,14 +36,14 @@ struct View {
     held: Option<String>,
     diverted_to: Option<String>,
     limits: Vec<Row>,
-    /// What limits that deny nothing have seen.
+    /// Records of shadow limits.
     shadows: Vec<Tried>,
     advertised: Vec<String>,
     missing: Vec<String>,
     others: Vec<(Moment, Vec<String>)>,
 }
 
-/// One of its limits.
+/// A limit of the tenant.
 struct Row {
     name: String,
     used: Option<String>,
@@ -55,21 +55,21 @@ struct Row {
     how: String,
     whose: String,
     set: Option<Set>,
-    /// The number that is set, where the API's answers brought it down.
+    /// The maximum before the API's answers lowered it.
     sank_from: Option<String>,
 }
 
-/// What an operator set.
+/// An operator's override.
 struct Set {
     max: String,
-    /// Instead of this,
+    /// Configured maximum.
     configured: String,
-    /// until then.
+    /// End of the override.
     until: Moment,
 }
 
 fn row(now_ms: u64, limit: &Limit) -> Row {
-    // Where each call had one unit, they are calls.
+    // The units are calls if every call had one unit.
     let unit = match limit.unit.as_str() {
         "cost" if limit.used_by_calls != limit.used => "units of cost",
         _ if limit.max_requests == 1 => "call",
@@ -113,23 +113,23 @@ fn row(now_ms: u64, limit: &Limit) -> Row {
     }
 }
 
-/// A limit that denies nothing.
+/// A shadow limit.
 struct Tried {
-    /// Its name, with its numbers.
+    /// Name with its numbers.
     name: String,
-    /// What it would have done, in a sentence.
+    /// The effect it would have had, in a sentence.
     words: String,
-    /// Of what an operator tries.
+    /// The trial, if an operator tries this limit.
     set: Option<Try>,
 }
 
-/// What an operator tries.
+/// An operator's trial.
 struct Try {
-    /// Until when.
+    /// End of the trial.
     until: Moment,
-    /// For the link that enforces it,
+    /// Query of the link that enforces it.
     enforce: String,
-    /// and for the one that ends the trial.
+    /// Query of the link that ends it.
     end: String,
 }
 
@@ -161,7 +161,7 @@ fn tried(shadow: &Shadow, now_ms: u64, of_it: &[(&str, &str)]) -> Tried {
     Tried { name, words, set }
 }
 
-/// `1m`, `1h`: without what is zero.
+/// Formats a duration without zero parts: `1m`, `1h`.
 fn spoken(ms: u64) -> String {
     crate::config::show_duration(std::time::Duration::from_millis(ms))
 }

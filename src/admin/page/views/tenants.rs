@@ -7,10 +7,10 @@ use super::super::words::{Moment, Name, decimal, number, text};
 use super::{Asked, Pager, Source, rendered};
 use crate::admin::api::Problem;
 
-/// Rows of a page.
+/// Number of rows per page.
 const ROWS: u64 = 50;
 
-/// In which order they can be, and how that is called.
+/// Sort orders, with the titles of their columns.
 const SORTS: [(&str, &str); 4] = [
     ("waiting", "Waiting"),
     ("closed", "Suspended"),
@@ -21,7 +21,7 @@ const SORTS: [(&str, &str); 4] = [
 /// A tenant in a list.
 pub(super) struct Row {
     pub name: Name,
-    /// The query of its page.
+    /// Query of the tenant's page.
     pub link: String,
     pub waiting: String,
     pub running: String,
@@ -74,7 +74,7 @@ struct View {
     left_out: Option<String>,
     untold: Option<String>,
     troubles: Vec<String>,
-    /// Of the page of the tenant that is searched for.
+    /// Query of the page of the tenant whose name is the search text.
     exact: String,
     pager: Pager,
 }

@@ -1,10 +1,10 @@
-//! What the fleet looks like.
+//! Schemas of the fleet.
 
 use serde_json::Value;
 
 use super::{Field, list, object, refers, strings};
 
-/// What a view of the fleet has not.
+/// Returns the schema of what is missing in a view of the fleet.
 pub fn not_known() -> Value {
     let worker = object(&[], &[("name", "string"), ("why", "string")]);
     object(
@@ -17,7 +17,7 @@ pub fn not_known() -> Value {
     )
 }
 
-/// The workers.
+/// Returns the schema of the workers.
 pub fn workers() -> Value {
     let fields = &[
         ("name", "string"),
@@ -50,7 +50,7 @@ const BUSY: &[Field] = &[
     ("denials_per_s", "number"),
 ];
 
-/// Their tenants.
+/// Returns the schema of the fleet's tenants.
 pub fn tenants() -> Value {
     let fields = &[
         ("tenant", "string"),

@@ -1,10 +1,11 @@
-//! What is said of when jobs start.
+//! Schemas of forecasts of starts.
 
 use serde_json::{Value, json};
 
 use super::{FOLLOWED, JOB, LETTER, list, object, seen, strings};
 
-/// When a tenant's backlog ends, and when it would; null where nobody asked.
+/// Returns the schema of the forecast of a tenant's backlog, as things stand and after changes. It
+/// is null if the request asks for none.
 pub(super) fn what_if() -> Value {
     let ends = || {
         object(
@@ -29,7 +30,7 @@ pub(super) fn what_if() -> Value {
     json!({"anyOf": [forecast, {"type": "null"}]})
 }
 
-/// Where a job stands.
+/// Returns the schema of the explanation of a job.
 pub(super) fn explanation() -> Value {
     let cause = object(
         &[],

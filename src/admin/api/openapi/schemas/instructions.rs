@@ -1,4 +1,4 @@
-//! What operators ask of all workers, as the API tells it.
+//! Schemas of operators' instructions to all workers.
 
 use serde_json::{Value, json};
 
