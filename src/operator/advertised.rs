@@ -1,4 +1,4 @@
-//! What the API says of its own limits, next to ours.
+//! Limits that the API advertises, compared with the configured ones.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -11,27 +11,28 @@ use serde::Serialize;
 
 use super::times::at;
 
-/// One limit of the API.
+/// One advertised limit.
 #[derive(Debug, Serialize)]
 pub struct Said {
     limit: u64,
-    /// `None`: it names no window, so nobody can tell whether ours keep it.
+    /// Its window, or `None` if the API names none. The configured limits can't be compared with it
+    /// then.
     window_ms: Option<u64>,
-    /// Where ours let more through in that window: how many, which one, and what keeps it.
+    /// How the configured limits let more calls through in that window, if they do.
     #[serde(skip_serializing_if = "Option::is_none")]
     exceeded: Option<Exceeded>,
 }
 
 #[derive(Debug, Serialize)]
 struct Exceeded {
-    /// `None`: no limit bounds the calls of a tenant.
+    /// Calls that the configured limits allow; `None` if no limit bounds a tenant's calls.
     allowed: Option<u64>,
     limit: Option<String>,
     max_requests: Option<u32>,
     warning: String,
 }
 
-/// What was said last, next to `ours`, which are effective.
+/// Compares the limits that the API advertised last with `ours`, the effective limits.
 pub fn said(found: &Inspection, ours: &[Limit]) -> Vec<Said> {
     let one = |quota: Quota| Said {
         limit: quota.limit,
@@ -50,7 +51,7 @@ fn millis(window: Duration) -> u64 {
     u64::try_from(window.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Lines for people; none where nothing was said.
+/// Describes the advertised limits for people; empty if the API advertised none.
 pub fn in_words(found: &Inspection, said: &[Said]) -> String {
     if said.is_empty() {
         return String::new();
@@ -70,7 +71,7 @@ pub fn in_words(found: &Inspection, said: &[Said]) -> String {
         at(found.quotas_at_ms)
     );
     for exceeded in said.iter().filter_map(|said| said.exceeded.as_ref()) {
-        // Writing to a text can't fail.
+        // Writing to a String can't fail.
         let _ = writeln!(text, "warning   {}", exceeded.warning);
     }
     text

@@ -1,4 +1,4 @@
-//! What operators did: the newest entries, in Redis.
+//! The audit: the newest actions of operators, stored in Redis.
 
 use ::redis::{Value as Reply, from_redis_value_ref};
 use serde_json::{Map, Value, json};
@@ -8,16 +8,17 @@ use super::words::plain;
 use crate::gate::GateError;
 use crate::gate::redis::RedisGate;
 
-/// So many entries are kept.
+/// Maximum number of entries that are kept.
 pub const KEPT: usize = 1_000;
-/// Of one entry, in bytes.
+/// Maximum size of an entry in bytes.
 const MOST_BYTES: usize = 4_096;
-/// Of who did it, in characters.
+/// Maximum length of an operator's name in characters.
 const LONGEST_NAME: usize = 64;
-/// All are kept for so long after the last one: 400 days.
+/// Time after the last entry at which all entries expire: 400 days.
 const KEPT_MS: u64 = 400 * 86_400_000;
 
-/// Who did it, as they say themselves: what is not plain is left out.
+/// Returns the operator's name as stated in `said`, without characters that are not plain and at
+/// most 64 characters long. Returns `None` if nothing is left.
 pub fn name_of(said: &str) -> Option<String> {
     let kept = |c: &char| c.is_alphanumeric() || " .-_@+".contains(*c);
     let name: String = said.chars().filter(kept).take(LONGEST_NAME).collect();
@@ -25,20 +26,20 @@ pub fn name_of(said: &str) -> Option<String> {
     (!name.is_empty()).then(|| name.to_owned())
 }
 
-/// What was done, for [`add`].
+/// An action, to be recorded by [`add`].
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// Who.
+    /// Name of the operator.
     pub operator: String,
-    /// From where.
+    /// Address of the operator.
     pub peer: String,
-    /// What, in a word or two.
+    /// The action, in a word or two.
     pub action: &'static str,
-    /// To what: of a tenant, a job.
+    /// Its object: a tenant or a job.
     pub of: Map<String, Value>,
-    /// What was asked for beside that.
+    /// Other parameters of the request.
     pub request: Value,
-    /// Why it was not done; `None`: it is about to be done.
+    /// Reason why the action failed, or `None` if it is about to be done.
     pub failed: Option<String>,
 }
 
@@ -58,17 +59,17 @@ impl Entry {
         if text.len() <= MOST_BYTES {
             return text;
         }
-        // What is left has bounds of its own.
+        // All other fields have bounds of their own.
         json["request"] = Value::Null;
         json["too_long"] = true.into();
         json.to_string()
     }
 }
 
-/// Writes down what was done: its number.
+/// Records an action and returns the number of its entry.
 ///
 /// # Errors
-/// [`NotDone::Redis`]: it is not written.
+/// [`NotDone::Redis`]: the entry was not written.
 pub async fn add(gate: &RedisGate, entry: &Entry) -> Result<u64, NotDone> {
     let words = [
         "add".to_owned(),
@@ -80,16 +81,16 @@ pub async fn add(gate: &RedisGate, entry: &Entry) -> Result<u64, NotDone> {
     Ok(last)
 }
 
-/// Some of them, the newest first.
+/// A page of entries, newest first.
 #[derive(Debug)]
 pub struct Page {
-    /// Each has its number, and when it was done by Redis's clock.
+    /// Entries, each with its number and its time by Redis's clock.
     pub entries: Vec<Value>,
-    /// For more: those below this number; `None`: there are no more.
+    /// Number to pass as `before` for the next page, or `None` if this is the last page.
     pub next: Option<u64>,
 }
 
-/// The newest `limit` of those below the number `before`.
+/// Returns the newest `limit` entries with a number below `before`.
 ///
 /// # Errors
 /// [`NotDone::Redis`]
@@ -97,7 +98,7 @@ pub async fn read(gate: &RedisGate, before: Option<u64>, limit: usize) -> Result
     let words = [
         "read".to_owned(),
         before.map_or_else(String::new, |number| number.to_string()),
-        // One more tells whether there are more.
+        // One more entry shows whether there is another page.
         (limit.min(KEPT) + 1).to_string(),
     ];
     let (_, mut texts) = run(gate, words.to_vec()).await?;
@@ -109,7 +110,7 @@ pub async fn read(gate: &RedisGate, before: Option<u64>, limit: usize) -> Result
     Ok(Page { entries, next })
 }
 
-/// `NUMBER:AT:TEXT`; `None`: another version's.
+/// Parses `NUMBER:AT:TEXT`. Returns `None` for an entry in another version's format.
 fn entry(text: &str) -> Option<Value> {
     let mut parts = text.splitn(3, ':');
     let number: u64 = parts.next()?.parse().ok()?;

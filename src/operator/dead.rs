@@ -1,4 +1,4 @@
-//! The dead letters: which there are, one of them, and to replay or to drop them.
+//! Dead letters: lists them, shows one, replays them or drops them.
 
 use std::cmp::Reverse;
 use std::pin::pin;
@@ -22,44 +22,47 @@ use crate::rules::job::{self, Field};
 use crate::rules::steering::{CANCELLED, Instruction};
 use crate::rules::tenant::Tenant;
 
-/// Jobs that are published again at once, before their confirms are awaited.
+/// Maximum number of jobs that are published before their confirms are awaited.
 const BATCH: usize = 100;
-/// Bytes of their bodies, and one job more.
+/// Number of bytes of bodies from which a batch takes no further job. The last job may exceed it.
 const BATCH_BYTES: usize = 4 << 20;
-/// So many at most that a filter lets through are listed: the queue gives the oldest first, and the newest are shown first.
+/// Maximum number of matching dead letters in a list. The queue returns the oldest first, but the
+/// list shows the newest first.
 const MOST_LISTED: usize = 10_000;
-/// Nor is more fetched for a list, in bytes of bodies: each message comes over the network, though only its headers are shown.
+/// Maximum number of bytes of bodies fetched for a list. RabbitMQ sends whole messages although the
+/// list shows only headers.
 const MOST_LISTED_BYTES: usize = 256 << 20;
 
-/// Which dead letters.
+/// Selects dead letters.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
-    /// Only those whose reason contains this.
+    /// Selects dead letters whose reason contains this text.
     pub reason: Option<String>,
-    /// Only those of this tenant.
+    /// Selects dead letters of this tenant.
     pub tenant: Option<String>,
-    /// Only the one with this id.
+    /// Selects the dead letter with this ID.
     pub id: Option<String>,
 }
 
 impl Filter {
-    /// It names none in particular.
+    /// Returns true if the filter selects all dead letters.
     pub fn is_all(&self) -> bool {
         self.reason.is_none() && self.tenant.is_none() && self.id.is_none()
     }
 }
 
-/// What becomes of dead letters.
+/// What to do with dead letters.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Change {
-    /// They go back to the work queue, as new jobs; not faster than this.
+    /// Publish them to the work queue as new jobs, not faster than the given rate.
     Replay(Option<Rate>),
-    /// They are deleted.
+    /// Delete them.
     Drop,
 }
 
 impl Change {
-    /// `filter` and `all` name dead letters, and with `config` this can be done to them.
+    /// Checks that `filter` or `all` selects dead letters explicitly and that `config` permits this
+    /// change.
     ///
     /// # Errors
     /// [`NotDone::Wrong`]
@@ -78,7 +81,7 @@ impl Change {
         Ok(())
     }
 
-    /// What was done.
+    /// Returns the change as a past participle.
     pub fn word(self) -> &'static str {
         match self {
             Self::Replay(_) => "replayed",
@@ -87,29 +90,29 @@ impl Change {
     }
 }
 
-/// Those that were looked at, the newest first.
+/// Dead letters that a list found, newest first.
 pub struct Listed {
-    /// Those that the filter lets through.
+    /// Dead letters that match the filter.
     pub rows: Vec<Row>,
-    /// How far the look came.
+    /// How far the look at the queue got.
     pub look: Look,
 }
 
-/// How far a look at the queue has come.
+/// Progress of a look at the queue.
 #[derive(Debug, Clone, Copy)]
 pub struct Look {
-    /// Of those that were there at its beginning: not looked at yet.
+    /// Messages that were in the queue at the start and are not looked at yet.
     pub left: u32,
-    /// Messages that were looked at.
+    /// Number of messages that were looked at.
     pub seen: u64,
-    /// Of their bodies.
+    /// Total size of their bodies in bytes.
     pub bytes: usize,
-    /// It ends when they are as many as this.
+    /// Number of bytes at which the look ends.
     pub most_bytes: usize,
 }
 
 impl Look {
-    /// At the first `left` messages.
+    /// Starts a look at the first `left` messages.
     fn at(left: u32, most_bytes: usize) -> Self {
         Self {
             left,
@@ -119,26 +122,26 @@ impl Look {
         }
     }
 
-    /// It ended since so many bytes were fetched.
+    /// Returns true if the look ended because it fetched `most_bytes` or more.
     pub fn is_full(&self) -> bool {
         self.bytes >= self.most_bytes
     }
 }
 
-/// What was done.
+/// Result of a change to dead letters.
 pub struct Done {
-    /// So many were replayed or dropped.
+    /// Number of dead letters that were replayed or dropped.
     pub done: u64,
-    /// RabbitMQ refused so many.
+    /// Number of dead letters that RabbitMQ refused.
     pub refused: u64,
-    /// It was asked to end before all were looked at.
+    /// Whether the change was interrupted before it looked at all dead letters.
     pub stopped: bool,
-    /// Why it ended before.
+    /// Error that ended the change early.
     pub failure: Option<NotDone>,
 }
 
 impl Done {
-    /// For programs; what was done, in a word.
+    /// Returns the result as JSON. `what` is the key for the number of changed dead letters.
     pub fn as_json(&self, what: &str) -> Value {
         json!({what: self.done, "refused": self.refused, "interrupted": self.stopped})
     }
@@ -146,20 +149,22 @@ impl Done {
 
 /// A queue of dead letters, or of a diverted tenant's jobs.
 pub struct Dead<'a> {
-    /// Its name.
+    /// Name of the queue.
     pub queue: Arc<str>,
-    /// A connection of its own: what is looked at goes back to the queue when it closes.
+    /// A connection for this look only: messages that were fetched return to the queue when it
+    /// closes.
     pub client: &'a Client,
-    /// Where a job's tenant is.
+    /// Configuration, which says where a job names its tenant.
     pub config: &'a Config,
-    /// No more are looked at from then on.
+    /// Time at which the look ends.
     pub until: Option<Instant>,
-    /// Workers follow within this, or it is not done.
+    /// Time limit for all workers to follow an instruction. If they don't, nothing is replayed.
     pub follow_within: Duration,
 }
 
 impl Dead<'_> {
-    /// Lists those that `filter` lets through. How many were found, and how many messages are left to look at, is `told` after each.
+    /// Lists the dead letters that match `filter`. Calls `told` after each with the number found
+    /// and the number of messages left to look at.
     ///
     /// # Errors
     /// [`NotDone::RabbitMq`]
@@ -177,12 +182,13 @@ impl Dead<'_> {
             rows.push(Row::new(message, self.tenant(message)));
             told(rows.len(), look.left);
         }
-        // Of those without a time, in the order of the queue.
+        // Stable: dead letters without a time keep the order of the queue.
         rows.sort_by_key(|row| Reverse(row.died_ms));
         Ok(Listed { rows, look })
     }
 
-    /// The first that `filter` lets through, of the first `most` messages and so many bytes of bodies; and how far the look came.
+    /// Returns the first dead letter that matches `filter`, with the progress of the look. Looks at
+    /// no more than `most` messages and stops after `most_bytes` of bodies.
     ///
     /// # Errors
     /// [`NotDone::RabbitMq`]
@@ -198,10 +204,11 @@ impl Dead<'_> {
         Ok((found.map(|fetched| fetched.message), look))
     }
 
-    /// The one with this id.
+    /// Returns the dead letter with this ID.
     ///
     /// # Errors
-    /// [`NotDone::Missing`]: there is none; [`NotDone::RabbitMq`]
+    /// [`NotDone::Missing`] if no dead letter has the ID, [`NotDone::Failed`] if the look ended
+    /// before the whole queue was searched, [`NotDone::RabbitMq`]
     pub async fn find(&self, id: &str) -> Result<Message, NotDone> {
         let filter = Filter {
             id: Some(id.to_owned()),
@@ -222,13 +229,13 @@ impl Dead<'_> {
         Ok(found.ok_or_else(missing)?.message)
     }
 
-    /// `letter` for programs: its headers, and at most `longest` bytes of its body.
+    /// Returns `letter` as JSON, with its headers and at most `longest` bytes of its body.
     pub fn as_json(&self, letter: &Message, longest: usize) -> Value {
         let all = letter.body.len();
         let mut body = &letter.body[..all.min(longest)];
         let is_text = match std::str::from_utf8(body) {
             Ok(_) => true,
-            // The bound may be in the middle of a character.
+            // The bound may cut a character in two.
             Err(why) => body.len() < all && why.error_len().is_none(),
         };
         if let (true, Err(why)) = (is_text, std::str::from_utf8(body)) {
@@ -241,7 +248,7 @@ impl Dead<'_> {
             "reason": reason(letter),
             "content_type": kind.as_ref().map(|kind| kind.as_str()),
             "headers": headers(letter),
-            // Bytes that are no text are shown as hexadecimal digits.
+            // Bytes that are not UTF-8 are shown in hexadecimal.
             "encoding": if is_text { "utf-8" } else { "hex" },
             "body": match is_text {
                 true => String::from_utf8_lossy(body).into_owned(),
@@ -250,11 +257,12 @@ impl Dead<'_> {
         })
     }
 
-    /// Does this to those that `filter` lets through, `limit` at most, until `stop`. How many are done, and how many messages are left to
-    /// look at, is `told` after each batch.
+    /// Applies `change` to at most `limit` dead letters that match `filter`, until `stop`
+    /// completes. Calls `told` after each batch with the number done and the number of messages
+    /// left to look at.
     ///
     /// # Errors
-    /// [`NotDone::RabbitMq`]: nothing was done. What goes wrong later is in [`Done`].
+    /// [`NotDone::RabbitMq`]: nothing was done. Later errors are in [`Done::failure`].
     pub async fn change(
         &self,
         (filter, limit): (&Filter, Option<u32>),
@@ -270,7 +278,7 @@ impl Dead<'_> {
         let most = rate.map_or(BATCH, Rate::batch).min(BATCH);
         let mut stop = pin!(stop);
         let began = Instant::now();
-        // What dies again meanwhile is behind these.
+        // Jobs that become dead letters again meanwhile are behind the ones that are counted here.
         let mut look = Look::at(self.client.depth(&self.queue).await?, usize::MAX);
         let limit = u64::from(limit.unwrap_or(u32::MAX));
         let mut all = Done {
@@ -331,8 +339,8 @@ impl Dead<'_> {
         Ok(all)
     }
 
-    /// Publishes `batch` anew when it is to be replayed, then acks what is safe. How many were, and how many
-    /// RabbitMQ refused.
+    /// Publishes the jobs of `batch` if they are replayed, then acks each message that is safe to
+    /// remove. Returns how many were acked and how many RabbitMQ refused.
     async fn settle(&self, batch: Vec<Fetched>, replay: bool) -> Result<(u64, u64), NotDone> {
         let tags: Vec<u64> = batch.iter().map(|fetched| fetched.tag).collect();
         let mut safe = vec![true; tags.len()];
@@ -357,7 +365,7 @@ impl Dead<'_> {
         Ok((done, refused))
     }
 
-    /// Jobs that were cancelled are cancelled no more, at any worker.
+    /// Ends the cancellation of replayed jobs, at all workers.
     async fn end_cancels(&self, batch: &[Fetched]) -> Result<(), NotDone> {
         let cancelled = batch.iter().filter(|it| reason(&it.message) == CANCELLED);
         let names = cancelled.filter_map(|Fetched { message, .. }| {
@@ -380,8 +388,8 @@ impl Dead<'_> {
         Ok(())
     }
 
-    /// The next dead letter that `filter` names, of those that `look` has left. The others stay fetched until the
-    /// connection closes, so none is met twice.
+    /// Returns the next message that `filter` selects among those left in `look`. The others stay
+    /// unacked until the connection closes, so RabbitMQ returns none of them twice.
     async fn next(&self, filter: &Filter, look: &mut Look) -> Result<Option<Fetched>, NotDone> {
         while look.left > 0
             && !look.is_full()
@@ -409,7 +417,7 @@ impl Dead<'_> {
             && tenant.is_none_or(|tenant| self.tenant(message).as_deref() == Some(tenant))
     }
 
-    /// The tenant as the message names it, usable or not.
+    /// Returns the tenant that the message names, whether or not it is valid.
     pub fn tenant(&self, message: &Message) -> Option<String> {
         let place = &self.config.job.tenant;
         if let TenantField::Header(name) = place {

@@ -1,4 +1,4 @@
-//! A tenant's jobs go out of the way for a while, and come back when somebody says so.
+//! Diverts a tenant's jobs to another queue for a while, and ends the diversion.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,15 +15,15 @@ use crate::rules::delays::{DelayLevels, QueueNames};
 use crate::rules::steering::Instruction;
 use crate::rules::tenant::Tenant;
 
-/// The longest name of a queue, in bytes.
+/// Maximum length of a queue's name in bytes.
 const LONGEST_NAME: usize = 255;
 
-/// The queue that a tenant's jobs go to, where nobody names another one.
+/// Returns the default queue for a diverted tenant's jobs.
 pub fn usual(names: &QueueNames) -> String {
     format!("{}.diverted", names.fresh)
 }
 
-/// `queue`, if jobs can go there.
+/// Returns `queue` if jobs can be diverted to it.
 ///
 /// # Errors
 /// [`NotDone::Wrong`]
@@ -47,23 +47,24 @@ pub fn checked(queue: String, names: &QueueNames) -> Result<Arc<str>, NotDone> {
     Ok(queue.into())
 }
 
-/// That a tenant's jobs go to another queue.
+/// A diversion: a tenant's jobs go to another queue.
 pub struct Diverted {
-    /// Whose.
+    /// The diverted tenant.
     pub tenant: Tenant,
-    /// Where to.
+    /// The queue that receives its jobs.
     pub queue: Arc<str>,
-    /// Until when (ms).
+    /// Time at which the diversion ends (ms).
     pub until_ms: u64,
-    /// Who follows.
+    /// Workers that follow.
     pub followers: Followers,
 }
 
-/// Diverts the jobs of `tenant` to the queue `to`, or the usual one, for `for_ms`, and waits until all workers follow, for so long at
-/// most.
+/// Diverts the jobs of `tenant` for `for_ms` to the queue `to`, or to the default queue, and waits
+/// at most `within` for all workers to follow.
 ///
 /// # Errors
-/// [`NotDone::Wrong`]: jobs can't go there; [`NotDone::Redis`], [`NotDone::RabbitMq`]
+/// [`NotDone::Wrong`] if jobs can't be diverted to that queue, [`NotDone::Redis`],
+/// [`NotDone::RabbitMq`]
 pub async fn divert(
     (gate, config): (&RedisGate, &Config),
     tenant: &Tenant,
@@ -93,7 +94,7 @@ pub async fn divert(
 }
 
 impl Diverted {
-    /// For programs.
+    /// Returns the diversion as JSON.
     pub fn as_json(&self) -> Value {
         json!({
             "tenant": self.tenant.as_str(),
@@ -106,17 +107,18 @@ impl Diverted {
     }
 }
 
-/// That a tenant's jobs are called again.
+/// The end of a diversion: a tenant's jobs are called again.
 pub struct Undiverted {
-    /// Whose.
+    /// The tenant.
     pub tenant: Tenant,
-    /// The queue that they went to; `None`: they did not.
+    /// The queue that received its jobs, or `None` if the tenant was not diverted.
     pub before: Option<Arc<str>>,
-    /// Who follows.
+    /// Workers that follow.
     pub followers: Followers,
 }
 
-/// Ends what [`divert`] began, and waits until all workers follow, for so long at most. What went there stays there.
+/// Ends a diversion that [`divert`] started and waits at most `within` for all workers to follow.
+/// Jobs already diverted stay in their queue.
 ///
 /// # Errors
 /// [`NotDone::Redis`]
@@ -137,7 +139,7 @@ pub async fn undivert(
 }
 
 impl Undiverted {
-    /// For programs.
+    /// Returns the end of the diversion as JSON.
     pub fn as_json(&self) -> Value {
         json!({
             "tenant": self.tenant.as_str(),
@@ -148,7 +150,7 @@ impl Undiverted {
     }
 }
 
-/// Until when jobs of `tenant` are diverted (ms), and where to.
+/// Returns when the diversion of `tenant` ends (ms) and its queue, or `None` if it is not diverted.
 fn until(seen: &[Seen], tenant: &Tenant) -> Option<(u64, Arc<str>)> {
     let posted = seen.iter().flat_map(|board| &board.posted);
     let all = posted.filter_map(|(instruction, until_ms)| match instruction {

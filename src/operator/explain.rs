@@ -1,7 +1,9 @@
-//! What one job waits for, its place in the line, when it starts, and how sure that is.
+//! Explains one job: what it waits for, its place in the waitlist, when it starts, and how certain
+//! that is.
 //!
-//! What a worker says of a job ([`job`](super::job)) names its waitlist and its ticket. The gate is then asked for that ticket's turn.
-//! A job that no worker has may be a dead letter: [`letters`] looks.
+//! The workers' answer about a job ([`job`](super::job)) has its waitlist and its ticket. The gate
+//! then computes that ticket's turn. A job that no worker has may be a dead letter, which
+//! [`letters`] looks for.
 
 pub mod letters;
 
@@ -28,34 +30,35 @@ use crate::rules::limit::Limits;
 use crate::rules::scope::Labels;
 use crate::rules::steering::{Hold, Sighting, State, Steering, Waits, WaitsFor};
 
-/// A job asks at its turn, and one that is told another one in between asks at that. Less than this apart they are the same.
+/// Maximum difference at which two turns count as the same. A job asks the gate at its turn; if the
+/// gate named another turn meanwhile, it asks at that one.
 const SAME_TURN_MS: u64 = 500;
 
-/// One thing that a job waits for.
+/// One cause for which a job waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Cause {
-    /// For programs.
+    /// Keyword for JSON.
     what: &'static str,
-    /// For people.
+    /// Description for people.
     words: String,
-    /// When it ends, in milliseconds since the epoch, where that is known.
+    /// End of the cause in milliseconds since the epoch, if known.
     until_ms: Option<u64>,
 }
 
-/// Where a job stands in its line.
+/// A job's place in its waitlist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Standpoint {
-    /// Units up to its own, which are among them,
+    /// Units up to and including the job's own.
     units: u64,
-    /// of so many that wait.
+    /// Units that wait in all.
     waiting: u64,
 }
 
-/// All that is known of one job.
+/// Everything known about one job.
 pub struct Explained {
     which: Which,
     shown: Shown,
-    /// The store's clock, in milliseconds since the epoch; 0: nobody asked.
+    /// Time by the store's clock in milliseconds since the epoch; 0 if the store was not asked.
     now_ms: u64,
     place: Option<Standpoint>,
     causes: Vec<Cause>,
@@ -65,7 +68,7 @@ pub struct Explained {
     letters: Look,
 }
 
-/// Asks the workers for the job, for so long at most, and then the gate for its turn.
+/// Asks the workers about the job for at most `wait`, and then the gate for its turn.
 ///
 /// # Errors
 /// [`NotDone::Redis`]
@@ -136,7 +139,7 @@ fn ticket(seen: &Sighting, waits: &Waits) -> Option<Ticket> {
     })
 }
 
-/// What holds up a job beside its own line.
+/// State outside the job's waitlist that may hold it up.
 struct Around<'a> {
     found: &'a Inspection,
     all: &'a Result<Standing, GateError>,
@@ -145,7 +148,7 @@ struct Around<'a> {
     paused_until_ms: Option<u64>,
 }
 
-/// All that it waits for.
+/// Returns every cause for which the job waits.
 fn causes(
     (which, seen, waits): (&Which, &Sighting, &Waits),
     limits: &Limits,
@@ -237,7 +240,7 @@ fn causes(
 }
 
 impl Explained {
-    /// What is known of its start.
+    /// Fills in what is known about the job's start.
     fn tell(
         &mut self,
         (seen, waits): (&Sighting, &Waits),
@@ -301,18 +304,19 @@ impl Explained {
         }
     }
 
-    /// A worker has it, or had it last; or it is a dead letter.
+    /// Returns true if a worker has or had the job, or if it is a dead letter.
     pub fn is_found(&self) -> bool {
         self.shown.seen.is_some() || self.letter().is_some()
     }
 
-    /// No worker has it, or the last one says that it has cancelled it: then it may be a dead letter.
+    /// Returns true if the job may be a dead letter: no worker has it, or the last one reports that
+    /// it cancelled it.
     pub fn may_be_dead(&self) -> bool {
         let seen = self.shown.seen.as_ref();
         seen.is_none_or(|seen| seen.state == State::Cancelled)
     }
 
-    /// What was found among the dead letters.
+    /// Adds the result of the search among the dead letters.
     #[must_use]
     pub fn with(mut self, letters: Look) -> Self {
         self.letters = letters;
@@ -322,27 +326,28 @@ impl Explained {
         self
     }
 
-    /// How it stands as a dead letter.
+    /// Returns the job's dead letter, if one was found.
     pub fn letter(&self) -> Option<&Found> {
         self.letters.found()
     }
 
-    /// What was looked at in vain, for people.
+    /// Describes a search among the dead letters that did not find the job; `None` if there was
+    /// none.
     pub fn looked_in_vain(&self) -> Option<String> {
         self.letters.in_vain(&self.which.id)
     }
 
-    /// What is known of it in workers' memories.
+    /// Returns the workers' answer about the job.
     pub fn shown(&self) -> &Shown {
         &self.shown
     }
 
-    /// Which job.
+    /// Returns which job this is.
     pub fn which(&self) -> &Which {
         &self.which
     }
 
-    /// For programs.
+    /// Returns the explanation as JSON.
     pub fn as_json(&self) -> Value {
         let mut json = self.which.shown_as_json(&self.shown);
         let cause = |cause: &Cause| json!({"what": cause.what, "words": cause.words, "until_ms": cause.until_ms});
@@ -367,7 +372,7 @@ impl Explained {
         json
     }
 
-    /// For people, a line for each thing.
+    /// Returns the explanation for people, one line for each fact.
     pub fn in_words(&self) -> String {
         let mut text = String::new();
         let mut line = |name: &str, value: String| text += &format!("{name:<10}{value}\n");
@@ -410,7 +415,7 @@ impl Explained {
         text
     }
 
-    /// It waits no more.
+    /// Returns true if the job no longer waits.
     fn is_over(&self) -> bool {
         let seen = self.shown.seen.as_ref();
         seen.is_some_and(|seen| seen.waits.is_none())

@@ -1,4 +1,4 @@
-//! The fleet as its workers tell of it, and the busiest tenants, with what the gate itself says of these.
+//! The fleet as reported by its workers, and the busiest tenants with the gate's own figures.
 
 use std::collections::BTreeMap;
 
@@ -13,21 +13,22 @@ use crate::gate::reports::Fleet;
 use crate::rules::report::view::{Row, Sort, Worker};
 use crate::rules::tenant::Tenant;
 
-/// The tenants that are shown.
+/// Tenants to show.
 #[derive(Debug, Default)]
 pub struct Shown {
-    /// They, in their order.
+    /// The tenants, in order.
     pub rows: Vec<Row>,
-    /// How full their limits are, and behind these their shadow limits, of those of whom the gate says it.
+    /// How full each tenant's limits are, followed by its shadow limits. Has no entry for a tenant
+    /// whose state the gate did not return.
     pub limits: BTreeMap<Tenant, Vec<Fullness>>,
-    /// So many others are known.
+    /// Number of other tenants that are known.
     pub more: usize,
-    /// Why the gate does not say of all of them how they stand.
+    /// Reason why the gate's figures are missing for some tenants.
     pub untold: Option<String>,
 }
 
 impl Shown {
-    /// The first `most` by `sort`, with what the gate itself says of them.
+    /// Returns the first `most` tenants in the order of `sort`, with the gate's figures.
     pub async fn of(
         gate: &RedisGate,
         config: &Config,
@@ -57,7 +58,7 @@ impl Shown {
                             let full = stands.limits.iter();
                             let full = full.map(|(limit, usage)| Fullness::of(limit, usage));
                             let mut full: Vec<Fullness> = full.collect();
-                            // What the gate says now is newer than what a worker was told.
+                            // The gate's state is newer than the worker's report.
                             let last = full.iter().max_by_key(|limit| limit.next_ms);
                             if let Some(last) = last.filter(|limit| limit.next_ms > 0)
                                 && row.waits()
@@ -79,7 +80,7 @@ impl Shown {
         shown.sorted(sort, most, fleet.view.tenants.len())
     }
 
-    /// The first `most` of them, of `all` that are known.
+    /// Sorts the rows and keeps the first `most`. `all` is the number of tenants known in total.
     pub fn sorted(mut self, sort: Sort, most: usize, all: usize) -> Self {
         self.rows.sort_by(|one, two| sort.order(one, two));
         self.rows.truncate(most);
@@ -87,7 +88,7 @@ impl Shown {
         self
     }
 
-    /// For programs; what `fleet` leaves out, too.
+    /// Returns the tenants as JSON, with what is missing in the reports of `fleet`.
     pub fn as_json(&self, fleet: &Fleet) -> Value {
         let view = &fleet.view;
         let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
@@ -126,7 +127,7 @@ impl Shown {
     }
 }
 
-/// The workers, for programs.
+/// Returns the workers as JSON.
 pub fn workers_as_json(fleet: &Fleet) -> Value {
     let worker = |worker: &Worker| {
         let report = &worker.report;
@@ -159,7 +160,7 @@ pub fn workers_as_json(fleet: &Fleet) -> Value {
     })
 }
 
-/// What is missing.
+/// Lists what is missing: workers and servers that could not be read.
 fn gaps(fleet: &Fleet) -> Value {
     let view = &fleet.view;
     let unread = view.unread.iter();

@@ -1,4 +1,5 @@
-//! How full a limit is, for whoever draws it; and what a shadow limit would have done.
+//! How full a limit is, for commands and pages that draw it, and the effect that a shadow limit
+//! would have had.
 
 use std::time::Duration;
 
@@ -8,34 +9,36 @@ use crate::rules::decision::{Tally, Tried};
 use crate::rules::limit::{Algorithm, Limit};
 use crate::rules::scope::Scope;
 
-/// One limit, as full as it is.
+/// A limit and its usage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fullness {
-    /// Its name.
+    /// Name of the limit.
     pub name: String,
-    /// Whose quota it is.
+    /// Scope that shares its quota.
     pub scope: Scope,
-    /// `1m`: its window; empty: it counts calls in flight.
+    /// Window, for example `1m`; empty if the limit counts calls in flight.
     pub window: String,
-    /// Units that count now. `None`: its jobs are told apart by a value, and nobody said which.
+    /// Units that count now, or `None` if the limit distinguishes jobs by a value that was not
+    /// given.
     pub used: Option<u64>,
-    /// The most that may count.
+    /// Maximum number of units.
     pub max: u32,
-    /// Until when an operator set that, by Redis's clock in milliseconds; 0: it is the configuration's.
+    /// Time at which an operator's override of `max` ends, by Redis's clock in milliseconds; 0 if
+    /// `max` comes from the configuration.
     pub override_until_ms: u64,
-    /// When the next unit is available, in milliseconds from the look on; 0: now.
+    /// Milliseconds from this look until the next unit is available; 0 if one is available now.
     pub next_ms: u64,
-    /// Units that wait where it counts.
+    /// Units that wait in the waitlists that use this limit.
     pub waiting: u64,
-    /// Of a shadow what it would have done; of one that an operator tries the name is that of the limit in whose place. `None`: it is
-    /// enforced.
+    /// The effect that a shadow limit would have had, or `None` for an enforced limit. If an
+    /// operator tries another `max`, `name` is the name of the enforced limit.
     pub shadow: Option<Tally>,
-    /// An operator tries it, for this tenant.
+    /// Whether an operator tries this `max` for the tenant.
     pub is_tried: bool,
 }
 
 impl Fullness {
-    /// Of `limit`, which counts this.
+    /// Describes `limit` with its `usage`.
     pub fn of(limit: &Limit, usage: &Usage) -> Self {
         let is_one = !limit.scope().is_part();
         Self {
@@ -55,7 +58,7 @@ impl Fullness {
         }
     }
 
-    /// Of the shadow `limit`, which counts this, and has seen this.
+    /// Describes the shadow limit `limit` with its `usage` and the effect that it would have had.
     pub fn of_shadow(limit: &Limit, usage: &Usage, tried: &Tried) -> Self {
         Self {
             name: limit.tried_for().unwrap_or(limit.name()).to_owned(),
@@ -65,15 +68,16 @@ impl Fullness {
         }
     }
 
-    /// From 0 to 1: an operator may have set less than is used already. `None`: it is not known.
-    // Above 2^53 the last digits are rounded.
+    /// Returns the share in use, from 0 to 1, or `None` if it is unknown. The share is capped at 1,
+    /// since an operator may have set a maximum below the current usage.
+    // Numbers above 2^53 are rounded.
     #[expect(clippy::cast_precision_loss)]
     pub fn share(&self) -> Option<f64> {
         let used = self.used? as f64;
         Some((used / f64::from(self.max.max(1))).min(1.0))
     }
 
-    /// Nothing is left of it.
+    /// Returns true if no unit is available.
     pub fn is_full(&self) -> bool {
         self.used.is_some_and(|used| used >= u64::from(self.max))
     }
@@ -104,7 +108,7 @@ mod tests {
         let full = Fullness::of(&limit, &usage(1, 4));
         assert_eq!((full.share(), full.is_full()), (Some(0.25), false));
         assert_eq!(full.window, "");
-        // An operator set less than is in flight already.
+        // An operator set a maximum below the number of calls in flight.
         let over = Fullness::of(&limit, &usage(4, 2));
         assert_eq!((over.share(), over.is_full()), (Some(1.0), true));
         let by_header = limit.with_scope(Scope::Header("x-path".to_owned()));

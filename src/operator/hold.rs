@@ -1,4 +1,4 @@
-//! What an operator asks of all workers: to pause, to drain, to resume.
+//! Pauses, drains and resumes all workers.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,20 +14,21 @@ use crate::gate::boards::{Seen, Versions, drop_all, see};
 use crate::gate::redis::RedisGate;
 use crate::rules::steering::{ALL, Hold, Instruction};
 
-/// What is asked of all workers at these boards, and until when (ms).
+/// Returns the instruction to all workers on these boards, and when it ends (ms).
 pub fn held(seen: &[Seen]) -> Option<(Hold, u64)> {
     let until = |hold| until(seen, hold).map(|until_ms| (hold, until_ms));
     until(Hold::Paused).or_else(|| until(Hold::Draining))
 }
 
-/// Until when (ms) all are asked to `hold` at these boards; `None`: they are not.
+/// Returns when the instruction `hold` to all workers ends (ms), or `None` if it is not on these
+/// boards.
 pub fn until(seen: &[Seen], hold: Hold) -> Option<u64> {
     let posted = seen.iter().flat_map(|board| &board.posted);
     let of_all = posted.filter(|(instruction, _)| *instruction == Instruction::All(hold));
     of_all.map(|(_, until_ms)| *until_ms).max()
 }
 
-/// What is asked of all workers, in a line; empty: nothing.
+/// Describes the instruction to all workers in one line; empty if there is none.
 pub fn held_in_words(seen: &[Seen]) -> String {
     let now_ms = seen
         .iter()
@@ -45,17 +46,17 @@ pub fn held_in_words(seen: &[Seen]) -> String {
     format!("an operator {what}; it ends {ends}, or by sluicegate resume --all")
 }
 
-/// That all workers pause.
+/// A pause of all workers.
 pub struct Paused {
-    /// Until when (ms).
+    /// Time at which the pause ends (ms).
     pub until_ms: u64,
-    /// Who follows.
+    /// Workers that follow.
     pub followers: Followers,
     /// Calls in flight.
     pub running: u64,
 }
 
-/// Waits until all workers follow `versions`, which pause them, for so long at most.
+/// Waits at most `within` for all workers to follow `versions`, which pause them.
 ///
 /// # Errors
 /// [`NotDone::Redis`]
@@ -73,7 +74,7 @@ pub async fn paused(
 }
 
 impl Paused {
-    /// For programs.
+    /// Returns the pause as JSON.
     pub fn as_json(&self) -> Value {
         json!({
             "all": "paused",
@@ -85,13 +86,13 @@ impl Paused {
     }
 }
 
-/// What was asked of all workers, and is not any more.
+/// An instruction to all workers that was removed, before all workers follow.
 pub struct Resuming {
     before: Option<Hold>,
     versions: Versions,
 }
 
-/// Ends what is asked of all workers.
+/// Removes the instruction to all workers.
 ///
 /// # Errors
 /// [`NotDone::Redis`]
@@ -102,7 +103,7 @@ pub async fn resume(gate: &RedisGate) -> Result<Resuming, NotDone> {
 }
 
 impl Resuming {
-    /// Waits until all workers follow, for so long at most.
+    /// Waits at most `within` for all workers to follow.
     ///
     /// # Errors
     /// [`NotDone::Redis`]
@@ -115,16 +116,16 @@ impl Resuming {
     }
 }
 
-/// That all workers go on.
+/// The end of a pause or drain of all workers.
 pub struct Resumed {
-    /// What they were asked.
+    /// Instruction that was in force before.
     pub before: Option<Hold>,
-    /// Who follows.
+    /// Workers that follow.
     pub followers: Followers,
 }
 
 impl Resumed {
-    /// For programs.
+    /// Returns the result as JSON.
     pub fn as_json(&self) -> Value {
         json!({
             "all": "resumed",
@@ -135,17 +136,17 @@ impl Resumed {
     }
 }
 
-/// That all workers drain.
+/// A drain of all workers.
 pub struct Draining {
-    /// Until when (ms).
+    /// Time at which the drain ends (ms).
     pub until_ms: u64,
-    /// Who follows.
+    /// Workers that follow.
     pub followers: Followers,
-    /// What is left to be finished.
+    /// Work that is left to finish.
     pub left: Left,
 }
 
-/// Waits until all workers follow `versions`, which let them drain, for so long at most.
+/// Waits at most `within` for all workers to follow `versions`, which drain them.
 ///
 /// # Errors
 /// [`NotDone::Redis`], [`NotDone::RabbitMq`]
@@ -164,7 +165,8 @@ pub async fn draining(
 }
 
 impl Draining {
-    /// For programs; `empty` where somebody waited for that, and so many jobs that `stay` in the work queue.
+    /// Returns the drain as JSON. `empty` says whether the drain completed, or is `None` if the
+    /// operator did not wait for that. `stay` is the number of jobs that stay in the work queue.
     pub fn as_json(&self, empty: Option<bool>, stay: u64) -> Value {
         json!({
             "all": "draining",
@@ -178,7 +180,7 @@ impl Draining {
     }
 }
 
-/// What is left to be finished.
+/// Work that is left to finish.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Left {
     /// Calls in flight.
@@ -190,7 +192,7 @@ pub struct Left {
 }
 
 impl Left {
-    /// Of these workers, with so many in delay queues.
+    /// Sums up the loads of the workers, and adds the jobs in delay queues.
     pub fn of(loads: &BTreeMap<String, Load>, in_delay_queues: u64) -> Self {
         Self {
             running: loads.values().map(|load| load.running).sum(),
@@ -199,12 +201,12 @@ impl Left {
         }
     }
 
-    /// Nothing is left.
+    /// Returns true if nothing is left.
     pub fn is_nothing(&self) -> bool {
         *self == Self::default()
     }
 
-    /// For people.
+    /// Describes the remaining work for people.
     pub fn in_words(&self) -> String {
         let Self {
             running,
@@ -218,7 +220,7 @@ impl Left {
         )
     }
 
-    /// For programs.
+    /// Returns the remaining work as JSON.
     pub fn as_json(&self) -> Value {
         json!({
             "calls_in_flight": self.running,
@@ -228,7 +230,7 @@ impl Left {
     }
 }
 
-/// Jobs that nobody has taken, in all queues of new jobs.
+/// Returns the number of ready jobs in all queues of new jobs.
 ///
 /// # Errors
 /// [`NotDone::RabbitMq`]
@@ -241,7 +243,7 @@ pub async fn in_work_queues(client: &Client) -> Result<u64, NotDone> {
     Ok(all)
 }
 
-/// Jobs that wait outside the work queue and the workers.
+/// Returns the number of ready jobs in the delay queues, the due queue and the recheck queue.
 ///
 /// # Errors
 /// [`NotDone::RabbitMq`]

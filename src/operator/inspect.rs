@@ -1,4 +1,5 @@
-//! Why does a tenant's job wait, and until when? All that the gate knows of one tenant, in words and as JSON.
+//! Explains why a tenant's jobs wait and until when: everything the gate knows of one tenant, in
+//! words and as JSON.
 
 mod ends;
 mod glance;
@@ -41,13 +42,13 @@ use crate::rules::scope::Scope;
 use crate::rules::steering::{Hold, Steering};
 use crate::rules::tenant::Tenant;
 
-/// A shorter round trip to Redis is nothing to speak of.
+/// Round trip to Redis from which it is worth mentioning.
 const FAR_MS: u64 = 10;
 
-/// One effective limit, and its usage.
+/// An effective limit and its usage.
 type Row<'a> = (&'a Limit, &'a Usage);
 
-/// All that is known of a tenant.
+/// Everything known of a tenant.
 pub struct Inspected {
     tenant: Tenant,
     source: String,
@@ -67,11 +68,13 @@ pub struct Inspected {
     forecast: Option<Forecast>,
 }
 
-/// Asks the gate for all that it knows of `tenant` and its jobs that name `plan`; `labels` says which of these jobs are meant, `what_if` what
-/// would be different when its backlog is forecast.
+/// Asks the gate for everything that it knows of `tenant` and its jobs that name `plan`. `labels`
+/// selects these jobs among the tenant's. `what_if` lists hypothetical changes for the forecast of
+/// the backlog.
 ///
 /// # Errors
-/// [`NotDone::Wrong`]: there is no such plan, the labels fit no limit, or what would be can't; [`NotDone::Redis`]: Redis can't be asked.
+/// [`NotDone::Wrong`] if the plan does not exist, the labels fit no limit or a change in `what_if`
+/// is impossible; [`NotDone::Redis`] if Redis can't be asked.
 pub async fn inspect(
     gate: &RedisGate,
     config: &Config,
@@ -102,20 +105,22 @@ pub async fn inspect(
     let (mut found, levels) =
         levels::inspect(gate, &tenant, &given.labels, &shown, priorities).await?;
     if limits.len() > 1 && found.waiting > 0 && given.missing.is_empty() {
-        // The gate says when each limit alone lets the last start; together they hold each other up. Where that can't be asked, what it said
-        // stands.
+        // The inspection says when each limit alone would admit the last job. Several limits hold
+        // each other up, so the forecast replaces that time. If the forecast fails, the time of the
+        // inspection stands.
         let (whose, asked) = ((&tenant, &given.labels), Asked::as_it_is(&limits, 0));
         let waits = (priorities, found.widest);
         if let Ok(all) = ends::forecast(gate, whose, &limits, (&[], &asked), waits).await {
             let ends_ms = all.ends_at_ms().saturating_sub(found.now_ms);
             found.waitlist_end_ms = found.waitlist_end_ms.max(ends_ms);
             if levels.is_empty() {
-                // Who comes now is behind the last: there is one waitlist.
+                // With a single waitlist, a new job is behind the last one.
                 found.turn_ms = found.turn_ms.max(found.waitlist_end_ms);
             }
         }
     }
-    // A primary of a cluster that is away says nothing of the way to the others, and is named by `failed`.
+    // A primary of a cluster that does not answer has no effect on the round trips to the others;
+    // `failed` names it.
     let measured = gate.measure().await;
     if failed.is_empty() {
         measured?;
@@ -160,7 +165,7 @@ pub async fn inspect(
     })
 }
 
-/// What suspends all tenants, and what is known of the recovery wait.
+/// Returns what suspends all tenants, and the state of the recovery wait.
 pub(super) async fn around(
     gate: &RedisGate,
     tenant: &Tenant,
@@ -168,7 +173,8 @@ pub(super) async fn around(
     policy: &Policy,
 ) -> Result<(Result<Standing, GateError>, Recovery), GateError> {
     let look = [(Whose::Api, Event::Look)];
-    // In a cluster the primary that knows it may be away, and another have the tenant.
+    // In a cluster the API's breaker may be on an unavailable primary, and the tenant on another
+    // one.
     let all = (gate.report(&Rule::NONE, &look).await?).into_iter().next();
     let all = all.unwrap_or_else(|| Ok(Standing::default()));
     let recovery = match gate.outlook(Some(tenant), limits, policy).await {
@@ -181,7 +187,7 @@ pub(super) async fn around(
     Ok((all, recovery))
 }
 
-/// What would be enforced, if `changes` were so.
+/// Returns the limits that would be enforced after `changes`.
 fn would_be(
     policy: &Policy,
     tenant: &Tenant,
@@ -200,7 +206,8 @@ fn would_be(
     })
 }
 
-/// Before this (ms) nobody starts, whatever the tenant's own state says; 0: there is nothing.
+/// Returns the time (ms) before which no job of the tenant starts for reasons outside its own
+/// state; 0 if there is none.
 pub(super) fn not_before(recovery: &Recovery, all: &Result<Standing, GateError>) -> u64 {
     let recovers = match recovery {
         Recovery::Waits { until_ms, .. } => *until_ms,
@@ -215,7 +222,7 @@ impl Inspected {
         self.limits.iter().zip(&self.found.limits).collect()
     }
 
-    /// What a job that comes now waits for.
+    /// Returns what a new job would wait for.
     fn waits<'a>(&'a self, rows: &[Row<'a>]) -> Waits<'a> {
         match self.stop() {
             Some((word, words)) => Waits::Stop(word, words),
@@ -223,7 +230,8 @@ impl Inspected {
         }
     }
 
-    /// What stops its jobs, whatever the tenant's own state is.
+    /// Returns what stops the tenant's jobs regardless of its own state, as a keyword and a
+    /// sentence.
     fn stop(&self) -> Option<(&'static str, String)> {
         if let Ok(held) = &self.held {
             let hold = held.hold;
@@ -267,7 +275,7 @@ impl Inspected {
         })
     }
 
-    /// For programs.
+    /// Returns the inspection as JSON.
     pub fn as_json(&self) -> Value {
         let (rows, found) = (self.rows(), &self.found);
         let waits = self.waits(&rows);
@@ -313,7 +321,7 @@ impl Inspected {
         })
     }
 
-    /// For people.
+    /// Returns the inspection for people.
     pub fn in_words(&self) -> String {
         let source = match &self.hint {
             Some(hint) => format!("{} ({hint})", self.source),
@@ -372,7 +380,7 @@ impl Inspected {
     }
 }
 
-/// What operators ask of all workers.
+/// Instructions of operators to all workers.
 struct Held {
     steering: Steering,
     words: String,
@@ -380,7 +388,7 @@ struct Held {
 }
 
 impl Held {
-    /// Until when (ms) another `max` of the tenant's limit is tried.
+    /// Returns until when (ms) an operator tries another `max` of the tenant's limit.
     fn tries(&self, tenant: &Tenant, limit: &str) -> Option<u64> {
         trials::until(&self.seen, tenant, limit)
     }
@@ -409,7 +417,7 @@ async fn held_by_operator(gate: &RedisGate) -> Result<Held, String> {
     })
 }
 
-/// What suspends all tenants; empty: nothing does.
+/// Describes what suspends all tenants; empty if nothing does.
 fn all_suspended(all: &Standing) -> String {
     let by = plain(&all.by, 200);
     let until = match all.closed_until_ms.checked_sub(all.now_ms) {
@@ -420,7 +428,7 @@ fn all_suspended(all: &Standing) -> String {
     format!("all       all tenants are suspended, {until}, by {by}; tenant resume --all ends it\n")
 }
 
-/// What the user may have to add.
+/// Returns a hint about an option that the user may have to add.
 fn hint(policy: &Policy, plan: Option<&str>) -> Option<String> {
     let header = policy.plan_header().filter(|_| plan.is_none())?;
     Some(format!(

@@ -1,4 +1,4 @@
-//! What an operator asks of one job that waits: to be cancelled, and how it stands.
+//! Operations on one waiting job: cancel it, or show its state.
 
 use std::time::Duration;
 
@@ -13,47 +13,47 @@ use crate::rules::limit::ceil_ms;
 use crate::rules::steering::{Instruction, MAX_ID_BYTES, Sighting, State};
 use crate::rules::tenant::Tenant;
 
-/// For answers that are on their way when a wait ends.
+/// Time left for answers that are under way when a wait ends.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// One job.
+/// Identifies one job.
 #[derive(Debug, Clone)]
 pub struct Which {
-    /// Whose.
+    /// The job's tenant.
     pub tenant: Tenant,
-    /// Its message's id.
+    /// ID of the job's message.
     pub id: String,
-    /// When a job is looked at that no worker has in its memory (`delay.max-delay`).
+    /// Maximum time until a worker looks at a job that no worker has in memory (`delay.max-delay`).
     pub looked_at_within: Duration,
 }
 
-/// What became of a request to cancel a job.
+/// Result of a request to cancel a job.
 pub struct Cancelling {
-    /// What is known of it.
+    /// State of the cancellation.
     pub state: Cancelled,
-    /// Until when it stays cancelled (ms).
+    /// Time until which the request stands (ms).
     pub until_ms: u64,
-    /// Who follows.
+    /// Workers that follow.
     pub followers: Followers,
-    /// What a worker said of it last.
+    /// Latest report of a worker on the job.
     pub seen: Option<Sighting>,
 }
 
-/// What is known of a job that is to be cancelled.
+/// State of a cancellation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cancelled {
-    /// It is a dead letter, and nobody calls it any more.
+    /// The job is a dead letter and is not called again.
     Cancelled,
-    /// It was called before.
+    /// The job was called before.
     Done,
-    /// It is being called, and not again.
+    /// The job is being called now and is not called again.
     Running,
-    /// No worker has it in its memory.
+    /// No worker has the job in memory.
     Requested,
 }
 
 impl Cancelled {
-    /// For programs.
+    /// Returns the keyword for JSON.
     pub fn word(self) -> &'static str {
         match self {
             Self::Cancelled => "cancelled",
@@ -64,26 +64,26 @@ impl Cancelled {
     }
 }
 
-/// How a job stands.
+/// State of a job.
 pub struct Shown {
-    /// Who follows.
+    /// Workers that follow.
     pub followers: Followers,
-    /// What a worker says of it; `None`: no worker has it in its memory.
+    /// A worker's report on the job, or `None` if no worker has it in memory.
     pub seen: Option<Sighting>,
 }
 
-/// A number that no other request has.
+/// Returns a number that no other request has.
 fn new_number() -> u64 {
-    // The low half is random, the high one a time.
+    // The first six bytes of a ULID are a time, the last ten are random.
     let [.., a, b, c, d, e, f] = ulid::Ulid::new().to_bytes();
     u64::from_be_bytes([0, 0, a, b, c, d, e, f])
 }
 
 impl Which {
-    /// The job `id` of `tenant`.
+    /// Identifies the job `id` of `tenant`.
     ///
     /// # Errors
-    /// [`NotDone::Wrong`]: no job has such an id.
+    /// [`NotDone::Wrong`]: the ID is empty or too long.
     pub fn new(tenant: Tenant, id: &str, looked_at_within: Duration) -> Result<Self, NotDone> {
         if id.is_empty() || id.len() > MAX_ID_BYTES {
             return Err(NotDone::Wrong(format!(
@@ -98,7 +98,7 @@ impl Which {
         })
     }
 
-    /// The request to cancel this job that is in force already.
+    /// Returns the request to cancel this job that is already in force, if any.
     fn known(&self, seen: &[Seen]) -> Option<(u64, u64, Versions)> {
         let posted = |board: &Seen| {
             board.posted.iter().find_map(|(instruction, until_ms)| {
@@ -109,7 +109,7 @@ impl Which {
                 is_it.then_some((*number, *until_ms))
             })
         };
-        // All boards have the same one; else it is asked anew.
+        // All boards must have the same request; otherwise a new one is made.
         let mut all = seen.iter().map(posted);
         let first = all.next()??;
         let same = all.all(|other| other.is_some_and(|(number, _)| number == first.0));
@@ -119,7 +119,8 @@ impl Which {
         same.then(|| (first.0, first.1, versions.collect()))
     }
 
-    /// Asks all workers to call it no more for `for_ms`, and waits for so long at most until one has seen it.
+    /// Asks all workers for `for_ms` not to call the job any more, and waits at most `wait` until
+    /// one has seen it.
     ///
     /// # Errors
     /// [`NotDone::Redis`]
@@ -146,7 +147,7 @@ impl Which {
             let sighting = sighting.filter(|sighting| sighting.cancel == Some(number));
             let followers = Followers::of(&see(gate).await?, &versions);
             let state = sighting.as_ref().map(|sighting| sighting.state);
-            // Until all follow, one of the others might still call a copy of it.
+            // Until all workers follow, another one might still call a copy of the job.
             let is_over = matches!(state, Some(State::Cancelled | State::Done));
             if is_over && followers.are_all() || Instant::now() >= until {
                 break (sighting, followers);
@@ -167,7 +168,7 @@ impl Which {
         })
     }
 
-    /// Ends what [`Which::cancel`] asked: a job that no worker has seen yet may be called.
+    /// Ends the request of [`Which::cancel`]: a job that no worker has seen yet may be called.
     ///
     /// # Errors
     /// [`NotDone::Redis`]
@@ -177,7 +178,7 @@ impl Which {
         Ok(followed(gate, &versions, within).await?.1)
     }
 
-    /// Asks all workers how it stands, and waits for so long at most until one has said it.
+    /// Asks all workers for the state of the job and waits at most `wait` for one to report it.
     ///
     /// # Errors
     /// [`NotDone::Redis`]
@@ -193,13 +194,14 @@ impl Which {
                 break sighting;
             }
             if Instant::now() >= until {
-                // Nobody has it any more, and the last who had it said why.
+                // No worker has the job any more. The last report counts if it says how the job
+                // ended.
                 break sighting.filter(|seen| seen.state.is_end());
             }
             sleep(EVERY).await;
         };
         let followers = Followers::of(&see(gate).await?, &versions);
-        // It ends by itself, too.
+        // The instruction also ends by itself.
         let _ = drop_all(gate, &[show.name()]).await;
         Ok(Shown { followers, seen })
     }
@@ -213,7 +215,7 @@ impl Which {
         })
     }
 
-    /// What became of its cancelling, for programs.
+    /// Returns the result of a cancellation as JSON.
     pub fn cancelling_as_json(&self, now: &Cancelling) -> Value {
         let mut json = self.as_json(&now.followers);
         json["state"] = now.state.word().into();
@@ -223,14 +225,14 @@ impl Which {
         json
     }
 
-    /// That it is not to be cancelled any more, for programs.
+    /// Returns as JSON that the cancellation was undone.
     pub fn undone_as_json(&self, followers: &Followers) -> Value {
         let mut json = self.as_json(followers);
         json["state"] = "undone".into();
         json
     }
 
-    /// How it stands, for programs.
+    /// Returns the job's state as JSON.
     pub fn shown_as_json(&self, now: &Shown) -> Value {
         let mut json = self.as_json(&now.followers);
         json["looked_at_within_ms"] = ceil_ms(self.looked_at_within).into();

@@ -1,4 +1,4 @@
-//! Which of a tenant's jobs are meant, where limits tell them apart (`scope: header:NAME` or `routing-key`).
+//! Selects a tenant's jobs where limits distinguish them (`scope: header:NAME` or `routing-key`).
 
 use serde_json::{Map, Value};
 
@@ -6,21 +6,22 @@ use super::NotDone;
 use crate::rules::limit::Limit;
 use crate::rules::scope::{Labels, MAX_VALUE_BYTES, Scope};
 
-/// What was said, for the limits that need it.
+/// The labels given for the limits that need them.
 #[derive(Debug)]
 pub struct Given {
-    /// What was said.
+    /// Labels that were given.
     pub told: Labels,
-    /// The same, with the empty value where nothing was said: the tenant's quotas are those of any of its jobs.
+    /// The same labels, with the empty value for each missing one. The tenant's quotas are those of
+    /// a job with empty values then.
     pub labels: Labels,
-    /// The scopes of which nothing was said.
+    /// Scopes without a given label.
     pub missing: Vec<Scope>,
 }
 
-/// A value that a job can have in such a place.
+/// Checks that a job can have this value as a label.
 ///
 /// # Errors
-/// What is wrong with it, for people.
+/// The mistake in the value, for people.
 pub fn value(text: &str) -> Result<String, String> {
     if text.len() > MAX_VALUE_BYTES || text.contains(char::is_control) {
         return Err(format!(
@@ -31,10 +32,10 @@ pub fn value(text: &str) -> Result<String, String> {
 }
 
 impl Given {
-    /// What these `headers` and that routing key say, for jobs with `limits`; it is an error to say what none of them asks for.
+    /// Creates labels from `headers` and a routing key for jobs with `limits`.
     ///
     /// # Errors
-    /// [`NotDone::Wrong`]
+    /// [`NotDone::Wrong`] if a label is given twice, or if no limit uses it.
     pub fn of(
         headers: Vec<(String, String)>,
         routing_key: Option<String>,
@@ -77,33 +78,34 @@ impl Given {
         Ok(Self {
             told: Labels::of(&told, text),
             labels: Labels::of(limits, text),
-            // Where shadows alone tell them apart, all wait together.
+            // Jobs that only shadow limits distinguish share one waitlist.
             missing: (scopes.into_iter())
                 .filter(|scope| find(scope).is_none() && enforced.contains(&scope))
                 .collect(),
         })
     }
 
-    /// What `limit` counts is not known: nothing was said of its scope.
+    /// Returns true if the usage of `limit` is unknown because no label was given for its scope.
     pub fn lacks(&self, limit: &Limit) -> bool {
         let scope = limit.scope();
         self.missing.contains(scope)
             || limit.is_shadow() && scope.is_part() && !self.told.tell(scope)
     }
 
-    /// What to give to see more: `--header x-endpoint=…`; `None`: nothing is missing.
+    /// Returns the options to add, such as `--header x-endpoint=…`, or `None` if nothing is
+    /// missing.
     pub fn hint(&self) -> Option<String> {
         let options = self.missing.iter().map(|scope| option(scope, "…"));
         let options: Vec<String> = options.collect();
         (!options.is_empty()).then(|| options.join(" "))
     }
 
-    /// The scopes of which nothing was said: `header:x-endpoint and routing-key`.
+    /// Returns the scopes without a label: `header:x-endpoint and routing-key`.
     pub fn lacking(&self) -> String {
         listed(&self.missing)
     }
 
-    /// What was said, as JSON.
+    /// Returns the given labels as JSON.
     pub fn as_json(&self) -> Value {
         let labels = self.told.iter();
         let labels: Map<String, Value> = labels

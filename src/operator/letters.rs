@@ -1,4 +1,4 @@
-//! A dead letter: what it says, and how it starts again.
+//! A dead letter: its contents, and the job that replays it.
 
 use std::collections::BTreeMap;
 
@@ -16,8 +16,9 @@ use serde_json::{Value, json};
 use super::times::{at, span};
 use super::words::{count, plain};
 
-/// The letter as a job, and the queue where it starts again. Its publisher's routing key can't be had by publishing it to
-/// the work queue; where jobs come back from delay queues, our header says it.
+/// Returns the dead letter as a new job, and the queue to publish it to. A publish to the work
+/// queue would lose the publisher's routing key. A job with one goes to the due queue, where our
+/// header carries the key.
 pub fn again(letter: Message, names: &QueueNames) -> Outgoing {
     let key = match letter.header(ROUTING_KEY) {
         Field::Text(key) => Some(HeaderValue::Text(key.to_owned())),
@@ -36,11 +37,12 @@ pub fn again(letter: Message, names: &QueueNames) -> Outgoing {
     }
 }
 
-/// The message as a fresh job: without what the worker and the broker wrote on it. Its delay is over.
+/// Returns the message as a new job, without the headers of the worker and the broker. Its delayed
+/// start is over.
 fn afresh(message: Message) -> Message {
     let id = ulid::Ulid::new().to_string();
     let over = start::over(&message).map(|ms| (DELAY, HeaderValue::Int(ms)));
-    // Nor is it a duplicate of itself.
+    // The job must not be dropped as a duplicate of itself.
     let has_key = message.header(DEDUPE_KEY) != Field::Missing;
     let counts = has_key.then_some((DEDUPE_FOR, HeaderValue::Int(0)));
     let set: Vec<_> = over.into_iter().chain(counts).collect();
@@ -50,7 +52,8 @@ fn afresh(message: Message) -> Message {
         .with_id_if_missing(&id)
 }
 
-/// Why it is dead. One that RabbitMQ itself put here says so in its own header.
+/// Returns the reason of the dead letter. For a message that RabbitMQ itself dead-lettered, the
+/// reason is in RabbitMQ's own header.
 pub fn reason(message: &Message) -> String {
     if let Field::Text(reason) = message.header(REASON) {
         return reason.to_owned();
@@ -61,23 +64,24 @@ pub fn reason(message: &Message) -> String {
     }
 }
 
-/// What is listed of a dead letter.
+/// Fields of a dead letter in a list.
 pub struct Row {
     id: Option<String>,
     tenant: Option<String>,
     reason: String,
     bytes: usize,
-    /// When it died, in milliseconds since 1970; `None`: not known.
+    /// Time at which the job became a dead letter, in milliseconds since 1970, or `None` if
+    /// unknown.
     pub died_ms: Option<u64>,
     published_ms: Option<u64>,
     first_call_ms: Option<u64>,
     attempt: Option<u64>,
-    /// How often it was put into a delay queue.
+    /// Number of times it was put into a delay queue.
     waits: u64,
 }
 
 impl Row {
-    /// Of `letter`, whose tenant is that.
+    /// Reads the fields of `letter`, a job of `tenant`.
     pub fn new(letter: &Message, tenant: Option<String>) -> Self {
         let number = |name| match letter.header(name) {
             Field::Int(number) => u64::try_from(number).ok(),
@@ -96,7 +100,7 @@ impl Row {
         }
     }
 
-    /// For programs.
+    /// Returns the fields as JSON.
     pub fn as_json(&self) -> Value {
         json!({
             "id": self.id,
@@ -111,27 +115,27 @@ impl Row {
         })
     }
 
-    /// Its id, if it has one.
+    /// Returns the job's ID, if it has one.
     pub fn id(&self) -> Option<&str> {
         self.id.as_deref()
     }
 
-    /// Its tenant as the message names it, usable or not.
+    /// Returns the tenant that the message names, whether or not it is valid.
     pub fn tenant(&self) -> Option<&str> {
         self.tenant.as_deref()
     }
 
-    /// After which attempt it died, if that is known.
+    /// Returns the number of the last attempt, if known.
     pub fn attempt(&self) -> Option<u64> {
         self.attempt
     }
 
-    /// Why it is dead, for a terminal.
+    /// Returns the reason for a terminal.
     pub fn why(&self) -> String {
         plain(&self.reason, 200)
     }
 
-    /// After which attempt, how many waits and how long, for people; `None`: it says nothing of that.
+    /// Describes attempts, waits and age for people, or returns `None` if all are unknown.
     pub fn story(&self) -> Option<String> {
         let lived = (self.published_ms.or(self.first_call_ms))
             .zip(self.died_ms)
@@ -144,7 +148,8 @@ impl Row {
         (!parts.is_empty()).then(|| parts.join(", "))
     }
 
-    /// Its columns, for a terminal: id, tenant, when it died, after which attempt, how many waits and how long, why.
+    /// Returns the columns for a terminal: ID, tenant, time of death, story (attempts, waits, age),
+    /// reason.
     pub fn cells(&self) -> [String; 5] {
         let or_dash = |text: Option<&str>, most| plain(text.unwrap_or("-"), most);
         [
@@ -157,7 +162,7 @@ impl Row {
     }
 }
 
-/// For people, a line each: id, tenant, when it died, after which attempt, how many waits and how long, why.
+/// Formats the rows for people, one line each, with the columns of [`Row::cells`].
 pub fn in_columns(rows: &[Row]) -> String {
     let rows: Vec<[String; 5]> = rows.iter().map(Row::cells).collect();
     let wide = |column: usize| {
@@ -173,10 +178,11 @@ pub fn in_columns(rows: &[Row]) -> String {
     text
 }
 
-/// Of a header that is bytes.
+/// Maximum number of bytes shown of a header that holds bytes.
 const SHOWN: usize = 1024;
 
-/// Its headers, for people; a table is only named, bytes are hexadecimal digits.
+/// Returns the headers for people. Bytes are shown in hexadecimal; of a table only the type is
+/// shown.
 pub fn headers(message: &Message) -> BTreeMap<String, Value> {
     let Some(headers) = message.properties.headers() else {
         return BTreeMap::new();
@@ -192,12 +198,13 @@ pub fn headers(message: &Message) -> BTreeMap<String, Value> {
                 Field::Missing => Value::Null,
                 Field::Other(kind) => match value {
                     AMQPValue::Boolean(value) => json!(value),
-                    // The properties that nobody could read, for one; their beginning shows what is wrong.
+                    // One case is a header that holds unreadable properties; its first bytes show
+                    // what is wrong.
                     AMQPValue::ByteArray(bytes) => {
                         let bytes = bytes.as_slice();
                         json!(hex(&bytes[..bytes.len().min(SHOWN)]))
                     }
-                    // Tables are the broker's own (x-death); their kind is enough.
+                    // Tables are the broker's own (x-death), so the type is enough.
                     _ => json!(format!("({kind})")),
                 },
             };
@@ -206,7 +213,7 @@ pub fn headers(message: &Message) -> BTreeMap<String, Value> {
         .collect()
 }
 
-/// Bytes that are no text, as hexadecimal digits.
+/// Returns bytes that are not text in hexadecimal.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -232,7 +239,7 @@ mod tests {
             }
             .with_headers(headers, &[])
         };
-        // What RabbitMQ itself has put there, and what nobody could read.
+        // One that RabbitMQ dead-lettered itself, and one with unreadable headers.
         let bare = Row::new(&letter(&[]), None);
         let strange = [(ATTEMPT, int(-1)), (DIED, HeaderValue::Text("x".into()))];
         let strange = Row::new(&letter(&strange), None);

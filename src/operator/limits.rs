@@ -11,7 +11,8 @@ use std::time::Duration;
 use super::NotDone;
 use super::words::count;
 
-/// What `tenant` may do, when its job names `plan`, and where the configuration says so.
+/// Returns the limits of `tenant` for jobs that name `plan`, and the part of the configuration that
+/// sets them.
 pub fn of<'a>(
     policy: &'a Policy,
     tenant: &Tenant,
@@ -29,8 +30,8 @@ pub fn of<'a>(
     Ok(policy.find(tenant, plan))
 }
 
-/// `at most 5 units of cost in any 1m, for all tenants together: sliding-window-algo, guard 50ms; worst case in any
-/// window: 5`
+/// Describes a limit:
+/// `at most 5 units of cost in any 1m, for all tenants together: sliding-window-algo, guard 50ms; worst case in any window: 5`.
 pub fn in_words(limit: &Limit) -> String {
     let max = u64::from(limit.max());
     let what = match limit.unit() {
@@ -59,7 +60,7 @@ pub fn in_words(limit: &Limit) -> String {
     )
 }
 
-/// A limit as `check` lists it: `day: at most …`, and whether it is a shadow.
+/// Returns a limit's line in the output of `check`: `day: at most …`, and whether it is a shadow.
 pub fn line(limit: &Limit) -> String {
     let shadow = match limit.is_shadow() {
         true => " (shadow: it counts, and denies nothing)",
@@ -68,7 +69,7 @@ pub fn line(limit: &Limit) -> String {
     format!("{}: {}{shadow}", limit.name(), in_words(limit))
 }
 
-/// Whose quota it is, where it is not simply the tenant's.
+/// Describes who shares the quota, if it is not just the tenant.
 fn whose(scope: &Scope) -> String {
     match scope {
         Scope::Tenant => String::new(),
@@ -78,7 +79,8 @@ fn whose(scope: &Scope) -> String {
     }
 }
 
-/// The value of `use-algo` in the configuration: a strict guard belongs to the sliding window.
+/// Returns the value of `use-algo` in the configuration. A strict guard belongs to the sliding
+/// window.
 fn algorithm(limit: &Limit) -> &'static str {
     if strict(limit) {
         Algorithm::SlidingWindow.name()
@@ -87,7 +89,8 @@ fn algorithm(limit: &Limit) -> &'static str {
     }
 }
 
-/// The same as JSON. `guard` is the value of the configuration: `strict`, or a span, which `guard_ms` has as a number.
+/// Returns the limit as JSON. `guard` has the configured value, `strict` or a duration; `guard_ms`
+/// has the duration as a number.
 pub fn as_json(limit: &Limit) -> Value {
     json!({
         "name": limit.name(),

@@ -1,4 +1,5 @@
-//! What an operator asks and does, for whoever shows it: the commands and `/api/v1` are two doors to this.
+//! An operator's queries and actions, without their presentation. The commands and `/api/v1` both
+//! use them.
 
 pub mod advertised;
 pub mod audit;
@@ -28,27 +29,27 @@ pub mod words;
 use crate::broker::BrokerError;
 use crate::gate::GateError;
 
-/// Why something was not done, or not found out.
+/// The reason why an action or query failed.
 #[derive(Debug, thiserror::Error)]
 pub enum NotDone {
-    /// What is asked for makes no sense.
+    /// The request makes no sense.
     #[error("{0}")]
     Wrong(String),
-    /// What is meant is not there.
+    /// The requested object does not exist.
     #[error("{0}")]
     Missing(String),
-    /// It was tried and did not work.
+    /// The action was tried and failed.
     #[error("{0}")]
     Failed(String),
-    /// Redis.
+    /// Redis failed.
     #[error("{0}{hint}", hint = redis_hint(.0))]
     Redis(#[from] GateError),
-    /// RabbitMQ.
+    /// RabbitMQ failed.
     #[error(transparent)]
     RabbitMq(#[from] BrokerError),
 }
 
-/// What to do where Redis can't be reached.
+/// Returns advice if Redis can't be reached.
 fn redis_hint(error: &GateError) -> &'static str {
     match error {
         GateError::Unreachable(_) => "; see that it runs and that redis.url is right",

@@ -1,4 +1,4 @@
-//! What workers enforce beside a configuration, in a line.
+//! Policies that workers enforce in addition to a configuration, in one line.
 
 use std::collections::HashSet;
 
@@ -10,32 +10,32 @@ use crate::gate::fleet::{IDLE_MS, Registered};
 use crate::gate::redis::RedisGate;
 use crate::rules::policy::{Policy, differing};
 
-/// For programs, so many keys are named at most.
+/// Maximum number of keys in JSON.
 const MOST_KEYS: usize = 100;
 
-/// Some policies that are not the configuration's.
+/// Policies that differ from the configuration.
 #[derive(Debug, Default)]
 pub struct Group {
-    /// So many.
+    /// Number of policies.
     pub number: usize,
-    /// The keys below `rate-limiter` in which they differ from it, each once.
+    /// Keys below `rate-limiter` that differ, each once.
     pub differ: Vec<String>,
 }
 
-/// What workers enforce beside a configuration.
+/// Policies that workers enforce in addition to a configuration.
 #[derive(Debug, Default)]
 pub struct Others {
-    /// A worker enforces the configuration itself, or nobody enforces any.
+    /// Whether a worker enforces the configuration itself, or no worker enforces any policy.
     pub in_force: bool,
-    /// What workers have.
+    /// Policies that workers have.
     pub kept: Group,
-    /// What none has any more, and counts until its windows have passed.
+    /// Policies that no worker has any more, but that count until their windows have passed.
     pub left: Group,
-    /// Why primaries of a cluster do not say theirs.
+    /// Errors of the cluster's primaries that could not be read.
     pub failed: Vec<GateError>,
 }
 
-/// What workers enforce beside `policy`.
+/// Returns the policies that workers enforce in addition to `policy`.
 ///
 /// # Errors
 /// [`NotDone::Redis`]
@@ -67,8 +67,9 @@ impl Group {
 }
 
 impl Others {
-    /// What workers have, in a line, with so many keys at most: `another configuration is enforced as well: minute.max-requests, tenants.acme and 12 more
-    /// differ`; `None`: they have no other.
+    /// Describes the policies that workers have in one line, naming at most `most` keys:
+    /// `another configuration is enforced as well: minute.max-requests, tenants.acme and 12 more differ`.
+    /// Returns `None` if there are none.
     pub fn in_words(&self, most: usize) -> Option<String> {
         let Group { number, differ } = &self.kept;
         let which = match (number, self.failed.is_empty()) {
@@ -85,7 +86,7 @@ impl Others {
         Some(format!("{which} {how}: {}", keys_in_words(differ, most)))
     }
 
-    /// The same of what no worker has any more.
+    /// Describes the policies that no worker has any more, as [`Others::in_words`] does.
     pub fn left_in_words(&self, most: usize) -> Option<String> {
         let Group { number, differ } = &self.left;
         let which = match number {
@@ -97,12 +98,12 @@ impl Others {
         Some(format!("{which} until its windows have passed: {keys}"))
     }
 
-    /// So many in all.
+    /// Returns the number of all these policies.
     pub fn number(&self) -> usize {
         self.kept.number + self.left.number
     }
 
-    /// Keys in which any of them differs, for programs: 100 at most.
+    /// Returns at most 100 keys in which any policy differs, for JSON.
     pub fn keys(&self) -> Vec<&str> {
         let mut named = HashSet::new();
         let all = self.kept.differ.iter().chain(&self.left.differ);
@@ -111,7 +112,7 @@ impl Others {
     }
 }
 
-/// `minute.max-requests, tenants.acme and 12 more differ`
+/// Formats keys as `minute.max-requests, tenants.acme and 12 more differ`.
 pub fn keys_in_words(keys: &[String], most: usize) -> String {
     if keys.is_empty() {
         return "it says the same in another form".to_owned();

@@ -1,4 +1,4 @@
-//! All that whoever looks at a fleet wants first: its workers, whether anything stops all of them, and the busiest tenants.
+//! The overview of a fleet: its workers, what stops all of them, and the busiest tenants.
 
 use super::fleet::Shown;
 use super::others::{Others, others};
@@ -9,44 +9,44 @@ use crate::gate::reports::{self, Fleet};
 use crate::gate::{Event, Gate as _, GateError, Rule, Standing, Whose};
 use crate::rules::report::view::Sort;
 
-/// Which tenants are looked for.
+/// Selects tenants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
-    /// What comes first.
+    /// Order of the tenants.
     pub sort: Sort,
-    /// So many at most.
+    /// Maximum number of tenants.
     pub most: usize,
-    /// Only those whose names contain this, large letters or small.
+    /// Text that a tenant's name must contain, ignoring case.
     pub name: String,
 }
 
 impl Wanted {
-    /// A tenant of this name is.
+    /// Returns true if the name `tenant` matches.
     pub fn names(&self, tenant: &str) -> bool {
         tenant.to_lowercase().contains(&self.name.to_lowercase())
     }
 }
 
-/// What was seen.
+/// Result of a look at the fleet.
 #[derive(Debug, Default)]
 pub struct Overview {
-    /// The workers, and what operators ask of them.
+    /// Workers, and operators' instructions to them.
     pub fleet: Fleet,
-    /// The tenants that were looked for; `None`: none were.
+    /// Selected tenants, or `None` if none were requested.
     pub shown: Option<Shown>,
-    /// Whether jobs are admitted, now that Redis may have lost data: at each primary of a cluster.
+    /// State of the recovery wait at Redis, or at each primary of a cluster.
     pub recovery: Vec<Recovery>,
-    /// What stops the calls of all tenants, or why that is not known.
+    /// What stops the calls of all tenants, or the error that hides it.
     pub all: Option<Result<Standing, String>>,
-    /// What workers enforce beside this configuration; `None`: it is not known.
+    /// Policies that workers enforce in addition to this configuration, or `None` if unknown.
     pub others: Option<Others>,
 }
 
 impl Overview {
-    /// Looks at the fleet, and at the tenants that are `wanted`.
+    /// Looks at the fleet, and at the `wanted` tenants.
     ///
     /// # Errors
-    /// [`GateError`]: nothing of it can be seen.
+    /// [`GateError`] if nothing can be read.
     pub async fn of(
         gate: &RedisGate,
         config: &Config,
@@ -71,7 +71,7 @@ impl Overview {
             shown,
             recovery: looks.into_iter().map(Recovery::from).collect(),
             all: all.map(|all| all.map_err(|why| why.to_string())),
-            // A Redis that does not say this has said all else.
+            // An error here is ignored: the same Redis has answered everything else.
             others: others(gate, policy).await.ok(),
         })
     }

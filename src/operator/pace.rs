@@ -1,14 +1,14 @@
-//! How fast a command goes: so many in a second, minute or hour.
+//! Rate of a command: a number of steps per second, minute or hour.
 
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Steps in a second at most: a batch is a moment's.
+/// Maximum number of batches per second.
 const STEPS: f64 = 4.0;
-/// The most in a second.
+/// Maximum rate per second.
 const MOST: u32 = 100_000;
 
-/// `10/s`, `100/m`, `5/h`.
+/// A rate, written as `10/s`, `100/m` or `5/h`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rate {
     per_second: f64,
@@ -41,13 +41,14 @@ impl FromStr for Rate {
 }
 
 impl Rate {
-    /// So many go together.
+    /// Returns the number of steps in a batch.
     pub fn batch(self) -> usize {
-        // Small, and at least one.
+        // A small number, at least 1.
         (self.per_second / STEPS).ceil().max(1.0) as usize
     }
 
-    /// So long after the first of them `done` are due, so that no more go in any time than the rate and one batch.
+    /// Returns how long after the first step the next is due when `done` are done. In any time, no
+    /// more steps are made than the rate allows and one batch.
     pub fn due(self, done: u64) -> Duration {
         Duration::try_from_secs_f64(done as f64 / self.per_second).unwrap_or(Duration::MAX)
     }

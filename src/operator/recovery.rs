@@ -1,4 +1,5 @@
-//! The recovery wait: after Redis may have lost data, workers admit nothing until what was lost counts no more.
+//! The recovery wait: after Redis may have lost data, workers admit no job until the lost usage no
+//! longer counts.
 
 use crate::gate::GateError;
 use crate::gate::epoch::outlook::Outlook;
@@ -8,23 +9,23 @@ use serde_json::{Value, json};
 use super::times::when;
 use super::words::plain;
 
-/// What is known of it at one Redis, or one primary of a cluster.
+/// State of the recovery wait at one Redis, or one primary of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Recovery {
     /// Jobs are admitted.
     Over,
-    /// No job is admitted before.
+    /// No job is admitted before `until_ms`.
     Waits {
-        /// Redis's clock, in milliseconds since 1970.
+        /// Time by Redis's clock, in milliseconds since 1970.
         now_ms: u64,
-        /// The latest end; workers may find sooner that nothing was lost.
+        /// Latest end. Workers may find out earlier that nothing was lost.
         until_ms: u64,
         /// What happened to Redis.
         why: String,
     },
     /// Redis is new or was emptied, and no worker has looked since.
     NoWorker,
-    /// It could not be read.
+    /// The state could not be read.
     Unread(String),
 }
 
@@ -48,7 +49,8 @@ impl From<Result<Look, GateError>> for Recovery {
 }
 
 impl Recovery {
-    /// How long no job is admitted at most, in milliseconds; 0: it is over, or not known.
+    /// Returns for how many milliseconds at most no job is admitted; 0 if the wait is over or
+    /// unknown.
     pub fn in_ms(&self) -> u64 {
         match self {
             Self::Waits {
@@ -58,7 +60,7 @@ impl Recovery {
         }
     }
 
-    /// `in 42.0s (Tue, …) at most`, while no job is admitted.
+    /// Returns the latest end while no job is admitted: `in 42.0s (Tue, …) at most`.
     pub fn end(&self) -> Option<String> {
         match self {
             Self::Waits { now_ms, .. } => Some(format!("{} at most", when(*now_ms, self.in_ms()))),
@@ -66,7 +68,7 @@ impl Recovery {
         }
     }
 
-    /// The sentence that says it; `None`: there is nothing to say.
+    /// Describes the wait in a sentence, or returns `None` if there is none.
     pub fn in_words(&self) -> Option<String> {
         match self {
             Self::Over => None,
@@ -82,7 +84,8 @@ impl Recovery {
         }
     }
 
-    /// Until when no job is admitted, in Unix ms (0: jobs are, null: not known), and why.
+    /// Returns the end of the wait in Unix milliseconds (0 if there is none, null if unknown) and
+    /// its reason.
     pub fn as_json(&self) -> (Value, Value) {
         match self {
             Self::Over => (json!(0), Value::Null),

@@ -1,4 +1,4 @@
-//! What is asked of all workers: for how long, and who follows.
+//! Instructions to all workers: their duration, and which workers follow.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,27 +11,27 @@ use crate::gate::GateError;
 use crate::gate::boards::{Seen, Versions, followers, see};
 use crate::gate::redis::RedisGate;
 
-/// The longest time for which something can be asked.
+/// Maximum duration of an instruction.
 pub const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
-/// The longest wait for workers.
+/// Maximum time that a command waits for workers.
 const LONGEST_WAIT: Duration = Duration::from_secs(24 * 3600);
-/// Workers look at the board each second.
+/// Time within which live workers follow. They read the board every second.
 pub const FOLLOW_WITHIN: Duration = Duration::from_secs(10);
-/// So often it is looked whether something has happened.
+/// Interval at which Redis is polled for changes.
 pub const EVERY: Duration = Duration::from_millis(200);
 
-/// For how long something is asked.
+/// Parses the duration of an instruction.
 ///
 /// # Errors
-/// What is wrong with it, for people.
+/// The mistake in the text, for people.
 pub fn span(text: &str) -> Result<Duration, String> {
     within(text, Duration::from_secs(1), YEAR)
 }
 
-/// How long a command waits.
+/// Parses the time that a command waits.
 ///
 /// # Errors
-/// What is wrong with it, for people.
+/// The mistake in the text, for people.
 pub fn wait(text: &str) -> Result<Duration, String> {
     within(text, Duration::ZERO, LONGEST_WAIT)
 }
@@ -45,17 +45,17 @@ fn within(text: &str, least: Duration, most: Duration) -> Result<Duration, Strin
     Err(format!("it must be from {least} to {most}"))
 }
 
-/// The workers that live, and those of them that do not follow yet.
+/// Number of live workers, and of those that follow an instruction.
 #[derive(Debug, Default)]
 pub struct Followers {
-    /// How many there are,
+    /// Number of live workers.
     pub all: usize,
-    /// and how many of them follow.
+    /// Number of live workers that follow.
     pub following: usize,
 }
 
 impl Followers {
-    /// Those at `seen`.
+    /// Counts the workers on the boards `seen` that follow `versions`.
     pub fn of(seen: &[Seen], versions: &Versions) -> Self {
         let (all, not_yet) = followers(seen, versions);
         Self {
@@ -64,12 +64,12 @@ impl Followers {
         }
     }
 
-    /// All do.
+    /// Returns true if all workers follow.
     pub fn are_all(&self) -> bool {
         self.following == self.all
     }
 
-    /// `2 workers follow`, `1 of 2 workers follows`.
+    /// Describes the counts: `2 workers follow`, `1 of 2 workers follows`.
     pub fn in_words(&self) -> String {
         let Self { all, following } = self;
         match (*all, *following) {
@@ -84,10 +84,11 @@ impl Followers {
     }
 }
 
-/// Waits until all workers that live follow `versions`, for so long at most: what was seen last.
+/// Waits at most `most` for all live workers to follow `versions`. Returns the last state of the
+/// boards.
 ///
 /// # Errors
-/// [`GateError`]: Redis can't be asked.
+/// [`GateError`] if Redis can't be asked.
 pub async fn followed(
     gate: &RedisGate,
     versions: &Versions,
@@ -104,20 +105,20 @@ pub async fn followed(
     }
 }
 
-/// What a worker said of itself last.
+/// Latest report of a worker on its load.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Load {
-    /// When, by Redis's clock in milliseconds.
+    /// Time of the report, by Redis's clock in milliseconds.
     pub at_ms: u64,
     /// Calls in flight.
     pub running: u64,
-    /// Jobs in its memory, those of these calls among them.
+    /// Jobs in memory, including jobs whose calls are in flight.
     pub in_memory: u64,
-    /// How many deliveries it ever had.
+    /// Number of deliveries since the worker started.
     pub deliveries: u64,
 }
 
-/// What all workers said last, by their names.
+/// Returns the latest reports of all workers, by worker name.
 pub fn loads(seen: &[Seen]) -> BTreeMap<String, Load> {
     let mut loads: BTreeMap<String, Load> = BTreeMap::new();
     for (name, worker) in seen.iter().flat_map(|board| &board.workers) {

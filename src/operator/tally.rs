@@ -1,10 +1,10 @@
-//! What the trial of a shadow limit says, in words.
+//! Describes the result of a shadow limit's trial in words.
 
 use super::times::span;
 use crate::rules::decision::Tally;
 use crate::rules::shadow::MOST_BEHIND_MS;
 
-/// `4,000`
+/// Formats a number with thousands separators: `4,000`.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -17,7 +17,7 @@ fn grouped(number: u64) -> String {
     text
 }
 
-/// `would have made 312 of 4,000 wait, the longest 41.0s`
+/// Describes the result: `would have made 312 of 4,000 wait, the longest 41.0s`.
 pub fn in_words(tally: &Tally) -> String {
     let (starts, waited) = (grouped(tally.starts), grouped(tally.waited));
     let mut text = match (tally.starts, tally.waited) {
@@ -31,7 +31,7 @@ pub fn in_words(tally: &Tally) -> String {
     text
 }
 
-/// `312 of 4,000 would wait, longest 41.0s`: the same where there is little room.
+/// Describes the result where there is little room: `312 of 4,000 would wait, longest 41.0s`.
 pub fn short(tally: &Tally) -> String {
     let (starts, waited) = (grouped(tally.starts), grouped(tally.waited));
     match (tally.starts, tally.worst_ms) {
@@ -44,7 +44,8 @@ pub fn short(tally: &Tally) -> String {
     }
 }
 
-/// `; 3 for more than 1d 0h, or for ever: …`; empty: each would have had its turn.
+/// Returns a note on jobs that would hardly ever have started:
+/// `; 3 for more than 1d 0h, or for ever: …`. Empty if every job would have had its turn.
 pub fn never(tally: &Tally) -> String {
     if tally.never == 0 {
         return String::new();

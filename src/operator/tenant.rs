@@ -1,4 +1,4 @@
-//! What an operator changes for one tenant, at once for all workers.
+//! Changes that an operator makes to one tenant, effective at once for all workers.
 
 use serde_json::{Value, json};
 
@@ -11,26 +11,27 @@ use crate::rules::limit::{Limit, Limits};
 use crate::rules::policy::{Policy, Source};
 use crate::rules::tenant::Tenant;
 
-/// The tenant of that name.
+/// Parses a tenant's name.
 ///
 /// # Errors
-/// [`NotDone::Wrong`]: none can have it.
+/// [`NotDone::Wrong`] if no tenant can have this name.
 pub fn parse(tenant: &str) -> Result<Tenant, NotDone> {
     Tenant::parse(tenant).map_err(|error| NotDone::Wrong(error.to_string()))
 }
 
-/// What was changed for a tenant.
+/// A change to a tenant.
 pub struct Changed {
-    /// Whose.
+    /// The tenant.
     pub tenant: Tenant,
-    /// What.
+    /// The change.
     pub change: Change,
-    /// Until when (ms); 0: it has no end.
+    /// End of the change (ms); 0 if it has none.
     pub until_ms: u64,
 }
 
-/// Changes it, for all workers from their next decision on. Where jobs may start earlier by it, those that wait ask anew. A limit that is set
-/// to what is [tried](trials) of it is tried no more, nor is one that is the configuration's again.
+/// Applies the change, for all workers from their next decision on. If jobs may start earlier by
+/// it, waiting jobs ask again. Setting a limit to the value that is [tried](trials), or back to the
+/// configured value, ends the trial.
 ///
 /// # Errors
 /// [`NotDone::Redis`]
@@ -51,7 +52,8 @@ pub async fn change(gate: &RedisGate, tenant: Tenant, change: Change) -> Result<
     })
 }
 
-/// Ends what stops the calls of all tenants; a tenant that is suspended alone stays so. All jobs that wait ask anew.
+/// Ends what stops the calls of all tenants. A tenant that is suspended on its own stays suspended.
+/// All waiting jobs ask again.
 ///
 /// # Errors
 /// [`NotDone::Redis`]
@@ -61,21 +63,22 @@ pub async fn resume_all(gate: &RedisGate) -> Result<Value, NotDone> {
     Ok(json!({"tenant": null, "change": "resume"}))
 }
 
-/// The sets of limits that jobs of `tenant` can have.
+/// Returns the sets of limits that jobs of `tenant` can have.
 pub(super) fn sets<'a>(policy: &'a Policy, tenant: &Tenant) -> Vec<&'a Limits> {
     let (source, own) = policy.find(tenant, None);
     let mut sets = vec![own];
     if source == Source::Common && policy.plan_header().is_some() {
-        // Its jobs may name any plan.
+        // The tenant's jobs may name any plan.
         sets.extend(policy.plans().values());
     }
     sets
 }
 
-/// The name of the limit that is meant: one that `tenant` can have.
+/// Returns the name of the limit that is meant, one that `tenant` can have.
 ///
 /// # Errors
-/// [`NotDone::Wrong`]: it can have none of this name, or several and none was named.
+/// [`NotDone::Wrong`] if the tenant has no limit of this name, or no name was given and it has
+/// several.
 pub fn limit_name(
     policy: &Policy,
     tenant: &Tenant,
@@ -131,7 +134,7 @@ pub fn limit_name(
 }
 
 impl Changed {
-    /// For programs.
+    /// Returns the change as JSON.
     pub fn as_json(&self) -> Value {
         let (tenant, until_ms) = (self.tenant.as_str(), self.until_ms);
         match &self.change {

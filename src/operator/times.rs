@@ -1,13 +1,13 @@
-//! Times and spans as people read them.
+//! Formats times and durations for people.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// `in 2m 5s (Tue, 14 Nov 2023 22:15:25 GMT)`: the time `in_ms` after `now_ms`.
+/// Formats the time `in_ms` after `now_ms`: `in 2m 5s (Tue, 14 Nov 2023 22:15:25 GMT)`.
 pub fn when(now_ms: u64, in_ms: u64) -> String {
     format!("in {} ({})", span(in_ms), at(now_ms.saturating_add(in_ms)))
 }
 
-/// `350ms`, `12.3s`, `2m 5s`, `3h 20m`, `4d 1h`.
+/// Formats a duration: `350ms`, `12.3s`, `2m 5s`, `3h 20m`, `4d 1h`.
 pub fn span(ms: u64) -> String {
     let s = ms / 1_000;
     match s {
@@ -19,9 +19,9 @@ pub fn span(ms: u64) -> String {
     }
 }
 
-/// A time in the form of HTTP dates, which is UTC.
+/// Formats a time as an HTTP date, in UTC.
 pub fn at(epoch_ms: u64) -> String {
-    // The formatter ends with the year 9999.
+    // The formatter's last year is 9999.
     const LAST: u64 = 253_402_300_799_000;
     let time: SystemTime = UNIX_EPOCH + Duration::from_millis(epoch_ms.min(LAST));
     httpdate::fmt_http_date(time)

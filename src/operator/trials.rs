@@ -1,4 +1,4 @@
-//! Another `max` of a tenant's limit is tried for a while: it counts as a shadow, and denies nothing.
+//! Trials: another `max` of a tenant's limit counts as a shadow for a while, and denies no job.
 
 use std::time::Duration;
 
@@ -14,44 +14,44 @@ use crate::rules::policy::Policy;
 use crate::rules::steering::Instruction;
 use crate::rules::tenant::Tenant;
 
-/// What is tried.
+/// A trial of another `max`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trial {
-    /// Whose limit.
+    /// Tenant of the limit.
     pub tenant: Tenant,
-    /// Its name.
+    /// Name of the limit.
     pub limit: String,
-    /// The `max` that is tried.
+    /// The `max` to try.
     pub max: u32,
 }
 
-/// That it is tried.
+/// A trial that was started.
 pub struct Begun {
-    /// What.
+    /// The trial.
     pub trial: Trial,
-    /// Until when (ms).
+    /// End of the trial (ms).
     pub until_ms: u64,
-    /// Who follows.
+    /// Workers that follow.
     pub followers: Followers,
 }
 
-/// That nothing is tried any more.
+/// A trial that was ended.
 pub struct Ended {
-    /// Whose limit.
+    /// Tenant of the limit.
     pub tenant: Tenant,
-    /// Its name.
+    /// Name of the limit.
     pub limit: String,
-    /// What was tried; `None`: nothing was.
+    /// The `max` that was tried, or `None` if there was no trial.
     pub before: Option<u32>,
-    /// Who follows.
+    /// Workers that follow.
     pub followers: Followers,
 }
 
 impl Trial {
-    /// Another `max` for the limit of this name, which `tenant` can have.
+    /// Creates a trial of `max` for the limit `limit`, which `tenant` can have.
     ///
     /// # Errors
-    /// [`NotDone::Wrong`]: none of that name can be a shadow.
+    /// [`NotDone::Wrong`] if no limit of this name can be a shadow.
     pub fn new(policy: &Policy, tenant: Tenant, limit: String, max: u32) -> Result<Self, NotDone> {
         let all = sets(policy, &tenant);
         let named = all.iter().flat_map(|set| set.own());
@@ -67,7 +67,7 @@ impl Trial {
         Instruction::Try(self.tenant.clone(), self.limit.clone(), self.max)
     }
 
-    /// Tries it for `for_ms`, and waits until all workers follow, for so long at most.
+    /// Starts the trial for `for_ms` and waits at most `within` for all workers to follow.
     ///
     /// # Errors
     /// [`NotDone::Redis`]
@@ -86,7 +86,7 @@ impl Trial {
     }
 }
 
-/// Ends what is tried of the limit of this name, and waits until all workers follow, for so long at most.
+/// Ends the trial of this limit and waits at most `within` for all workers to follow.
 ///
 /// # Errors
 /// [`NotDone::Redis`]
@@ -107,7 +107,8 @@ pub async fn end(
     })
 }
 
-/// What is tried no more when the configured `max` counts again (`None`), or this one is set: the one that is tried.
+/// Returns the trial to end when the configured `max` returns (`None`: any trial of this limit) or
+/// an operator sets `max` (only a trial of the same number).
 pub(super) fn ended_by(tenant: &Tenant, limit: &str, max: Option<u32>) -> Ends {
     let tried = |max| Instruction::Try(tenant.clone(), limit.to_owned(), max);
     Ends {
@@ -116,7 +117,8 @@ pub(super) fn ended_by(tenant: &Tenant, limit: &str, max: Option<u32>) -> Ends {
     }
 }
 
-/// What is tried of the tenant's limit, and until when (ms): the last, where the boards of a cluster differ.
+/// Returns the end (ms) and the `max` of the trial of this limit. If the boards of a cluster
+/// differ, the one that ends last counts.
 fn find(seen: &[Seen], tenant: &Tenant, limit: &str) -> Option<(u64, u32)> {
     let posted = seen.iter().flat_map(|board| &board.posted);
     let all = posted.filter_map(|(instruction, until_ms)| match instruction {
@@ -130,13 +132,13 @@ fn max_of(seen: &[Seen], tenant: &Tenant, limit: &str) -> Option<u32> {
     find(seen, tenant, limit).map(|(_, max)| max)
 }
 
-/// Until when (ms) another `max` of the tenant's limit is tried; `None`: none is.
+/// Returns when the trial of this limit ends (ms), or `None` if there is none.
 pub(super) fn until(seen: &[Seen], tenant: &Tenant, limit: &str) -> Option<u64> {
     find(seen, tenant, limit).map(|(until_ms, _)| until_ms)
 }
 
 impl Begun {
-    /// For programs.
+    /// Returns the started trial as JSON.
     pub fn as_json(&self) -> Value {
         json!({
             "tenant": self.trial.tenant.as_str(),
@@ -151,7 +153,7 @@ impl Begun {
 }
 
 impl Ended {
-    /// For programs.
+    /// Returns the ended trial as JSON.
     pub fn as_json(&self) -> Value {
         json!({
             "tenant": self.tenant.as_str(),

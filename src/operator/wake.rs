@@ -1,4 +1,5 @@
-//! Lets waiting jobs see at once what an operator or a changed file has changed.
+//! Wakes waiting jobs after a change by an operator or a changed file, so that they notice it at
+//! once.
 
 use crate::gate::GateError;
 use crate::gate::boards::{Ends, Seen, put_instead, see};
@@ -7,12 +8,13 @@ use crate::gate::redis::RedisGate;
 use crate::rules::steering::{Instruction, MAX_WAKES, WAKE_KEPT_MS};
 use crate::rules::tenant::Tenant;
 
-/// Jobs of `tenant`, or of all, that wait for their turns ask anew, as soon as workers read it. What `ends` by the change is over in the same
-/// step. Without room on the board they ask when they would have, within `delay.max-delay`; nothing was to end then, for it would have
-/// made room.
+/// Makes the waiting jobs of `tenant`, or of all tenants, ask the gate again as soon as workers
+/// read the board. The same step removes the instruction `ends`. If the board is full, the jobs ask
+/// at their usual time, within `delay.max-delay`; there is nothing to end in that case, since its
+/// removal would have made room.
 ///
 /// # Errors
-/// [`GateError`]: Redis can't be asked.
+/// [`GateError`] if Redis can't be asked.
 pub async fn wake(
     gate: &RedisGate,
     tenant: Option<&Tenant>,
@@ -24,7 +26,8 @@ pub async fn wake(
         let posted = board.posted.iter();
         posted.filter(|(it, _)| is_other(it)).count()
     };
-    // Whoever changes very many tenants is not to fill a board.
+    // Changes to many tenants must not fill the board: beyond `MAX_WAKES`, one instruction wakes
+    // all tenants.
     let most = seen.iter().map(others).max().unwrap_or(0);
     let tenant = tenant.filter(|_| most < MAX_WAKES);
     let instruction = Instruction::Wake(tenant.cloned(), next(&seen));
@@ -34,8 +37,9 @@ pub async fn wake(
     }
 }
 
-/// Wakes the jobs of tenants whose limits were eased by a changed file. All workers notice the change within a second of each other, and
-/// only one acts: the live worker whose name sorts first, if that is `worker`.
+/// Wakes the jobs of tenants whose limits a changed file eased. All workers notice the change
+/// within a second of each other, and only one acts: the live worker whose name sorts first, if
+/// that is `worker`.
 ///
 /// # Errors
 /// Returns the errors of [`wake`].
@@ -60,8 +64,10 @@ fn is_first(seen: &[Seen], worker: &str) -> bool {
     names.all(|(name, _)| worker <= name.as_str())
 }
 
-/// The number of the next one, the same for all boards: greater than any before, whichever primary's clock was ahead then and was set back.
-/// A board's version never sinks, and is at least the clock at each change: on one of the boards it is no less than the last number.
+/// Returns the number of the next wake, the same for all boards. It is greater than all numbers
+/// before, even if the clock of some primary was ahead when they were chosen and was set back
+/// since. A board's version never decreases and is at least the clock at each change, so on one of
+/// the boards it is at least the last number.
 fn next(seen: &[Seen]) -> u64 {
     let of_board = |board: &Seen| {
         let numbers = (board.posted.iter()).filter_map(|(instruction, _)| match instruction {
@@ -103,10 +109,10 @@ mod tests {
             ..Seen::default()
         };
         assert_eq!(next(&[board(100, 90, &[90]), board(200, 90, &[90])]), 200);
-        // The clocks were set back, or stand still.
+        // The clocks were set back, or do not advance.
         assert_eq!(next(&[board(100, 90, &[]), board(100, 300, &[])]), 301);
         assert_eq!(next(&[board(100, 100, &[100])]), 101);
-        // The primary whose clock was ahead is gone, with its board.
+        // The primary whose clock was ahead is gone, and its board with it.
         assert_eq!(next(&[board(100, 90, &[500])]), 501);
     }
 }

@@ -1,6 +1,7 @@
-//! Words for people.
+//! Formats text for people.
 
-/// `text` for a terminal: no characters that control it, turn the line around or can't be seen, at most `longest` characters.
+/// Returns `text` for a terminal, at most `longest` characters long, with control characters,
+/// invisible characters and characters that reverse the text escaped.
 pub fn plain(text: &str, longest: usize) -> String {
     let mut shown = String::new();
     for (at, c) in text.chars().enumerate() {
@@ -17,7 +18,8 @@ pub fn plain(text: &str, longest: usize) -> String {
     shown
 }
 
-/// Escapes `json` for a terminal: characters that control it, reverse the text or are invisible. The meaning stays the same.
+/// Escapes characters of `json` that control a terminal, reverse the text or are invisible. The
+/// meaning of the JSON stays the same.
 pub fn plain_json(json: &str) -> String {
     let is_plain = |c: char| !c.is_control() && !is_invisible(c);
     if json.chars().all(is_plain) {
@@ -34,12 +36,13 @@ pub fn plain_json(json: &str) -> String {
     shown
 }
 
-/// It has no width, ends a line, or changes the direction of what stands beside it.
+/// Returns true if the character has no width, ends a line or changes the direction of adjacent
+/// text.
 fn is_invisible(c: char) -> bool {
     matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
-/// `1 job`, `2 jobs`.
+/// Formats a number with its noun: `1 job`, `2 jobs`.
 pub fn count(number: u64, what: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {what}{plural}")

@@ -1,7 +1,7 @@
-//! A job that no worker has: is it a dead letter?
+//! Looks for a job that no worker has among the dead letters.
 //!
-//! Each message that is looked at is fetched and given back, and RabbitMQ counts that as a delivery. So the look is short: it says how far it came,
-//! and `dead show` looks at all of them.
+//! RabbitMQ counts each message that is fetched and returned as a delivery. The search is therefore
+//! short and reports how far it got; `dead show` searches all dead letters.
 
 use serde_json::{Value, json};
 
@@ -11,38 +11,38 @@ use crate::operator::letters::Row;
 use crate::operator::times::at;
 use crate::operator::words::{count, plain};
 
-/// So many dead letters at most are looked at for one job,
+/// Maximum number of dead letters fetched for one job.
 const MOST: u32 = 1_000;
-/// nor more than so many bytes of bodies.
+/// Maximum number of bytes of bodies fetched for one job.
 const MOST_BYTES: usize = 16 << 20;
 
-/// What a look among the dead letters found.
+/// Result of a search among the dead letters.
 pub enum Look {
-    /// Nobody looked: a worker has the job.
+    /// There was no search, since a worker has the job.
     None,
-    /// It is one.
+    /// The job is a dead letter.
     Found(Box<Found>),
-    /// It is not among those that were looked at.
+    /// The job is not among the dead letters that were looked at.
     Missing {
-        /// Their queue.
+        /// Queue of the dead letters.
         queue: String,
-        /// So many.
+        /// Number of dead letters that were looked at.
         seen: u64,
-        /// So many are behind them.
+        /// Number of dead letters behind them.
         left: u32,
     },
-    /// They could not be looked at, and why.
+    /// The search failed, and why.
     Failed(String),
 }
 
-/// A job as a dead letter.
+/// A job found as a dead letter.
 pub struct Found {
     queue: String,
     row: Row,
 }
 
 impl Look {
-    /// Looks among those of `dead`, for the job `which`.
+    /// Searches the dead letters in `dead` for the job `which`.
     pub async fn at(dead: &Dead<'_>, which: &Which) -> Self {
         let filter = Filter {
             tenant: Some(which.tenant.as_str().to_owned()),
@@ -60,7 +60,7 @@ impl Look {
         }
     }
 
-    /// It is one.
+    /// Returns true if the job is a dead letter.
     pub fn is_found(&self) -> bool {
         self.found().is_some()
     }
@@ -93,7 +93,7 @@ impl Look {
         }
     }
 
-    /// For programs.
+    /// Adds the result to `json`.
     pub(super) fn tell(&self, json: &mut Value) {
         json["dead_letter"] = self.found().map_or(Value::Null, |found| {
             let mut letter = found.row.as_json();
@@ -113,12 +113,12 @@ impl Look {
 }
 
 impl Found {
-    /// Where it is.
+    /// Returns the queue that holds the dead letter.
     pub fn queue(&self) -> &str {
         &self.queue
     }
 
-    /// A line for each thing.
+    /// Describes the dead letter for people, one line for each fact.
     pub(super) fn in_words(&self, which: &Which) -> String {
         let mut text = String::new();
         let mut line = |name: &str, value: String| text += &format!("{name:<10}{value}\n");
@@ -140,12 +140,12 @@ impl Found {
 }
 
 fn shows(id: &str) -> String {
-    // What begins like an option is none.
+    // An ID that begins with a dash would be read as an option.
     let dashes = if id.starts_with('-') { "-- " } else { "" };
     format!("sluicegate dead show {dashes}{}", argument(id))
 }
 
-/// `text` as a shell reads it as one word.
+/// Returns `text` quoted so that a shell reads it as one word.
 fn argument(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+=,".contains(c);
     match !text.is_empty() && text.chars().all(is_plain) {

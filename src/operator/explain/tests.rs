@@ -53,7 +53,7 @@ fn found(blocked_ms: u64) -> Inspection {
     }
 }
 
-/// What is said of a job that is seen so, whose turn comes in `turn_ms`.
+/// Explains a job whose worker reports `seen` and whose turn comes in `turn_ms`.
 fn explained(seen: &Sighting, turn_ms: u64, (blocked_ms, steering): (u64, Steering)) -> Explained {
     let policy = Config::default().rate_limiter.policy;
     let limits = policy.default_limits();
@@ -125,7 +125,7 @@ sure      exact: by the gate's count, while the limits stay what they are and th
     assert_eq!((&json["place"], &json["waiting"]), (&json!(4), &json!(12)));
     assert_eq!(json["starts_in_ms"], 4_000);
     assert_eq!(json["waits_for"][0]["what"], "limit");
-    // A limit was raised since it was told its turn.
+    // A limit was raised after the job was given its turn.
     let earlier = explained(&seen, 1_000, (0, Steering::default()));
     assert_eq!(
         (earlier.starts_ms, earlier.sure),

@@ -1,4 +1,4 @@
-//! When a tenant's backlog ends, next to when it would.
+//! Forecasts when a tenant's backlog ends, as things stand and after a hypothetical change.
 
 use std::fmt::Write as _;
 
@@ -16,7 +16,7 @@ use crate::rules::limit::{Limit, Limits};
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 
-/// When a backlog ends as things stand, and when it would.
+/// Forecasts of the end of a backlog, as things stand and after the change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Forecast {
     said: Vec<String>,
@@ -24,7 +24,8 @@ pub(super) struct Forecast {
     waiting: u64,
     as_it_is: Ends,
     would_be: Ends,
-    /// What to know of limits that would be: what was learned lets less, or jobs cost more.
+    /// Notes on the hypothetical limits: a learned limit is lower, or jobs cost more than the
+    /// limit.
     notes: Vec<String>,
 }
 
@@ -47,7 +48,7 @@ impl Ends {
         }
     }
 
-    /// The later of two waitlists' ends.
+    /// Returns the later of two waitlists' ends.
     fn later(self, other: Self) -> Self {
         let (sure, doubts) = (self.sure.max(other.sure), self.doubts.and(other.doubts));
         let latest = match other.at_ms > self.at_ms {
@@ -62,7 +63,7 @@ impl Ends {
     }
 }
 
-/// Asks the gate, for each of the tenant's waitlists.
+/// Asks the gate about each of the tenant's waitlists.
 pub(super) async fn forecast(
     gate: &RedisGate,
     (tenant, labels): (&Tenant, &Labels),
@@ -102,12 +103,12 @@ pub(super) async fn forecast(
     all.ok_or_else(|| GateError::Refused("there is no waitlist".to_owned()))
 }
 
-/// What to know of the limits that were said, of which `max` would be in force.
+/// Returns notes on the changed limits, of which `max` would be in force.
 fn notes(would_be: &Asked, max: &[u32], widest: u64) -> Vec<String> {
     let all = would_be.limits.iter().zip(max).zip(&would_be.as_said);
     let said = all.filter(|(_, is_said)| **is_said).map(|(it, _)| it);
     let notes = said.flat_map(|(limit, max)| {
-        // An operator's word reaches no limit of all tenants.
+        // An operator's command for one tenant does not reset a limit of all tenants.
         let forgets = match limit.is_global() {
             true => "",
             false => "; tenant reset forgets it",
@@ -126,7 +127,7 @@ fn notes(would_be: &Asked, max: &[u32], widest: u64) -> Vec<String> {
 }
 
 impl Forecast {
-    /// When the last is admitted as things stand, in milliseconds since the epoch.
+    /// Returns when the last job is admitted as things stand, in milliseconds since the epoch.
     pub(super) fn ends_at_ms(&self) -> u64 {
         self.as_it_is.at_ms
     }
@@ -176,7 +177,7 @@ impl Forecast {
             Sure::Exact => "exact, while the limits stay so and nobody else comes".to_owned(),
             _ => format!("estimated: {}", doubts.words()),
         };
-        // Writing to a text can't fail.
+        // Writing to a String can't fail.
         let _ = write!(
             text,
             "  now     {} waiting, the last is admitted {}\n  then    the last is admitted {}: {differs}\n  sure    {sure}\n",

@@ -1,34 +1,35 @@
-//! A tenant at a glance: what a screen shows in figures and clocks, and beside them all that is known, in words.
+//! A tenant at a glance: figures and times for a screen, and the full inspection in words.
 
 use super::Inspected;
 use super::shown::counts_cost;
 use crate::operator::fullness::Fullness;
 
-/// What is known of a tenant. Times are Redis's, in milliseconds since 1970.
+/// Figures of a tenant. Times are by Redis's clock, in milliseconds since 1970.
 #[derive(Debug, Clone, Default)]
 pub struct Glance {
-    /// When it was looked.
+    /// Time of the look.
     pub now_ms: u64,
-    /// How full its limits are, and behind these its shadow limits.
+    /// How full its limits are, followed by its shadow limits.
     pub limits: Vec<Fullness>,
-    /// What waits in its waitlist; `None`: it has one for each value of a header or routing key.
+    /// Units in its waitlist, or `None` if it has a waitlist for each value of a header or routing
+    /// key.
     pub waiting: Option<u64>,
-    /// When the last of them has its turn; 0: none waits, or there are several waitlists.
+    /// When the last waiting job has its turn; 0 if none waits or there are several waitlists.
     pub line_ends_ms: u64,
-    /// Until when it is suspended; 0: it is not.
+    /// End of the suspension; 0 if the tenant is not suspended.
     pub suspended_until_ms: u64,
-    /// By whom.
+    /// What suspended the tenant.
     pub suspended_by: String,
-    /// Until when nothing is admitted after Redis may have lost data; 0: that is over, or not known.
+    /// End of the recovery wait; 0 if it is over or its end is unknown.
     pub recovery_until_ms: u64,
-    /// What a job that comes now waits for, in a sentence.
+    /// What a new job would wait for, in a sentence.
     pub why: String,
-    /// All that is known.
+    /// The full inspection in words.
     pub words: String,
 }
 
 impl Inspected {
-    /// The tenant at a glance.
+    /// Returns the tenant at a glance.
     pub fn glance(&self) -> Glance {
         let (rows, found) = (self.rows(), &self.found);
         let shadows = self.shadows().map(|row| row.fullness(&self.given));

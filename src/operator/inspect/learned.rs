@@ -1,4 +1,4 @@
-//! What was learned of a limit from the API's answers: in words, and as JSON.
+//! Describes what a limit learned from the API's answers, in words and as JSON.
 
 use serde_json::{Value, json};
 
@@ -8,23 +8,23 @@ use crate::operator::words::count;
 use crate::rules::learned::Learned;
 use crate::rules::limit::Limit;
 
-/// At which unit of the limit the API refused: the first that it did not give.
+/// Returns the number of the first unit that the API refused.
 fn refused_at(learned: &Learned) -> u64 {
     learned.seen.saturating_sub(learned.refused) + 1
 }
 
-/// Lines below the limit's; none where nothing was learned.
+/// Returns lines to print below the limit's line; empty if nothing was learned.
 pub(super) fn in_words(limit: &Limit, usage: &Usage, now_ms: u64) -> String {
     let Some(learned) = &usage.learned else {
         return String::new();
     };
     let most = learned.most(now_ms).max(limit.floor().unwrap_or_default());
     if most >= usage.set {
-        // An operator had set more, and that is over; or has set less than was learned.
+        // An operator's higher maximum has ended, or an operator set less than was learned.
         return String::new();
     }
     let in_force = format!("{most} of {} in force", usage.set);
-    // Where an operator has set less, it is of the configured number.
+    // If an operator set less, the numbers refer to the configured maximum.
     let max = usage.set.max(limit.max());
     let mut text = String::new();
     if learned.at_ms > 0 {
@@ -58,7 +58,7 @@ pub(super) fn in_words(limit: &Limit, usage: &Usage, now_ms: u64) -> String {
     text
 }
 
-/// `null` where nothing was learned.
+/// Returns what was learned as JSON, or `null` if nothing was.
 pub(super) fn as_json(usage: &Usage) -> Value {
     let Some(learned) = &usage.learned else {
         return Value::Null;
@@ -141,7 +141,7 @@ mod tests {
         );
         assert_eq!(json["refused_at"], 80);
         assert_eq!(json["whole_at_ms"], 1_700_002_580_000_u64);
-        // A step later; and the API says more.
+        // One step later, and the API advertises more.
         let (text, _) = shown(&mut state, 181, 0, Some(60));
         assert!(
             text.contains("learned: 60 of 100 in force, 79 since"),

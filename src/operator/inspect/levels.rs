@@ -1,4 +1,5 @@
-//! A tenant's waitlists, where its jobs have levels (`job.priorities`): looked at one by one, and shown as one.
+//! The waitlists of a tenant whose jobs have levels (`job.priorities`): inspected one by one, shown
+//! as one.
 
 use crate::gate::redis::RedisGate;
 use crate::gate::{Gate as _, GateError, Inspection};
@@ -8,10 +9,11 @@ use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 use futures_util::future::try_join_all;
 
-/// What waits of each level.
+/// Units that wait, for each level.
 pub(super) type Levels = Vec<(String, u64)>;
 
-/// How the tenant stands, as a job without a level sees it, but with all of what waits.
+/// Inspects the tenant as a job without a level sees it, but with everything that waits on all
+/// levels.
 pub(super) async fn inspect(
     gate: &RedisGate,
     tenant: &Tenant,
@@ -19,7 +21,7 @@ pub(super) async fn inspect(
     limits: &Limits,
     priorities: &Priorities,
 ) -> Result<(Inspection, Levels), GateError> {
-    // As many as the weights together, which are bounded.
+    // The number of waitlists is bounded: it is the sum of the weights.
     let looks = priorities.waitlists().map(async |(level, waitlist)| {
         let labels = labels.clone().with_level(waitlist);
         let found = gate.inspect(tenant, &labels, limits).await?;
@@ -31,7 +33,7 @@ pub(super) async fn inspect(
     }
 }
 
-/// All together; `None`: there are no levels.
+/// Merges the inspections of all waitlists. Returns `None` if there are no levels.
 fn whole(found: Vec<(&str, Inspection)>) -> Option<(Inspection, Levels)> {
     let mut levels = Levels::new();
     for (name, it) in &found {
@@ -53,7 +55,7 @@ fn whole(found: Vec<(&str, Inspection)>) -> Option<(Inspection, Levels)> {
     Some((all, levels))
 }
 
-/// ` (3 high, 2 low)`; empty, where there are none.
+/// Formats the levels as ` (3 high, 2 low)`; empty if none waits.
 pub(super) fn in_words(levels: &Levels) -> String {
     let waiting = levels.iter().filter(|(_, waiting)| *waiting > 0);
     let words: Vec<String> = waiting

@@ -1,4 +1,4 @@
-//! Limits of other policies, which are enforced as well as this one.
+//! Limits of other workers' policies, which are enforced together with this one.
 
 use crate::gate::fleet::{Known, Registered};
 use crate::rules::policy::{Policy, differing};
@@ -9,28 +9,28 @@ use crate::operator::limits;
 use crate::operator::others::keys_in_words;
 use crate::operator::times::at;
 
-/// So many keys in which it differs are named; all are in the JSON.
+/// Maximum number of differing keys that the text names. The JSON has all of them.
 const MOST_KEYS: usize = 3;
 
-/// A policy which workers have or had until lately.
+/// A policy that other workers have or had until lately.
 #[derive(Debug, Serialize)]
 pub(super) struct Other {
     policy: String,
     since_ms: u64,
     used_ms: u64,
-    /// Unless a worker enforces it after `used_ms`.
+    /// End of its enforcement, unless a worker uses it again after `used_ms`.
     until_ms: u64,
-    /// What it gives this tenant.
+    /// Limits of this tenant by this policy.
     limits: Vec<String>,
-    /// The keys below `rate-limiter` in which it differs from the configuration.
+    /// Keys below `rate-limiter` that differ from the configuration.
     differing_keys: Vec<String>,
-    /// Those of `limits` that the configuration does not have.
+    /// Limits in `limits` that the configuration does not have.
     #[serde(skip)]
     new: Vec<String>,
 }
 
 impl Other {
-    /// What `other` gives `tenant`, beside what `own` does.
+    /// Compares the limits of `tenant` in the policy `other` with those in `own`.
     pub(super) fn new(
         (own, other): (&Policy, &Registered),
         (known, now_ms): (&Known, u64),

@@ -1,4 +1,4 @@
-//! What shadow limits have seen of a tenant: in words, and as JSON.
+//! Describes what shadow limits recorded for a tenant, in words and as JSON.
 
 use serde_json::Value;
 
@@ -12,22 +12,22 @@ use crate::operator::{limits, tally};
 use crate::rules::decision::{Tally, Tried};
 use crate::rules::limit::Limit;
 
-/// One shadow, its usage, and what it has seen.
+/// A shadow limit, its usage, and the starts and waits that it recorded.
 pub(super) struct Row<'a> {
     limit: &'a Limit,
     usage: &'a Usage,
     tried: &'a Tried,
-    /// Of one that an operator tries.
+    /// The trial's details if an operator tries this limit.
     set: Option<Set<'a>>,
 }
 
-/// What an operator tries.
+/// A trial by an operator of another `max`.
 struct Set<'a> {
-    /// The limit in whose place,
+    /// Name of the enforced limit.
     limit: &'a str,
-    /// what that has counted,
+    /// Usage of the enforced limit.
     used: u64,
-    /// and until when (ms); 0: it has just ended.
+    /// End of the trial (ms); 0 if it has just ended.
     until_ms: u64,
 }
 
@@ -56,19 +56,19 @@ impl Inspected {
 }
 
 impl Row<'_> {
-    /// What it is called by users.
+    /// Returns the name that users know.
     fn name(&self) -> &str {
         let set = self.set.as_ref();
         set.map_or_else(|| self.limit.name(), |set| set.limit)
     }
 
-    /// What counts, once it is enforced.
+    /// Returns the usage that would count if the limit were enforced.
     fn used(&self) -> u64 {
         let set = self.set.as_ref();
         set.map_or(self.usage.count, |set| set.used)
     }
 
-    /// For a screen.
+    /// Returns the limit's fullness, for a screen.
     pub(super) fn fullness(&self, given: &Given) -> Fullness {
         let known = !given.lacks(self.limit);
         Fullness {
@@ -77,7 +77,7 @@ impl Row<'_> {
         }
     }
 
-    /// For people: three lines, or four.
+    /// Describes the shadow for people, in three or four lines.
     pub(super) fn in_words(&self, given: &Given) -> String {
         let Self { limit, tried, .. } = self;
         let (name, what) = (self.name(), told(&(limit, self.usage)));
@@ -112,7 +112,7 @@ impl Row<'_> {
         )
     }
 
-    /// For programs.
+    /// Returns the shadow as JSON.
     pub(super) fn as_json(&self, given: &Given) -> Value {
         let known = !given.lacks(self.limit);
         let tried = self.tried;

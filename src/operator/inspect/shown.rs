@@ -1,4 +1,4 @@
-//! The limits of a tenant, and what waits for them: in words, and as JSON.
+//! Describes the limits of a tenant and its waitlist, in words and as JSON.
 
 use std::fmt::Write as _;
 
@@ -17,13 +17,14 @@ use crate::operator::recovery::Recovery;
 use crate::operator::times::{at, when};
 use crate::operator::words::{count, plain};
 
-/// A waitlist counts a job's cost where a limit does, else one; where nothing that waits has another one, that is the same.
+/// Returns true if the waitlist should be shown in units of cost. It counts a job's cost if a limit
+/// does, and 1 otherwise. The two are the same unless a waiting job costs more than 1.
 pub(super) fn counts_cost(rows: &[Row<'_>], found: &Inspection) -> bool {
     found.widest > 1 && rows.iter().any(|(limit, _)| limit.unit() == Unit::Cost)
 }
 
-/// The limit as it is set, in the words for what it has seen: calls, where each of them had one unit, and units of cost where that is
-/// not so, or not known.
+/// Describes the limit as it is set. It says "calls" if every counted call had one unit, and "units
+/// of cost" if not, or if that is unknown.
 pub(super) fn told((limit, usage): &Row<'_>) -> String {
     let limit = (*limit).clone().with_max(usage.set);
     match usage.widest <= 1 && usage.calls == Some(usage.count) {
@@ -32,7 +33,8 @@ pub(super) fn told((limit, usage): &Row<'_>) -> String {
     }
 }
 
-/// What to know of a job that waits and costs more than a limit in force: an operator may set such a limit, or another worker's file.
+/// Returns a note if a waiting job costs more than a limit in force admits. Such a limit comes from
+/// an operator or from another worker's configuration.
 pub(super) fn starts_alone(limit: &Limit, widest: u64) -> Option<String> {
     let capacity = u64::from(limit.capacity());
     (limit.unit() == Unit::Cost && widest > capacity).then(|| {
@@ -43,7 +45,7 @@ pub(super) fn starts_alone(limit: &Limit, widest: u64) -> Option<String> {
     })
 }
 
-/// What waits: `2 jobs`, or `2 units of cost` where jobs may have more than one.
+/// Formats an amount that waits: `2 jobs`, or `2 units of cost` if jobs may cost more than 1.
 pub(super) fn amount(number: u64, of_cost: bool) -> String {
     match of_cost {
         true => format!("{} of cost", count(number, "unit")),
@@ -51,7 +53,7 @@ pub(super) fn amount(number: u64, of_cost: bool) -> String {
     }
 }
 
-/// One limit, and its usage.
+/// Returns a limit and its usage as JSON.
 pub(super) fn as_json((limit, usage): &Row<'_>, given: &Given) -> Value {
     let known = !given.lacks(limit);
     let mut json = limits::as_json(limit);
@@ -68,7 +70,7 @@ pub(super) fn as_json((limit, usage): &Row<'_>, given: &Given) -> Value {
     json
 }
 
-/// All limits, the waitlist, and why a job waits.
+/// Describes all limits, the waitlist, and the reason why a job waits.
 pub(super) fn in_words(
     tenant: &Tenant,
     source: &str,
@@ -110,7 +112,7 @@ pub(super) fn in_words(
             true if found.blocked_until_ms > found.now_ms => " while it is suspended",
             _ => "",
         };
-        // The waitlist's own number is below.
+        // The waitlist's own amount is in its own line.
         let waiting = match usage.waiting {
             all if all > found.waiting => {
                 let all = amount(all, limit.unit() == Unit::Cost && usage.widest > 1);
@@ -118,7 +120,7 @@ pub(super) fn in_words(
             }
             _ => String::new(),
         };
-        // Writing to a text can't fail.
+        // Writing to a String can't fail.
         let _ = write!(
             text,
             "limit     {}: {}{changed}

@@ -1,4 +1,4 @@
-//! What a job that comes now waits for, in a word and in a sentence.
+//! What a new job would wait for, as a keyword and as a sentence.
 
 use crate::gate::Inspection;
 
@@ -8,21 +8,23 @@ use crate::operator::labels::Given;
 use crate::operator::recovery::Recovery;
 use crate::operator::times::when;
 
-/// What a job that comes now waits for.
+/// What a new job would wait for.
 pub(super) enum Waits<'a> {
-    /// What stops its jobs, whatever the tenant's own state is: a word, and a sentence.
+    /// Something outside the tenant's own state stops its jobs: a keyword and a sentence.
     Stop(&'static str, String),
-    /// The recovery wait ends.
+    /// The recovery wait.
     Recovery(String),
     Suspension,
     Waitlist,
     Limit(&'a str, u64),
-    /// Its waitlist is empty, and so many units of others wait for what they share; it has its turn after so many milliseconds.
+    /// Its own waitlist is empty, but other waitlists have this many units waiting for the shared
+    /// limit named here. Its turn comes after the given number of milliseconds.
     Others(&'a str, u64, u64),
     Nothing,
-    /// Nothing that Redis shows, but no worker has confirmed that it knows all: why.
+    /// Redis shows nothing to wait for, but no worker has confirmed that Redis has all usage; and
+    /// why.
     Unconfirmed(&'static str),
-    /// Not said, as not all of its labels are: what to give to see it.
+    /// Unknown because labels are missing; names the ones to give.
     Unknown(String),
 }
 
@@ -49,7 +51,7 @@ impl<'a> Waits<'a> {
             (_, Some(hint)) => Self::Unknown(hint),
             _ if found.waiting > 0 => Self::Waitlist,
             _ => match rows.iter().max_by_key(|(_, usage)| usage.waiting) {
-                // With quota for them, too, it is admitted at once.
+                // If there is quota for the others, too, the job is admitted at once.
                 Some((limit, usage)) if usage.waiting > 0 && found.turn_ms > 0 => {
                     Self::Others(limit.name(), usage.waiting, found.turn_ms)
                 }
@@ -75,7 +77,7 @@ impl<'a> Waits<'a> {
 
     pub(super) fn in_words(&self, given: &Given, found: &Inspection, of_cost: bool) -> String {
         let first = match self {
-            // When its waitlist ends, nobody knows before it is over.
+            // The end of its waitlist is unknown until the stop ends.
             Self::Stop(_, words) => return words.clone(),
             Self::Recovery(end) => {
                 format!("no job is admitted before the recovery wait ends, {end}")
@@ -112,7 +114,7 @@ impl<'a> Waits<'a> {
         };
         match found.waiting {
             0 => first,
-            // Which waitlist is meant, was not said.
+            // It is unknown which waitlist is meant.
             _ if !given.missing.is_empty() => first,
             waiting => format!(
                 "{first}; the waitlist has {} ahead and ends {}",

@@ -1,4 +1,4 @@
-//! What if something were different: what can be said, and what would be enforced then.
+//! Parses hypothetical changes and computes the limits that would be enforced.
 
 use std::time::Duration;
 
@@ -8,26 +8,26 @@ use crate::rules::forecast::{Asked, Opens};
 use crate::rules::limit::{Algorithm, Limit, LimitError, Limits, MAX_REQUESTS, ceil_ms};
 use crate::rules::scope::Scope;
 
-/// What can be different.
+/// Keys that can be changed.
 const KEYS: [&str; 5] = ["max-requests", "window-size", "plan", "pause", "resume"];
 
-/// One thing that would be different.
+/// One hypothetical change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WhatIf {
-    /// As it was said.
+    /// Text of the change as given.
     pub(super) text: String,
     what: What,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum What {
-    /// A limit, by its name where one was said.
+    /// Changes a limit; names it if the text did.
     Limit(Option<String>, Number),
-    /// The jobs named this plan.
+    /// The jobs name this plan.
     Plan(String),
-    /// An operator ended what suspends the tenant.
+    /// An operator ends the tenant's suspension.
     Resume,
-    /// The tenant were paused for so long, in milliseconds.
+    /// The tenant is paused for this number of milliseconds.
     Pause(u64),
 }
 
@@ -38,10 +38,11 @@ enum Number {
 }
 
 impl WhatIf {
-    /// Reads `max-requests=200`, `NAME.max-requests=200`, `window-size=1m`, `NAME.window-size=1m`, `plan=gold`, `pause=10m` or `resume`.
+    /// Parses `max-requests=200`, `NAME.max-requests=200`, `window-size=1m`, `NAME.window-size=1m`,
+    /// `plan=gold`, `pause=10m` or `resume`.
     ///
     /// # Errors
-    /// What is wrong with it, for people.
+    /// The mistake in the text, for people.
     pub fn parse(text: &str) -> Result<Self, String> {
         let what = match text.split_once('=') {
             None if text == "resume" => What::Resume,
@@ -111,10 +112,11 @@ fn pause(text: &str) -> Result<u64, String> {
     Ok(ceil_ms(pause))
 }
 
-/// What would be enforced instead of `limits`, if all of `changes` were so. `of_plan` gives the limits of a plan.
+/// Returns what would be enforced instead of `limits` after all of `changes`. `of_plan` returns the
+/// limits of a plan.
 ///
 /// # Errors
-/// [`NotDone::Wrong`]: it can't be so.
+/// [`NotDone::Wrong`]: a change is impossible.
 pub(super) fn asked(
     changes: &[WhatIf],
     limits: &Limits,
@@ -122,7 +124,7 @@ pub(super) fn asked(
 ) -> Result<Asked, NotDone> {
     let mut asked = Asked::as_it_is(limits, 0);
     let mut said: Vec<String> = Vec::new();
-    // What a limit would be is said of the plan's, where there would be another plan.
+    // A change of plan comes first: the other changes then apply to that plan's limits.
     let plans = |change: &&WhatIf| matches!(change.what, What::Plan(_));
     let in_order = (changes.iter().filter(plans)).chain(changes.iter().filter(|it| !plans(it)));
     for change in in_order {
@@ -172,7 +174,7 @@ pub(super) fn asked(
     Ok(asked)
 }
 
-/// Jobs wait in the same waitlists.
+/// Checks that jobs wait in the same waitlists with both sets of limits.
 fn same_parts(now: &[Limit], then: &[Limit]) -> Result<(), String> {
     let parts = |limits: &[Limit]| {
         let scopes = limits
@@ -196,7 +198,7 @@ fn same_parts(now: &[Limit], then: &[Limit]) -> Result<(), String> {
     }
 }
 
-/// The name of the limit that is meant.
+/// Returns the name of the limit that a change refers to.
 fn the_limit(name: Option<&str>, limits: &[Limit]) -> Result<String, String> {
     let mut names: Vec<&str> = limits.iter().map(Limit::name).collect();
     names.sort_unstable();
@@ -225,7 +227,8 @@ fn with(limit: &Limit, number: Number) -> Result<Limit, String> {
         Number::Max(max) => {
             let band = limit.band();
             let limit = limit.with_max(max);
-            // No operator sets what all tenants share: it is the file's number, and its band.
+            // An operator can't override a limit shared by all tenants, so this is a number in the
+            // configuration file, and the learned band is relative to it.
             Ok(match band.filter(|_| limit.is_global()) {
                 Some(percent) => limit.with_band(percent),
                 None => limit,

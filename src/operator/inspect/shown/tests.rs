@@ -18,7 +18,7 @@ fn usage(count: u64, free: u64, next_ms: u64) -> Usage {
         free,
         next_ms,
         waiting: 0,
-        // Some cost more than one, and there is no log.
+        // Some jobs cost more than one unit, and the algorithm keeps no log of calls.
         widest: 2,
         calls: None,
         learned: None,
@@ -111,7 +111,7 @@ fn where_nothing_costs_more_than_one_calls_and_jobs_are_counted() {
     ] {
         assert!(text.contains(line), "{text}");
     }
-    // One call of cost 3, or one that waits, or nobody knows.
+    // A call of cost 3; a waiting job of cost 3; an unknown number of calls.
     for usage in [
         of_one(3, Some(1), 1),
         of_one(1, Some(1), 3),
@@ -211,13 +211,13 @@ fn others_that_wait_for_what_they_share_are_counted() {
     );
     let until = "takes turns with them and is admitted in 2.0s (Tue, 14 Nov 2023 22:13:22 GMT)\n";
     assert!(text.contains(until), "{text}");
-    // Quota is available for all of them.
+    // Quota is available for all waiting units.
     let text = shown(shared(9), |_| ());
     assert!(
         text.contains("why       a job of cost 1 is admitted now\n"),
         "{text}"
     );
-    // All of them are its own.
+    // All waiting units are in the tenant's own waitlist.
     let text = shown(shared(9), |found| found.waiting = 9);
     assert!(text.contains("2 free\n"), "{text}");
 }
@@ -274,7 +274,7 @@ fn what_an_operator_set_stands_beside_what_was_learned() {
         std::time::Duration::ZERO,
     );
     let limit = limit.expect("in range").with_band(50);
-    // 10 since a minute, for a day.
+    // Lowered to 10 a minute ago, for a day.
     let learned = Learned::read(&format!(
         "{},10,72000000,72000000,1,{},0,0,11,1,1,{}",
         NOW - 60_000,
@@ -303,7 +303,7 @@ fn what_an_operator_set_stands_beside_what_was_learned() {
         words.contains("learned: 10 of 40 in force since"),
         "{words}"
     );
-    // Less than was learned: that is in force, and it can't sink below it.
+    // An operator set less than was learned: that is in force, and learning can't lower it.
     let (told, words) = show(8, 8);
     assert!(
         told.contains("at most 8 units") && !told.contains("adaptive"),
@@ -355,7 +355,7 @@ fn a_recovery_wait_is_shown_until_it_ends_and_before_what_ends_sooner() {
         text.contains("why       no job is admitted before the suspension"),
         "{text}"
     );
-    // Nobody has looked.
+    // No worker has looked at Redis.
     let text = shown_after(&Recovery::NoWorker, usage(0, 5, 0), |_| {});
     for line in [
         "recovery  is not known: Redis is new or was emptied, and the next worker that looks decides\n",
