@@ -1,5 +1,5 @@
-//! What a worker counts, for Prometheus. No label names a tenant: with 100,000 of them each metric would be
-//! 100,000 series. `sluicegate inspect TENANT` answers for one tenant.
+//! A worker's metrics, for Prometheus. No label names a tenant: with 100,000 tenants each metric
+//! would have 100,000 series. `sluicegate inspect TENANT` reports on a single tenant.
 
 mod load;
 mod lowered;
@@ -28,7 +28,7 @@ use crate::handler::Outcome;
 use crate::rules::lateness::Heard;
 use crate::rules::steering::Hold;
 
-/// One label with a few fixed values; its name depends on the metric.
+/// Defines the type of one label with a few fixed values. The label's name depends on the metric.
 macro_rules! label {
     ($name:ident, $field:ident) => {
         #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -50,14 +50,14 @@ label!(Told, told_by);
 label!(Whose, whose);
 label!(InState, state);
 
-/// Where jobs are delayed: the values of `where`, and of `how`, as that label was called.
+/// Kinds of delay: each value of the label `where`, with the value of the deprecated label `how`.
 const PLACES_OF_DELAYS: [(&str, &str); 3] = [
     ("memory", "hold"),
     ("delay-queue", "lane"),
     ("recheck", "recheck"),
 ];
 
-/// All metrics of a worker; cheap to count in, from any thread.
+/// All metrics of a worker. Counting is cheap and works from any thread.
 pub struct Metrics {
     registry: Registry,
     deliveries: Family<Queue, Counter>,
@@ -74,7 +74,7 @@ pub struct Metrics {
     dispatches: Family<Ended, Counter>,
     dispatch_seconds: Histogram,
     delays: Family<Where, Counter>,
-    /// The old name of `delays`.
+    /// `delays` under its deprecated name.
     waits: Family<How, Counter>,
     delayed_starts: Counter,
     wait_seconds: Histogram,
@@ -106,7 +106,7 @@ pub struct Metrics {
     load: load::Load,
     lowered: lowered::Lowered,
     shadows: shadows::Shadows,
-    /// For the fleet.
+    /// Current tenant counts, for the fleet report.
     tenants: Mutex<Arc<Tenants>>,
 }
 
@@ -117,7 +117,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// A delivery arrived.
+    /// Counts a delivery.
     pub fn delivered(&self, source: Source) {
         let queue = match source {
             Source::Fresh => "fresh",
@@ -128,7 +128,7 @@ impl Metrics {
         self.deliveries.get_or_create(&Queue { queue }).inc();
     }
 
-    /// A round trip of the gate ended.
+    /// Counts a round trip to the gate and its duration.
     pub fn gate_answered(&self, took: Duration, ok: bool) {
         self.gate_round_trips.inc();
         self.gate_seconds.observe(took.as_secs_f64());
@@ -137,37 +137,38 @@ impl Metrics {
         }
     }
 
-    /// A question to the gate and its answer take so long at least.
+    /// Sets the shortest round trip to the gate.
     pub fn set_gate_base(&self, base: Duration) {
         self.gate_base.set(base.as_secs_f64());
     }
 
-    /// The gate answered for one job: `start`, `wait` or `capacity`.
+    /// Counts the gate's decision on a job: `start`, `wait` or `capacity`.
     pub fn decided(&self, answer: &'static str) {
         self.decisions.get_or_create(&Decision { answer }).inc();
     }
 
-    /// A job's publisher delays its start.
+    /// Counts a job whose publisher delays its start.
     pub fn start_delayed(&self) {
         self.delayed_starts.inc();
     }
 
-    /// So many spans were lost.
+    /// Adds `spans` to the number of lost spans.
     pub fn spans_lost(&self, spans: u64) {
         self.spans_lost.inc_by(spans);
     }
 
-    /// A job is dropped, since another one with its dedupe key was seen before.
+    /// Counts a dropped duplicate: another job with its dedupe key was seen before.
     pub fn duplicate(&self) {
         self.duplicates.inc();
     }
 
-    /// A permit's deadline passed before its call was sent.
+    /// Counts a permit whose deadline passed before its call was sent.
     pub fn permit_expired(&self) {
         self.expired_permits.inc();
     }
 
-    /// A call came later than the guard covers, and counts from now.
+    /// Counts a call that arrived later than the guard covers and is therefore charged from its
+    /// arrival. `heard` says how its arrival was learned.
     pub fn late_call(&self, heard: Heard, late: Duration) {
         let told_by = match heard {
             Heard::Acked { .. } => "acknowledgement",
@@ -178,22 +179,23 @@ impl Metrics {
         self.late_seconds.inc_by(late.as_secs_f64());
     }
 
-    /// An answer was too late for what may be counted.
+    /// Counts a late call that is not charged again because its answer came too late.
     pub fn late_call_not_counted(&self) {
         self.late_not_counted.inc();
     }
 
-    /// What the way to the API takes at least.
+    /// Sets the shortest latency to the API.
     pub fn set_way_base(&self, base: Duration) {
         self.way_base.set(base.as_secs_f64());
     }
 
-    /// The gate denied a job, with this wait.
+    /// Records the wait that the gate gave a denied job.
     pub fn waited(&self, wait: Duration) {
         self.wait_seconds.observe(wait.as_secs_f64());
     }
 
-    /// A delay begins: in `memory`, in a `delay-queue`, or in one for the longest time (`recheck`).
+    /// Counts the start of a delay: in `memory`, in a `delay-queue`, or in the delay queue of the
+    /// longest wait to ask again afterwards (`recheck`).
     pub fn delayed(&self, r#where: &'static str) {
         self.delays.get_or_create(&Where { r#where }).inc();
         let known = PLACES_OF_DELAYS.iter().find(|(name, _)| *name == r#where);
@@ -202,7 +204,7 @@ impl Metrics {
         }
     }
 
-    /// The handler's verdict.
+    /// Counts the handler's verdict on a job.
     pub fn dispatched(&self, outcome: &Outcome) {
         let outcome = match outcome {
             Outcome::Done => "done",
@@ -215,17 +217,18 @@ impl Metrics {
         self.dispatches.get_or_create(&Ended { outcome }).inc();
     }
 
-    /// A call of the handler took so long.
+    /// Records the duration of a handler's call.
     pub fn ran(&self, took: Duration) {
         self.dispatch_seconds.observe(took.as_secs_f64());
     }
 
-    /// A job became a dead letter: `bad-message`, `rejected`, `attempts`, `expired`, `given-up` or `crashed`.
+    /// Counts a dead letter by reason: `bad-message`, `rejected`, `attempts`, `expired`, `given-up`
+    /// or `crashed`.
     pub fn dead(&self, reason: &'static str) {
         self.dead_letters.get_or_create(&Reason { reason }).inc();
     }
 
-    /// What became of a job's result.
+    /// Counts a job's result by what happened to it.
     pub fn result(&self, sent: Sent) {
         let outcome = match sent {
             Sent::Published => "published",
@@ -235,7 +238,7 @@ impl Metrics {
         self.results.get_or_create(&Ended { outcome }).inc();
     }
 
-    /// A publish was not confirmed.
+    /// Counts a publish that was not confirmed.
     pub fn publish_failed(&self, why: &PublishError) {
         let kind = match why {
             PublishError::Returned => "returned",
@@ -255,7 +258,7 @@ impl Metrics {
         }
     }
 
-    /// `rabbitmq` or `redis` answers, or does not.
+    /// Records whether the server `rabbitmq` or `redis` answers.
     pub fn set_up(&self, server: &'static str, up: bool) {
         let was = self.up.get_or_create(&Server { server }).set(i64::from(up));
         if was == 1 && !up {
@@ -263,28 +266,29 @@ impl Metrics {
         }
     }
 
-    /// The workers agree on the effective limits, or this one does not with the others.
+    /// Records whether this worker agrees with the others on the effective limits.
     pub fn set_agreed(&self, agreed: bool) {
         self.agreed.set(i64::from(agreed));
     }
 
-    /// All deliveries are given back, since no job can be admitted.
+    /// Counts that the worker returned all deliveries because no job can be admitted.
     pub fn rest(&self) {
         self.rests.inc();
     }
 
-    /// What an operator asks of all workers.
+    /// Sets the operator's instruction to all workers: paused, draining or neither.
     pub fn set_held(&self, hold: Option<Hold>) {
         self.paused.set(i64::from(hold == Some(Hold::Paused)));
         self.draining.set(i64::from(hold == Some(Hold::Draining)));
     }
 
-    /// A job of a diverted tenant went to another queue.
+    /// Counts a job of a diverted tenant that was moved to another queue.
     pub fn diverted(&self) {
         self.diverted.inc();
     }
 
-    /// Calls in flight, jobs in memory, and how many deliveries there were, for operators.
+    /// Returns the calls in flight, the jobs in memory and the total number of deliveries, for
+    /// operators.
     pub fn loads(&self) -> [u64; 3] {
         let gauge = |gauge: &Gauge| u64::try_from(gauge.get()).unwrap_or(0);
         let queues = ["fresh", "due", "recheck", "lane"].map(|queue| Queue { queue });
@@ -298,7 +302,7 @@ impl Metrics {
         ]
     }
 
-    /// So many primaries are in each state.
+    /// Sets the number of primaries in each state.
     pub fn set_primaries(&self, now: Primaries) {
         for (state, number) in [
             ("admitting", now.admitting),
@@ -310,22 +314,23 @@ impl Metrics {
         }
     }
 
-    /// Redis, or a primary of a cluster, is in a recovery wait; or none is.
+    /// Records whether Redis, or a primary of a cluster, is in a recovery wait.
     pub fn set_gate_recovering(&self, recovering: bool) {
         self.gate_recovering.set(i64::from(recovering));
     }
 
-    /// This worker makes only probes, or all calls.
+    /// Records whether this worker makes only probes because a breaker is open.
     pub fn set_breaker_open(&self, open: bool) {
         self.breaker_open.set(i64::from(open));
     }
 
-    /// A failure that this worker reported opened the breaker of a `tenant`, or of the `api`.
+    /// Counts that a failure reported by this worker opened a breaker: the one of a `tenant` or of
+    /// the `api`.
     pub fn breaker_opened(&self, whose: &'static str) {
         self.breaker_opened.get_or_create(&Whose { whose }).inc();
     }
 
-    /// A configuration was read again, and applied or refused.
+    /// Counts a configuration reload, applied or refused.
     pub fn reloaded(&self, applied: bool) {
         let result = if applied { "applied" } else { "refused" };
         self.config_reloads
@@ -333,17 +338,17 @@ impl Metrics {
             .inc();
     }
 
-    /// The pipeline ended by an error, and is started again.
+    /// Counts a restart of the pipeline after an error.
     pub fn restarted(&self) {
         self.restarts.inc();
     }
 
-    /// A program of `dispatch.exec` is of no use any more, and another one takes its place.
+    /// Counts the replacement of a `dispatch.exec` program that is no longer usable.
     pub fn program_replaced(&self) {
         self.exec_restarts.inc();
     }
 
-    /// The pipeline does not run: nothing answers, and nothing is in memory.
+    /// Resets the gauges of a pipeline that no longer runs: no server answers, no job is in memory.
     pub fn gone(&self) {
         self.set_up("rabbitmq", false);
         self.set_up("redis", false);
@@ -357,13 +362,13 @@ impl Metrics {
         self.set_tenants(Tenants::default());
     }
 
-    /// So many policies are enforced together.
+    /// Sets the number of policies that are enforced together.
     pub fn set_policies(&self, number: usize) {
         self.active_policies
             .set(i64::try_from(number).unwrap_or(i64::MAX));
     }
 
-    /// What is in memory now.
+    /// Sets the number of calls in flight, of jobs delayed in memory, and of all jobs in memory.
     pub fn show(&self, in_flight: usize, delayed: usize, in_memory: usize) {
         let gauge = |gauge: &Gauge, n: usize| gauge.set(i64::try_from(n).unwrap_or(i64::MAX));
         gauge(&self.calls_in_flight, in_flight);
@@ -371,12 +376,12 @@ impl Metrics {
         gauge(&self.in_memory, in_memory);
     }
 
-    /// Calls that timed out and keep their leases.
+    /// Sets the number of calls that timed out and still hold their leases.
     pub fn show_abandoned(&self, calls: usize) {
         (self.abandoned).set(i64::try_from(calls).unwrap_or(i64::MAX));
     }
 
-    /// Everything, in the OpenMetrics text format.
+    /// Returns all metrics in the OpenMetrics text format.
     pub fn encode(&self) -> String {
         let mut text = String::new();
         // Writing to a String can't fail.
@@ -491,7 +496,7 @@ mod tests {
             }
             let name = |line: &str| line.split(['{', ' ']).next().unwrap_or_default().to_owned();
             let (old, new) = (name(old), name(new));
-            // A counter's help has its name without the end.
+            // A counter's HELP line has its name without `_total`.
             let family = old.trim_end_matches("_total");
             let help = format!("# HELP sluicegate_{family} Deprecated, use sluicegate_{new}.");
             assert!(

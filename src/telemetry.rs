@@ -1,4 +1,5 @@
-//! Logs, by tracing: lines for people or one JSON object a line, on standard error. Traces: `traces`.
+//! Logs and traces of the process. Logs go to standard error through `tracing`, as text or as one
+//! JSON object per line. Traces are in `traces`.
 
 pub(crate) mod traces;
 
@@ -12,42 +13,45 @@ use tracing_subscriber::{EnvFilter, Layer, fmt, registry};
 
 use crate::config::{Config, Log, LogFormat};
 
-/// Client libraries say at `info` what we say ourselves. lapin says every refusal at `error`, those that we ask for
-/// too, and its warnings hold whole messages with their bodies; what it returns to us, we say once.
+/// Filter directives that silence client libraries. At `info` they log what Sluicegate logs itself.
+/// lapin logs every refusal at `error`, even those of requests that expect one, and its warnings
+/// contain whole messages with their bodies. Errors that it returns to us are logged once, by us.
 const QUIET: &str = "lapin=off,hyper=warn,redis=warn";
 
-/// What `log.level` can't ask for: at `trace` lapin shows each frame that it writes, the login with its password too.
+/// Returns false for lapin's `trace` events, which `log.level` can't enable: they show each frame
+/// that lapin writes, including the login with its password.
 fn may_be_said(of: &Metadata<'_>) -> bool {
     let shows_frames = ["lapin", "amq_protocol"].map(|name| of.target().starts_with(name));
     *of.level() != Level::TRACE || shows_frames == [false, false]
 }
 
-/// Why logging could not be set up.
+/// The reason why logging could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
-    /// `log.level` is no filter.
+    /// `log.level` is not a valid filter.
     #[error(
         "log.level: {0:?} is no filter: {1}; use a level (error, warn, info, debug, trace), or target=level pairs"
     )]
     Filter(String, String),
-    /// Logging is set up already.
+    /// A `tracing` subscriber is already set.
     #[error("logging is set up already: {0}")]
     Twice(String),
 }
 
-/// Sends this process's logs to standard error, as `log.format` and `log.level` say. A program with a `tracing` subscriber of
-/// its own does without, and keeps lapin's `trace` out of its logs: it holds passwords.
+/// Sends this process's logs to standard error, as `log.format` and `log.level` configure. A
+/// program with its own `tracing` subscriber does not call this, and must keep lapin's `trace`
+/// events out of its logs: they contain passwords.
 ///
 /// # Errors
-/// [`TelemetryError`] when `log.level` is no filter, or a subscriber is set already.
+/// [`TelemetryError`] if `log.level` is not a valid filter, or a subscriber is already set.
 pub fn init_log(config: &Config) -> Result<(), TelemetryError> {
     init(&config.log)
 }
 
-/// The same of `log` alone.
+/// Does what [`init_log`] does, given only the `log` section.
 ///
 /// # Errors
-/// As [`init_log`].
+/// See [`init_log`].
 #[doc(hidden)]
 pub fn init(log: &Log) -> Result<(), TelemetryError> {
     let filter = EnvFilter::try_new(format!("{QUIET},{}", log.level))

@@ -1,5 +1,5 @@
-//! TLS to RabbitMQ and to the downstream: who is trusted, what is shown, and what to do when it fails. (Redis's client
-//! library makes its own of the same files.)
+//! Client TLS for RabbitMQ and the downstream: trusted authorities, client certificates, and advice
+//! on errors. The Redis client library builds its own TLS configuration from the same files.
 
 use std::error::Error;
 use std::io;
@@ -11,11 +11,12 @@ use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore};
 
 use crate::config::{Pems, Tls};
 
-/// For a server whose certificate the authorities of `tls` have signed, or those of the system where it names none.
-/// Reads the files: blocks.
+/// Returns the configuration for a server whose certificate must be signed by an authority of
+/// `tls.ca-file`, or by one of the system's if `tls` names none. Reads the files and blocks
+/// meanwhile.
 ///
 /// # Errors
-/// In words: a file can't be used, or nobody is trusted.
+/// A message for the operator: a file can't be used, or no trusted authority was found.
 pub(crate) fn client(tls: &Tls) -> Result<ClientConfig, String> {
     let pems = tls.read().map_err(|why| why.to_string())?;
     let roots = match &pems.ca {
@@ -25,20 +26,21 @@ pub(crate) fn client(tls: &Tls) -> Result<ClientConfig, String> {
     build(roots, &pems)
 }
 
-/// For a server without TLS: trusts nobody, and reads nothing.
+/// Returns a configuration that trusts no authority, for a server without TLS. Reads no files.
 ///
 /// # Errors
-/// None that is known of.
+/// No known case.
 #[cfg(feature = "http")]
 pub(crate) fn nobody() -> Result<ClientConfig, String> {
     build(RootCertStore::empty(), &Pems::default())
 }
 
-/// What the system trusts (`SSL_CERT_FILE` and `SSL_CERT_DIR` in the environment say where that is).
+/// Loads the root certificates that the system trusts. The environment variables `SSL_CERT_FILE`
+/// and `SSL_CERT_DIR` override their location.
 fn system() -> Result<RootCertStore, String> {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();
-    // Some systems have one that can't be read among hundreds; the others are good.
+    // Some systems ship an unreadable certificate among hundreds of good ones: ignore it.
     let (added, _) = roots.add_parsable_certificates(found.certs);
     if added == 0 {
         let why = found.errors.first().map(|why| format!(": {why}"));
@@ -50,7 +52,7 @@ fn system() -> Result<RootCertStore, String> {
     Ok(roots)
 }
 
-/// The certificates in `pem`, and nobody else.
+/// Returns a store that trusts only the certificates in `pem`.
 fn only(pem: &[u8]) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(pem) {
@@ -76,7 +78,8 @@ fn build(roots: RootCertStore, pems: &Pems) -> Result<ClientConfig, String> {
     (builder.with_client_auth_cert(chain, key)).map_err(|why| format!("cert-file: {why}"))
 }
 
-/// What to do about `why`, where TLS failed and our configuration can help; `section` is the one with the server's keys.
+/// Returns advice on the TLS error `why` if a change of our configuration can help. `section` is
+/// the configuration section with the server's TLS keys.
 pub(crate) fn advice(why: &(dyn Error + 'static), section: &str) -> Option<String> {
     match failure(why)? {
         rustls::Error::AlertReceived(alert) => match alert {
@@ -93,7 +96,7 @@ pub(crate) fn advice(why: &(dyn Error + 'static), section: &str) -> Option<Strin
             | AlertDescription::AccessDenied => Some(format!(
                 "the server does not accept our certificate: see who signed {section}.cert-file, and until when it is valid"
             )),
-            // TLS 1.2 has no word of its own for a certificate that is missing.
+            // TLS 1.2 has no alert of its own for a missing client certificate.
             AlertDescription::HandshakeFailure => Some(format!(
                 "the server may want a certificate of ours: {section}.cert-file and {section}.key-file"
             )),
@@ -104,7 +107,8 @@ pub(crate) fn advice(why: &(dyn Error + 'static), section: &str) -> Option<Strin
         ) => Some(format!(
             "nobody that is trusted signed the server's certificate: see {section}.ca-file"
         )),
-        // As `openssl req -x509` makes it. webpki has no type for it that rustls shows.
+        // `openssl req -x509` makes such certificates. rustls exposes no type for this webpki
+        // error.
         rustls::Error::InvalidCertificate(CertificateError::Other(why))
             if why.to_string().contains("CaUsedAsEndEntity") =>
         {
@@ -126,8 +130,9 @@ pub(crate) fn advice(why: &(dyn Error + 'static), section: &str) -> Option<Strin
     }
 }
 
-/// As [`advice`], for `why` a connection with TLS could not be set up. A server that refuses us may close the connection
-/// while we still write: then what it said of the reason is lost.
+/// Returns the advice of [`advice`] for an error `why` while a TLS connection was being set up. A
+/// server that rejects our certificate may close the connection while we are still writing, and its
+/// alert is lost. A closed connection therefore gets advice, too.
 pub(crate) fn setup_advice(why: &(dyn Error + 'static), section: &str) -> Option<String> {
     let closed = |why: &io::Error| {
         use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
@@ -147,15 +152,16 @@ pub(crate) fn setup_advice(why: &(dyn Error + 'static), section: &str) -> Option
     })
 }
 
-/// The error of TLS behind `why`.
+/// Returns the TLS error among the causes of `why`.
 fn failure<'a>(why: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
     causes(why).find_map(|cause| cause.downcast_ref())
 }
 
-/// `why` and all that is behind it.
+/// Iterates over `why` and all its causes.
 fn causes<'a>(why: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     std::iter::successors(Some(why), |&error| {
-        // Neither an I/O error nor an `Arc` names what it wraps as its source, but the source of that.
+        // An I/O error or an `Arc` reports the source of the error that it wraps, and skips that
+        // error itself.
         if let Some(wrapped) = error.downcast_ref().and_then(io::Error::get_ref) {
             Some(wrapped)
         } else if let Some(wrapped) = error.downcast_ref::<Arc<dyn Error + Send + Sync>>() {

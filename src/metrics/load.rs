@@ -1,4 +1,5 @@
-//! How much waits, for how long, and how much of the worker is in use: what dashboards, alerts and autoscalers look at.
+//! Metrics of the load, for dashboards, alerts and autoscalers: how many jobs wait, for how long,
+//! and how much of the worker is in use.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
@@ -18,13 +19,13 @@ use crate::broker::Backlog;
 use crate::engine::facts::{Census, Lacks};
 use crate::rules::promise;
 
-/// So many limits have a series of their own.
+/// Maximum number of limits with their own series.
 pub(super) const MOST_LIMITS: usize = 64;
-/// The series of all others.
+/// Label of the series shared by all other limits.
 pub(super) const OTHER_LIMITS: &str = "other";
-/// What is shown of a job's id; an exemplar has 128 characters at most.
+/// Maximum number of characters of a job ID in an exemplar, which OpenMetrics limits to 128 in all.
 const MOST_OF_ID: usize = 64;
-/// The ends of the histograms' buckets, in seconds. One second is where a start is late.
+/// Upper bounds of the histograms' buckets, in seconds. A start is late from one second on.
 const BUCKETS: [f64; 14] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 600.0,
 ];
@@ -49,7 +50,7 @@ struct OfJob {
     job_id: String,
 }
 
-/// These metrics.
+/// The metrics of the load.
 pub(super) struct Load {
     backlog: Family<InState, Gauge<f64, AtomicU64>>,
     tenants: Family<InState, Gauge>,
@@ -61,7 +62,7 @@ pub(super) struct Load {
     forecasts_kept: Counter,
     queued: Histogram,
     denials: Family<OfLimit, Counter>,
-    /// The limits that have a series, so that nothing is allocated to find it.
+    /// Counters of the limits that have a series, so that a lookup allocates nothing.
     limits: Mutex<Vec<(String, Counter)>>,
     pub(super) worker_slots: Gauge,
     slot_seconds: Counter<f64, AtomicU64>,
@@ -174,10 +175,10 @@ impl Load {
 }
 
 impl Metrics {
-    /// So many jobs are in the queues; `None`: nobody knows.
+    /// Sets the number of jobs in the queues; `None` if it is unknown.
     pub fn set_backlog(&self, backlog: Option<Backlog>) {
         let known = |number: fn(&Backlog) -> u64| match &backlog {
-            // Above 2^53 the last digits are rounded.
+            // Numbers above 2^53 are rounded.
             #[expect(clippy::cast_precision_loss)]
             Some(backlog) => number(backlog) as f64,
             None => f64::NAN,
@@ -192,7 +193,7 @@ impl Metrics {
         }
     }
 
-    /// How the jobs in memory stand.
+    /// Sets the gauges of the jobs in memory.
     pub fn set_census(&self, census: &Census) {
         let number = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
         let load = &self.load;
@@ -207,14 +208,14 @@ impl Metrics {
         load.oldest.set(census.oldest.as_secs_f64());
     }
 
-    /// A job started so long after its time.
+    /// Records how long after its time a job started, for a start that is not late.
     pub fn started(&self, late: Duration) {
         self.load
             .start_delay
             .observe(late.as_secs_f64(), None, None);
     }
 
-    /// The same, and that is late.
+    /// Records a late start and counts it. The exemplar names the job's ID.
     pub fn started_late(&self, late: Duration, id: Option<&str>) {
         let of_job = id.map(|id| OfJob {
             job_id: id.chars().take(MOST_OF_ID).collect(),
@@ -223,7 +224,7 @@ impl Metrics {
         self.load.late_starts.inc();
     }
 
-    /// A job started that had been told its turn.
+    /// Records by how much a job missed its promise: the turn that it was given when it was denied.
     pub fn promised(&self, off: promise::Off) {
         let of_sign = &self.load.forecast_error[usize::from(off.is_late)];
         of_sign.observe(Duration::from_millis(off.ms).as_secs_f64());
@@ -232,12 +233,12 @@ impl Metrics {
         }
     }
 
-    /// A new job had been in the work queue for so long.
+    /// Records the time that a new job spent in the work queue.
     pub fn queued(&self, age: Duration) {
         self.load.queued.observe(age.as_secs_f64());
     }
 
-    /// A job waits for this limit.
+    /// Counts a denied job for the limit that it waits for.
     pub fn denied_by(&self, limit: &str) {
         let mut limits = (self.load.limits.lock()).unwrap_or_else(PoisonError::into_inner);
         if let Some((_, counter)) = limits.iter().find(|(name, _)| name == limit) {
@@ -256,14 +257,14 @@ impl Metrics {
         }
     }
 
-    /// So many of the worker slots were taken for so long.
+    /// Adds the worker slots in use, of all slots, over the time `lasted`.
     pub fn used_slots(&self, (taken, all): (usize, usize), lasted: Duration) {
         (self.load.worker_slots).set(i64::try_from(all).unwrap_or(i64::MAX));
         let taken = u32::try_from(taken).unwrap_or(u32::MAX);
         (self.load.slot_seconds).inc_by(f64::from(taken) * lasted.as_secs_f64());
     }
 
-    /// This share of the worker slots was taken lately.
+    /// Sets the share of worker slots that was in use lately.
     pub fn set_saturation(&self, share: f64) {
         self.load.saturation.set(share);
     }

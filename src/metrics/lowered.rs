@@ -1,4 +1,4 @@
-//! Limits that the API's answers lowered.
+//! Metrics of limits that the API's answers lowered.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -11,11 +11,11 @@ use super::Metrics;
 use super::load::{MOST_LIMITS, OTHER_LIMITS, OfLimit};
 use super::series::register;
 
-/// These metrics.
+/// The metrics of lowered limits.
 pub(super) struct Lowered {
     decreases: Family<OfLimit, Counter>,
     lowered: Family<OfLimit, Gauge>,
-    /// The limits that have series.
+    /// Names of the limits that have their own series.
     limits: Mutex<Vec<String>>,
 }
 
@@ -44,7 +44,8 @@ impl Lowered {
         drop(self.lowered.get_or_create(&other));
     }
 
-    /// The label of `limit`; `None`: it has no series of its own.
+    /// Returns the label of `limit`, or `None` if it has no series of its own because there are too
+    /// many.
     fn label(&self, limit: &str) -> Option<OfLimit> {
         let mut limits = (self.limits.lock()).unwrap_or_else(PoisonError::into_inner);
         if !limits.iter().any(|name| name == limit) {
@@ -59,7 +60,7 @@ impl Lowered {
     }
 }
 
-/// The label of limits that have no series of their own.
+/// Returns the label shared by limits without their own series.
 fn other() -> OfLimit {
     OfLimit {
         limit: OTHER_LIMITS.to_owned(),
@@ -67,14 +68,16 @@ fn other() -> OfLimit {
 }
 
 impl Metrics {
-    /// This limit was lowered; it is lowered for so many tenants now.
+    /// Counts that `limit` was lowered. `lowered` is the number of tenants for which it is lowered
+    /// now.
     pub fn limit_sunk(&self, limit: &str, lowered: usize) {
         let label = self.lowered.label(limit).unwrap_or_else(other);
         self.lowered.decreases.get_or_create(&label).inc();
         self.limit_whole(limit, lowered);
     }
 
-    /// This limit is whole again for a tenant; it is lowered for so many now.
+    /// Records that `limit` is whole again for a tenant. `lowered` is the number of tenants for
+    /// which it is still lowered.
     pub fn limit_whole(&self, limit: &str, lowered: usize) {
         if let Some(label) = self.lowered.label(limit) {
             let lowered = i64::try_from(lowered).unwrap_or(i64::MAX);

@@ -1,4 +1,4 @@
-//! The names and help texts of all series; they exist from the start.
+//! Names and help texts of all series. They exist from the start.
 
 use std::sync::atomic::AtomicU64;
 
@@ -19,12 +19,12 @@ use super::{
 use crate::gate::Primaries;
 
 impl Metrics {
-    /// All at zero.
+    /// Creates all metrics at zero.
     pub fn new() -> Self {
         Self::of(None)
     }
 
-    /// All at zero. Each series has the label `pipeline`, where there is a name.
+    /// Creates all metrics at zero. If `pipeline` is given, each series has the label `pipeline`.
     pub fn of(pipeline: Option<&str>) -> Self {
         let label = pipeline.map(|name| ("pipeline".into(), name.to_owned().into()));
         let labels = label.into_iter();
@@ -276,7 +276,7 @@ impl Metrics {
         metrics
     }
 
-    /// A rate over a series that appears later misses its first count: all exist from the start.
+    /// Creates all series at zero: a rate over a series that appears later misses its first count.
     fn show_all_series(&self) {
         self.load.show_all_series();
         self.lowered.show_all_series();
@@ -340,7 +340,8 @@ pub(super) fn register<M: Clone + Metric>(
     metric
 }
 
-/// Under its name, and for one release under the one that it had. `end`: what a counter's name gets.
+/// Registers `metric` under its name and, for one release, under its old name. `end` is the suffix
+/// that OpenMetrics appends to a counter's name.
 fn renamed<M: Clone + Metric>(
     registry: &mut Registry,
     (name, old, end): (&str, &str, &str),

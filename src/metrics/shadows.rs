@@ -1,4 +1,4 @@
-//! What shadow limits would have done.
+//! Metrics of shadow limits: starts and waits as they would have been.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
@@ -19,13 +19,13 @@ struct OfShadow {
     limit: String,
 }
 
-/// By the shadow's name; never by tenant.
+/// The metrics of shadow limits, by the limit's name and never by tenant.
 pub(super) struct Shadows {
     starts: Family<OfShadow, Counter>,
     waits: Family<OfShadow, Counter>,
     never: Family<OfShadow, Counter>,
     longest: Family<OfShadow, Gauge<f64, AtomicU64>>,
-    /// Those that have series of their own, and the longest wait of each, in milliseconds.
+    /// Shadows with their own series, and the longest wait of each in milliseconds.
     known: Mutex<Vec<(String, u64)>>,
 }
 
@@ -77,7 +77,7 @@ impl Shadows {
 }
 
 impl Metrics {
-    /// Jobs started, and the shadow called `limit` says what it would have made of them.
+    /// Adds `tally`, the starts and waits that the shadow `limit` would have caused.
     pub fn tried(&self, limit: &str, tally: &Tally) {
         let shadows = &self.shadows;
         let mut known = (shadows.known.lock()).unwrap_or_else(PoisonError::into_inner);

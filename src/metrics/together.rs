@@ -1,16 +1,17 @@
-//! The metrics of several pipelines as one text.
+//! Merges the metrics of several pipelines into one text.
 
-/// What the text ends with.
+/// Last line of the format.
 const END: &str = "# EOF\n";
 
-/// Texts in the OpenMetrics format as one: each family with its head once, and the series of all of them below it. No two of
-/// `texts` have a series in common.
+/// Merges texts in the OpenMetrics format: each family has its header once, followed by the series
+/// of all texts. No two `texts` may have a series in common.
 pub fn together(texts: &[String]) -> String {
     let mut families: Vec<(&str, Vec<&str>)> = Vec::new();
     for text in texts {
         let text = text.strip_suffix(END).unwrap_or(text);
         for (at, (head, series)) in split(text).enumerate() {
-            // They have the same families in the same order, but for one that has no series yet.
+            // All texts have the same families in the same order, except for families without a
+            // series yet.
             let known = match families.get(at) {
                 Some((known, _)) if *known == head => Some(at),
                 _ => families.iter().position(|(known, _)| *known == head),
@@ -30,7 +31,7 @@ pub fn together(texts: &[String]) -> String {
     whole
 }
 
-/// The families of `text`: the lines that describe each, and its series.
+/// Iterates over the families of `text`: the lines that describe each, and its series.
 fn split(text: &str) -> impl Iterator<Item = (&str, &str)> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -86,7 +87,7 @@ mod tests {
                 "{line} is missing in\n{text}"
             );
         }
-        // Each series stands below its own head.
+        // Each series must be below its own header.
         let mut family = "";
         for line in text.lines() {
             match line

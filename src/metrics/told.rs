@@ -1,4 +1,5 @@
-//! What the fleet is told of this worker (`app::report`). Its tenants are no series: they are here for whoever asks for them.
+//! This worker's figures for the report to the fleet (`app::report`). Tenants have no series; their
+//! counts are kept here for that report.
 
 use std::sync::{Arc, PoisonError};
 
@@ -10,23 +11,23 @@ use crate::engine::facts::{Lacks, Tenants};
 use crate::rules::report::Load;
 
 impl Metrics {
-    /// How the tenants stand now.
+    /// Stores the current counts of tenants.
     pub fn set_tenants(&self, tenants: Tenants) {
         *(self.tenants.lock()).unwrap_or_else(PoisonError::into_inner) = Arc::new(tenants);
     }
 
-    /// How the tenants stood when they were looked at last.
+    /// Returns the latest counts of tenants.
     pub fn tenants(&self) -> Arc<Tenants> {
         let tenants = self.tenants.lock();
         Arc::clone(&tenants.unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// How many jobs the gate let start, and how many it let wait, since the worker began.
+    /// Returns how many jobs the gate admitted and how many it denied since the worker started.
     pub fn decided_so_far(&self) -> [u64; 2] {
         ["start", "wait"].map(|answer| self.decisions.get_or_create(&Decision { answer }).get())
     }
 
-    /// What the worker does now.
+    /// Returns the worker's current load.
     pub fn load_now(&self) -> Load {
         let number = |gauge: &Gauge| u64::try_from(gauge.get()).unwrap_or_default();
         let idle = Lacks::NAMES

@@ -1,5 +1,5 @@
-//! Traces: the spans of jobs, sent to a collector by OTLP where the variables of OpenTelemetry (`OTEL_*`) say so. They belong to the process,
-//! as its log does, whatever it runs.
+//! Traces: sends the spans of jobs to a collector by OTLP if the OpenTelemetry variables (`OTEL_*`)
+//! ask for it. Traces belong to the process, like its log, and not to a single worker or pipeline.
 
 #[cfg(feature = "otlp")]
 mod client;

@@ -1,19 +1,20 @@
-//! How many bytes of a TCP connection the other machine has not acknowledged.
+//! Reports how many bytes of a TCP connection the peer's kernel has not acknowledged.
 #![deny(unsafe_op_in_unsafe_fn)]
 #![warn(missing_docs)]
 
 use std::os::fd::AsFd;
 
-/// Bytes that were written to the TCP connection `socket` and that the other end's machine has not acknowledged, those included
-/// that were not sent yet. What it has acknowledged is in its memory, whether its program has read it or not. `None`: this
-/// system does not tell, or `socket` is no TCP connection.
+/// Returns the number of bytes written to the TCP connection `socket` that the peer's kernel has
+/// not acknowledged, including bytes that are not sent yet. An acknowledged byte is in the peer's
+/// memory, whether or not its program has read it. Returns `None` if the operating system does not
+/// report this number, or `socket` is not a TCP connection.
 #[cfg(target_os = "linux")]
 pub fn unacked(socket: &impl AsFd) -> Option<usize> {
     use std::os::fd::AsRawFd;
 
     let mut bytes: libc::c_int = 0;
-    // SAFETY: the descriptor is open, since it is borrowed, and the kernel writes one int through a pointer to one. It calls this
-    // question SIOCOUTQ, which has the number of TIOCOUTQ.
+    // SAFETY: the descriptor is borrowed and so open, and the kernel writes one int through a
+    // pointer to one. The kernel calls this request SIOCOUTQ; it has the same number as TIOCOUTQ.
     #[allow(unsafe_code)]
     let result = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
     match result {
@@ -22,7 +23,7 @@ pub fn unacked(socket: &impl AsFd) -> Option<usize> {
     }
 }
 
-/// `None`: only Linux tells.
+/// Returns `None`: only Linux reports the number.
 #[cfg(not(target_os = "linux"))]
 pub fn unacked(_socket: &impl AsFd) -> Option<usize> {
     None
@@ -40,7 +41,7 @@ mod tests {
     fn what_the_other_machine_has_is_acknowledged_before_anybody_reads_it() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("it has one");
-        // It is never accepted.
+        // The test never accepts the connection.
         let mut client = TcpStream::connect(address).expect("the backlog has room");
         assert_eq!(unacked(&client), Some(0));
         client.write_all(b"hello").expect("there is room");

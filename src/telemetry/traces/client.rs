@@ -1,4 +1,5 @@
-//! The HTTP client of the exporter. It runs on the worker's runtime; who waits for it is a thread of the exporter's own, and no job.
+//! The exporter's HTTP client. It runs on the worker's runtime. Only the exporter's own thread
+//! waits for it; no job does.
 
 use std::fmt;
 use std::future::Future;
@@ -19,10 +20,10 @@ use super::variables::Variables;
 use crate::config::Tls;
 use crate::tls;
 
-/// So much of an answer is read, in bytes.
+/// Maximum number of bytes read from an answer.
 const MAX_BODY: usize = 64 * 1024;
 
-/// Why the last request failed, for the log.
+/// The reason why the last request failed, for the log.
 pub(super) type LastError = Arc<Mutex<String>>;
 
 /// Sends requests to a collector.
@@ -40,10 +41,10 @@ impl fmt::Debug for Client {
 }
 
 impl Client {
-    /// For the endpoint that `variables` name, on the present runtime.
+    /// Creates a client for the endpoint in `variables`, on the current runtime.
     ///
     /// # Errors
-    /// In words: who is to be trusted can't be read.
+    /// A message for the operator: the trusted authorities can't be read.
     pub(super) fn new(variables: &Variables, last: LastError) -> Result<Self, String> {
         let config = match variables.endpoint.scheme() {
             "https" => tls::client(&Tls {
@@ -68,7 +69,7 @@ impl Client {
     }
 }
 
-/// All of `why`, with its causes.
+/// Returns the message of `why` with all its causes.
 fn words(why: &dyn std::error::Error) -> String {
     let mut words = why.to_string();
     let mut cause = why.source();
@@ -95,7 +96,7 @@ impl HttpClient for Client {
             Ok::<_, String>(Response::from_parts(head, body))
         };
         let limit = self.timeout;
-        // A task of the runtime: the exporter's thread has none.
+        // Spawned on the runtime, since the exporter's thread has none.
         let task = self.runtime.spawn(async move {
             let ended = timeout(limit, exchange).await;
             ended.unwrap_or_else(|_| Err(format!("no answer within {limit:?}")))

@@ -1,4 +1,4 @@
-//! A span as OpenTelemetry has it.
+//! Converts a span to OpenTelemetry's data type.
 
 use std::time::{Duration, SystemTime};
 
@@ -24,7 +24,8 @@ fn number(of: u64) -> i64 {
     i64::try_from(of).unwrap_or(i64::MAX)
 }
 
-/// What `span` is at `now`, by the scheduler's clock and this machine's.
+/// Converts `span`. `now` and `wall` are the current time by the scheduler's clock and by the
+/// machine's clock; they map the span's times to wall-clock times.
 pub(super) fn data(
     span: Span,
     (now, wall): (Duration, SystemTime),

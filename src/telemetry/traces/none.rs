@@ -1,4 +1,4 @@
-//! In the place of the exporter, where the library is built without the feature `otlp`: no spans are made.
+//! Replacement for the exporter in builds without the feature `otlp`: no spans are made.
 
 use std::env;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use tracing::info;
 
 use crate::rules::trace::{Sampler, Span};
 
-/// Nothing that would have to end.
+/// Stands for the exporter; holds nothing.
 pub(crate) struct Traces;
 
-/// Says that nothing is sent, where somebody may expect it.
+/// Logs that no traces are sent if the environment suggests that an operator expects them.
 pub(crate) fn begin() -> Traces {
     let wanted = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_TRACES_EXPORTER"];
     if wanted.iter().any(|name| env::var_os(name).is_some()) {
@@ -20,16 +20,16 @@ pub(crate) fn begin() -> Traces {
 }
 
 impl Traces {
-    /// Nothing is on its way.
+    /// Does nothing: no span is pending.
     pub(crate) async fn end(self) {}
 }
 
-/// None is made.
+/// Returns `None`: no spans are made.
 pub(crate) fn sampler() -> Option<Sampler> {
     None
 }
 
-/// There is none.
+/// Drops the span and reports none as lost.
 pub(crate) fn record(_: Duration, _: Span) -> u64 {
     0
 }

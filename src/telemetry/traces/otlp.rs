@@ -1,5 +1,5 @@
-//! Sends spans to a collector: protobuf over HTTP, in batches. What waits for that is bounded, and whatever the collector does, no job waits
-//! for it.
+//! Sends spans to a collector in batches, by protobuf over HTTP. The queue of unsent spans is
+//! bounded, and no job ever waits for the collector.
 
 use std::env;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -22,15 +22,15 @@ use super::data::data;
 use super::variables::Variables;
 use crate::rules::trace::{Sampler, Span};
 
-/// What waits is sent within this when the worker ends, or not at all.
+/// Time limit for sending the remaining spans when the worker ends. Later ones are lost.
 const FLUSH_WITHIN: Duration = Duration::from_secs(5);
-/// That spans are lost is told so often at most.
+/// Minimum interval between log lines that report lost spans.
 const LOST_TOLD: Duration = Duration::from_secs(60);
 
-/// The one of this process.
+/// The exporter of this process.
 static EXPORTER: OnceLock<Exporter> = OnceLock::new();
 
-/// Spans that wait to be sent, and those that were lost since somebody asked.
+/// Number of spans that wait to be sent, and number of spans lost since the last query.
 #[derive(Debug, Default)]
 struct Counts {
     waiting: AtomicUsize,
@@ -45,13 +45,13 @@ struct Exporter {
     most: usize,
 }
 
-/// Counts what the exporter does, and says where it fails.
+/// Wraps the OTLP exporter: counts spans and logs failures.
 #[derive(Debug)]
 struct Counted {
     exporter: opentelemetry_otlp::SpanExporter,
     counts: Arc<Counts>,
     last: LastError,
-    /// Since it was told that spans are lost: when that was, and how many are.
+    /// Time of the last log line about lost spans, and the number of spans lost since then.
     told: Mutex<Option<(Instant, usize)>>,
 }
 
@@ -120,7 +120,7 @@ impl Exporter {
             .with_timeout(variables.timeout)
             .with_http_client(client)
             .build();
-        // What it says may name the endpoint, with a password in it.
+        // The error's text may contain the endpoint with a password.
         let exporter =
             exporter.map_err(|_| "a variable OTEL_EXPORTER_OTLP_… can't be used".to_owned())?;
         let exporter = Counted {
@@ -147,12 +147,12 @@ impl Exporter {
     }
 }
 
-/// That spans are sent, until its end.
+/// Keeps the exporter running until [`Traces::end`].
 pub(crate) struct Traces {
     is_ours: bool,
 }
 
-/// Begins to send spans, if the variables say so.
+/// Starts to send spans if the variables ask for it.
 pub(crate) fn begin() -> Traces {
     let mut is_ours = false;
     match Variables::read(|name| env::var(name).ok()) {
@@ -171,23 +171,24 @@ pub(crate) fn begin() -> Traces {
 }
 
 impl Traces {
-    /// What waits is sent, for a bounded time.
+    /// Sends the remaining spans, for a bounded time.
     pub(crate) async fn end(self) {
         if let Some(exporter) = EXPORTER.get().filter(|_| self.is_ours) {
             let ends = move || exporter.processor.shutdown_with_timeout(FLUSH_WITHIN);
-            // It ends by itself; the runtime is not held up by it for longer.
+            // The shutdown has a time limit of its own. This one keeps the runtime from waiting
+            // longer.
             let _ = timeout(2 * FLUSH_WITHIN, spawn_blocking(ends)).await;
         }
     }
 }
 
-/// Which traces are recorded; `None`: no span is made.
+/// Returns the sampler that decides which traces are recorded, or `None` if no spans are made.
 pub(crate) fn sampler() -> Option<Sampler> {
     EXPORTER.get().map(|exporter| exporter.sampler)
 }
 
-/// Hands on `span`, which ended before `now` by the scheduler's clock. Never waits: where too many do, it is lost. How many were lost since
-/// this was asked last.
+/// Queues `span` for sending; `now` is the current time by the scheduler's clock. Never waits: if
+/// the queue is full, the span is lost. Returns the number of spans lost since the last call.
 pub(crate) fn record(now: Duration, span: Span) -> u64 {
     let Some(exporter) = EXPORTER.get() else {
         return 0;

@@ -1,5 +1,5 @@
-//! The variables of OpenTelemetry that are read here; the others (`OTEL_RESOURCE_ATTRIBUTES`, `OTEL_EXPORTER_OTLP_HEADERS`, `OTEL_BSP_*`) its
-//! libraries read themselves.
+//! The OpenTelemetry environment variables that Sluicegate reads. The OpenTelemetry libraries read
+//! the others (`OTEL_RESOURCE_ATTRIBUTES`, `OTEL_EXPORTER_OTLP_HEADERS`, `OTEL_BSP_*`).
 
 use std::time::Duration;
 
@@ -7,36 +7,40 @@ use url::Url;
 
 use crate::rules::trace::Sampler;
 
-/// Where spans go in `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`, as it is; else this with `/v1/traces` behind it.
+/// Variables that name the collector. `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` takes precedence and is
+/// used unchanged; `/v1/traces` is appended to `OTEL_EXPORTER_OTLP_ENDPOINT`.
 const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 const OF_TRACES: &str = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
-/// Where nobody says where a collector is.
+/// Collector URL if no variable names one.
 const USUAL: &str = "http://localhost:4318";
-/// So many spans wait to be sent, at most, where `OTEL_BSP_MAX_QUEUE_SIZE` says nothing; and whatever it says.
+/// Maximum number of spans that wait to be sent: the default, and the upper bound for
+/// `OTEL_BSP_MAX_QUEUE_SIZE`.
 const QUEUE: usize = 2048;
 const LONGEST_QUEUE: usize = 65_536;
-/// A request and its answer take so long at most, in milliseconds.
+/// Time limit of a request to the collector, answer included: the default and the upper bound.
 const TIMEOUT_MS: u64 = 10_000;
 const LONGEST_TIMEOUT_MS: u64 = 60_000;
 
-/// What they say.
+/// Values of the variables.
 #[derive(Debug, PartialEq)]
 pub(super) struct Variables {
     pub(super) endpoint: Url,
     pub(super) sampler: Sampler,
     pub(super) queue: usize,
     pub(super) timeout: Duration,
-    /// Who signs the collector's certificate; `None`: somebody the system trusts.
+    /// Certificate file of the authority that signs the collector's certificate, or `None` to trust
+    /// the system's authorities.
     pub(super) ca_file: Option<String>,
-    /// Nobody says what this service is called.
+    /// Whether no variable names this service.
     pub(super) has_no_name: bool,
 }
 
 impl Variables {
-    /// `None`: no traces are wanted.
+    /// Reads and checks the variables; `of` looks one up by name. Returns `None` if traces are not
+    /// wanted.
     ///
     /// # Errors
-    /// In words; what may be secret is not in them.
+    /// A message for the operator, without values that may be secret.
     pub(super) fn read(of: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, String> {
         let of = |name: &str| {
             of(name)
@@ -123,7 +127,7 @@ impl Variables {
         }))
     }
 
-    /// The endpoint without what may be secret.
+    /// Returns the endpoint for the log, without parts that may be secret.
     pub(super) fn shown(&self) -> String {
         let url = &self.endpoint;
         format!(
