@@ -44,7 +44,7 @@ pub struct Health {
     no_session: Mutex<String>,
     redis: AtomicBool,
     recovering: AtomicBool,
-    /// Number of Redis primaries: all, those that admit jobs, those in a recovery wait.
+    /// Number of Redis primaries: in all, admitting jobs, and in a recovery wait.
     primaries: [AtomicUsize; 3],
     consuming: AtomicBool,
     /// Reason why this worker can't make calls; empty if it can.
@@ -181,7 +181,8 @@ impl Health {
             .collect()
     }
 
-    /// Returns one line for each reason why a ready worker does not admit or take certain jobs.
+    /// Returns one line for each problem of a worker that is ready all the same: primaries that
+    /// admit no jobs, a drain, or stuck messages.
     pub fn partly(&self) -> Vec<String> {
         let [all, admitting, recovering] =
             (self.primaries.each_ref()).map(|number| number.load(Ordering::Relaxed));

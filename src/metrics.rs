@@ -179,7 +179,7 @@ impl Metrics {
         self.late_seconds.inc_by(late.as_secs_f64());
     }
 
-    /// Counts a late call that is not charged again because its answer came too late.
+    /// Counts a late call that is not charged again because `guard-budget` is used up.
     pub fn late_call_not_counted(&self) {
         self.late_not_counted.inc();
     }

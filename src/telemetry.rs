@@ -14,8 +14,8 @@ use tracing_subscriber::{EnvFilter, Layer, fmt, registry};
 use crate::config::{Config, Log, LogFormat};
 
 /// Filter directives that silence client libraries. At `info` they log what Sluicegate logs itself.
-/// lapin logs every refusal at `error`, even those of requests that expect one, and its warnings
-/// contain whole messages with their bodies. Errors that it returns to us are logged once, by us.
+/// lapin logs every refusal at `error`, even an expected one, and its warnings contain whole
+/// messages with their bodies. Errors that it returns to us are logged once, by us.
 const QUIET: &str = "lapin=off,hyper=warn,redis=warn";
 
 /// Returns false for lapin's `trace` events, which `log.level` can't enable: they show each frame

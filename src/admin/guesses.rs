@@ -1,5 +1,4 @@
-//! Counts wrong tokens at the admin port, reports many of them, and has further ones refused
-//! slowly.
+//! Counts wrong tokens at the admin port. If there are many, they are logged and refused slowly.
 //!
 //! Every token is compared, however many wrong ones came before it. Wrong tokens therefore keep no
 //! right one out, even if all of them come from the address of one proxy.

@@ -35,8 +35,8 @@ pub struct Dispatch {
     pub breaker: Option<Breaker>,
     /// `dispatch.results`
     pub results: Results,
-    /// `dispatch.http`. Exactly one of `http`, `exec` and `forward` is set, or none in a worker
-    /// with its own handler.
+    /// `dispatch.http`. At most one of `http`, `exec` and `forward` is set. A worker with its own
+    /// handler needs none of them, any other worker needs one.
     pub http: Option<Http>,
     /// `dispatch.exec`
     pub exec: Option<Exec>,

@@ -44,7 +44,7 @@ pub(super) fn parse(
             continue;
         }
         let at = Origin::Env(name.clone());
-        // Look up the name that the variable would have at the top level.
+        // Translate a pipeline's variable to the name that it would have at the top level.
         let mut all = begins.iter().enumerate();
         let of = all.find_map(|(of, begin)| Some((of, name.strip_prefix(begin)?)));
         if of.is_none() && name.starts_with(OF_PIPELINES) {

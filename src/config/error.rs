@@ -1,4 +1,4 @@
-//! Problems of a configuration: what is wrong, where, and how to fix it. They never contain a
+//! Problems of a configuration: the mistake, its position, and how to fix it. They never contain a
 //! secret.
 
 use std::borrow::Cow;
@@ -110,7 +110,7 @@ impl Problem {
 pub struct ConfigErrors(Vec<Problem>);
 
 impl ConfigErrors {
-    /// Sorts `problems`: those of the file first, in its order.
+    /// Keeps `problems`. Those of the file come first, in its order.
     pub(super) fn new(mut problems: Vec<Problem>) -> Self {
         problems.sort_by_key(|problem| match problem.origin {
             Origin::File { line, column, .. } => (0, line, column),

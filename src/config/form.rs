@@ -23,7 +23,7 @@ pub(super) fn what(raw: &Raw) -> String {
     }
 }
 
-/// Returns the error of a `raw` that is not what it must be.
+/// Returns the error for a value of the wrong type or range. `must` describes valid values.
 pub(super) fn wrong(raw: &Raw, must: impl Display) -> Wrong {
     format!("is {}; it must be {must}", what(raw))
 }

@@ -146,7 +146,7 @@ fn add(
         return Err(format!("must hold {MUST}"));
     };
     for (number, field) in (1..).zip(fields) {
-        // In YAML, `x-api-key:secret` without a space and `a, b=secret` are names of keys.
+        // YAML reads `x-api-key:secret` without a space, and `a, b=secret`, as names of keys.
         let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| {
             format!("the name of header {number} has characters that no name may have (is the space behind its colon missing?)")
         })?;

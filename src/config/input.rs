@@ -54,7 +54,7 @@ pub(super) struct Input {
 }
 
 impl Input {
-    /// Iterates over all entries, those that win last.
+    /// Iterates over all entries. Layers that win come last.
     pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.layers.iter().rev().flatten()
     }

@@ -41,7 +41,7 @@ pub struct Key {
 /// When a changed value takes effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Applied {
-    /// At once, in a running worker.
+    /// Immediately, in a running worker.
     Live,
     /// When the worker is restarted.
     Restart,

@@ -57,7 +57,7 @@ const fn concat<const N: usize>() -> [&'static Key; N] {
 /// Keys that a user may expect and that do not exist, with the reason or the key to use instead.
 pub(super) const NOT_BUILT: &[(&str, &str)] = &[("rate-limiter.max-concurrent", LIST_ONLY)];
 
-/// Returns the key whose path, or old path, is `path`, and that path.
+/// Finds the key whose path, or old path, is `path`. Returns it with that path.
 pub(super) fn find(path: &str) -> Option<(&'static Key, &'static str)> {
     KEYS.iter().find_map(|key| {
         let name = key.paths().find(|name| *name == path)?;

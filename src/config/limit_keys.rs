@@ -1,4 +1,4 @@
-//! The keys of `rate-limiter` and of a single limit. Those of a limit may be directly below
+//! The keys of `rate-limiter` and of a single limit. The keys of a limit may be directly below
 //! `rate-limiter`, in a plan, in a tenant's entry or in an item of a list.
 
 use std::time::Duration;

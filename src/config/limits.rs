@@ -1,4 +1,4 @@
-//! `rate-limiter`: the common limits, the limits of plans, and those of single tenants.
+//! `rate-limiter`: common limits, and limits of plans and of single tenants.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -19,7 +19,7 @@ const PLANS: &str = limit_keys::PLANS.key.path;
 const TENANTS: &str = limit_keys::TENANTS.key.path;
 
 /// Returns the path of the key `name` below `path` for errors. The name comes from the user and may
-/// contain anything, so one that may hold a secret is left out.
+/// contain anything. It is left out if it may contain a secret.
 fn below(path: &str, name: &str) -> String {
     if name.contains("://") || name.len() > MAX_TENANT_BYTES {
         return format!("{path}.…");

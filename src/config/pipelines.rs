@@ -1,5 +1,5 @@
 //! All pipelines of a process: the entries of `pipelines`, or a single one without it. Each has a
-//! complete configuration, including what it takes from the top level.
+//! complete configuration, including keys taken from the top level.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -58,7 +58,7 @@ pub struct Pipelines {
     each: BTreeMap<PipelineName, Config>,
     /// Position of `pipelines` in the file, or `None` for a file with a single pipeline.
     named: Option<Origin>,
-    /// Warnings about the top level.
+    /// Warnings about keys at the top level that no pipeline takes.
     idle: Vec<String>,
 }
 
@@ -370,7 +370,7 @@ fn named(
     })
 }
 
-/// Reads one pipeline: its sections and variables, on top of what it takes from the top level.
+/// Reads one pipeline. Its sections and variables override keys taken from the top level.
 fn one(
     input: &mut Input,
     (top, at): (Option<&Config>, Origin),
@@ -430,8 +430,8 @@ fn one(
     config
 }
 
-/// Returns true if the jobs of `config` do not come back from where they are forwarded to. It also
-/// holds for a top level with pipelines, whose queues are not known yet.
+/// Reports a fixed target that would forward the jobs of `config` to its own queues, and returns
+/// false then. It is not called for a top level with pipelines, since no queue is known there.
 fn forwards_away(input: &mut Input, config: &Config) -> bool {
     let own = (config.amqp).names(&DelayLevels::new(config.delay.max_delay));
     let forward = config.dispatch.forward.as_ref();

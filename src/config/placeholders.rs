@@ -116,7 +116,7 @@ pub(super) fn target(
         .find(['/', '?', '#'])
         .map_or(url.len(), |at| begin + at);
     let (server, rest) = url.split_at(path);
-    // In a password, a brace is literal.
+    // A brace in a password is literal.
     if (server.rsplit('@').next()).is_some_and(|host| host.contains('{')) {
         return Err(
             "has a placeholder in front of its path; scheme, host and port never come from a job"

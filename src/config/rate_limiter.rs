@@ -26,8 +26,8 @@ pub struct RateLimiter {
     /// `rate-limiter.max-throttle`: maximum time for which an answer of the API can throttle a
     /// tenant.
     pub max_throttle: Duration,
-    /// `rate-limiter.guard-budget`: average part of a window, in percent, that each call may lose
-    /// to correct usage for late calls that only their answers reveal.
+    /// `rate-limiter.guard-budget`: the part of a window, in percent, that each call adds to the
+    /// budget for counting calls that only their answers show to be late.
     pub guard_budget: f64,
     /// `rate-limiter.throttle-scope`: whether an answer throttles its tenant or all tenants.
     pub throttle_scope: ThrottleScope,

@@ -43,8 +43,8 @@ pub fn json_schema() -> Json {
     root
 }
 
-/// Returns the schema of one pipeline: the sections of the top level in `root`, without those that
-/// all pipelines share.
+/// Returns the schema of one pipeline: the sections of the top level in `root`, except sections
+/// that all pipelines share.
 fn pipeline(root: &Json) -> Json {
     let mut pipeline = section("The sections of one pipeline.");
     let sections = root["properties"].as_object();

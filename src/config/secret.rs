@@ -38,7 +38,7 @@ impl fmt::Display for SecretUrl {
         if url.password().is_some() && url.set_password(Some("***")).is_err() {
             return f.write_str("<url>");
         }
-        // In an HTTP URL, a user without a password is often an API token.
+        // A user without a password in an HTTP URL is often an API token.
         let web = matches!(url.scheme(), "http" | "https");
         if web && !url.username().is_empty() && url.set_username("***").is_err() {
             return f.write_str("<url>");

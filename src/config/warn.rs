@@ -181,7 +181,7 @@ fn idle_limits(source: &Source<'_>, limits: &Limits, found: &mut Vec<String>) {
             continue;
         }
         let stricter = limits.iter().enumerate().find(|(other, limit)| {
-            // Of two equal limits, the first one is kept.
+            // The first of two equal limits is kept.
             *other != at && limit.implies(idle) && (*other < at || !idle.implies(limit))
         });
         if let Some((_, stricter)) = stricter {
@@ -210,7 +210,7 @@ fn idle_limits(source: &Source<'_>, limits: &Limits, found: &mut Vec<String>) {
     }
 }
 
-/// Adds entries that come after one that matches all of their tenants.
+/// Adds entries that never apply because an earlier entry matches all of their tenants.
 fn idle_tenants(policy: &Policy, found: &mut Vec<String>) {
     let tenants = policy.tenants();
     for (at, (pattern, _)) in tenants.iter().enumerate() {

@@ -111,7 +111,7 @@ impl Permit {
     }
 }
 
-/// What is known about a call's arrival at the API.
+/// The fate of a call: whether it arrived at the API, as far as that is known.
 #[derive(Debug)]
 pub enum Fate {
     /// Nothing was written: the API sees nothing of the call, and its permit is given back.
@@ -136,12 +136,12 @@ pub enum Fate {
 pub struct LateEnd(Pin<Box<dyn Future<Output = ()> + Send>>);
 
 impl LateEnd {
-    /// Creates one that resolves with `ended`.
+    /// Creates a future that resolves when `ended` does.
     pub fn new(ended: impl Future<Output = ()> + Send + 'static) -> Self {
         Self(Box::pin(ended))
     }
 
-    /// Creates one that never resolves.
+    /// Creates a future that never resolves.
     pub fn never() -> Self {
         Self::new(std::future::pending())
     }
@@ -165,12 +165,12 @@ impl Future for LateEnd {
 /// got.
 #[derive(Debug)]
 pub struct Attempt {
-    /// What becomes of the job.
+    /// Verdict on the job.
     pub outcome: Outcome,
     /// Information in the answer, or [`Seen::default`] if there was none. Its `actual_cost`
     /// corrects the job's charge.
     pub seen: Seen,
-    /// What becomes of the permit.
+    /// Fate of the call, which decides about its permit.
     pub fate: Fate,
     /// The party at fault, for the breakers (`dispatch.breaker`), or `None` if the API is sound.
     pub trouble: Option<Trouble>,

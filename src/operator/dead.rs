@@ -51,7 +51,7 @@ impl Filter {
     }
 }
 
-/// What to do with dead letters.
+/// A change to dead letters.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Change {
     /// Publish them to the work queue as new jobs, not faster than the given rate.
@@ -278,7 +278,8 @@ impl Dead<'_> {
         let most = rate.map_or(BATCH, Rate::batch).min(BATCH);
         let mut stop = pin!(stop);
         let began = Instant::now();
-        // Jobs that become dead letters again meanwhile are behind the ones that are counted here.
+        // New dead letters, such as replayed jobs that fail again, are behind the ones that are
+        // counted here.
         let mut look = Look::at(self.client.depth(&self.queue).await?, usize::MAX);
         let limit = u64::from(limit.unwrap_or(u32::MAX));
         let mut all = Done {

@@ -1,5 +1,5 @@
-//! Explains one job: what it waits for, its place in the waitlist, when it starts, and how certain
-//! that is.
+//! Explains one job: the causes for which it waits, its place in the waitlist, its start, and how
+//! certain that is.
 //!
 //! The workers' answer about a job ([`job`](super::job)) has its waitlist and its ticket. The gate
 //! then computes that ticket's turn. A job that no worker has may be a dead letter, which
@@ -30,8 +30,8 @@ use crate::rules::limit::Limits;
 use crate::rules::scope::Labels;
 use crate::rules::steering::{Hold, Sighting, State, Steering, Waits, WaitsFor};
 
-/// Maximum difference at which two turns count as the same. A job asks the gate at its turn; if the
-/// gate named another turn meanwhile, it asks at that one.
+/// Maximum difference at which the turn that a job was given and the gate's current one count as
+/// the same. A job asks the gate at the turn that it was given last.
 const SAME_TURN_MS: u64 = 500;
 
 /// One cause for which a job waits.
@@ -240,7 +240,7 @@ fn causes(
 }
 
 impl Explained {
-    /// Fills in what is known about the job's start.
+    /// Fills in the job's causes, place and start.
     fn tell(
         &mut self,
         (seen, waits): (&Sighting, &Waits),

@@ -88,7 +88,7 @@ impl Shown {
         self
     }
 
-    /// Returns the tenants as JSON, with what is missing in the reports of `fleet`.
+    /// Returns the tenants as JSON, with the gaps in the reports of `fleet`.
     pub fn as_json(&self, fleet: &Fleet) -> Value {
         let view = &fleet.view;
         let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
@@ -160,7 +160,7 @@ pub fn workers_as_json(fleet: &Fleet) -> Value {
     })
 }
 
-/// Lists what is missing: workers and servers that could not be read.
+/// Lists the gaps: silent workers, and workers and servers that could not be read.
 fn gaps(fleet: &Fleet) -> Value {
     let view = &fleet.view;
     let unread = view.unread.iter();

@@ -114,7 +114,7 @@ pub async fn inspect(
             let ends_ms = all.ends_at_ms().saturating_sub(found.now_ms);
             found.waitlist_end_ms = found.waitlist_end_ms.max(ends_ms);
             if levels.is_empty() {
-                // With a single waitlist, a new job is behind the last one.
+                // A new job is behind the last one, since there is a single waitlist.
                 found.turn_ms = found.turn_ms.max(found.waitlist_end_ms);
             }
         }
@@ -173,7 +173,7 @@ pub(super) async fn around(
     policy: &Policy,
 ) -> Result<(Result<Standing, GateError>, Recovery), GateError> {
     let look = [(Whose::Api, Event::Look)];
-    // In a cluster the API's breaker may be on an unavailable primary, and the tenant on another
+    // The API's breaker may be on an unavailable primary of a cluster, and the tenant on another
     // one.
     let all = (gate.report(&Rule::NONE, &look).await?).into_iter().next();
     let all = all.unwrap_or_else(|| Ok(Standing::default()));

@@ -147,7 +147,7 @@ impl Which {
             let sighting = sighting.filter(|sighting| sighting.cancel == Some(number));
             let followers = Followers::of(&see(gate).await?, &versions);
             let state = sighting.as_ref().map(|sighting| sighting.state);
-            // Until all workers follow, another one might still call a copy of the job.
+            // Another worker might still call a copy of the job until all workers follow.
             let is_over = matches!(state, Some(State::Cancelled | State::Done));
             if is_over && followers.are_all() || Instant::now() >= until {
                 break (sighting, followers);

@@ -11,8 +11,8 @@ use crate::rules::scope::{Labels, MAX_VALUE_BYTES, Scope};
 pub struct Given {
     /// Labels that were given.
     pub told: Labels,
-    /// The same labels, with the empty value for each missing one. The tenant's quotas are those of
-    /// a job with empty values then.
+    /// The same labels with the empty value for each missing one. This does not affect quotas of
+    /// the whole tenant.
     pub labels: Labels,
     /// Scopes without a given label.
     pub missing: Vec<Scope>,

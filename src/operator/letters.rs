@@ -198,8 +198,8 @@ pub fn headers(message: &Message) -> BTreeMap<String, Value> {
                 Field::Missing => Value::Null,
                 Field::Other(kind) => match value {
                     AMQPValue::Boolean(value) => json!(value),
-                    // One case is a header that holds unreadable properties; its first bytes show
-                    // what is wrong.
+                    // For example, message properties that could not be read; the first bytes show
+                    // the problem.
                     AMQPValue::ByteArray(bytes) => {
                         let bytes = bytes.as_slice();
                         json!(hex(&bytes[..bytes.len().min(SHOWN)]))
@@ -239,7 +239,7 @@ mod tests {
             }
             .with_headers(headers, &[])
         };
-        // One that RabbitMQ dead-lettered itself, and one with unreadable headers.
+        // RabbitMQ dead-lettered the first one itself; the second one has unreadable headers.
         let bare = Row::new(&letter(&[]), None);
         let strange = [(ATTEMPT, int(-1)), (DIED, HeaderValue::Text("x".into()))];
         let strange = Row::new(&letter(&strange), None);

@@ -36,7 +36,7 @@ pub struct Overview {
     pub shown: Option<Shown>,
     /// State of the recovery wait at Redis, or at each primary of a cluster.
     pub recovery: Vec<Recovery>,
-    /// What stops the calls of all tenants, or the error that hides it.
+    /// The state that may stop the calls of all tenants, or the error that hides it.
     pub all: Option<Result<Standing, String>>,
     /// Policies that workers enforce in addition to this configuration, or `None` if unknown.
     pub others: Option<Others>,

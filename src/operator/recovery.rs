@@ -20,7 +20,7 @@ pub enum Recovery {
         now_ms: u64,
         /// Latest end. Workers may find out earlier that nothing was lost.
         until_ms: u64,
-        /// What happened to Redis.
+        /// The event at Redis.
         why: String,
     },
     /// Redis is new or was emptied, and no worker has looked since.

@@ -45,7 +45,7 @@ fn within(text: &str, least: Duration, most: Duration) -> Result<Duration, Strin
     Err(format!("it must be from {least} to {most}"))
 }
 
-/// Number of live workers, and of those that follow an instruction.
+/// Number of live workers, and number of followers among them.
 #[derive(Debug, Default)]
 pub struct Followers {
     /// Number of live workers.

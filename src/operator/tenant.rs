@@ -74,7 +74,8 @@ pub(super) fn sets<'a>(policy: &'a Policy, tenant: &Tenant) -> Vec<&'a Limits> {
     sets
 }
 
-/// Returns the name of the limit that is meant, one that `tenant` can have.
+/// Returns the name of the tenant's limit: `wanted`, or the only one. It may be a limit of any plan
+/// that jobs of the tenant can name.
 ///
 /// # Errors
 /// [`NotDone::Wrong`] if the tenant has no limit of this name, or no name was given and it has

@@ -118,7 +118,7 @@ pub(super) fn ended_by(tenant: &Tenant, limit: &str, max: Option<u32>) -> Ends {
 }
 
 /// Returns the end (ms) and the `max` of the trial of this limit. If the boards of a cluster
-/// differ, the one that ends last counts.
+/// differ, returns the trial that ends last.
 fn find(seen: &[Seen], tenant: &Tenant, limit: &str) -> Option<(u64, u32)> {
     let posted = seen.iter().flat_map(|board| &board.posted);
     let all = posted.filter_map(|(instruction, until_ms)| match instruction {

@@ -98,7 +98,7 @@ impl Guard {
     /// Checks that a request with `headers` from `peer` may read.
     ///
     /// # Errors
-    /// What the request lacks.
+    /// The request may not read; the problem names the missing token or right.
     pub fn may_read(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<(), Problem> {
         own_site(headers)?;
         if self.right_in(headers, peer)?.is_some() {
@@ -117,7 +117,7 @@ impl Guard {
     /// Checks that a request with `headers` from `peer` may change something.
     ///
     /// # Errors
-    /// What the request lacks.
+    /// The request may not change anything; the problem names the missing token or right.
     pub fn may_act(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<(), Problem> {
         own_site(headers)?;
         if self.operator_token.is_none() {

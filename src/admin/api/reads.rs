@@ -243,7 +243,7 @@ async fn instructions(part: &Part) -> Result<Value, NotDone> {
     let now_ms = seen.iter().map(|board| board.now_ms).max();
     let held = held(&seen);
     let (mut diverted, mut cancelled, mut tried) = (Vec::new(), Vec::new(), Vec::new());
-    // In a cluster, each board has all instructions.
+    // Each board of a cluster has all instructions.
     let first = seen.first().map(|board| board.posted.as_slice());
     for (instruction, until_ms) in first.unwrap_or_default() {
         match instruction {

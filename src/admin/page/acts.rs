@@ -313,7 +313,7 @@ impl Act {
         }
     }
 
-    /// Describes in one line what was done.
+    /// Describes the completed action in one line.
     pub fn done(&self, said: &Said, answer: &Value) -> String {
         let question = self.question(said);
         let question = question.trim_end_matches('?');

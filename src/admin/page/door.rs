@@ -89,7 +89,7 @@ impl Door {
     /// Returns the visitor who sends `headers` from `peer` if the page may be shown.
     ///
     /// # Errors
-    /// What the request lacks, as `/api/v1` reports it.
+    /// The page may not be shown; the problem is the same as for `/api/v1`.
     pub fn may_look(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<Viewer, Problem> {
         own_site(headers)?;
         let viewer = Viewer {
@@ -115,7 +115,7 @@ impl Door {
     /// session's `form_token`.
     ///
     /// # Errors
-    /// What the request lacks.
+    /// There is no such session, or the form has another token.
     pub fn may_act(&self, headers: &HeaderMap, form_token: &str) -> Result<Session, Problem> {
         own_site(headers)?;
         let refused = |words| Problem::new(StatusCode::FORBIDDEN, words);

@@ -1,6 +1,6 @@
 //! The worker's history of the last two hours, for the charts: a ring of points for each pipeline,
-//! sampled from its metrics. It asks no server and takes 14,400 bytes per pipeline, whatever the
-//! load.
+//! sampled from its metrics. It asks no server and takes 14,400 bytes per pipeline, independent of
+//! the load.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};

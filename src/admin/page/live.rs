@@ -1,4 +1,4 @@
-//! Views that update themselves. While somebody watches a view, it is rendered once every two
+//! Views that update themselves. While a browser watches a view, it is rendered once every two
 //! seconds for all of its watchers, who receive only the parts that changed.
 
 use std::collections::HashMap;
@@ -154,7 +154,7 @@ impl OrDefaultAt for std::collections::hash_map::Entry<'_, String, (Instant, Arc
     }
 }
 
-/// A watcher of a view.
+/// A browser that watches a view.
 struct Watcher {
     site: Arc<Site>,
     asked: Asked,

@@ -77,7 +77,7 @@ fn a_file_without_pipelines_is_the_one_called_default() {
     let unknown = pipelines.one(Some("orders")).expect_err("there is none");
     assert!(unknown.contains("is one, called default"), "{unknown}");
 
-    // With this name among other pipelines, it keeps its queue and its keys.
+    // A pipeline called `default` keeps its queue and keys among other pipelines.
     let text = "amqp: {queue: q}\nredis: {prefix: p}\npipelines: {default: , mail: }";
     let pipelines = read(text, &[]).expect("valid");
     let default = config(&pipelines, "default");

@@ -204,7 +204,7 @@ impl Child {
         self.group.signal(Signal::KILL);
         // A process that can't be killed is left to the system.
         if timeout(GONE_WITHIN, self.process.wait()).await.is_ok() {
-            // From now on, the system may give the group's ID to other processes.
+            // The system may give the group's ID to other processes from now on.
             self.group.0 = None;
         }
     }

@@ -34,8 +34,7 @@ impl Told {
         }))
     }
 
-    /// Counts a line. Returns whether it may be logged, and whether it is the first one that may
-    /// not.
+    /// Counts a line. Returns whether to log it, and whether it is the first line not to be logged.
     fn has_room(&self) -> (bool, bool) {
         let mut span = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if span.since.elapsed() >= SPAN {

@@ -75,9 +75,9 @@ async fn ended(mut exchange: Exchange) {
     }
 }
 
-/// Returns true if our own machine gave up the connection because the peer was silent, which
-/// reveals nothing about the call. An API that closes or resets the connection discards what it has
-/// not read, so nothing of the call arrives after that.
+/// Returns true if our own machine gave up the connection because the peer was silent. That reveals
+/// nothing about the call. An API that closes or resets the connection discards unread bytes, so
+/// nothing of the call arrives after that.
 fn is_of_the_way(why: &Failure) -> bool {
     let kind = why.io().map(std::io::Error::kind);
     matches!(

@@ -1,5 +1,5 @@
-//! Decides which calls open a connection and which wait for one that is being opened: a shared
-//! connection is enough for several calls.
+//! Decides whether a call opens a connection or waits for one that another call is opening: a
+//! shared connection is enough for several calls.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -1,4 +1,4 @@
-//! The open connections that a call can use: idle ones, and ones that calls share.
+//! The open connections to a server: idle connections and shared ones.
 
 use std::error::Error;
 use std::mem;
@@ -89,8 +89,8 @@ impl Pool {
         self.is_direct
     }
 
-    /// Takes a connection on which a call can be sent at once: a stream of a shared one, or the
-    /// most recently used idle one that is still open.
+    /// Takes a connection on which a call can be sent at once: a stream of a shared connection, or
+    /// the most recently used idle connection that is still open.
     pub(super) fn take(self: &Arc<Self>) -> Option<Pooled> {
         if let Some(slot) = self.slot() {
             return Some(Pooled(Carrier::Stream(slot)));

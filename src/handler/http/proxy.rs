@@ -36,8 +36,8 @@ struct Blocked {
 }
 
 impl Proxy {
-    /// Returns the proxy for `server`: the one that `http` configures, or else the one in the
-    /// variables of `environment`, if they are used.
+    /// Returns the proxy for `server`: the configured one in `http`, or else one from the variables
+    /// in `environment`, if they are used.
     ///
     /// # Errors
     /// A message for the operator, without the password: the proxy can't be used.

@@ -42,7 +42,7 @@ impl Redaction {
             .filter_map(|value| str::from_utf8(value.as_bytes()).ok());
         let of_jobs = http.headers.of_jobs.iter();
         let of_jobs = of_jobs.flat_map(|(_, template)| template.literals().map(str::trim));
-        // In a URL with placeholders, the query begins in one of the literal parts.
+        // The query of a URL with placeholders begins in one of the literal parts.
         let mut has_begun = false;
         let in_query = http.target.iter().flat_map(Template::literals);
         let in_query = in_query.filter_map(|text| {

@@ -259,7 +259,7 @@ mod tests {
             folder: Some(folder.path().to_owned()),
             default: None,
         });
-        // As many calls as run at once by default.
+        // The default number of simultaneous calls.
         let pipe = tenant("hangs");
         let all = (0..64).map(|_| in_words(&secrets, &pipe));
         let all = futures_util::future::join_all(all);

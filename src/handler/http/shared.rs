@@ -50,7 +50,7 @@ pub(super) struct Shared {
     _held: oneshot::Sender<Infallible>,
 }
 
-/// The connection's I/O. Whoever locks it can read and write.
+/// The connection's I/O. A call that holds its lock can read and write.
 pub(super) struct Wire {
     /// The connection; `None` once it has ended.
     connection: Option<client::Connection<Bounded, Bytes>>,

@@ -50,7 +50,7 @@ impl Exchange {
     /// accept yet. Returns `None` if it can't be sent at once; nothing was sent then.
     pub(super) fn send(mut slot: Slot, request: Request<Bytes>, whole: &Uri) -> Option<Self> {
         let (mut head, body) = request.into_parts();
-        // In HTTP/2 the URI names the host.
+        // The URI names the host in HTTP/2.
         head.headers.remove(HOST);
         (head.uri, head.version) = (whole.clone(), Version::HTTP_2);
         let wire = Arc::clone(slot.wire());
@@ -226,8 +226,8 @@ impl Way {
     }
 }
 
-/// Returns true if the request has not been processed (RFC 9113, 8.7). A stream that ends with a
-/// GOAWAY of the server is above the last one that the server processes.
+/// Returns true if the request has not been processed (RFC 9113, 8.7). If a GOAWAY of the server
+/// ends the stream, the stream is above the last one that the server processes.
 fn is_refused(why: &h2::Error) -> bool {
     let refused = why.is_reset() && why.reason() == Some(Reason::REFUSED_STREAM);
     why.is_remote() && (refused || why.is_go_away())

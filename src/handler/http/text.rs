@@ -41,7 +41,7 @@ fn printable(c: char) -> char {
     match c {
         _ if c.is_whitespace() => ' ',
         _ if c.is_control() => char::REPLACEMENT_CHARACTER,
-        // Invisible characters, and ones that change the direction of the text around them.
+        // Invisible characters, and characters that change the direction of the text.
         '\u{200b}'..='\u{200f}'
         | '\u{202a}'..='\u{202e}'
         | '\u{2060}'..='\u{206f}'

@@ -87,7 +87,8 @@ impl Token {
 struct Told(Option<(String, Instant)>);
 
 impl Told {
-    /// Logs a failure to fetch a token, for all calls or for those of a tenant, if it is news.
+    /// Logs a failure to fetch a token, for all calls or for one tenant, unless it was logged
+    /// lately.
     fn tell(&mut self, why: &str, of: Option<&Tenant>) {
         // Even if tenants fail alternately for different reasons, at most one line per second is
         // logged.

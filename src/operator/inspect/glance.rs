@@ -18,11 +18,11 @@ pub struct Glance {
     pub line_ends_ms: u64,
     /// End of the suspension; 0 if the tenant is not suspended.
     pub suspended_until_ms: u64,
-    /// What suspended the tenant.
+    /// Cause of the suspension.
     pub suspended_by: String,
     /// End of the recovery wait; 0 if it is over or its end is unknown.
     pub recovery_until_ms: u64,
-    /// What a new job would wait for, in a sentence.
+    /// The cause for which a new job would wait, in a sentence.
     pub why: String,
     /// The full inspection in words.
     pub words: String,

@@ -58,7 +58,7 @@ pub(super) fn in_words(limit: &Limit, usage: &Usage, now_ms: u64) -> String {
     text
 }
 
-/// Returns what was learned as JSON, or `null` if nothing was.
+/// Returns the learned state as JSON, or `null` if there is none.
 pub(super) fn as_json(usage: &Usage) -> Value {
     let Some(learned) = &usage.learned else {
         return Value::Null;

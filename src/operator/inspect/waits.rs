@@ -1,4 +1,4 @@
-//! What a new job would wait for, as a keyword and as a sentence.
+//! The cause for which a new job would wait, as a keyword and as a sentence.
 
 use crate::gate::Inspection;
 
@@ -8,7 +8,7 @@ use crate::operator::labels::Given;
 use crate::operator::recovery::Recovery;
 use crate::operator::times::when;
 
-/// What a new job would wait for.
+/// The cause for which a new job would wait.
 pub(super) enum Waits<'a> {
     /// Something outside the tenant's own state stops its jobs: a keyword and a sentence.
     Stop(&'static str, String),

@@ -1,11 +1,11 @@
-// Keeps a view up to date. Everything is there without this file, too: as it was when the page was loaded.
+// Keeps a view up to date. Without this file, the page shows the state of when it was loaded.
 (function () {
   "use strict";
   var main = document.querySelector("main[data-live]");
   var link = document.getElementById("link");
-  var offset = 0; // of the server's clock
+  var offset = 0; // milliseconds by which the server's clock is ahead
 
-  // "in 2m 5s", as the server writes it.
+  // Formats a time as the server does: "in 2m 5s".
   function span(ms) {
     var s = Math.floor(ms / 1000);
     if (s < 60) { return s + "." + Math.floor((ms % 1000) / 100) + "s"; }
@@ -31,7 +31,7 @@
     document.body.classList.toggle("stale", state === "lost" || state === "out");
   }
 
-  // Puts new HTML into an element, and keeps what has the focus.
+  // Puts new HTML into an element and keeps the focus.
   function put(part) {
     var at = document.getElementById(part.id);
     if (!at) {
@@ -42,11 +42,11 @@
     }
     var active = document.activeElement, key = null, scrolled = [];
     if (active && at.contains(active)) {
-      if (active.tagName === "INPUT") { return; } // somebody writes
+      if (active.tagName === "INPUT") { return; } // the visitor is typing
       key = active.getAttribute("href") ? 'a[href="' + CSS.escape(active.getAttribute("href")) + '"]' : active.id ? "#" + CSS.escape(active.id) : ".scroll";
     }
     at.querySelectorAll(".scroll").forEach(function (it) { scrolled.push(it.scrollLeft); });
-    at.innerHTML = part.html; // the server's own, and nothing in it that others wrote is not escaped
+    at.innerHTML = part.html; // the server's own HTML, in which all text from outside is escaped
     at.querySelectorAll(".scroll").forEach(function (it, i) { it.scrollLeft = scrolled[i] || 0; });
     if (key) {
       var again = at.querySelector(key);
@@ -82,7 +82,7 @@
     });
     source.onerror = function () {
       if (source && source.readyState === EventSource.CLOSED) {
-        // The browser has given up: the worker is busy, or wants a new session.
+        // The browser has given up: the worker is busy, or requires a new session.
         close();
         fetch(location.href, { method: "HEAD", redirect: "manual", cache: "no-store" }).then(function (answer) {
           if (answer.type === "opaqueredirect") { say("out", "Signed out. Load the page again."); return; }
@@ -94,7 +94,7 @@
       lost();
     };
   }
-  // Nobody looks at a page in the background.
+  // A page in the background has no viewer.
   document.addEventListener("visibilitychange", function () {
     if (document.hidden) { close(); } else { open(); }
   });

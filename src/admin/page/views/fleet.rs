@@ -104,7 +104,7 @@ fn shown(worker: &Worker) -> OfWorker {
     }
 }
 
-/// Describes what is unknown about the fleet.
+/// Describes the gaps in the reports of the fleet.
 pub(super) fn troubles(gaps: &NotKnown) -> Vec<String> {
     let silent = gaps.silent_workers.iter().map(|name| {
         format!(

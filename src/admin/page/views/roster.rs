@@ -1,5 +1,5 @@
-//! Remembers workers seen while somebody watched the page. A worker that disappears is shown as
-//! gone for a while, so that its absence is noticed.
+//! Remembers workers seen while the page was open. A worker that disappears is shown as gone for a
+//! while, so that its absence is noticed.
 
 use std::collections::BTreeMap;
 

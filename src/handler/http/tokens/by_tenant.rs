@@ -342,8 +342,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn tokens_that_are_renewed_first_make_room_and_the_others_stay() {
-        // In no particular order: multiplied by a number that has no divisor in common with the
-        // count.
+        // Shuffled: the factor has no divisor in common with the number of tenants.
         let seconds = |number: usize| 1 + (number * 7 % MOST) as u64;
         let all = (0..MOST).map(|number| (tenant(number), with_token(seconds(number))));
         let mut known: HashMap<_, _> = all.collect();

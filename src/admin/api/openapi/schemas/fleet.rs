@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{Field, list, object, refers, strings};
 
-/// Returns the schema of what is missing in a view of the fleet.
+/// Returns the schema of the gaps in a view of the fleet.
 pub fn not_known() -> Value {
     let worker = object(&[], &[("name", "string"), ("why", "string")]);
     object(
