@@ -65,8 +65,8 @@ enum Pipelines {
 pub struct Readiness {
     /// Whether jobs are being taken.
     pub is_ready: bool,
-    /// Conditions that are missing, or, if the pipeline is ready, reasons why it does not admit
-    /// some jobs.
+    /// Conditions that are missing. If the pipeline is ready, its remaining problems, such as
+    /// unavailable primaries.
     pub lines: Vec<String>,
 }
 

@@ -10,7 +10,7 @@ use super::urls::join;
 /// `amqp.url`. `Display` and `Debug` show no password.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AmqpServers {
-    /// At least one URL. Several URLs are nodes of one cluster; any of them can be used.
+    /// URLs, at least one. Several URLs are nodes of one cluster; any of them can be used.
     pub urls: Vec<SecretUrl>,
 }
 

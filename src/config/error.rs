@@ -110,7 +110,7 @@ impl Problem {
 pub struct ConfigErrors(Vec<Problem>);
 
 impl ConfigErrors {
-    /// Keeps `problems`. Those of the file come first, in its order.
+    /// Keeps `problems`, starting with those of the file in its order.
     pub(super) fn new(mut problems: Vec<Problem>) -> Self {
         problems.sort_by_key(|problem| match problem.origin {
             Origin::File { line, column, .. } => (0, line, column),

@@ -46,7 +46,7 @@ pub(super) fn named_twice(entries: &[Entry]) -> Vec<Problem> {
 
 /// Everything that is set, and the problems found so far.
 pub(super) struct Input {
-    /// Layers of entries: the environment's and the file's, then, for a pipeline, what it takes
+    /// Layers of entries: the environment's and the file's, and for a pipeline also the keys taken
     /// from the top level. The first layer that sets a key wins.
     pub layers: Vec<Vec<Entry>>,
     pub folder: PathBuf,

@@ -77,7 +77,7 @@ impl fmt::Debug for Way {
 }
 
 impl Permit {
-    /// Creates a permit for a call that is sent by `send_by`.
+    /// Creates a permit for a call that must be sent by `send_by`.
     pub fn until(send_by: Instant) -> Self {
         Self {
             send_by,
@@ -93,8 +93,8 @@ impl Permit {
 
     /// Reports that the call is being written. `has_arrived` tells, at any later time, whether the
     /// peer's machine has acknowledged all of it. A call that arrived later than the guard covers
-    /// is then counted from its arrival. Without this report the latency of the call is unknown,
-    /// and only the guard covers it.
+    /// is then counted from its arrival. Without this report, a call that arrives later than the
+    /// guard covers goes unnoticed.
     pub fn written(&self, has_arrived: impl Fn() -> bool + Send + Sync + 'static) {
         // A permit is for one call: only the first report counts.
         let _ = self.way.set(Way(Box::new(has_arrived)));
@@ -132,7 +132,7 @@ pub enum Fate {
 }
 
 /// Resolves when it is known that an abandoned call has ended, which may never happen. It is
-/// dropped when the answer is no longer of interest.
+/// dropped when the end of the call no longer matters.
 pub struct LateEnd(Pin<Box<dyn Future<Output = ()> + Send>>);
 
 impl LateEnd {

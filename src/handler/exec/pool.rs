@@ -55,8 +55,7 @@ impl Ready {
     }
 }
 
-/// A place of a call that wants or has a program. There are as many programs as there ever were
-/// seats at once.
+/// A call that wants or has a program. The pool has as many programs as it ever had seats at once.
 pub(super) struct Seat(Arc<Shared>);
 
 impl Drop for Seat {
