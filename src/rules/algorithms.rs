@@ -1,8 +1,8 @@
-//! The algorithms by which a limit counts: the table of them, and what each has to say of itself.
+//! The algorithms by which limits count usage, and the interface that they share.
 //!
-//! One more is a file beside the others (its [`Rules`], and its [`Usage`]: what it remembers), a file in `lua/` with the same functions
-//! over Redis, and a row in `table.rs`. Configuration, keys, scripts, the model, the search for the worst case
-//! and the simulation read the table.
+//! To add an algorithm, write a file next to the others (its [`Rules`], and its [`Usage`], the state that it keeps), a file in `lua/`
+//! with the same functions over Redis, and a row in `table.rs`. Configuration, keys, scripts, the model, the search for the worst
+//! case and the simulation read the table.
 
 pub(crate) mod bucket;
 mod counter;
@@ -24,191 +24,194 @@ pub use terms::{Terms, Unit};
 
 use crate::rules::clock::Clock;
 
-/// How the keys of a limit in Redis are named, and what they hold.
+/// How a limit's keys in Redis are named, and which type they have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keys {
     /// One key for each limit.
     Own {
-        /// A part of its name.
+        /// The part of the key's name that identifies the algorithm.
         kind: &'static str,
-        /// What it holds, as `TYPE` says.
+        /// The key's type, as Redis's `TYPE` returns it.
         holds: &'static str,
     },
-    /// All limits of the algorithm and a partition share one log, a sorted set.
+    /// One log, a sorted set, shared by all limits of the algorithm in a partition.
     Log,
-    /// A counter for each aligned window, a string.
+    /// A counter, stored as a string, for each aligned window.
     Windows,
 }
 
-/// What an algorithm is. Times are milliseconds.
+/// The properties of an algorithm. Times are in milliseconds.
 pub trait Rules: Sync {
     /// The value of `use-algo`.
     fn name(&self) -> &'static str;
 
-    /// What it lets start, for the documentation: L is `max-requests`, W `window-size`.
+    /// Describes for the documentation how many units start: L is `max-requests`, W is `window-size`.
     fn about(&self) -> &'static str;
 
-    /// [`Rules::worst_case`] in the same words.
+    /// Describes [`Rules::worst_case`] in the same notation.
     fn worst_words(&self) -> &'static str;
 
-    /// How its windows lie, in the words of `check`: so many calls "in any" minute.
+    /// Describes which windows the limit holds in, for the output of `check`: a number of calls "in any" minute.
     fn window_words(&self) -> &'static str;
 
-    /// Its file in `lua/`: the functions of [`Usage`], over Redis.
+    /// Returns the source of the algorithm's file in `lua/`: the functions of [`Usage`] over Redis.
     fn script(&self) -> &'static str;
 
-    /// Its file in `lua/` that lets usual jobs start in front of everything else, if it has one: `lua/shortcut.lua`.
+    /// Returns the source of the algorithm's fast path, if it has one: `lua/shortcut.lua` uses it to admit common jobs first.
     fn shortcut(&self) -> Option<&'static str> {
         None
     }
 
-    /// Where that keeps what it remembers.
+    /// Returns where the algorithm keeps its state.
     fn keys(&self) -> Keys;
 
-    /// What is stored of a partition whose quota is used up.
+    /// Returns what Redis stores for a partition whose quota is used up.
     fn stored(&self, terms: &Terms) -> Stored;
 
-    /// The burst of a limit of so many requests that names none; `None`: it has no bursts.
+    /// Returns the burst of a limit of `max` requests that sets none, or `None` if the algorithm has no bursts.
     fn default_burst(&self, max: u32) -> Option<u32> {
         let _ = max;
         None
     }
 
-    /// A call holds a lease until it has ended, so the gate must be told of the end.
+    /// Returns true if a call holds a lease until it has ended, so that the gate must learn of the end.
     fn holds_leases(&self) -> bool {
         false
     }
 
-    /// Its windows begin with the epoch, whoever starts.
+    /// Returns true if the windows are aligned to the Unix epoch, independently of when jobs start.
     fn is_aligned(&self) -> bool {
         false
     }
 
-    /// After a pause it lets more start in a window than without one: what did not start meanwhile.
+    /// Returns true if quota that is unused during a pause lets more units start in a window afterwards.
     fn saves_up(&self) -> bool {
         false
     }
 
-    /// It can count a call from when it came instead of when it started ([`Usage::late`]).
+    /// Returns true if the algorithm can count a call from its arrival instead of its start ([`Usage::late`]).
     fn counts_arrivals(&self) -> bool {
         false
     }
 
-    /// Over how long a unit counts, or `max` units are refilled.
+    /// Returns how long a unit counts, or how long the refill of `max` units takes.
     fn span(&self, terms: &Terms) -> u64;
 
-    /// What its [`Usage`] needs to know beside the span.
+    /// Returns the parameter that its [`Usage`] needs in addition to the span.
     fn margin(&self, terms: &Terms) -> u64;
 
-    /// Over how long its own state counts: the window, and the guard where it counts over both. With the name, the algorithm
-    /// and the unit it tells states apart.
+    /// Returns how long the algorithm's own state looks back: the window, and the guard if it is counted on top. Together with the
+    /// name, the algorithm and the unit this identifies a state.
     fn state_ms(&self, terms: &Terms) -> (u64, u64) {
         (terms.window_ms(), terms.guard_ms())
     }
 
-    /// Returns the maximum number of units that arrive at the API in any half-open window, as long as the guard is kept: arrivals less than
-    /// a window apart started less than window + guard apart. The search in `tests/simulation/gate_worst.rs` reaches each of these maximums
-    /// and finds nothing above.
+    /// Returns the maximum number of units that arrive at the API in any half-open window, as long as the guard holds: units that
+    /// arrive less than a window apart started less than window + guard apart. The search in `tests/simulation/gate_worst.rs` reaches
+    /// each of these maxima and finds nothing above.
     fn worst_case(&self, terms: &Terms) -> u64;
 
-    /// No more units than this start in any `ms`; `u64::MAX`: any number may.
+    /// Returns the maximum number of units that start in any `ms` milliseconds; `u64::MAX` if there is no bound.
     fn most_in(&self, terms: &Terms, ms: u64) -> u64;
 
-    /// No more units than this start beyond what an even flow of `max` in a span lets start.
+    /// Returns the maximum number of units that start in excess of an even flow of `max` per span.
     fn burstiness(&self, terms: &Terms) -> u64 {
         2 * u64::from(terms.max())
     }
 
-    /// The most calls that arrive in an API's own window of `window_ms`: [`Rules::worst_case`] for any length. A call costs one
-    /// unit at least.
+    /// Returns the maximum number of calls that arrive in an API's own window of `window_ms`: [`Rules::worst_case`] for a window of
+    /// any length. A call costs at least one unit.
     fn arriving(&self, terms: &Terms, window_ms: u64) -> u64;
 
-    /// It never decides where `other`, another algorithm or other numbers, counts the same units too. False in doubt.
+    /// Returns true if `other`, which counts the same units by another algorithm or other numbers, makes this limit redundant. False
+    /// if in doubt.
     fn is_implied_by(&self, terms: &Terms, other: &Terms) -> bool;
 }
 
-/// What was started, as far as it counts. [`Usage::load`] comes before all the others.
+/// The starts that still count. [`Usage::load`] must be called before any other method.
 pub trait Usage {
-    /// Forgets what is over, whoever asks.
+    /// Drops counts that have expired for all limits, not only for the caller's.
     fn forget(&mut self, now_ms: u64) {
         let _ = now_ms;
     }
 
-    /// Brings it to `clock`: forgets what no longer counts, and repairs what a clock that was stepped back left in the future.
+    /// Advances the state to `clock`: drops units that no longer count, and repairs times that lie in the future because the clock
+    /// was stepped back.
     fn load(&mut self, terms: &Terms, clock: Clock, around: &mut Around<'_>);
 
-    /// Units that count against `terms`.
+    /// Returns the number of units that count against `terms`.
     fn count(&self, terms: &Terms, now_ms: u64) -> u64;
 
-    /// When the `k`-th next unit (from 1) may start if nobody starts before `base`, which is now or later.
+    /// Returns when the `k`-th next unit (from 1) may start if nothing starts before `base`, which is now or later.
     fn nth(&self, terms: &Terms, base: u64, k: u64) -> u64;
 
-    /// A job of `cost` starts. Returns its number, where starts have one; 0 otherwise.
+    /// Charges a job of `cost` that starts. Returns its sequence number, or 0 if starts have none.
     fn take(&mut self, terms: &Terms, clock: Clock, cost: u64, permit: &str) -> u64;
 
-    /// A call has ended: what it used is set against what it was charged.
+    /// Corrects the charge of a call that has ended to the units that it used.
     fn settle(&mut self, terms: &Terms, clock: Clock, ended: &Ended<'_>);
 
-    /// A call came later than the guard covers; only where the algorithm [counts arrivals](Rules::counts_arrivals). True: it has
-    /// changed what counts.
+    /// Counts a call from now because it arrived later than the guard covers. Only for algorithms that
+    /// [count arrivals](Rules::counts_arrivals). Returns true if usage has changed.
     fn late(&mut self, terms: &Terms, clock: Clock, ended: &Ended<'_>) -> bool {
         let _ = (terms, clock, ended);
         false
     }
 
-    /// A call may be in flight for so long; only where the algorithm [holds leases](Rules::holds_leases).
+    /// Renews the lease of a call that may be in flight for another `for_ms`. Only for algorithms that
+    /// [hold leases](Rules::holds_leases).
     fn keep(&mut self, terms: &Terms, clock: Clock, ended: &Ended<'_>, for_ms: u64) {
         let _ = (terms, clock, ended, for_ms);
     }
 
-    /// Nothing starts before `until_ms`, which is now or later, and nothing is saved up meanwhile; only where the algorithm
-    /// [saves up](Rules::saves_up).
+    /// Lets nothing start before `until_ms`, which is now or later, and lets no quota accumulate meanwhile. Only for algorithms that
+    /// [save up](Rules::saves_up).
     fn hold(&mut self, terms: &Terms, until_ms: u64) {
         let _ = (terms, until_ms);
     }
 
-    /// When it no longer says anything.
+    /// Returns when the state no longer affects any decision.
     fn end(&self) -> u64;
 }
 
-/// What a load needs to know of the partition whose limit it is.
+/// The state of the partition that a load needs in addition to the limit's own.
 #[derive(Debug)]
 pub struct Around<'a> {
-    /// How long a call holds a lease.
+    /// How long a call usually holds a lease.
     pub usual: u64,
-    /// The start of the newest fixed window that was seen before.
+    /// The start of the newest fixed window seen so far.
     pub newest: u64,
-    /// What is known of a clock that was stepped back.
+    /// The record of a clock that was stepped back.
     pub stepped: &'a mut SteppedBack,
 }
 
-/// A call of which the gate is told.
+/// A call that is settled, renewed or counted late.
 #[derive(Debug, Clone, Copy)]
 pub struct Ended<'a> {
-    /// When it was decided.
+    /// When the call was admitted.
     pub started_ms: u64,
-    /// Its number; 0: it has none.
+    /// The call's sequence number; 0 if it has none.
     pub sequence: u64,
-    /// Its name.
+    /// The name of the call's permit.
     pub permit: &'a str,
-    /// What it was charged.
+    /// The cost that was charged.
     pub cost: u64,
-    /// What it used; `None`: it never called.
+    /// The cost that was used, or `None` if no call was made.
     pub used: Option<u64>,
 }
 
 impl Ended<'_> {
-    /// What it was charged, in units of `terms`.
+    /// Returns the charged cost in units of `terms`.
     fn charged(&self, terms: &Terms) -> u64 {
         terms.unit().of(self.cost)
     }
 
-    /// What it used, in units of `terms`.
+    /// Returns the used cost in units of `terms`.
     fn used(&self, terms: &Terms) -> Option<u64> {
         self.used.map(|used| terms.unit().of(used))
     }
 
-    /// It used so many units more (or fewer) than it was charged.
+    /// Returns how many units more than charged (or fewer, if negative) the call used.
     fn change(&self, terms: &Terms) -> i64 {
         self.used(terms).unwrap_or(0).cast_signed() - self.charged(terms).cast_signed()
     }

@@ -1,6 +1,6 @@
-//! Usage: what limits have counted. It alone decides who is admitted.
+//! Usage: the units that limits have counted. Admission depends on usage alone.
 //!
-//! How they count is said by the [algorithms](crate::rules::algorithms). The files in `lua/` are the same functions over Redis.
+//! The [algorithms](crate::rules::algorithms) define how units count. The files in `lua/` are the same functions over Redis.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,21 +10,21 @@ pub use crate::rules::clock::Clock;
 use crate::rules::decision::{End, LEASE_MS, Settled};
 use crate::rules::limit::{Algorithm, Limit, Unit};
 
-/// The usage of one partition: what it has started, as far as its limits still count it.
+/// The usage of one partition: its starts, as far as limits still count them.
 ///
-/// All sliding windows share one log, which is as long as the longest of them needs, those of other jobs included; every
-/// other limit has a state of its own ([`Limit::shares_state`]).
+/// All sliding windows, those of other jobs included, share one log that reaches as far back as the longest of them. Every other
+/// limit has a state of its own ([`Limit::shares_state`]).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PartitionUsage {
     states: BTreeMap<Own, State>,
-    /// The start of the newest fixed window that was seen. The waitlist's hash keeps it: a clock that is stepped back
-    /// must not open a window whose count is forgotten.
+    /// The start of the newest fixed window seen. It is stored in the waitlist's hash: a clock that is stepped back must not open a
+    /// window whose count was forgotten.
     newest: u64,
-    /// The waitlist's hash keeps it, too.
+    /// Stored in the waitlist's hash as well.
     stepped: SteppedBack,
 }
 
-/// Names a limit's own state; without a name: that of all limits that have a log.
+/// Identifies the state of one limit, or the shared log if the name is `None`.
 type Own = (
     Algorithm,
     Option<Arc<str>>,
@@ -43,7 +43,7 @@ fn own(limit: &Limit) -> Own {
     (algorithm, name, span, bucket, limit.unit())
 }
 
-/// All limits of the algorithm have one log.
+/// Returns true if the limit's algorithm keeps one log for all its limits.
 fn has_log(limit: &Limit) -> bool {
     limit.algorithm().rules().keys() == Keys::Log
 }
@@ -53,15 +53,15 @@ fn log_of_all(algorithm: Algorithm) -> Own {
 }
 
 impl PartitionUsage {
-    /// Brings the state of all of `limits` to `clock`: forgets what no longer counts, and repairs what a clock that
-    /// was stepped back left in the future. True when the newest fixed window changed, which the waitlist's hash keeps.
-    /// `usual`: how long a call holds a lease.
+    /// Advances the state of all `limits` to `clock`: drops units that no longer count, and repairs times that lie in the future because
+    /// the clock was stepped back. `usual` is how long a call holds a lease. Returns true if the newest fixed window changed, which the
+    /// waitlist's hash stores.
     pub fn load(&mut self, limits: &[Limit], clock: Clock, usual: u64) -> bool {
         self.note_span(limits, clock);
         self.load_states(limits, clock, usual, |_| true)
     }
 
-    /// Somebody counts with those of `limits` that share a log.
+    /// Records the longest span among those `limits` that share a log.
     fn note_span(&mut self, limits: &[Limit], clock: Clock) {
         let longest = limits.iter().filter(|limit| has_log(limit));
         if let Some(longest) = longest.max_by_key(|limit| limit.span())
@@ -71,8 +71,8 @@ impl PartitionUsage {
         }
     }
 
-    /// [`Self::load`] for a [`Self::settle`]: the log of all sliding limits stays as it is, since other limits may be in
-    /// force by now, which look back further than those of the start.
+    /// Like [`Self::load`], for a [`Self::settle`]: leaves the shared log as it is, because other limits may be enforced by now that look
+    /// back further than those of the start.
     pub fn load_own(&mut self, limits: &[Limit], clock: Clock, usual: u64) -> bool {
         self.load_states(limits, clock, usual, |limit| !has_log(limit))
     }
@@ -85,7 +85,7 @@ impl PartitionUsage {
         loads: impl Fn(&Limit) -> bool,
     ) -> bool {
         let mut newest = self.newest;
-        // The store forgets a window that is over, whoever asks.
+        // The store drops an expired window whichever limit is asked about.
         for state in self.states.values_mut() {
             state.get_mut().forget(clock.now_ms);
         }
@@ -93,7 +93,7 @@ impl PartitionUsage {
             if limit.algorithm().rules().is_aligned() && !limit.is_shadow() {
                 newest = newest.max(clock.now_ms / limit.span() * limit.span());
             }
-            // A shadow must not tell what is enforced of a window that nobody else has seen.
+            // A shadow must not record a window for the enforced limits that only the shadow has seen.
             let mut unknown = SteppedBack::default();
             let mut around = match limit.is_shadow() {
                 true => Around {
@@ -116,26 +116,26 @@ impl PartitionUsage {
         newer
     }
 
-    /// Units that count against `limit`.
+    /// Returns the number of units that count against `limit`.
     ///
     /// # Panics
-    /// Without a [`PartitionUsage::load`] of the limit before, as all that follow.
+    /// Panics if the limit was not loaded with [`PartitionUsage::load`] before. So do the methods that follow.
     pub fn count(&self, limit: &Limit, clock: Clock) -> u64 {
         self.state(limit).count(limit.terms(), clock.now_ms)
     }
 
-    /// Calls that count now; `None`: the algorithm counts units alone.
+    /// Returns the number of calls that count now, or `None` if the algorithm counts only units.
     pub fn calls(&self, limit: &Limit, clock: Clock) -> Option<u64> {
         let knows = limit.unit() == Unit::Calls || has_log(limit);
         knows.then(|| self.count(&limit.clone().with_unit(Unit::Calls), clock))
     }
 
-    /// When the `k`-th next unit (from 1) may start if nobody starts before `base`, which is now or later.
+    /// Returns when the `k`-th next unit (from 1) may start if nothing starts before `base`, which is now or later.
     pub fn nth(&self, limit: &Limit, base: u64, k: u64) -> u64 {
         self.state(limit).nth(limit.terms(), base, k)
     }
 
-    /// Units that may start at once at `now`.
+    /// Returns the number of units that may start at once at `now`.
     pub fn free(&self, limit: &Limit, now: u64) -> u64 {
         let (mut free, mut most) = (0, u64::from(limit.capacity()));
         while free < most {
@@ -149,8 +149,7 @@ impl PartitionUsage {
         free
     }
 
-    /// Writes down the start of a job of `cost` units, under its permit's name. Returns its number in the sliding log;
-    /// 0 without one.
+    /// Charges the start of a job of `cost` units under its permit's name. Returns its number in the sliding log, or 0 if there is no log.
     pub fn take(&mut self, limits: &[Limit], clock: Clock, cost: u64, permit: &str) -> u64 {
         let mut sequence = 0;
         for limit in once_for_a_log(limits) {
@@ -160,8 +159,8 @@ impl PartitionUsage {
         sequence
     }
 
-    /// Nothing starts before `until_ms`: where the algorithm [saves up](Rules::saves_up), it does not so meanwhile. So far the limit was
-    /// `before`, and from now on it is the other one.
+    /// Lets nothing start before `until_ms`, and lets no quota accumulate meanwhile if the algorithm [saves up](Rules::saves_up). The first
+    /// of the limits was in force until now, the second is from now on.
     pub fn hold(
         &mut self,
         (before, limit): (&Limit, &Limit),
@@ -176,8 +175,8 @@ impl PartitionUsage {
         }
     }
 
-    /// A call of `cost` has ended: what it used in fact is set against what it was charged.
-    /// `sequence` is its number in the sliding log.
+    /// Corrects the charge of a call of `cost` that has ended, renews its leases, or counts it as late. `sequence` is its number in the
+    /// sliding log.
     pub fn settle(
         &mut self,
         limits: &[Limit],
@@ -210,7 +209,7 @@ impl PartitionUsage {
         }
     }
 
-    /// A call came later than the guard covers.
+    /// Counts a call that arrived later than the guard covers.
     fn late(&mut self, limits: &[Limit], clock: Clock, ended: &Ended<'_>) {
         let mut in_log = false;
         for limit in once_for_a_log(limits) {
@@ -222,7 +221,7 @@ impl PartitionUsage {
         }
     }
 
-    /// A call may be in flight for so long.
+    /// Renews the leases of a call that may be in flight for another `for_ms`.
     fn keep(&mut self, limits: &[Limit], clock: Clock, ended: &Ended<'_>, for_ms: u64) {
         for limit in limits {
             if limit.algorithm().holds_leases() {
@@ -232,21 +231,21 @@ impl PartitionUsage {
         }
     }
 
-    /// The end of the newest fixed window of any of `limits`, until which the waitlist's hash must remember it; 0
-    /// without one.
+    /// Returns the end of the newest fixed window of any of `limits`, until which the waitlist's hash must store it; 0 if none has
+    /// fixed windows.
     pub fn newest_window_end(&self, limits: &[Limit]) -> u64 {
         let is_aligned = |limit: &Limit| limit.algorithm().rules().is_aligned();
         let aligned = (limits.iter()).filter(|limit| is_aligned(limit) && !limit.is_shadow());
         aligned.map(|l| self.newest + l.span()).max().unwrap_or(0)
     }
 
-    /// The newest window is kept with the waitlist, and goes with it.
+    /// Forgets the newest window, which is stored with the waitlist and expires with it.
     pub fn forget_newest_window(&mut self) {
         self.newest = 0;
         self.stepped = SteppedBack::default();
     }
 
-    /// Another writer's entry in the sliding log at `score`: one unit.
+    /// Adds an entry of one unit at `score` to the sliding log that another writer made.
     pub fn add_foreign(&mut self, score: u64) {
         let algorithm = Algorithm::SlidingWindow;
         let log = self.states.entry(log_of_all(algorithm));
@@ -255,7 +254,7 @@ impl PartitionUsage {
         }
     }
 
-    /// True when none of it says anything any more, whatever the limits are.
+    /// Returns true if no state affects a decision any more, whatever the limits are.
     pub fn is_over(&self, now: u64) -> bool {
         self.states.values().all(|state| state.get().end() <= now)
     }
@@ -270,7 +269,7 @@ impl PartitionUsage {
     }
 }
 
-/// The limits, but of those that share a log the first alone.
+/// Yields the limits, but only the first of those that share a log.
 fn once_for_a_log(limits: &[Limit]) -> impl Iterator<Item = &Limit> {
     let mut logged = false;
     limits

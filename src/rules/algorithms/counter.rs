@@ -1,9 +1,9 @@
-//! `sliding-counter-algo`: the counts of the window aligned to the epoch and of the one before, which is weighted by
-//! how much of it a sliding window would still see. Approximate: it takes the older starts for evenly spread.
+//! `sliding-counter-algo`: adds the count of the window aligned to the epoch and the count of the window before, weighted by the
+//! part that a sliding window would still cover. The result is approximate: older starts are assumed to be evenly spread.
 //!
-//! The aligned windows are longer than what slides over them by the lateness that is forgiven: in a window's last
-//! milliseconds the one before is out of sight. Without them the last unit of a window would have to start exactly at its
-//! end, which is the next one: a steady load could use max - 1 in each.
+//! An aligned window is longer than the sliding window by the tolerated lateness, so the previous window no longer counts in the
+//! last milliseconds of an aligned window. Otherwise the last unit of a window could start only exactly at its end, which belongs
+//! to the next window, and a steady load could use only max - 1 units of each window.
 
 use super::{Around, Ended, Keys, Rules, Stored, Terms, Usage};
 use crate::rules::clock::Clock;
@@ -55,16 +55,16 @@ impl Rules for Counter {
         terms.lateness_ms()
     }
 
-    /// All of one window in its last millisecond, and in the next what these leave in the last millisecond in which they are
-    /// seen, rounded up.
+    /// All units of one window start in its last millisecond. In the next window as many start as these leave room for in the last
+    /// millisecond in which they still count, rounded up.
     fn worst_case(&self, terms: &Terms) -> u64 {
         let max = u64::from(terms.max());
         2 * max - max.div_ceil(terms.window_ms() + terms.guard_ms())
     }
 
-    /// Each aligned window holds at most `max`, and one more is touched.
+    /// Each aligned window holds at most `max` units, and `ms` touches one window more than it covers.
     fn most_in(&self, terms: &Terms, ms: u64) -> u64 {
-        // A start is written up to a millisecond after it was decided.
+        // A start is written up to one millisecond after it was decided.
         u64::from(terms.max()) * ((ms + 1).div_ceil(terms.span()) + 1)
     }
 
@@ -77,7 +77,7 @@ impl Rules for Counter {
         u64::from(terms.max()).saturating_mul(windows)
     }
 
-    /// The estimate is never above what both windows hold.
+    /// Holds because the estimate never exceeds the sum of both windows.
     fn is_implied_by(&self, terms: &Terms, other: &Terms) -> bool {
         other.most_in(2 * terms.span()) <= u64::from(terms.max())
     }
@@ -85,17 +85,17 @@ impl Rules for Counter {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SlidingCounter {
-    /// What was written by the last start.
+    /// The counts that the last start wrote.
     stored: Counts,
-    /// The same at the time of the last load.
+    /// The counts as of the last load.
     live: Counts,
-    /// When that was, in milliseconds since the epoch.
+    /// When the last load was, in milliseconds since the epoch.
     at: u64,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Counts {
-    /// The windows' length that the counts belong to; 0: nothing was counted yet.
+    /// The length of the windows that the counts belong to; 0 if nothing has been counted.
     span: u64,
     index: u64,
     current: u64,
@@ -111,13 +111,13 @@ impl Usage for SlidingCounter {
             live = Counts::default();
         }
         live.span = span;
-        // Beyond the clock: it was stepped back, and what was counted counts from here.
+        // An index in the future means that the clock was stepped back. Its units count from now.
         live.index = live.index.min(index);
         self.live = live.at(index);
         self.at = now;
     }
 
-    /// What it takes the window to hold, rounded up.
+    /// Returns the estimated number of units in the sliding window, rounded up.
     fn count(&self, terms: &Terms, now: u64) -> u64 {
         let (sight, passed) = (sight(terms), now % terms.span());
         let weighted = self.live.previous * sight.saturating_sub(passed);
@@ -144,7 +144,7 @@ impl Usage for SlidingCounter {
         self.stored = self.live;
     }
 
-    /// As if so much had started as flows evenly.
+    /// Raises the current count by the units that an even flow would have started.
     fn hold(&mut self, terms: &Terms, until_ms: u64) {
         let max = u64::from(terms.max());
         let flows = max.saturating_mul(until_ms.saturating_sub(self.at)) / self.live.span;
@@ -159,7 +159,7 @@ impl Usage for SlidingCounter {
 }
 
 impl Counts {
-    /// As it is in the window `index`, if nobody starts before.
+    /// Returns the counts as they will be in the window `index` if nothing starts before.
     fn at(self, index: u64) -> Self {
         let (current, previous) = match index - self.index {
             0 => (self.current, self.previous),
@@ -174,7 +174,7 @@ impl Counts {
         }
     }
 
-    /// The `k`-th start is in this window or, `max` in each, a later one; there as soon as
+    /// The `k`-th start falls into this window or, at `max` per window, into a later one. Within its window it may start as soon as
     /// `previous * (sight - passed) + (current + k) * sight <= max * sight`.
     fn nth(self, terms: &Terms, base: u64, k: u64) -> u64 {
         let (span, sight, max) = (self.span, sight(terms), u64::from(terms.max()));
@@ -204,7 +204,7 @@ impl Counts {
     }
 }
 
-/// How far back a start is seen, in milliseconds: the span without the lateness.
+/// Returns how long a start counts, in milliseconds: the span without the tolerated lateness.
 fn sight(terms: &Terms) -> u64 {
     terms.span() - terms.lateness_ms()
 }

@@ -1,4 +1,4 @@
-//! `fixed-window-algo`: a counter for each window aligned to the epoch.
+//! `fixed-window-algo`: one counter for each window that is aligned to the epoch.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ impl Rules for FixedWindow {
         Keys::Windows
     }
 
-    /// A number, which is part of the key's object.
+    /// A number that Redis stores inside the key's object, so it takes no memory of its own.
     fn stored(&self, _: &Terms) -> Stored {
         Stored::Text(0)
     }
@@ -50,7 +50,7 @@ impl Rules for FixedWindow {
         true
     }
 
-    /// The window has its guard inside.
+    /// The window includes its guard.
     fn span(&self, terms: &Terms) -> u64 {
         terms.window_ms()
     }
@@ -63,19 +63,19 @@ impl Rules for FixedWindow {
         (terms.window_ms(), 0)
     }
 
-    /// All of one window just before it closes, and all of the next; the one after that is too far.
+    /// All units of one window start just before it closes, and all units of the next; the window after that is too far away.
     fn worst_case(&self, terms: &Terms) -> u64 {
         2 * u64::from(terms.max())
     }
 
-    /// Each window holds at most `max`, and one more is touched.
+    /// Each window holds at most `max` units, and `ms` touches one window more than it covers.
     fn most_in(&self, terms: &Terms, ms: u64) -> u64 {
-        // A start is written up to a millisecond after it was decided.
+        // A start is written up to one millisecond after it was decided.
         u64::from(terms.max()) * ((ms + 1).div_ceil(terms.window_ms()) + 1)
     }
 
-    /// A window counts as the API's own where one is a multiple of the other, since whoever chose this algorithm knows
-    /// that the API counts so.
+    /// If one of the windows is a multiple of the other, they are assumed to have the same edges: an operator chooses this algorithm
+    /// because the API counts in such windows.
     fn arriving(&self, terms: &Terms, window_ms: u64) -> u64 {
         let (max, own) = (u64::from(terms.max()), terms.window_ms());
         if window_ms.is_multiple_of(own) {
@@ -90,7 +90,7 @@ impl Rules for FixedWindow {
     fn is_implied_by(&self, terms: &Terms, other: &Terms) -> bool {
         let max = u64::from(terms.max());
         if other.algorithm() == terms.algorithm() {
-            // Each window must end with one of the other's, and the guard at that end with the other's.
+            // Each window must end together with one of the other limit's, whose guard at that end must be at least as long.
             terms.window_ms().is_multiple_of(other.window_ms())
                 && other.guard_ms() >= terms.guard_ms()
                 && u64::from(other.max()) * (terms.window_ms() / other.window_ms()) <= max
@@ -100,31 +100,31 @@ impl Rules for FixedWindow {
     }
 }
 
-/// The windows of one terms.
+/// The windows of one limit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FixedWindows {
-    /// Units and the window's end, by the window's index.
+    /// The units and the end of each window, by the window's index.
     counts: BTreeMap<u64, (u64, u64)>,
     /// The window of the last load.
     index: u64,
-    /// The clock was stepped back, and what this window let pass may be forgotten.
+    /// Whether the clock was stepped back, so that the count of this window may have been forgotten.
     is_doubtful: bool,
 }
 
-/// What all fixed windows of a partition know of a clock that was stepped back to before the newest of them.
+/// What the fixed windows of a partition know of a clock that was stepped back to before the newest of them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SteppedBack {
-    /// When that was noticed, by the clock of since then.
+    /// When the step was noticed, by the clock as of then.
     at: u64,
-    /// The start of the newest window since then.
+    /// The start of the newest window since the step.
     seen: u64,
-    /// That of the newest one before.
+    /// The start of the newest window before the step.
     newest: u64,
 }
 
 impl SteppedBack {
-    /// What the window of `terms` let pass that began at `start`, before the `newest`, may be forgotten. One that begins a span, and the
-    /// guard, after the step was noticed is a new one: what was started before the step counts for it no more.
+    /// Returns true if the count of the window that began at `start`, before `newest`, may have been forgotten. A window that begins
+    /// at least a span and the guard after the step was noticed is new: starts before the step no longer count in it.
     fn is_doubtful(&mut self, terms: &Terms, start: u64, now: u64, newest: u64) -> bool {
         let span = terms.span();
         let again = self.newest != newest || now < self.at || start + span <= self.seen;
@@ -196,7 +196,7 @@ impl Usage for FixedWindows {
         0
     }
 
-    /// A window that is over is over.
+    /// Corrects the current window only: an earlier window no longer counts.
     fn settle(&mut self, terms: &Terms, _: Clock, ended: &Ended<'_>) {
         if ended.started_ms / terms.span() == self.index
             && let Some((count, _)) = self.counts.get_mut(&self.index)
@@ -205,7 +205,7 @@ impl Usage for FixedWindows {
         }
     }
 
-    /// In the window of now it counts, too; as often as that is told.
+    /// Counts the call in the current window as well if it started in another one, each time it is reported.
     fn late(&mut self, terms: &Terms, _: Clock, ended: &Ended<'_>) -> bool {
         let is_other = ended.started_ms / terms.span() != self.index;
         if is_other {

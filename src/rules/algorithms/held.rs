@@ -1,20 +1,20 @@
-//! `guard: strict` and `max-concurrent`: a call holds its lease until it has ended, and for a window after that
-//! (none for `max-concurrent`). Calls in flight always count, so at most L of them arrive in any window, however
-//! long each of them takes: an arrival lies between its start and its end.
+//! `guard: strict` and `max-concurrent`: a call holds its lease until it has ended and, with `guard: strict`, for a window after
+//! that. Calls in flight always count, so at most L calls arrive in any window, however long each takes: an arrival lies between
+//! the start and the end of its call.
 
 use super::{Around, Ended, Keys, Rules, Stored, Terms, Usage};
 use crate::rules::clock::Clock;
 
-/// A lease that was not renewed for so long (milliseconds) expires, since its worker must have died. A worker renews
-/// its leases long before.
+/// Time after its last renewal at which a lease expires, in milliseconds: its worker must have died, because a worker renews its
+/// leases long before.
 pub const LEASE_MS: u64 = 60_000;
 
-/// The algorithm of a strict guard.
+/// The algorithm of `guard: strict`.
 pub struct Strict;
 /// The algorithm of `max-concurrent`.
 pub struct Concurrency;
 
-/// What both have in common.
+/// The methods that both algorithms share.
 macro_rules! both {
     () => {
         fn window_words(&self) -> &'static str {
@@ -53,7 +53,7 @@ macro_rules! both {
             terms.max().into()
         }
 
-        /// How long calls take is not known.
+        /// Unbounded, because the duration of calls is not known.
         fn most_in(&self, _: &Terms, _: u64) -> u64 {
             u64::MAX
         }
@@ -122,28 +122,28 @@ impl Rules for Concurrency {
     both!();
 }
 
-/// A call that takes longer than usual is looked for after this at the latest (milliseconds), or after an eighth of what
-/// is usual.
+/// Maximum delay before the gate checks again whether a call that takes longer than usual has ended, in milliseconds. The delay
+/// is longer if an eighth of the usual duration is longer.
 pub(crate) const LOOK_MS: u64 = 500;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Held {
-    /// In the order of their ends, then of their names.
+    /// Sorted by end, then by permit.
     leases: Vec<Lease>,
     /// The time of the last load.
     now: u64,
-    /// How long a call takes, or 1 while that is not known.
+    /// How long a call usually takes, or 1 if that is not known.
     usual: u64,
-    /// The same; while that is not known, as long as the newest call has taken, at least.
+    /// The same, except that an unknown duration is replaced by the time that the newest call has been in flight.
     lap: u64,
-    /// For how long a lease lasts after its call's end.
+    /// How long a lease lasts after the end of its call.
     span: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Lease {
-    /// When the call ended (Unix ms, rounded up); beyond now while it may be in flight: when the lease expires unless it
-    /// is renewed.
+    /// When the call ended (Unix ms, rounded up). While the call may be in flight, this is in the future: when the lease expires
+    /// unless it is renewed.
     end: u64,
     /// The permit's name.
     permit: String,
@@ -151,7 +151,7 @@ struct Lease {
 }
 
 impl Lease {
-    /// How long its call has been in flight.
+    /// Returns how long the call has been in flight.
     fn elapsed(&self, now: u64) -> u64 {
         now.saturating_sub(self.end.saturating_sub(LEASE_MS))
     }
@@ -161,7 +161,7 @@ impl Usage for Held {
     fn load(&mut self, terms: &Terms, clock: Clock, around: &mut Around<'_>) {
         let now = clock.now_ms;
         self.leases.retain(|lease| lease.end + terms.span() > now);
-        // Later than a lease from now: the clock was stepped back.
+        // An end more than a lease from now means that the clock was stepped back.
         for lease in &mut self.leases {
             lease.end = lease.end.min(clock.stamp_ms + LEASE_MS);
         }
@@ -169,7 +169,7 @@ impl Usage for Held {
         self.now = now;
         self.usual = around.usual.max(1);
         self.lap = match (around.usual, self.leases.last()) {
-            // Of one that has ended nobody knows how long it took.
+            // The duration of a call that has ended is not recorded, so only a call in flight gives an estimate.
             (0, Some(newest)) if newest.end > now + 1 => newest.elapsed(now).max(1),
             _ => self.usual,
         };
@@ -182,7 +182,7 @@ impl Usage for Held {
 
     fn nth(&self, terms: &Terms, base: u64, k: u64) -> u64 {
         let (held, max) = (self.units(), u64::from(terms.max()));
-        // A unit starts when the one that started `max` units before it leaves.
+        // A unit starts when the unit that started `max` units before it leaves.
         let (turn, laps) = ((k - 1) % max + 1, (k - 1) / max);
         let first = match (held + turn).checked_sub(max) {
             None | Some(0) => base,
@@ -202,10 +202,10 @@ impl Usage for Held {
         };
         let mut lease = self.leases.remove(at);
         match ended.used(terms) {
-            // A lease lasts for a span after its call; where that is none, nothing is left of it.
+            // A lease lasts for a span after its call. If the span is 0, nothing is left of the lease.
             Some(used) if terms.span() > 0 => {
                 (lease.end, lease.units) = (clock.stamp_ms, used);
-                // One that was renewed after its end has the same name.
+                // A lease that was renewed after its end has the same name.
                 let same = |other: &Lease| other.permit == lease.permit && other.units == used;
                 self.leases.retain(|other| !same(other));
                 self.leases.push(lease);
@@ -215,7 +215,7 @@ impl Usage for Held {
         }
     }
 
-    /// A lease that is not there is taken again: the store may have lost its memory meanwhile. At most [`LEASE_MS`].
+    /// Takes a missing lease again, since the store may have lost data meanwhile. Renews it for at most [`LEASE_MS`].
     fn keep(&mut self, terms: &Terms, clock: Clock, ended: &Ended<'_>, for_ms: u64) {
         let (permit, units) = (ended.permit, ended.charged(terms));
         if self.find(permit, units).is_none() {
@@ -237,7 +237,7 @@ impl Held {
         self.leases.iter().map(|lease| lease.units).sum()
     }
 
-    /// When the `unit`-th unit (from 1, and there is one) leaves.
+    /// Returns when the `unit`-th unit (from 1) leaves, which must exist.
     fn leaves(&self, terms: &Terms, unit: u64) -> u64 {
         let mut units = 0;
         let reached = |lease: &&Lease| {
@@ -245,15 +245,15 @@ impl Held {
             units >= unit
         };
         match self.leases.iter().find(reached) {
-            // An end is rounded up, so a call that ended within this millisecond counts until the next one.
+            // Ends are rounded up, so a call that ended within this millisecond counts until the next.
             Some(lease) if lease.end <= self.now + 1 => lease.end + terms.span(),
             Some(lease) => self.now + self.left(lease) + terms.span(),
             None => self.now + self.usual + terms.span(),
         }
     }
 
-    /// How long a call that is in flight may still take: as long as others did or, where it has taken longer, as long
-    /// again as it is late, so that nobody looks every millisecond for a call that takes a minute.
+    /// Returns how much longer a call in flight is expected to take: until the usual duration is over. If it has taken longer already,
+    /// as long again as it is overdue, so that a call of a minute is not checked every millisecond.
     fn left(&self, lease: &Lease) -> u64 {
         let elapsed = lease.elapsed(self.now);
         match self.usual.checked_sub(elapsed) {
@@ -335,8 +335,8 @@ mod tests {
         assert_eq!(times(2), [100, 110, 200, 210, 300]);
     }
 
-    /// Calls of an API that stands still, given up after a second: their leases count until they end or the lease does, and
-    /// for a window after that.
+    /// Calls of an API that hangs are abandoned after a second. Their leases count until the call ends or the lease expires, and for a
+    /// window after that.
     #[test]
     fn the_lease_of_an_abandoned_call_is_held_until_it_ends_or_its_lease_does() {
         let terms = terms(Algorithm::Strict, 2, 1000);
@@ -369,8 +369,8 @@ mod tests {
         assert_eq!(count(&mut held, 32_000), 0);
     }
 
-    /// A clock reads parts of a millisecond, and ends are rounded up: who asks right after an end must not take it for a call that
-    /// is far too late, and look for it half a second later.
+    /// The clock reads fractions of a millisecond, and ends are rounded up. A question right after an end must not take the call for
+    /// one that is long overdue, and defer the next check by half a second.
     #[test]
     fn who_asks_in_the_millisecond_of_an_end_is_told_of_it() {
         let at = |micros| Clock::from_micros(NOW * 1000 + micros);

@@ -1,11 +1,11 @@
-//! `sliding-segments-algo`: a sliding window that counts its starts by segments of time, 192 in a window. What was started in a
-//! segment counts from the segment's end for a whole window and guard. So no more than L start in any window, as with a log of
-//! every start, in the memory of 192 counters, however large L is. A start counts for up to a segment longer.
+//! `sliding-segments-algo`: a sliding window that counts its starts in segments of time, 192 per window. A start counts from the end of
+//! its segment for a whole window and guard. So at most L start in any window, as with a log of every start, but in the memory of
+//! 192 counters, however large L is. The price is that a start counts for up to one segment longer.
 
 use super::{Around, Ended, Keys, Rules, Stored, Terms, Usage};
 use crate::rules::clock::Clock;
 
-/// So many segments has a window with its guard, or fewer where they would be shorter than a millisecond.
+/// Number of segments in a window and its guard; fewer if segments would be shorter than a millisecond.
 const SEGMENTS: u64 = 192;
 
 /// The algorithm.
@@ -39,20 +39,20 @@ impl Rules for SlidingSegments {
         }
     }
 
-    /// One number, and two for each segment that has starts: the last one is part of a window beyond.
+    /// One number for the state, and two for each segment with starts. The last segment reaches beyond the window, hence one more.
     fn stored(&self, terms: &Terms) -> Stored {
         let segments = least(terms).div_ceil(self.margin(terms)) + 1;
         Stored::Text(6 + 14 * segments.min(terms.max().into()))
     }
 
-    /// Window and guard, rounded up to whole segments but for a millisecond: what starts as soon as a segment no longer counts
-    /// starts in the last millisecond of one, and counts for no longer than it must. A moment later it counts for a segment more.
+    /// Window and guard, rounded up to whole segments, minus a millisecond. So a unit that starts as soon as a segment expires starts in
+    /// the last millisecond of a segment, and counts no longer than it must. A moment later it would count for a segment more.
     fn span(&self, terms: &Terms) -> u64 {
         let length = self.margin(terms);
         length * least(terms).div_ceil(length) - 1
     }
 
-    /// How long a segment is.
+    /// The length of a segment.
     fn margin(&self, terms: &Terms) -> u64 {
         least(terms).div_ceil(SEGMENTS)
     }
@@ -80,7 +80,7 @@ impl Rules for SlidingSegments {
     }
 }
 
-/// Window and guard, and a millisecond for the rounded clock.
+/// Returns the sum of window and guard, plus a millisecond for the rounded clock.
 fn least(terms: &Terms) -> u64 {
     terms.window_ms() + terms.guard_ms() + 1
 }
@@ -88,13 +88,13 @@ fn least(terms: &Terms) -> u64 {
 /// The segments of one limit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Segments {
-    /// What was written by the last start.
+    /// The segments that the last start wrote.
     stored: Vec<Segment>,
-    /// The same at the time of the last load, what no longer counts left out.
+    /// The segments as of the last load, without the expired ones.
     live: Vec<Segment>,
-    /// The index of the segment of that time.
+    /// The index of the segment of that load.
     current: u64,
-    /// The highest index whose units were pulled to an earlier one: the clock was stepped back.
+    /// The highest index whose units were moved to an earlier segment because the clock was stepped back.
     pulled: u64,
     length: u64,
     span: u64,
@@ -102,13 +102,13 @@ pub struct Segments {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Segment {
-    /// Of all segments since the epoch.
+    /// The segment's number, counted from the epoch.
     index: u64,
     units: u64,
 }
 
 impl Segments {
-    /// When what was started in a segment counts no more.
+    /// Returns when the starts in a segment no longer count.
     fn over(&self, index: u64) -> u64 {
         (index + 1) * self.length + self.span
     }
@@ -121,7 +121,7 @@ impl Usage for Segments {
         let mut live: Vec<Segment> = Vec::new();
         let mut is_pulled = false;
         for segment in &self.stored {
-            // Beyond the clock: it was stepped back, and what was counted counts from here.
+            // An index in the future means that the clock was stepped back. Its units count from now.
             let index = segment.index.min(self.current);
             if index < segment.index {
                 is_pulled = true;
@@ -150,11 +150,11 @@ impl Usage for Segments {
         let counting =
             (self.live.iter().rev()).take_while(|segment| self.over(segment.index) > base);
         let used: u64 = counting.clone().map(|segment| segment.units).sum();
-        // Of more than `max` (the limit was lowered) only the last `max` stand in the way.
+        // If more than `max` units count (the limit was lowered), only the last `max` are in the way.
         let used = used.min(max);
         let free = max - used;
         let (turn, laps) = ((k - 1) % max, (k - 1) / max);
-        // Who starts when a segment no longer counts stands in the way for so long.
+        // A unit that starts when a segment expires is in the way for this long.
         let lap = self.span + 1;
         if turn < free {
             return match laps {
@@ -182,8 +182,8 @@ impl Usage for Segments {
         0
     }
 
-    /// One that no longer counts is left alone. What others started must not be given back: after a step of the clock a start may be
-    /// somewhere else.
+    /// Leaves an expired segment alone. After a step of the clock a start may have been moved to another segment, so its units are not
+    /// given back: that could give back units of other starts.
     fn settle(&mut self, terms: &Terms, _: Clock, ended: &Ended<'_>) {
         let index = ended.started_ms / self.length;
         if index <= self.pulled && ended.change(terms) < 0 {
@@ -233,7 +233,7 @@ mod tests {
         let clock = load(&mut segments, 30_000);
         segments.take(&terms, clock, 4, "a");
         let started_ms = clock.now_ms;
-        // Back, and forward again to where the first one started.
+        // The clock goes back, and forward again to where the first call started.
         let clock = load(&mut segments, 10_000);
         segments.take(&terms, clock, 1, "b");
         let clock = load(&mut segments, 30_001);
@@ -248,7 +248,7 @@ mod tests {
         segments.settle(&terms, clock, &ended);
         load(&mut segments, 10_000 + 61_000);
         assert_eq!(segments.count(&terms, NOW + 71_000), 5, "those of c");
-        // Where no step was, what is not used is given back.
+        // Without a step of the clock, unused units are given back.
         let clock = load(&mut segments, 72_000);
         segments.take(&terms, clock, 4, "d");
         let ended = Ended {

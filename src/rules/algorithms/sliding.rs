@@ -1,6 +1,7 @@
 //! `sliding-window-algo`: one entry for each start that still counts, oldest first, for all limits of a scope.
 //!
-//! What a call used in fact is written into its entry. `lua/corrections.lua` says how the store knows the sums without rewriting it.
+//! The cost that a call actually used is written into its entry. `lua/corrections.lua` explains how the store keeps the sums without
+//! rewriting the log.
 
 use std::collections::VecDeque;
 
@@ -89,26 +90,26 @@ impl Rules for SlidingWindow {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SlidingLog {
-    /// In the order of their scores.
+    /// Sorted by score.
     entries: VecDeque<Entry>,
-    /// How many of them came late: where none did, nobody looks for one.
+    /// Number of entries of late calls; if it is 0, [`SlidingLog::find`] skips the search for them.
     moved: usize,
-    /// How far back anybody counts.
+    /// How far back the limits that share the log count.
     spans: LongestSpan,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Entry {
-    /// When it started, in milliseconds since the epoch, rounded up.
+    /// When the call started, in milliseconds since the epoch, rounded up.
     score: u64,
-    /// What it cost; `None`: it was given back.
+    /// The call's cost, or `None` if it was given back.
     cost: Option<u64>,
-    /// Its running number; 0: another writer's.
+    /// The entry's sequence number; 0 if another writer added it.
     sequence: u64,
-    /// It came late: the number that the start was given, and when, as its receipt says.
+    /// For a late call: the sequence number and the time of its start, as its receipt has them.
     moved: Option<(u64, u64)>,
-    /// The calls and the cost of this entry and of all before it, since the log began: the log of a long limit is long, and no question
-    /// has to walk through it.
+    /// The calls and the cost of this entry and all entries before it since the log began. With these sums no question has to walk
+    /// through the log, which is long if the limit is.
     up_to: (u64, u64),
 }
 
@@ -126,7 +127,7 @@ impl Entry {
 }
 
 impl SlidingLog {
-    /// Somebody counts with `span`.
+    /// Records that a limit counts over `span`.
     pub fn note(&mut self, span: u64, clock: Clock) {
         self.spans.note(span, clock.now_ms);
     }
@@ -137,7 +138,7 @@ impl SlidingLog {
         first.map_or(0, |first| self.units_from(first, terms.unit()))
     }
 
-    /// Units of `first`, an entry of it, and of all after it.
+    /// Returns the units of `first`, an entry of the log, and of all entries after it.
     fn units_from(&self, first: &Entry, unit: Unit) -> u64 {
         let all = self.entries.back().map_or(0, |it| it.units_up_to(unit));
         all - first.units_up_to(unit) + first.units(unit)
@@ -169,7 +170,7 @@ impl SlidingLog {
         self.sum_up(at);
     }
 
-    /// What the entry `at` counts has changed: the sums from there on follow.
+    /// Updates the sums from the entry at index `at` on, whose units have changed.
     fn sum_up(&mut self, at: usize) {
         let before = at.checked_sub(1).map(|before| self.entries[before].up_to);
         let (mut calls, mut cost) = before.unwrap_or_default();
@@ -180,7 +181,7 @@ impl SlidingLog {
         }
     }
 
-    /// The entry of a start that was given this number then.
+    /// Returns the index of the entry of the start that has this time and sequence number in its receipt.
     fn find(&self, started_ms: u64, sequence: u64) -> Option<usize> {
         let started = started_ms..=started_ms + 1;
         let receipt = Some((sequence, started_ms));
@@ -195,13 +196,13 @@ impl SlidingLog {
         at.filter(|_| sequence > 0)
     }
 
-    /// An entry that another writer added at `score`: one unit.
+    /// Adds an entry of one unit at `score` that another writer made.
     pub fn add_foreign(&mut self, score: u64) {
         let at = self.entries.partition_point(|e| e.score <= score);
         self.insert(at, score, 1, (0, None));
     }
 
-    /// The first moment after which at most `rest` units started; there are more.
+    /// Returns the first moment after which at most `rest` units started. More than `rest` must count.
     fn left_at(&self, terms: &Terms, rest: u64) -> u64 {
         let leaves_more = |entry: &Entry| self.units_from(entry, terms.unit()) > rest;
         let behind = self.entries.partition_point(leaves_more);
@@ -211,14 +212,14 @@ impl SlidingLog {
 }
 
 impl Usage for SlidingLog {
-    /// Forgets what no span that was [noted](SlidingLog::note) counts any more.
+    /// Drops entries that no [noted](SlidingLog::note) span counts any more.
     fn load(&mut self, _: &Terms, clock: Clock, _: &mut Around<'_>) {
         let longest = self.spans.longest();
         while (self.entries.front()).is_some_and(|first| first.score + longest <= clock.now_ms) {
             let over = self.entries.pop_front();
             self.moved -= usize::from(over.is_some_and(|entry| entry.moved.is_some()));
         }
-        // A start in the future: the clock was stepped back. Counting it from now wastes at most one window.
+        // A start in the future means that the clock was stepped back. Counting it from now wastes at most one window.
         for entry in self.entries.iter_mut().rev() {
             if entry.score <= clock.stamp_ms {
                 break;
@@ -233,7 +234,7 @@ impl Usage for SlidingLog {
 
     fn nth(&self, terms: &Terms, base: u64, k: u64) -> u64 {
         let (max, span) = (u64::from(terms.max()), terms.span());
-        // Of more than `max` (the limit was lowered) only the last `max` stand in the way.
+        // If more than `max` units count (the limit was lowered), only the last `max` are in the way.
         let used = self.counted(terms, base).min(max);
         let free = max - used;
         let (turn, laps) = ((k - 1) % max, (k - 1) / max);
@@ -249,7 +250,7 @@ impl Usage for SlidingLog {
         self.push(clock.stamp_ms, cost, None)
     }
 
-    /// One that was given back stays so.
+    /// Does not change an entry that was given back.
     fn settle(&mut self, _: &Terms, _: Clock, ended: &Ended<'_>) {
         if let Some(at) = self.find(ended.started_ms, ended.sequence) {
             let entry = &mut self.entries[at];
@@ -258,7 +259,7 @@ impl Usage for SlidingLog {
         }
     }
 
-    /// It counts from now, as another entry behind all others.
+    /// Counts the call from now, as a new entry at the end of the log.
     fn late(&mut self, _: &Terms, clock: Clock, ended: &Ended<'_>) -> bool {
         let newest = self.entries.back().map_or(0, |e| e.score);
         let Some(at) = self.find(ended.started_ms, ended.sequence) else {
@@ -304,12 +305,12 @@ mod tests {
             1 => any::<usize>().prop_map(|which| Step::Late { which }),
             1 => (0..500u64).prop_map(|before_ms| Step::Foreign { before_ms }),
         ];
-        // A clock that is stepped back at times.
+        // The clock is sometimes stepped back.
         let by = prop_oneof![9 => 0..300i64, 1 => -300..0i64];
         proptest::collection::vec((step, by), 1..60)
     }
 
-    /// Newest first: what has to be true, by a walk through all entries.
+    /// Counts by a walk through all entries, as the expected value.
     fn walk(log: &SlidingLog, terms: &Terms, at: u64) -> u64 {
         let counts = |entry: &&Entry| entry.score + terms.span() > at;
         let entries = log.entries.iter().filter(counts);

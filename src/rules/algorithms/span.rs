@@ -1,24 +1,24 @@
-//! How far back a log must remember, where jobs of one partition have limits of different lengths.
+//! How far back a log must reach if jobs of one partition have limits with different windows.
 
-/// The longest span that anybody counts with. Of two jobs of one tenant each may have limits of its own (plans, changed
-/// configurations), and what one of them forgets the other may still count.
+/// The longest span that any job counts with. Two jobs of one tenant may have different limits (plans, changed configurations), and
+/// one must not drop entries that the other still counts.
 ///
-/// A span is remembered for its own length at least after it was last counted with: until then all that it counted is
-/// there. Who comes back later finds a log as for the first time.
+/// A span is remembered for at least its own length after its last use, and until then every entry that it counted is kept. A job
+/// that uses the span later finds a log as if it used it for the first time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LongestSpan {
-    /// When the period began, in milliseconds since the epoch. It is as long as the longest span.
+    /// When the period began, in milliseconds since the epoch. A period is as long as the longest span.
     since: u64,
     /// The longest span in this period, in milliseconds.
     now: u64,
-    /// That in the period before.
+    /// The longest span in the period before, in milliseconds.
     before: u64,
 }
 
 impl LongestSpan {
-    /// Somebody counts with `span` at `now`.
+    /// Records that a job counts with `span` at `now`.
     pub fn note(&mut self, span: u64, now: u64) {
-        // Of later than now: the clock was stepped back.
+        // A later time means that the clock was stepped back.
         self.since = self.since.min(now);
         if now >= self.since + self.longest() {
             *self = Self {
@@ -30,12 +30,12 @@ impl LongestSpan {
         self.now = self.now.max(span);
     }
 
-    /// What is older than this, in milliseconds, nobody counts.
+    /// Returns the age in milliseconds beyond which no limit counts an entry.
     pub fn longest(&self) -> u64 {
         self.now.max(self.before)
     }
 
-    /// When it need not be remembered any more, in milliseconds since the epoch: behind whatever was written in its period.
+    /// Returns when the record may be dropped, in milliseconds since the epoch: after all entries of its period have expired.
     pub fn end(&self) -> u64 {
         self.since + 3 * self.longest()
     }
@@ -58,7 +58,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever else is counted with meanwhile.
+        /// Holds whatever other spans are noted meanwhile.
         #[test]
         fn a_span_is_remembered_for_its_own_length(
             uses in prop::collection::vec((0..5_000_u64, 1..20_000_u64), 1..100),

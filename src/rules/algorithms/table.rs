@@ -1,14 +1,14 @@
-//! The table. Everything else that there is one of for each algorithm is made from it.
+//! The table of algorithms, from which everything that exists once per algorithm is generated.
 
 use super::{Rules, Usage, bucket, counter, fixed, held, segments, sliding};
 
-/// From rows `Name: its rules, what it remembers`: [`Algorithm`], and the states of all of them.
+/// Generates [`Algorithm`] and [`State`] from rows of `Name: its rules, its state`.
 macro_rules! algorithms {
     (
         use_algo { $($(#[$doc:meta])* $name:ident: $rules:expr, $state:ty;)+ }
         guard { $($(#[$other_doc:meta])* $other:ident: $other_rules:expr, $other_state:ty;)+ }
     ) => {
-        /// How starts are counted; the values of `rate-limiter.use-algo`, and what other keys stand for.
+        /// How starts are counted: the values of `rate-limiter.use-algo`, and the algorithms that other keys select.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Algorithm {
             $($(#[$doc])* $name,)+
@@ -16,13 +16,13 @@ macro_rules! algorithms {
         }
 
         impl Algorithm {
-            /// The values of `use-algo`.
+            /// The algorithms that are values of `use-algo`.
             pub const ALL: [Self; [$(stringify!($name)),+].len()] = [$(Self::$name),+];
-            /// All there are.
+            /// All algorithms.
             pub const EVERY: [Self; [$(stringify!($name),)+ $(stringify!($other)),+].len()] =
                 [$(Self::$name,)+ $(Self::$other),+];
 
-            /// What it is.
+            /// Returns the algorithm's properties.
             pub fn rules(self) -> &'static dyn Rules {
                 match self {
                     $(Self::$name => &$rules,)+
@@ -31,7 +31,7 @@ macro_rules! algorithms {
             }
         }
 
-        /// What one of them remembers.
+        /// The state of one limit.
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub enum State {
             $($name($state),)+
@@ -39,7 +39,7 @@ macro_rules! algorithms {
         }
 
         impl State {
-            /// Nothing yet.
+            /// Returns an empty state for `algorithm`.
             pub fn new(algorithm: Algorithm) -> Self {
                 match algorithm {
                     $(Algorithm::$name => Self::$name(Default::default()),)+
@@ -47,7 +47,7 @@ macro_rules! algorithms {
                 }
             }
 
-            /// To be looked at.
+            /// Returns the state for reading.
             pub fn get(&self) -> &dyn Usage {
                 match self {
                     $(Self::$name(state) => state,)+
@@ -55,7 +55,7 @@ macro_rules! algorithms {
                 }
             }
 
-            /// To be changed.
+            /// Returns the state for changing.
             pub fn get_mut(&mut self) -> &mut dyn Usage {
                 match self {
                     $(Self::$name(state) => state,)+
@@ -72,19 +72,19 @@ algorithms! {
         FixedWindow: fixed::FixedWindow, fixed::FixedWindows;
         /// `sliding-window-algo`: at most L starts in any window.
         SlidingWindow: sliding::SlidingWindow, sliding::SlidingLog;
-        /// `sliding-counter-algo`: two counters, the older one weighted by how much of its window is still in sight:
-        /// approximate, nearly 2 L at worst.
+        /// `sliding-counter-algo`: two counters, the older one weighted by the part of its window that still counts. Approximate: nearly
+        /// 2 L in the worst case.
         SlidingCounter: counter::Counter, counter::SlidingCounter;
         /// `sliding-segments-algo`: at most L starts in any window, counted by 192nds of it.
         SlidingSegments: segments::SlidingSegments, segments::Segments;
-        /// `token-bucket-algo`: bursts of up to `burst`, refilled with L per window; burst + L at worst.
+        /// `token-bucket-algo`: bursts of up to `burst`, refilled with L per window; burst + L in the worst case.
         TokenBucket: bucket::Token, bucket::Bucket;
-        /// `leaky-bucket-algo` (GCRA): evenly spaced but for `burst`; L + burst - 1 at worst.
+        /// `leaky-bucket-algo` (GCRA): evenly spaced except for `burst`; L + burst - 1 in the worst case.
         LeakyBucket: bucket::Leaky, bucket::Bucket;
     }
     guard {
-        /// `sliding-window-algo` with `guard: strict`: a unit is available a window after the answer, and calls in
-        /// flight always count; L in any window at any latency.
+        /// `sliding-window-algo` with `guard: strict`: a unit becomes available one window after the answer, and calls in flight always
+        /// count. At most L in any window at any latency.
         Strict: held::Strict, held::Held;
         /// `max-concurrent`: at most L calls in flight.
         Concurrency: held::Concurrency, held::Held;
@@ -92,22 +92,22 @@ algorithms! {
 }
 
 impl Algorithm {
-    /// The value in the configuration.
+    /// Returns the algorithm's name in the configuration.
     pub fn name(self) -> &'static str {
         self.rules().name()
     }
 
-    /// A call holds a lease until it has ended, so the gate must be told.
+    /// Returns true if a call holds a lease until it has ended, so that the gate must learn of the end.
     pub fn holds_leases(self) -> bool {
         self.rules().holds_leases()
     }
 
-    /// It has a `burst`.
+    /// Returns true if the algorithm has a `burst`.
     pub fn has_burst(self) -> bool {
         self.rules().default_burst(1).is_some()
     }
 
-    /// The burst of a limit of `max` that names none, or has none.
+    /// Returns the burst of a limit of `max` that sets none; `max` if the algorithm has no bursts.
     pub(in crate::rules) fn default_burst(self, max: u32) -> u32 {
         self.rules().default_burst(max).unwrap_or(max)
     }

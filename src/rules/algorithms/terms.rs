@@ -1,18 +1,18 @@
-//! The numbers of a limit, by which its algorithm counts.
+//! The numbers of a limit that its algorithm counts with.
 
 use super::Algorithm;
 
 /// What a limit counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Unit {
-    /// `calls`: one for each start, whatever it costs.
+    /// `calls`: one unit per start, whatever it costs.
     Calls,
     /// `cost`: a job's cost.
     Cost,
 }
 
 impl Unit {
-    /// The value in the configuration.
+    /// Returns the unit's name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::Calls => "calls",
@@ -20,7 +20,7 @@ impl Unit {
         }
     }
 
-    /// What a job of `cost` uses.
+    /// Returns how many units a job of `cost` uses.
     pub fn of(self, cost: u64) -> u64 {
         match self {
             Self::Calls => 1,
@@ -29,8 +29,8 @@ impl Unit {
     }
 }
 
-/// At most `max` units per `window_ms`, counted by `algorithm`, kept at the API as long as the way
-/// from the gate to it varies by less than `guard_ms`.
+/// A limit of `max` units per `window_ms`, counted by `algorithm`. It holds at the API as long as the latency from the gate to the
+/// API varies by less than `guard_ms`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Terms {
     pub(in crate::rules) algorithm: Algorithm,
@@ -43,38 +43,38 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// How it counts.
+    /// Returns the algorithm that counts.
     pub fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
-    /// L, in units.
+    /// Returns L, in units.
     pub fn max(&self) -> u32 {
         self.max
     }
-    /// W, in milliseconds.
+    /// Returns W, in milliseconds.
     pub fn window_ms(&self) -> u64 {
         self.window_ms
     }
-    /// The guard, in milliseconds.
+    /// Returns the guard, in milliseconds.
     pub fn guard_ms(&self) -> u64 {
         self.guard_ms
     }
-    /// The bucket's size in units; `max` where there is no bucket.
+    /// Returns the bucket's size in units, or `max` if the algorithm has no bucket.
     pub fn burst(&self) -> u32 {
         self.burst
     }
-    /// What it counts.
+    /// Returns the unit that is counted.
     pub fn unit(&self) -> Unit {
         self.unit
     }
 
-    /// By how many microseconds more than `window / max` the starts of an empty bucket are apart. Their latencies may differ by this. 0
-    /// for the other algorithms.
+    /// Returns by how many microseconds the starts of an empty bucket are further apart than `window / max`. The latencies of their calls
+    /// may differ by this. 0 for the other algorithms.
     pub fn apart_us(&self) -> u32 {
         self.apart_us
     }
 
-    /// The most units that can start at one moment.
+    /// Returns the maximum number of units that can start at one moment.
     pub fn capacity(&self) -> u32 {
         if self.algorithm.has_burst() {
             self.burst
@@ -84,28 +84,28 @@ impl Terms {
     }
 
     /// Returns how late a start may be without wasting quota, in milliseconds: 1 % of the window, at most 10. For a bucket it is GCRA's
-    /// tolerance for jitter (CDVT): with a burst of 1 nothing else holds what flows in until a job asks. The sliding counter's windows
-    /// are longer by it. Neither could be used up without it.
+    /// tolerance for jitter (CDVT): with a burst of 1 nothing else keeps the refill until a job asks. The sliding counter's windows are
+    /// longer by it. Without it, neither limit could be used up.
     pub fn lateness_ms(&self) -> u64 {
         (self.window_ms / 100).clamp(1, 10)
     }
 
-    /// [`Rules::span`](super::Rules::span)
+    /// See [`Rules::span`](super::Rules::span).
     pub fn span(&self) -> u64 {
         self.algorithm.rules().span(self)
     }
 
-    /// [`Rules::margin`](super::Rules::margin)
+    /// See [`Rules::margin`](super::Rules::margin).
     pub fn margin(&self) -> u64 {
         self.algorithm.rules().margin(self)
     }
 
-    /// [`Rules::worst_case`](super::Rules::worst_case)
+    /// See [`Rules::worst_case`](super::Rules::worst_case).
     pub fn worst_case(&self) -> u64 {
         self.algorithm.rules().worst_case(self)
     }
 
-    /// [`Rules::most_in`](super::Rules::most_in)
+    /// See [`Rules::most_in`](super::Rules::most_in).
     pub(in crate::rules) fn most_in(&self, ms: u64) -> u64 {
         self.algorithm.rules().most_in(self, ms)
     }
