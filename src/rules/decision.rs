@@ -1,4 +1,4 @@
-//! What is asked of a gate, and what it answers.
+//! Questions to the gate, and its answers.
 
 use std::fmt;
 
@@ -12,74 +12,75 @@ use crate::rules::tenant::Tenant;
 /// A waiting job's number in its tenant's waitlist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Ticket {
-    /// Which waitlist: a ticket of another generation counts as none.
+    /// The generation of the waitlist that issued it. A ticket of another generation is ignored.
     pub generation: u64,
     /// The number of the job's last unit, from 1.
     pub number: u64,
 }
 
 impl Ticket {
-    /// Of a job that had its turn without a ticket, and did not use its permit: it is the first of the waitlist, whichever there is by now.
+    /// The ticket of a job that was admitted without one and did not use its permit. The job is first in the current waitlist,
+    /// whichever generation that has.
     pub const HAD_ITS_TURN: Self = Self {
         generation: 0,
         number: 1,
     };
 }
 
-/// One job that asks to start.
+/// The question of one job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ask {
-    /// The ticket it was given earlier; `None` for a new job.
+    /// The ticket that it was given earlier, or `None` for a new job.
     pub ticket: Option<Ticket>,
-    /// Its cost, from 1.
+    /// The job's cost, at least 1.
     pub cost: u32,
-    /// It has started before, and did not use its permit: that is the same start for whoever counts starts (shadow limits).
+    /// Whether the job was admitted before and did not use its permit. Shadow limits count both as one start.
     pub again: bool,
 }
 
-/// The jobs of one tenant, asked in one script call.
+/// The questions of several jobs of one tenant, decided in one script call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TenantAsk {
-    /// Whose jobs these are.
+    /// The tenant of the jobs.
     pub tenant: Tenant,
-    /// What they have in the headers by which `limits` tell a tenant's jobs apart.
+    /// The jobs' values of the headers by which `limits` tell a tenant's jobs apart.
     pub labels: Labels,
-    /// What is enforced for them.
+    /// The limits that are enforced for the jobs.
     pub limits: Limits,
-    /// How many of them may start now at most (free permits of the worker's concurrency).
+    /// Maximum number of jobs that may start now (the worker's free slots).
     pub budget: u32,
-    /// What the permits of those that start are called, where a limit holds leases: `name:N` for the N-th of `asks`,
-    /// from 0. No two questions may have the same.
+    /// The name of the permits, used if a limit holds leases: `name:N` for the N-th of `asks`, from 0. No two questions may have the same
+    /// name.
     pub permits: String,
-    /// In the order of their arrival.
+    /// The jobs, in the order of their arrival.
     pub asks: Vec<Ask>,
 }
 
-/// A start's number in the sliding log of each partition of its [`Layout`](crate::rules::layout::Layout), in that order; 0
-/// where there is none.
+/// The sequence numbers of a start in the sliding logs of its [`Layout`](crate::rules::layout::Layout)'s partitions, in that order; 0
+/// for a partition without a log.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Sequences {
-    /// In the waitlist's own.
+    /// The number in the waitlist's own partition.
     first: u64,
-    /// In the shared ones, up to the last that is not 0. Most starts have none, and need no memory for them.
+    /// The numbers in the shared partitions, up to the last that is not 0. Empty for most starts, which then allocate nothing.
     shared: Vec<u64>,
 }
 
 impl Sequences {
-    /// No number anywhere.
+    /// No number in any partition.
     pub const NONE: Self = Self {
         first: 0,
         shared: Vec::new(),
     };
 
-    /// One of the waitlist's own partition alone.
+    /// Returns numbers with `sequence` in the waitlist's own partition alone.
     pub fn of_waitlist(sequence: u64) -> Self {
         let mut sequences = Self::NONE;
         sequences.set(0, sequence);
         sequences
     }
 
-    /// The number in `partition`.
+    /// Returns the number in `partition`.
     pub fn get(&self, partition: usize) -> u64 {
         match partition {
             0 => self.first,
@@ -103,7 +104,7 @@ impl Sequences {
         }
     }
 
-    /// Reads what it is written as: the numbers, joined by `:`.
+    /// Parses the text that [`Display`](fmt::Display) writes: the numbers, joined by `:`.
     pub fn parse(text: &str) -> Option<Self> {
         let mut sequences = Self::NONE;
         for (partition, number) in text.split(':').enumerate() {
@@ -114,7 +115,7 @@ impl Sequences {
 }
 
 impl fmt::Display for Sequences {
-    /// Up to the last one that is not 0.
+    /// Writes the numbers up to the last that is not 0.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.first)?;
         let mut others = self.shared.iter();
@@ -122,65 +123,65 @@ impl fmt::Display for Sequences {
     }
 }
 
-/// What a start leaves to be settled when its call has ended.
+/// The data of a start that its settlement needs when the call has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Receipt {
-    /// The permit's name: [`TenantAsk::permits`] and the job's number in it; empty where no limit holds leases.
+    /// The permit's name: [`TenantAsk::permits`] and the job's index in it. Empty if no limit holds leases.
     pub permit: String,
-    /// The store's clock when it started, as [`TenantReply::now_ms`] said.
+    /// The store's clock at the start, from [`TenantReply::now_ms`].
     pub started_ms: u64,
-    /// Its numbers in the sliding logs, as [`Answer::Start`] said.
+    /// The numbers in the sliding logs, from [`Answer::Start`].
     pub sequences: Sequences,
-    /// The cost that was asked for.
+    /// The cost that was charged.
     pub cost: u32,
 }
 
-/// How a start ended, or that it has not.
+/// The settlement of one start, which has ended or is still running.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settled {
-    /// Which.
+    /// The receipt of the start.
     pub receipt: Receipt,
-    /// What became of it.
+    /// How the call ended, or that it has not.
     pub end: End,
 }
 
-/// The starts of one tenant that have ended or still run, told in one script call.
+/// The settlements of one tenant's starts, sent in one script call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TenantSettled {
-    /// Whose they are.
+    /// The tenant.
     pub tenant: Tenant,
-    /// The labels they were asked with.
+    /// The labels in the question.
     pub labels: Labels,
-    /// What was enforced when they started.
+    /// The limits that were enforced at the start.
     pub limits: Limits,
-    /// A name of this call that no other one has: it counts once, however often it is sent.
+    /// A unique name of this call: the gate counts it once, however often it is sent.
     pub call: String,
-    /// The starts.
+    /// The settlements.
     pub settled: Vec<Settled>,
 }
 
-/// What became of a start.
+/// How a start ended, or that it has not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// The call has ended, and cost so much in fact.
+    /// The call has ended and actually cost this many units.
     Cost(u32),
-    /// The API was never called: all of it is given back.
+    /// The API was never called: the whole charge is given back.
     Unused,
-    /// The call is still in flight: leases that it holds are kept for another [`LEASE_MS`].
+    /// The call is still in flight: its leases are renewed for another [`LEASE_MS`].
     Running,
-    /// The worker gave the call up, and it may still arrive or be worked on: leases that it holds are kept for `for_ms`
-    /// milliseconds from now (at most [`LEASE_MS`]); with 0 it is known to have ended. What it cost stays as charged.
+    /// The worker abandoned the call, which may still arrive or be worked on: its leases are kept for `for_ms` milliseconds from now (at
+    /// most [`LEASE_MS`]). With 0 the call is known to have ended. Its charge stays as it is.
     Abandoned {
         /// How long the leases are kept.
         for_ms: u64,
     },
-    /// The call came to the API later than the guard covers, and may go on: it counts from now. In a fixed window that is not
-    /// the start's it counts as often as that is told.
+    /// The call arrived at the API later than the guard covers, and may still be in flight: it counts from now. In a fixed window other
+    /// than the start's, it counts each time that this is sent.
     Late,
 }
 
 impl End {
-    /// Nothing of the call is in flight any more.
+    /// Returns true if no part of the call is in flight any more.
     pub fn is_over(&self) -> bool {
         !matches!(
             self,
@@ -188,7 +189,7 @@ impl End {
         )
     }
 
-    /// Whether it is true at any later time, too: it may be told again when it was not heard.
+    /// Returns true if the settlement stays valid at any later time, so that it may be sent again if its delivery failed.
     pub fn stays_true(&self) -> bool {
         self.is_over() || *self == Self::Late
     }
@@ -197,122 +198,122 @@ impl End {
 /// The gate's decision for one job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// It starts now and has been charged.
+    /// The job starts now and has been charged.
     Start {
         /// Its numbers in the sliding logs.
         sequences: Sequences,
     },
-    /// The limits have room, but the budget was used up: nothing was charged or changed; ask again when
-    /// a permit of the concurrency is free.
+    /// The limits have quota, but the budget was used up: nothing was charged or changed. The job asks again when a worker slot is free.
     Capacity,
-    /// It may not start yet.
+    /// The job may not start yet.
     Wait {
-        /// Which of the limits makes it wait the longest, from 0.
+        /// The index of the limit with the longest wait, from 0.
         limit: usize,
-        /// Units that count against that limit.
+        /// The number of units that count against that limit.
         count: u64,
-        /// When to come back, in milliseconds from now, at least 1.
+        /// When to ask again, in milliseconds from now, at least 1.
         ttl_ms: u64,
-        /// Its ticket, to be shown when it comes back.
+        /// The ticket to present with the next question.
         ticket: Ticket,
     },
 }
 
-/// The answers to one [`TenantAsk`], in its order.
+/// The answers to one [`TenantAsk`], in the order of its jobs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TenantReply {
     /// The store's clock at the decision, in milliseconds since the epoch, rounded down.
     pub now_ms: u64,
-    /// Until when this tenant is suspended (Unix ms); 0: it is not.
+    /// Until when this tenant is suspended (Unix ms); 0 if it is not.
     pub blocked_until_ms: u64,
-    /// Calls of the tenant have failed in a row: one that succeeds is to be [reported](crate::rules::breaker).
+    /// Whether calls of the tenant have failed in a row, so that a success must be [reported](crate::rules::breaker).
     pub has_failures: bool,
-    /// One answer for each ask.
+    /// One answer per job.
     pub answers: Vec<Answer>,
-    /// What each shadow of the limits makes of the jobs that start; empty where there is none.
+    /// The tallies of the shadow limits for the jobs that start; empty if there are no shadows.
     pub shadows: Vec<Tally>,
 }
 
-/// What `inspect` shows of one tenant.
+/// The state of one tenant, as `inspect` shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inspection {
     /// The store's clock, in milliseconds since the epoch.
     pub now_ms: u64,
-    /// The use of each limit that is enforced, in the order that was asked.
+    /// The usage of each enforced limit, in the order of the question.
     pub limits: Vec<Usage>,
-    /// The same of each shadow, and what it has seen.
+    /// The usage of each shadow limit, and the results of its trial.
     pub shadows: Vec<(Usage, Tried)>,
-    /// Units that wait in the waitlist.
+    /// Units in the waitlist.
     pub waiting: u64,
-    /// The largest cost in the waitlist; 0: nobody waits.
+    /// The largest cost in the waitlist; 0 if it is empty.
     pub widest: u64,
-    /// When the last of them may start, milliseconds from now; 0 when nobody waits.
+    /// When the last of the waitlist may start, in milliseconds from now; 0 if it is empty.
     pub waitlist_end_ms: u64,
-    /// When a job of one unit that comes now may start, behind the waitlist and in turns with the others, milliseconds from now; 0:
-    /// now, unless somebody waits in the waitlist.
+    /// When a job of one unit that arrives now may start, behind the waitlist and in turn with other waitlists, in milliseconds from now.
+    /// 0 means now, unless the waitlist has waiting jobs.
     pub turn_ms: u64,
-    /// Until when nobody may start (milliseconds since the epoch), because the API throttled or an operator paused this
-    /// tenant; 0: it is open.
+    /// Until when no job may start (milliseconds since the epoch), because the API throttled the tenant or an operator paused it; 0 if the
+    /// tenant is not suspended.
     pub blocked_until_ms: u64,
-    /// What suspends it, such as `429 from the API`; empty: nothing did.
+    /// Why the tenant is suspended, such as `429 from the API`; empty if it was not.
     pub blocked_by: String,
-    /// What the API said last of its own limits.
+    /// The limits that the API advertised last.
     pub quotas: Quotas,
-    /// When (milliseconds since the epoch) that was noted; 0: it has said nothing.
+    /// When they were recorded, in milliseconds since the epoch; 0 if the API advertised none.
     pub quotas_at_ms: u64,
 }
 
-/// One limit's use.
+/// The usage of one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
-    /// The `max` in force: what is set, or what was learned where that is less.
+    /// The effective `max`: the one that is set, or a lower one that was learned.
     pub max: u32,
-    /// The `max` that is set: the configuration's, or an operator's.
+    /// The `max` that is set, by the configuration or by an operator.
     pub set: u32,
-    /// Until when an operator's is, in milliseconds since the epoch; 0: it is the configuration's.
+    /// Until when an operator's `max` applies, in milliseconds since the epoch; 0 if the configuration's applies.
     pub override_until_ms: u64,
     /// Units that count now.
     pub count: u64,
-    /// Units that may start now (ignoring the waitlist).
+    /// Units that may start now, not counting the waitlist.
     pub free: u64,
-    /// When the next unit may start, milliseconds from now; 0: now.
+    /// When the next unit may start, in milliseconds from now; 0 means now.
     pub next_ms: u64,
-    /// Units that wait where it counts: in the waitlist, or of all waitlists that share the partition.
+    /// Units that wait for the limit: in the tenant's waitlist, or in all waitlists that share the partition.
     pub waiting: u64,
-    /// The largest cost among them; 0: nobody waits.
+    /// The largest cost among them; 0 if none waits.
     pub widest: u64,
-    /// Calls that count now. `None`: the algorithm has no log, so it knows of units alone.
+    /// Calls that count now, or `None` if the algorithm has no log and counts only units.
     pub calls: Option<u64>,
-    /// What was learned of it, as far as it counts yet.
+    /// What was learned of the limit, if it still applies.
     pub learned: Option<Learned>,
 }
 
-/// What the trial of a shadow has seen.
+/// The results of a shadow limit's trial.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Jobs that started.
     pub starts: u64,
-    /// Those of them that would have waited.
+    /// Starts that would have waited.
     pub waited: u64,
-    /// Those of these that would have waited for more than a day ([`MOST_BEHIND_MS`](crate::rules::shadow::MOST_BEHIND_MS)), or cost more than the whole limit.
+    /// Starts among `waited` that would have waited for more than a day ([`MOST_BEHIND_MS`](crate::rules::shadow::MOST_BEHIND_MS)) or that
+    /// cost more than the whole limit.
     pub never: u64,
-    /// The longest wait of the others, in milliseconds.
+    /// The longest wait of the other starts, in milliseconds.
     pub worst_ms: u64,
 }
 
-/// What `inspect` says of a shadow.
+/// The trial of a shadow limit, as `inspect` shows it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tried {
-    /// What it has seen.
+    /// The results so far.
     pub tally: Tally,
-    /// Since when, in milliseconds since the epoch; 0: it has seen nothing.
+    /// When the trial began, in milliseconds since the epoch; 0 if it has counted no start.
     pub since_ms: u64,
-    /// How far it is behind now: a job that comes now would wait so long for those ahead of it, in milliseconds.
+    /// How far the trial is behind now, in milliseconds: how long a job that arrives now would wait for the jobs ahead of it.
     pub behind_ms: u64,
 }
 
 impl Tally {
-    /// Both together.
+    /// Adds the results of `more`.
     pub fn add(&mut self, more: &Self) {
         self.starts += more.starts;
         self.waited += more.waited;
@@ -321,31 +322,31 @@ impl Tally {
     }
 }
 
-/// What an operator changes for one tenant, at once for all workers.
+/// A change that an operator makes to one tenant, for all workers at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// Nobody starts for so long (milliseconds).
+    /// No job starts for `duration_ms`.
     Pause {
-        /// For how long.
+        /// The duration in milliseconds.
         duration_ms: u64,
     },
-    /// Ends a pause, and a throttle.
+    /// Ends a pause and a throttle.
     Resume,
-    /// The limit of this name has another `max` for so long (milliseconds).
+    /// The limit `name` has another `max` for `duration_ms`.
     Limit {
-        /// Which.
+        /// The limit's name.
         name: String,
-        /// Its `max` meanwhile.
+        /// The `max` during that time.
         max: u32,
-        /// For how long.
+        /// The duration in milliseconds.
         duration_ms: u64,
     },
-    /// The limit of this name is the configuration's again.
+    /// The limit `name` has the configuration's `max` again.
     Unlimit {
-        /// Which.
+        /// The limit's name.
         name: String,
     },
-    /// Empties the waitlist: a waiting job gets a new ticket when it comes back. What was learned of the tenant's limits is forgotten.
+    /// Empties the waitlist: a waiting job gets a new ticket when it asks again. What was learned of the tenant's limits is forgotten.
     /// Usage still counts.
     Reset,
 }

@@ -1,41 +1,40 @@
-//! Equal shares of a partition that several waitlists draw from: whose turn it is.
+//! Fair queues: which waitlist has the next turn in a partition that several waitlists share.
 //!
-//! This is start-time fair queueing (Goyal, Vin, Cheng: "Start-time Fair Queuing", SIGCOMM 1996) without a queue. Each
-//! waitlist that waits is a *flow*. Its next unit has a *start tag*, and each further one of its units a tag that is [`STEP`] higher;
-//! the unit with the lowest tag of all is the next one. So flows that wait take turns, unit by unit, and one that comes
-//! anew goes in at the tag of the last start, however long the others' waitlists are.
+//! A fair queue is start-time fair queueing (Goyal, Vin, Cheng: "Start-time Fair Queuing", SIGCOMM 1996) without a queue. Each waitlist
+//! with waiting jobs is a *flow*. Its next unit has a *start tag*, and each further unit a tag that is [`STEP`] higher. The unit with
+//! the lowest tag of all flows is next. So waiting flows take turns, unit by unit, and a new flow joins at the tag of the last start,
+//! however long the other waitlists are.
 //!
-//! A flow is two numbers, the tag behind which its units wait and the last of them, so a fair queue is as large as the
-//! number of waitlists that wait, and not of jobs. Of [`IDLE`] more at most, which do not wait any more, it has the tag of their
-//! next unit, so that one whose job has just started does not come before those that wait. Which turn a unit has is how many
-//! units have lower tags ([`View::before`]).
+//! A flow is two numbers: the tag behind which its units wait, and the tag of its last unit. So the size of a fair queue depends on the
+//! number of waitlists and not on the number of jobs. For up to [`IDLE`] waitlists without waiting jobs the queue remembers the tag of
+//! the next unit, so that a flow whose job has just started does not overtake waiting flows. The turn of a unit is the number of units
+//! with lower tags ([`View::before`]).
 //!
-//! As a waitlist does, a fair queue only advises; usage decides. So a flow whose jobs vanished costs others a few turns: it is taken
-//! out when it let its turns pass, or when room was left unclaimed. One that is there after all comes in again when the
-//! next of its jobs asks.
+//! Like a waitlist, a fair queue only advises; usage decides. So a flow whose jobs vanished costs other flows a few turns: it is removed
+//! when it has let its turns pass, or when quota was left unclaimed. If its jobs still exist, it joins again when the next one asks.
 
 use std::collections::BTreeMap;
 
 use crate::rules::limit::Limit;
 use crate::rules::waitlist::AHEAD_MS;
 
-/// From a flow's unit to its next one, in tags.
+/// Distance between two units of a flow, in tags.
 pub const STEP: u64 = 65_536;
-/// From one flow that comes anew to the next: so many of them fit between two units of those that were there before.
+/// Distance between two new flows, in tags: 256 of them fit between two units of an existing flow.
 pub(crate) const JOIN: u64 = STEP / 256;
-/// How many flows that let their turns pass are taken out at once.
+/// Maximum number of flows removed at once because they let their turns pass.
 pub(crate) const PURGE: usize = 8;
-/// A job of more than this part of the quota holds the others back until there is room for all of it: it would never
-/// find that beside many small ones.
+/// A job that costs more than 1/`EIGHTH` of the quota holds the other jobs back until there is quota for all of it. Among many small
+/// jobs it would never find enough.
 pub(crate) const EIGHTH: u64 = 8;
-/// Of so many waitlists with such jobs, the largest ones, this is known.
+/// Maximum number of waitlists with such jobs that a view considers, the largest jobs first.
 pub(crate) const WIDE: usize = 8;
-/// Of so many waitlists that do not wait it is known what they had lately. The ones that had the least are forgotten first: if they
-/// wait, they take turns as if they came anew.
+/// Maximum number of waitlists without waiting jobs whose recent turns are remembered. Those with the lowest tags are forgotten first.
+/// When they wait again, they take turns like new flows.
 pub const IDLE: usize = 1024;
 
-/// How many turns a flow may let pass before it counts as gone, where `limits` decide: one flow's jobs may use all room at once
-/// and be asked for before the others', whose turns these are too.
+/// Returns how many turns a flow may let pass before it counts as gone. The jobs of one flow may use all quota of `limits` at once, and
+/// may ask before the jobs of another flow whose turn it is.
 pub fn reach<'a>(limits: impl Iterator<Item = &'a Limit>) -> u64 {
     let at_once = |limit: &Limit| {
         let ahead = u64::from(limit.max()) * AHEAD_MS / limit.span().max(1);
@@ -44,46 +43,45 @@ pub fn reach<'a>(limits: impl Iterator<Item = &'a Limit>) -> u64 {
     limits.map(at_once).max().unwrap_or(0).max(2)
 }
 
-/// The flows that wait for one partition.
+/// The flows that wait in one partition.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FairQueue {
-    /// By the flow's name: behind which tag its units wait, and the tag of the last of them.
+    /// The tag behind which a flow's units wait, and the tag of its last unit, by the flow's name.
     flows: BTreeMap<String, (u64, u64)>,
-    /// Of those that do not wait and started lately: behind which tag their next unit is.
+    /// The tag behind which the next unit will be, for flows that started lately and do not wait.
     idle: BTreeMap<String, u64>,
-    /// The largest cost in those waitlists that have a job of more than an [`EIGHTH`] of the quota: a few of them among many small
-    /// ones, which `each` would hide.
+    /// The largest cost in each waitlist with a job of more than an [`EIGHTH`] of the quota. The average in `each` would hide a few of them
+    /// among many small ones.
     wide: BTreeMap<String, u64>,
     /// The tag of the newest start.
     pub now: u64,
-    /// The tag with which a flow came anew last.
+    /// The tag at which the newest flow joined.
     pub joined: u64,
-    /// Units that wait, of all flows.
+    /// Waiting units of all flows.
     pub waiting: u64,
     /// The largest cost among them.
     pub widest: u64,
-    /// What a job costs on average, lately, in sixteenths; 0: none has waited yet. For any number of waitlists, where `wide` knows
-    /// only some.
+    /// The recent average cost of a job, in sixteenths; 0 if none has waited yet. Covers all waitlists, while `wide` covers only some.
     pub each: u64,
-    /// Since when room has been seen unclaimed, in milliseconds; 0: it has not.
+    /// Since when quota has not been claimed, in milliseconds; 0 if none is unclaimed.
     pub seen: u64,
-    /// From when on there is room for the next unit, in milliseconds.
+    /// When quota becomes available for the next unit, in milliseconds.
     pub room: u64,
 }
 
 impl FairQueue {
-    /// How many waitlists it knows.
+    /// Returns the number of waitlists that the queue tracks.
     pub fn flows(&self) -> usize {
         self.flows.len() + self.idle.len()
     }
 
-    /// Behind which tag the next units of `name` are, and the last one's.
+    /// Returns the tag behind which the units of `name` wait, and the tag of the last.
     fn known(&self, name: &str) -> Option<(u64, u64)> {
         let idle = || self.idle.get(name).map(|front| (*front, *front));
         self.flows.get(name).copied().or_else(idle)
     }
 
-    /// What the flow `name` sees of the others, where at most `most` units can start at one moment.
+    /// Returns the other flows as `name` sees them, if at most `most` units can start at one moment.
     pub fn view(&self, name: &str, most: u64) -> View {
         let own = self.known(name);
         let fresh = self.now.max(self.joined + JOIN);
@@ -105,7 +103,7 @@ impl FairQueue {
         }
     }
 
-    /// The others' waitlists with the largest jobs: what waits there, and how large.
+    /// Returns the waitlists of other flows with the largest jobs: the tags of their waiting units, and the largest cost.
     fn widest_others(&self, name: &str) -> Vec<(u64, u64, u64)> {
         let mut wide: Vec<_> = self.wide.iter().map(|(flow, cost)| (*cost, flow)).collect();
         wide.sort_unstable();
@@ -117,7 +115,7 @@ impl FairQueue {
             .collect()
     }
 
-    /// Takes out what let more than `reach` turns pass, and what would have them but does not wait.
+    /// Removes flows that let more than `reach` turns pass, and idle ones that would have.
     pub fn purge(&mut self, reach: u64) {
         let late = self.now.saturating_sub(reach * STEP);
         let mut passed: Vec<_> = (self.flows.iter())
@@ -133,8 +131,8 @@ impl FairQueue {
         }
     }
 
-    /// After a call: `started` units of the flow `name` have started, and `waiting` wait, of jobs that cost `widest` at
-    /// most, and `each` on average, in sixteenths, where at most `most` can start at one moment.
+    /// Stores the result of a call of the script: `started` units of the flow `name` have started and `waiting` units wait, whose jobs cost
+    /// at most `widest` and on average `each` sixteenths. At most `most` units can start at one moment.
     pub fn save(
         &mut self,
         name: &str,
@@ -182,7 +180,7 @@ impl FairQueue {
         }
     }
 
-    /// An operator says that nobody waits in the waitlist `name`.
+    /// Removes the waiting units of `name`, because an operator emptied its waitlist.
     pub fn leave(&mut self, name: &str, now_ms: u64) {
         let Some((front, end)) = self.flows.get(name).copied() else {
             return;
@@ -197,14 +195,14 @@ impl FairQueue {
         self.moves(name, front, front);
     }
 
-    /// The next units of `name` are behind `front`, the last of them at `end`.
+    /// Sets the tag behind which the units of `name` wait to `front`, and the tag of the last to `end`.
     fn moves(&mut self, name: &str, front: u64, end: u64) {
         self.flows.remove(name);
         self.idle.remove(name);
         if end > front {
             self.flows.insert(name.to_owned(), (front, end));
         } else {
-            // Also one that started at once: its next unit has a later tag than this one, and does not pass others again.
+            // Includes a flow whose job started at once: its next unit gets a later tag, and does not overtake others again.
             self.idle.insert(name.to_owned(), front);
         }
         while self.idle.len() > IDLE {
@@ -216,26 +214,26 @@ impl FairQueue {
     }
 }
 
-/// What one flow sees of the others during a call.
+/// The other flows as one flow sees them during a call of the script.
 #[derive(Debug)]
 pub struct View {
     flows: Vec<(u64, u64)>,
     own: Option<(u64, u64)>,
     origin: u64,
-    /// The first of the flow's units that has any of the others' before it, from 0; `None`: there are no others.
+    /// The index (from 0) of the flow's first unit that has units of other flows before it, or `None` if there are no other flows.
     first: Option<i64>,
-    /// Up to which unit (from 0) it is known how many of the others' have turns between it and the one before: the
-    /// unit, that number, and their sum up to here.
+    /// The units (from 0) for which the count is known: the unit, how many units of other flows have turns between it and the unit before
+    /// it, and the sum of these numbers so far.
     points: Vec<(i64, i64, i64)>,
-    /// The others with large jobs: behind which tag their units wait, the last one's, and the largest cost.
+    /// Other flows with large jobs: the tag behind which their units wait, the tag of the last, and the largest cost.
     wide: Vec<(u64, u64, u64)>,
     each: u64,
 }
 
 impl View {
-    /// How many of the others' units have lower tags than the flow's `nth` one, from 1, counted from what it had when the
-    /// call began. Exact for the first units, and for later ones where no other flow ends soon before them; never more.
-    /// But a large job counts as a whole as soon as its first unit does: it needs all of its room at once.
+    /// Returns how many units of other flows have lower tags than the flow's `nth` unit, from 1, counted from the start of the call. The
+    /// number is exact for the first units, and for later ones if no other flow ends shortly before them; it is never too high. But a large
+    /// job counts as a whole as soon as its first unit does, because it needs all of its quota at once.
     pub fn before(&mut self, nth: u64) -> u64 {
         match self.units_before(nth) {
             0 => 0,
@@ -243,7 +241,7 @@ impl View {
         }
     }
 
-    /// What is missing of the large jobs of which a unit was counted.
+    /// Returns the units that are missing from large jobs of which one unit was counted.
     fn rest_of_wide(&self, nth: u64) -> u64 {
         let tag = self.origin + nth * STEP;
         let rest = |&(front, end, cost): &(u64, u64, u64)| {
@@ -266,7 +264,7 @@ impl View {
             self.points.push((first, between, between));
         }
         loop {
-            // There is one: the list was filled above.
+            // The list is not empty: it was filled above.
             let &(at, between, sum) = &self.points[self.points.len() - 1];
             let next = at + 1.max((at - first) / 2);
             if at >= last || next > last {
@@ -285,8 +283,8 @@ impl View {
         all.max(0).cast_unsigned()
     }
 
-    /// How many of the others' units, beyond [`before`](Self::before) it, come before the flow's next job when so many of its
-    /// units have `started`: a job whose first unit comes first starts as a whole.
+    /// Returns how many units of other flows come before the flow's next job in addition to [`before`](Self::before), if `started` of its
+    /// units have started: a job whose first unit comes first starts as a whole.
     pub fn whole(&mut self, started: u64) -> u64 {
         let at = started.cast_signed();
         if self.each <= 16 || self.first.is_none_or(|first| first > at) {
@@ -296,7 +294,7 @@ impl View {
         (jobs * self.each / 16).saturating_sub(self.before(started + 1))
     }
 
-    /// How many of the others have a unit between the flow's unit `at`, from 0, and the one before it.
+    /// Returns how many other flows have a unit between the flow's unit `at` (from 0) and the unit before it.
     fn between(&self, at: i64) -> i64 {
         let tag = self.origin.cast_signed() + at * STEP.cast_signed();
         let spans = |(front, end): &(u64, u64)| {
@@ -307,9 +305,9 @@ impl View {
     }
 }
 
-/// The others' units behind the flow's unit `from`, where `there` of them have one, up to its unit `to`, where `here` have:
-/// between the two at least as many as at the lower end. Who comes back a little early waits a little longer; who comes
-/// late leaves room unused.
+/// Returns the units of other flows after the flow's unit `from` (next to which `there` of them have one) up to its unit `to` (next to
+/// which `here` have one). Between the two, there are assumed to be as many as at the lower end: a job that returns a little early waits
+/// a little longer, but one that is late leaves quota unused.
 fn added(from: i64, there: i64, to: i64, here: i64) -> i64 {
     (to - from - 1) * there.min(here) + here
 }
@@ -341,12 +339,12 @@ mod tests {
         let known = |queue: &FairQueue, name: &str| queue.known(name).is_some();
         assert!(known(&queue, "waits") && known(&queue, "4999"));
         assert!(!known(&queue, "3000"));
-        // 256 of those that start at once are a turn. Who has let a few pass has vanished.
+        // 256 flows that start at once make up one turn. A flow that has let a few turns pass has vanished.
         queue.purge(1);
         assert!(queue.waiting == 0 && !known(&queue, "waits"));
         assert!(queue.flows() <= 513, "{}", queue.flows());
 
-        // Lines that waited together, and end together.
+        // Flows that waited together and end together.
         let mut queue = FairQueue::default();
         queue.save("waits", 0, 30, ONE, 100);
         let names: Vec<String> = (2..2_002_u64).map(|n| format!("{n:04}")).collect();

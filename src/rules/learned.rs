@@ -1,10 +1,10 @@
-//! Learned limits: how far a limit sinks where the API gives less than it says, and how it rises again.
+//! Learned limits: how far a limit sinks if the API gives less than it advertises, and how it rises again.
 //!
-//! A refusal (429) while a limit has room is an event: the limit sinks to what the API gave. All refusals of calls that had started
-//! by then are of the same event, and each lowers the estimate by itself. From then on it rises by steps as time passes, the
-//! first of them after the longest wait; one that is refused soon makes the next first wait twice as long. So the rise needs no
-//! write, and no worker keeps a clock for it. The reasons are in docs/decisions/adaptive-limits.md; `lua/learned.lua` and
-//! `lua/learn.lua` are the same functions over Redis.
+//! A refusal (429) while a limit has quota left is an event: the limit sinks to the number of units that the API gave. Refusals of calls
+//! that had started by then belong to the same event, and each lowers the estimate further. Then the limit rises by steps as time passes.
+//! The first step has the longest wait; if it is soon refused again, the next first step waits twice as long. So the rise needs no write,
+//! and no worker keeps a timer for it. The reasons are in docs/decisions/adaptive-limits.md. `lua/learned.lua` and `lua/learn.lua` are
+//! the same functions over Redis.
 
 use std::collections::BTreeMap;
 
@@ -12,106 +12,106 @@ use crate::rules::limit::Limit;
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 
-/// A step is this part of the limit, at least one unit.
+/// A step is the limit divided by this, at least one unit.
 pub(crate) const STEPS: u64 = 100;
-/// The calls of so many limits, for each unit of a step, are between two steps at least: half a percent of them can be refused.
+/// Minimum number of calls between two steps, at the limit's rate and per unit of a step. So at most half a percent of calls are refused.
 pub(crate) const CALLS: u64 = 200;
-/// The first step waits for so many times what the others wait, at most.
+/// Maximum wait before the first step, as a multiple of the wait before later steps.
 pub(crate) const PATIENCE: u64 = 3;
-/// Where what was seen says nothing of the number, it sinks by this part.
+/// The limit sinks by its value divided by this if usage does not show how much the API gives.
 pub(crate) const SINKS: u64 = 16;
-/// A bucket sinks by a step, and by so many where it was refused within two windows before.
+/// Steps by which a bucket sinks if it was already refused within the two windows before; otherwise it sinks by one.
 pub(crate) const FAR: u64 = 4;
-/// What the API advertises counts for so long after it was told last, in milliseconds.
+/// How long advertised limits apply after the API last sent them, in milliseconds.
 pub(crate) const TOLD_MS: u64 = 3_600_000;
-/// In place of [`Limit::floor`] of a limit that does not learn.
+/// Replaces [`Limit::floor`] for a limit that does not learn.
 pub(crate) const NEVER: u64 = u32::MAX as u64;
-/// A shorter wait any window explains, in milliseconds: the forms of it count whole seconds.
+/// A wait up to this long fits any window, in milliseconds, because the API's headers count whole seconds.
 pub(crate) const EXPLAINED_MS: u64 = 1_000;
-/// All is forgotten after so long, in milliseconds: 31 days.
+/// Everything learned is forgotten after this time, in milliseconds: 31 days.
 pub(crate) const LEARNED_MS: u64 = 31 * 86_400_000;
-/// So many sinkings before the last are remembered.
+/// Number of earlier reductions that are remembered.
 pub(crate) const PAST: usize = 4;
 
 /// What has been learned of one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Learned {
-    /// When a refusal lowered it last, in milliseconds since the epoch; 0: none did.
+    /// When a refusal last lowered the limit, in milliseconds since the epoch; 0 if none did.
     pub at_ms: u64,
-    /// To how much.
+    /// The `max` to which that refusal lowered it.
     pub to: u32,
-    /// The wait before the first step, that before the later ones at least, in milliseconds, and the step.
+    /// The wait before the first step and the minimum wait before later steps, in milliseconds, and the step in units.
     first_ms: u64,
     least_ms: u64,
     step: u32,
-    /// When it is forgotten, in milliseconds since the epoch.
+    /// When the record is forgotten, in milliseconds since the epoch.
     pub ends_ms: u64,
-    /// The most that the API advertises; 0: it does not say less.
+    /// The highest `max` that keeps the API's advertised limits; 0 if the limit itself keeps them.
     pub told: u32,
-    /// Until when that counts, in milliseconds since the epoch.
+    /// Until when the advertised limits apply, in milliseconds since the epoch.
     pub told_until_ms: u64,
-    /// In the last event: the most units that counted, and how many of them were refused.
+    /// The highest number of units that counted during the last event. [`Learned::refused`] of them were refused.
     pub seen: u64,
-    /// See [`Learned::seen`].
+    /// The number of units that were refused during the last event.
     pub refused: u64,
-    /// How many calls were refused since it was whole.
+    /// Number of calls refused since the limit was last whole.
     pub times: u64,
-    /// When it was whole last, in milliseconds since the epoch.
+    /// When the limit was last whole, in milliseconds since the epoch.
     pub since_ms: u64,
-    /// When it sank before, and to how much, the latest first; 0: no more.
+    /// The times of earlier reductions and the numbers they reduced the limit to, latest first; 0 for unused entries.
     pub past: [(u64, u32); PAST],
 }
 
-/// What an answer of the API says of limits.
+/// What an answer of the API shows about limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Evidence {
-    /// It refused a call.
+    /// The API refused a call.
     Refused {
-        /// The store's clock when that started, in milliseconds.
+        /// The store's clock when the call started, in milliseconds.
         started_ms: u64,
-        /// What it was charged.
+        /// The cost that the call was charged.
         cost: u32,
-        /// For how long the API says that it refuses, in milliseconds; 0: it does not say.
+        /// How long the API says that it will refuse calls, in milliseconds; 0 if it does not say.
         after_ms: u64,
-        /// For how long nothing starts now that a limit which learns counts, in milliseconds.
+        /// How long no job starts from now on that counts against a learning limit, in milliseconds.
         closed_ms: u64,
     },
-    /// For each limit the `max` that keeps what the API says of its own; 0: the limit keeps it as it is.
+    /// For each limit, the `max` that keeps the limits that the API advertises; 0 if the limit already keeps them.
     Advertised(Vec<u32>),
 }
 
-/// What the gate is told of the limits of one tenant's jobs.
+/// A report to the gate about an answer to one tenant's job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lesson {
-    /// Whose.
+    /// The tenant.
     pub tenant: Tenant,
     /// The labels of the job that was answered.
     pub labels: Labels,
-    /// What was enforced for it.
+    /// The limits that were enforced for the job.
     pub limits: crate::rules::limit::Limits,
-    /// What its answer says.
+    /// What the answer shows.
     pub evidence: Evidence,
 }
 
-/// What came of a [`Lesson`] for one limit.
+/// The effect of a [`Lesson`] on one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sunk {
-    /// Which of the limits.
+    /// The index of the limit.
     pub limit: usize,
-    /// What was in force before.
+    /// The effective `max` before.
     pub from: u32,
-    /// What is in force now.
+    /// The effective `max` now.
     pub to: u32,
-    /// What is set: the configuration's number, or an operator's.
+    /// The `max` that is set, by the configuration or by an operator.
     pub set: u32,
-    /// When it is whole again if nothing more happens, in milliseconds since the epoch.
+    /// When the limit is whole again if nothing more happens, in milliseconds since the epoch.
     pub ends_ms: u64,
-    /// It is an event of its own, not one more refusal of the last.
+    /// Whether this is a new event, and not another refusal of the last one.
     pub is_new: bool,
 }
 
 impl Learned {
-    /// What is in force at most.
+    /// Returns the highest effective `max` at `now`.
     pub fn most(&self, now: u64) -> u32 {
         let risen = match self.at_ms {
             0 => u32::MAX,
@@ -123,7 +123,7 @@ impl Learned {
         }
     }
 
-    /// It says something yet.
+    /// Returns true if the record no longer applies.
     pub fn is_over(&self, now: u64) -> bool {
         self.ends_ms <= now
     }
@@ -143,7 +143,7 @@ impl Learned {
         u32::try_from(risen).unwrap_or(u32::MAX)
     }
 
-    /// When all that is said here is over, for a limit of `max`.
+    /// Returns when the record no longer applies to a limit of `max`.
     fn end(&self, max: u32) -> u64 {
         if self.at_ms == 0 {
             return self.told_until_ms;
@@ -159,7 +159,7 @@ impl Learned {
         whole.max(self.told_until_ms)
     }
 
-    /// A call of so many `units` that started at `started_ms` was refused when `count` units counted against `limit`.
+    /// Records that a call of `units` that started at `started_ms` was refused when `count` units counted against `limit`.
     fn refused(
         known: Option<Self>,
         now: u64,
@@ -185,11 +185,11 @@ impl Learned {
         let step = u64::from(max).div_ceil(STEPS);
         let current_units = u64::from(current);
         let to = if is_bucket {
-            // It does not count a window: what it has says nothing of the number.
+            // The API does not count a window, so its usage does not show a number.
             let far = it.at_ms > 0 && now < it.at_ms + 2 * limit.window_ms();
             current_units.saturating_sub(if far { FAR * step } else { step })
         } else if given < u64::from(floor) {
-            // Below the band it is another matter, or comes again.
+            // Below the band the cause is another one, or the event repeats.
             current_units - (current_units / SINKS).max(1)
         } else {
             given.min(current_units - 1)
@@ -214,7 +214,7 @@ impl Learned {
         it
     }
 
-    /// The API says of its own limits that this `max` keeps them; 0: the limit does. `None`: nothing is left to say.
+    /// Records the `max` that keeps the API's advertised limits; 0 if the limit keeps them. Returns `None` if nothing is left to remember.
     fn told(known: Option<Self>, now: u64, limit: &Limit, max: u32) -> Option<Self> {
         let mut it = known.unwrap_or_default();
         (it.told, it.told_until_ms) = match max {
@@ -228,7 +228,7 @@ impl Learned {
         (it.ends_ms > now).then_some(it)
     }
 
-    /// As the store keeps it.
+    /// Returns the record as the store keeps it.
     pub(crate) fn text(&self) -> String {
         let Self {
             at_ms,
@@ -254,7 +254,7 @@ impl Learned {
         text
     }
 
-    /// What [`Learned::text`] wrote.
+    /// Parses the text that [`Learned::text`] writes.
     pub(crate) fn read(text: &str) -> Option<Self> {
         let numbers: Option<Vec<u64>> = text.split(',').map(|number| number.parse().ok()).collect();
         let numbers = numbers?;
@@ -301,19 +301,19 @@ impl Learned {
     }
 }
 
-/// What has been learned of the limits of one partition, by their names.
+/// What has been learned of the limits of one partition, by the limits' names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::rules) struct AllLearned(BTreeMap<String, Learned>);
 
 impl AllLearned {
-    /// Of this limit, as far as it counts yet.
+    /// Returns the record of `limit`, if it still applies.
     pub(in crate::rules) fn of(&self, limit: &Limit, now: u64) -> Option<&Learned> {
         limit.floor()?;
         let known = self.0.get(limit.name());
         known.filter(|known| !known.is_over(now))
     }
 
-    /// `limit` as it is in force; `set` is the same with what an operator set.
+    /// Returns `limit` with its effective `max`. `set` is the limit with an operator's `max`.
     pub(in crate::rules) fn lowered(&self, limit: &Limit, set: Limit, now: u64) -> Limit {
         let most = self.of(limit, now).zip(limit.floor());
         match most.map(|(learned, floor)| learned.most(now).max(floor)) {
@@ -322,7 +322,7 @@ impl AllLearned {
         }
     }
 
-    /// The API refused a call, as [`Learned::refused`] has it.
+    /// Records that the API refused a call, as [`Learned::refused`] does.
     pub(in crate::rules) fn refuse(
         &mut self,
         now: u64,
@@ -336,7 +336,8 @@ impl AllLearned {
         (learned.ends_ms, is_new)
     }
 
-    /// The API advertises what this `max` keeps; 0: the limit does. Returns when that is forgotten; `None`: nothing has changed.
+    /// Records the `max` that keeps the API's advertised limits; 0 if the limit keeps them. Returns when the record is forgotten, or `None`
+    /// if nothing has changed.
     pub(in crate::rules) fn tell(&mut self, now: u64, limit: &Limit, max: u32) -> Option<u64> {
         let known = self.of(limit, now).copied();
         if max == 0 && known.is_none_or(|known| known.told_until_ms == 0) {
@@ -347,14 +348,14 @@ impl AllLearned {
         Some(learned.map_or(now, |learned| learned.ends_ms))
     }
 
-    /// The same clears what is over.
+    /// Stores `learned` for `limit`, and removes expired records.
     fn put(&mut self, limit: &Limit, now: u64, learned: Option<Learned>) {
         self.0.retain(|_, known| !known.is_over(now));
         self.0.remove(limit.name());
         (self.0).extend(learned.map(|learned| (limit.name().to_owned(), learned)));
     }
 
-    /// Until when any of it counts.
+    /// Returns until when any record applies.
     pub(in crate::rules) fn kept_until(&self) -> u64 {
         self.0
             .values()
@@ -364,13 +365,13 @@ impl AllLearned {
     }
 }
 
-/// The longest wait that the limit's window explains, in milliseconds.
+/// Returns the longest wait that the limit's window explains, in milliseconds.
 pub(in crate::rules) fn explained_ms(limit: &Limit) -> u64 {
     EXPLAINED_MS.max(2 * limit.window_ms())
 }
 
-/// Whether a refusal of a call that started at `started_ms` says how much of `limit` the API gives: what it counted with is counted
-/// yet, and the API does not refuse for longer than the limit's window explains.
+/// Returns true if a refusal of a call that started at `started_ms` shows how much of `limit` the API gives: the usage that the call was
+/// counted with still counts, and the API does not refuse for longer than the limit's window explains.
 pub(in crate::rules) fn is_heard(limit: &Limit, now: u64, started_ms: u64, after_ms: u64) -> bool {
     let span = limit.span();
     if limit.floor().is_none() || limit.window_ms() == 0 || after_ms > explained_ms(limit) {

@@ -1,11 +1,11 @@
-//! Keeps the starts of a bucket further apart than `window / max`, for APIs that refuse a call which comes earlier than this after the
+//! Keeps the starts of a bucket further apart than `window / max`, for APIs that refuse a call that comes sooner than this after the
 //! last one. Pure: `now` is an argument.
 //!
-//! The gate counts a call when it is decided, the API when it arrives. If a call takes longer on its way than the next one, both arrive
-//! closer together. Each distance gets a *margin* for that, of at most 3 % of the distance. The margin follows the lateness of calls
+//! The gate counts a call when it is decided, the API when it arrives. If a call takes longer to arrive than the next one, both arrive
+//! closer together. So a *margin* of at most 3 % is added to each distance. The margin follows the lateness of calls
 //! ([`Lateness`](super::lateness::Lateness)). A call that is later than the margin moves the next start, so the margin need not cover
-//! the worst case. A refusal shows that all this was too little: it widens the distances of its tenant by 1 %, and each further one
-//! doubles that, up to half.
+//! the worst case. A refusal shows that all this was too little: it widens the distances of its tenant by 1 %, and each further refusal
+//! doubles that, up to half of the distance.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -21,25 +21,25 @@ const LEAST_MARGIN: Duration = Duration::from_millis(3);
 const LARGEST_MARGIN: Duration = Duration::from_millis(50);
 /// The margin is at most a distance divided by this.
 const MARGIN_PART: u64 = 33;
-/// A distance is short if it is below this. A job that asks a millisecond late would lose too much of it, so starts that were late are
-/// made up for until the API refuses a call.
+/// A distance below this is short. A job that asks a millisecond late would lose too much of it, so late starts are made up for until
+/// the API refuses a call.
 const SHORT_DISTANCE_US: u64 = 50_000;
-/// A late call adds its lateness divided by `RISE_PART` to the margin. A call takes away what is above the least, divided by
-/// `FALL_PART`.
+/// A late call adds its lateness divided by `RISE_PART` to the margin. Each call reduces the part of the margin above the minimum by
+/// 1/`FALL_PART`.
 const RISE_PART: u32 = 4;
 const FALL_PART: u32 = 256;
-/// The first refusal adds a distance divided by this; each further one doubles it.
+/// The first refusal adds the distance divided by this; each further refusal doubles it.
 const FIRST_PART: u64 = 100;
-/// Starts are kept apart by at most `window / max` and the same divided by this.
+/// Starts are kept apart by at most `window / max` plus this part of it.
 const MOST_PART: u64 = 2;
-/// The most refusals that count.
+/// Maximum number of refusals that count.
 const MAX_REFUSALS: u32 = 7;
-/// After this time without a refusal one less counts.
+/// Time without a refusal after which one refusal less counts.
 const RELAX_INTERVAL: Duration = Duration::from_secs(600);
-/// The most tenants whose refusals are remembered; those of others widen nothing.
+/// Maximum number of tenants whose refusals are remembered. Refusals of other tenants have no effect.
 const MAX_TENANTS: usize = 10_000;
 
-/// The margin of this worker, and the refusals of tenants.
+/// The margin of this worker, and the refusals per tenant.
 #[derive(Debug)]
 pub struct Pacing {
     margin: Duration,
@@ -55,7 +55,7 @@ struct Refused {
 }
 
 impl Refused {
-    /// Returns how many of them count.
+    /// Returns how many of the refusals count.
     fn left(&self, now: Duration) -> u32 {
         let passed = now.saturating_sub(self.at).as_secs() / RELAX_INTERVAL.as_secs();
         self.times
@@ -74,7 +74,7 @@ impl Default for Pacing {
 }
 
 impl Pacing {
-    /// Returns `limits` of `tenant` with starts of buckets kept apart.
+    /// Returns the `limits` of `tenant` with the starts of buckets kept apart.
     pub fn keep_apart(&self, now: Duration, tenant: &Tenant, limits: Limits) -> Limits {
         if !limits.iter().any(|limit| limit.algorithm().has_burst()) {
             return limits;
@@ -98,18 +98,18 @@ impl Pacing {
         u32::try_from(apart).unwrap_or(u32::MAX)
     }
 
-    /// Lets the margin fall with each call.
+    /// Reduces the margin after a call.
     pub fn called(&mut self) {
         self.margin -= (self.margin - LEAST_MARGIN) / FALL_PART;
     }
 
-    /// Raises the margin after a call that came `late` after what it covers.
+    /// Raises the margin after a call that was `late` beyond what the margin covers.
     pub fn late(&mut self, late: Duration) {
         self.margin = (self.margin + late / RISE_PART).min(LARGEST_MARGIN);
     }
 
-    /// Widens the distances of `tenant`, of which the API refused a call with these limits, whose question was sent at `asked_at`.
-    /// Several calls that were under way together count once.
+    /// Widens the distances of `tenant` after the API refused a call with these limits, whose question was sent at `asked_at`. Several
+    /// calls that were in flight together count once.
     pub fn refused(
         &mut self,
         now: Duration,
@@ -206,7 +206,7 @@ mod tests {
         let mut at = SECOND;
         for apart in [4, 5, 7, 11, 19, 35, 50, 50, 50] {
             pacing.refused(at, &tenant(1), (&leaky(10, 1), at));
-            // It was under way with the other one.
+            // This call was in flight together with the other one.
             pacing.refused(at, &tenant(1), (&leaky(10, 1), at - MS));
             assert_eq!(wide(&pacing, at), 1_000 * apart);
             at += SECOND;

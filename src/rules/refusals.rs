@@ -1,9 +1,9 @@
 //! Detects from refused calls that an API counts differently from the configured limit. Pure: `now` is an argument.
 //!
 //! A worker calls only within the limit, so a refusal means that the API counts in another way. One refusal proves nothing: the API
-//! may remember calls of before, or be overloaded. Several throttlings of a tenant, with more refused calls than an even flow would
-//! lose, are worth advice. How many calls pass between two throttlings tells the kinds apart: an API that wants an even flow lets a
-//! few of a burst pass, one that counts windows lets nearly all.
+//! may remember earlier calls, or may be overloaded. Advice is given after several throttlings of a tenant, with more refused calls
+//! than an even flow would lose. The number of calls that pass between two throttlings tells the cases apart: an API that expects an
+//! even flow lets a few calls of a burst pass, one that counts windows nearly all.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,20 +13,20 @@ use foldhash::fast::RandomState;
 use super::limit::{Algorithm, Limit};
 use super::tenant::Tenant;
 
-/// Throttlings before there is advice.
+/// Minimum number of throttlings before there is advice.
 const MIN_THROTTLINGS: u32 = 3;
-/// Advice is given if one of this many calls is refused, or more.
+/// Advice is given if at least one of this many calls is refused.
 const REFUSED_PART: u32 = 20;
-/// An API wants an even flow if one of this many parts of the limit passes between two throttlings, or less.
+/// An API is assumed to want an even flow if at most one of this many parts of the limit passes between two throttlings.
 const EVEN_PART: u32 = 4;
-/// After this many calls of a tenant, older ones count half.
+/// Number of calls of a tenant after which the counts are halved, so that older calls count less.
 const MAX_CALLS: u32 = 400;
-/// Refusals that are older are forgotten if there is no room.
+/// Age at which refusals are forgotten if there is no room for another tenant.
 const MEMORY: Duration = Duration::from_secs(3600);
-/// The most tenants whose calls are counted: those of which a call was refused.
+/// Maximum number of tenants whose calls are counted: tenants with a refused call.
 const MAX_TENANTS: usize = 10_000;
 
-/// The calls of tenants of which one was refused.
+/// Counts calls of tenants with at least one refused call.
 #[derive(Debug, Default)]
 pub struct Refusals {
     tenants: HashMap<Tenant, Counts, RandomState>,
@@ -38,7 +38,7 @@ pub struct Refusals {
 struct Counts {
     calls: u32,
     refused: u32,
-    /// Refusals of calls that were under way together count as one throttling.
+    /// Refusals of calls that were in flight together count as one throttling.
     throttlings: u32,
     at: Duration,
 }
@@ -80,7 +80,7 @@ impl Refusals {
         }
     }
 
-    /// Returns what to do about the refusals of `tenant`, whose limits are `limits`; `None` if they are few.
+    /// Returns advice on the refusals of `tenant`, whose limits are `limits`, or `None` if they are few.
     pub fn advice(&self, tenant: &Tenant, limits: &[Limit]) -> Option<String> {
         let counts = self.tenants.get(tenant)?;
         let Counts {
@@ -144,7 +144,7 @@ mod tests {
         Limit::new("default", algorithm, 20, 2 * SECOND, guard).expect("in range")
     }
 
-    /// The advice after `times` bursts, of each of which `passed` calls pass and `refused` are refused.
+    /// Returns the advice after `times` bursts, in each of which `passed` calls pass and `refused` are refused.
     fn advice(algorithm: Algorithm, times: u32, (passed, refused): (u32, u32)) -> Option<String> {
         let mut refusals = Refusals::default();
         for burst in 0..times {

@@ -1,18 +1,18 @@
-//! Whose quota a limit is: a tenant's, one that all tenants share, or that of a tenant's jobs with the same header.
+//! Scopes: who shares a limit's quota. Each tenant, all tenants together, or a tenant's jobs with the same header value.
 
 use std::fmt;
 
 use crate::rules::tenant;
 
-/// The most scopes that are a part of a tenant among the limits of one job.
+/// Maximum number of scopes smaller than a tenant among the limits of one job.
 pub const MAX_PARTS: usize = 4;
-/// The longest value that tells a tenant's jobs apart, in bytes.
+/// Maximum length of a value that tells a tenant's jobs apart, in bytes.
 pub const MAX_VALUE_BYTES: usize = 255;
 
 /// The values of `rate-limiter.scope`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Scope {
-    /// `tenant`: each has a quota of its own.
+    /// `tenant`: each tenant has a quota of its own.
     #[default]
     Tenant,
     /// `header:NAME`: each value of the header has a quota of its own, within its tenant.
@@ -24,7 +24,7 @@ pub enum Scope {
 }
 
 impl Scope {
-    /// Reads what [`Display`](fmt::Display) writes; `None`: it is no scope.
+    /// Parses the text that [`Display`](fmt::Display) writes. Returns `None` if it is not a scope.
     pub fn parse(text: &str) -> Option<Self> {
         match text {
             "tenant" => Some(Self::Tenant),
@@ -36,12 +36,12 @@ impl Scope {
         }
     }
 
-    /// Only some of a tenant's jobs share a quota: those with the same value.
+    /// Returns true if only jobs of a tenant with the same value share a quota.
     pub fn is_part(&self) -> bool {
         matches!(self, Self::Header(_) | Self::RoutingKey)
     }
 
-    /// All jobs that share a partition of the scope `other` share one of this scope, too.
+    /// Returns true if all jobs that share a partition of the scope `other` share one of this scope as well.
     pub fn covers(&self, other: &Self) -> bool {
         match self {
             Self::Global => true,
@@ -52,7 +52,7 @@ impl Scope {
 }
 
 impl fmt::Display for Scope {
-    /// As it stands in the configuration.
+    /// Writes the scope as in the configuration.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tenant => f.write_str("tenant"),
@@ -63,17 +63,17 @@ impl fmt::Display for Scope {
     }
 }
 
-/// What a job has in the headers (or the routing key) by which its limits tell a tenant's jobs apart; empty where they
-/// don't. In the order of the scopes, each once.
+/// A job's values of the headers (or the routing key) by which its limits tell a tenant's jobs apart; empty if they do not. Sorted by
+/// scope, without duplicates.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Labels(
     pub(super) Vec<(Scope, String)>,
-    /// What shadows alone tell apart: jobs that differ in it wait together.
+    /// The values that only shadow limits tell apart: jobs that differ in them share a waitlist.
     pub(super) Vec<(Scope, String)>,
 );
 
 impl Labels {
-    /// These, whatever their order; what is no scope is left out.
+    /// Returns labels from pairs of a scope and a value in any order. Drops invalid scopes.
     pub fn told<'a>(labels: impl IntoIterator<Item = (&'a String, &'a String)>) -> Self {
         let label =
             |(scope, value): (&String, &String)| Some((Scope::parse(scope)?, value.clone()));
@@ -84,12 +84,12 @@ impl Labels {
         Self(all, Vec::new())
     }
 
-    /// True where nothing tells the tenant's jobs apart.
+    /// Returns true if the tenant's jobs are not told apart.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// They have a value for this scope.
+    /// Returns true if the labels have a value for `scope`.
     pub fn tell(&self, scope: &Scope) -> bool {
         self.0
             .iter()
@@ -97,13 +97,13 @@ impl Labels {
             .any(|(known, _)| known == scope)
     }
 
-    /// Each scope and its value.
+    /// Iterates over the scopes and their values.
     pub fn iter(&self) -> impl Iterator<Item = (&Scope, &str)> {
         self.0.iter().map(|(scope, value)| (scope, value.as_str()))
     }
 
-    /// As a part of a Redis key: `x-endpoint=%2Fv1`, or `=jobs` for a routing key, joined by `:`. A limit's name has no
-    /// `=`, so this names no limit's key.
+    /// Returns the labels as a part of a Redis key: `x-endpoint=%2Fv1`, or `=jobs` for a routing key, joined by `:`. Cannot collide with a
+    /// limit's key, because a limit's name has no `=`.
     pub fn key(&self) -> String {
         let part = |(scope, value): &(Scope, String)| {
             let scope = match scope {
@@ -116,7 +116,7 @@ impl Labels {
         self.0.iter().map(part).collect::<Vec<_>>().join(":")
     }
 
-    /// Without what shadows alone tell apart.
+    /// Returns the labels without those that only shadow limits tell apart.
     pub(super) fn waiting(&self) -> Self {
         Self(self.0.clone(), Vec::new())
     }
@@ -129,7 +129,7 @@ impl Labels {
 }
 
 impl fmt::Display for Labels {
-    /// For logs: `header:x-endpoint=/v1, routing-key=jobs`.
+    /// Writes the labels for logs: `header:x-endpoint=/v1, routing-key=jobs`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, (scope, value)) in self.0.iter().enumerate() {
             let comma = if at > 0 { ", " } else { "" };

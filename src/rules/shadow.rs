@@ -1,25 +1,25 @@
 //! Shadow limits: what a limit would have done to the jobs that start, had it been enforced.
 //!
-//! A shadow is charged for each start as the limit would be, in the same usage: [`PartitionUsage`]. It never asks whether there is room.
-//! Beside that it has a *trial*, of its own for each partition: the starts as they would have been, one after the other. Of each
-//! start the trial says when it would have happened: not before it did, not before the one ahead of it, and not before the algorithm
-//! has room, given the starts of the trial. So what would have waited waits in the trial, too, and holds up what comes after it.
+//! A shadow is charged for each start like an enforced limit, in the same [`PartitionUsage`], but never checks whether quota is
+//! available. It also has a *trial* for each partition: the starts as they would have been, one after the other. A start of the trial
+//! happens no earlier than the real start, no earlier than the start ahead of it, and no earlier than the algorithm has quota, given
+//! the starts of the trial. So a job that would have waited also waits in the trial, and delays the jobs after it.
 //!
-//! `lua/shadows.lua` is the same over Redis.
+//! `lua/shadows.lua` does the same over Redis.
 
 use crate::rules::clock::Clock;
 use crate::rules::decision::{Tally, Tried};
 use crate::rules::limit::{Limit, Unit};
 use crate::rules::usage::PartitionUsage;
 
-/// A start that would have waited for longer is counted as one that never would have happened, and does not hold up others: a day, in
-/// milliseconds.
+/// Maximum wait in a trial, in milliseconds: a day. A start that would have waited longer counts as one that would never have happened,
+/// and does not delay others.
 pub const MOST_BEHIND_MS: u64 = 86_400_000;
-/// So long after the last start a trial is forgotten, in milliseconds: a week.
+/// Time after its last start at which a trial is forgotten, in milliseconds: a week.
 pub const TRIAL_MS: u64 = 604_800_000;
-/// In a question to the store, added to the cost of a job that starts again: costs are lower.
+/// Flag added to the cost of a job that starts again, in a question to the store. Costs are lower.
 pub const AGAIN: u32 = 1 << 31;
-/// Where the algorithm's first answer was too early, it is asked so often.
+/// Maximum number of times that the algorithm is asked for one start, because its first answer may be too early.
 pub const TRIES: u64 = 4;
 
 /// The trial of one limit in one partition.
@@ -29,14 +29,14 @@ pub struct Trial {
     usage: PartitionUsage,
     tally: Tally,
     since_ms: u64,
-    /// The last start as it would have been.
+    /// When the last start would have been.
     at: u64,
-    /// When it last heard of one.
+    /// When the trial last recorded a start.
     heard: u64,
 }
 
 impl Trial {
-    /// A job of `cost` starts at `clock`. Returns what it adds.
+    /// Records that a job of `cost` starts at `clock`. Returns the tally of this start.
     pub fn start(&mut self, limit: &Limit, clock: Clock, cost: u64) -> Tally {
         let now = clock.now_ms;
         if self.is_over(now) {
@@ -46,7 +46,7 @@ impl Trial {
             };
         }
         if now < self.heard {
-            // The clock was stepped back. What was ahead of it would wait for ever.
+            // The clock was stepped back. The starts ahead would delay new ones forever.
             (self.usage, self.at) = (PartitionUsage::default(), 0);
         }
         self.heard = now;
@@ -98,7 +98,7 @@ impl Trial {
         }
     }
 
-    /// What it says.
+    /// Returns the results of the trial.
     pub fn tried(&self, now: u64) -> Tried {
         if self.is_over(now) {
             return Tried::default();
@@ -113,7 +113,7 @@ impl Trial {
         }
     }
 
-    /// It was forgotten, or has seen nothing.
+    /// Returns true if the trial was forgotten or has recorded no start.
     pub fn is_over(&self, now: u64) -> bool {
         self.tally.starts == 0 || self.heard + TRIAL_MS <= now
     }
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_burst_queues_up_as_it_would_have() {
-        // Ten in any second: of 100 at once, ten start at once, and ten more each second.
+        // Ten in any second. Of 100 jobs that arrive at once, ten start at once, and ten in each second after.
         let limit = shadow(Algorithm::SlidingWindow, 10, 1_000);
         let mut trial = Trial::default();
         for _ in 0..100 {
@@ -157,9 +157,9 @@ mod tests {
             worst_ms: 9_000,
         };
         assert_eq!((tried.tally, tried.behind_ms), (expected, 9_000));
-        // What comes five seconds later is behind them.
+        // A job that arrives five seconds later is behind them.
         assert_eq!(trial.start(&limit, at(5_000), 1).worst_ms, 5_000);
-        // And a minute later nobody is ahead.
+        // A minute later no job is ahead.
         assert_eq!(trial.start(&limit, at(60_000), 1).waited, 0);
     }
 
@@ -179,7 +179,7 @@ mod tests {
         // A bucket's refill takes a little longer than its window.
         assert_eq!((waited, never), (99, 76));
         assert!(worst_ms <= MOST_BEHIND_MS && worst_ms > MOST_BEHIND_MS - 3_601_000);
-        // It costs more than the whole limit.
+        // The job costs more than the whole limit.
         let large = trial.start(&limit, at(0), 2);
         assert_eq!((large.never, large.waited, large.worst_ms), (1, 1, 0));
     }
@@ -198,8 +198,8 @@ mod tests {
     }
 
     proptest! {
-        /// The starts of a trial are those that the limit would allow: by an independent count, never more than its worst case in a
-        /// window, in their order, and none later than it must be where the limit is a window of its own.
+        /// The starts of a trial are the ones that the limit would allow, by an independent count: never more than the worst case in a
+        /// window, in order, and for a limit with a window of its own none later than necessary.
         #[test]
         fn the_starts_of_a_trial_keep_the_limit(
             which in 0..Algorithm::ALL.len(),
@@ -210,7 +210,7 @@ mod tests {
             let (mut trial, mut now) = (Trial::default(), BEGIN);
             let mut starts: Vec<(u64, u64)> = Vec::new();
             for (pause, cost) in steps {
-                // Half of them come at the same moment.
+                // Half of the jobs arrive at the same moment.
                 now += pause.saturating_sub(200);
                 let one = trial.start(&limit, Clock::from_micros(now * 1_000), cost);
                 if one.never > 0 {
@@ -224,7 +224,7 @@ mod tests {
                 let units: u64 = in_window.map(|(_, cost)| cost).sum();
                 prop_assert!(units <= limit.worst_case(), "{units} at {start}");
                 if limit.algorithm() == Algorithm::SlidingWindow && one.waited > 0 {
-                    // A millisecond before there was no room, or another one was ahead.
+                    // A millisecond earlier there was no quota, or another job was ahead.
                     let before = start - 1;
                     let ahead = starts.iter().rev().nth(1).is_some_and(|(last, _)| *last == start);
                     let held = starts.iter().rev().skip(1).filter(|(other, _)| *other + 1_000 > before);

@@ -1,12 +1,12 @@
-//! How several queues share what one would have.
+//! How several work queues share the prefetch of one worker.
 
-/// The part of `whole` that each of `weights` has, at least 1. Together they are at most `whole`, and one for each more where that is
-/// less than their number.
+/// Returns the share of `whole` for each of `weights`. Shares are rounded down, so they add up to at most `whole`; then shares of 0 are
+/// raised to 1.
 pub fn shares(whole: u16, weights: &[u16]) -> Vec<u16> {
     let sum: u64 = weights.iter().map(|weight| u64::from(*weight)).sum();
     let share = |weight: &u16| {
         let part = u64::from(whole) * u64::from(*weight) / sum.max(1);
-        // A part is not larger than the whole.
+        // A share is not larger than the whole.
         u16::try_from(part).unwrap_or(whole).max(1)
     };
     weights.iter().map(share).collect()

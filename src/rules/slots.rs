@@ -1,14 +1,14 @@
-//! Sets of a Redis Cluster's hash slots, and from when on the starts in them are known.
+//! Sets of a Redis Cluster's hash slots, and the times from which all starts in them are known.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 
-/// How many hash slots a cluster has.
+/// Number of hash slots in a cluster.
 pub const SLOTS: u16 = 16_384;
 const WORDS: usize = SLOTS as usize / 64;
 
-/// The part of `key` that decides on its slot in a Redis Cluster, if it has one: what is between its first brace and
-/// the next closing one, unless that is nothing.
+/// Returns the part of `key` that determines its slot in a Redis Cluster, if there is one: the text between its first opening brace and
+/// the next closing brace, unless it is empty.
 pub fn hash_tag(key: &str) -> Option<&str> {
     let (_, rest) = key.split_once('{')?;
     let (tag, _) = rest.split_once('}')?;
@@ -26,46 +26,46 @@ impl Default for Slots {
 }
 
 impl Slots {
-    /// From `first` to `last`; what is beyond the highest slot is left out.
+    /// Returns the slots from `first` to `last`. Slots above the highest are left out.
     pub fn range(first: u16, last: u16) -> Self {
         let mut slots = Self::default();
         slots.add(first, last);
         slots
     }
 
-    /// Also those from `first` to `last`.
+    /// Adds the slots from `first` to `last`.
     pub fn add(&mut self, first: u16, last: u16) {
         for slot in first..=last.min(SLOTS - 1) {
             self.0[usize::from(slot / 64)] |= 1 << (slot % 64);
         }
     }
 
-    /// Whether `slot` is one of them.
+    /// Returns true if `slot` is in the set.
     pub fn contains(&self, slot: u16) -> bool {
         slot < SLOTS && self.0[usize::from(slot / 64)] >> (slot % 64) & 1 == 1
     }
 
-    /// Whether there is none.
+    /// Returns true if the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(|word| *word == 0)
     }
 
-    /// The highest.
+    /// Returns the highest slot in the set.
     pub fn highest(&self) -> Option<u16> {
         (0..SLOTS).rev().find(|slot| self.contains(*slot))
     }
 
-    /// Those that are in both.
+    /// Returns the slots that are in both sets.
     pub fn both(&self, other: &Self) -> Self {
         self.with(other, |one, two| one & two)
     }
 
-    /// Those that are in one or both.
+    /// Returns the slots that are in one or both of the sets.
     pub fn either(&self, other: &Self) -> Self {
         self.with(other, |one, two| one | two)
     }
 
-    /// Those that are not in `other`.
+    /// Returns the slots that are not in `other`.
     pub fn without(&self, other: &Self) -> Self {
         self.with(other, |one, two| one & !two)
     }
@@ -78,7 +78,7 @@ impl Slots {
         result
     }
 
-    /// First and last slot of each run of neighbours.
+    /// Returns the first and the last slot of each run of neighboring slots.
     pub fn runs(&self) -> Vec<(u16, u16)> {
         let mut runs: Vec<(u16, u16)> = Vec::new();
         for slot in (0..SLOTS).filter(|slot| self.contains(*slot)) {
@@ -97,20 +97,20 @@ impl fmt::Debug for Slots {
     }
 }
 
-/// The slots that an epoch speaks for, each from a time on (in milliseconds of its primary's clock; 0: always): before
-/// that, something may have started in it that is not known here.
+/// The slots whose starts an epoch knows, each from a time on (in milliseconds of its primary's clock; 0 means always). Before that time
+/// jobs may have started in the slot without the epoch's knowledge.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Claims(BTreeMap<u64, Slots>);
 
 impl Claims {
-    /// All of `slots`, always.
+    /// Claims all of `slots` for all time.
     pub fn always(slots: Slots) -> Self {
         let mut claims = Self::default();
         claims.set(&slots, 0);
         claims
     }
 
-    /// Reads what [`Claims::text`] wrote: `0-99 100-120@1700000000000`. What can't be read is not claimed.
+    /// Parses the text that [`Claims::text`] writes: `0-99 100-120@1700000000000`. Ranges that cannot be parsed are not claimed.
     pub fn parse(text: &str) -> Self {
         let mut claims = Self::default();
         for word in text.split_whitespace() {
@@ -123,7 +123,7 @@ impl Claims {
         claims
     }
 
-    /// As it stands in the epoch: the same for the same claims.
+    /// Returns the claims as they are stored in the epoch. Equal claims have equal texts.
     pub fn text(&self) -> String {
         let mut text = String::new();
         for (from, slots) in &self.0 {
@@ -141,19 +141,19 @@ impl Claims {
         text
     }
 
-    /// From when on `slot` is spoken for; `None`: it is not.
+    /// Returns the time from which `slot` is claimed, or `None` if it is not.
     pub fn from(&self, slot: u16) -> Option<u64> {
         let found = self.0.iter().find(|(_, slots)| slots.contains(slot));
         found.map(|(from, _)| *from)
     }
 
-    /// All of them.
+    /// Returns all claimed slots.
     pub fn slots(&self) -> Slots {
         let all = self.0.values();
         all.fold(Slots::default(), |all, slots| all.either(slots))
     }
 
-    /// Sets from when on `slots` are spoken for.
+    /// Claims `slots` from the time `from` on.
     pub fn set(&mut self, slots: &Slots, from: u64) {
         for known in self.0.values_mut() {
             *known = known.without(slots);
@@ -163,7 +163,7 @@ impl Claims {
         self.0.retain(|_, slots| !slots.is_empty());
     }
 
-    /// Gives up all but `slots`.
+    /// Gives up all claims except for `slots`.
     pub fn keep(&mut self, slots: &Slots) {
         for known in self.0.values_mut() {
             *known = known.both(slots);
@@ -171,7 +171,7 @@ impl Claims {
         self.0.retain(|_, slots| !slots.is_empty());
     }
 
-    /// Slots and from when on, the earliest first.
+    /// Iterates over the claimed slots and their times, the earliest first.
     pub fn iter(&self) -> impl Iterator<Item = (u64, &Slots)> {
         self.0.iter().map(|(from, slots)| (*from, slots))
     }

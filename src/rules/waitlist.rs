@@ -1,48 +1,47 @@
 //! The waitlist: a few counters, the same for every algorithm.
 //!
-//! A ticket only says when to come back; usage decides. So whatever happens to a waitlist (duplicates, jobs that
-//! vanish, a waitlist that expires) can waste quota for a moment, but never exceeds a limit.
+//! A ticket only determines when a job asks again; usage decides whether it starts. So duplicates, jobs that vanish and a waitlist that
+//! expires can waste quota for a moment, but can never exceed a limit.
 
 use std::collections::VecDeque;
 
 use crate::rules::decision::Ticket;
 use crate::rules::limit::Limit;
 
-/// A waiting job may be admitted this much before its turn, if quota is available: that of a late job is not wasted.
+/// How long before its turn a waiting job may be admitted if quota is available, so that the quota of a late job is not wasted.
 pub const AHEAD_MS: u64 = 500;
-/// Quota that was seen and left unclaimed for longer than this belongs to jobs that vanished.
+/// Time after which available quota that no job claimed is attributed to jobs that vanished.
 pub const GRACE_MS: u64 = 2000;
-/// A waitlist is kept this long after its last ticket's turn.
+/// How long a waitlist is kept after the turn of its last ticket.
 pub const KEEP_MS: u64 = 3_600_000;
-/// No ticket further behind the newest admitted one is kept.
+/// Maximum distance behind the newest admitted ticket at which tickets are kept.
 pub const MAX_REACH: u64 = 1024;
 
-/// The tickets of one tenant, counted in units: a job of cost c has c of them where a limit counts cost, else one.
+/// The tickets of one tenant, counted in units: a job takes as many as it costs if a limit counts cost, and one otherwise.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Waitlist {
-    /// Which waitlist this is; 0: there was none yet. Never the same twice, so that an old ticket is not honoured by a
-    /// newer waitlist.
+    /// The waitlist's generation; 0 before the first. No generation is used twice, so a newer waitlist does not honor an old ticket.
     pub generation: u64,
-    /// All tickets up to this one were claimed or given up.
+    /// The last ticket up to which all tickets were claimed or given up.
     pub now_serving: u64,
-    /// The last ticket that was given out.
+    /// The last ticket that was issued.
     pub last_issued: u64,
-    /// Jobs that were given tickets.
+    /// Number of jobs that were given tickets.
     pub jobs: u64,
-    /// The tickets beyond `now_serving` up to the newest claimed one: whether each was claimed.
+    /// For each ticket beyond `now_serving` up to the newest claimed one, whether it was claimed.
     pub claimed_ahead: VecDeque<bool>,
-    /// Since when quota has been seen unclaimed; 0: it has not.
+    /// Since when available quota has not been claimed; 0 if none is unclaimed.
     pub seen: u64,
-    /// From when on quota is available for the first of the waitlist.
+    /// When quota becomes available for the first of the waitlist.
     pub room: u64,
-    /// How long a call holds a lease, on average lately, in milliseconds; 0: none has ended yet.
+    /// The recent average time that a call holds a lease, in milliseconds; 0 before the first call has ended.
     pub usual: u64,
-    /// The largest cost in the waitlist: with quota for it, the first could be admitted, whatever it costs.
+    /// The largest cost in the waitlist: with quota for it, the first job could be admitted, whatever it costs.
     pub widest: u64,
 }
 
 impl Waitlist {
-    /// Tickets that were claimed or given up.
+    /// Returns the number of tickets that were claimed or given up.
     pub fn served(&self) -> u64 {
         self.now_serving
             + self
@@ -52,17 +51,17 @@ impl Waitlist {
                 .count() as u64
     }
 
-    /// Units that wait.
+    /// Returns the number of units that wait.
     pub fn waiting(&self) -> u64 {
         self.last_issued.saturating_sub(self.served())
     }
 
-    /// It gave out this ticket.
+    /// Returns true if this waitlist issued `ticket`.
     pub fn waits(&self, ticket: &Ticket) -> bool {
         ticket.generation == self.generation && (1..=self.last_issued).contains(&ticket.number)
     }
 
-    /// Gives out the next `cost` tickets; the last of them is the job's.
+    /// Issues the next `cost` tickets and returns the last, which is the job's.
     pub fn issue(&mut self, now: u64, cost: u64) -> u64 {
         if self.generation == 0 {
             self.generation = now.max(1);
@@ -77,8 +76,8 @@ impl Waitlist {
         self.last_issued
     }
 
-    /// A job of `cost` units at `ticket` started. A ticket counts once, and tickets more than `reach` behind this one
-    /// are given up.
+    /// Claims the tickets of a job of `cost` units that started at `ticket`. A ticket counts once. Gives up tickets that are more than
+    /// `reach` behind this one.
     pub fn claim(&mut self, ticket: u64, cost: u64, reach: u64) {
         if ticket <= self.now_serving {
             return;
@@ -101,10 +100,10 @@ impl Waitlist {
         }
     }
 
-    /// How many jobs have the first `units` units of the waitlist, where the last of them has `own`. Those in front are
-    /// taken to cost what all of them do on average, with a root less for how far a sum of many costs may be from it:
-    /// a job that is back too early waits a little longer, one that is late leaves quota unused. The first of the waitlist is
-    /// one job, whatever it costs.
+    /// Returns the estimated number of jobs in the first `units` units of the waitlist, if the last of them costs `own`. The jobs in front
+    /// are assumed to have the average cost, and their number is reduced by its square root, because a sum of many costs varies about
+    /// that much: a job that returns too early waits a little longer, but one that is late leaves quota unused. The first of the waitlist
+    /// is one job, whatever it costs.
     pub fn jobs_in(&self, units: u64, own: u64) -> u64 {
         match units.saturating_sub(own) {
             0 => 1,
@@ -116,7 +115,7 @@ impl Waitlist {
         }
     }
 
-    /// All that waited are gone: a new waitlist, and an empty one.
+    /// Replaces the waitlist by a new, empty one, because no job waits any more.
     pub fn reset(&mut self, now: u64) {
         *self = Self {
             generation: now.max(self.generation + 1),
@@ -126,7 +125,7 @@ impl Waitlist {
     }
 }
 
-/// How far behind the newest admitted one a ticket is given up: the tickets that fit in [`AHEAD_MS`].
+/// Returns the distance behind the newest admitted ticket at which a ticket is given up: the tickets that fit in [`AHEAD_MS`].
 pub fn reach(limits: &[Limit]) -> u64 {
     let tickets = |limit: &Limit| u64::from(limit.max()) * AHEAD_MS / limit.span().max(1);
     let most = limits.iter().map(tickets).max().unwrap_or(0);
