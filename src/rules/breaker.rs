@@ -1,26 +1,26 @@
-//! The breaker: failures in a row stop calls that would fail too, until one of them, the probe, succeeds.
+//! The circuit breaker: after failures in a row it stops calls that would fail as well, until one of them, the probe, succeeds.
 //!
 //! ```text
-//! closed -- so many failures in a row --> open until … -- its time is over --> half-open: one probe at a time
+//! closed -- several failures in a row --> open until … -- its time is over --> half-open: one probe at a time
 //!    ^                                       ^                                     |
 //!    |                                       '------- it fails: twice as long -----|
 //!    '------------------------ any success, or an operator's resume ---------------'
 //! ```
 //!
-//! Each tenant has one, and there is one for the API as a whole. The store keeps them, for all workers. A tenant's opens by
-//! failures of several jobs, since one that fails alone may be at fault itself and is to use its attempts; the API's by
-//! failures of several tenants, or where no connection can be opened, which is nobody's own fault.
-//! In a row means by the order in which calls are reported as ended. A success is reported where somebody knows of
-//! failures, so that calls which succeed cost nothing.
+//! There is a breaker for each tenant, and one for the API as a whole. The store keeps them for all workers. A tenant's breaker opens
+//! after failures of several jobs, because a single failing job may itself be the cause and should use its attempts. The API's breaker
+//! opens after failures of several tenants, or when no connection can be opened, which is not the fault of any tenant.
+//! Failures are in a row in the order in which the ends of calls are reported. A success is reported only if failures are known, so that
+//! successful calls cost nothing.
 
 use crate::rules::tenant::Tenant;
 
-/// Whose calls.
+/// The calls that a breaker stops.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Whose {
-    /// One tenant's.
+    /// The calls of one tenant.
     Tenant(Tenant),
-    /// Those of all tenants: the API's.
+    /// The calls of all tenants: the API's breaker.
     Api,
 }
 
@@ -39,25 +39,25 @@ pub enum Trouble {
     Tenant,
     /// This process or machine lacked something: a file descriptor, memory, a local port. Counts against no breaker, and uses no attempt.
     Local,
-    /// It answered 5xx, or not in time, or broke off: that may be the API, the tenant or the job.
+    /// The API answered 5xx, did not answer in time, or broke off. The cause may be the API, the tenant or the job.
     Failing,
 }
 
-/// When a breaker opens, and for how long.
+/// Configures when a breaker opens, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rule {
-    /// It opens after so many failures in a row.
+    /// Number of failures in a row after which it opens.
     pub failures: u32,
-    /// The first probe comes after this, in milliseconds; after each that fails it is twice as long,
+    /// Delay before the first probe, in milliseconds. It doubles after each probe that fails,
     pub first_wait_ms: u64,
     /// up to this.
     pub longest_wait_ms: u64,
-    /// A probe that is not reported for so long, in milliseconds, is given up: its worker must have died.
+    /// Time after which a probe without a report is given up, in milliseconds: its worker must have died.
     pub lease_ms: u64,
 }
 
 impl Rule {
-    /// For who only looks: nothing opens by it.
+    /// A rule for read-only use, by which no breaker opens.
     pub const NONE: Self = Self {
         failures: u32::MAX,
         first_wait_ms: 0,
@@ -66,57 +66,58 @@ impl Rule {
     };
 }
 
-/// What a breaker is told or asked.
+/// A report to a breaker, or a question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A call failed.
     Failed {
-        /// The store's clock when the call or its preparation started; 0 for a call that is surely no probe.
+        /// The store's clock when the call or its preparation started; 0 if the call is certainly not a probe.
         started_ms: u64,
-        /// Which job's, or tenant's, failure it is, of which several must fail before the breaker opens; empty: it counts
-        /// whosever it is.
+        /// The job, or the tenant, that failed. Several of them must fail before the breaker opens. Empty if the failure counts by itself,
+        /// whichever job it is of.
         of: String,
-        /// Why, for those who ask.
+        /// The reason, for operators.
         by: String,
-        /// From 0 to [`MOST_JITTER`]: tenants whose breakers opened together do not probe together.
+        /// A number from 0 to [`MOST_JITTER`], so that tenants whose breakers opened together do not probe together.
         jitter: u32,
     },
-    /// A call succeeded, or was answered in a way that shows the API sound.
+    /// A call succeeded, or its answer shows that the API works.
     Sound,
-    /// Somebody wants to make the next probe.
+    /// A worker requests to make the next probe.
     Probe,
-    /// A call that began then says nothing of the API's health, or was not made after all: if it was the probe, there is none now.
+    /// The call says nothing of the API's health, or was not made. If it was the probe, another one may be made.
     Release {
-        /// The store's clock at its start.
+        /// The store's clock when the call started.
         started_ms: u64,
     },
-    /// It is only looked at.
+    /// Reads the state without changing it.
     Look,
 }
 
-/// The highest jitter: a wait is up to a quarter shorter by it.
+/// The highest jitter, which makes a wait a quarter shorter.
 pub const MOST_JITTER: u32 = 1000;
-/// Several jobs', or tenants', calls have failed. No encoded name is this.
+/// Stands for calls of several jobs or tenants that have failed. No encoded name has this form.
 const SEVERAL: &str = "*";
 
-/// What an [`Event`] came to.
+/// The state of a breaker after an [`Event`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Standing {
     /// The store's clock, in milliseconds since the epoch.
     pub now_ms: u64,
     /// Failures in a row.
     pub failures: u64,
-    /// It is open, or half-open.
+    /// Whether the breaker is open or half-open.
     pub is_open: bool,
-    /// The event opened it, or closed it.
+    /// Whether the event opened or closed it.
     pub has_changed: bool,
-    /// The probe that was asked for may be made.
+    /// Whether the requested probe may be made.
     pub is_granted: bool,
-    /// Until when nobody may start (milliseconds since the epoch), whatever the reason: the breaker, the API's own words, an operator; 0: now.
+    /// Until when no job may start, in milliseconds since the epoch, because of the breaker, the API's answer or an operator; 0 if jobs
+    /// may start.
     pub closed_until_ms: u64,
-    /// The same where the API itself, or an operator, said so.
+    /// The same, considering only the API's answer and an operator.
     pub named_until_ms: u64,
-    /// What closed it; empty where nothing did.
+    /// Why the breaker is open; empty if it is not.
     pub by: String,
 }
 
@@ -132,10 +133,10 @@ pub struct Breaker {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Open {
     since_ms: u64,
-    /// No probe before this.
+    /// No probe is made before this time.
     until_ms: u64,
     wait_ms: u64,
-    /// When the probe in flight began; 0: there is none.
+    /// When the probe in flight started; 0 if there is none.
     began_ms: u64,
     lease_ms: u64,
 }
@@ -165,17 +166,17 @@ impl Open {
 }
 
 impl Breaker {
-    /// Open or half-open.
+    /// Returns true if the breaker is open or half-open.
     pub fn is_open(&self) -> bool {
         self.open.is_some()
     }
 
-    /// Failures in a row; somebody who succeeds is to report it if there are any.
+    /// Returns the number of failures in a row. If it is not 0, a success must be reported.
     pub fn failures(&self) -> u64 {
         self.failures
     }
 
-    /// Until when nobody may start; 0: now, though of an open one a single call may.
+    /// Returns until when no job may start; 0 if jobs may start now, of which an open breaker lets through a single one.
     pub fn closed_until(&self, now: u64) -> u64 {
         let Some(mut open) = self.open.clone() else {
             return 0;
@@ -184,20 +185,20 @@ impl Breaker {
         if open.until_ms > now {
             open.until_ms
         } else if open.lease_end() > now {
-            // Who waits looks again before the lease of a lost probe ends.
+            // Waiting jobs look again before the lease of a lost probe ends.
             open.lease_end().min(now + open.wait_ms)
         } else {
             0
         }
     }
 
-    /// Until when it has something to remember.
+    /// Returns until when the breaker has state to keep.
     pub fn kept_until(&self) -> u64 {
         let open = self.open.as_ref();
         open.map_or(0, |open| open.until_ms.max(open.lease_end()))
     }
 
-    /// Why it is open, in words.
+    /// Returns in words why the breaker is open.
     pub fn by(&self) -> String {
         match &self.open {
             Some(_) => format!(
@@ -208,7 +209,7 @@ impl Breaker {
         }
     }
 
-    /// The store's clock was stepped back: what lies too far ahead is brought back. True where something did.
+    /// Pulls back times that are too far ahead because the store's clock was stepped back. Returns true if any changed.
     pub fn pull_back(&mut self, now: u64) -> bool {
         let Some(open) = &mut self.open else {
             return false;
@@ -218,14 +219,14 @@ impl Breaker {
         *open != before
     }
 
-    /// A call starts while it is half-open: the probe.
+    /// Records that a call starts as the probe while the breaker is half-open.
     pub fn begin_probe(&mut self, now: u64) {
         if let Some(open) = &mut self.open {
             open.began_ms = now;
         }
     }
 
-    /// A call that began at `started_ms` says nothing; nobody waits for it any more.
+    /// Gives up a call that began at `started_ms` and that shows nothing, so that another probe may be made.
     pub fn release(&mut self, started_ms: u64) {
         if let Some(open) = &mut self.open
             && open.is_probe(started_ms)
@@ -234,7 +235,8 @@ impl Breaker {
         }
     }
 
-    /// A call that began at `started_ms` failed; the other arguments are [`Event::Failed`]'s. True where this opens it.
+    /// Records the failure of a call that began at `started_ms`. The other arguments are those of [`Event::Failed`]. Returns true if this
+    /// opens the breaker.
     pub fn failed(
         &mut self,
         now: u64,
@@ -274,7 +276,7 @@ impl Breaker {
         true
     }
 
-    /// A call succeeded, or an operator says that it will. True where this closes it.
+    /// Records that a call succeeded, or that an operator expects calls to. Returns true if this closes the breaker.
     pub fn reset(&mut self) -> bool {
         let was_open = self.is_open();
         *self = Self::default();
@@ -293,7 +295,7 @@ mod tests {
         lease_ms: 60_000,
     };
 
-    /// Failures of `of`, each of a call that began at its time.
+    /// Records a failure of `of`, of a call that began at `at`.
     fn fail(breaker: &mut Breaker, at: u64, of: &str) -> bool {
         breaker.failed(at, &RULE, (at, of), "502", 0)
     }
@@ -355,7 +357,7 @@ mod tests {
             breaker.begin_probe(now);
             assert!(breaker.closed_until(now) > now, "the others wait");
             assert!(breaker.closed_until(now) <= now + 3_000, "and look again");
-            // Of before it opened.
+            // A call from before the breaker opened.
             breaker.failed(now + 5, &RULE, (102, ""), "old", 0);
             assert!(breaker.closed_until(now + 5) > now + 5, "still probing");
             fail(&mut breaker, now + 10, "");

@@ -1,86 +1,87 @@
-//! Jobs that end their worker. A job that RabbitMQ delivers again is a suspect: its worker died, or lost its session and lives. RabbitMQ's
-//! count rises for both, and for all that the worker had, so it can't tell who is guilty; it says who is to be watched, for nothing
-//! else pays. The store is told before a suspect asks for its permit, while its call may run and when that has ended; a note that is
-//! neither renewed nor ended has ended its worker. A worker that lives ends its notes, also those of a session that is gone, so such
-//! losses count nothing, however many there are.
+//! Jobs that crash their worker. A job that RabbitMQ delivers again is a suspect: its worker died, or lost its session and lives.
+//! RabbitMQ's delivery count rises in both cases, and for all jobs that the worker had, so it can't tell which job is guilty. It only
+//! selects the jobs to watch, so that other jobs cost nothing extra. A worker writes a note to the store before a suspect asks for its
+//! permit, renews it while the call may run, and removes it when the call has ended. A note that is neither renewed nor removed means
+//! that its worker crashed. A live worker also removes the notes of a lost session, so lost sessions do not count, however many there
+//! are.
 //!
-//! Who was beside a guilty job is noted, too, and counted with it. So a job with crashes is begun *alone*: at most one such job at a time
-//! in a worker, the others wait without a note. Then who is innocent is counted with another's first call, which nobody watches, and with
-//! its first watched one, and no more; an answer to its next call clears it.
+//! Suspects that were called beside a guilty job have notes as well, and are counted with it. So a job with crashes is called *alone*: a
+//! worker calls at most one such job at a time, and the others wait without a note. An innocent job is then counted with the first call of
+//! a guilty job, which is not watched, and with its first watched call, and no more often. An answer to its next call clears it.
 
 use crate::rules::tenant::Tenant;
 
-/// A note that is not renewed for so long, in milliseconds, is that of a worker that died. Until then nobody calls the job again.
+/// Time after its last renewal at which a note counts as a crash, in milliseconds. Until then no other delivery of the job is called.
 pub const LEASE_MS: u64 = 20_000;
-/// What is known of a suspect is forgotten so long after the last word of it, in milliseconds.
+/// Time after its last note at which a suspect is forgotten, in milliseconds.
 pub const KEEP_MS: u64 = 7 * 86_400_000;
 
-/// A worker's word on a suspect.
+/// A worker's note about a suspect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Suspected {
-    /// Whose it is.
+    /// The job's tenant.
     pub tenant: Tenant,
-    /// Its id.
+    /// The job's ID.
     pub job: String,
-    /// Whose note it is: a name that no other delivery of any worker has.
+    /// The owner of the note: a name that is unique among the deliveries of all workers.
     pub by: String,
-    /// What is said.
+    /// The state of the call.
     pub note: Note,
 }
 
-/// What is said of a suspect's call.
+/// The state of a suspect's call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Note {
-    /// It is to be called.
+    /// The call is about to be made.
     Begin {
-        /// After so many crashes nobody may call it.
+        /// Number of crashes from which on the job is not called any more.
         most: u32,
-        /// No other one with crashes is called in this worker.
+        /// Whether the worker calls no other job with crashes meanwhile.
         alone: bool,
     },
-    /// It may still be in flight.
+    /// The call may still be in flight.
     Renew,
-    /// Its worker lives, and its call has ended or was not made.
+    /// The worker is alive, and the call has ended or was not made.
     End {
-        /// It was made, which proves the job innocent.
+        /// Whether the call was made, which proves the job innocent.
         answered: bool,
     },
 }
 
-/// What a suspect may do.
+/// The store's decision on a suspect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It may ask for its permit, and is noted; also the reply to all but [`Note::Begin`].
+    /// The job may ask for its permit, and the note is stored. Also the reply to all notes except for [`Note::Begin`].
     Go,
-    /// Calls of it have ended workers: it is to be begun alone. It is not noted.
+    /// Calls of the job have crashed workers, so it must be called alone. The note is not stored.
     Alone {
-        /// How many.
+        /// Number of crashes.
         crashes: u32,
     },
-    /// Another call of it may be in flight for so long.
+    /// Another call of the job may be in flight.
     Wait {
-        /// In milliseconds.
+        /// How long to wait, in milliseconds.
         ms: u64,
     },
-    /// It has ended too many workers: a dead letter.
+    /// The job has crashed too many workers and becomes a dead letter.
     Dead {
-        /// Calls that ended their workers.
+        /// Number of calls that crashed their workers.
         crashes: u32,
     },
 }
 
-/// What the store knows of a suspect.
+/// The store's record of a suspect.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Suspect {
     crashes: u32,
-    /// Until when a call is taken to be in flight; 0: there is none.
+    /// Until when a call counts as in flight; 0 if there is none.
     until_ms: u64,
-    /// Whose call that is.
+    /// The owner of that call's note.
     by: String,
 }
 
 impl Suspect {
-    /// A worker says this at `now` (milliseconds since the epoch), in the name of `by`.
+    /// Applies a note that the owner `by` wrote at `now` (milliseconds since the epoch).
     pub fn hear(&mut self, now: u64, by: &str, note: Note) -> Verdict {
         // The clock may have been stepped back.
         self.until_ms = self.until_ms.min(now + LEASE_MS);
@@ -90,13 +91,13 @@ impl Suspect {
                 ms: self.until_ms - now,
             },
             Note::Begin { most, alone } => {
-                // Nobody ended it.
+                // The note expired: its worker crashed.
                 self.crashes += u32::from(self.until_ms > 0 && !is_own);
                 self.until_ms = 0;
                 self.begin(now, by, most, alone)
             }
             Note::Renew => {
-                // One whose note is gone is not noted anew: somebody has ended it.
+                // A note that was removed is not stored again.
                 if self.until_ms > 0 && is_own {
                     self.until_ms = now + LEASE_MS;
                 }
@@ -121,7 +122,7 @@ impl Suspect {
     fn begin(&mut self, now: u64, by: &str, most: u32, alone: bool) -> Verdict {
         let crashes = self.crashes;
         if crashes >= most {
-            // A dead letter that is replayed, or could not be published, has one call more.
+            // A dead letter that is replayed, or that could not be published, gets one more call.
             self.crashes = most.saturating_sub(1);
             return Verdict::Dead { crashes };
         }
@@ -133,7 +134,7 @@ impl Suspect {
         Verdict::Go
     }
 
-    /// There is nothing to remember.
+    /// Returns true if there is nothing to remember.
     pub fn is_clear(&self) -> bool {
         *self == Self::default()
     }
@@ -156,7 +157,7 @@ mod tests {
         for (crashes, by) in ["a", "b", "c"].into_iter().enumerate() {
             let alone = crashes > 0;
             assert_eq!(suspect.hear(now, by, begin(3, alone)), Verdict::Go);
-            // It comes back at once, and waits: nobody knows yet.
+            // The job comes back at once and waits: it is not yet known whether the worker crashed.
             let ms = LEASE_MS - 5;
             let wait = Verdict::Wait { ms };
             assert_eq!(suspect.hear(now + 5, "other", begin(3, true)), wait);
@@ -164,7 +165,7 @@ mod tests {
         }
         let dead = Verdict::Dead { crashes: 3 };
         assert_eq!(suspect.hear(now, "d", begin(3, true)), dead);
-        // Replayed, it has one call; the same where the dead letter was not confirmed.
+        // Replayed, the job gets one call; likewise if the dead letter was not confirmed.
         assert_eq!(suspect.hear(now, "e", begin(3, true)), Verdict::Go);
         assert_eq!(suspect.hear(now + LEASE_MS, "f", begin(3, true)), dead);
     }
@@ -208,7 +209,7 @@ mod tests {
             assert_eq!(other, Verdict::Wait { ms });
         }
         suspect.hear(3_600_000, "a", ENDED);
-        // It was on its way when the call ended.
+        // The renewal was on its way when the call ended.
         suspect.hear(3_600_001, "a", Note::Renew);
         assert!(suspect.is_clear());
     }
@@ -217,14 +218,14 @@ mod tests {
     fn a_note_is_its_owners_and_nobody_else_renews_or_ends_it() {
         let mut suspect = Suspect::default();
         suspect.hear(0, "a", begin(5, false));
-        // The word that it began was lost on the way back: it is said again.
+        // The reply to the first note was lost, so it is sent again.
         assert_eq!(suspect.hear(5, "a", begin(5, false)), Verdict::Go);
         suspect.hear(10_000, "b", ENDED);
         suspect.hear(10_000, "b", Note::Renew);
         let ms = 5 + LEASE_MS - 10_000;
         let wait = suspect.hear(10_000, "b", begin(5, false));
         assert_eq!(wait, Verdict::Wait { ms });
-        // A worker that stood still for longer lives after all: its job is cleared, and another's call goes on.
+        // A worker that hung for longer is alive after all: its answer clears the job's crashes, and the other worker's call goes on.
         assert_eq!(suspect.hear(30_000, "b", begin(5, true)), Verdict::Go);
         suspect.hear(31_000, "a", ANSWERED);
         let wait = suspect.hear(31_000, "c", begin(1, false));

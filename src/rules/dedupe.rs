@@ -1,51 +1,52 @@
-//! Jobs of one tenant with the same dedupe key: which of them is the first within a time. The others are duplicates, and dropped.
+//! Deduplication: of a tenant's jobs with the same dedupe key, only the first within a period is called. The others are duplicates and are
+//! dropped.
 //!
-//! A job asks when it is first looked at, before all else, and the store keeps who was the first. Whoever was goes on, whatever becomes of
-//! its worker: it carries that it was through each queue, and delivered again before that, it is known by its id. So a job is dropped
-//! only where another one with its key went on.
+//! A job asks when it is first read, before anything else, and the store records which job was first. That job goes on whatever happens to
+//! its worker: it carries a mark through each queue, and is recognized by its ID if it is delivered again before it has the mark. So a job
+//! is dropped only if another job with its key goes on.
 
 use crate::rules::tenant::Tenant;
 
-/// A job asks whether it is the first with its key.
+/// A job that asks whether it is the first with its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
-    /// Whose it is.
+    /// The job's tenant.
     pub tenant: Tenant,
-    /// Its dedupe key.
+    /// The job's dedupe key.
     pub key: String,
-    /// Its id.
+    /// The job's ID.
     pub job: String,
-    /// Who asks: a name that no other delivery of any worker has.
+    /// A name that is unique among the deliveries of all workers.
     pub by: String,
-    /// A worker may have had it before: the first may be itself.
+    /// Whether a worker may have had the job before, so that it may itself be the first.
     pub seen_before: bool,
-    /// For so long, in milliseconds, no other one is the first.
+    /// How long no other job is the first, in milliseconds.
     pub lasts_ms: u64,
 }
 
-/// What it is told.
+/// The answer to a candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Deduped {
-    /// It is the first, and goes on.
+    /// The job is the first and goes on.
     First,
-    /// Another one was.
+    /// Another job was the first.
     Duplicate {
-        /// For so long nobody else is, in milliseconds.
+        /// How long no other job can be the first, in milliseconds.
         left_ms: u64,
     },
 }
 
-/// The first with a key, as the store knows it.
+/// The store's record of the first job with a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct First {
-    /// Until when no other one is, in milliseconds since the epoch.
+    /// Until when no other job can be the first, in milliseconds since the epoch.
     until_ms: u64,
     by: String,
     job: String,
 }
 
 impl First {
-    /// A job asks at `now_ms`, where `known` is what the store has.
+    /// Answers a job that asks at `now_ms`. `known` is the store's record, which is updated.
     pub fn ask(known: &mut Option<Self>, now_ms: u64, candidate: &Candidate) -> Deduped {
         let Candidate { by, job, .. } = candidate;
         match known {
@@ -69,7 +70,7 @@ impl First {
         }
     }
 
-    /// Nothing is left of it.
+    /// Returns true if the record has expired.
     pub fn is_over(&self, now_ms: u64) -> bool {
         self.until_ms <= now_ms
     }
@@ -108,11 +109,11 @@ mod tests {
         let mut known = None;
         let mut ask = |job, by, before| First::ask(&mut known, 7, &candidate(job, by, before));
         assert_eq!(ask("1", "w-1", false), Deduped::First);
-        // The answer was lost on its way.
+        // The answer was lost.
         assert_eq!(ask("1", "w-1", false), Deduped::First);
-        // Its worker crashed, or lost its session.
+        // The worker crashed or lost its session.
         assert_eq!(ask("1", "w-2", true), Deduped::First);
-        // It was published twice with one id.
+        // The job was published twice with the same ID.
         let copy = ask("1", "w-2", false);
         assert_eq!(copy, Deduped::Duplicate { left_ms: 1_000 });
         let other = ask("2", "w-3", true);

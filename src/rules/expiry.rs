@@ -1,17 +1,17 @@
-//! Until when a job may be called, by what its publisher says: AMQP's `expiration`, a time from its publication on, and a deadline.
+//! Until when a job may be called, according to its publisher: AMQP's `expiration`, which counts from publishing, and a deadline.
 //!
-//! All times are the store's, in milliseconds since the epoch.
+//! All times are by the store's clock, in milliseconds since the epoch.
 
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// A number from here on counts milliseconds since the epoch (from 1973 on), a smaller one seconds (until the year 5138).
+/// Numbers from this on are milliseconds since the epoch (from 1973 on), smaller numbers are seconds (until the year 5138).
 const FROM_MS: u64 = 100_000_000_000;
 
-/// The last time that a header can carry.
+/// The latest time that a header can carry.
 const FOREVER_MS: u64 = i64::MAX as u64;
 
-/// Until when a job may be called.
+/// The time until which a job may be called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Expiry {
     expiration: Option<Expiration>,
@@ -20,14 +20,14 @@ pub struct Expiry {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Expiration {
-    /// So long after it was published, of which is known that it was at `published_ms` at the latest; it is not counted yet.
+    /// Ends `ms` after publishing, which was at `published_ms` at the latest. The end is not computed yet.
     Lasts { ms: u64, published_ms: Option<u64> },
-    /// Until then.
+    /// Ends at this time.
     Ends(u64),
 }
 
 impl Expiry {
-    /// A job that may be called for `lasts_ms` after it was published. `None`: for ever.
+    /// Returns the expiry of a job that may be called for `lasts_ms` after publishing, or forever if `None`.
     pub fn lasts(lasts_ms: Option<u64>, published_ms: Option<u64>) -> Self {
         Self {
             expiration: lasts_ms.map(|ms| Expiration::Lasts { ms, published_ms }),
@@ -35,7 +35,7 @@ impl Expiry {
         }
     }
 
-    /// A job whose expiration was counted when it was first seen.
+    /// Returns the expiry of a job whose end was computed when it was first seen.
     pub fn ends(ends_ms: u64) -> Self {
         Self {
             expiration: Some(Expiration::Ends(ends_ms)),
@@ -43,7 +43,7 @@ impl Expiry {
         }
     }
 
-    /// The same, and not from `deadline_ms` on.
+    /// Returns the same expiry with a deadline: the job may not be called from `deadline_ms` on.
     #[must_use]
     pub fn with_deadline(self, deadline_ms: Option<u64>) -> Self {
         Self {
@@ -52,12 +52,13 @@ impl Expiry {
         }
     }
 
-    /// Nothing ever ends it.
+    /// Returns true if the job never expires.
     pub fn is_never(&self) -> bool {
         *self == Self::default()
     }
 
-    /// It is first seen at `seen_ms`: what is not counted yet counts from there, or from when it was published, if that was earlier.
+    /// Computes the end of the expiration when the job is first seen at `seen_ms`: it counts from there, or from publishing if that was
+    /// earlier. Does nothing if the end is known.
     pub fn count_from(&mut self, seen_ms: u64) {
         if let Some(Expiration::Lasts { ms, published_ms }) = self.expiration {
             let from = published_ms.map_or(seen_ms, |published| published.min(seen_ms));
@@ -65,7 +66,7 @@ impl Expiry {
         }
     }
 
-    /// When its expiration ends, once it is counted.
+    /// Returns when the expiration ends, or `None` if there is none or the end is not computed yet.
     pub fn ends_ms(&self) -> Option<u64> {
         match self.expiration {
             Some(Expiration::Ends(ms)) => Some(ms),
@@ -73,17 +74,17 @@ impl Expiry {
         }
     }
 
-    /// It may not be called from then on; `None`: always, or it is not counted yet.
+    /// Returns when the job expires, or `None` if it never does or the end is not computed yet.
     pub fn at_ms(&self) -> Option<u64> {
         self.ends_ms().into_iter().chain(self.deadline_ms).min()
     }
 
-    /// It may not be called at `now_ms`.
+    /// Returns true if the job may not be called at `now_ms`.
     pub fn is_over(&self, now_ms: u64) -> bool {
         self.at_ms().is_some_and(|at| at <= now_ms)
     }
 
-    /// Why it is a dead letter at `now_ms`.
+    /// Returns the reason for the dead letter at `now_ms`.
     pub fn reason(&self, now_ms: u64) -> String {
         let at = self.at_ms();
         let what = match at == self.deadline_ms {
@@ -95,7 +96,7 @@ impl Expiry {
     }
 }
 
-/// A deadline as a text: RFC 3339, or the digits of a number as [`epoch_ms`] takes it. What lies before 1970 is 0.
+/// Parses a deadline: RFC 3339, or the digits of a number as in [`epoch_ms`]. Times before 1970 are 0.
 pub fn deadline_ms(text: &str) -> Option<u64> {
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Some(epoch_ms(text.parse().unwrap_or(u64::MAX)));
@@ -105,7 +106,7 @@ pub fn deadline_ms(text: &str) -> Option<u64> {
     Some(u64::try_from(ms).unwrap_or(0))
 }
 
-/// A number of seconds or milliseconds since the epoch, told apart by its size, in milliseconds.
+/// Converts a number of seconds or milliseconds since the epoch, told apart by its size, to milliseconds.
 pub fn epoch_ms(number: u64) -> u64 {
     match number {
         0..FROM_MS => number * 1000,
@@ -123,13 +124,13 @@ mod tests {
             let mut expiry = Expiry::lasts(Some(3_000), published);
             assert_eq!((expiry.at_ms(), expiry.is_over(u64::MAX)), (None, false));
             expiry.count_from(10_000);
-            // What was counted stays.
+            // The end does not change once it is computed.
             expiry.count_from(20_000);
             expiry.at_ms()
         };
         assert_eq!(ends(None), Some(13_000));
         assert_eq!(ends(Some(8_999)), Some(11_999));
-        // A publisher's clock that is ahead gives no time.
+        // A publisher's clock that is ahead does not extend the time.
         assert_eq!(ends(Some(99_000)), Some(13_000));
         let mut always = Expiry::lasts(None, Some(1));
         always.count_from(2);

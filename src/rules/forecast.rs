@@ -1,58 +1,58 @@
-//! When a backlog ends: as things stand, and if something were different.
+//! Forecasts of when a backlog ends, as things are or under other assumptions.
 //!
-//! The gate says of its own state when units of a waitlist have their turns as far as each limit goes ([`Schedule`]:
-//! `Scopes::schedule` in the model, `lua/forecast.lua` over Redis). Limits that are enforced together hold each other up: what one of them
-//! makes wait uses the others later. So here the jobs start one by one, at the earliest moment that all limits allow, and the limits' own
-//! [algorithms](crate::rules::algorithms) count them.
+//! The gate computes from its own state when units of a waitlist have their turns under each limit alone ([`Schedule`]:
+//! `Scopes::schedule` in the model, `lua/forecast.lua` over Redis). Limits that are enforced together delay each other: a job that one
+//! limit delays uses the other limits later, too. So here the jobs start one by one, each at the earliest moment that all limits allow,
+//! and the limits' own [algorithms](crate::rules::algorithms) count them.
 
 use crate::rules::decision::Ticket;
 use crate::rules::limit::{Algorithm, Limit};
 use crate::rules::usage::{Clock, PartitionUsage};
 
-/// Of so many units of a waitlist the gate is asked, evenly spread; of all where fewer wait.
+/// Maximum number of units of a waitlist that the gate is asked about, evenly spread.
 pub(crate) const POINTS: u64 = 64;
-/// So many jobs start one by one at most; the others follow at the pace of the limits.
+/// Maximum number of jobs that start one by one in a forecast; the others follow at the pace of the limits.
 const MOST_STEPS: u64 = 20_000;
-/// A start is looked for so often: each look is at a later moment, and one for each limit is the usual.
+/// Maximum number of times that the earliest start of a job is computed. Each time gives a later moment; one time per limit is usual.
 const MOST_LOOKS: usize = 256;
 
-/// When the tenant is open.
+/// When the tenant's jobs may start again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Opens {
-    /// When what suspends it ends.
+    /// When the present suspension ends.
     AsItIs,
-    /// Now: as if an operator resumed it.
+    /// Now, as if an operator resumed the tenant.
     Now,
-    /// After so many milliseconds: as if an operator paused it for so long.
+    /// After this many milliseconds, as if an operator paused the tenant for that time.
     In(u64),
 }
 
-/// Up to where in the waitlist.
+/// The unit whose turn is forecast.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// All of it.
+    /// The last unit of the waitlist.
     Last,
-    /// Up to a job of this cost, with the ticket that it was given, or as a new one behind all that wait.
+    /// A job of this cost, with the ticket that it was given, or a new job behind all waiting jobs.
     Job(Option<Ticket>, u32),
 }
 
-/// For which limits the gate is asked.
+/// A request to the gate for a schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Asked {
-    /// These.
+    /// The limits to compute turns for.
     pub limits: Vec<Limit>,
-    /// Of each whether its `max` is meant, and not what an operator set instead.
+    /// For each limit, whether to use its own `max` even if an operator has set another one.
     pub as_said: Vec<bool>,
-    /// From when on jobs start,
+    /// When jobs may start,
     pub opens: Opens,
-    /// and not before (ms), for what the tenant's own state does not know; 0: there is nothing.
+    /// but no earlier than this (ms), for reasons that the tenant's state does not contain; 0 if there are none.
     pub not_before_ms: u64,
-    /// Whose turn is asked for.
+    /// The unit whose turn is requested.
     pub place: Place,
 }
 
 impl Asked {
-    /// What is enforced.
+    /// Returns a request for the limits as they are enforced.
     pub fn as_it_is(limits: &[Limit], not_before_ms: u64) -> Self {
         Self {
             limits: limits.to_vec(),
@@ -64,57 +64,57 @@ impl Asked {
     }
 }
 
-/// When the units of a waitlist have their turns, as far as each limit goes on its own.
+/// The turns of the units of a waitlist, under each limit on its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Schedule {
     /// The store's clock, in milliseconds since the epoch.
     pub now_ms: u64,
-    /// Nobody starts before.
+    /// No job starts before this time.
     pub opens_ms: u64,
-    /// Units that wait in all.
+    /// Number of units in the whole waitlist.
     pub waiting: u64,
-    /// Those up to the place that was asked for, its own among them.
+    /// Number of units up to the requested place, including its own.
     pub units: u64,
-    /// How many jobs have these, about.
+    /// Estimated number of jobs that these units belong to.
     pub jobs: u64,
-    /// The `max` of each limit that is in force.
+    /// The effective `max` of each limit.
     pub max: Vec<u32>,
-    /// Of each the `max` that is set, whatever was learned.
+    /// The `max` that is set for each limit, regardless of what was learned.
     pub set: Vec<u32>,
-    /// Of some units, in their order and the last of them among them, when each limit lets them start.
+    /// The turns of some units, in order. The last unit is always included.
     pub turns: Vec<Turn>,
 }
 
-/// When one unit of a waitlist may start.
+/// The turn of one unit of a waitlist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Turn {
-    /// Which, from 1.
+    /// The unit's position, from 1.
     pub unit: u64,
-    /// As far as each limit goes, in milliseconds since the epoch.
+    /// When each limit alone lets the unit start, in milliseconds since the epoch.
     pub at: Vec<u64>,
 }
 
 impl Turn {
-    /// As far as all of them go.
+    /// Returns when all limits let the unit start.
     fn latest(&self) -> u64 {
         self.at.iter().copied().max().unwrap_or(0)
     }
 }
 
-/// How sure a forecast is.
+/// The certainty of a forecast.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sure {
-    /// By the gate's own count: it is so while the limits and those ahead stay what they are.
+    /// Counted by the gate, and correct while the limits and the jobs ahead do not change.
     Exact,
-    /// It also depends on what nobody knows: how long calls take, what others who share a limit do, what each job costs, how a limit that
-    /// has learned rises; or a sliding counter is one of several limits.
+    /// Depends on something unknown: how long calls take, what other waitlists of a shared limit do, what each job costs, or how a learned
+    /// limit rises. Or a sliding counter is one of several limits.
     Estimated,
-    /// Nobody can say.
+    /// No forecast is possible.
     Unknown,
 }
 
 impl Sure {
-    /// For programs.
+    /// Returns the name for programs.
     pub fn word(self) -> &'static str {
         match self {
             Self::Exact => "exact",
@@ -124,23 +124,23 @@ impl Sure {
     }
 }
 
-/// What a forecast depends on that nobody knows.
+/// The unknowns that a forecast depends on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Doubts {
-    /// How long calls take: a limit counts those in flight.
+    /// The duration of calls, because a limit counts calls in flight.
     pub leases: bool,
-    /// What each job costs: only the sum is known.
+    /// The cost of each job, because only the sum is known.
     pub costs: bool,
-    /// What others do that share a limit, or jobs of other levels.
+    /// The behavior of other waitlists that share a limit, or of jobs of other levels.
     pub others: bool,
-    /// How a limit rises that has learned.
+    /// The rise of a learned limit.
     pub learned: bool,
-    /// What a sliding counter weighs beside other limits.
+    /// The weights of a sliding counter that is combined with other limits.
     pub counter: bool,
 }
 
 impl Doubts {
-    /// Those of both.
+    /// Returns the doubts of both forecasts.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -152,7 +152,7 @@ impl Doubts {
         }
     }
 
-    /// For people: `how long calls take, what each job costs: that is not known`.
+    /// Returns a text for people: `how long calls take, what each job costs: that is not known`.
     pub fn words(self) -> String {
         let all = [
             (self.leases, "how long calls take"),
@@ -179,27 +179,27 @@ impl Doubts {
     }
 }
 
-/// When the last of a waitlist starts.
+/// The forecast start of the last unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct End {
-    /// In milliseconds since the epoch; now, where nobody waits.
+    /// The start in milliseconds since the epoch, or now if no job waits.
     pub at_ms: u64,
-    /// The limit that allows it last; `None`: nobody waits.
+    /// The limit that allows the start last, or `None` if no job waits.
     pub limit: Option<usize>,
-    /// How sure that is,
+    /// The certainty of the forecast,
     pub sure: Sure,
-    /// and why it is not exact.
+    /// and the reasons why it is not exact.
     pub doubts: Doubts,
 }
 
-/// The units of which the gate is asked where it is asked for the turn of so many.
+/// Returns the units that the gate is asked about for a place of `units` units.
 pub(crate) fn points(units: u64) -> impl Iterator<Item = u64> {
     let number = units.min(POINTS);
     (1..=number).map(move |point| units * point / number)
 }
 
-/// When the last unit of `schedule` starts, which was asked for the limits `asked`. `shares`: some of them count what other waitlists
-/// start, too.
+/// Returns when the last unit of `schedule` starts, which was requested for the limits `asked`. `shares` means that some of them also
+/// count the starts of other waitlists.
 pub fn end(asked: &[Limit], schedule: &Schedule, shares: bool) -> End {
     let Some(last) = schedule.turns.last() else {
         return End {
@@ -213,7 +213,7 @@ pub fn end(asked: &[Limit], schedule: &Schedule, shares: bool) -> End {
     let limits: Vec<Limit> = asked.iter().zip(&schedule.max).map(in_force).collect();
     let holds = |limit: &Limit| limit.algorithm().holds_leases();
     let own: Vec<Limit> = (limits.iter().filter(|limit| !holds(limit)).cloned()).collect();
-    // A counter weights what started before now and what will start together: with the turns by each alone that is not known.
+    // A counter weights earlier starts together with future ones, which turns under each limit alone do not show.
     let weighs = |limit: &Limit| limit.algorithm() == Algorithm::SlidingCounter;
     let mixed = own.len() > 1 && own.iter().any(weighs);
     let doubts = Doubts {
@@ -250,9 +250,9 @@ pub fn end(asked: &[Limit], schedule: &Schedule, shares: bool) -> End {
     }
 }
 
-/// The jobs start one by one: when the last does, and which limit let it start last. What was started before now counts by the turns that
-/// the gate said; what starts from now on is counted here. While the limit still counts the one, all of the other count as well, so the
-/// later of both is right.
+/// Starts the jobs one by one. Returns when the last one starts, and the limit that delayed it last. The gate's turns cover the starts
+/// before now, and the starts from now on are counted here. While a limit still counts an earlier start, it counts all later ones, too,
+/// so the later of both times is correct.
 fn one_by_one(limits: &[Limit], schedule: &Schedule) -> (u64, Option<usize>) {
     let jobs = schedule.jobs.clamp(1, schedule.units);
     let mut usage = PartitionUsage::default();
@@ -260,7 +260,7 @@ fn one_by_one(limits: &[Limit], schedule: &Schedule) -> (u64, Option<usize>) {
     let (mut at, mut by) = (schedule.opens_ms, None);
     let (mut units, mut told) = (0, 0);
     for job in 0..jobs.min(MOST_STEPS) {
-        // As even as whole units can be.
+        // Costs are as even as whole units allow.
         let until = schedule.units * (job + 1) / jobs;
         let cost = until - units;
         units = until;

@@ -1,91 +1,90 @@
-//! The headers that a job carries on its way, and what they say.
+//! The headers that a job carries between queues, and their meaning.
 
 use crate::rules::decision::Ticket;
 use crate::rules::delays::{MAX_TRIP_MS, Trip};
 use crate::rules::limit::Limit;
 use crate::rules::promise::Promise;
 
-/// Units of the limit that a job uses; set by its publisher.
+/// Units of the limit that a job uses. Set by the publisher.
 pub const COST: &str = "x-cost";
-/// A job's level among its tenant's; set by its publisher.
+/// A job's level among its tenant's jobs. Set by the publisher.
 pub const LEVEL: &str = "x-priority";
-/// Which attempt comes next, from 1.
+/// The number of the next attempt, from 1.
 pub const ATTEMPT: &str = "x-sluicegate-attempt";
 /// A waiting job's ticket: `generation:number`.
 pub const TICKET: &str = "x-sluicegate-ticket";
-/// Not to be asked for before this time of the store's clock, in milliseconds since the epoch.
+/// Time before which the job does not ask for a permit, by the store's clock, in milliseconds since the epoch.
 pub const NOT_BEFORE: &str = "x-sluicegate-not-before";
-/// Not to be called from this time of the store's clock on, in milliseconds since the epoch: its publisher's `expiration`,
-/// counted.
+/// Time from which on the job must not be called, by the store's clock, in milliseconds since the epoch. Computed from the publisher's
+/// `expiration`.
 pub const EXPIRES: &str = "x-sluicegate-expires";
-/// The publisher's `expiration`, for who looks at a dead letter: where it were AMQP's own, RabbitMQ would drop the job by it.
+/// The publisher's `expiration`, for readers of a dead letter. As AMQP's own property it would make RabbitMQ drop the job.
 pub const EXPIRATION: &str = "x-sluicegate-expiration";
-/// How long a job is in its delay queue: `until:wait`, in milliseconds of the store's clock and in milliseconds.
+/// The time in a delay queue: `until:wait`, in milliseconds of the store's clock and in milliseconds.
 pub const TRIP: &str = "x-sluicegate-trip";
-/// A job's priority, which it does not have in a delay queue: there nobody may pass.
+/// A job's priority, which the message itself does not have in a delay queue: no job may overtake others there.
 pub const PRIORITY: &str = "x-sluicegate-priority";
-/// The key that a job was first published with, where that is not the work queue's name: a delay queue gives it another one.
+/// The routing key that a job was first published with, unless it is the work queue's name. A delay queue changes the routing key.
 pub const ROUTING_KEY: &str = "x-sluicegate-routing-key";
-/// When a job was called for the first time without an end, by the store's clock, in milliseconds since the epoch.
+/// When a job was first called and not finished, by the store's clock, in milliseconds since the epoch.
 pub const FIRST_CALL: &str = "x-sluicegate-first-call";
-/// A job that was delivered again before it took a delay queue, where RabbitMQ does not say so any more: how many of its calls are known to
-/// have ended their worker.
+/// The number of known crashes of a job that was redelivered before it went through a delay queue. RabbitMQ does not mark it as redelivered
+/// after that.
 pub const SUSPECT: &str = "x-sluicegate-suspect";
-/// A job was found to be the first with its dedupe key: it does not ask again.
+/// Marks a job that is the first with its dedupe key, so that it does not ask again.
 pub const FIRST: &str = "x-sluicegate-first";
-/// The trace that a job belongs to: `traceparent`, and behind a colon the span of its first call. Its publisher says so by
-/// [`TRACEPARENT`].
+/// The trace that a job belongs to: `traceparent`, then a colon and the span of its first call. Publishers set [`TRACEPARENT`] instead.
 pub const TRACE: &str = "x-sluicegate-trace";
 /// The span that a job, a call or a result belongs to (W3C Trace Context).
 pub const TRACEPARENT: &str = "traceparent";
-/// The first turn that a waiting job was told: `at:wait`, in milliseconds of the store's clock and in milliseconds.
+/// The first turn that a waiting job was promised: `at:wait`, in milliseconds of the store's clock and in milliseconds.
 pub const PROMISE: &str = "x-sluicegate-promise";
-/// The last time that an operator let the tenant's waiting jobs ask anew, and this one did.
+/// The number of the last wake of the tenant's waiting jobs that this job followed.
 pub const WOKEN: &str = "x-sluicegate-woken";
-/// How often a job was put into a delay queue; one that never was has none.
+/// How many times a job was put into a delay queue. Absent if it never was.
 pub const WAITS: &str = "x-sluicegate-waits";
 /// Why a job is a dead letter.
 pub const REASON: &str = "x-sluicegate-reason";
-/// When it became one, by the store's clock, in milliseconds since the epoch.
+/// When the job became a dead letter, by the store's clock, in milliseconds since the epoch.
 pub const DIED: &str = "x-sluicegate-died";
-/// The target queue of a message that waits in a delay queue because that target did not take it.
+/// The target queue of a message that waits in a delay queue because the target did not accept it.
 pub const PARKED: &str = "x-sluicegate-parked";
 
-/// Why a message's properties can't be read. They stand in [`PROPERTIES`]; set by us, never taken away.
+/// Why a message's properties can't be read. The properties are in [`PROPERTIES`]. Set by Sluicegate, and never removed.
 pub const UNREADABLE: &str = "x-sluicegate-unreadable";
-/// The properties that can't be read: their bytes, as they came.
+/// The raw bytes of properties that can't be read.
 pub const PROPERTIES: &str = "x-sluicegate-properties";
 
 /// How a job ended, in its result: `done`, `dead`, `expired` or `duplicate`.
 pub const RESULT: &str = "x-sluicegate-result";
 /// The status of the API's answer.
 pub const STATUS: &str = "x-sluicegate-status";
-/// The body of a result is not all that the API answered.
+/// Marks a result whose body is only a part of the API's answer.
 pub const TRUNCATED: &str = "x-sluicegate-truncated";
-/// Whose result it is.
+/// The ID of the job that a result belongs to.
 pub const JOB_ID: &str = "x-sluicegate-job-id";
 /// The tenant of that job.
 pub const TENANT: &str = "x-sluicegate-tenant";
-/// When that job was published, as its publisher said, in milliseconds since the epoch.
+/// When that job was published, according to its publisher, in milliseconds since the epoch.
 pub const PUBLISHED: &str = "x-sluicegate-published";
 /// When its last call was made, by the store's clock, in milliseconds since the epoch.
 pub const CALLED: &str = "x-sluicegate-called";
-/// When that call ended, the same way.
+/// When that call ended, by the store's clock, in milliseconds since the epoch.
 pub const ANSWERED: &str = "x-sluicegate-answered";
-/// What the names of headers of the API's answer begin with in a result.
+/// The prefix of the API's response headers in a result.
 pub const ANSWER_PREFIX: &str = "x-answer-";
 
-/// Every header that only results have; beside them they have [`ATTEMPT`], [`REASON`] and [`FIRST_CALL`].
+/// All headers that only results have. Results also have [`ATTEMPT`], [`REASON`] and [`FIRST_CALL`].
 pub const OF_RESULTS: [&str; 8] = [
     RESULT, STATUS, TRUNCATED, JOB_ID, TENANT, PUBLISHED, CALLED, ANSWERED,
 ];
 
-/// In a job that is forwarded: the queue where its worker says that it is done (`dispatch.forward.done`).
+/// In a forwarded job: the queue to which its worker reports that the job is done (`dispatch.forward.done`).
 pub const DONE: &str = "x-sluicegate-done";
-/// In such a job: the `correlation_id` of what its worker says of it.
+/// In a forwarded job: the `correlation_id` for its worker's report.
 pub const DONE_TOKEN: &str = "x-sluicegate-done-token";
 
-/// The limit that a job waits for, and what it allows.
+/// The limit that a job waits for, and its quota.
 pub const POLICY: &str = "x-ratelimit-policy";
 const LIMIT: &str = "x-ratelimit-limit";
 const REMAINING: &str = "x-ratelimit-remaining";
@@ -93,7 +92,7 @@ const RESET: &str = "x-ratelimit-reset";
 /// How long a delayed job waits, in seconds, rounded up.
 pub const RETRY_AFTER: &str = "retry-after";
 
-/// Every header that we set on a job that moves; each move removes the old ones first, so none ever grows.
+/// All headers that Sluicegate sets on a job that moves. Each move removes the old ones first, so the headers do not grow.
 pub const OURS: [&str; 23] = [
     ATTEMPT,
     TICKET,
@@ -120,8 +119,8 @@ pub const OURS: [&str; 23] = [
     RETRY_AFTER,
 ];
 
-/// Headers that the broker sets and interprets: what comes back with them would be counted, dropped or
-/// copied by it. RabbitMQ before 4.0.1 silently drops a message that shows an `x-death` of a cycle.
+/// Headers that the broker sets and interprets: it would count them, drop the message or copy it if a republished message had them.
+/// RabbitMQ before 4.0.1 silently drops a message whose `x-death` shows a cycle.
 pub const BROKER_HEADERS: [&str; 10] = [
     "x-death",
     "x-first-death-queue",
@@ -144,18 +143,18 @@ pub(crate) const OURS_AND_THE_BROKERS: [&str; OURS.len() + BROKER_HEADERS.len()]
     all
 };
 
-/// What a header can be called: no publisher can mean a space at an end, and it is hard to see.
+/// Returns true if `text` can be a header's name. Spaces at its ends are hard to see, and no publisher means them.
 pub fn is_name(text: &str) -> bool {
     (1..=255).contains(&text.len()) && !text.contains(char::is_control) && text.trim() == text
 }
 
-/// A name that we keep for headers of our own, those of later versions included.
+/// Returns true if the name is reserved for headers of Sluicegate, including those of later versions.
 pub fn is_ours(name: &str) -> bool {
     name.starts_with("x-sluicegate-") || OURS.contains(&name)
 }
 
-/// A header that a job gets on its way, from us or from the broker: what it says changes, so it is no publisher's to set,
-/// and nothing to tell jobs by.
+/// Returns true if Sluicegate or the broker sets this header on a job that moves. Its value changes, so publishers can't set it, and limits
+/// can't tell jobs apart by it.
 pub fn is_reserved(header: &str) -> bool {
     is_ours(header) || BROKER_HEADERS.contains(&header)
 }
@@ -169,10 +168,10 @@ pub enum HeaderValue {
     Int(i64),
 }
 
-/// Headers to set, in no order.
+/// Headers to set, in any order.
 pub type Headers = Vec<(&'static str, HeaderValue)>;
 
-/// What a job that waits for its turn carries.
+/// Returns the headers of a job that waits for its turn.
 pub fn waiting(
     limit: &Limit,
     attempt: u32,
@@ -195,7 +194,7 @@ pub fn waiting(
     ]
 }
 
-/// The name of the limit that a job waits for, as [`waiting`] says it.
+/// Returns the name of the limit that a job waits for, from the [`POLICY`] header that [`waiting`] writes.
 pub fn waits_for(policy: &str) -> Option<&str> {
     let (name, _) = policy.strip_prefix('"')?.split_once('"')?;
     Some(name)
@@ -206,9 +205,9 @@ pub(super) fn ticket_header(ticket: Ticket) -> (&'static str, HeaderValue) {
     (TICKET, HeaderValue::Text(format!("{generation}:{number}")))
 }
 
-/// What a dead letter carries.
+/// Returns the headers of a dead letter.
 pub fn dead(attempt: u32, reason: &str, died_ms: Option<u64>) -> Headers {
-    // A reason may quote an API's answer: bound it, and keep the header one line of text.
+    // A reason may quote an API's answer, so limit its length and keep the header on one line.
     let reason: String = reason
         .chars()
         .map(|c| if c.is_control() { ' ' } else { c })
@@ -222,7 +221,7 @@ pub fn dead(attempt: u32, reason: &str, died_ms: Option<u64>) -> Headers {
     headers
 }
 
-/// What the result of a job that is done carries.
+/// Returns the headers of the result of a finished job.
 pub fn done(attempt: u32) -> Headers {
     let result = HeaderValue::Text("done".to_owned());
     vec![
@@ -231,7 +230,7 @@ pub fn done(attempt: u32) -> Headers {
     ]
 }
 
-/// What the result of a job carries that was dropped, since another one with its dedupe key goes on.
+/// Returns the headers of the result of a duplicate, which was dropped because another job with its dedupe key goes on.
 pub fn duplicate() -> Headers {
     let result = HeaderValue::Text("duplicate".to_owned());
     let reason = "another job with its dedupe key was seen before";
@@ -241,7 +240,7 @@ pub fn duplicate() -> Headers {
     ]
 }
 
-/// What the result of a dead letter carries.
+/// Returns the headers of the result of a dead letter.
 pub fn ended(expired: bool, attempt: u32, reason: &str) -> Headers {
     let result = if expired { "expired" } else { "dead" };
     let mut headers = dead(attempt, reason, None);
@@ -249,38 +248,38 @@ pub fn ended(expired: bool, attempt: u32, reason: &str) -> Headers {
     headers
 }
 
-/// What a job carries from its first call on that was not its last.
+/// Returns the header of a job whose first call did not finish it.
 pub fn called(first_call_ms: u64) -> (&'static str, HeaderValue) {
     (FIRST_CALL, int(first_call_ms))
 }
 
-/// What a job carries through a delay queue.
+/// Returns the header of a job in a delay queue.
 pub fn trip(trip: Trip) -> (&'static str, HeaderValue) {
     let Trip { until_ms, wait_ms } = trip;
     (TRIP, HeaderValue::Text(format!("{until_ms}:{wait_ms}")))
 }
 
-/// What a waiting job carries of the first turn that it was told.
+/// Returns the header with the first turn that a waiting job was promised.
 pub fn promise(promise: Promise) -> (&'static str, HeaderValue) {
     (PROMISE, HeaderValue::Text(promise.to_string()))
 }
 
-/// What a waiting job carries that has asked anew since an operator let the tenant's jobs do so, then.
+/// Returns the header of a waiting job that followed the wake with the number `wake_ms`.
 pub fn woken(wake_ms: u64) -> (&'static str, HeaderValue) {
     (WOKEN, int(wake_ms))
 }
 
-/// What a job carries that is not to be asked for before this time of the store's clock.
+/// Returns the header of a job that must not ask for a permit before `ms`, by the store's clock.
 pub fn not_before(ms: u64) -> (&'static str, HeaderValue) {
     (NOT_BEFORE, int(ms))
 }
 
-/// The priority that a job has when it is out of the delay queue.
+/// Returns the header with the priority that a job gets back after a delay queue.
 pub fn priority(priority: u8) -> (&'static str, HeaderValue) {
     (PRIORITY, HeaderValue::Int(i64::from(priority)))
 }
 
-/// Reads `until:wait`; anything else is no trip.
+/// Parses `until:wait`. Returns `None` if it is anything else.
 pub fn read_trip(text: &str) -> Option<Trip> {
     let (until, wait) = text.split_once(':')?;
     Some(Trip {
@@ -289,7 +288,7 @@ pub fn read_trip(text: &str) -> Option<Trip> {
     })
 }
 
-/// Reads `generation:number`; anything else is no ticket, nor is one that only a worker's memory can have.
+/// Parses `generation:number`. Returns `None` if it is anything else, or a ticket that exists only in a worker's memory.
 pub fn read_ticket(text: &str) -> Option<Ticket> {
     let (generation, number) = text.split_once(':')?;
     let ticket = Ticket {
@@ -299,7 +298,7 @@ pub fn read_ticket(text: &str) -> Option<Ticket> {
     (ticket.generation > 0 && ticket.number > 0).then_some(ticket)
 }
 
-/// A number as a header.
+/// Returns a number as a header's value.
 pub fn int(n: u64) -> HeaderValue {
     HeaderValue::Int(i64::try_from(n).unwrap_or(i64::MAX))
 }

@@ -1,4 +1,4 @@
-//! What a job is: what a message may say of one (`Fields`), what it says (`Claims`), and what a handler sees (`Job`).
+//! Jobs: where a message has their data ([`Fields`]), the data ([`Claims`]), and what a handler gets ([`Job`]).
 
 mod body;
 pub mod call;
@@ -31,10 +31,10 @@ use crate::rules::promise::Promise;
 use crate::rules::tenant::Tenant;
 use crate::rules::trace::Context;
 
-/// A header or another field of a message, as the rules see it.
+/// A header or another field of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Field<'a> {
-    /// There is none.
+    /// The field is missing.
     Missing,
     /// A text.
     Text(&'a str),
@@ -42,12 +42,12 @@ pub enum Field<'a> {
     Int(i64),
     /// A time, in seconds since the epoch.
     Time(u64),
-    /// Something else; the text names its kind, such as `a table`.
+    /// Another type; the text names it, such as `a table`.
     Other(&'static str),
 }
 
 impl Field<'_> {
-    /// What it is in words, where neither a text nor a whole number is meant.
+    /// Describes the field's type, for errors about a field that is neither a text nor a whole number.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Missing => "missing",
@@ -59,23 +59,23 @@ impl Field<'_> {
     }
 }
 
-/// A message as the rules see it, whoever carried it.
+/// A message, independent of the broker that carried it.
 pub trait Envelope {
-    /// The message's id, when it has one.
+    /// Returns the message's ID, if it has one.
     fn id(&self) -> Option<&str>;
-    /// The header `name`.
+    /// Returns the header `name`.
     fn header(&self, name: &str) -> Field<'_>;
-    /// The routing key it was first published with.
+    /// Returns the routing key that the message was first published with.
     fn routing_key(&self) -> &str;
-    /// For how long after it was published it may be called, in milliseconds: AMQP's `expiration`.
+    /// Returns AMQP's `expiration`: how long after publishing the job may be called, in milliseconds.
     fn expiration_ms(&self) -> Option<u64>;
-    /// When it was published at the latest, in milliseconds since the epoch, where the message says so.
+    /// Returns the latest time at which the message can have been published, in milliseconds since the epoch, if the message has one.
     fn published_ms(&self) -> Option<u64>;
-    /// The body.
+    /// Returns the body.
     fn body(&self) -> &[u8];
 }
 
-/// Where a job's tenant stands.
+/// The field that contains a job's tenant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TenantField {
     /// `header:NAME`
@@ -84,14 +84,14 @@ pub enum TenantField {
     RoutingKey,
     /// `json:/pointer` (RFC 6901)
     Json(String),
-    /// `all`: no job has one, and all are those of the tenant `all`.
+    /// `all`: jobs have no tenant, and all belong to the tenant `all`.
     All,
 }
 
-/// Whose jobs all are where [`TenantField::All`] says so.
+/// The tenant of all jobs with [`TenantField::All`].
 pub const ALL_TENANTS: &str = "all";
 
-/// Where a job's cost, its deadline, or a value for its call stands.
+/// The field that contains a job's cost, its deadline, or a value for its call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ValueField {
     /// `header:NAME`
@@ -100,57 +100,57 @@ pub enum ValueField {
     Json(String),
 }
 
-/// Where a message says what a job needs.
+/// The fields of a message that contain a job's data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fields {
-    /// Its tenant.
+    /// The tenant.
     pub tenant: TenantField,
-    /// Its cost; 1 where there is none.
+    /// The cost; 1 if the field is missing.
     pub cost: ValueField,
-    /// Until when it may be called; `None`: no job says so there.
+    /// The deadline, or `None` if jobs have none.
     pub deadline: Option<ValueField>,
-    /// Its publisher may delay its start by so much, in milliseconds; 0: not at all.
+    /// Maximum delay of a job's start by its publisher, in milliseconds; 0 disables delayed starts.
     pub max_delayed_start_ms: u64,
-    /// For so long, in milliseconds, one job of a tenant with one dedupe key is called, where its publisher does not say for how long; 0: keys
-    /// mean nothing.
+    /// How long only one job of a tenant is called per dedupe key, in milliseconds, unless its publisher sets a shorter time; 0 disables
+    /// dedupe keys.
     pub dedupe_for_ms: u64,
     /// The levels of a tenant's jobs.
     pub priorities: Priorities,
-    /// What its call carries of it.
+    /// The values that a call takes from its job.
     pub call: Carried,
 }
 
-/// A job as a handler sees it. [`Job::new`] makes one for a handler's tests.
+/// A job as a handler gets it. [`Job::new`] makes one for a handler's tests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Job {
-    /// The message's id; one without got one.
+    /// The message's ID; generated if it has none.
     pub id: String,
-    /// Whose quota it uses.
+    /// The tenant whose quota the job uses.
     pub tenant: Tenant,
-    /// Units of the limit that it uses.
+    /// The units of a limit that the job uses.
     pub cost: u32,
-    /// Which attempt this is, from 1. A crash of the worker counts as none.
+    /// The number of this attempt, from 1. An attempt during which the worker crashed does not count.
     pub attempt: u32,
-    /// The body's type, as the publisher said.
+    /// The content type that the publisher set.
     pub content_type: Option<String>,
-    /// How the body is packed (`gzip`, say), as the publisher said.
+    /// The encoding of the body that the publisher set, such as `gzip`.
     pub content_encoding: Option<String>,
     /// The body.
     pub body: Bytes,
-    /// For the HTTP handler: what its url and headers name by placeholders.
+    /// For the HTTP handler: the values of the placeholders in its URL and headers.
     #[doc(hidden)]
     pub values: Values,
-    /// The message that it came as.
+    /// The message of the job.
     #[doc(hidden)]
     pub published: Published,
-    /// The span of this call, where the worker makes spans.
+    /// The span of this call, if the worker makes spans.
     #[doc(hidden)]
     pub trace: Option<Context>,
 }
 
 impl Job {
-    /// The first attempt of a job that costs 1, whose publisher said nothing of its body.
+    /// Returns the first attempt of a job of cost 1, without a content type.
     pub fn new(id: impl Into<String>, tenant: Tenant, body: impl Into<Bytes>) -> Self {
         Self {
             id: id.into(),
@@ -166,69 +166,69 @@ impl Job {
         }
     }
 
-    /// The span of this call (W3C Trace Context), for what the call makes others do; none where the worker makes no spans.
+    /// Returns the span of this call (W3C Trace Context) for requests that the call causes, or `None` if the worker makes no spans.
     pub fn traceparent(&self) -> Option<String> {
         self.trace.map(|context| context.to_string())
     }
 }
 
-/// What a usable message says about itself.
+/// The data of a job in a usable message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claims {
-    /// Whose quota it uses.
+    /// The tenant whose quota the job uses.
     pub tenant: Tenant,
-    /// The plan that its publisher names, where a header for it is configured.
+    /// The plan that the publisher named, if a header for it is configured.
     pub plan: Option<String>,
-    /// Its cost, at most what the effective limits allow.
+    /// The cost, at most the maximum of the effective limits.
     pub cost: u32,
-    /// Which attempt this is, from 1.
+    /// The number of the attempt, from 1.
     pub attempt: u32,
-    /// Its ticket in the waitlist, from an earlier answer of the gate.
+    /// The job's ticket in the waitlist, from an earlier answer of the gate.
     pub ticket: Option<Ticket>,
-    /// It may not be asked for before this.
+    /// The time before which the job does not ask.
     pub not_before: Option<NotBefore>,
-    /// What its publisher says of its start, as long as that is not counted.
+    /// The delayed start that the publisher set, until it is converted to a time.
     pub start: Option<DelayedStart>,
-    /// Its dedupe key, as long as it is not known to be the first with it.
+    /// The dedupe key, unless the job is known to be the first with it.
     pub dedupe: Option<Dedupe>,
-    /// It was found to be that.
+    /// Whether the job is known to be the first with its dedupe key.
     pub is_first: bool,
-    /// Until when it may be called.
+    /// The time until which the job may be called.
     pub expiry: Expiry,
-    /// When it was first called without an end, by the store's clock (milliseconds since the epoch).
+    /// When the job was first called and not finished, by the store's clock (milliseconds since the epoch).
     pub first_call_ms: Option<u64>,
-    /// Its way through the delay queue that it came from.
+    /// The trip through the delay queue that the job came from.
     pub trip: Option<Trip>,
-    /// It was delivered again, so its calls may end their workers (`rules::crash`), and so many are known to have done so.
+    /// The number of known crashes, if the job was redelivered, so that its calls may crash workers (`rules::crash`).
     pub suspect: Option<u32>,
-    /// The first turn that it was told since it last started.
+    /// The first turn that the job was promised since it last started.
     pub promise: Option<Promise>,
-    /// The newest call of an operator to ask anew that it has followed; 0: none (`Steering::wakes`).
+    /// The newest wake by an operator that the job followed, or 0 (`Steering::wakes`).
     pub woken: u64,
-    /// How often it was put into a delay queue.
+    /// How many times the job was put into a delay queue.
     pub waits: u32,
-    /// What its call carries of it.
+    /// The values that its call takes from it.
     pub values: Values,
 }
 
-/// Until when a job was delayed, by the store's clock.
+/// The time until which a job was delayed, by the store's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NotBefore {
-    /// In milliseconds since the epoch.
+    /// The time in milliseconds since the epoch.
     pub at_ms: u64,
-    /// How far away that was then, rounded up, in milliseconds.
+    /// The delay until then when it was set, rounded up, in milliseconds.
     pub within_ms: u64,
 }
 
 impl NotBefore {
-    /// What is left of it at this time of the store's clock, in milliseconds. Where that is more than it was, the clock was
-    /// stepped back: the job waits once more for as long as it did, and not for the step.
+    /// Returns what is left of the delay at this time of the store's clock, in milliseconds. If more is left than the original delay, the
+    /// clock was stepped back: then the job waits for the original delay once more, and not for the step.
     pub fn left_ms(self, store_now_ms: u64) -> u64 {
         self.at_ms.saturating_sub(store_now_ms).min(self.within_ms)
     }
 }
 
-/// Why a message is no usable job; the text goes to `x-sluicegate-reason`.
+/// Why a message is not a usable job. The text goes to `x-sluicegate-reason`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BadMessage(String);

@@ -1,30 +1,29 @@
-//! Calls that came to the API later than the guard covers: how much later, and from when they count then. Pure: `now` is an
-//! argument.
+//! Judges whether calls arrived at the API later than the guard covers, and from when a late call counts. Pure: `now` is an argument.
 //!
-//! A worker sees one loop of each call: it sends the question at q, the gate decides at t, the call is written, and at h the
-//! worker hears that it has arrived. How long the ways are in any case, the *base*, does no harm; what a loop took beyond it is the
-//! call's lateness E = (h - q) - base. A later call j whose start is decided at t_j arrives after t_j and its ways there, so
-//! `t_j >= t + W + E` proves that it arrives a window after this one, whatever the clocks say. The log keeps a start for W and
-//! the guard; one that came later beyond the guard is counted from the moment in which the store is told. That is after t + E - guard,
-//! since a permit is used only where its question's way took no longer than usual by half a guard.
+//! A worker measures one loop per call: it sends the question at q, the gate decides at t, the call is written, and at h the worker
+//! learns that the call has arrived. The minimum duration of a loop, the *base*, does no harm. The excess over it is the call's lateness
+//! E = (h - q) - base. A later call j whose start is decided at t_j arrives after t_j plus its minimum latency, so `t_j >= t + W + E`
+//! proves that it arrives a window after this call, regardless of clocks. The log keeps a start for W and the guard. A call whose
+//! lateness exceeds the guard counts from the moment when the store learns of it. That is after t + E - guard, because a permit is used
+//! only if its question took at most half a guard longer than usual.
 //!
-//! Two things tell that a call has arrived. The *acknowledgement* of the machine at the other end of the connection: what it proves
-//! is always counted. And the *answer*, which also holds what the API itself took: a slow answer may be a late
-//! arrival (a proxy between acknowledged for itself, the API read late), or it may be work. It is believed as far as a *purse* lasts, into
-//! which each call pays a part of a window (`rate-limiter.guard-budget`), so the doubt costs that much of the quota at most.
+//! Two signals show that a call has arrived. The *acknowledgment* by the machine at the other end of the connection always counts. The
+//! *answer* also includes the time that the API itself took: a slow answer may mean a late arrival (a proxy in between acknowledged for
+//! itself, or the API read late), or just work. It counts as long as a *purse* can pay for it. Each call pays a part of a window into the
+//! purse (`rate-limiter.guard-budget`), so the doubt costs at most that part of the quota.
 
 use std::time::Duration;
 
 use super::limit::Algorithm;
 use super::way::Way;
 
-/// The longest guard that `auto` stands for.
+/// The longest guard that `auto` selects.
 pub const AUTO_GUARD: Duration = Duration::from_millis(50);
-/// The shortest guard of `auto` for a bucket whose window is not short: a permit needs as much.
+/// The shortest guard that `auto` selects for a bucket, unless its window is short: a permit needs this much.
 const AUTO_GUARD_OF_BUCKET: Duration = Duration::from_millis(20);
 
-/// Returns the guard that `auto` stands for. A short window has a short one. A bucket pays for it with each start, so its guard is at
-/// most 4 % of the window, if that is enough for a permit.
+/// Returns the guard that `auto` selects. A short window has a short guard. A bucket pays for the guard with each start, so its guard is
+/// at most 4 % of the window, if that is enough for a permit.
 pub fn auto_guard(algorithm: Algorithm, window: Duration) -> Duration {
     let guard = AUTO_GUARD.min(window / 4);
     match algorithm.has_burst() {
@@ -33,55 +32,54 @@ pub fn auto_guard(algorithm: Algorithm, window: Duration) -> Duration {
     }
 }
 
-/// Of so many calls a minute it is looked at closely when they are acknowledged.
+/// Number of calls per minute whose acknowledgment is watched closely.
 const CLOSELY: u32 = 32;
-/// How long a close look is still true.
+/// Maximum age of a close observation.
 pub const CLOSE: Duration = Duration::from_millis(1);
-/// What a close look may be late: a timer and its task.
+/// Maximum delay of a close observation: a timer and its task.
 const CLOSE_ERROR: Duration = Duration::from_millis(2);
-/// The most that the purse holds, in windows; it is full at first.
+/// Capacity of the purse, in windows. It starts full.
 const PURSE: f64 = 1.0;
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// What was heard of a call.
+/// A signal about a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heard {
-    /// The machine at the other end of the connection has it. `closely`: this was looked for from the moment in which it was
-    /// written.
+    /// The machine at the other end of the connection has acknowledged the call.
     Acked {
-        /// See above.
+        /// Whether the call was watched for this from the moment in which it was written.
         closely: bool,
     },
     /// The API answered.
     Answered,
-    /// Nothing, though it was looked for: it may arrive only now.
+    /// No signal yet, although the call was checked: it may arrive only now.
     Nothing,
 }
 
-/// One call on its way.
+/// A call in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Call {
     /// When the question was sent.
     pub asked_at: Duration,
-    /// The shortest guard of its limits, to which the time of an answer is compared. `None` if all are buckets: the time that an API
+    /// The shortest guard of its limits, which the time of an answer is compared with. `None` if all are buckets: the time that an API
     /// takes for its work must not slow them down.
     pub guard: Option<Duration>,
-    /// The time to which that of an acknowledgement is compared: the guard, or the margin between starts of a bucket.
+    /// The tolerance for the time of an acknowledgment: the guard, or the margin between starts of a bucket.
     pub tolerance: Duration,
     /// The shortest window of its limits, or distance between starts of a bucket.
     pub window: Duration,
-    /// Beyond the tolerance, so much is covered already: it counts from later than it started.
+    /// Lateness that is covered beyond the tolerance, because the call counts from later than its start.
     pub covered: Duration,
 }
 
-/// What is known of when a call came, by what was heard of it.
+/// The judgment on when a call arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Within what is covered.
+    /// Within the covered time.
     InTime,
-    /// So much later than is covered: it is to count from now.
+    /// Later than covered by this much: the call must count from now.
     Late(Duration),
-    /// Perhaps later than is covered, and the purse can't pay for it.
+    /// Perhaps later than covered, but the purse can't pay for it.
     Unpaid,
 }
 
@@ -94,18 +92,19 @@ impl Verdict {
     }
 }
 
-/// When a call is looked at while it is in flight.
+/// When and how a call is checked while it is in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Look {
-    /// For the first time; a call that was acknowledged by then is in time.
+    /// Time of the first check. A call that was acknowledged by then is in time.
     pub at: Duration,
-    /// From the moment in which it is written.
+    /// Whether to watch the call closely, from the moment in which it is written.
     pub closely: bool,
-    /// So long after its question one that was not acknowledged counts from now, and after half as long again.
+    /// Time after the call was written at which it counts from now if it has not been acknowledged. It is counted anew after half of that
+    /// time again.
     pub patience: Duration,
 }
 
-/// What loops took, and what is left in the purse.
+/// The durations of loops, and the state of the purse.
 #[derive(Debug)]
 pub struct Lateness {
     acks: Way,
@@ -128,7 +127,7 @@ impl Default for Lateness {
 }
 
 impl Lateness {
-    /// When to look at a call whose question was sent at `asked_at`.
+    /// Returns when to check a call whose question was sent at `asked_at`.
     pub fn look(&mut self, now: Duration, call: &Call) -> Look {
         if now >= self.minute + MINUTE {
             (self.minute, self.closely) = (now, 0);
@@ -142,7 +141,7 @@ impl Lateness {
         }
     }
 
-    /// Whether `call` came in time, by what was `heard` of it at `now`. `budget` is the part of a window that a call pays into the
+    /// Judges whether `call` arrived in time by the signal `heard` at `now`. `budget` is the part of a window that a call pays into the
     /// purse.
     pub fn judge(&mut self, now: Duration, call: &Call, heard: Heard, budget: f64) -> Verdict {
         let took = now.saturating_sub(call.asked_at);
@@ -176,7 +175,7 @@ impl Lateness {
         }
     }
 
-    /// What a question, its answer, a call and its acknowledgement take at least.
+    /// Returns the minimum duration of a question, its answer, a call and its acknowledgment together.
     pub fn base(&self) -> Duration {
         self.acks.base()
     }
@@ -202,7 +201,7 @@ mod tests {
         }
     }
 
-    /// What is known of a call of which it was heard after so long.
+    /// Returns the judgment on a call by a signal after `after_ms`.
     fn judged(late: &mut Lateness, call: &Call, after_ms: u32, heard: Heard) -> Verdict {
         late.judge(call.asked_at + MS * after_ms, call, heard, 0.01)
     }
@@ -274,7 +273,7 @@ mod tests {
         for n in 0..20 {
             assert_eq!(judged(&mut late, &call(n), 20, Heard::Answered), InTime);
         }
-        // A whole window is in it.
+        // The full purse holds a whole window.
         for n in 0..3 {
             assert_eq!(
                 judged(&mut late, &call(n), 300, Heard::Answered),
@@ -283,7 +282,7 @@ mod tests {
             );
         }
         assert_eq!(judged(&mut late, &call(9), 300, Heard::Answered), Unpaid);
-        // Each call pays 10 ms for one of 300.
+        // Each call pays 10 ms, and a late one costs 300.
         for n in 0..20 {
             judged(&mut late, &call(n), 20, Heard::Answered);
         }
@@ -313,7 +312,7 @@ mod tests {
     }
 
     proptest! {
-        /// Calls count for so much longer by their answers: never more than what all paid, and a full purse.
+        /// Answers make calls count longer by no more in total than all calls paid plus a full purse.
         #[test]
         fn the_purse_bounds_what_answers_cost(loops in prop::collection::vec(0u32..3000, 0..300)) {
             let mut late = Lateness::default();

@@ -1,4 +1,4 @@
-//! Where the jobs of one tenant and the same labels wait, and from which partitions they draw quota.
+//! Layouts: in which waitlist jobs with the same tenant and labels wait, and from which partitions they take quota.
 
 use std::borrow::Cow;
 
@@ -8,11 +8,11 @@ use crate::rules::scope::{Labels, MAX_PARTS, Scope};
 use crate::rules::tenant::Tenant;
 
 impl Labels {
-    /// The value of each scope of `limits` that is a part of a tenant, as `value` gives it; a job without one has the
-    /// empty value, and shares it with all others that have none. What shadows alone tell apart is kept beside.
+    /// Returns the labels for each scope of `limits` that is a part of a tenant, with the values that `value` returns. A job without a
+    /// value has the empty value, and shares it with all other such jobs. Labels that only shadows tell apart are kept separately.
     pub fn of(limits: &[Limit], mut value: impl FnMut(&Scope) -> String) -> Self {
         let (mut labels, mut beside) = (Vec::new(), Vec::new());
-        // Shadows come behind all that is enforced.
+        // Shadows come after all enforced limits.
         for limit in limits.iter().filter(|limit| limit.scope().is_part()) {
             let scope = limit.scope();
             let mut known = labels.iter().chain(&beside);
@@ -30,7 +30,7 @@ impl Labels {
         Self(labels, beside)
     }
 
-    /// The same, told apart by the waitlist of a level too, where that is not done by its header already.
+    /// Adds a label for the waitlist of a level, unless the labels already have its header.
     #[must_use]
     pub fn with_level(mut self, value: String) -> Self {
         let scope = Scope::Header(PRIORITY.to_owned());
@@ -42,40 +42,39 @@ impl Labels {
     }
 }
 
-/// What limits count in: the quota that those share who are in one scope.
+/// The place where limits count: one quota, shared by all jobs in the same scope.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Partition {
-    /// No quota: what concerns the API as a whole, such as its breaker.
+    /// No quota. Holds the state of the API as a whole, such as its breaker.
     Api,
-    /// What all tenants share.
+    /// The quota that all tenants share.
     Global,
-    /// A tenant's.
+    /// The quota of a tenant.
     Tenant(Tenant),
-    /// That of a tenant's jobs with these labels.
+    /// The quota of a tenant's jobs with these labels.
     Part(Tenant, Labels),
 }
 
-/// Where the jobs of one tenant and the same labels wait, and from which partitions they draw quota.
+/// The waitlist of jobs with the same tenant and labels, and the partitions from which they take quota.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
-    /// Where they wait: the narrowest. What is counted here, nobody else uses.
+    /// The narrowest partition, where the jobs wait. No other waitlist takes quota from it.
     pub waitlist: Partition,
-    /// The wider partitions, the widest last, which other waitlists use as well.
+    /// The wider partitions, which other waitlists use as well. The widest is last.
     pub shared: Vec<Shared>,
-    /// Partitions in which shadows alone count: nobody waits for them.
+    /// The partitions in which only shadows count, so that no job waits for them.
     pub beside: Vec<Partition>,
-    /// For each limit the number of its partition: 0 the waitlist's, n the n-th of the shared ones, from 1; those beside come behind
-    /// these.
+    /// For each limit the number of its partition: 0 for the waitlist's, then the shared ones from 1, then the ones in `beside`.
     pub partitions: Vec<usize>,
-    /// The same for what closes the tenant and what an operator set.
+    /// The number of the partition that holds the tenant's suspension and an operator's changes.
     pub control: usize,
 }
 
 impl Layout {
-    /// The partition of this number: the waitlist's, one of the shared ones or of those beside.
+    /// Returns the partition with this number: the waitlist's, a shared one, or one in `beside`.
     ///
     /// # Panics
-    /// When there is no such.
+    /// Panics if there is no such partition.
     pub fn partition(&self, number: usize) -> &Partition {
         match (number, self.shared.get(number.wrapping_sub(1))) {
             (0, _) => &self.waitlist,
@@ -84,19 +83,19 @@ impl Layout {
         }
     }
 
-    /// How many partitions there are.
+    /// Returns the number of partitions.
     pub fn count(&self) -> usize {
         1 + self.shared.len() + self.beside.len()
     }
 
-    /// What waits for the shared partition of this number waits for `wider` too: that is the same one, or its waitlists come through it.
+    /// Returns true if jobs that wait for `partition` also wait for `wider`: it is the same one, or its flows come through `partition`.
     pub fn is_behind(&self, wider: usize, partition: usize) -> bool {
         wider == partition || wider > 0 && self.shared[wider - 1].below == partition
     }
 
-    /// Those of the layout's `limits` that count in the partition of this number.
+    /// Returns those of the layout's `limits` that count in the partition with this number.
     pub fn limits_in<'a>(&self, partition: usize, limits: &'a [Limit]) -> Cow<'a, [Limit]> {
-        // Mostly there is one partition.
+        // Usually there is only one partition.
         if self.count() == 1 {
             return limits.into();
         }
@@ -109,17 +108,17 @@ impl Layout {
 /// A partition that several waitlists share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shared {
-    /// Which.
+    /// The partition.
     pub partition: Partition,
-    /// What this waitlist, or the tenant, is called among those that wait for it.
+    /// The name of this waitlist, or of the tenant, among the flows in the partition.
     pub flow: String,
-    /// Those that wait come through this one of the shared partitions, from 1, where their tenant's waitlists share it first; 0:
-    /// from the waitlist itself.
+    /// The number of the shared partition through which flows come here, from 1, if the tenant's waitlists share that one first; 0 if they
+    /// come from the waitlist itself.
     pub below: usize,
 }
 
 impl Layout {
-    /// For a partition on its own, whosever it is.
+    /// Returns a layout with a single partition, regardless of its owner.
     pub fn alone(limits: &[Limit]) -> Self {
         Self {
             waitlist: Partition::Global,
@@ -130,7 +129,7 @@ impl Layout {
         }
     }
 
-    /// For the jobs of `tenant` with `labels`, which are those that `limits` need.
+    /// Returns the layout for jobs of `tenant` with `labels`, which must be the labels that `limits` need.
     pub fn of(limits: &[Limit], tenant: &Tenant, labels: &Labels) -> Self {
         let mut shared = Vec::new();
         let flow = labels.key();
@@ -166,7 +165,7 @@ impl Layout {
             Scope::Tenant => control,
             part => {
                 let mut labels = labels.0.iter().zip(&parts);
-                // A label that nobody gave is empty; its limit counts with the waitlist.
+                // A missing label is empty; its limit counts in the waitlist's partition.
                 (labels.find(|((known, _), _)| known == part)).map_or(0, |(_, at)| *at)
             }
         };
@@ -192,7 +191,7 @@ impl Layout {
         layout
     }
 
-    /// The number of `partition`, which is one beside where nobody waits for it.
+    /// Returns the number of `partition`. Adds it to `beside` if no job waits for it.
     fn place_beside(&mut self, partition: Partition) -> usize {
         let known = (0..self.count()).find(|number| *self.partition(*number) == partition);
         known.unwrap_or_else(|| {
@@ -245,7 +244,7 @@ mod tests {
             ("a%3Ab", 0)
         );
 
-        // With one label only, its limits are the waitlist's own.
+        // With a single label, its limits count in the waitlist's partition.
         let (found, labels) = layout(&[&tenant, &path, &global]);
         assert_eq!(labels.key(), "path=%2Fpath");
         assert_eq!((found.partitions, found.control), (vec![1, 0, 2], 1));

@@ -1,4 +1,4 @@
-//! What a tenant may do: limits that cannot be constructed wrong.
+//! Limits. Constructors validate their numbers, so every limit is valid.
 
 mod compare;
 mod set;
@@ -13,9 +13,9 @@ pub use size::{LARGE_BYTES, LARGE_GLOBAL_BYTES, Large};
 pub use crate::rules::algorithms::{Algorithm, Terms, Unit};
 use crate::rules::scope::{MAX_PARTS, Scope};
 
-/// The name of the limit of a configuration that names none.
+/// The name of the limit in a configuration that has a single one without a name.
 pub const DEFAULT_LIMIT: &str = "default";
-/// Behind the name of a limit in whose place an operator tries another one. No configured limit can have such a name.
+/// Suffix of the name of a limit that an operator tries in place of another. No configured limit can have such a name.
 const TRIED: &str = ".tried";
 /// The highest `max-requests`. A sliding log of a million entries takes about 120 MB of Redis per tenant.
 pub const MAX_REQUESTS: u32 = 1_000_000;
@@ -24,22 +24,23 @@ pub const MIN_WINDOW: Duration = Duration::from_millis(100);
 /// The longest window.
 pub const MAX_WINDOW: Duration = Duration::from_secs(31 * 24 * 3600);
 
-/// [`Terms`] with a name, for all that `scope` says.
+/// [`Terms`] with a name, applied to each partition of `scope`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Limit {
-    /// Shared: limits are copied for each question of the model.
+    /// Shared, because limits are copied for each question to the model.
     name: Arc<str>,
     terms: Terms,
-    /// A bucket's `max` and `burst` as configured: an operator's changes count with the same state.
+    /// A bucket's `max` and `burst` as configured. A limit that an operator changed counts with the same state.
     bucket: Option<(u32, u32)>,
     scope: Scope,
-    /// What it may sink to, in percent and in units of the configured `max`, which an operator's leaves as it is; `None`: it does not learn.
+    /// The lowest value that the limit may learn, in percent and in units of the configured `max` (an operator's `max` does not change it).
+    /// `None` if the limit does not learn.
     within: Option<(u8, u32)>,
-    /// It counts, and denies nothing.
+    /// Whether the limit only counts and denies nothing.
     shadow: bool,
 }
 
-/// Why the numbers make no limit.
+/// Why a limit is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LimitError {
     /// `max` is 0 or above [`MAX_REQUESTS`].
@@ -48,31 +49,31 @@ pub enum LimitError {
     /// The window is too short or too long.
     #[error("window-size is {0:?}; it must be from {MIN_WINDOW:?} to 31 days")]
     Window(Duration),
-    /// The guard leaves nothing of the window.
+    /// The guard is half of the window or longer.
     #[error(
         "guard is {guard:?}, but the window is {window:?}; the guard must be shorter than half the window"
     )]
     Guard {
-        /// The guard that was asked for.
+        /// The guard.
         guard: Duration,
-        /// The window it does not fit.
+        /// The window.
         window: Duration,
     },
     /// `burst` is 0 or above [`MAX_REQUESTS`].
     #[error("burst is {0}; it must be from 1 to {MAX_REQUESTS}")]
     Burst(u64),
-    /// A burst where the algorithm has none.
+    /// A burst is set, but the algorithm has none.
     #[error("burst has no meaning for {}; it belongs to token-bucket-algo and leaky-bucket-algo", .0.name())]
     NoBurst(Algorithm),
-    /// The name is no name.
+    /// The name is invalid.
     #[error(
         "the limit's name is {0:?}; it must have 1 to 32 of the characters a-z, 0-9 and -, and begin with a letter"
     )]
     Name(String),
-    /// Two limits of one name.
+    /// Two limits have the same name.
     #[error("two limits are called {0:?}; each needs a name of its own")]
     SameName(String),
-    /// None, or more than [`MAX_LIMITS`].
+    /// There is no limit, or more than [`MAX_LIMITS`].
     #[error("{0} limits; there must be from 1 to {MAX_LIMITS}")]
     Number(usize),
     /// A shadow of a limit that counts calls until they have ended.
@@ -85,7 +86,7 @@ pub enum LimitError {
         "each limit is a shadow, so nothing would be limited; enforce one beside it, such as {{name: most, max-requests: 1000000, window-size: 1, use-algo: token-bucket-algo}}"
     )]
     NothingEnforced,
-    /// More than [`MAX_PARTS`] scopes that are parts of a tenant.
+    /// More than [`MAX_PARTS`] different scopes that are parts of a tenant.
     #[error(
         "{0} different headers (or the routing key) in the scopes of limits that are enforced together; {MAX_PARTS} at most can be"
     )]
@@ -93,11 +94,11 @@ pub enum LimitError {
 }
 
 impl Limit {
-    /// A limit called `name` that counts cost; durations are rounded up to whole milliseconds. Its burst is
-    /// `max` for the token bucket and 1 for the leaky bucket.
+    /// Returns a limit called `name` that counts cost. Durations are rounded up to whole milliseconds. The burst is `max` for the token
+    /// bucket and 1 for the leaky bucket.
     ///
     /// # Errors
-    /// [`LimitError`] names the number that is out of range.
+    /// Returns a [`LimitError`] that names the number that is out of range.
     pub fn new(
         name: &str,
         algorithm: Algorithm,
@@ -137,10 +138,10 @@ impl Limit {
         })
     }
 
-    /// At most `max` calls in flight.
+    /// Returns a limit of `max` calls in flight.
     ///
     /// # Errors
-    /// [`LimitError`] names what is out of range.
+    /// Returns a [`LimitError`] that names what is out of range.
     pub fn concurrent(name: &str, max: u64) -> Result<Self, LimitError> {
         let mut limit = Self::new(
             name,
@@ -153,10 +154,10 @@ impl Limit {
         Ok(limit.with_unit(Unit::Calls))
     }
 
-    /// With room for `burst` at once.
+    /// Sets the burst, the number of units that can start at once.
     ///
     /// # Errors
-    /// [`LimitError::NoBurst`] or [`LimitError::Burst`].
+    /// Returns [`LimitError::NoBurst`] or [`LimitError::Burst`].
     pub fn with_burst(mut self, burst: u64) -> Result<Self, LimitError> {
         if !self.algorithm().has_burst() {
             return Err(LimitError::NoBurst(self.algorithm()));
@@ -171,7 +172,7 @@ impl Limit {
         Ok(self)
     }
 
-    /// Counting `unit`.
+    /// Sets the unit that is counted.
     pub fn with_unit(mut self, unit: Unit) -> Self {
         self.terms.unit = unit;
         self
@@ -185,13 +186,13 @@ impl Limit {
         self
     }
 
-    /// In the partition that `scope` says, instead of a tenant's.
+    /// Sets the scope. The default is [`Scope::Tenant`].
     pub fn with_scope(self, scope: Scope) -> Self {
         Self { scope, ..self }
     }
 
-    /// One that learns from the API's answers: it may sink to so many percent ([`crate::rules::learned`]). A shadow does not: it refuses
-    /// nothing, so no answer is about it.
+    /// Lets the limit learn from the API's answers and sink to at most `percent` of its `max` ([`crate::rules::learned`]). Has no effect
+    /// on a shadow, which refuses nothing, so that no answer relates to it.
     pub fn with_band(self, percent: u8) -> Self {
         let percent = percent.clamp(1, 100);
         let floor = (u64::from(self.max()) * u64::from(percent)).div_ceil(100);
@@ -200,10 +201,10 @@ impl Limit {
         Self { within, ..self }
     }
 
-    /// As a shadow: it counts what starts, says how long that would have waited, denies nothing, and does not learn.
+    /// Returns the limit as a shadow: it counts starts and how long they would have waited, denies nothing, and does not learn.
     ///
     /// # Errors
-    /// [`LimitError::Shadow`]: the algorithm holds leases.
+    /// Returns [`LimitError::Shadow`] if the algorithm holds leases.
     pub fn in_shadow(self) -> Result<Self, LimitError> {
         match self.algorithm().holds_leases() {
             true => Err(LimitError::Shadow(self.algorithm())),
@@ -215,23 +216,23 @@ impl Limit {
         }
     }
 
-    /// What an operator tries in place of this limit: the same with another `max`, as a shadow with a state of its own.
+    /// Returns the shadow that an operator tries in place of this limit: the same limit with another `max` and a state of its own.
     ///
     /// # Errors
-    /// [`LimitError::Shadow`]: the algorithm holds leases.
+    /// Returns [`LimitError::Shadow`] if the algorithm holds leases.
     pub fn tried(&self, max: u32) -> Result<Self, LimitError> {
         let mut shadow = self.clone().with_max(max).in_shadow()?;
         shadow.name = format!("{}{TRIED}", self.name).into();
         Ok(shadow)
     }
 
-    /// The limit in whose place an operator tries this one; `None`: it is configured.
+    /// Returns the name of the limit in whose place an operator tries this one, or `None` if this limit is configured.
     pub fn tried_for(&self) -> Option<&str> {
         self.name.strip_suffix(TRIED)
     }
 
-    /// With another `max`, from 1 to [`MAX_REQUESTS`], which counts with the same state; a burst that was the old one's default
-    /// becomes the new one's. It may sink to what the old one may.
+    /// Sets `max`, clamped to 1 to [`MAX_REQUESTS`]. The limit keeps counting with the same state, and its learned value may sink as low as
+    /// before. A burst that had the default value gets the new default.
     pub fn with_max(mut self, max: u32) -> Self {
         let max = max.clamp(1, MAX_REQUESTS);
         let terms = &mut self.terms;
@@ -242,10 +243,10 @@ impl Limit {
         self
     }
 
-    /// With another window. What it counts in a state of its own begins anew with it.
+    /// Sets the window. A limit with a state of its own starts counting anew.
     ///
     /// # Errors
-    /// [`LimitError`] names what is out of range.
+    /// Returns a [`LimitError`] that names what is out of range.
     pub fn with_window(self, window: Duration) -> Result<Self, LimitError> {
         let guard = Duration::from_millis(self.guard_ms());
         let new = Self::new(
@@ -262,7 +263,7 @@ impl Limit {
         Ok(Self { terms, ..self })
     }
 
-    /// With the same numbers, counted by segments. A strict guard becomes none.
+    /// Returns a limit with the same numbers that counts by segments. A strict guard becomes no guard.
     pub(super) fn counted_by_segments(&self) -> Self {
         let mut limit = self.clone();
         limit.terms.algorithm = Algorithm::SlidingSegments;
@@ -271,86 +272,87 @@ impl Limit {
         limit
     }
 
-    /// The limit's name, `default` for the only one.
+    /// Returns the limit's name, `default` for a single unnamed one.
     pub fn name(&self) -> &str {
         &self.name
     }
-    /// The same, shared.
+    /// Returns the limit's name, shared.
     pub(super) fn shared_name(&self) -> &Arc<str> {
         &self.name
     }
-    /// The numbers by which it counts.
+    /// Returns the numbers that the limit counts with.
     pub fn terms(&self) -> &Terms {
         &self.terms
     }
-    /// How it counts.
+    /// Returns the algorithm that counts.
     pub fn algorithm(&self) -> Algorithm {
         self.terms.algorithm()
     }
-    /// L, in units of cost.
+    /// Returns L, in units.
     pub fn max(&self) -> u32 {
         self.terms.max()
     }
-    /// W, in milliseconds.
+    /// Returns W, in milliseconds.
     pub fn window_ms(&self) -> u64 {
         self.terms.window_ms()
     }
-    /// The guard, in milliseconds.
+    /// Returns the guard, in milliseconds.
     pub fn guard_ms(&self) -> u64 {
         self.terms.guard_ms()
     }
-    /// The bucket's size in units; `max` where there is no bucket.
+    /// Returns the bucket's size in units, or `max` if the algorithm has no bucket.
     pub fn burst(&self) -> u32 {
         self.terms.burst()
     }
-    /// What it counts.
+    /// Returns the unit that is counted.
     pub fn unit(&self) -> Unit {
         self.terms.unit()
     }
-    /// Whose quota it is.
+    /// Returns the scope.
     pub fn scope(&self) -> &Scope {
         &self.scope
     }
-    /// What it may sink to, in percent; `None`: it does not learn.
+    /// Returns the lowest value that the limit may learn, in percent of `max`, or `None` if it does not learn.
     pub fn band(&self) -> Option<u8> {
         self.within.map(|(percent, _)| percent)
     }
-    /// The same in units, at least 1: of the configured `max`, also where an operator set another.
+    /// Returns the lowest value that the limit may learn, in units, at least 1. It refers to the configured `max`, even if an operator has
+    /// set another one.
     pub fn floor(&self) -> Option<u32> {
         self.within.map(|(_, floor)| floor)
     }
-    /// It denies nothing.
+    /// Returns true if the limit only counts and denies nothing.
     pub fn is_shadow(&self) -> bool {
         self.shadow
     }
-    /// All tenants share it.
+    /// Returns true if all tenants share the limit.
     pub fn is_global(&self) -> bool {
         self.scope == Scope::Global
     }
 
-    /// The most units that can start at one moment.
+    /// Returns the maximum number of units that can start at one moment.
     pub fn capacity(&self) -> u32 {
         self.terms.capacity()
     }
 
-    /// How late a start may be without wasting room, in milliseconds ([`Terms::lateness_ms`]).
+    /// Returns how late a start may be without wasting quota, in milliseconds ([`Terms::lateness_ms`]).
     pub fn lateness_ms(&self) -> u64 {
         self.terms.lateness_ms()
     }
 
-    /// Over how long a unit counts, or `max` units are refilled, in milliseconds.
+    /// Returns how long a unit counts, or how long the refill of `max` units takes, in milliseconds.
     pub fn span(&self) -> u64 {
         self.terms.span()
     }
 
-    /// The most units that arrive at the API in any half-open window
+    /// Returns the maximum number of units that arrive at the API in any half-open window
     /// ([`Rules::worst_case`](crate::rules::algorithms::Rules::worst_case)).
     pub fn worst_case(&self) -> u64 {
         self.terms.worst_case()
     }
 }
 
-/// `name` can be a limit's: 1 to 32 of a-z, 0-9 and -, beginning with a letter.
+/// Returns true if a limit can have this name: 1 to 32 of a-z, 0-9 and -, beginning with a letter.
 pub fn is_name(name: &str) -> bool {
     let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     name.len() <= 32
@@ -358,7 +360,7 @@ pub fn is_name(name: &str) -> bool {
         && name.starts_with(|c: char| c.is_ascii_lowercase())
 }
 
-/// `d` in milliseconds, rounded up.
+/// Returns `d` in milliseconds, rounded up.
 pub fn ceil_ms(d: Duration) -> u64 {
     u64::try_from(d.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! Which limits are enforced for which tenant.
+//! Policies: which limits are enforced for which tenant.
 
 mod differs;
 
@@ -11,53 +11,53 @@ use std::time::Duration;
 use crate::rules::limit::{Limit, Limits};
 use crate::rules::tenant::Tenant;
 
-/// The limits of every tenant: its own, else those of its plan, else the common ones. Those of the common ones that all
-/// tenants share hold beside each of them.
+/// The limits of every tenant: its own, else those of its plan, else the common ones. Common limits that all tenants share apply in
+/// addition to any others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
     common: Limits,
     plans: BTreeMap<String, Limits>,
-    /// In the order of the configuration: the first pattern that fits counts.
+    /// In the order of the configuration: the first matching pattern counts.
     tenants: Vec<(Pattern, Own)>,
-    /// Where in `tenants` an id stands exactly, and where the prefixes stand: there may be thousands of ids.
+    /// The indexes in `tenants` of exact IDs, of which there may be thousands, and of prefixes.
     exact: HashMap<String, usize>,
     prefixes: Vec<usize>,
     plan_header: Option<String>,
 }
 
-/// Which tenants an entry of `rate-limiter.tenants` means: one id, or all that begin with a text (`acme-*`).
+/// The tenants that an entry of `rate-limiter.tenants` applies to: one ID, or all IDs with a prefix (`acme-*`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Pattern {
-    /// This id.
+    /// This ID.
     Exactly(String),
-    /// All ids that begin so.
+    /// All IDs that begin with this.
     Prefix(String),
 }
 
-/// What an entry of `rate-limiter.tenants` gives.
+/// The limits that an entry of `rate-limiter.tenants` sets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Own {
-    /// Limits of its own.
+    /// Limits of the entry itself.
     Limits(Limits),
-    /// Those of a plan.
+    /// The limits of a plan.
     Plan(String),
 }
 
-/// Which part of `rate-limiter` gives a tenant its limits.
+/// The part of `rate-limiter` that sets a tenant's limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source<'a> {
-    /// The common one.
+    /// The common limits.
     Common,
-    /// A plan that the job names.
+    /// The plan that the job names.
     Plan(&'a str),
-    /// Limits of its own, by the entry of `tenants` for this pattern.
+    /// The limits in the entry of `tenants` for this pattern.
     Tenant(&'a Pattern),
-    /// A plan, by the entry of `tenants` for this pattern.
+    /// The plan in the entry of `tenants` for this pattern.
     TenantPlan(&'a Pattern, &'a str),
 }
 
 impl Policy {
-    /// The same limits for everybody.
+    /// Returns a policy with the same limits for all tenants.
     pub fn common(limits: Limits) -> Self {
         Self {
             common: limits,
@@ -69,7 +69,7 @@ impl Policy {
         }
     }
 
-    /// With these plans, each with the common limits that all tenants share.
+    /// Sets the plans. Each also gets the common limits that all tenants share.
     pub fn with_plans(self, plans: BTreeMap<String, Limits>) -> Self {
         let plans = plans.into_iter();
         let plans = plans.map(|(name, limits)| (name, self.with_global(limits)));
@@ -79,7 +79,7 @@ impl Policy {
         }
     }
 
-    /// With what single tenants have instead, and the common limits that all tenants share; the first that fits counts.
+    /// Sets the entries for single tenants. Each also gets the common limits that all tenants share. The first matching entry counts.
     pub fn with_tenants(self, tenants: Vec<(Pattern, Own)>) -> Self {
         let tenants = tenants.into_iter().map(|(pattern, own)| match own {
             Own::Limits(limits) => (pattern, Own::Limits(self.with_global(limits))),
@@ -107,7 +107,7 @@ impl Policy {
         limits.with_global_of(&self.common)
     }
 
-    /// With the header in which publishers name a tenant's plan.
+    /// Sets the header in which publishers name a tenant's plan.
     pub fn with_plan_header(self, header: String) -> Self {
         Self {
             plan_header: Some(header),
@@ -115,28 +115,28 @@ impl Policy {
         }
     }
 
-    /// The header in which publishers name a tenant's plan; `None`: they can't.
+    /// Returns the header in which publishers name a tenant's plan, or `None` if they can't.
     pub fn plan_header(&self) -> Option<&str> {
         self.plan_header.as_deref()
     }
 
-    /// The limits that everybody has who has no others.
+    /// Returns the limits of tenants that have no others.
     pub fn default_limits(&self) -> &Limits {
         &self.common
     }
 
-    /// The plan called `name`.
+    /// Returns the limits of the plan called `name`.
     pub fn plan(&self, name: &str) -> Option<&Limits> {
         self.plans.get(name)
     }
 
-    /// The effective limits for `tenant`: what the configuration says of it, else the plan that its job names
-    /// (`plan`, which must exist), else the common ones.
+    /// Returns the configured limits for `tenant`: those of its entry, else those of the plan that its job names (`plan`, ignored if it
+    /// does not exist), else the common ones.
     pub fn limits(&self, tenant: &Tenant, plan: Option<&str>) -> &Limits {
         self.find(tenant, plan).1
     }
 
-    /// [`Policy::limits`], and where they come from.
+    /// Returns the same as [`Policy::limits`], and where the limits come from.
     pub fn find(&self, tenant: &Tenant, plan: Option<&str>) -> (Source<'_>, &Limits) {
         let id = tenant.as_str();
         let exact = self.exact.get(id).copied();
@@ -155,22 +155,22 @@ impl Policy {
         found.unwrap_or((Source::Common, &self.common))
     }
 
-    /// The plans, by name.
+    /// Returns the plans by name.
     pub fn plans(&self) -> &BTreeMap<String, Limits> {
         &self.plans
     }
 
-    /// What single tenants have instead, in the order in which it counts.
+    /// Returns the entries for single tenants, in order of precedence.
     pub fn tenants(&self) -> &[(Pattern, Own)] {
         &self.tenants
     }
 
-    /// After so long no start of anybody counts any more.
+    /// Returns the time after which no start of any tenant counts any more.
     pub fn memory(&self) -> Duration {
         Duration::from_millis(self.all().map(Limits::memory_ms).max().unwrap_or(0))
     }
 
-    /// All sets of limits there are.
+    /// Returns all sets of limits.
     pub fn all(&self) -> impl Iterator<Item = &Limits> {
         let own = self.tenants.iter().filter_map(|(_, own)| match own {
             Own::Limits(limits) => Some(limits),
@@ -189,7 +189,7 @@ impl From<Limit> for Policy {
 }
 
 impl Pattern {
-    /// Reads `acme` or `acme-*`.
+    /// Parses `acme` or `acme-*`.
     pub fn parse(text: &str) -> Self {
         match text.strip_suffix('*') {
             Some(start) => Self::Prefix(start.to_owned()),
@@ -197,7 +197,7 @@ impl Pattern {
         }
     }
 
-    /// Everything that `other` means, this one means too.
+    /// Returns true if this pattern matches everything that `other` matches.
     pub fn covers(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Exactly(one), Self::Exactly(two)) => one == two,
@@ -215,7 +215,7 @@ impl Pattern {
 }
 
 impl fmt::Display for Pattern {
-    /// As it stands in the configuration.
+    /// Writes the pattern as in the configuration.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Exactly(text) => f.write_str(text),
@@ -225,7 +225,7 @@ impl fmt::Display for Pattern {
 }
 
 impl fmt::Display for Source<'_> {
-    /// The key of the configuration.
+    /// Writes the key in the configuration.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Common => f.write_str("rate-limiter"),
@@ -321,7 +321,7 @@ mod tests {
             expected.sort_unstable_by_key(Limit::max);
             assert_eq!(found, expected, "{tenant} {plan:?}");
         }
-        // Once is enough.
+        // Shared limits are not added twice.
         let plans = policy().plans().clone();
         assert_eq!(policy().with_plans(plans), policy());
     }

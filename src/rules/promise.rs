@@ -1,34 +1,34 @@
-//! What a job was told when it was first denied, and how far off that was when it starts.
+//! Promises: the turn that a job was given when it was first denied, and how far its start is from it.
 
 use std::fmt;
 
-/// A promise is kept by a start that is off by so much at most, in milliseconds,
+/// Maximum difference for a promise to be kept, in milliseconds,
 const NEAR_MS: u64 = 100;
-/// or by this part of the wait.
+/// or as a part of the wait, if that is more: 1 / this.
 const PART_OF_WAIT: u64 = 50;
 
-/// The first turn that the gate told a job since it last started. Later ones only correct it.
+/// The first turn that the gate gave a job since it last started. Later turns only correct it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Promise {
-    /// When it was to start, by the store's clock in milliseconds since the epoch.
+    /// The promised start, by the store's clock in milliseconds since the epoch.
     pub at_ms: u64,
-    /// For how long it was to wait then, in milliseconds.
+    /// The wait until then at the time of the promise, in milliseconds.
     pub wait_ms: u64,
 }
 
-/// How far off a promise was.
+/// The difference between a promise and the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Off {
-    /// By so much, in milliseconds,
+    /// The difference in milliseconds.
     pub ms: u64,
-    /// and the start was later than promised.
+    /// Whether the start was later than promised.
     pub is_late: bool,
-    /// It is 2 % of the wait or 100 ms at most.
+    /// Whether the difference is at most 2 % of the wait, or at most 100 ms.
     pub is_kept: bool,
 }
 
 impl Promise {
-    /// The job starts now, by the store's clock.
+    /// Returns the difference for a job that starts at `now_ms` of the store's clock.
     pub fn off(self, now_ms: u64) -> Off {
         let ms = self.at_ms.abs_diff(now_ms);
         Off {
@@ -38,7 +38,7 @@ impl Promise {
         }
     }
 
-    /// Reads what [`Display`](fmt::Display) writes.
+    /// Parses the text that [`Display`](fmt::Display) writes.
     pub fn read(text: &str) -> Option<Self> {
         let (at, wait) = text.split_once(':')?;
         Some(Self {
@@ -49,7 +49,7 @@ impl Promise {
 }
 
 impl fmt::Display for Promise {
-    /// `at:wait`, both in milliseconds.
+    /// Writes `at:wait`, both in milliseconds.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.at_ms, self.wait_ms)
     }

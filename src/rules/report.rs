@@ -1,5 +1,5 @@
-//! What a worker says of itself to whoever looks at the fleet: its load, and its busiest tenants. It has a bound, and says what it leaves
-//! out. [`view`] joins what several say.
+//! The report that a worker publishes for operators: its load, and its busiest tenants. A report has a maximum size, and counts what it
+//! leaves out. [`view`] combines the reports of several workers.
 
 pub mod view;
 
@@ -11,150 +11,150 @@ use serde::{Deserialize, Serialize};
 
 use crate::rules::tenant::Tenant;
 
-/// So often a worker speaks, in milliseconds.
+/// Interval between two reports of a worker, in milliseconds.
 pub const EVERY_MS: u64 = 2_000;
-/// What it said is kept for so long, in milliseconds: one that says nothing more is gone.
+/// How long a report is kept, in milliseconds. A worker without a report is considered gone.
 pub const KEPT_MS: u64 = 10_000;
-/// So many tenants are named at most.
+/// Maximum number of tenants in a report.
 pub const MOST_TENANTS: usize = 100;
-/// A report has so many bytes at most.
+/// Maximum size of a report in bytes.
 pub const MAX_BYTES: usize = 32 << 10;
-/// So many reasons for not being ready are told.
+/// Maximum number of notes in a report.
 const MOST_LINES: usize = 8;
-/// And so many characters of each, and of a name.
+/// Maximum number of characters of a note or a name.
 const MOST_CHARS: usize = 200;
 
-/// The format that is written. Whatever changes what a report means gets the next number; what is added does not.
+/// The format that is written. A change of the meaning increments it; an addition does not.
 const FORMAT: u32 = 1;
 
-/// What a worker says of itself.
+/// A worker's report on itself.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// The format of its text, as [`Report::write`] sets it.
+    /// The format of the text, set by [`Report::write`].
     pub format: u32,
-    /// When, by Redis's clock in milliseconds; 0: it does not know the time.
+    /// When the report was written, by Redis's clock in milliseconds; 0 if the worker does not know the time.
     pub at_ms: u64,
-    /// Where it runs.
+    /// The host that the worker runs on.
     pub host: String,
-    /// Its process.
+    /// The worker's process ID.
     pub pid: u32,
-    /// Its version.
+    /// The worker's version.
     pub version: String,
-    /// Its pipeline's name; empty: it has none.
+    /// The name of its pipeline; empty if it has none.
     #[serde(default)]
     pub pipeline: String,
-    /// It ended in order: this is its last word.
+    /// Whether the worker has stopped in an orderly way: this is its last report.
     #[serde(default)]
     pub stopped: bool,
-    /// For so long it has run, in milliseconds.
+    /// How long the worker has been running, in milliseconds.
     #[serde(default)]
     pub up_ms: u64,
-    /// It takes jobs.
+    /// Whether the worker takes jobs.
     #[serde(default)]
     pub ready: bool,
-    /// Why it takes none, or where it calls nobody all the same.
+    /// Why the worker takes no jobs, or why it takes jobs but makes no calls.
     #[serde(default)]
     pub notes: Vec<String>,
-    /// What it does.
+    /// The worker's load.
     #[serde(default)]
     pub load: Load,
-    /// Jobs in its memory that wait.
+    /// Waiting jobs in its memory.
     #[serde(default)]
     pub waiting: u64,
-    /// Starts and denials are those of so many milliseconds.
+    /// The period that starts and denials are counted over, in milliseconds.
     #[serde(default)]
     pub over_ms: u64,
-    /// Its busiest tenants.
+    /// The worker's busiest tenants.
     #[serde(default)]
     pub tenants: Vec<OfTenant>,
-    /// What is not among them.
+    /// The sums over all other tenants.
     #[serde(default)]
     pub left_out: LeftOut,
 }
 
-/// What a worker does.
+/// The load of a worker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Load {
     /// Calls in flight.
     pub running: u64,
-    /// Calls that it can make at once.
+    /// Worker slots: calls that the worker can make at once.
     pub slots: u64,
-    /// The share of them that was taken in the last seconds, from 0 to 1.
+    /// The share of the slots in use over the last seconds, from 0 to 1.
     pub saturation: f64,
-    /// Jobs in its memory, those of its calls among them.
+    /// Jobs in the worker's memory, including jobs being called.
     pub in_memory: u64,
-    /// Those of them that wait in memory for a time.
+    /// Jobs in memory that wait for a time.
     pub delayed: u64,
-    /// Those of them that wait although their time came over a second ago: 0 is right.
+    /// Jobs in memory that still wait although their time came more than a second ago: 0 in a healthy worker.
     pub idle: u64,
 }
 
-/// How a tenant stands at one worker.
+/// The state of a tenant at one worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OfTenant {
-    /// Whose numbers these are.
+    /// The tenant.
     #[serde(with = "name")]
     pub tenant: Tenant,
-    /// Jobs in the worker's memory that wait.
+    /// Waiting jobs in the worker's memory.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub waiting: u64,
-    /// Its calls in flight.
+    /// Calls in flight.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub running: u64,
-    /// Its calls that began lately.
+    /// Calls that started recently.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub starts: u64,
-    /// How often its jobs were denied lately.
+    /// Denials of the tenant's jobs recently.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub denials: u64,
-    /// Until when it is suspended, by Redis's clock in milliseconds; 0: it is not.
+    /// Until when the tenant is suspended, by Redis's clock in milliseconds; 0 if it is not.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub closed_until_ms: u64,
-    /// When the last of its jobs has its turn that the gate told of, by Redis's clock in milliseconds; 0: none waits for one.
+    /// The last turn of its waiting jobs that the gate announced, by Redis's clock in milliseconds; 0 if none waits for a turn.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub line_ends_ms: u64,
-    /// The limit that made one of its jobs wait last; empty: none did.
+    /// The limit that denied one of its jobs last; empty if none did.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub waits_for: String,
 }
 
-/// What a report does not name.
+/// The sums over tenants that a report does not name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LeftOut {
-    /// So many tenants, of which it is known what follows.
+    /// Number of tenants in the sums below.
     pub tenants: u64,
-    /// Their jobs that wait.
+    /// Their waiting jobs.
     pub waiting: u64,
     /// Their calls in flight.
     pub running: u64,
-    /// Their calls that began lately, and those of tenants that were too many to be told apart.
+    /// Their calls that started recently, and the calls of tenants that were too many to be counted separately.
     pub starts: u64,
-    /// Their denials, and those of the same tenants.
+    /// Their denials recently, including those same tenants.
     pub denials: u64,
-    /// There were more tenants than can be told apart.
+    /// Whether there were more tenants than can be counted separately.
     pub uncounted: bool,
 }
 
-/// Why a text is no report.
+/// Why a text could not be read as a report.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReportError {
-    /// A newer version wrote it.
+    /// A newer version wrote the report.
     #[error("it has format {0}, and this version of sluicegate reads {FORMAT}")]
     Format(u32),
-    /// Somebody else wrote it, or it is damaged.
+    /// Another program wrote the text, or it is damaged.
     #[error("it is no report: {0}")]
     Broken(String),
 }
 
-// What serde passes is a reference.
+// Serde passes a reference.
 #[expect(clippy::trivially_copy_pass_by_ref)]
 fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// A tenant as its name.
+/// Serializes a tenant as its name.
 mod name {
     use serde::{Deserialize, Deserializer, Serializer, de::Error as _};
 
@@ -171,7 +171,7 @@ mod name {
 }
 
 impl OfTenant {
-    /// Nothing is known of it.
+    /// Returns an entry for `tenant` without any counts.
     pub fn new(tenant: Tenant) -> Self {
         Self {
             tenant,
@@ -187,7 +187,7 @@ impl OfTenant {
 }
 
 impl LeftOut {
-    /// So does this tenant.
+    /// Adds the counts of `tenant` to the sums.
     pub fn add(&mut self, tenant: &OfTenant) {
         self.tenants = self.tenants.saturating_add(1);
         self.waiting = self.waiting.saturating_add(tenant.waiting);
@@ -196,14 +196,14 @@ impl LeftOut {
         self.denials = self.denials.saturating_add(tenant.denials);
     }
 
-    /// All that there is was named.
+    /// Returns true if the report names all tenants.
     pub fn is_nothing(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// The busiest of `all`, [`MOST_TENANTS`] at most: of each order in which somebody may look at them the first ones, in turns. The others
-/// are added to `left_out`.
+/// Returns the busiest of `all`, at most [`MOST_TENANTS`], by picking in turn the first of each order that operators can sort by. Adds
+/// the others to `left_out`.
 pub fn busiest(mut all: Vec<OfTenant>, left_out: &mut LeftOut) -> Vec<OfTenant> {
     if all.len() <= MOST_TENANTS {
         all.sort_unstable_by(|one, two| one.tenant.cmp(&two.tenant));
@@ -217,7 +217,7 @@ pub fn busiest(mut all: Vec<OfTenant>, left_out: &mut LeftOut) -> Vec<OfTenant> 
         |it| it.closed_until_ms,
         |it| it.starts,
     ];
-    // Equal ones stand in an order that all workers have, so that they name the same ones: of numbers, for they are many.
+    // Ties are broken in the same order on all workers, so that they name the same tenants. Hashes are compared because tenants are many.
     let marks: Vec<u64> = all.iter().map(|it| mark(it.tenant.as_str())).collect();
     let firsts = orders.map(|by| first_by(&marks, |at| by(&all[at])));
     let places =
@@ -233,7 +233,7 @@ pub fn busiest(mut all: Vec<OfTenant>, left_out: &mut LeftOut) -> Vec<OfTenant> 
     named.into_iter().filter_map(|at| all[at].take()).collect()
 }
 
-/// The places of the largest values, the largest first; of equal ones that with the smaller of `marks`.
+/// Returns the indexes of the largest values, largest first. Equal values are sorted by `marks`.
 fn first_by(marks: &[u64], value: impl Fn(usize) -> u64) -> Vec<usize> {
     let mut places: Vec<usize> = (0..marks.len()).filter(|at| value(*at) > 0).collect();
     let order = |at: &usize| (Reverse(value(*at)), marks[*at]);
@@ -245,20 +245,20 @@ fn first_by(marks: &[u64], value: impl Fn(usize) -> u64) -> Vec<usize> {
     places
 }
 
-/// A number for a name, the same everywhere (FNV-1a).
+/// Returns a hash of a name that is the same on all workers (FNV-1a).
 fn mark(name: &str) -> u64 {
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     name.bytes().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
-/// The first so many different ones.
+/// Returns the first `most` distinct items.
 fn each_once<T: Copy + Eq + Hash>(all: impl Iterator<Item = T>, most: usize) -> Vec<T> {
     let mut known = HashSet::new();
     all.filter(|it| known.insert(*it)).take(most).collect()
 }
 
 impl Report {
-    /// Its text, [`MAX_BYTES`] long at most: the tenants at the end are left out where they do not fit, which it says.
+    /// Returns the text of the report, at most [`MAX_BYTES`] long. Tenants at the end that do not fit are added to `left_out`.
     pub fn write(mut self) -> String {
         self.format = FORMAT;
         self.notes.truncate(MOST_LINES);
@@ -270,7 +270,7 @@ impl Report {
             if text.len() <= MAX_BYTES || named == 0 {
                 return text;
             }
-            // At least one goes, so this ends.
+            // At least one tenant is removed, so the loop ends.
             let fit = (named * MAX_BYTES / text.len()).min(named - 1);
             for tenant in self.tenants.drain(fit..) {
                 self.left_out.add(&tenant);
@@ -278,10 +278,10 @@ impl Report {
         }
     }
 
-    /// The report that `text` is.
+    /// Parses a report.
     ///
     /// # Errors
-    /// [`ReportError`] when it is none.
+    /// Returns a [`ReportError`] if `text` is not a report that this version reads.
     pub fn read(text: &str) -> Result<Self, ReportError> {
         #[derive(Deserialize)]
         struct Head {
@@ -300,7 +300,7 @@ impl Report {
     }
 }
 
-/// No more than so many characters.
+/// Truncates `text` to [`MOST_CHARS`] characters.
 fn cut(text: &mut String) {
     if let Some((at, _)) = text.char_indices().nth(MOST_CHARS) {
         text.truncate(at);

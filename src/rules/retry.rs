@@ -1,30 +1,30 @@
-//! When something that failed is tried again. The one module that knows the `backoff` crate: it is
-//! unmaintained (RUSTSEC-2025-0012), so replacing it must touch one file.
+//! When a failed operation is tried again. This is the only module that uses the `backoff` crate, which is unmaintained
+//! (RUSTSEC-2025-0012): replacing it must touch only one file.
 
 use std::time::Duration;
 
 use backoff::ExponentialBackoff;
 use backoff::backoff::Backoff;
 
-/// A job's retries: exponential, doubled each time, with jitter.
+/// A job's retry policy: exponential backoff that doubles each time, with jitter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryPolicy {
-    /// Calls of the handler for one job, the first included.
+    /// Maximum number of calls of the handler for one job, including the first.
     pub max_attempts: u32,
     /// The wait after the first failure, before jitter.
     pub initial_interval: Duration,
-    /// The longest wait.
+    /// The maximum wait.
     pub max_interval: Duration,
-    /// A job that still fails, or is refused by the API, so long after its first call is given up.
+    /// Time after its first call at which a job that still fails, or that the API still refuses, is given up.
     pub give_up_after: Duration,
-    /// Calls of one job that may end their worker, from its second delivery on; 0: they are not counted.
+    /// Maximum number of calls of one job that may crash their worker, from its second delivery on; 0 disables the count.
     pub max_crashes: u32,
 }
 
 impl RetryPolicy {
-    /// The wait after attempt number `attempt` (from 1) has failed: the schedule's interval, times 0.5 to 1.5
-    /// (or up to `max_interval`, where that is less) as `jitter` goes from 0 to 1, so that jobs that failed
-    /// together do not return together. `None`: no attempt is left.
+    /// Returns the wait after attempt number `attempt` (from 1) has failed, or `None` if no attempt is left. The wait is the schedule's
+    /// interval times 0.5 to 1.5 as `jitter` goes from 0 to 1, but at most `max_interval`, so that jobs that failed together do not
+    /// return together.
     pub fn wait(&self, attempt: u32, jitter: f64) -> Option<Duration> {
         if attempt >= self.max_attempts {
             return None;
@@ -34,12 +34,12 @@ impl RetryPolicy {
         for _ in 1..attempt.min(64) {
             schedule.next_backoff();
         }
-        // Not what `next_backoff` returns: it adds a random part of a nanosecond.
+        // The return value of `next_backoff` is not used because it adds a random fraction of a nanosecond.
         Some(spread(schedule.current_interval, self.max_interval, jitter))
     }
 }
 
-/// Waits between attempts to reach a server: 100 ms to 10 s, without end.
+/// Waits between attempts to reach a server: 100 ms to 10 s, without a limit on attempts.
 #[derive(Debug)]
 pub struct Reconnect(ExponentialBackoff);
 
@@ -53,25 +53,25 @@ impl Default for Reconnect {
 }
 
 impl Reconnect {
-    /// Waits from `first` to `longest`.
+    /// Returns waits from `first` to `longest`.
     pub fn between(first: Duration, longest: Duration) -> Self {
         Self(exponential(first, longest))
     }
 
-    /// The wait after one more failure; `jitter` as in [`RetryPolicy::wait`].
+    /// Returns the wait after one more failure. `jitter` is as in [`RetryPolicy::wait`].
     pub fn next(&mut self, jitter: f64) -> Duration {
         let interval = self.0.current_interval;
         self.0.next_backoff();
         spread(interval, self.0.max_interval, jitter)
     }
 
-    /// The server answered.
+    /// Starts again with the shortest wait, because the server answered.
     pub fn reset(&mut self) {
         self.0.reset();
     }
 }
 
-/// Jitter is ours, from an argument, so that a schedule is repeatable; and it never gives up by time.
+/// Returns a schedule without the crate's own jitter and time limit. Callers pass the jitter, so that a schedule is repeatable.
 fn exponential(initial: Duration, most: Duration) -> ExponentialBackoff {
     let initial = initial.min(most);
     ExponentialBackoff {
@@ -85,9 +85,8 @@ fn exponential(initial: Duration, most: Duration) -> ExponentialBackoff {
     }
 }
 
-/// Between half of `interval` and one and a half times it, but at most `most`: waits are spread below the
-/// longest one and do not pile up on it. Total: a `jitter` that is no number counts as 0, and what is
-/// longer than 584 years as that.
+/// Returns a wait between half of `interval` and one and a half times `interval`, but at most `most`. Waits are spread below the longest
+/// one instead of piling up on it. Never panics: a `jitter` of NaN counts as 0, and durations above 584 years count as 584 years.
 fn spread(interval: Duration, most: Duration, jitter: f64) -> Duration {
     let nanos = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
     let least = nanos(interval / 2);
@@ -95,7 +94,7 @@ fn spread(interval: Duration, most: Duration, jitter: f64) -> Duration {
         .saturating_add(least)
         .min(nanos(most))
         .saturating_sub(least);
-    // Saturates, and no number is 0.
+    // The cast saturates and turns NaN into 0.
     let above = (span as f64 * jitter.clamp(0.0, 1.0)) as u64;
     Duration::from_nanos(least.saturating_add(above)).min(most)
 }
@@ -118,7 +117,7 @@ mod tests {
         };
         let waits: Vec<_> = (1..=6).map(|n| policy.wait(n, 0.5)).collect();
         let s = |n: u32| Some(n * SECOND);
-        // From the third on the longest wait cuts the upper half off: the middle is between 2 and 5, 2.5 and 5.
+        // From the third wait on, the maximum cuts off the upper half: the middles of 2 to 5, and of 2.5 to 5.
         let ms = |n: u64| Some(Duration::from_millis(n));
         assert_eq!(waits, [s(1), s(2), ms(3_500), ms(3_750), ms(3_750), None]);
         assert_eq!(policy.wait(4, 0.0), Some(SECOND * 5 / 2));

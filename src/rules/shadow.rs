@@ -12,8 +12,8 @@ use crate::rules::decision::{Tally, Tried};
 use crate::rules::limit::{Limit, Unit};
 use crate::rules::usage::PartitionUsage;
 
-/// Maximum wait in a trial, in milliseconds: a day. A start that would have waited longer counts as one that would never have happened,
-/// and does not delay others.
+/// Maximum wait in a trial, in milliseconds: a day. A start that would have waited longer counts as one that would never have
+/// happened, and does not delay others.
 pub const MOST_BEHIND_MS: u64 = 86_400_000;
 /// Time after its last start at which a trial is forgotten, in milliseconds: a week.
 pub const TRIAL_MS: u64 = 604_800_000;

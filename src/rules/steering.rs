@@ -1,5 +1,5 @@
-//! What an operator asks of all workers while they run: to hold still, to take no new jobs, and what is to become of single jobs and of
-//! tenants. Each such *instruction* has a name and a text in Redis (`lua/steer.lua`), and ends by itself. What is in force is [`Steering`].
+//! Steering: what operators instruct running workers to do, with all jobs, with one tenant's jobs or with one job. An *instruction* has a
+//! name and a text in Redis (`lua/steer.lua`), and expires by itself. [`Steering`] is the set of instructions in force.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -9,34 +9,34 @@ use serde::{Deserialize, Serialize};
 use crate::rules::limit::{Limits, MAX_REQUESTS, is_name};
 use crate::rules::tenant::{Tenant, encode};
 
-/// Instructions that there may be at once.
+/// Maximum number of instructions in force.
 pub const MAX_INSTRUCTIONS: usize = 1_000;
-/// Of a job's id, in bytes: that of an AMQP short string.
+/// Maximum length of a job's ID in bytes: that of an AMQP short string.
 pub const MAX_ID_BYTES: usize = 255;
-/// What a worker says of a job is kept for so long, in milliseconds.
+/// How long a sighting of a job is kept, in milliseconds.
 pub const SIGHTING_KEPT_MS: u64 = 86_400_000;
 
-/// An instruction to ask anew is in force for so long, in milliseconds: for longer than any job is in a delay queue.
+/// How long an instruction to ask anew is in force, in milliseconds: longer than any job stays in a delay queue.
 pub const WAKE_KEPT_MS: u64 = 900_000;
-/// With so many tenants' jobs to wake, those of all tenants are.
+/// Number of tenants with jobs to wake from which on the jobs of all tenants are woken.
 pub const MAX_WAKES: usize = 100;
 
-/// Why a cancelled job is a dead letter.
+/// Reason for which a cancelled job is a dead letter.
 pub const CANCELLED: &str = "cancelled by an operator";
-/// The same of one in the queue of a diverted tenant.
+/// Reason for which a job is in the queue of a diverted tenant.
 pub const DIVERTED: &str = "diverted by an operator";
 
-/// What all workers are to do.
+/// A stop that applies to all workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hold {
-    /// Call nobody, and take no jobs.
+    /// Workers make no calls and take no jobs.
     Paused,
-    /// Take no new jobs, and finish the others.
+    /// Workers take no new jobs and finish the jobs they have.
     Draining,
 }
 
 impl Hold {
-    /// Its text.
+    /// Returns the text of the instruction.
     pub fn word(self) -> &'static str {
         match self {
             Self::Paused => "pause",
@@ -48,28 +48,28 @@ impl Hold {
 /// One instruction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Instruction {
-    /// To all workers.
+    /// Stops all workers.
     All(Hold),
-    /// A job is to be called no more. The number is the request's: what is said of the job names it.
+    /// The job must not be called any more. The number identifies the request in sightings of the job.
     Cancel(Tenant, String, u64),
-    /// Whoever has this job, or sees it next, says how it stands.
+    /// The worker that has the job, or sees it next, reports its state. The number identifies the request.
     Show(Tenant, String, u64),
-    /// A tenant's jobs go to this queue instead of being called.
+    /// Jobs of the tenant go to this queue instead of being called.
     Divert(Tenant, Arc<str>),
-    /// Another `max` of a tenant's limit of this name is tried: it counts as a shadow, and denies nothing.
+    /// Another `max` of the tenant's limit with this name is tried: it counts as a shadow and denies nothing.
     Try(Tenant, String, u32),
-    /// Jobs that wait for their turns ask anew, once, those of all tenants where none is named. The number is greater than that of each
-    /// one before: of two the greater one counts.
+    /// Jobs of the tenant, or of all tenants if `None`, that wait for their turns ask anew once. Each wake has a greater number than all
+    /// earlier ones; of two wakes the greater number counts.
     Wake(Option<Tenant>, u64),
 }
 
-/// The name of what concerns all.
+/// Name of the instruction that stops all workers.
 pub const ALL: &str = "all";
-/// The name of what wakes all.
+/// Name of the instruction that wakes the jobs of all tenants.
 const WAKE: &str = "wake";
 
 impl Instruction {
-    /// Under this name it replaces the one before it.
+    /// Returns the instruction's name. It replaces an earlier instruction with the same name.
     pub fn name(&self) -> String {
         match self {
             Self::All(_) => ALL.to_owned(),
@@ -82,7 +82,7 @@ impl Instruction {
         }
     }
 
-    /// What it says beside its name.
+    /// Returns the text that is stored under the name.
     pub fn text(&self) -> String {
         match self {
             Self::All(hold) => hold.word().to_owned(),
@@ -94,7 +94,7 @@ impl Instruction {
         }
     }
 
-    /// The instruction of this name and text; `None`: it is none that this version knows.
+    /// Parses an instruction from its name and text. Returns `None` if this version does not know it.
     pub fn read(name: &str, text: &str) -> Option<Self> {
         if name == ALL {
             let holds = [Hold::Paused, Hold::Draining];
@@ -131,7 +131,7 @@ fn of_job(what: &str, tenant: &Tenant, id: &str) -> String {
     format!("{what}:{}:{}", tenant.key(), encode(id))
 }
 
-/// What [`encode`] made of a text.
+/// Returns the text from which [`encode`] made `key`.
 fn decode(key: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(key.len());
     let mut rest = key.as_bytes();
@@ -149,31 +149,31 @@ fn decode(key: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// What is asked of one job, by the numbers of the requests.
+/// What operators request for one job, by the numbers of the requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Wish {
-    /// It is to be called no more.
+    /// The request to cancel the job.
     pub cancel: Option<u64>,
-    /// Somebody wants to know how it stands.
+    /// The request to report the job's state.
     pub show: Option<u64>,
 }
 
-/// All that is in force.
+/// All instructions in force.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Steering {
-    /// To all workers.
+    /// The stop for all workers.
     pub hold: Option<Hold>,
     jobs: HashMap<Tenant, HashMap<String, Wish>>,
     diverted: HashMap<Tenant, Arc<str>>,
-    /// By the limit's name.
+    /// The `max` to try, by the limit's name.
     tried: HashMap<Tenant, BTreeMap<String, u32>>,
-    /// Of tenants, and of all of them.
+    /// The number of the newest wake, for each tenant and for all tenants.
     wakes: HashMap<Tenant, u64>,
     wakes_all: u64,
 }
 
 impl Steering {
-    /// `instructions` together. Of two to all workers the one that stops more counts.
+    /// Combines `instructions`. If there are two stops for all workers, the stricter one counts.
     pub fn of(instructions: impl IntoIterator<Item = Instruction>) -> Self {
         let mut all = Self::default();
         for instruction in instructions {
@@ -206,33 +206,34 @@ impl Steering {
         self.jobs.entry(tenant).or_default().entry(id).or_default()
     }
 
-    /// Nothing is asked of any job.
+    /// Returns true if no instruction concerns the state of any job.
     pub fn leaves_jobs_alone(&self) -> bool {
         self.jobs.is_empty() && self.diverted.is_empty()
     }
 
-    /// What is asked of a job.
+    /// Returns the requests for a job.
     pub fn of_job(&self, tenant: &Tenant, id: &str) -> Option<Wish> {
         self.jobs.get(tenant)?.get(id).copied()
     }
 
-    /// Nobody is to ask anew.
+    /// Returns true if no waiting job has to ask anew.
     pub fn lets_sleep(&self) -> bool {
         self.wakes_all == 0 && self.wakes.is_empty()
     }
 
-    /// Jobs of `tenant` that wait ask anew, if they have followed none as new as this; 0: there is none.
+    /// Returns the number of the newest wake for jobs of `tenant`, or 0 if there is none. A waiting job asks anew if it has followed only
+    /// older ones.
     pub fn wakes(&self, tenant: &Tenant) -> u64 {
         let own = self.wakes.get(tenant).copied().unwrap_or(0);
         own.max(self.wakes_all)
     }
 
-    /// Where jobs of `tenant` are to go instead of being called.
+    /// Returns the queue to which jobs of `tenant` are diverted.
     pub fn diverts(&self, tenant: &Tenant) -> Option<&Arc<str>> {
         self.diverted.get(tenant)
     }
 
-    /// `limits` of `tenant`, and beside them what is tried.
+    /// Returns the `limits` of `tenant`, and in addition the limits that are tried.
     pub fn with_tried(&self, tenant: &Tenant, limits: Limits) -> Limits {
         match self.tried.get(tenant) {
             None => limits,
@@ -241,26 +242,26 @@ impl Steering {
     }
 }
 
-/// How a job stood when a worker saw it.
+/// The state of a job when a worker saw it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
-    /// It waits in a worker's memory for its turn.
+    /// The job waits in a worker's memory for its turn.
     Waiting,
-    /// It asks for its permit, or its call is prepared.
+    /// The job asks for its permit, or its call is being prepared.
     Asking,
-    /// It is being called.
+    /// The job is being called.
     Running,
-    /// It was called, and is done.
+    /// The job was called and is done.
     Done,
-    /// It is a dead letter since it was cancelled, and is not called.
+    /// The job was cancelled: it is a dead letter and is not called.
     Cancelled,
-    /// It went to another queue, since its tenant is diverted.
+    /// The job went to another queue, because its tenant is diverted.
     Diverted,
 }
 
 impl State {
-    /// Workers have it no more.
+    /// Returns true if workers do not have the job any more.
     pub fn is_end(self) -> bool {
         match self {
             Self::Waiting | Self::Asking | Self::Running => false,
@@ -269,95 +270,95 @@ impl State {
     }
 }
 
-/// What a worker says of a job that was asked for.
+/// A worker's report on a job that an operator asked about.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sighting {
-    /// The number of the request to cancel it, and of the one to show it.
+    /// The number of the request to cancel the job.
     pub cancel: Option<u64>,
-    /// Which see.
+    /// The number of the request to show the job.
     pub show: Option<u64>,
-    /// How it stands,
+    /// The state of the job.
     pub state: State,
-    /// by the store's clock in milliseconds; 0: not known.
+    /// When it had this state, by the store's clock in milliseconds; 0 if not known.
     pub at_ms: u64,
-    /// Its next attempt, or that which runs.
+    /// The next attempt, or the one that is running.
     pub attempt: u32,
-    /// Its units.
+    /// The job's units.
     pub cost: u32,
-    /// The queue that has it.
+    /// The queue that has the job.
     pub queue: String,
-    /// For so long this worker has it, in milliseconds.
+    /// How long this worker has had the job, in milliseconds.
     pub here_ms: u64,
-    /// For so long it waits, in milliseconds, where that is known.
+    /// How much longer the job waits, in milliseconds, if that is known.
     pub wait_ms: Option<u64>,
-    /// Its ticket in the waitlist.
+    /// The job's ticket in the waitlist.
     pub ticket: Option<u64>,
-    /// The limit that denied it last.
+    /// The limit that denied the job last.
     pub limit: Option<String>,
-    /// For what it waits, and where; `None`: it does not, or its worker is of a version that does not say it.
+    /// What the job waits for, or `None` if it does not wait or its worker's version does not report it.
     #[serde(default)]
     pub waits: Option<Waits>,
 }
 
-/// For what a job waits, and where.
+/// What a job waits for, and where.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waits {
-    /// For what, as far as its worker knows.
+    /// What the job waits for, as far as its worker knows.
     pub what: WaitsFor,
-    /// The plan that it names.
+    /// The plan that the job names.
     pub plan: Option<String>,
-    /// By what it is told apart from its tenant's other jobs: the scope and its value.
+    /// The scopes and values that tell the job apart from its tenant's other jobs.
     pub labels: BTreeMap<String, String>,
-    /// Of its ticket.
+    /// The generation of its ticket.
     pub generation: Option<u64>,
-    /// The first turn that it was told, by the store's clock in milliseconds.
+    /// The first turn that the gate promised the job, by the store's clock in milliseconds.
     pub promised_ms: Option<u64>,
 }
 
-/// For what a job waits, as far as its worker knows.
+/// What a job waits for, as far as its worker knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WaitsFor {
-    /// Its turn: the gate denied it.
+    /// The job's turn: the gate denied it.
     Turn,
-    /// The time that its publisher said.
+    /// The start time that the publisher set.
     DelayedStart,
-    /// Its next attempt.
+    /// The job's next attempt.
     Retry,
-    /// A time before which it is not to ask again.
+    /// The time before which the job must not ask again.
     Later,
     /// The breaker, which has stopped all calls.
     Breaker,
-    /// That the workers agree on the limits, or that an operator lets them go on.
+    /// An agreement of the workers on the limits, or an operator who lets them continue without.
     Agreement,
-    /// A worker slot.
+    /// A free worker slot.
     Slot,
-    /// An answer of Redis.
+    /// An answer from Redis.
     Redis,
     /// A connection to the API.
     Connection,
-    /// Nothing: it is about to start.
+    /// Nothing: the job is about to start.
     Nothing,
-    /// What a later version says.
+    /// A reason that only later versions know.
     #[serde(other)]
     Other,
 }
 
 impl WaitsFor {
-    /// It waits until a time that the worker knows.
+    /// Returns true if the job waits until a time that the worker knows.
     pub fn is_time(self) -> bool {
         matches!(self, Self::DelayedStart | Self::Retry | Self::Later)
     }
 }
 
-/// A [`Sighting`], and of which job.
+/// A [`Sighting`] and the job that it is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sighted {
-    /// Whose it is.
+    /// The job's tenant.
     pub tenant: Tenant,
-    /// Its id.
+    /// The job's ID.
     pub job: String,
-    /// How it stands.
+    /// The worker's report.
     pub sighting: Sighting,
 }
 

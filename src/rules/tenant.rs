@@ -1,36 +1,36 @@
-//! Who a job belongs to, and how a tenant's name becomes part of a Redis key.
+//! The tenant that a job belongs to, and how its name becomes part of a Redis key.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// The longest tenant id, in bytes of UTF-8 (the AMQP short string's limit too).
+/// Maximum length of a tenant's ID in bytes of UTF-8, which is also the limit of an AMQP short string.
 pub const MAX_TENANT_BYTES: usize = 255;
 
-/// A tenant's id: 1 to 255 bytes of UTF-8 without control characters.
+/// A tenant's ID: 1 to 255 bytes of UTF-8 without control characters.
 ///
 /// Cheap to clone; compares and hashes by its text.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tenant(Arc<str>);
 
-/// Why a text is no tenant id.
+/// Why a text is not a tenant's ID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TenantError {
     /// The text has no bytes.
     #[error("the tenant is empty")]
     Empty,
-    /// The text is longer than 255 bytes: it has so many.
+    /// The text is longer than 255 bytes; the number is its length.
     #[error("the tenant has {0} bytes; at most {MAX_TENANT_BYTES} are allowed")]
     TooLong(usize),
-    /// The text holds a control character, which no header or log line may carry.
+    /// The text contains a control character, which no header or log line may contain; the number is its position.
     #[error("the tenant has a control character at byte {0}")]
     Control(usize),
 }
 
 impl Tenant {
-    /// Checks `id` and keeps it.
+    /// Validates `id`.
     ///
     /// # Errors
-    /// [`TenantError`] says which rule the text breaks.
+    /// Returns a [`TenantError`] that says which rule the text breaks.
     pub fn parse(id: &str) -> Result<Self, TenantError> {
         if id.is_empty() {
             return Err(TenantError::Empty);
@@ -44,21 +44,21 @@ impl Tenant {
         Ok(Self(id.into()))
     }
 
-    /// The id as the publisher wrote it.
+    /// Returns the ID as the publisher wrote it.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The id as a part of a Redis key: plain ids (`A-Z a-z 0-9 - . _ ~ @ +`) stay as they are, every
-    /// other byte is percent-encoded. `:`, `{`, `}`, `*` and `%` never appear bare, so no id
-    /// can name another's key, empty a hash tag or act as a pattern.
+    /// Returns the ID as a part of a Redis key: plain characters (`A-Z a-z 0-9 - . _ ~ @ +`) stay as they are, and every other byte is
+    /// percent-encoded. `:`, `{`, `}`, `*` and `%` never appear bare, so no ID can name another's key, empty a hash tag or act as a
+    /// pattern.
     #[doc(hidden)]
     pub fn key(&self) -> String {
         encode(&self.0)
     }
 }
 
-/// `text` as a part of a Redis key, as [`Tenant::key`] says.
+/// Returns `text` as a part of a Redis key, encoded as in [`Tenant::key`].
 pub fn encode(text: &str) -> String {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~@+".contains(byte);
     if text.as_bytes().iter().all(is_plain) {

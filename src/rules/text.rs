@@ -15,7 +15,7 @@ pub enum NotText {
     /// The bytes begin with a byte order mark, or exactly one of the first two is 0.
     #[error("it is UTF-16 text; save it as UTF-8")]
     Utf16,
-    /// The bytes have another encoding, or are no text.
+    /// The bytes have another encoding, or are not text.
     #[error("it is not UTF-8 text")]
     NotUtf8,
 }
@@ -23,7 +23,7 @@ pub enum NotText {
 /// Returns the text of a file, or of its beginning, without a byte order mark.
 ///
 /// # Errors
-/// [`NotText`]: the bytes are not UTF-8 text.
+/// Returns [`NotText`] if the bytes are not UTF-8 text.
 pub fn decode(bytes: &[u8]) -> Result<&str, NotText> {
     let bytes = bytes.strip_prefix(UTF8_MARK).unwrap_or(bytes);
     if is_utf16(bytes) {
@@ -41,7 +41,7 @@ fn is_utf16(bytes: &[u8]) -> bool {
 /// Reads a name, such as the name of a tenant, written as a text or a whole number.
 ///
 /// # Errors
-/// The value is something else, such as a fraction or a boolean.
+/// Returns an error if the value is of another type, such as a fraction or a boolean.
 pub fn name<'de, D: Deserializer<'de>>(reader: D) -> Result<String, D::Error> {
     Name::deserialize(reader).map(|Name(name)| name)
 }

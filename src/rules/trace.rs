@@ -1,5 +1,5 @@
-//! Which trace a job belongs to (W3C Trace Context), and which traces are recorded. A context names spans and decides nothing else: who
-//! makes one up has a wrong picture, and no job more or less.
+//! Trace contexts of jobs (W3C Trace Context), and which traces are recorded. A context only names spans: a publisher that makes one up
+//! gets a wrong trace, but no other effect.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,28 +8,28 @@ use std::time::Duration;
 use crate::rules::limit::Limits;
 use crate::rules::tenant::Tenant;
 
-/// `traceparent` of version 00, in bytes.
+/// Length of a `traceparent` of version 00, in bytes.
 const LENGTH: usize = 55;
 
-/// A span, as others name it.
+/// The identity of a span for other programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Context {
-    /// Its trace; not 0.
+    /// The ID of its trace; not 0.
     pub trace: u128,
-    /// Itself; not 0.
+    /// The ID of the span; not 0.
     pub span: u64,
-    /// It is recorded.
+    /// Whether the trace is recorded.
     pub sampled: bool,
 }
 
 impl Context {
-    /// Reads a `traceparent`; anything else is none. Of a later version what version 00 has is read.
+    /// Parses a `traceparent`. Returns `None` if it is anything else. Of later versions, only the fields of version 00 are read.
     pub fn parse(text: &str) -> Option<Self> {
         let (version, rest) = text.split_at_checked(2)?;
         let version = hex(version)?;
         let fits = match version {
             0 => text.len() == LENGTH,
-            // No version can be that.
+            // The standard forbids this version.
             0xff => false,
             _ => text.len() == LENGTH || text.as_bytes().get(LENGTH) == Some(&b'-'),
         };
@@ -44,7 +44,7 @@ impl Context {
         })
     }
 
-    /// Another span of its trace.
+    /// Returns another span of the same trace.
     pub fn beside(self, span: u64) -> Self {
         Self { span, ..self }
     }
@@ -61,24 +61,24 @@ impl fmt::Display for Context {
     }
 }
 
-/// Lower case only, as the standard says.
+/// Parses a hexadecimal number in lower case only, as the standard demands.
 fn hex(text: &str) -> Option<u128> {
     let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     let all = text.bytes().all(is_digit);
     all.then(|| u128::from_str_radix(text, 16).ok()).flatten()
 }
 
-/// What a job's message says of its trace.
+/// The trace data in a job's message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Said {
-    /// What its spans belong to: its publisher's span, or the first of ours.
+    /// The parent of the job's spans: the publisher's span, or the first of ours.
     pub parent: Context,
     /// The span of its first call.
     pub first_call: Option<u64>,
 }
 
 impl Said {
-    /// Reads what [`Said`] writes; anything else is none.
+    /// Parses the text that [`Display`](fmt::Display) writes. Returns `None` if it is anything else.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (parent, first_call) = match text.split_once(':') {
             None => (text, None),
@@ -105,20 +105,20 @@ impl fmt::Display for Said {
     }
 }
 
-/// Which traces are recorded.
+/// Decides which traces are recorded.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sampler {
-    /// Those that their publishers record, and of the others none; what has no publisher's context is up to `share`.
+    /// Whether to follow the decision of publishers. Traces without a publisher's context are sampled by `share`.
     pub by_parent: bool,
-    /// This share of them, from 0 to 1.
+    /// The share of the other traces that are recorded, from 0 to 1.
     pub share: f64,
 }
 
 impl Sampler {
-    /// By the names of `OTEL_TRACES_SAMPLER` and `OTEL_TRACES_SAMPLER_ARG`.
+    /// Parses the values of `OTEL_TRACES_SAMPLER` and `OTEL_TRACES_SAMPLER_ARG`.
     ///
     /// # Errors
-    /// In words.
+    /// Returns a text that says which variable is invalid, and how.
     pub fn parse(name: &str, share: Option<&str>) -> Result<Self, String> {
         let ratio = || match share.map(str::trim).filter(|text| !text.is_empty()) {
             None => Ok(1.0),
@@ -146,8 +146,8 @@ impl Sampler {
         Ok(Self { by_parent, share })
     }
 
-    /// Whether the trace with this id is recorded, of which a publisher said `parent`. The same for all workers: where publishers
-    /// have no say it is decided by the id, as other libraries do.
+    /// Returns true if the trace with this ID is recorded. `parent` is the publisher's decision, if there is one. All workers decide alike:
+    /// without a publisher's decision the ID decides, as in other libraries.
     pub fn takes(&self, trace: u128, parent: Option<bool>) -> bool {
         if let (true, Some(sampled)) = (self.by_parent, parent) {
             return sampled;
@@ -159,64 +159,64 @@ impl Sampler {
     }
 }
 
-/// That a job was told to wait.
+/// A denial of a job, which then has to wait.
 #[derive(Debug, Clone)]
 pub struct Told {
-    /// When (time of the scheduler).
+    /// When the job was denied (the scheduler's time).
     pub at: Duration,
-    /// Its limits,
+    /// The job's limits.
     pub limits: Limits,
-    /// and which of them it waits for.
+    /// The index of the limit that the job waits for.
     pub limit: usize,
-    /// For how long.
+    /// The wait, in milliseconds.
     pub ttl_ms: u64,
 }
 
-/// What a span tells of.
+/// The subject of a span.
 #[derive(Debug, Clone)]
 pub enum About {
-    /// A job waits, and is told so several times.
+    /// The wait of a job, which may be denied several times.
     Wait {
-        /// The first times.
+        /// The first denials.
         told: Vec<Told>,
-        /// So many more.
+        /// The number of further denials.
         more: u32,
     },
-    /// A call of the API, or what takes its place.
+    /// A call of the API, or of a program or worker in its place.
     Call {
-        /// How it ended, in a word,
+        /// The outcome in one word.
         outcome: &'static str,
-        /// and why, where that is no success.
+        /// The reason, if the call did not succeed.
         reason: Option<String>,
     },
-    /// The job's result is published.
+    /// The publishing of the job's result.
     Result,
 }
 
-/// A span that has ended, of a job. Times are those of the scheduler.
+/// A span of a job that has ended. Times are the scheduler's.
 #[derive(Debug, Clone)]
 pub struct Span {
-    /// What it tells of.
+    /// The subject.
     pub about: About,
-    /// Its name for others.
+    /// The identity of the span.
     pub context: Context,
-    /// What it belongs to.
+    /// The parent.
     pub parent: Option<Context>,
     /// The first call of a job that is called again.
     pub first_call: Option<u64>,
-    /// When it began,
+    /// When the span began.
     pub began: Duration,
-    /// and so long before: in a delay queue.
+    /// Time before that which the job spent in a delay queue; part of the span.
     pub before: Duration,
-    /// When it ended.
+    /// When the span ended.
     pub ended: Duration,
-    /// The job's id,
+    /// The job's ID.
     pub id: String,
-    /// and whose it is.
+    /// The job's tenant.
     pub tenant: Tenant,
     /// The work queue.
     pub queue: Arc<str>,
-    /// Which attempt it is, from 1.
+    /// The number of the attempt, from 1.
     pub attempt: u32,
 }
 

@@ -1,6 +1,6 @@
-//! What a program says of a job it was given, as a line of JSON: a child of `dispatch.exec`, or a worker behind `dispatch.forward`.
+//! Reads the verdict of a program on a job, one line of JSON: from a child of `dispatch.exec`, or a worker behind `dispatch.forward`.
 //!
-//! Both are of the operator, and may be wrong: what is not understood to the last field is no verdict.
+//! Both belong to the operator, but may have bugs: a verdict with any field that is not understood is rejected.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,42 +12,42 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error, Visitor};
 use serde_json::Value as Json;
 
-/// The longest verdict, in bytes: a body of a megabyte, as base64.
+/// Maximum size of a verdict in bytes: a body of a megabyte, as base64.
 pub const MAX_VERDICT: usize = 3 << 19;
-/// So much of a reason is kept, in characters.
+/// Maximum number of characters of a reason; the rest is cut off.
 const MAX_REASON: usize = 500;
-/// Nothing waits longer.
+/// Maximum `after`.
 const MAX_AFTER: Duration = Duration::from_secs(365 * 86_400);
-/// Names of types are short.
+/// Maximum length of a content type in bytes.
 const MAX_TYPE: usize = 255;
 
-/// What becomes of a job.
+/// What happens to the job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ruling {
     /// `done`
     Done,
-    /// `retry`: it failed, and an attempt is used.
+    /// `retry`: the job failed and uses an attempt.
     Retry {
-        /// When to try again; `None`: by the retry schedule.
+        /// When to try again, or `None` to follow the retry schedule.
         after: Option<Duration>,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// `snooze`: again, and no attempt is used.
+    /// `snooze`: the job runs again and uses no attempt.
     Snooze {
-        /// When.
+        /// The delay until then.
         after: Duration,
     },
     /// `throttled`: the API stopped the tenant.
     Throttled {
-        /// For how long; `None`: it did not say.
+        /// The duration, or `None` if the program did not set one.
         after: Option<Duration>,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// `reject`: never.
+    /// `reject`: the job does not run again.
     Reject {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
@@ -57,20 +57,20 @@ pub enum Ruling {
 pub struct Said {
     /// The bytes.
     pub body: Bytes,
-    /// What they are.
+    /// Their content type.
     pub content_type: Option<String>,
 }
 
-/// A verdict.
+/// A program's verdict on a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
-    /// Number of the answered call, if given. A program must give it, since its lines have no other order.
+    /// The number of the call, if given. A program must give it, because its verdicts may come in any order.
     pub call: Option<u64>,
-    /// Which job it is of, where it says so.
+    /// The ID of the job, if given.
     pub id: Option<String>,
-    /// What becomes of the job.
+    /// What happens to the job.
     pub ruling: Ruling,
-    /// What the job really cost.
+    /// The actual cost of the job.
     pub cost: Option<u32>,
     /// The status of an answer, for the result.
     pub status: Option<u16>,
@@ -79,7 +79,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Done, and nothing else is said.
+    /// Done, without any other field.
     pub const DONE: Self = Self {
         call: None,
         id: None,
@@ -90,7 +90,7 @@ impl Verdict {
     };
 }
 
-/// Why a text is no verdict.
+/// Why a text is not a verdict.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct NoVerdict(String);
@@ -151,10 +151,10 @@ struct Written {
     content_type: Option<String>,
 }
 
-/// Reads a verdict.
+/// Parses a verdict.
 ///
 /// # Errors
-/// [`NoVerdict`] says what is wrong with it, in one bounded line that holds none of its values.
+/// Returns a [`NoVerdict`] that explains the error in one line of bounded length without any value of the text.
 pub fn read(text: &[u8]) -> Result<Verdict, NoVerdict> {
     let wrong = |why: &str| Err(NoVerdict(why.to_owned()));
     if text.len() > MAX_VERDICT {
@@ -215,7 +215,7 @@ pub fn read(text: &[u8]) -> Result<Verdict, NoVerdict> {
     })
 }
 
-/// What is wrong with the JSON. It may quote a text of the other side: bounded, and on one line.
+/// Returns what is wrong with the JSON, cut to 200 characters on one line, because it may quote the program's text.
 fn explained(why: &serde_json::Error) -> String {
     let words = why.to_string();
     words
@@ -236,7 +236,7 @@ fn one_line(reason: Option<&str>) -> String {
         .collect()
 }
 
-/// A whole number with `ms`, `s`, `m`, `h` or `d`.
+/// Parses a whole number with the unit `ms`, `s`, `m`, `h` or `d`.
 fn duration(text: &str) -> Option<Duration> {
     let digits = text.find(|c: char| !c.is_ascii_digit())?;
     let (number, unit) = text.split_at(digits);
@@ -258,7 +258,7 @@ struct Ready {
     ready: bool,
 }
 
-/// Whether `text` says that its program is ready for a job: `{"ready": true}`.
+/// Returns true if `text` reports that the program is ready for a job: `{"ready": true}`.
 pub fn is_ready(text: &[u8]) -> bool {
     serde_json::from_slice::<Ready>(text).is_ok_and(|said| said.ready)
 }

@@ -1,31 +1,29 @@
-//! What is known of a way that takes its time, such as that to Redis and back, by measuring round trips. Pure: `now` is an
-//! argument.
+//! Estimates the minimum latency to a server, such as Redis, from measured round trips. Pure: `now` is an argument.
 //!
-//! The *base* of a way is what it takes at least. A constant distance does no harm (see
-//! docs/decisions/late-calls.md#a-distant-redis), so the age of a permit is counted beyond the base; only what varies counts. A base that is too
-//! large would make old permits look young, so it errs towards too small: of each minute twice the least less the 5 %
-//! quantile, and of ten minutes the least.
+//! The *base* is the shortest round trip. A constant distance does no harm (see docs/decisions/late-calls.md#a-distant-redis), so the age of a permit
+//! is counted beyond the base: only the variation counts. A base that is too large would make old permits look young, so the estimate
+//! errs towards too small: per minute it is twice the minimum less the 5 % quantile, and over ten minutes the minimum of these.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Before so many round trips nothing is known.
+/// Number of round trips before the base is known.
 pub const SAMPLES: usize = 20;
-/// So much is looked at together.
+/// Length of a span of time.
 const SPAN: Duration = Duration::from_secs(60);
-/// So many spans count, the current one included.
+/// Number of spans that count, including the current one.
 const SPANS: usize = 10;
-/// One of so many round trips of a span is below its quantile.
+/// One of this many round trips of a span is below its quantile.
 const ONE_OF: usize = 20;
-/// So many of the shortest are kept. In a span with more than this times [`ONE_OF`] the quantile is a lower one.
+/// Number of the shortest round trips that are kept. A span with more than this times [`ONE_OF`] round trips uses a lower quantile.
 const KEPT: usize = 32;
 
-/// What round trips took.
+/// The measured round trips.
 #[derive(Debug, Clone, Default)]
 pub struct Way {
-    /// The newest last.
+    /// The spans, newest last.
     spans: VecDeque<Span>,
-    /// Of all spans, up to [`SAMPLES`].
+    /// Number of round trips in all spans, counted up to [`SAMPLES`].
     samples: usize,
 }
 
@@ -34,7 +32,7 @@ pub struct Way {
 struct Span {
     begun: Duration,
     number: usize,
-    /// The shortest, in order.
+    /// The shortest round trips, sorted.
     shortest: Vec<Duration>,
 }
 
@@ -58,7 +56,7 @@ impl Span {
 }
 
 impl Way {
-    /// A round trip that ended now took so long.
+    /// Records a round trip of duration `took` that ended now.
     pub fn learn(&mut self, now: Duration, took: Duration) {
         self.samples = (self.samples + 1).min(SAMPLES);
         let current = self.spans.back_mut();
@@ -77,12 +75,12 @@ impl Way {
         }
     }
 
-    /// Enough was seen to tell the base.
+    /// Returns true if there are enough samples to know the base.
     pub fn is_known(&self) -> bool {
         self.samples == SAMPLES
     }
 
-    /// What it takes at least; zero until that is known.
+    /// Returns the base, or zero until it is known.
     pub fn base(&self) -> Duration {
         let least = self.spans.iter().map(Span::base).min();
         least.filter(|_| self.is_known()).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! What an API says of its own limits, and how ours stand to it.
+//! Limits that an API advertises, and how they compare with ours.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,24 +6,24 @@ use std::time::Duration;
 use crate::rules::limit::{Algorithm, Limit, MAX_REQUESTS, MAX_WINDOW};
 use crate::rules::scope::Scope;
 
-/// So many limits of an API are kept; of more, those with the shortest windows.
+/// Maximum number of an API's limits that are kept: those with the shortest windows.
 pub const MAX_QUOTAS: usize = 4;
 
-/// One limit of an API: so many calls in a window.
+/// One limit of an API: a number of calls in a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Quota {
-    /// Calls, from 1.
+    /// Number of calls, at least 1.
     pub limit: u64,
-    /// Whole seconds, from 1; `None`: it does not say.
+    /// The window in whole seconds, at least 1 s, or `None` if the API does not say.
     pub window: Option<Duration>,
 }
 
-/// All limits that an API tells of, each window once, the shortest first and the one without a window last.
+/// All limits that an API advertises, one per window, the shortest first and one without a window last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Quotas([Option<Quota>; MAX_QUOTAS]);
 
 impl Quotas {
-    /// The lowest of each window. One without a window says nothing new where another has its number.
+    /// Keeps the lowest limit per window. Drops one without a window if another one has the same number.
     pub fn new(said: impl IntoIterator<Item = Quota>) -> Self {
         let mut all: Vec<Quota> = said.into_iter().filter(|quota| quota.limit > 0).collect();
         all.sort_by_key(|quota| (quota.window.is_none(), quota.window, quota.limit));
@@ -36,12 +36,12 @@ impl Quotas {
         Self(std::array::from_fn(|_| kept.next().copied()))
     }
 
-    /// Nothing was said.
+    /// Returns true if the API advertises no limit.
     pub fn is_empty(&self) -> bool {
         self.0[0].is_none()
     }
 
-    /// Each of them.
+    /// Iterates over the limits.
     pub fn iter(&self) -> impl Iterator<Item = Quota> {
         self.0.into_iter().flatten()
     }
@@ -62,7 +62,7 @@ impl Quotas {
         self.iter().all(|quota| is_kept(&quota)) && self.iter().any(|quota| is_longest(&quota))
     }
 
-    /// As the store keeps them: `10/1,100/60`, limit and window in seconds, 0 where it is not known.
+    /// Returns the form in which the store keeps them: `10/1,100/60`, limit and window in seconds, 0 for an unknown window.
     #[doc(hidden)]
     pub fn text(&self) -> String {
         let one = |quota: Quota| {
@@ -72,7 +72,7 @@ impl Quotas {
         self.iter().map(one).collect::<Vec<_>>().join(",")
     }
 
-    /// What [`Quotas::text`] wrote; whatever else is there counts as nothing.
+    /// Parses the text that [`Quotas::text`] writes. Skips entries that are invalid.
     #[doc(hidden)]
     pub fn read(text: &str) -> Self {
         let one = |text: &str| {
@@ -87,14 +87,14 @@ impl Quotas {
     }
 }
 
-/// An API allows less in one of its windows than our limits do.
+/// A limit of an API that allows less in its window than our limits do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Excess {
     quota: Quota,
     window_ms: u64,
-    /// The strictest of our limits over that window, and what it lets through; `None`: there is none.
+    /// The strictest of our limits over that window and the number of calls it lets through, or `None` if there is none.
     ours: Option<(Limit, u64)>,
-    /// The scope of one more limit must be said: those that are enforced have others.
+    /// Whether an additional limit must set its scope, because the enforced limits have other scopes.
     scoped: bool,
 }
 
@@ -115,17 +115,17 @@ impl Excess {
         })
     }
 
-    /// The most calls that our limits let through in that window; `None`: any number.
+    /// Returns the maximum number of calls that our limits let through in that window, or `None` if there is no bound.
     pub fn allowed(&self) -> Option<u64> {
         self.ours.as_ref().map(|(_, allowed)| *allowed)
     }
 
-    /// The limit of ours that is to be lowered.
+    /// Returns the one of our limits that should be lowered.
     pub fn limit(&self) -> Option<&Limit> {
         self.ours.as_ref().map(|(limit, _)| limit)
     }
 
-    /// The highest `max-requests` of it that keeps the API's limit.
+    /// Returns the highest `max-requests` for that limit that keeps the API's limit.
     pub fn max_requests(&self) -> Option<u32> {
         let limit = self.limit()?;
         let keeps =
@@ -138,7 +138,7 @@ impl Excess {
         (good > 0).then_some(good)
     }
 
-    /// An item of `rate-limiter.limits` that keeps it.
+    /// Returns an item for `rate-limiter.limits` that keeps the API's limit.
     fn item(&self) -> Option<String> {
         let fits = self.quota.limit <= u64::from(MAX_REQUESTS)
             && u128::from(self.window_ms) <= MAX_WINDOW.as_millis();
@@ -177,15 +177,15 @@ impl fmt::Display for Excess {
     }
 }
 
-/// Returns true if `limit` bounds a tenant's calls over time. A limit for each value of a header does not: a tenant may send any number of
+/// Returns true if `limit` bounds a tenant's calls over time. A limit per value of a header does not: a tenant may send any number of
 /// values.
 fn bounds_tenant(limit: &Limit) -> bool {
     limit.algorithm() != Algorithm::Concurrency && !limit.scope().is_part()
 }
 
-/// The most calls that `limit` lets arrive in an API's window of `window_ms`: [`Limit::worst_case`] for any length. An
-/// aligned window counts as the API's own where one is a multiple of the other, since whoever chose `fixed-window-algo`
-/// knows that the API counts so. A call costs one unit at least.
+/// Returns the maximum number of calls that `limit` lets arrive in an API's window of `window_ms`: [`Limit::worst_case`] for any length.
+/// An aligned window is assumed to have the API's edges if one is a multiple of the other, because operators choose `fixed-window-algo`
+/// for an API that counts that way. A call costs at least one unit.
 fn arriving(limit: &Limit, window_ms: u64) -> u64 {
     limit.algorithm().rules().arriving(limit.terms(), window_ms)
 }
@@ -229,7 +229,7 @@ mod tests {
             prop_assert!(Quotas::read(&text).iter().all(|quota| quota.limit > 0));
         }
 
-        /// Over its own window each limit lets through what its documentation says at worst.
+        /// Over its own window each limit lets through its documented worst case.
         #[test]
         fn it_is_the_documented_worst_case(
             which in 0..=Algorithm::ALL.len(), max in 1..3_000_u64, seconds in 1..4_000_u64,
@@ -275,7 +275,7 @@ mod tests {
         check(&ours, "20/2,1000/3600", 3_000, true);
         check(&ours, "1000/0", 3_000, true);
         check(&ours, "21/0", 1, true);
-        // No quota is named, the API allows less, or our limits do not count the quota that is used up.
+        // No quota is advertised, the API allows less, or our limits do not count the used-up quota.
         check(&ours, "", 1, false);
         check(&ours, "19/0", 1, false);
         check(&ours, "19/2", 1, false);

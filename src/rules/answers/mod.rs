@@ -1,13 +1,13 @@
-//! What the API says in its answers, by which its jobs go on. An answer is read once, by [`verdict`]:
+//! Reads the API's answers. [`verdict`] reads an answer once:
 //!
-//! - the outcome of the job, by the status, `Retry-After`, and whether nothing is left (`status.rs`);
-//! - for how long the API wants no more calls: `Retry-After`, and the RateLimit headers where nothing is left (`pushback.rs`);
-//! - whom that stops, the tenant or all of them (`throttle_scope.rs`);
-//! - what its own limits are, and where ours allow more (`advertised.rs`);
-//! - what the job has cost (`x-actual-cost`, in `pushback.rs`).
+//! - the outcome of the job, by the status, `Retry-After`, and whether a limit is used up (`status.rs`);
+//! - how long the API wants no more calls: `Retry-After`, and the RateLimit headers if a limit is used up (`pushback.rs`);
+//! - whether that stops the tenant or all tenants (`throttle_scope.rs`);
+//! - which limits the API advertises, and whether ours allow more (`advertised.rs`);
+//! - the actual cost of the job (`x-actual-cost`, in `pushback.rs`).
 //!
-//! `src/handler/http/answer.rs` asks this. What follows for other jobs: `src/engine/scheduler/answers`, and in Redis `lua/block.lua` and
-//! `lua/quota.lua`. An answer is a stranger's text: `fuzz/fuzz_targets/pushback.rs` tries any.
+//! Called by `src/handler/http/answer.rs`. The consequences for other jobs are in `src/engine/scheduler/answers`, and in Redis in
+//! `lua/block.lua` and `lua/quota.lua`. Answers are untrusted input: `fuzz/fuzz_targets/pushback.rs` tries arbitrary ones.
 
 mod advertised;
 mod pushback;

@@ -1,15 +1,14 @@
-//! What an answer's headers say of the API's limits: for how long a tenant is throttled, what the
-//! API says its limits are, and what the job has cost.
+//! Reads from an answer's headers how long a tenant is throttled, which limits the API advertises, and what the job has cost.
 //!
-//! For how long, and the first that says something counts:
+//! The throttle's duration comes from the first of these that has one:
 //! 1. `Retry-After`: seconds or a date (RFC 9110);
-//! 2. `RateLimit`, where nothing remains: a list of policies with `r` and `t`
+//! 2. `RateLimit`, if nothing remains: a list of policies with `r` and `t`
 //!    (draft-ietf-httpapi-ratelimit-headers-08 to -11), or the dictionary of -07;
 //! 3. `RateLimit-Reset` (-06 and before), `X-RateLimit-Reset`, `X-Rate-Limit-Reset` and the like: seconds,
 //!    seconds of the epoch, milliseconds of the epoch, or a date; told apart by their size.
 //!
-//! What is malformed counts as absent. Where a form names several waits, the longest counts. In an answer that a
-//! cache has kept for a while (`Age` above 0), only `Retry-After` counts: the rest tells of another time.
+//! Malformed headers count as absent. If a form names several waits, the longest counts. If a cache has kept the answer for a while
+//! (`Age` above 0), the limits and their resets are out of date, and only `Retry-After` counts.
 
 mod quota;
 mod value;
@@ -23,52 +22,52 @@ use value::{SECOND, Wait, When, count, date_ms, epoch_ms, number_ms, when};
 use super::advertised::{Quota, Quotas};
 use super::status::{Answers, Meaning, Says};
 
-/// No answer throttles a tenant for longer (68 years, the largest delta that RFC 9111 demands).
+/// Maximum duration of a throttle (68 years, the largest delta that RFC 9111 demands).
 const LONGEST: Duration = Duration::from_secs(1 << 31);
-/// A shorter wait, or a date that has passed, counts as this: the forms count whole seconds, and an answer
-/// that says "no" does not mean "at once".
+/// Minimum duration of a throttle. Shorter waits and past dates are rounded up to it: most forms count whole seconds, and a refusal
+/// does not mean "at once".
 const SHORTEST: Duration = Duration::from_secs(1);
 
-/// So many headers of the older forms are looked at.
+/// Maximum number of headers of the older forms that are read.
 const MAX_COUNTERS: usize = 64;
 
-/// The API asks for a pause.
+/// A pause that the API asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pushback {
-    /// For how long, at least 1 s; `None`: it did not say in a form that is understood.
+    /// The duration, at least 1 s, or `None` if the answer names none in a known form.
     pub after: Option<Duration>,
 }
 
-/// What an answer means for its job, and what it says of limits.
+/// The meaning of an answer for its job, and what its headers show of limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Verdict {
-    /// What becomes of the job.
+    /// What happens to the job.
     pub meaning: Meaning,
-    /// What was said of limits.
+    /// What the headers show of limits.
     pub seen: Seen,
 }
 
-/// All that an answer says of limits.
+/// What an answer's headers show of limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Seen {
-    /// The API refused, because of its limits: the tenant is throttled, and the job waits. Limits that learn (`adaptive`) do so
-    /// from a throttled call where this is set.
+    /// The pause to make if the API refused the call because of its limits: the tenant is throttled, and the job waits. Limits with
+    /// `adaptive` learn from a throttled call if this is set.
     pub refused: Option<Pushback>,
-    /// It did not refuse, but says that nothing is left, whatever the status: the tenant is throttled for so
-    /// long, at least 1 s, since its next job would be refused. What becomes of this job is the status's affair.
+    /// The pause to make, at least 1 s, if the API did not refuse the call but has no quota left: the tenant is throttled, because its next
+    /// job would be refused. The status alone decides what happens to this job.
     pub used_up: Option<Duration>,
-    /// How much sooner than `used_up` something may be left again: most APIs name whole seconds.
+    /// How much sooner than `used_up` quota may be available again: most APIs name whole seconds.
     pub rounding: Duration,
-    /// The API's own limits.
+    /// The limits that the API advertises.
     pub quotas: Quotas,
-    /// `x-actual-cost`: what the job has cost, in the units of a limit that counts cost.
+    /// `x-actual-cost`: the actual cost of the job, in the units of a limit that counts cost.
     pub actual_cost: Option<u32>,
 }
 
-/// What `status` and `headers` (names in any case, values as they were sent) mean, where `answers` says what becomes of the job.
+/// Returns the meaning of an answer with `status` and `headers` (names in any case, values as they were sent). `answers` decides what
+/// happens to the job.
 ///
-/// Dates count from the response's own `Date`, so that a wrong clock on either side does no harm; `now` stands
-/// in for it where it is missing.
+/// Dates are compared with the response's own `Date`, so that a wrong clock on either side does no harm, or with `now` if it has none.
 pub fn verdict<'a>(
     answers: &Answers,
     status: u16,
@@ -95,12 +94,12 @@ pub fn verdict<'a>(
     }
 }
 
-/// A wait that the API asks for.
+/// Returns the pause for a requested wait, within the bounds.
 fn bounded(wait: Duration) -> Duration {
     wait.clamp(SHORTEST, LONGEST)
 }
 
-/// The headers that matter.
+/// The relevant headers.
 #[derive(Debug, Default)]
 struct Said {
     /// The answer's time, in milliseconds since the epoch. The true time may be up to `now_rounding` later.
@@ -108,13 +107,13 @@ struct Said {
     now_rounding: Duration,
     is_cached: bool,
     retry_after: Vec<When>,
-    /// All `RateLimit` lines, joined as RFC 9110 has it.
+    /// All `RateLimit` lines, joined as in RFC 9110.
     rate_limit: Vec<u8>,
     /// All `RateLimit-Policy` lines, joined likewise.
     policy: Vec<u8>,
-    /// By the suffix of their name: `""`, or a window such as `-minute`.
+    /// The older headers, by the suffix of their name: `""`, or a window such as `-minute`.
     counters: Vec<(String, Counter)>,
-    /// Of every `x-actual-cost`; `None`: malformed.
+    /// The value of each `x-actual-cost`, or `None` if it is malformed.
     costs: Vec<Option<u32>>,
 }
 
@@ -128,7 +127,7 @@ impl Said {
                 false => Cow::Borrowed(name),
             };
             match &*name {
-                // The first that can be read; of the usual one that is seen below.
+                // The first readable one counts. Readability is checked here only if there are several.
                 "date" => {
                     date = date
                         .filter(|first| date_ms(first).is_some())
@@ -142,7 +141,7 @@ impl Said {
                 _ => said.read_counter(&name, value),
             }
         }
-        // Nearly all answers have one, and few say anything that counts from it.
+        // Nearly all answers have a date, but few have a time that is compared with it.
         let says_times = !said.retry_after.is_empty() || !said.counters.is_empty();
         let date = date.filter(|_| says_times).and_then(date_ms);
         said.now_ms = date.unwrap_or_else(|| epoch_ms(now));
@@ -150,7 +149,7 @@ impl Said {
         said
     }
 
-    /// `RateLimit-Reset`, `X-RateLimit-Reset`, `X-Rate-Limit-Reset-Minute`, …, and their `Limit` and `Remaining`.
+    /// Reads `RateLimit-Reset`, `X-RateLimit-Reset`, `X-Rate-Limit-Reset-Minute`, …, and their `Limit` and `Remaining`.
     fn read_counter(&mut self, name: &str, value: &[u8]) {
         let name = name.strip_prefix("x-").unwrap_or(name);
         let Some(field) = name
@@ -175,7 +174,7 @@ impl Said {
         }
     }
 
-    /// The pause that a refusal asks for.
+    /// Returns the pause that a refusal asks for.
     fn refusal(&self) -> Pushback {
         let after = self
             .retry_after()
@@ -186,8 +185,7 @@ impl Said {
         }
     }
 
-    /// The pause that follows from nothing being left. Of an answer that refused nothing, a wait that is over
-    /// throttles nothing.
+    /// Returns the pause that follows from a used-up limit. If the answer refused nothing, a wait that has passed causes no pause.
     fn used_up(&self) -> Option<Wait> {
         let wait = self.rate_limit().or_else(|| self.resets(false))?;
         let wait = self.retry_after().unwrap_or(wait);
@@ -197,8 +195,8 @@ impl Said {
         (!wait.time.is_zero()).then_some(Wait { time, rounding })
     }
 
-    /// Returns true if nothing remains of a limit, whether or not the answer says until when. A limit of one call never leaves anything, so
-    /// there it does not tell a refusal from another answer.
+    /// Returns true if nothing remains of a limit, whether or not the answer says until when. A limit of one call never has anything
+    /// left, so it does not distinguish a refusal from another answer.
     fn nothing_left(&self) -> bool {
         if self.is_cached {
             return false;
@@ -225,7 +223,7 @@ impl Said {
         when.wait(self.now_ms, self.now_rounding)
     }
 
-    /// The longest time until a policy that is used up has quota again.
+    /// Returns the longest time until a used-up policy has quota again.
     fn rate_limit(&self) -> Option<Wait> {
         if self.is_cached {
             return None;
@@ -236,9 +234,8 @@ impl Said {
         times.map(Wait::seconds).max()
     }
 
-    /// The longest of the resets that count. The one of a window does only where nothing of that window
-    /// remains. In a refusal the plain one does whatever remains: some send it with quota left, for a limit of
-    /// another kind.
+    /// Returns the longest of the resets that count. The reset of a window counts only if nothing of that window remains. In a refusal the
+    /// plain reset counts whatever remains: some APIs send it with quota left, for a limit of another kind.
     fn resets(&self, refused: bool) -> Option<Wait> {
         if self.is_cached {
             return None;
@@ -263,7 +260,7 @@ impl Said {
         quota::all(&self.rate_limit, &self.policy, &self.counters)
     }
 
-    /// Said once, or several times the same.
+    /// Returns the cost if the header is unique, or repeated with the same value.
     fn actual_cost(&self) -> Option<u32> {
         let (first, others) = self.costs.split_first()?;
         others
@@ -273,7 +270,7 @@ impl Said {
     }
 }
 
-/// Adds a line to a field of several.
+/// Appends a line to a field that may have several.
 fn join(field: &mut Vec<u8>, line: &[u8]) {
     if !field.is_empty() {
         field.extend_from_slice(b", ");

@@ -1,24 +1,23 @@
-//! Decides what an answer of the API means for its job, by its status, by a readable `Retry-After`, and by whether nothing is left of a
-//! limit.
+//! Decides what an answer of the API means for its job, by its status, by a readable `Retry-After`, and by whether a limit is used up.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// What becomes of the job.
+/// What happens to the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Meaning {
-    /// `done`: it is acked.
+    /// `done`: the job is acked.
     Done,
-    /// `retry`: it failed for now, which uses an attempt.
+    /// `retry`: the job failed for now, which uses an attempt.
     Retry,
     /// `throttle`: the API asks for a pause; the job waits and uses no attempt.
     Throttle,
-    /// `reject`: it becomes a dead letter.
+    /// `reject`: the job becomes a dead letter.
     Reject,
 }
 
 impl Meaning {
-    /// Each with its name in the configuration.
+    /// All meanings with their names in the configuration.
     pub const NAMES: [(&str, Self); 4] = [
         ("done", Self::Done),
         ("retry", Self::Retry),
@@ -26,33 +25,34 @@ impl Meaning {
         ("reject", Self::Reject),
     ];
 
-    /// The name in the configuration.
+    /// Returns the name in the configuration.
     pub fn name(self) -> &'static str {
         let named = Self::NAMES.iter().find(|(_, meaning)| *meaning == self);
         named.map_or("", |(name, _)| name)
     }
 }
 
-/// Which answers a line of the table is for: `409`, `5xx`, or either with `+retry-after`.
+/// The answers that a line of the table applies to: `409`, `5xx`, or either with `+retry-after`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Which {
     status: Status,
-    /// Only those with a `Retry-After` that can be read.
+    /// Whether the line applies only to answers with a readable `Retry-After`.
     retry_after: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Status {
     One(u16),
-    /// By the first digit.
+    /// All statuses with this first digit.
     Class(u16),
 }
 
-/// How the end of a [`Which`] is written.
+/// The suffix in the text form of a [`Which`].
 const RETRY_AFTER: &str = "+retry-after";
 
 impl Which {
-    /// Reads what [`Display`](fmt::Display) writes; `None`: it is no status from 100 to 599 and no class from `1xx` to `5xx`.
+    /// Parses the text that [`Display`](fmt::Display) writes. Returns `None` if it is no status from 100 to 599 and no class from `1xx` to
+    /// `5xx`.
     pub fn parse(text: &str) -> Option<Self> {
         let (status, retry_after) = match text.strip_suffix(RETRY_AFTER) {
             Some(status) => (status, true),
@@ -107,8 +107,8 @@ const fn with_retry_after(which: Which) -> Which {
     }
 }
 
-/// What holds where nothing else is configured. 423 and 425 say of themselves that they pass; a 403 with a time to come
-/// back is a limit by another name (GitHub's secondary rate limit, say).
+/// The default meanings. 423 and 425 are temporary by definition. A 403 with a `Retry-After` is a rate limit as well, such as GitHub's
+/// secondary rate limit.
 const DEFAULTS: [(Which, Meaning); 11] = [
     (class(2), Meaning::Done),
     (class(3), Meaning::Reject),
@@ -120,7 +120,7 @@ const DEFAULTS: [(Which, Meaning); 11] = [
     (one(429), Meaning::Throttle),
     (class(5), Meaning::Retry),
     (with_retry_after(one(503)), Meaning::Throttle),
-    // Nobody asked for another protocol.
+    // No request asks for another protocol.
     (class(1), Meaning::Retry),
 ];
 
@@ -133,25 +133,25 @@ pub struct Says {
     pub nothing_left: bool,
 }
 
-/// The table: the defaults, with what is configured instead or beside them.
+/// The table of meanings: the defaults, and the configured lines that replace or refine them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Answers {
     own: BTreeMap<Which, Meaning>,
 }
 
 impl Answers {
-    /// Adds a line. False: there was one for the same answers.
+    /// Adds a line. Returns false if there already was one for the same answers.
     pub fn set(&mut self, which: Which, meaning: Meaning) -> bool {
         self.own.insert(which, meaning).is_none()
     }
 
-    /// Where nothing is configured for 401 itself, it is retried: for calls whose access token is renewed then.
+    /// Lets a 401 be retried unless it is configured, for calls whose access token is renewed then.
     pub fn renewing_tokens(mut self) -> Self {
         self.own.entry(one(401)).or_insert(Meaning::Retry);
         self
     }
 
-    /// What was configured.
+    /// Returns the configured lines.
     pub fn own(&self) -> impl ExactSizeIterator<Item = (Which, Meaning)> {
         self.own.iter().map(|(which, meaning)| (*which, *meaning))
     }
@@ -170,7 +170,7 @@ impl Answers {
             let chosen = which.status == one.status && self.own.contains_key(&which);
             Some((meaning, chosen))
         });
-        // A 600 means nothing.
+        // No line matches a status such as 600.
         let (meaning, chosen) = line.unwrap_or((Meaning::Retry, false));
         let fails = matches!(meaning, Meaning::Retry | Meaning::Reject);
         let is_refusal = says.nothing_left && (400..600).contains(&status);

@@ -1,12 +1,12 @@
-//! Whom a 429 stops: the tenant of its job, or all tenants.
+//! Whether a 429 stops the tenant of its job, or all tenants.
 
 use crate::rules::limit::Limit;
 use crate::rules::policy::Policy;
 
-/// Whom a refusal throttles: `rate-limiter.throttle-scope`.
+/// The tenants that a refusal throttles: `rate-limiter.throttle-scope`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ThrottleScope {
-    /// `auto`: all tenants, where all limits of the refused job are global; else its tenant.
+    /// `auto`: all tenants if all limits of the refused job are global, else its tenant.
     #[default]
     Auto,
     /// `tenant`
@@ -16,20 +16,20 @@ pub enum ThrottleScope {
 }
 
 impl ThrottleScope {
-    /// Each with its name in the configuration.
+    /// All values with their names in the configuration.
     pub const NAMES: [(&str, Self); 3] = [
         ("auto", Self::Auto),
         ("tenant", Self::Tenant),
         ("global", Self::Global),
     ];
 
-    /// The name in the configuration.
+    /// Returns the name in the configuration.
     pub fn name(self) -> &'static str {
         let named = Self::NAMES.iter().find(|(_, scope)| *scope == self);
         named.map_or("", |(name, _)| name)
     }
 
-    /// Whether a refusal of a job with these limits throttles all tenants.
+    /// Returns true if a refusal of a job with these limits throttles all tenants.
     pub fn closes_all(self, limits: &[Limit]) -> bool {
         match self {
             Self::Auto => !limits.is_empty() && limits.iter().all(Limit::is_global),
@@ -38,7 +38,7 @@ impl ThrottleScope {
         }
     }
 
-    /// Whether a refusal may close all tenants, of whatever job it is.
+    /// Returns true if a refusal of any job may throttle all tenants.
     pub fn may_close_all(self, policy: &Policy) -> bool {
         policy.all().any(|limits| self.closes_all(limits))
     }

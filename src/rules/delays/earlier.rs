@@ -1,4 +1,4 @@
-//! The delay queues that earlier versions declared: one for each wait, whose time RabbitMQ kept.
+//! The delay queues that earlier versions declared: one for each wait, with a TTL that RabbitMQ enforced.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use crate::rules::limit::ceil_ms;
 /// The shortest and the longest wait of a queue, in milliseconds.
 const MIN_MS: u64 = 50;
 const MAX_MS: u64 = u32::MAX as u64;
-/// Queues from one wait to its double.
+/// Number of queues from one wait to its double.
 const STEPS_PER_OCTAVE: u32 = 8;
-/// Queues for waits beyond `max-delay`, from its half on.
+/// Number of queues for waits beyond `max-delay`, starting at half of it.
 const RECHECKS: u64 = 8;
 
-/// Their names next to the work queue `work`, for one `delay.max-delay`: each had a set of its own.
+/// Returns their names next to the work queue `work` for one `delay.max-delay`: each had a set of its own.
 pub fn delay_queues(work: &str, max_delay: Duration) -> Vec<String> {
     let max = ceil_ms(max_delay).clamp(MIN_MS, MAX_MS);
     let set = format!("{work}.delay.{MIN_MS}-{max}x{STEPS_PER_OCTAVE}");

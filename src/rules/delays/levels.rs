@@ -1,23 +1,23 @@
-//! The delay levels: by how long a job waits, which delay queue it takes.
+//! Delay levels: which delay queue a job takes for its wait.
 
 use std::time::Duration;
 
 use super::trip::MAX_TRIP_MS;
 use crate::rules::limit::ceil_ms;
 
-/// Levels from one time to its double. 2^(1/3) is 1.26: of two jobs of a delay queue, the one behind is due at most 26 % of its wait
-/// before the other.
+/// Number of levels from one wait to its double. 2^(1/3) is 1.26: of two jobs in a delay queue, the one behind is due at most 26 % of its
+/// wait before the other.
 pub const STEPS_PER_OCTAVE: u32 = 3;
-/// The first level after the one for shorter waits begins here, in milliseconds.
+/// The shortest wait of the second level, in milliseconds. The first level has the shorter waits.
 const FIRST_MS: u64 = 250;
-/// The way through a delay queue.
+/// The route of a job through a delay queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Route {
-    /// The delay queue's level, shortest first.
+    /// The delay queue's level; 0 has the shortest waits.
     pub level: usize,
-    /// How long the job is to be away, in milliseconds.
+    /// How long the job stays in the queue, in milliseconds.
     pub wait_ms: u64,
-    /// That is all of its wait; else the job is asked for anew, and waits on.
+    /// Whether that is the whole wait. Otherwise the job asks again and waits on.
     pub whole: bool,
 }
 
@@ -29,13 +29,13 @@ pub struct DelayLevels {
 }
 
 impl DelayLevels {
-    /// Trips up to `max_delay` (in whole milliseconds, rounded up; [`MAX_TRIP_MS`] at most). The delay queues are the same for any:
-    /// each worker takes from all of them, whatever another one's longest trip is.
+    /// Returns the levels for trips up to `max_delay`, rounded up to whole milliseconds, at most [`MAX_TRIP_MS`]. The delay queues are
+    /// the same for any `max_delay`: each worker takes from all of them, whatever another worker's longest trip is.
     pub fn new(max_delay: Duration) -> Self {
         Self::with_steps(max_delay, STEPS_PER_OCTAVE)
     }
 
-    /// The same with another number of delay queues, for measurements: workers that differ in it do not take each other's jobs.
+    /// Returns levels with another number of delay queues, for measurements. Workers with different numbers do not take each other's jobs.
     #[doc(hidden)]
     pub fn with_steps(max_delay: Duration, per_octave: u32) -> Self {
         let steps = (0_u32..)
@@ -47,19 +47,19 @@ impl DelayLevels {
         }
     }
 
-    /// The shortest wait of each delay queue, in milliseconds, ascending from 0.
+    /// Returns the shortest wait of each delay queue, in milliseconds, ascending from 0.
     pub fn from_ms(&self) -> &[u64] {
         &self.from_ms
     }
 
-    /// The longest trip, in milliseconds.
+    /// Returns the longest trip, in milliseconds.
     pub fn max_ms(&self) -> u64 {
         self.max_ms
     }
 
-    /// The way for a wait. One above [`Self::max_ms`] takes the delay queue of the longest trips, and just the shortest wait of that
-    /// one: whoever enters behind it is due after it, so it makes room for nobody, and jobs come back in the order in which they were
-    /// sent round. It may itself be behind longer trips, but those are over before the whole wait is.
+    /// Returns the route for a wait. A wait above [`Self::max_ms`] takes the delay queue of the longest trips, with the shortest wait of
+    /// that queue: a job that enters later is then due later, so no job has to wait for one behind it, and jobs come back in the order in
+    /// which they were sent. Such a job may itself be behind longer trips, but these end before its whole wait does.
     pub fn choose(&self, wait_ms: u64) -> Route {
         let trip_ms = wait_ms.min(self.max_ms);
         let longer = self.from_ms.partition_point(|from| *from <= trip_ms);
@@ -76,9 +76,9 @@ impl DelayLevels {
     }
 }
 
-/// The time of a step: `FIRST_MS * 2^(step / per_octave)`, rounded. Every machine gets the same
-/// integers: the power is exact by octaves, and what is left is far from a rounding edge. The caller stops
-/// at [`MAX_TRIP_MS`], 12 octaves up, so that the shift cannot overflow.
+/// Returns the shortest wait of a step: `FIRST_MS * 2^(step / per_octave)`, rounded. Every machine computes the same integers: the power is
+/// exact per octave, and the rest is far from a rounding edge. The caller stops at [`MAX_TRIP_MS`], 12 octaves up, so the shift cannot
+/// overflow.
 fn step_ms(step: u32, per_octave: u32) -> u64 {
     let octave = FIRST_MS << (step / per_octave);
     let part = f64::from(step % per_octave) / f64::from(per_octave);
@@ -116,7 +116,7 @@ mod tests {
             if route.whole {
                 prop_assert_eq!(route.wait_ms, wait);
             } else {
-                // The first delay queue has no shortest wait.
+                // The first delay queue has no minimum wait.
                 let part = if from == 0 { longest } else { from };
                 prop_assert_eq!(route.wait_ms, part);
                 prop_assert!(part * 13 >= longest * 10 && longest < end, "{:?}", route);

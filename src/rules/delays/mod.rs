@@ -1,12 +1,12 @@
-//! The delay queues, where jobs wait that wait for long: which there are, which one a job takes, and for how long.
+//! Delay queues, where jobs with long waits wait: which queues there are, which one a job takes, and for how long.
 //!
-//! A delay queue keeps no time: it is a plain queue, and each job in it carries its own ([`Trip`]). Workers take jobs from all of
-//! them, a [window](delivery_window) from each, and hold them until their time. A job takes the queue of its wait's *level*
-//! ([`DelayLevels`]), so that those before it are due about when it is: what one job can be late for another is below the step to
-//! the next level. A worker's job asks a little before its turn ([`lead_ms`]).
+//! A delay queue keeps no time: it is a plain queue, and each job in it carries its own [`Trip`]. Workers take jobs from all delay queues,
+//! a [window](delivery_window) from each, and hold them until their time. A job takes the queue of its wait's *level*
+//! ([`DelayLevels`]), so that the jobs before it are due at about the same time: one job delays another by less than the step to the next
+//! level. A job in a worker's memory asks a little before its turn ([`lead_ms`]).
 //!
-//! [`earlier`] knows the names that older versions gave theirs. What a worker does by all that: `src/engine/scheduler/delays`. The queues' arguments: `src/broker/topology.rs`. Reasons, and what was
-//! tried before: docs/decisions/delay-queues.md.
+//! [`earlier`] has the queue names of older versions. The worker's side is in `src/engine/scheduler/delays`, and the queues' arguments are
+//! in `src/broker/topology.rs`. The reasons, and earlier designs, are in docs/decisions/delay-queues.md.
 
 pub mod earlier;
 mod lead;

@@ -1,21 +1,21 @@
-//! The names of all queues, the delay queues among them.
+//! The names of all queues, including the delay queues.
 
 use std::sync::Arc;
 
 use super::levels::{DelayLevels, Route};
 
-/// The longest name of a work queue, in bytes. AMQP's names have at most 255, and the queues beside it have longer ones: 18 bytes
-/// now, with room for those of later versions.
+/// Maximum length of a work queue's name in bytes. AMQP names have at most 255 bytes, and the derived queues have longer names: 18 bytes
+/// more now, with room for later versions.
 pub const MAX_WORK_QUEUE_BYTES: usize = 200;
 
 /// The names of all queues, derived from the work queue's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueNames {
-    /// `jobs`: fresh work.
+    /// `jobs`: new jobs.
     pub fresh: Arc<str>,
-    /// `jobs.due`: where delay queues of earlier versions end.
+    /// `jobs.due`: the end of earlier versions' delay queues.
     pub due: Arc<str>,
-    /// `jobs.recheck`: where delay queues of earlier versions end for waits that were longer than the longest of them.
+    /// `jobs.recheck`: the end of earlier versions' delay queues for waits beyond the longest of them.
     pub recheck: Arc<str>,
     /// `jobs.dead`: dead letters.
     pub dead: Arc<str>,
@@ -24,8 +24,8 @@ pub struct QueueNames {
 }
 
 impl QueueNames {
-    /// Names for the work queue `work`. A delay queue's name says from which wait on jobs take it; since each job carries its
-    /// time, it does no harm if another version's levels mean a little more or less by it.
+    /// Returns the names for the work queue `work`. A delay queue's name contains the shortest wait of its jobs. Each job carries its own
+    /// time, so it does no harm if another version's levels differ slightly under the same name.
     pub fn new(work: &str, levels: &DelayLevels) -> Self {
         let delay_queue = |from: &u64| format!("{work}.delay.from-{from}").into();
         Self {
@@ -38,23 +38,23 @@ impl QueueNames {
         }
     }
 
-    /// The same with more queues of new jobs.
+    /// Adds more queues with new jobs.
     pub fn with_more<'a>(mut self, queues: impl IntoIterator<Item = &'a str>) -> Self {
         self.more.extend(queues.into_iter().map(Arc::from));
         self
     }
 
-    /// Publishers put new jobs into `queue`.
+    /// Returns true if publishers put new jobs into `queue`.
     pub fn is_new(&self, queue: &str) -> bool {
         *self.fresh == *queue || self.more.iter().any(|name| **name == *queue)
     }
 
-    /// The queues of new jobs beside the work queue.
+    /// Returns the queues with new jobs other than the work queue.
     pub fn more(&self) -> &[Arc<str>] {
         &self.more
     }
 
-    /// Whether `queue` is one of these, or a delay queue of another version.
+    /// Returns true if `queue` is one of these queues, or a delay queue of another version.
     pub fn has(&self, queue: &str) -> bool {
         let own = [&self.due, &self.recheck, &self.dead];
         let rest = queue.strip_prefix(&*self.fresh);
@@ -63,12 +63,12 @@ impl QueueNames {
             || rest.is_some_and(|rest| rest.starts_with(".delay."))
     }
 
-    /// The delay queue of the route. A route by other levels falls back to `jobs.due`, where the job waits as well.
+    /// Returns the delay queue of the route. A route with unknown levels falls back to `jobs.due`, where the job waits as well.
     pub fn delay(&self, route: Route) -> &Arc<str> {
         self.delays.get(route.level).unwrap_or(&self.due)
     }
 
-    /// The delay queues, in the order of [`DelayLevels::from_ms`].
+    /// Returns the delay queues, in the order of [`DelayLevels::from_ms`].
     pub fn delays(&self) -> &[Arc<str>] {
         &self.delays
     }

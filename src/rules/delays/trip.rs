@@ -1,21 +1,21 @@
-//! One stay of a job in a delay queue, as the job carries it.
+//! A job's stay in a delay queue, which the job itself records.
 
-/// The longest trip through a delay queue, in milliseconds. A job may be in a worker's hands for all of it, and RabbitMQ closes the
-/// channel of a consumer that has had a message for `consumer_timeout` (30 minutes, or what somebody has set).
+/// Maximum duration of a trip through a delay queue, in milliseconds. A worker may hold the job for all of it, and RabbitMQ closes the
+/// channel of a consumer that has held a message for `consumer_timeout` (30 minutes by default).
 pub const MAX_TRIP_MS: u64 = 600_000;
 
 /// A job's wait in a delay queue, as the job carries it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Trip {
-    /// When it ends, in milliseconds of the store's clock; 0: the clock was not known.
+    /// When the trip ends, in milliseconds of the store's clock; 0 if the clock was not known.
     pub until_ms: u64,
-    /// How long it takes, in milliseconds.
+    /// The duration of the trip, in milliseconds.
     pub wait_ms: u64,
 }
 
 impl Trip {
-    /// What is left of it for a job that has just arrived, in milliseconds. Never more than the whole: a clock that was stepped
-    /// back makes nobody wait for as long as the step.
+    /// Returns what is left of the trip for a job that has just arrived, in milliseconds. Never more than the whole trip: after a clock was
+    /// stepped back, jobs do not wait for as long as the step.
     pub fn left_ms(&self, store_now_ms: u64) -> u64 {
         match self.until_ms {
             0 => self.wait_ms,

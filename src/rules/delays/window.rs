@@ -1,10 +1,10 @@
-//! How many jobs of one delay queue a worker takes.
+//! How many jobs a worker takes from one delay queue.
 
-/// A worker has so much of its prefetch of each delay queue waiting, beside what runs: 1 / this.
+/// The share of its prefetch that a worker holds waiting from each delay queue, in addition to running jobs: 1 / this.
 const WINDOW_SHARE: usize = 8;
 
-/// How many jobs of one delay queue a worker has at once, if it has `prefetch` of each of its main queues and runs `concurrency` jobs:
-/// all that run may have come from one delay queue, and stay unacked meanwhile; those behind them may be due, too.
+/// Returns how many jobs of one delay queue a worker has at once, with `prefetch` for each of its main queues and `concurrency` running
+/// jobs. All running jobs may come from one delay queue and stay unacked meanwhile, and the jobs behind them may be due as well.
 pub fn delivery_window(prefetch: usize, concurrency: usize) -> usize {
     (prefetch / WINDOW_SHARE).max(1) + concurrency.min(prefetch)
 }

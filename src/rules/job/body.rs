@@ -1,5 +1,5 @@
-//! What a JSON body holds at some pointers (RFC 6901), read as a stream: what is not asked for is checked and passed over, never
-//! kept. So it takes time in proportion to the body, and memory for what was found alone.
+//! Finds values in a JSON body by their pointers (RFC 6901). The body is read as a stream: other values are validated and skipped, but not
+//! kept. So the time is proportional to the size of the body, and the memory to the values found.
 
 use std::fmt;
 
@@ -7,25 +7,25 @@ use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::{BadMessage, Field, Fields, TenantField, ValueField};
 
-/// A longer text, in bytes, is not kept: no value that can be used is.
+/// Maximum length of a text that is kept, in bytes. No longer value is usable.
 const MAX_TEXT: usize = 1024;
 
-/// What stands at a pointer.
+/// The value at a pointer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Found {
-    /// Nothing, or null.
+    /// No value, or null.
     #[default]
     Missing,
     /// A text of at most 1,024 bytes.
     Text(String),
-    /// A signed 64-bit integer. A larger number becomes a text of its digits, so that no two numbers are taken for the same.
+    /// A signed 64-bit integer. A larger number becomes a text of its digits, so that different numbers stay different.
     Int(i64),
-    /// Something else; the text names its kind, such as `a fraction`.
+    /// Another type; the text names it, such as `a fraction`.
     Other(&'static str),
 }
 
 impl Found {
-    /// The same as a field of a message.
+    /// Returns the value as a field of a message.
     pub fn field(&self) -> Field<'_> {
         match self {
             Self::Missing => Field::Missing,
@@ -36,25 +36,25 @@ impl Found {
     }
 }
 
-/// What a body says of its job: the tenant, the cost, the deadline, and what its call carries.
+/// The values in a body: the tenant, the cost, the deadline, and those for its call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InBody(Result<Vec<Found>, String>);
 
-/// Before the values for calls there are those of the tenant, the cost and the deadline.
+/// Number of values before those for calls: the tenant, the cost and the deadline.
 const BEFORE_CALLS: usize = 3;
 
 impl InBody {
-    /// Reads it, where `fields` look into the body.
+    /// Reads the values that `fields` need from the body.
     pub fn read(body: &[u8], fields: &Fields) -> Self {
         Self::at(body, &pointers(fields).collect::<Vec<_>>())
     }
 
-    /// Reads where the tenant stands alone.
+    /// Reads only the tenant.
     pub fn tenant(body: &[u8], field: &TenantField) -> Self {
         Self::at(body, &[tenant_pointer(field)])
     }
 
-    /// Whether `fields` look into a body at all.
+    /// Returns true if `fields` need any value from the body.
     pub fn is_needed(fields: &Fields) -> bool {
         pointers(fields).any(|pointer| pointer.is_some())
     }
@@ -72,7 +72,7 @@ impl InBody {
         }))
     }
 
-    /// What stands at the place number `place`, where its `what` does.
+    /// Returns the value with the index `place`. `what` names it in errors.
     pub(super) fn found(&self, place: usize, what: &str) -> Result<Field<'_>, BadMessage> {
         match &self.0 {
             Ok(found) => Ok(found.get(place).map_or(Field::Missing, Found::field)),
@@ -82,7 +82,7 @@ impl InBody {
         }
     }
 
-    /// The value number `number` of those that calls carry.
+    /// Returns the value with the index `number` among the values for calls.
     pub(super) fn carried(&self, number: usize) -> Result<Field<'_>, String> {
         match &self.0 {
             Ok(found) => Ok(found
@@ -93,7 +93,7 @@ impl InBody {
     }
 }
 
-/// Where the tenant, the cost and the deadline stand in a body, and what calls carry.
+/// Returns the pointers of the tenant, the cost, the deadline and the values for calls.
 fn pointers(fields: &Fields) -> impl Iterator<Item = Option<&str>> {
     let own = [
         tenant_pointer(&fields.tenant),
@@ -117,7 +117,7 @@ fn tenant_pointer(field: &TenantField) -> Option<&str> {
     }
 }
 
-/// A pointer as its tokens, `~1` and `~0` resolved.
+/// Returns the tokens of a pointer, with `~1` and `~0` resolved.
 fn tokens(pointer: &str) -> Vec<String> {
     let tokens = pointer.split('/').skip(1);
     tokens
@@ -125,10 +125,10 @@ fn tokens(pointer: &str) -> Vec<String> {
         .collect()
 }
 
-/// What `body` holds at each of `pointers`. Of keys that stand there twice the last one counts.
+/// Returns the value in `body` at each of `pointers`. Of duplicate keys the last one counts.
 ///
 /// # Errors
-/// Why the body is not JSON.
+/// Returns why the body is not JSON.
 pub fn find(body: &[u8], pointers: &[&str]) -> Result<Vec<Found>, String> {
     let paths: Vec<Vec<String>> = pointers.iter().map(|pointer| tokens(pointer)).collect();
     let mut found = vec![Found::Missing; paths.len()];
@@ -147,21 +147,21 @@ pub fn find(body: &[u8], pointers: &[&str]) -> Result<Vec<Found>, String> {
     Ok(found)
 }
 
-/// A pointer, and what is left of it here.
+/// A pointer, and the rest of its tokens at the current value.
 #[derive(Clone, Copy)]
 struct Wanted<'p> {
     index: usize,
     path: &'p [String],
 }
 
-/// A value that lies on the way to what is wanted, or is wanted itself.
+/// Reads a value that is on the path to a wanted value, or is wanted itself.
 struct Seek<'p, 'f> {
     wanted: Vec<Wanted<'p>>,
     found: &'f mut [Found],
 }
 
 impl<'p> Seek<'p, '_> {
-    /// This value is `value` for whom it is wanted; others look for something in it, and it has no parts.
+    /// Sets `value` for the pointers that end here. The value has no parts, so other pointers find nothing.
     fn is(self, value: &Found) {
         for Wanted { index, path } in self.wanted {
             self.found[index] = match path {
@@ -171,7 +171,7 @@ impl<'p> Seek<'p, '_> {
         }
     }
 
-    /// Those that look for something in the part of this value for which `here` holds.
+    /// Returns the pointers whose next token satisfies `here`.
     fn within(&self, here: impl Fn(&str) -> bool) -> Vec<Wanted<'p>> {
         let next = |wanted: &Wanted<'p>| match wanted.path {
             [token, path @ ..] if here(token) => Some(Wanted {
@@ -183,7 +183,7 @@ impl<'p> Seek<'p, '_> {
         self.wanted.iter().filter_map(next).collect()
     }
 
-    /// Before the parts of this value are looked at: it is no value of its own for anybody.
+    /// Prepares for the parts of a list or an object, which is itself no usable value for any pointer.
     fn enter(&mut self, kind: &'static str) {
         for Wanted { index, path } in &self.wanted {
             self.found[*index] = match path {
@@ -249,7 +249,7 @@ impl<'de> Visitor<'de> for Seek<'_, '_> {
         self.enter("a list");
         let last = self.wanted.iter().filter_map(|wanted| {
             let token = wanted.path.first()?;
-            // RFC 6901: no leading zeros.
+            // RFC 6901 allows no leading zeros.
             let index = token.parse::<usize>().ok()?;
             (index.to_string() == *token).then_some(index)
         });
@@ -284,7 +284,7 @@ impl<'de> Visitor<'de> for Seek<'_, '_> {
     }
 }
 
-/// Who looks for something behind a key.
+/// Reads a key, and returns the pointers that lead into its value.
 struct Key<'s, 'p, 'f>(&'s Seek<'p, 'f>);
 
 impl<'de, 'p> DeserializeSeed<'de> for Key<'_, 'p, '_> {
@@ -314,7 +314,7 @@ mod tests {
 
     use super::*;
 
-    /// What a whole tree has at `pointer`.
+    /// Returns the value at `pointer` in a parsed tree.
     fn in_tree(tree: &Value, pointer: &str) -> Found {
         match tree.pointer(pointer) {
             None | Some(Value::Null) => Found::Missing,
@@ -349,7 +349,7 @@ mod tests {
     }
 
     proptest! {
-        /// The same as a tree of the whole body has.
+        /// The results equal those of a parsed tree of the whole body.
         #[test]
         fn what_is_found_is_what_a_tree_has(
             tree in tree(),

@@ -1,32 +1,32 @@
-//! What a call carries of its job: texts with placeholders, and the values that stand for them.
+//! The values that a call takes from its job: templates with placeholders, and the values of the placeholders.
 //!
-//! `{tenant}`, `{id}` and `{attempt}` are the job's own, `{header:NAME}` and `{json:/pointer}` its message's, `{secret:tenant}` its tenant's. The configuration
-//! says which a call needs ([`Carried`]). They are read once, with all else that a message says of its job ([`Values`]): a job
-//! without one of them is no job, and costs neither a wait nor a permit. A value never changes where a call goes: its bytes are
-//! encoded for their place, and what could mean another path is refused.
+//! `{tenant}`, `{id}` and `{attempt}` are the job's own, `{header:NAME}` and `{json:/pointer}` are from its message, and
+//! `{secret:tenant}` belongs to its tenant. The configuration determines which of them a call needs ([`Carried`]). They are read once,
+//! together with the other data of a message ([`Values`]): a message that lacks one of them is invalid, and takes neither a wait nor a
+//! permit. A value never changes where a call goes: it is encoded for its place, and rejected if it could select another path.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use super::{Field, Job, ValueField};
 
-/// The longest value of a placeholder, in bytes.
+/// Maximum length of a placeholder's value in bytes.
 pub const MAX_VALUE: usize = 1024;
-/// The longest value of a header that goes along, in bytes: `baggage` (W3C) may have so many.
+/// Maximum length of a forwarded header's value in bytes: the maximum of `baggage` (W3C).
 pub const MAX_FORWARDED: usize = 8192;
 
-/// Where a value stands, which decides what it may be and how it is written.
+/// The place of a value, which determines the values allowed and their encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// In the path of a url.
+    /// The path of a URL.
     Path,
-    /// In the query of a url.
+    /// The query of a URL.
     Query,
-    /// In a header.
+    /// A header.
     Header,
 }
 
-/// Which value of a job.
+/// The source of a placeholder's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     /// `{tenant}`
@@ -35,9 +35,9 @@ pub enum Source {
     Id,
     /// `{attempt}`
     Attempt,
-    /// `{secret:tenant}`: not the job's, but its tenant's.
+    /// `{secret:tenant}`, which belongs to the tenant and not to the job.
     Secret,
-    /// `{header:NAME}` or `{json:/pointer}`: the field of this number in [`Carried`].
+    /// `{header:NAME}` or `{json:/pointer}`: the field with this index in [`Carried`].
     Field(usize),
 }
 
@@ -46,11 +46,11 @@ pub enum Source {
 pub enum Part {
     /// Text that is the same for all jobs.
     Literal(String),
-    /// A job's value.
+    /// The value of a placeholder.
     Value(Source, Place),
 }
 
-/// A text with placeholders. What is the same for all jobs may be a secret: `Debug` does not show it.
+/// A text with placeholders. The literal parts may contain secrets, so `Debug` does not show them.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Template(pub Vec<Part>);
 
@@ -67,8 +67,8 @@ impl fmt::Debug for Template {
 }
 
 impl Template {
-    /// The text for `job`, each value encoded for its place. The job's values must be those that [`Carried::read`] found; `secret` is
-    /// that of its tenant.
+    /// Returns the text for `job`, with each value encoded for its place. The job's values must come from [`Carried::read`]; `secret` is
+    /// its tenant's.
     pub fn render(&self, job: &Job, secret: &str) -> String {
         let mut text = String::new();
         for part in &self.0 {
@@ -82,7 +82,7 @@ impl Template {
         text
     }
 
-    /// All of it, with its secrets: for comparing, never for printing.
+    /// Returns the whole text with its secrets, for comparisons. Must never be printed.
     pub fn expose(&self) -> String {
         let part = |part: &Part| match part {
             Part::Literal(text) => text.clone(),
@@ -91,13 +91,13 @@ impl Template {
         self.0.iter().map(part).collect()
     }
 
-    /// It names its job's tenant's secret.
+    /// Returns true if the text contains the secret of the job's tenant.
     pub fn has_secret(&self) -> bool {
         let is_one = |part: &Part| matches!(part, Part::Value(Source::Secret, _));
         self.0.iter().any(is_one)
     }
 
-    /// The texts that are the same for all jobs.
+    /// Iterates over the literal parts.
     pub fn literals(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter_map(|part| match part {
             Part::Literal(text) => Some(text.as_str()),
@@ -122,11 +122,11 @@ impl Source {
 }
 
 impl Place {
-    /// What no value may be here.
+    /// Returns why `value` is not allowed in this place, or `None` if it is.
     pub(crate) fn refuses(self, value: &str) -> Option<&'static str> {
         match self {
             Self::Path if value.is_empty() => Some("is empty"),
-            // Some servers decode `%2F` before they look for such parts, which would lead to another path.
+            // Some servers decode `%2F` before they look for such segments, which would lead to another path.
             Self::Path if value.split(['/', '\\']).any(is_dots) => {
                 Some("has . or .. as a part of a path")
             }
@@ -137,7 +137,7 @@ impl Place {
         }
     }
 
-    /// Writes `value` as it stands here.
+    /// Writes `value` in the encoding of this place.
     fn write(self, value: &str, text: &mut String) {
         match self {
             Self::Header => text.push_str(value),
@@ -146,7 +146,7 @@ impl Place {
     }
 }
 
-/// Writes `value` as a part of a url: all but unreserved characters (RFC 3986) are percent-encoded.
+/// Writes `value` as a part of a URL: percent-encodes all but unreserved characters (RFC 3986).
 pub fn encode(value: &str, text: &mut String) {
     for byte in value.bytes() {
         match byte {
@@ -158,12 +158,12 @@ pub fn encode(value: &str, text: &mut String) {
     }
 }
 
-/// Dots alone: with those that stand beside a placeholder, they could make `..`.
+/// Returns true if `part` consists of dots. Together with dots next to the placeholder they could form `..`.
 fn is_dots(part: &str) -> bool {
     !part.is_empty() && part.bytes().all(|byte| byte == b'.')
 }
 
-/// A placeholder, where it stands, and the key of the configuration in which it does.
+/// A placeholder, its place, and the configuration key that contains it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Use {
     source: Source,
@@ -171,16 +171,16 @@ struct Use {
     key: &'static str,
 }
 
-/// All that calls carry of their jobs.
+/// The values that calls take from their jobs, and the headers that they forward.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Carried {
     fields: Vec<ValueField>,
     uses: Vec<Use>,
-    /// `dispatch.http.forward-headers`: a job's headers that go along where it has them.
+    /// `dispatch.http.forward-headers`: the headers of a job that are forwarded if it has them.
     pub forward: Vec<String>,
 }
 
-/// What a job has for the placeholders of [`Carried`], and the headers that go along.
+/// The values of a job for the placeholders of [`Carried`], and its forwarded headers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Values {
     fields: Vec<String>,
@@ -188,14 +188,14 @@ pub struct Values {
 }
 
 impl Values {
-    /// The header number `number` of [`Carried::forward`], if the job has it.
+    /// Returns the value of the header with this index in [`Carried::forward`], if the job has it.
     pub fn forwarded(&self, number: usize) -> Option<&str> {
         self.forwarded.get(number)?.as_deref()
     }
 }
 
 impl Carried {
-    /// The placeholder for `field`, which may stand in several places.
+    /// Adds `field`, unless it is known, and returns the source for its placeholder.
     pub fn field(&mut self, field: ValueField) -> Source {
         let known = self.fields.iter().position(|known| *known == field);
         Source::Field(known.unwrap_or_else(|| {
@@ -204,17 +204,17 @@ impl Carried {
         }))
     }
 
-    /// `source` stands at `place` in `key`.
+    /// Records that `source` is used at `place` in the configuration key `key`.
     pub fn used(&mut self, source: Source, place: Place, key: &'static str) {
         self.uses.push(Use { source, place, key });
     }
 
-    /// Nothing of jobs but what each call carries.
+    /// Returns true if calls take no values from their jobs and forward no headers.
     pub fn is_nothing(&self) -> bool {
         self.uses.is_empty() && self.forward.is_empty()
     }
 
-    /// Where values stand in bodies.
+    /// Iterates over the pointers of values in bodies.
     pub fn pointers(&self) -> impl Iterator<Item = &str> {
         self.fields.iter().filter_map(|field| match field {
             ValueField::Json(pointer) => Some(pointer.as_str()),
@@ -222,11 +222,11 @@ impl Carried {
         })
     }
 
-    /// Reads the values of a job: `header` finds its headers, `json` what its body has at the pointer of that number among
+    /// Reads the values of a job. `header` returns a header, and `json` returns the value at the pointer with this index in
     /// [`Carried::pointers`].
     ///
     /// # Errors
-    /// In words: which value is missing or can't be used, and which key of the configuration needs it.
+    /// Returns a text that says which value is missing or invalid, and which configuration key needs it.
     pub fn read<'m>(
         &self,
         (tenant, id): (&str, &str),
@@ -303,7 +303,7 @@ impl Carried {
     }
 }
 
-/// A text or a whole number, as text.
+/// Returns a text or a whole number as a text.
 fn text(found: Field<'_>, longest: usize) -> Result<String, String> {
     match found {
         Field::Text(text) if text.len() > longest => Err(format!("has more than {longest} bytes")),

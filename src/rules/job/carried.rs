@@ -1,4 +1,4 @@
-//! What a job carries on its way, for the worker that gets it next.
+//! The headers that a job carries for the worker that gets it next.
 
 use crate::rules::headers::{
     ATTEMPT, EXPIRES, FIRST, HeaderValue, Headers, RETRY_AFTER, SUSPECT, WAITS, int, not_before,
@@ -6,7 +6,7 @@ use crate::rules::headers::{
 };
 use crate::rules::job::Claims;
 
-/// What a job carries that is to be asked for anew after `wait_ms`, but not before a time if there is one; it keeps its ticket.
+/// Returns the headers of a job that asks again after `wait_ms`, and not before a time if there is one. The job keeps its ticket.
 pub fn postponed(claims: &Claims, not_before_ms: Option<u64>, wait_ms: u64) -> Headers {
     let mut headers = vec![
         (ATTEMPT, HeaderValue::Int(i64::from(claims.attempt))),
@@ -17,7 +17,7 @@ pub fn postponed(claims: &Claims, not_before_ms: Option<u64>, wait_ms: u64) -> H
     headers
 }
 
-/// What a job carries wherever it goes.
+/// Returns the headers that a job carries in all queues.
 pub fn lasting(claims: &Claims) -> Headers {
     let ends = claims.expiry.ends_ms();
     let suspect = claims.suspect.map(u64::from);

@@ -1,30 +1,31 @@
-//! A job's dedupe key, as its publisher says it.
+//! Reads a job's dedupe key, which its publisher sets.
 
 use super::{Envelope, Field};
 use crate::rules::headers;
 
-/// Of the jobs of a tenant with the same value of it, one is called within a time.
+/// Header with the dedupe key: of a tenant's jobs with the same key, only one is called within a period.
 pub const DEDUPE_KEY: &str = "x-dedupe-key";
-/// For how long, in milliseconds, where that is to be shorter than what the operator says; 0: for no time.
+/// Header with the period in milliseconds, if it is to be shorter than the configured one; 0 disables deduplication of the job.
 pub const DEDUPE_FOR: &str = "x-dedupe-for";
-/// A longer key, in bytes, makes a dead letter.
+/// Maximum length of a key in bytes. A longer one makes the job a dead letter.
 const LONGEST: usize = 255;
 
-/// A dedupe key, and for how long it counts.
+/// A dedupe key and its period.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dedupe {
     /// The key.
     pub key: String,
-    /// In milliseconds.
+    /// The period in milliseconds.
     pub lasts_ms: u64,
-    /// A worker may have had the job before.
+    /// Whether a worker may have had the job before.
     pub seen_before: bool,
 }
 
-/// What `message` says; for `max_ms` at most, and where that is 0 nothing is read. `returned`: it came from one of our own queues.
+/// Reads the dedupe key of `message`. The period is at most `max_ms`; if that is 0, the headers are ignored. `returned` means that the
+/// message came from one of our own queues.
 ///
 /// # Errors
-/// Which header can't be used, and why.
+/// Returns a text that says which header is invalid, and why.
 pub(super) fn read(
     message: &impl Envelope,
     returned: bool,
@@ -67,7 +68,7 @@ fn read_time(found: Field<'_>, max_ms: u64) -> Result<u64, String> {
     let ms = match found {
         Field::Missing => return Ok(max_ms),
         Field::Int(ms) => u64::try_from(ms).ok(),
-        // Digits only: no sign, no space, no fraction. One that does not fit is too long.
+        // Digits only: no sign, no space, no fraction. A number out of range is too long.
         Field::Text(text) if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) => {
             Some(text.parse().unwrap_or(u64::MAX))
         }
@@ -85,7 +86,7 @@ fn read_time(found: Field<'_>, max_ms: u64) -> Result<u64, String> {
     }
 }
 
-/// It was found to be the first before it came to one of our own queues.
+/// Returns true if the job was marked as the first before it came to one of our own queues.
 pub(super) fn is_first(message: &impl Envelope) -> bool {
     message.header(headers::FIRST) != Field::Missing
 }

@@ -1,4 +1,4 @@
-//! What tells a tenant's jobs apart, read from their messages.
+//! Reads from messages the values that tell a tenant's jobs apart.
 
 use std::borrow::Cow;
 
@@ -6,14 +6,14 @@ use super::{BadMessage, Envelope, Field};
 use crate::rules::limit::Limit;
 use crate::rules::scope::{Labels, MAX_VALUE_BYTES, Scope};
 
-/// What tells `message` apart from its tenant's other jobs, where `limits` do; what can't be used is the empty value.
+/// Returns the labels by which `limits` tell `message` apart from its tenant's other jobs. An invalid value counts as the empty one.
 pub fn labels(message: &impl Envelope, limits: &[Limit]) -> Labels {
     Labels::of(limits, |scope| {
         label(message, scope).unwrap_or_default().into_owned()
     })
 }
 
-/// The value of `message` for `scope`; empty where it has none.
+/// Returns the value of `message` for `scope`; empty if it has none.
 pub(super) fn label<'a>(
     message: &'a impl Envelope,
     scope: &Scope,

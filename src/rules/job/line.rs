@@ -1,4 +1,4 @@
-//! A job as one line of JSON, for programs that are given jobs.
+//! Writes a job as one line of JSON, for programs that handle jobs.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -9,7 +9,7 @@ use super::{Job, Properties, Value};
 impl Job {
     /// Returns the job as one line of JSON, with the newline. It begins with the number of the call, so that a shell can read it.
     pub(crate) fn line(&self, call: u64) -> Vec<u8> {
-        // Of numbers and texts JSON can be made always; nothing here fails by itself.
+        // Numbers and texts can always be written as JSON, so this does not fail.
         let mut line = serde_json::to_vec(&Line(self, call)).unwrap_or_default();
         line.push(b'\n');
         line
@@ -94,7 +94,7 @@ impl Serialize for Written<'_> {
                 to.collect_map([("base64", base64)])
             }
             Value::Int(n) => to.serialize_i64(*n),
-            // JSON has none that are not finite: these are null.
+            // JSON has no infinities and no NaN: these become null.
             Value::Float(n) => to.serialize_f64(*n),
             Value::Bool(value) => to.serialize_bool(*value),
             Value::Time(seconds) => to.serialize_u64(*seconds),

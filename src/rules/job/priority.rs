@@ -1,23 +1,24 @@
 //! Levels of a tenant's jobs, and how quota is shared among them.
 //!
-//! A level of weight w has w waitlists, and each job of it waits in one of them. The tenant's limits take turns between waitlists
-//! (`rules::fair_queue`), so of two levels that both wait the one has as many turns for each of the other's as the weights say, whichever
+//! A level of weight w has w waitlists, and each of its jobs waits in one of them. The tenant's limits take turns between waitlists
+//! (`rules::fair_queue`). So while several levels wait, they have turns in proportion to their weights, regardless of which workers ask,
+//! and no level starves.
 //! workers ask, and nobody starves.
 
 use super::{Envelope, Field};
 pub use crate::rules::headers::LEVEL as PRIORITY;
 
-/// That of a job that names none.
+/// The level of jobs that name none.
 pub const NORMAL: &str = "normal";
-/// All weights together, so that a tenant has no more waitlists for it.
+/// Maximum sum of all weights, which is the number of a tenant's waitlists.
 pub const MOST_WEIGHT: u32 = 32;
 
-/// The levels, and their weights; none where jobs have no levels.
+/// The levels and their weights; empty if jobs have no levels.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Priorities(Vec<(String, u32)>);
 
 impl Priorities {
-    /// Of levels with their weights. A job that names none is of the level [`NORMAL`], which has weight 1 unless it is said.
+    /// Returns the levels with their weights. A job that names none has the level [`NORMAL`], whose weight is 1 unless it is set.
     pub fn new(mut levels: Vec<(String, u32)>) -> Self {
         if !levels.is_empty() && levels.iter().all(|(name, _)| name != NORMAL) {
             levels.push((NORMAL.to_owned(), 1));
@@ -25,12 +26,12 @@ impl Priorities {
         Self(levels)
     }
 
-    /// Each level and its weight.
+    /// Returns the levels and their weights.
     pub fn levels(&self) -> &[(String, u32)] {
         &self.0
     }
 
-    /// All waitlists, with the names of their levels.
+    /// Iterates over all waitlists, with the names of their levels.
     pub fn waitlists(&self) -> impl Iterator<Item = (&str, String)> {
         let of_level = |(name, weight): &(String, u32)| {
             let name = name.clone();
@@ -40,10 +41,10 @@ impl Priorities {
         all.flat_map(|(name, waitlists)| waitlists.map(move |waitlist| (name, waitlist)))
     }
 
-    /// Which of the waitlists is that of `message`; `None`: there are no levels.
+    /// Returns the waitlist of `message`, or `None` if there are no levels.
     ///
     /// # Errors
-    /// It names no level.
+    /// Returns a text if the message names an unknown level.
     pub fn label(&self, message: &impl Envelope) -> Result<Option<String>, String> {
         if self.0.is_empty() {
             return Ok(None);
@@ -76,7 +77,7 @@ fn waitlist(level: &str, place: u32) -> String {
     format!("{level}/{place}")
 }
 
-/// The same on each machine and in each version: FNV-1a, folded.
+/// Returns a hash that is the same on all machines and in all versions: FNV-1a, folded.
 fn hash(text: &str) -> u32 {
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325, step);

@@ -1,6 +1,6 @@
-//! What a handler may see of the message that its job came as: what its publisher said, and nothing that we or the broker put there.
+//! The message of a job as handlers see it: what its publisher set, and nothing that Sluicegate or the broker added.
 //!
-//! The message is shared and not copied: a handler that asks nothing of it pays nothing for it.
+//! The message is shared, not copied: a handler that does not use it pays nothing for it.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use crate::rules::headers::is_reserved;
 pub enum Value<'a> {
     /// A text.
     Text(&'a str),
-    /// Bytes that are no UTF-8 text.
+    /// Bytes that are not UTF-8 text.
     Bytes(&'a [u8]),
     /// A whole number.
     Int(i64),
@@ -31,11 +31,11 @@ pub enum Value<'a> {
     Nothing,
     /// A list.
     List(Vec<Value<'a>>),
-    /// A table, by its names.
+    /// A table, as pairs of names and values.
     Table(Vec<(&'a str, Value<'a>)>),
 }
 
-/// The properties of a job's message that say nothing of its body; `None`: its publisher did not set it.
+/// The properties of a job's message, except for those that describe its body. Each is `None` if the publisher did not set it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Properties<'a> {
@@ -51,40 +51,40 @@ pub struct Properties<'a> {
     pub timestamp: Option<u64>,
     /// `priority`
     pub priority: Option<u8>,
-    /// `expiration`, as it is written: milliseconds.
+    /// `expiration` as the publisher wrote it: milliseconds.
     pub expiration: Option<&'a str>,
 }
 
-/// A message as its broker has it.
+/// A message in the form of its broker.
 pub trait Carrier: Any + Send + Sync + RefUnwindSafe {
-    /// The routing key that it was first published with.
+    /// Returns the routing key that the message was first published with.
     fn routing_key(&self) -> &str;
-    /// The header `name`.
+    /// Returns the header `name`.
     fn header(&self, name: &str) -> Option<Value<'_>>;
-    /// All headers.
+    /// Returns all headers.
     fn headers(&self) -> Vec<(&str, Value<'_>)>;
-    /// The properties.
+    /// Returns the properties.
     fn properties(&self) -> Properties<'_>;
 }
 
-/// The message that a job came as. One that was made for a test may have none.
+/// The message of a job. A job made for a test may have none.
 #[derive(Clone, Default)]
 pub struct Published(Option<Arc<dyn Carrier>>);
 
 impl Published {
-    /// It came as `message`.
+    /// Wraps `message`.
     pub fn new(message: Arc<dyn Carrier>) -> Self {
         Self(Some(message))
     }
 
-    /// The message itself, if it is a `T`.
+    /// Returns the message itself, if it is a `T`.
     pub fn message<T: Carrier>(&self) -> Option<&T> {
         let message: &dyn Any = self.0.as_deref()?;
         message.downcast_ref()
     }
 }
 
-/// Who prints a job does not expect kilobytes of headers, some of which may be secrets.
+/// Omits the headers: they may be kilobytes long, and some may be secrets.
 impl fmt::Debug for Published {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Published")
@@ -107,10 +107,10 @@ impl PartialEq for Published {
     }
 }
 
-/// Each equals itself: it is the same message.
+/// Reflexive, although floats are not: a message equals itself because it is the same one.
 impl Eq for Published {}
 
-/// What a handler's test says of a job's message.
+/// A message that a handler's test makes.
 #[derive(Debug, Clone, Default)]
 struct Made {
     routing_key: String,
@@ -135,13 +135,13 @@ impl Carrier for Made {
 }
 
 impl Job {
-    /// The header `name` of its message, as its publisher set it; `None`: there is none, or it is Sluicegate's or the broker's.
+    /// Returns the header `name` that the publisher set, or `None` if there is none or it belongs to Sluicegate or the broker.
     pub fn header(&self, name: &str) -> Option<Value<'_>> {
         let message = self.published.0.as_ref()?;
         message.header(name).filter(|_| !is_reserved(name))
     }
 
-    /// All headers that its publisher set, in the order of their names.
+    /// Returns all headers that the publisher set, sorted by name.
     pub fn headers(&self) -> Vec<(&str, Value<'_>)> {
         let message = self.published.0.as_ref();
         let mut all = message.map_or_else(Vec::new, |message| message.headers());
@@ -149,18 +149,18 @@ impl Job {
         all
     }
 
-    /// The routing key that it was first published with, however many delay queues it has been in since.
+    /// Returns the routing key that the job was first published with, regardless of the delay queues it has been in since.
     pub fn routing_key(&self) -> &str {
         (self.published.0.as_ref()).map_or("", |message| message.routing_key())
     }
 
-    /// The properties of its message; [`Job::id`], [`Job::content_type`] and [`Job::content_encoding`] are properties, too.
+    /// Returns the properties of its message. [`Job::id`], [`Job::content_type`] and [`Job::content_encoding`] are properties as well.
     pub fn properties(&self) -> Properties<'_> {
         let message = self.published.0.as_ref();
         message.map_or_else(Properties::default, |message| message.properties())
     }
 
-    /// A job for a handler's tests that was published with this routing key and these headers.
+    /// Sets the routing key and the headers of a job for a handler's tests.
     #[must_use]
     pub fn published_with<N: Into<String>, V: Into<String>>(
         mut self,

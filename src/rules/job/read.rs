@@ -1,4 +1,4 @@
-//! Reads what a message says about itself, and checks it.
+//! Reads and validates the data of a job in a message.
 
 use std::fmt::Arguments;
 
@@ -15,10 +15,10 @@ use crate::rules::policy::Policy;
 use crate::rules::promise::Promise;
 use crate::rules::tenant::Tenant;
 
-/// [`read_with`] what its body says, read here.
+/// Reads a job like [`read_with`], including the values in its body.
 ///
 /// # Errors
-/// As [`read_with`].
+/// Returns the errors of [`read_with`].
 pub fn read(
     message: &impl Envelope,
     returned: bool,
@@ -29,11 +29,11 @@ pub fn read(
     read_with(message, &inside, returned, fields, policy)
 }
 
-/// Reads what `message` says about itself, of which `inside` is what its body says. `returned` says that it came from one of our own delay
-/// queues: only then do our own headers count, so a publisher can't jump the waitlist.
+/// Reads the data of a job in `message`. `inside` has the values from its body. `returned` means that the message came from one of our own
+/// delay queues: only then do our own headers count, so a publisher can't jump the waitlist.
 ///
 /// # Errors
-/// [`BadMessage`] says what is wrong with it, and with which field.
+/// Returns a [`BadMessage`] that says what is wrong, and with which field.
 pub fn read_with(
     message: &impl Envelope,
     inside: &InBody,
@@ -143,8 +143,8 @@ pub fn read_with(
     Ok(claims)
 }
 
-/// The routing key that a message from one of our own delay queues was first published with; `work` is the name of the
-/// work queue, where jobs are usually published to.
+/// Returns the routing key that a message from one of our own delay queues was first published with. Defaults to `work`, the name of the
+/// work queue, which jobs are usually published to.
 pub fn first_routing_key<'a>(message: &'a impl Envelope, work: &'a str) -> &'a str {
     match message.header(headers::ROUTING_KEY) {
         Field::Text(key) => key,
@@ -152,10 +152,10 @@ pub fn first_routing_key<'a>(message: &'a impl Envelope, work: &'a str) -> &'a s
     }
 }
 
-/// Whose quota `message` uses, whatever else is wrong with it.
+/// Reads the tenant of `message`, regardless of its other fields.
 ///
 /// # Errors
-/// [`BadMessage`] says why it names nobody.
+/// Returns a [`BadMessage`] that says why there is no tenant.
 pub fn read_tenant(message: &impl Envelope, field: &TenantField) -> Result<Tenant, BadMessage> {
     let inside = InBody::tenant(message.body(), field);
     tenant_of(message, &inside, field)
@@ -196,7 +196,7 @@ fn no_tenant(place: Arguments<'_>, found: Field<'_>) -> BadMessage {
     ))
 }
 
-/// The plan that the publisher names; it must be one of ours.
+/// Reads the plan that the publisher names, which must be configured.
 fn read_plan(message: &impl Envelope, policy: &Policy) -> Result<Option<String>, BadMessage> {
     let Some(name) = policy.plan_header() else {
         return Ok(None);
@@ -238,7 +238,7 @@ fn read_cost(
     }
 }
 
-/// Until when the job may be called, in milliseconds since the epoch; `None`: it does not say.
+/// Reads the time until which the job may be called, in milliseconds since the epoch, or `None` if the field is missing.
 fn read_deadline(
     message: &impl Envelope,
     inside: &InBody,

@@ -1,18 +1,18 @@
-//! From when on a job may be called, by what its publisher says: [`DELAY`], a time from its publication on, and [`NOT_BEFORE`].
+//! When a job may be called at the earliest, according to its publisher: [`DELAY`], which counts from publishing, and [`NOT_BEFORE`].
 //!
-//! All times are the store's, in milliseconds since the epoch.
+//! All times are by the store's clock, in milliseconds since the epoch.
 
 use super::{Envelope, Field};
 use crate::rules::expiry;
 use crate::rules::headers;
 
-/// So long after it was published a job may be called, in milliseconds: what RabbitMQ's plugin for delayed messages reads. That plugin
-/// makes it negative when the time is over.
+/// Header with the delay after publishing, in milliseconds, as for RabbitMQ's plugin for delayed messages. The plugin makes it negative
+/// when the delay is over.
 pub const DELAY: &str = "x-delay";
-/// From then on a job may be called.
+/// Header with the time from which on the job may be called.
 pub const NOT_BEFORE: &str = "x-not-before";
 
-/// From when on a job may be called.
+/// The earliest start that a publisher set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DelayedStart {
     delay: Option<Delay>,
@@ -22,13 +22,13 @@ pub struct DelayedStart {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Delay {
     ms: u64,
-    /// It is known that the job was published then at the latest.
+    /// The latest time at which the job can have been published, if known.
     published_ms: Option<u64>,
 }
 
 impl DelayedStart {
-    /// Its time, for a job that was first seen at `seen_ms`: a delay counts from there, or from when the job was published, if that was
-    /// earlier. The later of both.
+    /// Returns the time of the start for a job that was first seen at `seen_ms`: the later one of both headers. A delay counts from
+    /// there, or from publishing if that was earlier.
     pub fn at_ms(&self, seen_ms: u64) -> u64 {
         let delayed = self.delay.map(|Delay { ms, published_ms }| {
             let from = published_ms.map_or(seen_ms, |published| published.min(seen_ms));
@@ -37,17 +37,18 @@ impl DelayedStart {
         delayed.max(self.not_before_ms).unwrap_or(seen_ms)
     }
 
-    /// Why nobody waits for it at `now_ms`, where at most `max_ms` may be waited for.
+    /// Returns why the start is too far ahead at `now_ms`, if it is more than `max_ms` away.
     pub fn too_far(&self, now_ms: u64, max_ms: u64) -> Option<String> {
         let ahead = self.not_before_ms?.saturating_sub(now_ms);
         (ahead > max_ms).then(|| too_long(&format!("header {NOT_BEFORE}"), ahead, max_ms))
     }
 }
 
-/// What `message` says of its start; at most `max_ms` may be waited for, and where that is 0 nothing is read. `None`: at once.
+/// Reads the delayed start of `message`, or `None` if it may start at once. The delay may be at most `max_ms`; if that is 0, the headers
+/// are ignored.
 ///
 /// # Errors
-/// Which header can't be used, and why.
+/// Returns a text that says which header is invalid, and why.
 pub fn read(message: &impl Envelope, max_ms: u64) -> Result<Option<DelayedStart>, String> {
     if max_ms == 0 {
         return Ok(None);
@@ -71,7 +72,7 @@ pub fn read(message: &impl Envelope, max_ms: u64) -> Result<Option<DelayedStart>
     }))
 }
 
-/// `None`: it is over, as the plugin says.
+/// Reads a delay. Returns `None` if it is 0 or negative, which the plugin writes when it is over.
 fn read_delay(found: Field<'_>, max_ms: u64) -> Result<Option<u64>, String> {
     let ms = match found {
         Field::Int(ms) => Some(ms),
@@ -89,7 +90,7 @@ fn read_delay(found: Field<'_>, max_ms: u64) -> Result<Option<u64>, String> {
     }
 }
 
-/// Digits, perhaps behind a minus; one that does not fit is the largest.
+/// Parses digits, optionally after a minus sign. Numbers out of range are clamped.
 fn whole_number(text: &str) -> Option<i64> {
     let (digits, sign) = match text.strip_prefix('-') {
         Some(digits) => (digits, -1),
@@ -118,7 +119,7 @@ fn too_long(what: &str, ms: u64, max_ms: u64) -> String {
     format!("{what} delays it by {ms} ms; {max_ms} ms at most can be (job.max-delayed-start)")
 }
 
-/// A value that can't be used, bounded.
+/// Returns an invalid value for an error, cut to a maximum length.
 pub(super) fn shown(found: Field<'_>) -> String {
     match found {
         Field::Text(text) => format!("{:?}", text.chars().take(40).collect::<String>()),
@@ -127,13 +128,13 @@ pub(super) fn shown(found: Field<'_>) -> String {
     }
 }
 
-/// A worker has moved a job that came from one of our own queues: what its publisher said of its start was counted before, and is in
-/// [`headers::NOT_BEFORE`] as long as it is ahead.
+/// Returns true if a worker has moved a job that came from one of our own queues. Its delayed start was then converted to a time before,
+/// which is in [`headers::NOT_BEFORE`] as long as it is ahead.
 pub fn is_counted(message: &impl Envelope) -> bool {
     message.header(headers::ATTEMPT) != Field::Missing
 }
 
-/// What [`DELAY`] is once it is over, as the plugin says it; `None`: there is none that would count.
+/// Returns the value of [`DELAY`] after the delay is over, as the plugin writes it, or `None` if no positive delay is set.
 pub fn over(message: &impl Envelope) -> Option<i64> {
     match message.header(DELAY) {
         Field::Int(ms) if ms > 0 => Some(-ms),
@@ -150,7 +151,7 @@ mod tests {
 
     struct Fake(
         &'static [(&'static str, Field<'static>)],
-        /// When it was published.
+        /// When the message was published.
         Option<u64>,
     );
 
@@ -187,7 +188,7 @@ mod tests {
         let delay = &[(DELAY, Field::Int(1_000))];
         assert_eq!(at(delay, None), 51_000);
         assert_eq!(at(delay, Some(49_500)), 50_500);
-        // A publisher's clock that is ahead delays nobody for longer.
+        // A publisher's clock that is ahead does not extend the delay.
         assert_eq!(at(delay, Some(99_000)), 51_000);
         assert_eq!(at(delay, Some(1)), 1_001, "long over");
     }

@@ -1,10 +1,10 @@
-//! Which trace a job's message says it belongs to.
+//! Reads the trace that a job belongs to from its message.
 
 use crate::rules::headers::{TRACE, TRACEPARENT};
 use crate::rules::job::{Envelope, Field};
 use crate::rules::trace::{Context, Said};
 
-/// What `message` says of its trace. Our own header counts in our own queues only (`returned`); its publisher's counts anywhere.
+/// Returns the trace data in `message`. Our own header counts only in our own queues (`returned`); the publisher's counts in all queues.
 pub fn traced(message: &impl Envelope, returned: bool) -> Option<Said> {
     if returned
         && let Field::Text(text) = message.header(TRACE)

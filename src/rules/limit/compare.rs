@@ -1,12 +1,12 @@
-//! How two limits stand to each other: which one never decides, which count with one state, which continues which.
+//! Relations between two limits: whether one makes the other redundant, shares its state, or can continue its count.
 
 use super::Limit;
 use crate::rules::algorithms::Keys;
 use crate::rules::algorithms::LEASE_MS;
 
 impl Limit {
-    /// Whatever this limit lets start, `other` allows too, so `other` never decides. Both must count the same unit, and
-    /// this one all jobs that `other` counts: no algorithm allows less where less has started. False when in doubt.
+    /// Returns true if `other` allows whatever this limit lets start, so that `other` is redundant. Both must count the same unit, and this
+    /// limit must count all jobs that `other` counts: no algorithm allows less if less has started. False if in doubt.
     pub fn implies(&self, other: &Self) -> bool {
         let (terms, unit) = (&self.terms, self.unit());
         if unit != other.unit() || !self.scope.covers(&other.scope) {
@@ -20,14 +20,14 @@ impl Limit {
         rules.is_implied_by(&other.terms, terms)
     }
 
-    /// Over how long its own state counts, in milliseconds: the window, and the guard where the algorithm counts over
-    /// both. With the name, the algorithm and the unit it tells states apart.
+    /// Returns how long the limit's own state looks back, in milliseconds: the window, and the guard if it is counted on top. Together with
+    /// the name, the algorithm and the unit this identifies a state.
     pub fn state_ms(&self) -> (u64, u64) {
         self.algorithm().rules().state_ms(&self.terms)
     }
 
-    /// After so long, in milliseconds, no start counts any more at the API; a call that runs for longer than a
-    /// lease is left out of account.
+    /// Returns the time after which a start no longer counts at the API, in milliseconds. Does not cover calls that run for longer than a
+    /// lease.
     pub fn memory_ms(&self) -> u64 {
         let lease = if self.algorithm().holds_leases() {
             LEASE_MS
@@ -37,14 +37,14 @@ impl Limit {
         self.span() + self.guard_ms() + lease
     }
 
-    /// A bucket's `max` and `burst` as they are configured: what it let start is forgotten as soon as it has flowed in, so one
-    /// that is refilled faster must not write the state of another. `None` for the other algorithms: theirs is what started.
+    /// Returns a bucket's `max` and `burst` as configured, or `None` for other algorithms. A bucket forgets a start as soon as it is
+    /// refilled, so one that is refilled faster must not write the state of another. The other algorithms store the starts themselves.
     pub fn state_bucket(&self) -> Option<(u32, u32)> {
         self.bucket
     }
 
-    /// Both count with the same stored state, so it can be charged for one of them alone. The sliding windows of a scope
-    /// have one log in common besides, whatever their numbers.
+    /// Returns true if both limits count with the same stored state, so that only one of them needs to be charged. In addition, all sliding
+    /// windows of a scope share one log, whatever their numbers are.
     pub fn shares_state(&self, other: &Self) -> bool {
         let state = |limit: &Self| {
             let (span, bucket) = (limit.state_ms(), limit.state_bucket());
@@ -53,9 +53,9 @@ impl Limit {
         state(self) == state(other) && self.name == other.name && self.scope == other.scope
     }
 
-    /// What allows a start only if both allow it, where both count with the same state.
+    /// Returns the limit that allows a start only if both do. Both must count with the same state.
     ///
-    /// One that is enforced beats a shadow of it; of two shadows this one stays, since what each counts is a matter of its own numbers.
+    /// An enforced limit takes precedence over a shadow. Of two shadows `self` is returned, because each counts by its own numbers.
     pub(super) fn stricter(&self, other: &Self) -> Self {
         match (self.shadow, other.shadow) {
             (true, false) => return other.clone(),
@@ -69,9 +69,9 @@ impl Limit {
         limit
     }
 
-    /// As long as every start was charged to `before`, all that this limit counts is known, so it can take the place
-    /// of `before` at once: the calls of any window are at most what the one in force at the last of them allows.
-    /// False in doubt, and for a bucket with other numbers: it may begin full.
+    /// Returns true if this limit can replace `before` at once: if every start was charged to `before`, all that this limit counts is
+    /// known, and the calls of any window are at most what the limit in force at the last of them allows. False if in doubt, and for a
+    /// bucket with other numbers, because it may start full.
     pub fn continues(&self, before: &Self) -> bool {
         if self.scope != before.scope {
             return false;
@@ -116,7 +116,7 @@ mod tests {
         )
     }
 
-    /// Whether a job starts now. Nobody is in the waitlist: this is about room alone.
+    /// Returns true if a job starts now. The waitlist is empty, so only usage matters.
     fn starts(state: &mut State, limits: &[Limit], clock: Clock, cost: u32) -> bool {
         let ask = [Ask {
             ticket: None,
@@ -133,7 +133,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 2_000, max_global_rejects: 100_000, ..ProptestConfig::default() })]
 
-        /// Where one limit implies another, the other changes no decision.
+        /// If one limit implies another, the other changes no decision.
         #[test]
         fn an_implied_limit_never_decides(
             strict in limit("strict", 10),
@@ -147,7 +147,7 @@ mod tests {
             let (mut one, mut two) = (State::default(), State::default());
             let mut micros = 1_700_000_000_000_000;
             for (pause, cost) in steps {
-                // Half of them come at the same moment.
+                // Half of the jobs arrive at the same moment.
                 micros += pause.saturating_sub(60_000);
                 let (clock, cost) = (Clock::from_micros(micros), cost.min(max_cost));
                 let started = starts(&mut one, &alone, clock, cost);
@@ -155,7 +155,7 @@ mod tests {
             }
         }
 
-        /// Where a limit implies one that counts only some of its jobs, that one allows all of them that start.
+        /// If a limit implies one that counts only some of its jobs, the implied limit allows all of these jobs that start.
         #[test]
         fn an_implied_limit_of_fewer_jobs_never_decides(
             wide in limit("wide", 10),

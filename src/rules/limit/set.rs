@@ -1,4 +1,4 @@
-//! Several limits that are enforced together.
+//! Sets of limits that are enforced together.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -7,26 +7,27 @@ use std::time::Duration;
 use super::{Limit, LimitError, Unit};
 use crate::rules::scope::{MAX_PARTS, Scope};
 
-/// Without a guard nothing is promised of the way to the downstream; a permit is still not good for ever.
+/// Lifetime of a permit without a guard. Nothing is assumed about the latency to the API then, but a permit must still expire.
 const UNGUARDED: Duration = Duration::from_secs(1);
 
-/// The most limits that are enforced at once.
+/// Maximum number of limits that are enforced at once.
 pub const MAX_LIMITS: usize = 16;
 
-/// Limits that are enforced together: a job starts only when all of them allow it, and costs each of them or none. It is a slice of
-/// these; [`Limits::shadows`] are beside them, so whoever does not ask for shadows decides as if there were none.
+/// Limits that are enforced together: a job starts only if all of them allow it, and is charged to all of them or none. Dereferences to
+/// the enforced limits. [`Limits::shadows`] are separate, so code that does not ask for them decides as if there were none.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Limits {
-    /// Those that are enforced, then the shadows.
+    /// The enforced limits, then the shadows.
     all: Arc<[Limit]>,
     enforced: usize,
 }
 
 impl Limits {
-    /// `limits` together.
+    /// Returns a set of `limits`.
     ///
     /// # Errors
-    /// [`LimitError`] when there are none or too many, two have one name, or they tell jobs apart by too many headers.
+    /// Returns a [`LimitError`] if there are none or too many, if two have the same name, if they tell jobs apart by too many headers, or
+    /// if all are shadows.
     pub fn new(limits: Vec<Limit>) -> Result<Self, LimitError> {
         if limits.is_empty() || limits.len() > MAX_LIMITS {
             return Err(LimitError::Number(limits.len()));
@@ -58,18 +59,18 @@ impl Limits {
         }
     }
 
-    /// Those that are enforced, in their order, and then the shadows: all that a start is charged to.
+    /// Returns the enforced limits, in order, and then the shadows: all limits that a start is charged to.
     pub fn all(&self) -> &[Limit] {
         &self.all
     }
 
-    /// Those that count and deny nothing.
+    /// Returns the limits that only count and deny nothing.
     pub fn shadows(&self) -> &[Limit] {
         &self.all[self.enforced..]
     }
 
-    /// These and all of `others` at once: what each set lets start alone, less what the others deny. Limits that count
-    /// with the same state become one, the stricter of both; names may repeat among the rest. A shadow of what is enforced is none.
+    /// Returns the union of this set and all `others`: a job starts if every set allows it. Limits that count with the same state become
+    /// one, the stricter of both. Other limits may have the same name. A shadow of an enforced limit is dropped.
     pub fn with_all<'a>(&self, others: impl IntoIterator<Item = &'a Self>) -> Self {
         let mut all = self.all.to_vec();
         let before = all.clone();
@@ -85,8 +86,8 @@ impl Limits {
         Self::of(all)
     }
 
-    /// These, and beside them what an operator tries: for the limit of each name another `max`, as a shadow. Nothing where no limit of a
-    /// tenant's own that is enforced has the name, or where it can't be a shadow.
+    /// Returns this set with the shadows that an operator tries: for the limit of each name another `max`. Skips a name if the tenant has
+    /// no enforced limit of its own with this name, or if the limit can't be a shadow.
     pub fn trying<'a>(&self, tried: impl IntoIterator<Item = (&'a str, u32)>) -> Self {
         let shadow = |(name, max): (&str, u32)| {
             let mut named = self.iter().filter(|limit| limit.name() == name);
@@ -100,30 +101,30 @@ impl Limits {
         }
     }
 
-    /// These, and those of `common` that all tenants share.
+    /// Returns this set and the limits of `common` that all tenants share.
     pub fn with_global_of(&self, common: &Self) -> Self {
         let global = common.global().cloned().collect();
         self.with_all([&Self::of(global)])
     }
 
-    /// Those that all tenants share, shadows included.
+    /// Returns the limits that all tenants share, shadows included.
     pub fn global(&self) -> impl Iterator<Item = &Limit> {
         self.all.iter().filter(|limit| limit.is_global())
     }
 
-    /// Those that are a tenant's alone, shadows included.
+    /// Returns the limits that are not shared by all tenants, shadows included.
     pub fn own(&self) -> impl Iterator<Item = &Limit> {
         self.all.iter().filter(|limit| !limit.is_global())
     }
 
-    /// Each of these continues one of `before`, or a shadow of it, to which every start was charged as well: see
+    /// Returns true if each of these limits continues a limit of `before`, or a shadow, to which every start was charged as well. See
     /// [`Limit::continues`].
     pub fn continue_from(&self, before: &Self) -> bool {
         self.iter()
             .all(|limit| before.all.iter().any(|old| limit.continues(old)))
     }
 
-    /// Returns these limits with starts of buckets `apart_us` further apart. Shadows stay the same, since nothing waits for them.
+    /// Returns these limits with starts of buckets `apart_us` further apart. Shadows do not change, because no job waits for them.
     pub fn kept_apart(&self, apart_us: impl Fn(&Limit) -> u32) -> Self {
         let apart = |limit: &Limit| match limit.is_shadow() {
             true => limit.clone(),
@@ -135,21 +136,20 @@ impl Limits {
         }
     }
 
-    /// The highest cost of a job that can start: above it, it never could. Jobs of any cost can where no limit
-    /// counts cost.
+    /// Returns the highest cost with which a job can start at all. If no limit counts cost, jobs of any cost can.
     pub fn max_cost(&self) -> u32 {
         let costs = self.iter().filter(|limit| limit.unit() == Unit::Cost);
         costs.map(Limit::capacity).min().unwrap_or(u32::MAX)
     }
 
-    /// The shortest guard, in milliseconds: a permit is good for half of it. 0: no limit has one.
+    /// Returns the shortest guard in milliseconds, or 0 if no limit has one. A permit lasts half of it.
     pub fn guard_ms(&self) -> u64 {
         let guards = self.iter().map(Limit::guard_ms);
         guards.filter(|guard| *guard > 0).min().unwrap_or(0)
     }
 
-    /// So long a permit is good from the moment that it was asked for, beyond what the way to the store takes in any case: half of
-    /// the guard, since the other half is for the way to the downstream.
+    /// Returns how long a permit lasts from the moment when it was requested, not counting the minimum latency to the store: half of the
+    /// guard, because the other half is for the way to the API.
     pub fn permit_lasts(&self) -> Duration {
         match self.guard_ms() {
             0 => UNGUARDED,
@@ -157,19 +157,19 @@ impl Limits {
         }
     }
 
-    /// Whether the gate must be told when a call has ended.
+    /// Returns true if the gate must learn when a call has ended.
     pub fn hold_leases(&self) -> bool {
         self.iter().any(|limit| limit.algorithm().holds_leases())
     }
 
-    /// Those that hold leases, if any.
+    /// Returns the limits that hold leases, or `None` if none does.
     pub fn held(&self) -> Option<Self> {
         let held = self.iter().filter(|limit| limit.algorithm().holds_leases());
         let held: Vec<Limit> = held.cloned().collect();
         (!held.is_empty()).then(|| Self::of(held))
     }
 
-    /// The longest [`Limit::memory_ms`] of them.
+    /// Returns the longest [`Limit::memory_ms`].
     pub fn memory_ms(&self) -> u64 {
         self.iter().map(Limit::memory_ms).max().unwrap_or(0)
     }
@@ -214,11 +214,11 @@ mod tests {
             Ok(Err(LimitError::Shadow(Algorithm::Concurrency)))
         ));
 
-        // While workers differ, what any of them enforces is enforced, and a shadow of that is none.
+        // While workers have different policies, each enforced limit stays enforced, and a shadow of it is dropped.
         let new = set(vec![limit("a", 5), limit("b", 2)]);
         assert_eq!(old.with_all([&new])[..], [limit("a", 5), limit("b", 2)]);
         assert_eq!(new.with_all([&old]), new);
-        // Every start was charged to it.
+        // Every start was charged to the shadow.
         assert!(new.continue_from(&old));
         assert!(!new.continue_from(&set(vec![limit("a", 5)])));
     }

@@ -1,37 +1,37 @@
-//! Limits that take much of Redis, and what takes less.
+//! Limits that take much memory in Redis, and alternatives that take less.
 
 use super::{Algorithm, Limit, Limits};
 
-/// A tenant's log that takes more is large, in bytes. A GiB of Redis holds 8,192 such tenants; and a log of up to 1,000 starts, which
-/// few tenants ever have at once, is below it.
+/// Size in bytes above which a tenant's log is large. A GiB of Redis holds 8,192 logs of this size. A log of up to 1,000 starts, which few
+/// tenants ever have at once, is smaller.
 pub const LARGE_BYTES: u64 = 128 << 10;
-/// The same for a log that all tenants share, of which there is one.
+/// The same for a log that all tenants share, of which there is only one.
 pub const LARGE_GLOBAL_BYTES: u64 = 16 << 20;
 
-/// A limit whose log is large, and one that does with less.
+/// A limit with a large log, and an alternative that needs less memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Large<'a> {
     /// The limit.
     pub limit: &'a Limit,
-    /// What its log takes of Redis once the limit is used up, in bytes.
+    /// The size of the log in Redis when the quota is used up, in bytes.
     pub bytes: u64,
-    /// The same numbers, counted by segments.
+    /// The same limit, counted by segments.
     pub instead: Limit,
 }
 
 impl Large<'_> {
-    /// What [`Large::instead`] takes of Redis, in bytes.
+    /// Returns the size of [`Large::instead`] in Redis, in bytes.
     pub fn bytes_instead(&self) -> u64 {
         self.instead.stored_bytes()
     }
 
-    /// How much longer than the window and the guard a start counts there at most, in milliseconds.
+    /// Returns by how much a start counts longer than the window and the guard with the alternative, at most, in milliseconds.
     pub fn longer_ms(&self) -> u64 {
         let terms = self.instead.terms();
         (terms.span() + terms.margin()).saturating_sub(terms.window_ms() + terms.guard_ms())
     }
 
-    /// How much of the quota that is at most, as a part of one.
+    /// Returns the maximum share of the quota that this costs, from 0 to 1.
     pub fn lost(&self) -> f64 {
         let counts = self.instead.window_ms() + self.instead.guard_ms();
         self.longer_ms() as f64 / (counts + self.longer_ms()) as f64
@@ -39,15 +39,15 @@ impl Large<'_> {
 }
 
 impl Limit {
-    /// What a partition whose quota is used up takes of Redis at most, in bytes: an estimate.
+    /// Returns an estimate of the maximum size of a partition in Redis, when its quota is used up, in bytes.
     pub fn stored_bytes(&self) -> u64 {
         self.algorithm().rules().stored(self.terms()).bytes()
     }
 }
 
 impl Limits {
-    /// Those whose log is large. One that a stricter limit keeps from ever having many entries is not; nor are calls in flight, of
-    /// which there are no more than workers make.
+    /// Returns the limits with a large log. Leaves out limits that a stricter limit keeps from having many entries, and `max-concurrent`,
+    /// whose entries are bounded by the calls that workers make.
     pub fn large(&self) -> impl Iterator<Item = Large<'_>> {
         self.iter().filter_map(|limit| self.as_large(limit))
     }
@@ -89,7 +89,7 @@ mod tests {
         Limit::new(name, algorithm, max, window, guard).expect("in range")
     }
 
-    /// The names of the limits that are large.
+    /// Returns the names of the limits that are large.
     fn large(limits: &[Limit]) -> Vec<String> {
         let limits = Limits::new(limits.to_vec()).expect("limits");
         let names = limits.large().map(|large| large.limit.name().to_owned());
@@ -118,10 +118,10 @@ mod tests {
         assert_eq!(large(&[hour(), day.clone()]), [""; 0]);
         let second = limit("second", SlidingWindow, 1, 1);
         assert_eq!(large(&[hour(), second]), ["hour"]);
-        // What bounds only a part of the tenant's jobs does not bound the tenant.
+        // A limit on a part of the tenant's jobs does not bound the tenant.
         let path = day.with_scope(Scope::Header("path".to_owned()));
         assert_eq!(large(&[hour(), path]), ["hour"]);
-        // One log for all tenants together.
+        // A single log for all tenants.
         let all = |max| limit("all", SlidingWindow, max, 60).with_scope(Scope::Global);
         assert_eq!(large(&[all(100_000)]), [""; 0]);
         assert_eq!(large(&[all(1_000_000)]), ["all"]);

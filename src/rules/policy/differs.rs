@@ -1,16 +1,16 @@
-//! In what two policies differ, for people: by the keys of `rate-limiter`.
+//! The differences between two policies, as keys of `rate-limiter` for people.
 
 use std::collections::{BTreeSet, HashMap};
 
 use super::{Own, Policy};
 use crate::rules::limit::{Algorithm, Limit};
 
-/// The name of a limit that the configuration does not name: its keys stand in `rate-limiter` itself, or in the tenant or plan.
+/// The name of a limit without a name in the configuration: its keys are in `rate-limiter` itself, or in the tenant or plan.
 const UNNAMED: &str = "default";
 
-/// The keys below `rate-limiter` in which `one` and `other` differ, as a configuration has them, with a limit's name where there may be
-/// several: `max-requests`, `minute.max-requests`, `plans.pro`, `tenants.acme.max-requests`. Those of all tenants come first. What only one of both has is
-/// named as a whole.
+/// Returns the keys below `rate-limiter` in which `one` and `other` differ, as in a configuration, with the limit's name if there may be
+/// several: `max-requests`, `minute.max-requests`, `plans.pro`, `tenants.acme.max-requests`. Keys for all tenants come first. A plan,
+/// tenant or limit that only one policy has is named as a whole.
 pub fn differing(one: &Policy, other: &Policy) -> Vec<String> {
     let mut keys = Vec::new();
     of_limits(
@@ -25,14 +25,14 @@ pub fn differing(one: &Policy, other: &Policy) -> Vec<String> {
     for name in plans {
         let key = format!("plans.{name}");
         match (one.plan(name), other.plan(name)) {
-            // What all tenants share was compared before.
+            // The limits that all tenants share were compared above.
             (Some(one), Some(other)) => of_limits(&mut keys, &key, (one.own(), other.own())),
             _ => keys.push(key),
         }
     }
     let [ours, theirs] = [one, other].map(|policy| {
         let all = policy.tenants.iter().rev();
-        // The first that fits counts.
+        // The first match counts.
         let all = all.map(|(pattern, own)| (pattern.to_string(), own));
         all.collect::<HashMap<String, &Own>>()
     });
@@ -47,14 +47,14 @@ pub fn differing(one: &Policy, other: &Policy) -> Vec<String> {
             _ => keys.push(key),
         }
     }
-    // The same entries, of which others come first.
+    // The entries are the same, but their order differs.
     if keys.is_empty() && one != other {
         keys.push("tenants".to_owned());
     }
     keys
 }
 
-/// Those of two sets of limits, below the key `at`.
+/// Compares two sets of limits below the key `at`.
 fn of_limits<'a>(
     keys: &mut Vec<String>,
     at: &str,
@@ -87,7 +87,7 @@ fn of_limits<'a>(
     keys.extend(new.map(|it| whole(it.name())));
 }
 
-/// The keys of one limit. What follows from another key is not named beside it.
+/// Returns the keys in which two limits differ. Leaves out keys that follow from another key.
 fn of_limit(one: &Limit, other: &Limit) -> impl Iterator<Item = &'static str> {
     let both = [one, other];
     let [is_at_once, is_strict] = [Algorithm::Concurrency, Algorithm::Strict]

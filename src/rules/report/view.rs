@@ -1,4 +1,4 @@
-//! What several workers said, as one view: sums of what each counts, and what nobody told.
+//! Combines the reports of several workers into one view: the sums of their counts, and what no report covers.
 
 mod sort;
 
@@ -8,108 +8,109 @@ pub use self::sort::Sort;
 use super::{KEPT_MS, LeftOut, OfTenant, Report, ReportError};
 use crate::rules::tenant::Tenant;
 
-/// All workers, and the tenants that they name.
+/// All workers, and the tenants that they report.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct View {
     /// Redis's clock in milliseconds.
     pub now_ms: u64,
-    /// The workers that report, by their names.
+    /// The workers with a report, sorted by host.
     pub workers: Vec<Worker>,
-    /// The workers that live and have said nothing of this kind: they have just begun, or their version is older.
+    /// The names of live workers without a report: they have just started, or their version is older.
     pub silent: Vec<String>,
-    /// The workers whose reports can't be read, and why.
+    /// The names of workers whose reports can't be read, and why.
     pub unread: Vec<(String, ReportError)>,
-    /// The tenants that are named, by their names.
+    /// The reported tenants, sorted by name.
     pub tenants: Vec<Row>,
-    /// What the workers leave out, all together.
+    /// The sums over all tenants that the reports leave out.
     pub left_out: Others,
 }
 
-/// A worker that reports.
+/// A worker with a report.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Worker {
-    /// What it is called on the board.
+    /// The worker's name on the board.
     pub name: String,
-    /// For so long it has said nothing, in milliseconds.
+    /// The age of the report, in milliseconds.
     pub age_ms: u64,
-    /// Its calls that begin in a second, of all tenants.
+    /// Calls started per second, of all tenants.
     pub starts: f64,
-    /// The denials of its jobs in a second.
+    /// Denials per second, of all tenants.
     pub denials: f64,
-    /// What it said, without its tenants.
+    /// The report without its tenants.
     pub report: Report,
 }
 
-/// A tenant, at all workers.
+/// The state of a tenant over all workers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
-    /// Its name.
+    /// The tenant's name.
     pub tenant: Tenant,
-    /// Units that wait in its waitlists, as the gate itself says; `None`: it does not.
+    /// Units in its waitlists according to the gate, or `None` if the gate did not say.
     pub in_line: Option<u64>,
-    /// Its jobs in the workers' memory that wait.
+    /// Waiting jobs in the workers' memory.
     pub waiting: u64,
-    /// Its calls in flight.
+    /// Calls in flight.
     pub running: u64,
-    /// Its calls that begin in a second.
+    /// Calls started per second.
     pub starts: f64,
-    /// Its jobs' denials in a second.
+    /// Denials per second.
     pub denials: f64,
-    /// What suspends it, as the gate itself says; empty: nothing, or it does not.
+    /// Why the tenant is suspended, according to the gate; empty if it is not, or if the gate did not say.
     pub closed_by: String,
-    /// Until when it is suspended, by Redis's clock in milliseconds; 0: it is not.
+    /// Until when the tenant is suspended, by Redis's clock in milliseconds; 0 if it is not.
     pub closed_until_ms: u64,
-    /// When the last of its jobs has its turn that the gate told of; 0: none waits for one.
+    /// The last turn of its waiting jobs that the gate announced; 0 if none waits for a turn.
     pub line_ends_ms: u64,
-    /// The limit that made one of its jobs wait last; empty: none did.
+    /// The limit that denied one of its jobs last; empty if none did.
     pub waits_for: String,
-    /// So many workers name it.
+    /// Number of workers that report the tenant.
     pub workers: usize,
-    /// A worker that does not name it leaves tenants out, or can't be read: there may be more of each number.
+    /// Whether the numbers are lower bounds, because a worker that does not report the tenant leaves out tenants or can't be read.
     pub at_least: bool,
 }
 
-/// What the gate itself says of a tenant.
+/// The state of a tenant according to the gate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Line {
-    /// Units that wait in its waitlists, wherever their jobs are; `None`: it has too many of them.
+    /// Units in its waitlists, wherever their jobs are, or `None` if limits tell its jobs apart by a header value or the routing key: then
+    /// the gate does not know which waitlists it has.
     pub waiting: Option<u64>,
-    /// When the last of them has its turn, by Redis's clock in milliseconds; 0: none waits.
+    /// The turn of the last unit, by Redis's clock in milliseconds; 0 if none waits.
     pub ends_ms: u64,
-    /// Until when it is suspended; 0: it is not.
+    /// Until when the tenant is suspended; 0 if it is not.
     pub closed_until_ms: u64,
-    /// What suspends it.
+    /// Why the tenant is suspended.
     pub closed_by: String,
 }
 
-/// What reports leave out.
+/// The sums over tenants that reports leave out.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Others {
-    /// So many tenants at most, for several workers may leave out the same ones.
+    /// Maximum number of tenants: several workers may leave out the same tenant.
     pub tenants: u64,
-    /// There are more.
+    /// Whether there are more.
     pub uncounted: bool,
-    /// Their jobs in the workers' memory that wait.
+    /// Their waiting jobs in the workers' memory.
     pub waiting: u64,
     /// Their calls in flight.
     pub running: u64,
-    /// Their calls that begin in a second.
+    /// Their calls started per second.
     pub starts: f64,
-    /// Their jobs' denials in a second.
+    /// Their denials per second.
     pub denials: f64,
 }
 
-/// What stands under a worker's name: its report, if that is one; nothing.
+/// The entry under a worker's name: its report, an error if it can't be read, or `None` if there is none.
 pub type Said = Option<Result<Report, ReportError>>;
 
 impl View {
-    /// What these workers said, at `now_ms` by Redis's clock. Those that ended in order are gone.
+    /// Returns the view of these workers at `now_ms` by Redis's clock. Leaves out workers that stopped in an orderly way.
     pub fn of(now_ms: u64, said: Vec<(String, Said)>) -> Self {
         let mut view = Self {
             now_ms,
             ..Self::default()
         };
-        // A worker that can't be read may know more of any tenant.
+        // A worker without a readable report may know more of any tenant.
         let mut dark = false;
         let mut rows: BTreeMap<Tenant, Row> = BTreeMap::new();
         let mut cut = Vec::new();
@@ -160,7 +161,7 @@ impl View {
                 report,
             });
         }
-        // Who is not named by a worker that leaves some out may be one of these.
+        // A worker that leaves tenants out may know more of any tenant that it does not name.
         let cuts = cut.len();
         let mut named: BTreeMap<&Tenant, usize> = BTreeMap::new();
         for tenant in cut.iter().flatten() {
@@ -178,12 +179,12 @@ impl View {
         view
     }
 
-    /// There is more than the view shows.
+    /// Returns true if there is more than the view shows.
     pub fn is_partial(&self) -> bool {
         self.left_out != Others::default() || !self.silent.is_empty() || !self.unread.is_empty()
     }
 
-    /// Only those tenants are left whose names contain `part`, in whatever case.
+    /// Keeps only tenants whose names contain `part`, ignoring case.
     pub fn keep(&mut self, part: &str) {
         let part = part.to_lowercase();
         let has_it = |row: &Row| row.tenant.as_str().to_lowercase().contains(&part);
@@ -191,7 +192,7 @@ impl View {
     }
 }
 
-/// In a second, of so many in `over_ms`.
+/// Returns the rate per second for `number` events in `over_ms`.
 // Above 2^53 the last digits are rounded.
 #[expect(clippy::cast_precision_loss)]
 fn rate(number: u64, over_ms: u64) -> f64 {
@@ -243,7 +244,7 @@ impl Row {
         self.workers += 1;
     }
 
-    /// The gate itself says this of it, which is newer than what workers were told.
+    /// Replaces the workers' numbers by the state at the gate, which is newer.
     pub fn told(&mut self, line: Line) {
         self.in_line = line.waiting;
         self.closed_until_ms = line.closed_until_ms;
@@ -254,19 +255,19 @@ impl Row {
         self.forget_limit();
     }
 
-    /// Jobs of it wait.
+    /// Returns true if jobs of the tenant wait.
     pub fn waits(&self) -> bool {
         self.line_ends_ms > 0 || self.waiting > 0
     }
 
-    /// Who waits for nothing waits for no limit.
+    /// Clears the limit if no job of the tenant waits.
     fn forget_limit(&mut self) {
         if !self.waits() {
             self.waits_for.clear();
         }
     }
 
-    /// What is over at `now_ms` is not told.
+    /// Clears times that have passed at `now_ms`.
     fn at(mut self, now_ms: u64) -> Self {
         for until in [&mut self.closed_until_ms, &mut self.line_ends_ms] {
             if *until <= now_ms {
@@ -382,7 +383,7 @@ mod tests {
             ..Others::default()
         };
         assert_eq!(joined.left_out, left_out);
-        // Of a worker that says nothing, or what nobody can read, nothing is known at all.
+        // A worker without a readable report may know of any tenant.
         for dark in [None, Some(Err(ReportError::Format(9)))] {
             let joined = view(vec![Some(Ok(whole.clone())), dark]);
             assert!(joined.is_partial() && row(&joined, "acme").at_least);

@@ -1,4 +1,4 @@
-//! What the API says its own limits are.
+//! Reads the limits that an API advertises.
 
 use std::time::Duration;
 
@@ -11,8 +11,7 @@ use crate::rules::answers::advertised::{Quota, Quotas};
 /// One header of the older forms.
 #[derive(Debug)]
 pub(super) enum Counter {
-    /// `…-Limit`: a number, or a list as the drafts until -06 have it: `100, 100;w=60`, the limit and then its
-    /// policies.
+    /// `…-Limit`: a number, or a list as in the drafts until -06: `100, 100;w=60`, the limit and then its policies.
     Limit(Vec<Quota>),
     /// `…-Remaining`, in thousandths.
     RemainingMs(u64),
@@ -27,16 +26,16 @@ impl Counter {
     }
 }
 
-/// What is left of a policy: a member of `RateLimit`.
+/// The state of a policy: a member of `RateLimit`.
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// -07 only.
+    /// Only in -07.
     pub(super) limit: Option<u64>,
     pub(super) remaining: Option<u64>,
     pub(super) reset: Option<Duration>,
 }
 
-/// The members of `RateLimit`; none where one is broken (RFC 9651, 4.2).
+/// Returns the members of `RateLimit`, or none if one is broken (RFC 9651, 4.2).
 pub(super) fn states(field: &[u8]) -> Vec<State> {
     if let Ok(list) = Parser::new(field).parse::<List>() {
         let state = |item: &Item| State {
@@ -60,8 +59,8 @@ pub(super) fn states(field: &[u8]) -> Vec<State> {
     }]
 }
 
-/// The members of `RateLimit-Policy`: `"name";q=100;w=60`, or `100;w=60` until -07. Bytes and requests at a time are
-/// limited, too; they are no calls per window.
+/// Returns the members of `RateLimit-Policy`: `"name";q=100;w=60`, or `100;w=60` until -07. Leaves out limits of bytes or of concurrent
+/// requests, which are not calls per window.
 pub(super) fn policies(field: &[u8]) -> Vec<Quota> {
     let Ok(list) = Parser::new(field).parse::<List>() else {
         return Vec::new();
@@ -75,7 +74,7 @@ pub(super) fn policies(field: &[u8]) -> Vec<Quota> {
     items(&list).filter_map(policy).collect()
 }
 
-/// All limits that the headers tell of. The structured fields count before the older ones.
+/// Returns all limits in the headers. The structured fields take precedence over the older ones.
 pub(super) fn all(rate_limit: &[u8], policy: &[u8], counters: &[(String, Counter)]) -> Quotas {
     let states = states(rate_limit).into_iter();
     let left = states.filter_map(|state| {
@@ -99,7 +98,7 @@ pub(super) fn all(rate_limit: &[u8], policy: &[u8], counters: &[(String, Counter
     Quotas::new(counted)
 }
 
-/// `-minute`: one minute.
+/// Returns the window of a suffix: one minute for `-minute`.
 fn window_of(suffix: &str) -> Option<Duration> {
     let seconds = match suffix {
         "-second" => 1,
@@ -118,7 +117,7 @@ fn items(list: &List) -> impl Iterator<Item = &Item> {
     })
 }
 
-/// A name is a string (a token in some drafts); anything else has none.
+/// Returns a name, which is a string (a token in some drafts), or an empty text for anything else.
 fn name(item: &BareItem) -> String {
     match item {
         BareItem::String(text) => text.as_str().to_owned(),

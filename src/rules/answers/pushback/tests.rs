@@ -6,11 +6,11 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// When the answers of these tests are sent.
+/// The date of the answers in these tests.
 const DATE: &str = "Mon, 01 Jun 2026 12:00:00 GMT";
 const DATE_S: u64 = 1_780_315_200;
 
-/// What the API asks for.
+/// Returns the pause that the API asks for.
 fn pushback<'a>(
     status: u16,
     headers: impl IntoIterator<Item = (&'a str, &'a [u8])>,
@@ -25,7 +25,7 @@ fn read(status: u16, headers: &[(&str, &str)]) -> Option<Pushback> {
     let headers = headers
         .iter()
         .map(|(name, value)| (*name, value.as_bytes()));
-    // A clock of ours that is an hour off.
+    // Our clock is an hour off.
     pushback(
         status,
         headers,
@@ -33,7 +33,7 @@ fn read(status: u16, headers: &[(&str, &str)]) -> Option<Pushback> {
     )
 }
 
-/// A 429 of [`DATE`] with these headers throttles the tenant for `expected` milliseconds.
+/// Checks that a 429 of [`DATE`] with these headers throttles the tenant for `expected` milliseconds.
 #[track_caller]
 fn check(headers: &[(&str, &str)], expected: Option<u64>) {
     let mut headers = headers.to_vec();
@@ -124,7 +124,7 @@ fn retry_after() {
         ("Monday, 01-Jun-26 12:00:30 GMT", Some(30_000)),
         ("Mon Jun  1 12:00:30 2026", Some(30_000)),
         ("Mon, 01 Jun 2026 11:00:00 GMT", Some(1_000)),
-        // Not by the standard, but a delay of 56 years is not meant.
+        // Against the standard, but a delay of 56 years can't be meant.
         ("1780315210", Some(10_000)),
         ("99999999999999999999999999", Some(2_147_483_648_000)),
         ("18446744073709551615.9999", Some(2_147_483_648_000)),
@@ -279,7 +279,7 @@ fn without_a_date_our_clock_counts() {
     let headers = [("x-ratelimit-reset", "1780318830"), ("date", "today")];
     let after = Some(Duration::from_secs(30));
     assert_eq!(read(429, &headers), Some(Pushback { after }));
-    // Of two dates the one that can be read counts: a minute before the reset.
+    // Only one of the two dates is readable, and it counts: a minute before the reset.
     let date = "Mon, 01 Jun 2026 12:59:30 GMT";
     for dates in [["today", date], [date, "today"]] {
         let headers = [
@@ -290,7 +290,7 @@ fn without_a_date_our_clock_counts() {
         let after = Some(Duration::from_secs(60));
         assert_eq!(read(429, &headers), Some(Pushback { after }));
     }
-    // A clock before the epoch is no reason to panic.
+    // A clock before the epoch must not cause a panic.
     let headers = [("retry-after", &b"5"[..])];
     let past = UNIX_EPOCH - Duration::from_secs(9);
     let after = Some(Duration::from_secs(5));

@@ -1,4 +1,4 @@
-//! Numbers and dates as these headers hold them, told apart by their size.
+//! Parses numbers and dates in these headers, told apart by their size.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,20 +9,20 @@ const EPOCH_S: u64 = 1_000_000_000;
 
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 
-/// A wait as a header names it, in milliseconds.
+/// A wait as in a header, in milliseconds.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum When {
-    /// So long from now.
+    /// This long from now.
     In(u64),
-    /// At this time since the epoch.
+    /// Until this time since the epoch.
     At(u64),
 }
 
-/// A wait, compared by its time.
+/// A wait, ordered by its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Wait {
     pub(super) time: Duration,
-    /// How much sooner it may be over: the API, and the `Date` of its answer, count whole seconds.
+    /// How much sooner it may be over, because the API and the `Date` of its answer count whole seconds.
     pub(super) rounding: Duration,
 }
 
@@ -54,7 +54,7 @@ impl When {
     }
 }
 
-/// A number or a date.
+/// Parses a number or a date.
 pub(super) fn when(value: &[u8]) -> Option<When> {
     let Some(ms) = number_ms(value) else {
         return date_ms(value).map(When::At);
@@ -66,7 +66,7 @@ pub(super) fn when(value: &[u8]) -> Option<When> {
     })
 }
 
-/// A decimal number times 1000, rounded up and saturating. A fraction stands in no standard, but is seen.
+/// Returns a decimal number times 1000, rounded up and saturating. No standard has fractions, but some APIs send them.
 pub(super) fn number_ms(value: &[u8]) -> Option<u64> {
     let value = value.trim_ascii();
     let (whole, fraction) = match value.iter().position(|byte| *byte == b'.') {
@@ -92,19 +92,19 @@ pub(super) fn number_ms(value: &[u8]) -> Option<u64> {
     )
 }
 
-/// An HTTP date in milliseconds since the epoch.
+/// Returns an HTTP date in milliseconds since the epoch.
 pub(super) fn date_ms(value: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(value).ok()?;
     httpdate::parse_http_date(text.trim()).ok().map(epoch_ms)
 }
 
-/// `time` in milliseconds since the epoch; 0 for what lies before it.
+/// Returns `time` in milliseconds since the epoch, or 0 if it is earlier.
 pub(super) fn epoch_ms(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A count: digits, and as many as fit.
+/// Parses a count: digits only, within the range of `N`.
 pub(super) fn count<N: std::str::FromStr>(value: &[u8]) -> Option<N> {
     let value = value.trim_ascii();
     // `parse` would take a sign.

@@ -1,4 +1,4 @@
-//! Which messages are usable jobs, and what is read from them.
+//! Tests which messages are usable jobs, and which data is read from them.
 
 use super::*;
 use crate::rules::decision::Ticket;
@@ -71,7 +71,7 @@ fn x_tenant() -> Fields {
     fields(TenantField::Header("x-tenant".into()))
 }
 
-/// 20 a minute.
+/// 20 jobs per minute.
 fn policy() -> Policy {
     let minute = std::time::Duration::from_secs(60);
     let guard = std::time::Duration::ZERO;
@@ -192,7 +192,7 @@ fn what_tells_jobs_apart_is_a_text_or_a_number_or_missing() {
             .err()
             .map(|why| format!("{why}; the limit l1 tells jobs apart by it"));
         assert_eq!(read.err(), expected_error);
-        // Limits of other workers: it is told apart from nobody.
+        // With the limits of other workers, an invalid value counts as the empty one.
         let value = expected.unwrap_or_default();
         let labels = labels(&fake, &limits);
         let found: Vec<_> = labels.iter().collect();
@@ -244,7 +244,7 @@ fn our_own_headers_count_only_on_what_we_delayed_ourselves() {
     };
     assert_eq!((back.attempt, back.ticket), (3, Some(ticket)));
     let not_before = back.not_before.expect("it was delayed");
-    // The last of these clocks was stepped back.
+    // Before the last of these times, the clock was stepped back.
     for (now_ms, left_ms) in [(9_000, 0), (8_990, 10), (7_000, 2_000), (0, 2_000)] {
         assert_eq!(not_before.left_ms(now_ms), left_ms, "{now_ms}");
     }

@@ -1,25 +1,25 @@
-//! Which tenants of a view come first.
+//! The order of the tenants in a view.
 
 use std::cmp::Ordering;
 use std::collections::HashSet;
 
 use super::{Row, View};
 
-/// What comes first.
+/// The criterion by which tenants are sorted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sort {
-    /// Who has the most jobs that wait, in line or in memory; of these, whose line ends last.
+    /// By the number of waiting jobs, in waitlists or in memory; ties by the last turn of the waitlists.
     Waiting,
-    /// Who is denied most often.
+    /// By the rate of denials.
     Denied,
-    /// Who is suspended for the longest time.
+    /// By the end of the suspension, latest first.
     Closed,
-    /// Who has the most starts.
+    /// By the rate of starts.
     Starts,
 }
 
 impl Sort {
-    /// Who of two stands first; equal ones as they stood.
+    /// Compares two tenants, larger numbers first. Equal for ties, so that a stable sort keeps their order.
     pub fn order(self, one: &Row, two: &Row) -> Ordering {
         let by_number = |by: fn(&Row) -> u64| by(two).cmp(&by(one));
         let by_rate = |by: fn(&Row) -> f64| by(two).total_cmp(&by(one));
@@ -34,8 +34,8 @@ impl Sort {
 }
 
 impl View {
-    /// The tenants of whom the gate is to be asked so that the first `most` by `sort` are right: of those with the longest lines workers
-    /// may have few jobs in memory.
+    /// Returns the tenants to ask the gate about so that the first `most` by `sort` are correct. For [`Sort::Waiting`] this includes the
+    /// tenants with the longest waitlists, of which workers may have few jobs in memory.
     pub fn first(&self, sort: Sort, most: usize) -> Vec<Row> {
         let mut rows: Vec<&Row> = self.tenants.iter().collect();
         let (mut first, mut known) = (Vec::new(), HashSet::new());

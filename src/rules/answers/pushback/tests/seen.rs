@@ -1,4 +1,4 @@
-//! What an answer says of limits whatever its status: used up or not, the API's own limit, the cost.
+//! What an answer shows of limits regardless of its status: a used-up limit, the API's own limits, the cost.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn see(status: u16, headers: &[(&str, &str)]) -> Seen {
     .seen
 }
 
-/// For how many seconds an answer with these headers throttles the tenant.
+/// Returns for how many seconds an answer with these headers throttles the tenant.
 fn closes(status: u16, headers: &[(&str, &str)]) -> Option<u64> {
     let seen = see(status, headers);
     assert!(seen.refused.is_none() || seen.used_up.is_none());
@@ -26,7 +26,7 @@ fn closes(status: u16, headers: &[(&str, &str)]) -> Option<u64> {
     wait.map(|wait| wait.as_secs())
 }
 
-/// What these headers say of limits, as the store keeps it; empty: nothing.
+/// Checks the limits in these headers, in the form in which the store keeps them; empty if there are none.
 #[track_caller]
 fn quotas(headers: &[(&str, &str)], expected: &str) {
     assert_eq!(see(200, headers).quotas.text(), expected, "{headers:?}");
@@ -49,12 +49,12 @@ fn nothing_left_closes_whatever_the_status() {
         ];
         assert_eq!(closes(status, &window), Some(3_600), "{status}");
     }
-    // Retry-After wins, but alone means something else: when to ask for the result of a 202, say.
+    // Retry-After takes precedence, but alone it means something else, such as when to ask for the result of a 202.
     let both = [("Retry-After", "5"), ("RateLimit", r#""a";r=0;t=30"#)];
     assert_eq!(closes(200, &both), Some(5));
     assert_eq!(closes(202, &[("Retry-After", "5")]), None);
     assert_eq!(closes(503, &[("Retry-After", "5")]), Some(5));
-    // A refusal throttles as it always did.
+    // A refusal throttles as before.
     assert_eq!(see(429, &[]).refused, Some(Pushback { after: None }));
 }
 
@@ -62,7 +62,7 @@ fn nothing_left_closes_whatever_the_status() {
 fn what_only_rounds_may_be_over_sooner() {
     let zero = ("X-RateLimit-Remaining", "0");
     for (headers, used_up_ms, rounding_ms) in [
-        // Whole seconds. For times since the epoch, the answer's own date is rounded, too.
+        // Whole seconds. Times since the epoch are compared with the answer's own date, which is rounded as well.
         (vec![("RateLimit", r#""a";r=0;t=3"#)], 3_000, 1_000),
         (
             vec![("RateLimit", "limit=20, remaining=0, reset=3")],
@@ -144,7 +144,7 @@ fn what_a_cache_has_kept_counts_no_more() {
         Some(Pushback { after: None })
     );
     assert_eq!(closes(429, &[("Retry-After", "5"), ("Age", "7")]), Some(5));
-    // Caches say 0 of what they only passed on.
+    // Caches send 0 for an answer that they only passed on.
     for age in ["0", "?", "-1", ""] {
         assert_eq!(closes(200, &[limit, ("Age", age)]), Some(30), "{age:?}");
     }
@@ -159,16 +159,16 @@ fn the_structured_fields_tell_of_the_limits() {
         r#""daily";q=1000;w=86400;pk=:dHJpYWw=:,"burst";q=100;w=60"#,
     );
     quotas(&[policy], "100/60,1000/86400");
-    // What is left says nothing of the limit.
+    // The remaining quota does not show the limit.
     let left = ("RateLimit", r#""daily";r=5;t=70"#);
     quotas(&[policy, left], "100/60,1000/86400");
     quotas(&[left], "");
     quotas(&[("RateLimit-Policy", r#""a";q=5"#)], "5/0");
-    // Lines may repeat, and two of one window are as strict as the lower.
+    // Lines may repeat. Of two limits with the same window the lower one counts.
     quotas(&[default, policy], "100/10,100/60,1000/86400");
     let lower = ("RateLimit-Policy", r#""user";q=7;w=10"#);
     quotas(&[default, lower], "7/10");
-    // They count before the older ones.
+    // Structured fields take precedence over the older ones.
     quotas(&[default, ("X-RateLimit-Limit-Minute", "20")], "100/10");
     quotas(&[default, ("Age", "5")], "");
 }
@@ -187,7 +187,7 @@ fn limits_of_something_else_than_calls_are_not_shown() {
             ("RateLimit", r#""a";r=0;t=4"#),
         ];
         quotas(&headers, "");
-        // There is nothing left of it all the same.
+        // A used-up limit throttles nonetheless.
         assert_eq!(closes(200, &headers), Some(4), "{unit}");
     }
     let calls = [("RateLimit-Policy", r#""a";q=5;w=10;qu="requests""#)];
