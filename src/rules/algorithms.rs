@@ -65,7 +65,7 @@ pub trait Rules: Sync {
     /// Returns where the algorithm keeps its state.
     fn keys(&self) -> Keys;
 
-    /// Returns what Redis stores for a partition whose quota is used up.
+    /// Returns the data that Redis stores for a partition with a used-up quota.
     fn stored(&self, terms: &Terms) -> Stored;
 
     /// Returns the burst of a limit of `max` requests that sets none, or `None` if the algorithm has no bursts.

@@ -73,8 +73,7 @@ pub enum Event {
     Failed {
         /// The store's clock when the call or its preparation started; 0 if the call is certainly not a probe.
         started_ms: u64,
-        /// The job, or the tenant, that failed. Several of them must fail before the breaker opens. Empty if the failure counts by itself,
-        /// whichever job it is of.
+        /// The job, or the tenant, that failed. Several of them must fail before the breaker opens. Empty if the failure counts by itself.
         of: String,
         /// The reason, for operators.
         by: String,

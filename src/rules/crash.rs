@@ -74,7 +74,7 @@ pub enum Verdict {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Suspect {
     crashes: u32,
-    /// Until when a call counts as in flight; 0 if there is none.
+    /// The time until which a call counts as in flight; 0 if there is none.
     until_ms: u64,
     /// The owner of that call's note.
     by: String,

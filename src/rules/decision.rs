@@ -20,7 +20,7 @@ pub struct Ticket {
 
 impl Ticket {
     /// The ticket of a job that was admitted without one and did not use its permit. The job is first in the current waitlist,
-    /// whichever generation that has.
+    /// independent of its generation.
     pub const HAD_ITS_TURN: Self = Self {
         generation: 0,
         number: 1,
@@ -223,7 +223,7 @@ pub enum Answer {
 pub struct TenantReply {
     /// The store's clock at the decision, in milliseconds since the epoch, rounded down.
     pub now_ms: u64,
-    /// Until when this tenant is suspended (Unix ms); 0 if it is not.
+    /// The end of the tenant's suspension (Unix ms); 0 if it is not suspended.
     pub blocked_until_ms: u64,
     /// Whether calls of the tenant have failed in a row, so that a success must be [reported](crate::rules::breaker).
     pub has_failures: bool,
@@ -251,8 +251,8 @@ pub struct Inspection {
     /// When a job of one unit that arrives now may start, behind the waitlist and in turn with other waitlists, in milliseconds from now.
     /// 0 means now, unless the waitlist has waiting jobs.
     pub turn_ms: u64,
-    /// Until when no job may start (milliseconds since the epoch), because the API throttled the tenant or an operator paused it; 0 if the
-    /// tenant is not suspended.
+    /// The end of the tenant's suspension, in milliseconds since the epoch: the API throttled the tenant, or an operator paused it. 0 if
+    /// it is not suspended.
     pub blocked_until_ms: u64,
     /// Why the tenant is suspended, such as `429 from the API`; empty if it was not.
     pub blocked_by: String,
@@ -265,11 +265,11 @@ pub struct Inspection {
 /// The usage of one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
-    /// The effective `max`: the one that is set, or a lower one that was learned.
+    /// The effective `max`: as set, or lower if a lower value was learned.
     pub max: u32,
     /// The `max` that is set, by the configuration or by an operator.
     pub set: u32,
-    /// Until when an operator's `max` applies, in milliseconds since the epoch; 0 if the configuration's applies.
+    /// The time until which an operator's `max` applies, in milliseconds since the epoch; 0 if the configuration's applies.
     pub override_until_ms: u64,
     /// Units that count now.
     pub count: u64,
@@ -283,7 +283,7 @@ pub struct Usage {
     pub widest: u64,
     /// Calls that count now, or `None` if the algorithm has no log and counts only units.
     pub calls: Option<u64>,
-    /// What was learned of the limit, if it still applies.
+    /// The learned state of the limit, if it still applies.
     pub learned: Option<Learned>,
 }
 
@@ -346,7 +346,7 @@ pub enum Change {
         /// The limit's name.
         name: String,
     },
-    /// Empties the waitlist: a waiting job gets a new ticket when it asks again. What was learned of the tenant's limits is forgotten.
+    /// Empties the waitlist: a waiting job gets a new ticket when it asks again. The learned state of the tenant's limits is forgotten.
     /// Usage still counts.
     Reset,
 }

@@ -1,4 +1,4 @@
-//! Until when a job may be called, according to its publisher: AMQP's `expiration`, which counts from publishing, and a deadline.
+//! The time until which a job may be called, according to its publisher: AMQP's `expiration`, which counts from publishing, and a deadline.
 //!
 //! All times are by the store's clock, in milliseconds since the epoch.
 

@@ -115,7 +115,7 @@ impl FairQueue {
             .collect()
     }
 
-    /// Removes flows that let more than `reach` turns pass, and idle ones that would have.
+    /// Removes flows that let more than `reach` turns pass, and idle flows whose next turn is as far behind.
     pub fn purge(&mut self, reach: u64) {
         let late = self.now.saturating_sub(reach * STEP);
         let mut passed: Vec<_> = (self.flows.iter())
@@ -307,7 +307,7 @@ impl View {
 
 /// Returns the units of other flows after the flow's unit `from` (next to which `there` of them have one) up to its unit `to` (next to
 /// which `here` have one). Between the two, there are assumed to be as many as at the lower end: a job that returns a little early waits
-/// a little longer, but one that is late leaves quota unused.
+/// a little longer, but a late job leaves quota unused.
 fn added(from: i64, there: i64, to: i64, here: i64) -> i64 {
     (to - from - 1) * there.min(here) + here
 }

@@ -23,7 +23,7 @@ pub enum Opens {
     AsItIs,
     /// Now, as if an operator resumed the tenant.
     Now,
-    /// After this many milliseconds, as if an operator paused the tenant for that time.
+    /// In this many milliseconds, as if an operator paused the tenant until then.
     In(u64),
 }
 
@@ -41,7 +41,7 @@ pub enum Place {
 pub struct Asked {
     /// The limits to compute turns for.
     pub limits: Vec<Limit>,
-    /// For each limit, whether to use its own `max` even if an operator has set another one.
+    /// Whether to use each limit's own `max` even if an operator has set another one.
     pub as_said: Vec<bool>,
     /// When jobs may start,
     pub opens: Opens,
@@ -79,7 +79,7 @@ pub struct Schedule {
     pub jobs: u64,
     /// The effective `max` of each limit.
     pub max: Vec<u32>,
-    /// The `max` that is set for each limit, regardless of what was learned.
+    /// The `max` that is set for each limit, ignoring learned values.
     pub set: Vec<u32>,
     /// The turns of some units, in order. The last unit is always included.
     pub turns: Vec<Turn>,

@@ -79,9 +79,9 @@ pub const OF_RESULTS: [&str; 8] = [
     RESULT, STATUS, TRUNCATED, JOB_ID, TENANT, PUBLISHED, CALLED, ANSWERED,
 ];
 
-/// In a forwarded job: the queue to which its worker reports that the job is done (`dispatch.forward.done`).
+/// The queue to which the worker of a forwarded job reports that the job is done (`dispatch.forward.done`).
 pub const DONE: &str = "x-sluicegate-done";
-/// In a forwarded job: the `correlation_id` for its worker's report.
+/// The `correlation_id` for the report on a forwarded job.
 pub const DONE_TOKEN: &str = "x-sluicegate-done-token";
 
 /// The limit that a job waits for, and its quota.

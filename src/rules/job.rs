@@ -69,7 +69,7 @@ pub trait Envelope {
     fn routing_key(&self) -> &str;
     /// Returns AMQP's `expiration`: how long after publishing the job may be called, in milliseconds.
     fn expiration_ms(&self) -> Option<u64>;
-    /// Returns the latest time at which the message can have been published, in milliseconds since the epoch, if the message has one.
+    /// Returns the latest possible time of publishing, in milliseconds since the epoch, or `None` if the message has none.
     fn published_ms(&self) -> Option<u64>;
     /// Returns the body.
     fn body(&self) -> &[u8];
@@ -138,7 +138,7 @@ pub struct Job {
     pub content_encoding: Option<String>,
     /// The body.
     pub body: Bytes,
-    /// For the HTTP handler: the values of the placeholders in its URL and headers.
+    /// The values of the placeholders in the HTTP handler's URL and headers.
     #[doc(hidden)]
     pub values: Values,
     /// The message of the job.

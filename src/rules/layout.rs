@@ -64,7 +64,7 @@ pub struct Layout {
     pub shared: Vec<Shared>,
     /// The partitions in which only shadows count, so that no job waits for them.
     pub beside: Vec<Partition>,
-    /// For each limit the number of its partition: 0 for the waitlist's, then the shared ones from 1, then the ones in `beside`.
+    /// The number of each limit's partition: 0 for the waitlist's, then the shared ones from 1, then the ones in `beside`.
     pub partitions: Vec<usize>,
     /// The number of the partition that holds the tenant's suspension and an operator's changes.
     pub control: usize,
@@ -93,7 +93,7 @@ impl Layout {
         wider == partition || wider > 0 && self.shared[wider - 1].below == partition
     }
 
-    /// Returns those of the layout's `limits` that count in the partition with this number.
+    /// Returns the limits among the layout's `limits` that count in the partition with this number.
     pub fn limits_in<'a>(&self, partition: usize, limits: &'a [Limit]) -> Cow<'a, [Limit]> {
         // Usually there is only one partition.
         if self.count() == 1 {

@@ -33,7 +33,7 @@ pub(crate) const LEARNED_MS: u64 = 31 * 86_400_000;
 /// Number of earlier reductions that are remembered.
 pub(crate) const PAST: usize = 4;
 
-/// What has been learned of one limit.
+/// The learned state of one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Learned {
     /// When a refusal last lowered the limit, in milliseconds since the epoch; 0 if none did.
@@ -48,7 +48,7 @@ pub struct Learned {
     pub ends_ms: u64,
     /// The highest `max` that keeps the API's advertised limits; 0 if the limit itself keeps them.
     pub told: u32,
-    /// Until when the advertised limits apply, in milliseconds since the epoch.
+    /// The time until which the advertised limits apply, in milliseconds since the epoch.
     pub told_until_ms: u64,
     /// The highest number of units that counted during the last event. [`Learned::refused`] of them were refused.
     pub seen: u64,
@@ -62,7 +62,7 @@ pub struct Learned {
     pub past: [(u64, u32); PAST],
 }
 
-/// What an answer of the API shows about limits.
+/// Evidence about limits in an answer of the API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Evidence {
     /// The API refused a call.
@@ -76,7 +76,7 @@ pub enum Evidence {
         /// How long no job starts from now on that counts against a learning limit, in milliseconds.
         closed_ms: u64,
     },
-    /// For each limit, the `max` that keeps the limits that the API advertises; 0 if the limit already keeps them.
+    /// The `max` for each limit that keeps the API's advertised limits; 0 for a limit that already keeps them.
     Advertised(Vec<u32>),
 }
 
@@ -89,7 +89,7 @@ pub struct Lesson {
     pub labels: Labels,
     /// The limits that were enforced for the job.
     pub limits: crate::rules::limit::Limits,
-    /// What the answer shows.
+    /// The evidence in the answer.
     pub evidence: Evidence,
 }
 
@@ -301,7 +301,7 @@ impl Learned {
     }
 }
 
-/// What has been learned of the limits of one partition, by the limits' names.
+/// The learned states of the limits of one partition, by the limits' names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::rules) struct AllLearned(BTreeMap<String, Learned>);
 
@@ -322,7 +322,8 @@ impl AllLearned {
         }
     }
 
-    /// Records that the API refused a call, as [`Learned::refused`] does.
+    /// Records that the API refused a call, as [`Learned::refused`] does. Returns when the record is forgotten, and whether this is a new
+    /// event.
     pub(in crate::rules) fn refuse(
         &mut self,
         now: u64,

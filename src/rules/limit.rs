@@ -98,7 +98,7 @@ impl Limit {
     /// bucket and 1 for the leaky bucket.
     ///
     /// # Errors
-    /// Returns a [`LimitError`] that names the number that is out of range.
+    /// Returns a [`LimitError`] for a number out of range, or an invalid name.
     pub fn new(
         name: &str,
         algorithm: Algorithm,
@@ -141,7 +141,7 @@ impl Limit {
     /// Returns a limit of `max` calls in flight.
     ///
     /// # Errors
-    /// Returns a [`LimitError`] that names what is out of range.
+    /// Returns a [`LimitError`] as [`Limit::new`] does.
     pub fn concurrent(name: &str, max: u64) -> Result<Self, LimitError> {
         let mut limit = Self::new(
             name,
@@ -191,8 +191,8 @@ impl Limit {
         Self { scope, ..self }
     }
 
-    /// Lets the limit learn from the API's answers and sink to at most `percent` of its `max` ([`crate::rules::learned`]). Has no effect
-    /// on a shadow, which refuses nothing, so that no answer relates to it.
+    /// Lets the limit learn from the API's answers and sink to no less than `percent` of its `max` ([`crate::rules::learned`]). Has no
+    /// effect on a shadow, which refuses nothing, so that no answer relates to it.
     pub fn with_band(self, percent: u8) -> Self {
         let percent = percent.clamp(1, 100);
         let floor = (u64::from(self.max()) * u64::from(percent)).div_ceil(100);
@@ -246,7 +246,7 @@ impl Limit {
     /// Sets the window. A limit with a state of its own starts counting anew.
     ///
     /// # Errors
-    /// Returns a [`LimitError`] that names what is out of range.
+    /// Returns a [`LimitError`] as [`Limit::new`] does.
     pub fn with_window(self, window: Duration) -> Result<Self, LimitError> {
         let guard = Duration::from_millis(self.guard_ms());
         let new = Self::new(

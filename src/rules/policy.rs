@@ -17,7 +17,7 @@ use crate::rules::tenant::Tenant;
 pub struct Policy {
     common: Limits,
     plans: BTreeMap<String, Limits>,
-    /// In the order of the configuration: the first matching pattern counts.
+    /// Sorted as in the configuration: the first matching pattern counts.
     tenants: Vec<(Pattern, Own)>,
     /// The indexes in `tenants` of exact IDs, of which there may be thousands, and of prefixes.
     exact: HashMap<String, usize>,

@@ -3,7 +3,7 @@
 //! A worker calls only within the limit, so a refusal means that the API counts in another way. One refusal proves nothing: the API
 //! may remember earlier calls, or may be overloaded. Advice is given after several throttlings of a tenant, with more refused calls
 //! than an even flow would lose. The number of calls that pass between two throttlings tells the cases apart: an API that expects an
-//! even flow lets a few calls of a burst pass, one that counts windows nearly all.
+//! even flow lets a few calls of a burst pass, but an API that counts windows nearly all.
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -108,7 +108,7 @@ pub struct OfTenant {
     /// Denials of the tenant's jobs recently.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub denials: u64,
-    /// Until when the tenant is suspended, by Redis's clock in milliseconds; 0 if it is not.
+    /// The end of the tenant's suspension, by Redis's clock in milliseconds; 0 if it is not suspended.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub closed_until_ms: u64,
     /// The last turn of its waiting jobs that the gate announced, by Redis's clock in milliseconds; 0 if none waits for a turn.

@@ -116,7 +116,7 @@ impl Labels {
         self.0.iter().map(part).collect::<Vec<_>>().join(":")
     }
 
-    /// Returns the labels without those that only shadow limits tell apart.
+    /// Returns only the labels that enforced limits tell apart.
     pub(super) fn waiting(&self) -> Self {
         Self(self.0.clone(), Vec::new())
     }

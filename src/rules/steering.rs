@@ -149,7 +149,7 @@ fn decode(key: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// What operators request for one job, by the numbers of the requests.
+/// The requests of operators about one job, each by its number.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Wish {
     /// The request to cancel the job.
@@ -281,7 +281,7 @@ pub struct Sighting {
     pub state: State,
     /// When it had this state, by the store's clock in milliseconds; 0 if not known.
     pub at_ms: u64,
-    /// The next attempt, or the one that is running.
+    /// The number of the next attempt, or of the running one.
     pub attempt: u32,
     /// The job's units.
     pub cost: u32,
@@ -295,15 +295,15 @@ pub struct Sighting {
     pub ticket: Option<u64>,
     /// The limit that denied the job last.
     pub limit: Option<String>,
-    /// What the job waits for, or `None` if it does not wait or its worker's version does not report it.
+    /// The reason why the job waits, or `None` if it does not wait or its worker's version does not report it.
     #[serde(default)]
     pub waits: Option<Waits>,
 }
 
-/// What a job waits for, and where.
+/// The reason why a job waits, and its waitlist.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waits {
-    /// What the job waits for, as far as its worker knows.
+    /// The reason, as far as its worker knows.
     pub what: WaitsFor,
     /// The plan that the job names.
     pub plan: Option<String>,
@@ -315,7 +315,7 @@ pub struct Waits {
     pub promised_ms: Option<u64>,
 }
 
-/// What a job waits for, as far as its worker knows.
+/// The reason why a job waits, as far as its worker knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WaitsFor {

@@ -110,7 +110,7 @@ impl fmt::Display for Said {
 pub struct Sampler {
     /// Whether to follow the decision of publishers. Traces without a publisher's context are sampled by `share`.
     pub by_parent: bool,
-    /// The share of the other traces that are recorded, from 0 to 1.
+    /// The share of traces that are recorded if no publisher decides, from 0 to 1.
     pub share: f64,
 }
 

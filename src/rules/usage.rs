@@ -72,7 +72,7 @@ impl PartitionUsage {
     }
 
     /// Like [`Self::load`], for a [`Self::settle`]: leaves the shared log as it is, because other limits may be enforced by now that look
-    /// back further than those of the start.
+    /// back further than the limits of the start.
     pub fn load_own(&mut self, limits: &[Limit], clock: Clock, usual: u64) -> bool {
         self.load_states(limits, clock, usual, |limit| !has_log(limit))
     }
@@ -85,7 +85,7 @@ impl PartitionUsage {
         loads: impl Fn(&Limit) -> bool,
     ) -> bool {
         let mut newest = self.newest;
-        // The store drops an expired window whichever limit is asked about.
+        // The store drops expired windows of all limits, not only of those in the question.
         for state in self.states.values_mut() {
             state.get_mut().forget(clock.now_ms);
         }
@@ -254,7 +254,7 @@ impl PartitionUsage {
         }
     }
 
-    /// Returns true if no state affects a decision any more, whatever the limits are.
+    /// Returns true if no state affects a decision any more, under any limits.
     pub fn is_over(&self, now: u64) -> bool {
         self.states.values().all(|state| state.get().end() <= now)
     }
@@ -269,7 +269,7 @@ impl PartitionUsage {
     }
 }
 
-/// Yields the limits, but only the first of those that share a log.
+/// Yields the limits, but of several that share a log only the first.
 fn once_for_a_log(limits: &[Limit]) -> impl Iterator<Item = &Limit> {
     let mut logged = false;
     limits

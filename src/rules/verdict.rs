@@ -21,7 +21,7 @@ const MAX_AFTER: Duration = Duration::from_secs(365 * 86_400);
 /// Maximum length of a content type in bytes.
 const MAX_TYPE: usize = 255;
 
-/// What happens to the job.
+/// The program's decision about the job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ruling {
     /// `done`
@@ -68,7 +68,7 @@ pub struct Verdict {
     pub call: Option<u64>,
     /// The ID of the job, if given.
     pub id: Option<String>,
-    /// What happens to the job.
+    /// The program's decision about the job.
     pub ruling: Ruling,
     /// The actual cost of the job.
     pub cost: Option<u32>,
@@ -215,7 +215,7 @@ pub fn read(text: &[u8]) -> Result<Verdict, NoVerdict> {
     })
 }
 
-/// Returns what is wrong with the JSON, cut to 200 characters on one line, because it may quote the program's text.
+/// Returns the JSON error, cut to 200 characters on one line, because it may quote the program's text.
 fn explained(why: &serde_json::Error) -> String {
     let words = why.to_string();
     words

@@ -28,7 +28,7 @@ pub struct Waitlist {
     pub last_issued: u64,
     /// Number of jobs that were given tickets.
     pub jobs: u64,
-    /// For each ticket beyond `now_serving` up to the newest claimed one, whether it was claimed.
+    /// Whether each ticket was claimed, from the one after `now_serving` to the newest claimed one.
     pub claimed_ahead: VecDeque<bool>,
     /// Since when available quota has not been claimed; 0 if none is unclaimed.
     pub seen: u64,
@@ -102,7 +102,7 @@ impl Waitlist {
 
     /// Returns the estimated number of jobs in the first `units` units of the waitlist, if the last of them costs `own`. The jobs in front
     /// are assumed to have the average cost, and their number is reduced by its square root, because a sum of many costs varies about
-    /// that much: a job that returns too early waits a little longer, but one that is late leaves quota unused. The first of the waitlist
+    /// that much: a job that returns too early waits a little longer, but a late job leaves quota unused. The first of the waitlist
     /// is one job, whatever it costs.
     pub fn jobs_in(&self, units: u64, own: u64) -> u64 {
         match units.saturating_sub(own) {

@@ -111,7 +111,7 @@ pub struct FixedWindows {
     is_doubtful: bool,
 }
 
-/// What the fixed windows of a partition know of a clock that was stepped back to before the newest of them.
+/// The record of a clock that was stepped back to before the newest fixed window of a partition.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SteppedBack {
     /// When the step was noticed, by the clock as of then.

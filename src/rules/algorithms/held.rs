@@ -369,8 +369,8 @@ mod tests {
         assert_eq!(count(&mut held, 32_000), 0);
     }
 
-    /// The clock reads fractions of a millisecond, and ends are rounded up. A question right after an end must not take the call for
-    /// one that is long overdue, and defer the next check by half a second.
+    /// The clock reads fractions of a millisecond, and ends are rounded up. A question right after an end must not mistake
+    /// the call for an overdue one, and defer the next check by half a second.
     #[test]
     fn who_asks_in_the_millisecond_of_an_end_is_told_of_it() {
         let at = |micros| Clock::from_micros(NOW * 1000 + micros);

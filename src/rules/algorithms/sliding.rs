@@ -106,7 +106,7 @@ struct Entry {
     cost: Option<u64>,
     /// The entry's sequence number; 0 if another writer added it.
     sequence: u64,
-    /// For a late call: the sequence number and the time of its start, as its receipt has them.
+    /// The sequence number and the start of a late call, as in its receipt; `None` if the call was not late.
     moved: Option<(u64, u64)>,
     /// The calls and the cost of this entry and all entries before it since the log began. With these sums no question has to walk
     /// through the log, which is long if the limit is.

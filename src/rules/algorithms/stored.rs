@@ -8,7 +8,7 @@ const COMPACT: u64 = 128;
 /// Bytes of the head of a skiplist and of the hash table next to it.
 const SKIPLIST_BYTES: u64 = 800;
 
-/// What Redis stores for a partition whose quota is used up.
+/// The data that Redis stores for a partition with a used-up quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stored {
     /// A text of at most this many bytes.

@@ -2,10 +2,10 @@
 
 use super::Algorithm;
 
-/// What a limit counts.
+/// The unit that a limit counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Unit {
-    /// `calls`: one unit per start, whatever it costs.
+    /// `calls`: one unit per start, independent of the job's cost.
     Calls,
     /// `cost`: a job's cost.
     Cost,

@@ -41,13 +41,13 @@ pub struct Pushback {
 /// The meaning of an answer for its job, and what its headers show of limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Verdict {
-    /// What happens to the job.
+    /// The consequence for the job.
     pub meaning: Meaning,
-    /// What the headers show of limits.
+    /// The data on limits in its headers.
     pub seen: Seen,
 }
 
-/// What an answer's headers show of limits.
+/// The data on limits in an answer's headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Seen {
     /// The pause to make if the API refused the call because of its limits: the tenant is throttled, and the job waits. Limits with
@@ -235,7 +235,7 @@ impl Said {
     }
 
     /// Returns the longest of the resets that count. The reset of a window counts only if nothing of that window remains. In a refusal the
-    /// plain reset counts whatever remains: some APIs send it with quota left, for a limit of another kind.
+    /// plain reset always counts: some APIs send it with quota left, for a limit of another kind.
     fn resets(&self, refused: bool) -> Option<Wait> {
         if self.is_cached {
             return None;

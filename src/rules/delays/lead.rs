@@ -5,7 +5,7 @@ const LEAD_MS: u64 = 100;
 const LEAD_SHARE: u64 = 12;
 
 /// Returns how long before the end of its wait a job in a worker's memory asks for its turn, in milliseconds. To ask early costs a question
-/// but no delivery. A job that is early starts in place of one that is late or gone, so limits are used up even if jobs vanish, and a
+/// but no delivery. A job that is early starts in place of a late or vanished job, so limits are used up even if jobs vanish, and a
 /// raised limit is noticed. `spread`, a random number in [0, 1), separates jobs that entered a delay queue together. Short waits have no
 /// lead, so that no job asks without a pause.
 pub fn lead_ms(wait_ms: u64, spread: f64) -> u64 {

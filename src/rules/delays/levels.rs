@@ -30,7 +30,7 @@ pub struct DelayLevels {
 
 impl DelayLevels {
     /// Returns the levels for trips up to `max_delay`, rounded up to whole milliseconds, at most [`MAX_TRIP_MS`]. The delay queues are
-    /// the same for any `max_delay`: each worker takes from all of them, whatever another worker's longest trip is.
+    /// the same for any `max_delay`: each worker takes from all of them, even if another worker's longest trip differs.
     pub fn new(max_delay: Duration) -> Self {
         Self::with_steps(max_delay, STEPS_PER_OCTAVE)
     }

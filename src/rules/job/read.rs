@@ -33,7 +33,7 @@ pub fn read(
 /// delay queues: only then do our own headers count, so a publisher can't jump the waitlist.
 ///
 /// # Errors
-/// Returns a [`BadMessage`] that says what is wrong, and with which field.
+/// Returns a [`BadMessage`] that names the invalid field and the problem.
 pub fn read_with(
     message: &impl Envelope,
     inside: &InBody,

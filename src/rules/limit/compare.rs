@@ -5,8 +5,8 @@ use crate::rules::algorithms::Keys;
 use crate::rules::algorithms::LEASE_MS;
 
 impl Limit {
-    /// Returns true if `other` allows whatever this limit lets start, so that `other` is redundant. Both must count the same unit, and this
-    /// limit must count all jobs that `other` counts: no algorithm allows less if less has started. False if in doubt.
+    /// Returns true if `other` allows everything that this limit lets start, so that `other` is redundant. Both must count the same unit,
+    /// and this limit must count all jobs that `other` counts: no algorithm allows less if less has started. False if in doubt.
     pub fn implies(&self, other: &Self) -> bool {
         let (terms, unit) = (&self.terms, self.unit());
         if unit != other.unit() || !self.scope.covers(&other.scope) {
@@ -44,7 +44,7 @@ impl Limit {
     }
 
     /// Returns true if both limits count with the same stored state, so that only one of them needs to be charged. In addition, all sliding
-    /// windows of a scope share one log, whatever their numbers are.
+    /// windows of a scope share one log, independent of their numbers.
     pub fn shares_state(&self, other: &Self) -> bool {
         let state = |limit: &Self| {
             let (span, bucket) = (limit.state_ms(), limit.state_bucket());

@@ -57,7 +57,7 @@ pub struct Row {
     pub denials: f64,
     /// Why the tenant is suspended, according to the gate; empty if it is not, or if the gate did not say.
     pub closed_by: String,
-    /// Until when the tenant is suspended, by Redis's clock in milliseconds; 0 if it is not.
+    /// The end of the tenant's suspension, by Redis's clock in milliseconds; 0 if it is not suspended.
     pub closed_until_ms: u64,
     /// The last turn of its waiting jobs that the gate announced; 0 if none waits for a turn.
     pub line_ends_ms: u64,
@@ -77,7 +77,7 @@ pub struct Line {
     pub waiting: Option<u64>,
     /// The turn of the last unit, by Redis's clock in milliseconds; 0 if none waits.
     pub ends_ms: u64,
-    /// Until when the tenant is suspended; 0 if it is not.
+    /// The end of the tenant's suspension; 0 if it is not suspended.
     pub closed_until_ms: u64,
     /// Why the tenant is suspended.
     pub closed_by: String,

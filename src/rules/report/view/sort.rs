@@ -8,13 +8,13 @@ use super::{Row, View};
 /// The criterion by which tenants are sorted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sort {
-    /// By the number of waiting jobs, in waitlists or in memory; ties by the last turn of the waitlists.
+    /// Most waiting jobs first, in waitlists or in memory; ties by the last turn of the waitlists, latest first.
     Waiting,
-    /// By the rate of denials.
+    /// Highest rate of denials first.
     Denied,
-    /// By the end of the suspension, latest first.
+    /// Latest end of the suspension first.
     Closed,
-    /// By the rate of starts.
+    /// Highest rate of starts first.
     Starts,
 }
 

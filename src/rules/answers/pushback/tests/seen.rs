@@ -1,4 +1,4 @@
-//! What an answer shows of limits regardless of its status: a used-up limit, the API's own limits, the cost.
+//! Tests the data on limits that is read regardless of an answer's status: a used-up limit, the API's own limits, the cost.
 
 use super::*;
 
