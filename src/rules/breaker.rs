@@ -116,7 +116,7 @@ pub struct Standing {
     pub closed_until_ms: u64,
     /// The same, considering only the API's answer and an operator.
     pub named_until_ms: u64,
-    /// Why the breaker is open; empty if it is not.
+    /// The reason for `closed_until_ms`; empty if jobs may start.
     pub by: String,
 }
 

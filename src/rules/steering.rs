@@ -21,9 +21,9 @@ pub const WAKE_KEPT_MS: u64 = 900_000;
 /// Number of tenants with jobs to wake from which on the jobs of all tenants are woken.
 pub const MAX_WAKES: usize = 100;
 
-/// Reason for which a cancelled job is a dead letter.
+/// Reason why a cancelled job is a dead letter.
 pub const CANCELLED: &str = "cancelled by an operator";
-/// Reason for which a job is in the queue of a diverted tenant.
+/// Reason why a job is in the queue of a diverted tenant.
 pub const DIVERTED: &str = "diverted by an operator";
 
 /// A stop that applies to all workers.
