@@ -1,5 +1,6 @@
-//! What operators put on the board, and what a worker reads there. Each primary of a cluster has one, beside its registry of policies: a
-//! worker starts jobs at a primary only while it knows what is in force there.
+//! Instructions of operators: posts them to the boards, and reads them in workers. Each primary of
+//! a cluster has its own board next to its policy registry. A worker starts jobs at a primary only
+//! while it knows the instructions in force there.
 
 use ::redis::Value;
 use futures_util::future::join_all;
@@ -9,27 +10,28 @@ use crate::gate::fleet::board::{Follower, KEPT_MS, Posted, SILENT_MS};
 use crate::gate::redis::RedisGate;
 use crate::rules::steering::{Instruction, MAX_INSTRUCTIONS, Steering};
 
-/// A worker that was not heard of for longer may start no job before it has looked again: agreements are shorter.
+/// How long after its last look a worker counts as alive, in milliseconds. A worker that was silent
+/// for longer must look again before it starts a job, since agreements on limits are shorter.
 pub const LIVE_MS: u64 = 10_000;
 
-/// What a worker knows of one board.
+/// A worker's copy of one board.
 #[derive(Debug, Clone, Default)]
 pub(in crate::gate) struct Known {
     pub(in crate::gate) version: u64,
     posted: Vec<(Instruction, u64)>,
-    /// The version that the worker follows.
+    /// The version that the worker has applied.
     pub(in crate::gate) follows: u64,
 }
 
 impl Known {
-    /// What is in force at `now_ms` by the store's clock.
+    /// Returns the instructions in force at `now_ms` by the store's clock.
     pub(in crate::gate) fn in_force(&self, now_ms: u64) -> impl Iterator<Item = Instruction> {
         let posted = self.posted.iter();
         let posted = posted.filter(move |(_, until_ms)| *until_ms > now_ms);
         posted.map(|(instruction, _)| instruction.clone())
     }
 
-    /// The worker `name` looks at `board`, and says this of itself.
+    /// Reads `board` for the worker `name`, and stores its report `says` there.
     pub(in crate::gate) async fn look(
         mut self,
         gate: &RedisGate,
@@ -61,7 +63,7 @@ pub(in crate::gate) async fn said_lately(
     Ok(workers.filter(lately).map(|worker| worker.says).collect())
 }
 
-/// The instructions that this version knows.
+/// Parses instructions and drops those that this version does not know.
 fn known(posted: Vec<(String, Posted)>) -> Vec<(Instruction, u64)> {
     let read = |(name, Posted { until_ms, text }): (String, Posted)| {
         Some((Instruction::read(&name, &text)?, until_ms))
@@ -69,33 +71,33 @@ fn known(posted: Vec<(String, Posted)>) -> Vec<(Instruction, u64)> {
     posted.into_iter().filter_map(read).collect()
 }
 
-/// One board, as an operator sees it.
+/// One board as an operator sees it.
 #[derive(Debug, Clone, Default)]
 pub struct Seen {
-    /// Its key.
+    /// The board's key.
     pub board: String,
-    /// Redis's clock in milliseconds.
+    /// Redis's clock, in milliseconds.
     pub now_ms: u64,
-    /// Its version.
+    /// The board's version.
     pub version: u64,
-    /// What is in force, and until when (ms).
+    /// The instructions in force and when each ends, in milliseconds.
     pub posted: Vec<(Instruction, u64)>,
-    /// The workers that live, by their names.
+    /// The live workers by name.
     pub workers: Vec<(String, Follower)>,
 }
 
-/// Looks at all boards.
+/// Reads all boards.
 ///
 /// # Errors
-/// The first that any primary has.
+/// The first error of any primary.
 pub async fn see(gate: &RedisGate) -> Result<Vec<Seen>, GateError> {
     see_each(gate).await?.into_iter().collect()
 }
 
-/// Looks at all boards; each is there, or why it could not be read.
+/// Reads all boards. Each entry is a board, or the reason it could not be read.
 ///
 /// # Errors
-/// [`GateError`]: which boards there are is not known.
+/// [`GateError`] if the primaries are not known.
 pub async fn see_each(gate: &RedisGate) -> Result<Vec<Result<Seen, GateError>>, GateError> {
     let primaries = gate.registries().await?;
     let looks = primaries.iter().map(async |primary| {
@@ -115,16 +117,16 @@ pub async fn see_each(gate: &RedisGate) -> Result<Vec<Result<Seen, GateError>>, 
     Ok(join_all(looks).await)
 }
 
-/// All that is in force at these boards.
+/// Returns all instructions in force at `seen`.
 pub fn in_force(seen: &[Seen]) -> Steering {
     let posted = seen.iter().flat_map(|board| &board.posted);
     Steering::of(posted.map(|(instruction, _)| instruction.clone()))
 }
 
-/// An instruction's version at each board, by the board's key.
+/// The version that an instruction has at each board, by the board's key.
 pub type Versions = Vec<(String, u64)>;
 
-/// The names of the workers at `seen` that live, and of those of them that do not follow `versions` yet.
+/// Returns the names of all live workers at `seen`, and of those that don't follow `versions` yet.
 pub fn followers(seen: &[Seen], versions: &Versions) -> (Vec<String>, Vec<String>) {
     let (mut all, mut not_yet) = (Vec::new(), Vec::new());
     for board in seen {
@@ -144,10 +146,11 @@ pub fn followers(seen: &[Seen], versions: &Versions) -> (Vec<String>, Vec<String
     (all, not_yet)
 }
 
-/// Puts `instruction` on all boards for so long, from now on.
+/// Posts `instruction` to all boards for `for_ms` milliseconds from now.
 ///
 /// # Errors
-/// The first that any primary has: others may have it by then, and putting it again does no harm.
+/// The first error of any primary. Other primaries may have the instruction by then; posting it
+/// again is harmless.
 pub async fn put(
     gate: &RedisGate,
     instruction: &Instruction,
@@ -156,16 +159,16 @@ pub async fn put(
     put_instead(gate, None, instruction, for_ms).await
 }
 
-/// What ends when something else is put.
+/// An instruction that ends when another is posted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ends {
-    /// Its name.
+    /// The instruction's name.
     pub name: String,
-    /// It ends only if this is its text; `None`: whatever it is.
+    /// Ends the instruction only if it has this text. `None` ends it in any case.
     pub text: Option<String>,
 }
 
-/// As [`put`], and on each board that one ends in the same step.
+/// Like [`put`], and removes `ends` from each board in the same step.
 ///
 /// # Errors
 /// As [`put`].
@@ -193,7 +196,7 @@ pub async fn put_instead(
     change(gate, words).await
 }
 
-/// What has one of these names is on no board any more.
+/// Removes the instructions with these names from all boards.
 ///
 /// # Errors
 /// As [`put`].
@@ -220,7 +223,7 @@ async fn change(gate: &RedisGate, words: Vec<String>) -> Result<Versions, GateEr
 struct Looked {
     now_ms: u64,
     version: u64,
-    /// `None`: those that are known.
+    /// The board's instructions, or `None` if the known version is still current.
     posted: Option<Vec<(String, Posted)>>,
     workers: Vec<(String, Follower)>,
 }

@@ -1,4 +1,4 @@
-//! The names of a tenant's keys. Every key that a script touches is passed to it.
+//! The names of a tenant's keys. Scripts receive every key they touch as an argument.
 
 use crate::rules::algorithms::Keys as By;
 use crate::rules::breaker::Whose;
@@ -7,7 +7,7 @@ use crate::rules::limit::{DEFAULT_LIMIT, Limit, Unit};
 use crate::rules::slots::hash_tag;
 use crate::rules::tenant::{self, Tenant};
 
-/// The keys of a shared partition's fair queue, and what they hold, as `lua/fair_queue.lua` says.
+/// The keys of a shared partition's fair queue and their types, as in `lua/fair_queue.lua`.
 const FAIR_QUEUE: [(&str, &str); 5] = [
     ("line", "hash"),
     ("waiting", "zset"),
@@ -16,46 +16,47 @@ const FAIR_QUEUE: [(&str, &str); 5] = [
     ("started", "zset"),
 ];
 
-/// How keys are named: `PREFIX:TENANT…`, with the tenant encoded so that no id can name another's key.
+/// Builds key names of the form `PREFIX:TENANT…`. The tenant is encoded so that no ID can produce
+/// another tenant's key.
 #[derive(Debug, Clone)]
 pub struct Keys {
     prefix: String,
     cluster: bool,
 }
 
-/// The keys of one call.
+/// The keys of one script call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallKeys {
-    /// All of them, the waitlist first.
+    /// All keys, the waitlist first.
     pub names: Vec<String>,
-    /// What each of them holds, as `TYPE` says.
+    /// The type of each key, as `TYPE` names it.
     pub types: Vec<&'static str>,
-    /// Where each limit's keys are.
+    /// The position of each limit's keys.
     pub limits: Vec<LimitKeys>,
-    /// The first of the five keys of each shared partition, counted from 1 as Lua does.
+    /// The position of the first of each shared partition's five keys, counted from 1 as in Lua.
     pub shared: Vec<usize>,
-    /// The first of the three keys of each shadow's trial, as `lua/shadows.lua` says.
+    /// The position of the first of each shadow trial's three keys, as in `lua/shadows.lua`.
     pub shadows: Vec<usize>,
 }
 
 impl CallKeys {
-    /// The waitlist. In a cluster the others are on its node.
+    /// Returns the waitlist's key. In a cluster, the other keys are on its node.
     pub fn waitlist(&self) -> &str {
         self.names.first().map_or("", String::as_str)
     }
 }
 
-/// Where a limit's keys are among those of a call.
+/// The position of a limit's keys among the keys of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LimitKeys {
-    /// The first of them, counted from 1 as Lua does.
+    /// The first key, counted from 1 as in Lua.
     pub first: usize,
-    /// Which fixed window it belongs to; 0 for the other algorithms.
+    /// The index of the fixed window that the key belongs to, or 0 for the other algorithms.
     pub index: u64,
 }
 
 impl Keys {
-    /// Keys that begin with `prefix`.
+    /// Creates names that begin with `prefix`.
     pub fn new(prefix: &str) -> Self {
         Self {
             prefix: prefix.to_owned(),
@@ -63,8 +64,8 @@ impl Keys {
         }
     }
 
-    /// The tenant in braces, so that all keys of one tenant share a slot of a Redis Cluster; unless the prefix has a
-    /// hash tag, by which all keys share one.
+    /// Puts the tenant in braces, so that all keys of one tenant share a hash slot of a Redis
+    /// Cluster. If the prefix has a hash tag, all keys share its slot already, and nothing changes.
     pub fn in_cluster(self) -> Self {
         Self {
             cluster: hash_tag(&self.prefix).is_none(),
@@ -72,18 +73,20 @@ impl Keys {
         }
     }
 
-    /// The epoch, a HASH, and the only key without an expiry: without it Redis has forgotten. No tenant's key has a
-    /// `%` before anything but two digits. In a cluster there is one for each primary: `tag` gives it a slot.
+    /// Returns the key of the epoch, a HASH and the only key without an expiry: if it is missing,
+    /// Redis has lost data. In a tenant's key, only two hex digits follow a `%`, so the names can't
+    /// clash. In a cluster each primary has one; `tag` selects its slot.
     pub fn epoch(&self, tag: Option<u32>) -> String {
         self.shared("%epoch", tag)
     }
 
-    /// The waitlist of a tenant, a HASH.
+    /// Returns the key of a tenant's waitlist, a HASH.
     pub fn waitlist(&self, tenant: &Tenant) -> String {
         format!("{}:line", self.base(&Partition::Tenant(tenant.clone())))
     }
 
-    /// The HASH that has the breaker of these calls: the waitlist of a tenant, or the API's own.
+    /// Returns the key of the HASH with the breaker: the tenant's waitlist, or a key for the whole
+    /// API.
     pub fn breaker(&self, whose: &Whose) -> String {
         match whose {
             Whose::Tenant(tenant) => self.waitlist(tenant),
@@ -91,27 +94,30 @@ impl Keys {
         }
     }
 
-    /// What is known of the calls of a tenant's job that was delivered again, a STRING that `lua/crash.lua` explains. No limit's name
-    /// begins with a `%`.
+    /// Returns the key of the notes on calls of a redelivered job, a STRING that `lua/crash.lua`
+    /// describes. No limit's name begins with a `%`, so the names can't clash.
     pub fn suspect(&self, tenant: &Tenant, job: &str) -> String {
         let base = self.base(&Partition::Tenant(tenant.clone()));
         format!("{base}:%suspect:{}", tenant::encode(job))
     }
 
-    /// Which job of a tenant is the first with a dedupe key, a STRING that `lua/dedupe.lua` explains.
+    /// Returns the key of the first job of a tenant with a dedupe key, a STRING that
+    /// `lua/dedupe.lua` describes.
     pub fn first(&self, tenant: &Tenant, key: &str) -> String {
         let base = self.base(&Partition::Tenant(tenant.clone()));
         format!("{base}:%first:{}", tenant::encode(key))
     }
 
-    /// What a worker said of a tenant's job that an operator asked for, a STRING; named as [`Keys::suspect`] is.
+    /// Returns the key of a worker's answer about a job that an operator asked for, a STRING; named
+    /// like [`Keys::suspect`].
     pub fn sighting(&self, tenant: &Tenant, job: &str) -> String {
         let base = self.base(&Partition::Tenant(tenant.clone()));
         format!("{base}:%sighting:{}", tenant::encode(job))
     }
 
-    /// The waitlist, what the limits need, and what tells the shared partitions of `layout` who waits. `now_ms` is the best
-    /// guess of Redis's clock: a guess that is late by up to a window names the right key.
+    /// Returns the keys of the waitlist, of the limits, and of the fair queues of the shared
+    /// partitions in `layout`. `now_ms` is an estimate of Redis's clock: one that lags by up to a
+    /// window still selects the right key.
     pub fn call(&self, layout: &Layout, limits: &[Limit], now_ms: u64) -> CallKeys {
         let partitions = 0..layout.count();
         let bases: Vec<String> = partitions
@@ -186,8 +192,8 @@ impl Keys {
         }
     }
 
-    /// Adds the fair queue of what all tenants share to the keys of a call, unless they are in different slots of a cluster:
-    /// then there is no such partition.
+    /// Adds the fair queue of the limits that all tenants share. In a cluster whose tenants have
+    /// different slots there is no such partition.
     pub fn add_global(&self, keys: &mut CallKeys) {
         if !self.cluster {
             let base = self.base(&Partition::Global);
@@ -197,22 +203,25 @@ impl Keys {
         }
     }
 
-    /// The policies of all workers, a HASH; as with [`Keys::epoch`].
+    /// Returns the key of the policy registry, a HASH; `tag` as for [`Keys::epoch`].
     pub fn policies(&self, tag: Option<u32>) -> String {
         self.shared("%policies", tag)
     }
 
-    /// What operators ask of all workers, a HASH that `lua/steer.lua` explains; as with [`Keys::epoch`].
+    /// Returns the key of the board of operators' instructions, a HASH that `lua/steer.lua`
+    /// describes; `tag` as for [`Keys::epoch`].
     pub fn board(&self, tag: Option<u32>) -> String {
         self.shared("%board", tag)
     }
 
-    /// What operators did, a ZSET that `lua/audit.lua` explains. There is one, in a cluster, too.
+    /// Returns the key of the audit log, a ZSET that `lua/audit.lua` describes. There is one, also
+    /// in a cluster.
     pub fn audit(&self) -> String {
         self.shared("%audit", None)
     }
 
-    /// What a worker says of itself, a STRING. In a cluster each is where its name falls: nothing is written together with it.
+    /// Returns the key of a worker's report, a STRING. In a cluster its name alone selects the
+    /// slot, since no other key is written with it.
     pub fn report(&self, worker: &str) -> String {
         let prefix = &self.prefix;
         format!("{prefix}:%report:{worker}")
@@ -226,21 +235,22 @@ impl Keys {
         }
     }
 
-    /// By this tag all keys share a slot.
+    /// Returns the hash tag of the prefix, if all keys share its slot.
     pub fn hash_tag(&self) -> Option<&str> {
         hash_tag(&self.prefix)
     }
 
-    /// The mark of one call of `settle`.
+    /// Returns the key that marks one call of `settle` as done.
     pub fn mark(&self, layout: &Layout, call: &str) -> String {
         format!("{}:settled:{call}", self.base(&layout.waitlist))
     }
 
-    /// What all keys of the partition begin with: by itself the log of its sliding windows.
+    /// Returns the prefix of all keys of a partition, which is also the key of its sliding-window
+    /// log.
     fn base(&self, partition: &Partition) -> String {
         let (tenant, labels) = match partition {
             Partition::Api => return format!("{}:%api", self.prefix),
-            // No tenant's key has a `%` before anything but two digits.
+            // In a tenant's key, only two hex digits follow a `%`.
             Partition::Global => return format!("{}:%global", self.prefix),
             Partition::Tenant(tenant) => (tenant, None),
             Partition::Part(tenant, labels) => (tenant, Some(labels)),
@@ -258,8 +268,9 @@ impl Keys {
     }
 }
 
-/// The key of a limit with a state of its own. With its window and unit, and of a bucket all its numbers: plans, or policies
-/// that are in force together, may have limits of one name that differ in them ([`Limit::shares_state`]).
+/// Returns the key of a limit with its own state. It includes the window and the unit, and all
+/// numbers of a bucket, since plans or policies in force together may have limits with one name and
+/// different numbers ([`Limit::shares_state`]).
 fn state(base: &str, kind: &str, limit: &Limit) -> String {
     let (name, (window, guard)) = (limit.name(), limit.state_ms());
     let mut key = format!("{base}:{name}:{kind}:{window}+{guard}");
@@ -272,7 +283,8 @@ fn state(base: &str, kind: &str, limit: &Limit) -> String {
     key
 }
 
-/// The key of a shadow's trial. With all of its numbers: others are another trial. No limit's name begins with a `%`.
+/// Returns the key of a shadow's trial. It includes all of the limit's numbers: other numbers make
+/// another trial. No limit's name begins with a `%`.
 fn trial(base: &str, limit: &Limit) -> String {
     let (name, algorithm, unit) = (limit.name(), limit.algorithm().name(), limit.unit().name());
     let (max, burst) = (limit.max(), limit.burst());

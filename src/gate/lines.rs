@@ -1,4 +1,4 @@
-//! How tenants stand at the gate itself, many of them at once: for whoever looks at a list of them.
+//! The state of many tenants at the gate, for lists of tenants.
 
 use std::sync::Arc;
 
@@ -16,27 +16,30 @@ use crate::rules::scope::{Labels, Scope};
 use crate::rules::steering::Steering;
 use crate::rules::tenant::Tenant;
 
-/// So many waitlists are looked at,
+/// Maximum number of waitlists that are read.
 const MOST_LOOKS: usize = 1_000;
-/// and of so many tenants at once.
+/// Maximum number of tenants that are read at once.
 const AT_ONCE: usize = 20;
 
-/// How a tenant stands.
+/// A tenant's state at the gate.
 #[derive(Debug, Clone, Default)]
 pub struct Stands {
-    /// What waits, and what suspends it.
+    /// The tenant's waiting jobs and suspension.
     pub line: Line,
-    /// Its limits, and what each has counted. Of a limit that tells its jobs apart it is what those without such a value used.
+    /// The tenant's limits with their usage. For a limit that tells jobs apart by a value, this is
+    /// the usage of jobs without that value.
     pub limits: Vec<(Limit, Usage)>,
-    /// Its shadow limits, and what each has counted and seen.
+    /// The tenant's shadow limits with their usage and trials.
     pub shadows: Vec<(Limit, Usage, Tried)>,
 }
 
-/// How the first of `tenants` stand, 1,000 waitlists at most, by the limits of `policy` without a plan, and what other workers
-/// enforce beside them; with what is tried of them, as `steering` says.
+/// Returns the state of the first of `tenants`, up to 1,000 waitlists in total. The limits are
+/// those of `policy` without a plan and those that other workers enforce, including the shadows
+/// that `steering` tries.
 ///
 /// # Errors
-/// [`GateError`]: none is known. The error of one is its own: in a cluster others are elsewhere.
+/// [`GateError`] if no tenant's state can be read. In a cluster, a single tenant's error is its
+/// own: other tenants are on other primaries.
 pub async fn lines(
     gate: &RedisGate,
     policy: &Policy,
@@ -70,7 +73,7 @@ pub async fn lines(
     Ok(lines)
 }
 
-/// All `waitlists` of a tenant as one line.
+/// Reads all `waitlists` of a tenant and merges them into one line.
 async fn line(
     gate: &RedisGate,
     tenant: &Tenant,
@@ -91,7 +94,7 @@ async fn line(
         line.closed_by = found.blocked_by;
         (usages, tried) = (found.limits, found.shadows);
     }
-    // By such values a tenant has a waitlist for each, and nobody knows which there are.
+    // With such scopes a tenant has one waitlist per value, and the values are not known here.
     let mut scopes = limits.iter().map(Limit::scope);
     let by_value = scopes.any(|scope| matches!(scope, Scope::Header(_) | Scope::RoutingKey));
     line.waiting = (!by_value).then_some(waiting);

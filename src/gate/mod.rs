@@ -1,4 +1,4 @@
-//! The gate: one atomic decision for each job, one round trip for a whole batch.
+//! The gate: one atomic decision per job, one round trip per batch.
 
 pub mod boards;
 pub mod epoch;
@@ -37,36 +37,38 @@ use crate::rules::scope::Labels;
 use crate::rules::steering::Sighted;
 use crate::rules::tenant::Tenant;
 
-/// Why the gate gave no answer. Nothing may be dispatched on an error; what was asked may or may not have
-/// been charged, which wastes a permit and never exceeds the limit.
+/// The reason the gate gave no decision. No job may be called after an error. The question may or
+/// may not have been charged; a charge without a call wastes quota but never exceeds a limit.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum GateError {
     /// The store cannot be reached or did not answer in time.
     #[error("Redis can't be reached: {0}")]
     Unreachable(String),
-    /// The store answers that it can't be used now: it starts, is a replica, or asks for a login. Time or a new connection may cure it.
+    /// The store answers that it can't be used now: it is starting, is a replica, or requires a
+    /// login. Time or a new connection may fix it.
     #[error("Redis can't be used now: {0}")]
     Unusable(String),
     /// The store refused (out of memory, read-only replica, no permission, wrong type).
     #[error("Redis refused: {0}")]
     Refused(String),
-    /// The store answers, but may have lost data. Nothing may be admitted.
+    /// The store answers, but may have lost data. No job may be admitted.
     #[error("admission stopped for up to {wait:?}: Redis may have lost data: {why}")]
     Cold {
-        /// The longest time until it counts again; it may be sooner.
+        /// The longest time until the store has all usage again. It may be sooner.
         wait: Duration,
-        /// What is known of it.
+        /// The evidence of the loss.
         why: String,
     },
 }
 
-/// The tenants for which one server of the store decides: a number without a meaning of its own. Tenants that have different ones do not wait for
-/// each other's answers.
+/// Identifies a shard: the tenants for which one server of the store decides. The number has no
+/// meaning of its own. Tenants in different shards don't wait for each other's answers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ShardId(u64);
 
 impl ShardId {
-    /// That of the server with this name. Two names may have one, which costs no more than that they wait for each other.
+    /// Returns the ID of the shard of the server `name`. If two names hash to the same ID, their
+    /// tenants wait for each other; nothing else breaks.
     pub fn named(name: &str) -> Self {
         let mut hasher = DefaultHasher::new();
         name.hash(&mut hasher);
@@ -74,76 +76,82 @@ impl ShardId {
     }
 }
 
-/// In which state the primaries of Redis were when they were last asked; without a cluster there is one.
+/// How many primaries of Redis were in each state when last asked. Without a cluster there is one
+/// primary.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Primaries {
-    /// They answer and know all that has started: jobs of their tenants may start.
+    /// Primaries that answer and have all usage: their tenants' jobs may start.
     pub admitting: usize,
-    /// They answer, but may have lost data: nothing is admitted there.
+    /// Primaries that answer but may have lost data: they admit no job.
     pub recovering: usize,
-    /// They do not answer, or not as they should.
+    /// Primaries that don't answer, or answer with an error.
     pub away: usize,
 }
 
 impl Primaries {
-    /// How many there are.
+    /// Returns the number of primaries.
     pub fn all(&self) -> usize {
         self.admitting + self.recovering + self.away
     }
 }
 
-/// One reply for each [`TenantAsk`].
+/// One reply per [`TenantAsk`], in order.
 pub type Replies = Vec<Result<TenantReply, GateError>>;
 
-/// One for each [`TenantSettled`]: whether it was heard.
+/// One result per [`TenantSettled`]: whether the settlement was stored.
 pub type SettleReplies = Vec<Result<(), GateError>>;
 
-/// One for each event of [`Gate::report`].
+/// One standing per event of [`Gate::report`].
 pub type Standings = Vec<Result<Standing, GateError>>;
 
-/// One for each of [`Gate::suspect`].
+/// One verdict per note of [`Gate::suspect`].
 pub type Verdicts = Vec<Result<Verdict, GateError>>;
 
-/// One for each of [`Gate::dedupe`].
+/// One answer per candidate of [`Gate::dedupe`].
 pub type DedupedAll = Vec<Result<Deduped, GateError>>;
 
-/// One for each of [`Gate::learn`]: what came of it.
+/// The limits that each lesson of [`Gate::learn`] lowered.
 pub type LearnedAll = Vec<Result<Vec<Sunk>, GateError>>;
 
-/// A store that decides atomically. The Redis scripts and the in-memory model pass one conformance suite.
+/// A store that decides atomically. The Redis scripts and the in-memory model pass the same
+/// conformance suite.
 pub trait Gate: Send + Sync + 'static {
-    /// Decides for all jobs of all tenants in one round trip; replies in the order of `batch`. A tenant whose own
-    /// state can't be used gets an error of its own; the outer one is for all.
+    /// Decides for all jobs of all tenants in one round trip. Replies are in the order of `batch`.
+    /// A tenant whose own state is unusable gets its own error; the outer error applies to the
+    /// whole batch.
     fn ask(&self, batch: &[TenantAsk]) -> impl Future<Output = Result<Replies, GateError>> + Send;
 
-    /// What a question and its answer take at least, without the deciding; zero where that is not known. A permit's age is
-    /// counted beyond it.
+    /// Returns the minimum round-trip time of a question, without the time to decide, or zero if
+    /// unknown. Only time beyond it counts toward a permit's age.
     fn base(&self) -> Duration {
         Duration::ZERO
     }
 
-    /// What is known of each primary; none where nobody has looked.
+    /// Returns the last known state of the primaries. All counts are zero if none was asked yet.
     fn primaries(&self) -> Primaries {
         Primaries::default()
     }
 
-    /// Which shard `tenant` is in, as far as is known now. A batch may mix them: then all of it waits for the slowest.
+    /// Returns the shard of `tenant`, as far as is known now. A batch may mix shards, but then
+    /// waits for the slowest.
     fn shard(&self, tenant: &Tenant) -> ShardId {
         let _ = tenant;
         ShardId::default()
     }
 
-    /// Sets what calls used against what they were charged, keeps the leases of those that run, and frees the others.
-    /// Replies in the order of `batch`; a tenant of which nothing could be noted gets an error of its own, and the outer one is
-    /// for all. What failed may be sent again for up to a minute under the same name: it counts once.
+    /// Corrects charges by actual costs, renews the leases of running calls, and releases those of
+    /// finished calls. Replies are in the order of `batch`. A tenant whose settlements could not be
+    /// stored gets its own error; the outer error applies to the whole batch. A failed settlement
+    /// may be sent again under the same name for up to a minute: it counts once.
     fn settle(
         &self,
         batch: &[TenantSettled],
     ) -> impl Future<Output = Result<SettleReplies, GateError>> + Send;
 
-    /// Closes `whose` calls for `duration` from now, for all workers; never shortens what is in force. A tenant is closed by the
-    /// gate; where all are, a worker that looks finds it ([`Gate::report`]).
-    /// `by` says what closed it, for [`Inspection::blocked_by`].
+    /// Suspends calls of `whose` for `duration` from now, in all workers, and never shortens a
+    /// suspension that is already in force. For a tenant the gate denies its jobs. For the whole
+    /// API, workers learn it through [`Gate::report`]. `by` names the cause, for
+    /// [`Inspection::blocked_by`].
     fn block(
         &self,
         whose: &Whose,
@@ -151,42 +159,46 @@ pub trait Gate: Send + Sync + 'static {
         by: &str,
     ) -> impl Future<Output = Result<(), GateError>> + Send;
 
-    /// Tells breakers how calls ended, or asks for their next probes, in the order of `batch`, in which the replies are. A breaker
-    /// that can't be told gets an error of its own; the outer one is for all.
+    /// Reports ends of calls to breakers, or requests their next probes. Replies are in the order
+    /// of `batch`. A breaker that can't be updated gets its own error; the outer error applies to
+    /// the whole batch.
     fn report(
         &self,
         rule: &Rule,
         batch: &[(Whose, Event)],
     ) -> impl Future<Output = Result<Standings, GateError>> + Send;
 
-    /// Tells of calls of suspects ([`crate::rules::crash`]), and asks whether others may be called, in the order of `batch`, in which
-    /// the replies are. What can't be told of one gets an error of its own; the outer one is for all.
+    /// Writes notes about calls of suspects ([`crate::rules::crash`]), and asks whether other
+    /// suspects may be called. Replies are in the order of `batch`. A note that fails gets its own
+    /// error; the outer error applies to the whole batch.
     fn suspect(
         &self,
         batch: &[Suspected],
     ) -> impl Future<Output = Result<Verdicts, GateError>> + Send;
 
-    /// Asks of jobs whether they are the first with their dedupe keys ([`crate::rules::dedupe`]), in the order of `batch`, in which the
-    /// replies are. One of which nothing can be said gets an error of its own; the outer one is for all. Asked again by the same delivery,
-    /// a job is what it was.
+    /// Asks whether jobs are the first with their dedupe keys ([`crate::rules::dedupe`]). Replies
+    /// are in the order of `batch`. A candidate that can't be decided gets its own error; the outer
+    /// error applies to the whole batch. The same delivery gets the same answer when it asks again.
     fn dedupe(
         &self,
         batch: &[Candidate],
     ) -> impl Future<Output = Result<DedupedAll, GateError>> + Send;
-    /// Stores how jobs stand that an operator asked for ([`crate::rules::steering`]).
+    /// Stores the state of jobs that an operator asked about ([`crate::rules::steering`]).
     fn sighted(&self, batch: &[Sighted]) -> impl Future<Output = Result<(), GateError>> + Send {
         let _ = batch;
         std::future::ready(Ok(()))
     }
 
-    /// Notes what the downstream says of its own limits for each tenant, for [`Inspection::quotas`]. It decides nothing.
+    /// Stores the limits that the API advertises for each tenant, for [`Inspection::quotas`]. They
+    /// don't affect decisions.
     fn advertised(
         &self,
         batch: &[(Tenant, Quotas)],
     ) -> impl Future<Output = Result<(), GateError>> + Send;
 
-    /// Tells limits that learn what answers of the API say of them, in the order of `batch`, in which the replies are
-    /// ([`crate::rules::learned`]). A tenant of which nothing could be noted gets an error of its own; the outer one is for all.
+    /// Feeds adaptive limits with lessons from the API's answers ([`crate::rules::learned`]).
+    /// Replies are in the order of `batch`. A tenant whose lesson could not be stored gets its own
+    /// error; the outer error applies to the whole batch.
     fn learn(
         &self,
         batch: &[Lesson],
@@ -195,15 +207,17 @@ pub trait Gate: Send + Sync + 'static {
         std::future::ready(Ok(nothing))
     }
 
-    /// Does what an operator asks for a tenant, for all workers from their next decision on; of the API only [`Change::Resume`]
-    /// means anything. Returns until when it is in force, in milliseconds since the epoch; 0 where it has no end.
+    /// Applies an operator's change to a tenant, for all workers from their next decision on. For
+    /// the API, only [`Change::Resume`] has an effect. Returns when the change ends, in
+    /// milliseconds since the Unix epoch, or 0 if it has no end.
     fn change(
         &self,
         whose: &Whose,
         change: &Change,
     ) -> impl Future<Output = Result<u64, GateError>> + Send;
 
-    /// The state of `tenant` and its jobs with `labels`, whose `limits` are in force, without changing it.
+    /// Returns the state of `tenant` and its jobs with `labels` under the effective `limits`.
+    /// Changes nothing.
     fn inspect(
         &self,
         tenant: &Tenant,

@@ -1,8 +1,10 @@
-//! The primaries, and where each has its epoch and its registry. On one plain Redis there is one, and no slots.
+//! The primaries and the keys of their epochs and policy registries. A plain Redis is one primary
+//! without slots.
 //!
-//! A primary of a Redis Cluster keeps its own in the highest slot that it has: tools that move slots take the lowest first.
-//! The key's hash tag is the smallest number that falls into that slot. A replica that takes over has the same slots, so
-//! the same keys; where slots moved, they may be in another slot.
+//! A primary of a Redis Cluster keeps these keys in its highest slot, since tools that move slots
+//! take the lowest first. The keys' hash tag is the smallest number that falls into that slot. A
+//! replica that takes over has the same slots, so the same keys. After slots moved, the keys may be
+//! in another slot.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -14,9 +16,10 @@ use crate::gate::link::{Link, Shard, Shards, slot_of};
 use crate::gate::{GateError, ShardId};
 use crate::rules::slots::{SLOTS, Slots};
 
-/// One primary, with its epoch and its registry.
+/// One primary with the keys of its epoch and registry.
 pub struct Primary {
-    /// The primary; its slots are those that can have keys of ours. None without a cluster.
+    /// The primary and those of its slots that can have keys with this prefix. Without a cluster it
+    /// has no slots.
     pub shard: Shard,
     /// The key of the epoch.
     pub epoch: String,
@@ -24,20 +27,21 @@ pub struct Primary {
     pub policies: String,
     /// The key of the board of instructions.
     pub board: String,
-    /// The slot of both.
+    /// The slot of these keys.
     slot: Option<u16>,
 }
 
-/// All primaries, as of what is known of the cluster.
+/// All primaries, as of the last known state of the cluster.
 pub type All = Arc<Vec<Arc<Primary>>>;
 
-/// Finds the primaries, and knows at which of them the policies are agreed.
+/// Finds the primaries, and tracks at which of them workers agree on policies.
 pub struct Finder {
     keys: Keys,
-    /// By their prefix all keys are in this slot.
+    /// The slot of all keys, if the prefix has a hash tag.
     only: Option<Slots>,
     last: Mutex<Option<(Shards, All)>>,
-    /// Until when jobs may start at a primary, by the key of its registry; `None`: nobody agrees with others.
+    /// Until when jobs may start at each primary, by its registry's key. `None` if agreements are
+    /// not used.
     agreed: Mutex<Option<HashMap<String, Instant>>>,
 }
 
@@ -52,7 +56,7 @@ impl Finder {
         }
     }
 
-    /// All of them. `anew`: what is known of the cluster is not believed.
+    /// Returns all primaries. `anew` ignores the cached state of the cluster.
     pub async fn all(&self, link: &Link, anew: bool) -> Result<All, GateError> {
         let shards = link.shards(anew).await?;
         let mut last = lock(&self.last);
@@ -74,7 +78,7 @@ impl Finder {
         Ok(primaries)
     }
 
-    /// The shard of the primary that had `slot` when all were last looked for.
+    /// Returns the shard of the primary that had `slot` at the last look.
     pub fn shard(&self, slot: u16) -> ShardId {
         let last = lock(&self.last);
         let primaries = last.as_ref().map(|(_, primaries)| primaries.iter());
@@ -85,7 +89,7 @@ impl Finder {
         })
     }
 
-    /// Those of `slots` that can have keys of ours.
+    /// Returns those of `slots` that can have keys with this prefix.
     pub fn ours(&self, slots: &Slots) -> Slots {
         (self.only.as_ref()).map_or_else(|| slots.clone(), |only| slots.both(only))
     }
@@ -101,8 +105,9 @@ impl Finder {
         }
     }
 
-    /// All workers that use the registry `policies` know what is in force here, as far as jobs start until then. `None`:
-    /// they do not. From the first call on, jobs start at no primary without it.
+    /// Records that all workers at the registry `policies` know the limits in force there for jobs
+    /// that start before `until`, or that they don't (`None`). After the first call, jobs start
+    /// only at primaries with an agreement.
     pub fn agree(&self, policies: &str, until: Option<Instant>) {
         let mut agreed = lock(&self.agreed);
         let agreed = agreed.get_or_insert_default();
@@ -114,7 +119,7 @@ impl Finder {
         };
     }
 
-    /// Whether jobs may start at the primary with this registry.
+    /// Returns true if jobs may start at the primary with the registry `policies`.
     pub fn agreed(&self, policies: &str) -> bool {
         let agreed = lock(&self.agreed);
         let until = |agreed: &HashMap<_, Instant>| {
@@ -127,12 +132,12 @@ impl Finder {
 }
 
 impl Primary {
-    /// By what the primary says itself, its epoch is here.
+    /// Returns true if `slots`, the primary's own report of its slots, place its epoch at this key.
     pub fn keeps_epoch_of(&self, slots: &Slots) -> bool {
         self.slot == slots.highest()
     }
 
-    /// Whether the primary has the slot of `key`.
+    /// Returns true if the primary has the slot of `key`.
     pub fn has(&self, key: &str) -> bool {
         self.slot.is_none() || self.shard.slots.contains(slot_of(key))
     }
@@ -143,7 +148,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The smallest number whose digits are in `slot`.
+/// Returns the smallest number whose digits fall into `slot`.
 fn tag(slot: u16) -> u32 {
     static TAGS: OnceLock<Vec<u32>> = OnceLock::new();
     let tags = TAGS.get_or_init(|| {

@@ -1,4 +1,4 @@
-//! The gate in Redis: one pipeline of script calls for a whole batch.
+//! The gate in Redis: one pipeline of script calls per batch.
 
 mod by_primary;
 mod calls;
@@ -42,36 +42,37 @@ use crate::rules::tenant::Tenant;
 
 /// A gate that all workers with the same Redis and prefix share.
 ///
-/// It connects when it is first asked, and again whenever the connection is lost; while Redis can't be reached,
-/// every call fails with [`GateError::Unreachable`] within seconds.
+/// It connects on the first question, and again whenever the connection is lost. While Redis can't
+/// be reached, every call fails with [`GateError::Unreachable`] within seconds.
 pub struct RedisGate {
     link: Arc<Link>,
     keys: Keys,
     finder: Finder,
-    /// Without it, a Redis that lost its memory is not noticed: for those who admit nothing.
+    /// Detects data loss of Redis. Callers that admit no jobs can do without.
     watch: Option<Watches>,
-    /// The last reading of Redis's clock, and when it was taken.
+    /// The last reading of Redis's clock in milliseconds, and when it was taken.
     clock: Mutex<Option<(u64, Instant)>>,
     test_clock: Option<TestClock>,
     shortcut: Shortcut,
 }
 
-/// Microseconds since the epoch, in place of Redis's clock.
+/// Returns microseconds since the Unix epoch, in place of Redis's clock.
 pub type TestClock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 impl RedisGate {
-    /// A gate on the Redis at `servers`, with keys that begin with `prefix`. It does not connect yet.
+    /// Creates a gate on the Redis at `servers` with keys that begin with `prefix`. It does not
+    /// connect yet.
     ///
     /// # Errors
-    /// [`GateError::Refused`] when a url is no Redis url.
+    /// [`GateError::Refused`] if a URL is not a Redis URL.
     pub fn connect(servers: impl Into<RedisServers>, prefix: &str) -> Result<Self, GateError> {
         Ok(Self::by(Arc::new(Link::new(&servers.into())?), prefix))
     }
 
-    /// [`RedisGate::connect`] by the connections of `links`.
+    /// Like [`RedisGate::connect`], over the shared connections of `links`.
     ///
     /// # Errors
-    /// As there.
+    /// As [`RedisGate::connect`].
     pub fn connect_by(
         links: &Links,
         servers: &RedisServers,
@@ -80,7 +81,7 @@ impl RedisGate {
         Ok(Self::by(links.to(servers)?, prefix))
     }
 
-    /// The same on `store`, in place of Redis.
+    /// Creates a gate on `store`, in place of Redis.
     pub fn on(store: Arc<dyn Store>, prefix: &str) -> Self {
         Self::by(Arc::new(Link::to(store)), prefix)
     }
@@ -103,19 +104,20 @@ impl RedisGate {
         }
     }
 
-    /// For a worker: admits nothing while Redis may not know all that has started and counts for its limits. After `memory` no
-    /// start counts any more; limits that are asked for and remember longer make it longer. In a cluster each primary is watched
-    /// by itself: one that lost its memory stops its own tenants.
+    /// Makes the gate watch for data loss, as workers need it: it admits no job while Redis may
+    /// lack usage that still counts. A start counts for at most `memory`; questions with limits
+    /// that look back further extend it. In a cluster each primary is watched on its own: one that
+    /// lost data stops its own tenants only.
     pub fn watching(mut self, memory: Duration) -> Self {
         self.watch = Some(Watches::new(memory));
         self
     }
 
-    /// A watching gate learns what is known of starts before this worker's, and looks what Redis knows. Until it was
-    /// called, a Redis without an epoch counts as one that lost its memory.
+    /// Sets what is known of earlier starts, and checks what Redis knows. Before this call, a Redis
+    /// without an epoch counts as one that lost data.
     ///
     /// # Errors
-    /// [`GateError`]: nothing may be admitted yet. It needs not be called again.
+    /// [`GateError`] if no job may be admitted yet. The call need not be repeated.
     pub async fn begin(&self, start: Start) -> Result<(), GateError> {
         if let Some(watch) = &self.watch {
             watch.set_start(start);
@@ -125,29 +127,30 @@ impl RedisGate {
         Ok(())
     }
 
-    /// Lets the scripts use `clock` in place of Redis's. For tests: workers with clocks of their own would not
-    /// keep a limit.
+    /// Replaces Redis's clock in the scripts by `clock`. For tests only: workers with different
+    /// clocks could not keep a limit.
     pub fn with_test_clock(mut self, clock: TestClock) -> Self {
         self.test_clock = Some(clock);
         self
     }
 
-    /// Decides without the shortcuts. For tests: its answers are the same.
+    /// Decides without the shortcut scripts. For tests only: the answers are the same.
     pub fn without_shortcuts(mut self) -> Self {
         self.shortcut = Shortcut::Left;
         self
     }
 
-    /// How many round trips were made.
+    /// Returns the number of round trips made.
     pub fn round_trips(&self) -> u64 {
         self.link.round_trips()
     }
 
-    /// Whether Redis answers (in a cluster, all of its primaries), or a watching gate may admit (in a cluster, at any of its
-    /// primaries). A worker calls it every few seconds, so that others know that it lives.
+    /// Checks that Redis answers (in a cluster, all primaries), or, if the gate is watching, that
+    /// it may admit jobs (in a cluster, at any primary). Workers call it every few seconds; this
+    /// also shows other workers that they are alive.
     ///
     /// # Errors
-    /// [`GateError`] says why it does not.
+    /// [`GateError`] with the reason.
     pub async fn ping(&self) -> Result<(), GateError> {
         if let Some(watch) = &self.watch {
             let clock = self.test_clock();
@@ -156,8 +159,8 @@ impl RedisGate {
         self.answers().await
     }
 
-    /// The best guess of Redis's clock in milliseconds; 0 before its first answer. It is never ahead, as long as
-    /// the two clocks run at the same pace.
+    /// Estimates Redis's clock in milliseconds, or returns 0 before its first answer. The estimate
+    /// is never ahead if both clocks run at the same pace.
     fn estimate(&self) -> u64 {
         let clock = self.clock.lock().unwrap_or_else(PoisonError::into_inner);
         clock.map_or(0, |(now, read)| {
@@ -165,7 +168,7 @@ impl RedisGate {
         })
     }
 
-    /// Redis's clock in milliseconds, as far as it was heard lately; 0: it was not.
+    /// Returns the estimate of Redis's clock in milliseconds, or 0 before its first answer.
     pub fn now_ms(&self) -> u64 {
         self.estimate()
     }
@@ -196,7 +199,7 @@ impl RedisGate {
         }
     }
 
-    /// One for a script that knows of no limits.
+    /// Creates a call of a script that knows no limits.
     fn call_tenant<'a>(
         &self,
         script: &'static Script,
@@ -206,7 +209,8 @@ impl RedisGate {
         self.call(|_, _| script, (tenant, &Labels::default()), &[], more)
     }
 
-    /// One for a tenant, or for the API, which `nobody` stands for in the words of an error.
+    /// Creates a call for a tenant or for the API. For the API, `nobody` stands in for the tenant
+    /// in error texts.
     fn call_whose<'a>(
         &self,
         script: &'static Script,
@@ -222,10 +226,12 @@ impl RedisGate {
         call
     }
 
-    /// A watching gate that ends: nobody has to wait for its word any more. Nothing may be asked after it.
+    /// Ends a watching gate, so that other workers don't wait for its reports. The gate must not be
+    /// asked afterwards.
     ///
     /// # Errors
-    /// [`GateError`]: Redis was not told, and after a restart of it others may wait for one span.
+    /// [`GateError`] if Redis could not be updated. After a restart of Redis, other workers may
+    /// then wait for one span.
     pub async fn leave(&self) -> Result<(), GateError> {
         match &self.watch {
             Some(watch) => watch.leave(&self.link, &self.finder).await,
@@ -242,20 +248,22 @@ impl RedisGate {
             .map_or_else(String::new, |micros| micros.to_string())
     }
 
-    /// Where the registries of policies are: one, or that of each primary of a cluster.
+    /// Returns the policy registries: one, or one per primary of a cluster.
     pub(in crate::gate) async fn registries(&self) -> Result<All, GateError> {
         self.finder.all(&self.link, true).await
     }
 
-    /// In a cluster, jobs start at a primary only while its registry was exchanged lately: until `until`, or not at
-    /// all. Without one, the caller sees to it.
+    /// Allows starts at the primary of `registry` until `until`, or forbids them (`None`). In a
+    /// cluster a primary needs a recent exchange of policies. Without a cluster the caller ensures
+    /// that, and this call has no effect.
     pub(super) fn agree(&self, registry: &str, until: Option<Instant>) {
         if self.link.is_cluster() {
             self.finder.agree(registry, until);
         }
     }
 
-    /// One exchange with a registry of policies: the arguments of `policies.lua` after the clock, and its reply.
+    /// Exchanges policies with a registry. `more` is the arguments of `policies.lua` after the
+    /// clock; returns its reply.
     pub(super) async fn run_policies(
         &self,
         registry: &str,
@@ -269,7 +277,7 @@ impl RedisGate {
     }
 }
 
-/// Whom a call is for that is for no tenant: only for the words of an error.
+/// Returns a stand-in tenant for calls without one. It appears in error texts only.
 fn nobody(name: &str) -> Result<Tenant, GateError> {
     Tenant::parse(name).map_err(|error| GateError::Refused(error.to_string()))
 }

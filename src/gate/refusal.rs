@@ -1,4 +1,5 @@
-//! Redis's errors in words: what was meant, what is wrong, and what to do. Never a password.
+//! Texts for Redis's errors: the operation, the cause and the remedy. They never contain a
+//! password.
 
 use ::redis::{RedisError, ServerError, Value};
 
@@ -10,7 +11,7 @@ use crate::{shortage, tls};
 /// A node of a Redis Cluster was configured as a single server.
 pub const NODE_OF_A_CLUSTER: &str = "this is a node of a Redis Cluster; set redis.cluster: true";
 
-/// The connection failed before there was an answer.
+/// Returns the error for a connection that failed before Redis answered.
 pub fn broken(error: &RedisError, server: &str) -> GateError {
     match error.code() {
         Some(code @ ("WRONGPASS" | "NOAUTH" | "NOPERM")) => GateError::Refused(format!(
@@ -32,7 +33,7 @@ fn advice(error: &RedisError) -> Option<String> {
     missing.or_else(|| tls::advice(error, "redis"))
 }
 
-/// Redis answered `what` with an error.
+/// Returns the error for an error answer of Redis to `what`.
 pub fn refused(error: &ServerError, what: &str) -> GateError {
     let (code, fault) = (fault::code(error), Fault::of(error));
     let todo = match code {
@@ -60,27 +61,29 @@ pub fn refused(error: &ServerError, what: &str) -> GateError {
     }
 }
 
-/// The user may not do it. Where a script may not, the details say so.
+/// Returns true if the user lacks a permission. For commands inside a script, only the details say
+/// so.
 fn is_forbidden(error: &ServerError) -> bool {
     let inside = ["The user executing the script", "ACL failure", "NOPERM"];
     let details = error.details().unwrap_or_default();
     error.code() == "NOPERM" || inside.iter().any(|word| details.contains(word))
 }
 
-/// A key holds something of another type.
+/// Returns true if a key has another type than expected.
 pub fn is_wrong_type(error: &ServerError) -> bool {
     let wrong = "WRONGTYPE";
     error.code() == wrong || error.details().is_some_and(|text| text.contains(wrong))
 }
 
-/// A script met something that it can't reckon with (Lua's words for that): somebody else wrote what it reads.
+/// Returns true if a script failed on a value it can't compute with. Lua reports this in its own
+/// words; another program wrote the value.
 pub fn is_unreadable(error: &ServerError) -> bool {
     let lua = ["attempt to ", "bad argument "];
     let said = |text: &str| lua.iter().any(|words| text.contains(words));
     error.code() == "ERR" && error.details().is_some_and(said)
 }
 
-/// What `what` reads makes no sense to it.
+/// Returns the error for data that `what` can't interpret.
 pub fn unreadable(error: &ServerError, what: &str) -> GateError {
     let details = error.details().unwrap_or_default();
     GateError::Refused(format!(
@@ -88,7 +91,7 @@ pub fn unreadable(error: &ServerError, what: &str) -> GateError {
     ))
 }
 
-/// Redis answered `error`: which of `keys` is in the way, after `TYPE` of each.
+/// Names the key with the wrong type, given the answers of `TYPE` for each of `keys`.
 pub fn wrong_type(keys: &CallKeys, types: &[Value], error: &ServerError) -> GateError {
     let wanted = keys.names.iter().zip(&keys.types);
     let found = wanted.zip(types).find_map(|((name, wanted), kind)| {
@@ -105,7 +108,7 @@ pub fn wrong_type(keys: &CallKeys, types: &[Value], error: &ServerError) -> Gate
     ))
 }
 
-/// The key that a script says it can't read, in the words of `lua/limits.lua`.
+/// Returns the key that a script reports as unreadable, in the format of `lua/limits.lua`.
 fn wrong_value(keys: &CallKeys, details: &str) -> Option<String> {
     let (_, said) = details.split_once("WRONGTYPE KEYS[")?;
     let (number, what) = said.split_once("] holds not ")?;

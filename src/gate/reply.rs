@@ -1,4 +1,5 @@
-//! What goes into the scripts and comes out, as the headers of `lua/acquire.lua`, `lua/inspect.lua` and `lua/forecast.lua` say.
+//! Arguments and replies of the scripts, as documented in the headers of `lua/acquire.lua`,
+//! `lua/inspect.lua` and `lua/forecast.lua`.
 
 mod forecast;
 mod inspection;
@@ -20,10 +21,10 @@ use crate::rules::layout::{Layout, Partition};
 use crate::rules::limit::{Limit, Unit};
 use crate::rules::shadow::AGAIN;
 
-/// What a limit takes in a command, about.
+/// Approximate size of a limit in a command, in bytes.
 pub const LIMIT_BYTES: usize = 92;
 
-/// The limits as `lua/limits.lua` unpacks them: numbers with the highest byte first, texts that a zero byte ends.
+/// Packs the limits for `lua/limits.lua`: big-endian numbers and zero-terminated texts.
 pub fn limits_argument(limits: &[Limit], layout: &Layout, keys: &CallKeys) -> Vec<u8> {
     let mut packed = Vec::with_capacity(LIMIT_BYTES * limits.len());
     for ((limit, keys), partition) in limits.iter().zip(&keys.limits).zip(&layout.partitions) {
@@ -49,7 +50,8 @@ pub fn limits_argument(limits: &[Limit], layout: &Layout, keys: &CallKeys) -> Ve
     packed
 }
 
-/// The shared partitions as `lua/shared_partitions.lua` unpacks them; `None`: there are none.
+/// Packs the shared partitions for `lua/shared_partitions.lua`, or returns `None` if there are
+/// none.
 pub fn shared_argument(layout: &Layout, keys: &CallKeys) -> Option<Vec<u8>> {
     if layout.shared.is_empty() {
         return None;
@@ -65,7 +67,8 @@ pub fn shared_argument(layout: &Layout, keys: &CallKeys) -> Option<Vec<u8>> {
     Some(packed)
 }
 
-/// What `lua/shadows.lua` takes from the end; `None`: there are no shadows.
+/// Packs the last argument, which `lua/shadows.lua` reads, or returns `None` if there are no
+/// shadows.
 pub fn shadows_argument(layout: &Layout, keys: &CallKeys) -> Option<Vec<u8>> {
     let first = keys.shadows.first()?;
     let mut packed = (*first as u64).to_be_bytes().to_vec();
@@ -73,16 +76,17 @@ pub fn shadows_argument(layout: &Layout, keys: &CallKeys) -> Option<Vec<u8>> {
     Some(packed)
 }
 
-/// The number of the first partition beside, as the scripts know it: behind all that are shared.
+/// The number of the first partition beside the tenant's own in the scripts. The shared partitions
+/// have lower numbers.
 const BESIDE: u8 = 128;
 
-/// The number of a partition: there are a handful.
+/// Encodes a partition's number; there are only a few.
 fn byte(partition: usize) -> u8 {
     u8::try_from(partition).unwrap_or(u8::MAX)
 }
 
-/// The budget, the permits' name, and the ticket (generation and number) and cost of all jobs, packed. Where there are shadows, the highest
-/// bit of a cost is whether the job starts again.
+/// Packs the budget, the permits' name, and each job's ticket (generation and number) and cost. If
+/// there are shadows, the highest bit of a cost is set if the job starts again.
 pub fn acquire_arguments(ask: &TenantAsk) -> Vec<Vec<u8>> {
     let has_shadows = !ask.limits.shadows().is_empty();
     let mut jobs = Vec::with_capacity(20 * ask.asks.len());
@@ -101,7 +105,7 @@ pub fn acquire_arguments(ask: &TenantAsk) -> Vec<Vec<u8>> {
     vec![budget, ask.permits.clone().into_bytes(), jobs]
 }
 
-/// Five for each of `settled`.
+/// Returns five arguments for each of `settled`.
 pub fn settle_arguments(settled: &[Settled]) -> Vec<Vec<u8>> {
     let mut arguments = Vec::with_capacity(5 * settled.len());
     for Settled { receipt, end } in settled {
@@ -123,7 +127,7 @@ pub fn settle_arguments(settled: &[Settled]) -> Vec<Vec<u8>> {
     arguments
 }
 
-/// What `change` is told.
+/// Returns the arguments of `change`.
 pub fn change_arguments(change: &Change) -> Vec<Vec<u8>> {
     let (what, duration, name, max) = match change {
         Change::Pause { duration_ms } => ("pause", *duration_ms, "", 0),
@@ -145,7 +149,7 @@ pub fn change_arguments(change: &Change) -> Vec<Vec<u8>> {
     arguments.map(String::into_bytes).to_vec()
 }
 
-/// What `report` is told.
+/// Returns the arguments of `report`.
 pub fn report_arguments(rule: &Rule, event: &Event) -> Vec<Vec<u8>> {
     let (what, started_ms, of, by, jitter) = match event {
         Event::Failed {
@@ -173,7 +177,7 @@ pub fn report_arguments(rule: &Rule, event: &Event) -> Vec<Vec<u8>> {
     arguments.map(String::into_bytes).to_vec()
 }
 
-/// The reply of `report`.
+/// Parses the reply of `report`.
 pub fn reported(reply: &Value) -> Result<Standing, GateError> {
     let decode = || {
         let Value::Array(values) = reply else {
@@ -208,7 +212,7 @@ pub fn reported(reply: &Value) -> Result<Standing, GateError> {
     decode().ok_or_else(|| unreadable("report"))
 }
 
-/// What `crash` is told.
+/// Returns the arguments of `crash`.
 pub fn crash_arguments(suspected: &Suspected) -> Vec<Vec<u8>> {
     let (what, most) = match suspected.note {
         Note::Begin { most, alone: false } => ("begin", most),
@@ -227,7 +231,7 @@ pub fn crash_arguments(suspected: &Suspected) -> Vec<Vec<u8>> {
     arguments.map(String::into_bytes).to_vec()
 }
 
-/// The reply of `crash`.
+/// Parses the reply of `crash`.
 pub fn suspected(reply: &Value) -> Result<Verdict, GateError> {
     let decode = || {
         let Value::Array(values) = reply else {
@@ -249,7 +253,7 @@ pub fn suspected(reply: &Value) -> Result<Verdict, GateError> {
     decode().ok_or_else(|| unreadable("crash"))
 }
 
-/// What `dedupe` is told.
+/// Returns the arguments of `dedupe`.
 pub fn dedupe_arguments(candidate: &Candidate) -> Vec<Vec<u8>> {
     let arguments = [
         candidate.by.clone(),
@@ -260,7 +264,7 @@ pub fn dedupe_arguments(candidate: &Candidate) -> Vec<Vec<u8>> {
     arguments.map(String::into_bytes).to_vec()
 }
 
-/// The reply of `dedupe`.
+/// Parses the reply of `dedupe`.
 pub fn deduped(reply: &Value) -> Result<Deduped, GateError> {
     let decode = || {
         let Value::Array(values) = reply else {
@@ -276,7 +280,8 @@ pub fn deduped(reply: &Value) -> Result<Deduped, GateError> {
     decode().ok_or_else(|| unreadable("dedupe"))
 }
 
-/// What the replies of `acquire` and `inspect` begin with: whether it was decided, and the store's clock.
+/// Parses the head of a reply of `acquire` or `inspect`: whether jobs were decided, and the store's
+/// clock in milliseconds.
 pub fn head(reply: &Value) -> Option<(bool, u64)> {
     if let Some((now_ms, _)) = started(reply) {
         return Some((true, now_ms));
@@ -284,13 +289,13 @@ pub fn head(reply: &Value) -> Option<(bool, u64)> {
     let Value::Array(values) = reply else {
         return None;
     };
-    // `inspect` begins with a text.
+    // The reply of `inspect` begins with a text.
     let mut numbers = values.iter().skip_while(|v| !matches!(v, Value::Int(_)));
     let decided = number(numbers.next()?)?;
     Some((decided > 0, number(numbers.next()?)?))
 }
 
-/// The reply of `acquire` for `jobs` jobs, with so many shadows.
+/// Parses the reply of `acquire` for `jobs` jobs and `shadows` shadow limits.
 pub fn acquired(reply: &Value, jobs: usize, shadows: usize) -> Result<TenantReply, GateError> {
     let decode = || {
         if let Some((now_ms, first)) = started(reply) {
@@ -323,7 +328,7 @@ pub fn acquired(reply: &Value, jobs: usize, shadows: usize) -> Result<TenantRepl
     decode().ok_or_else(|| unreadable("acquire"))
 }
 
-/// The reply of `shortcut`: the store's clock, and the number of the first job.
+/// Parses the reply of `shortcut`: the store's clock and the first job's number.
 fn started(reply: &Value) -> Option<(u64, u64)> {
     let Value::BulkString(packed) = reply else {
         return None;
@@ -339,7 +344,7 @@ fn started(reply: &Value) -> Option<(u64, u64)> {
     Some((number(&numbers[0]), number(&numbers[1])))
 }
 
-/// All `jobs` start, with numbers from `first` on; 0: without.
+/// Admits all `jobs` with numbers from `first` on, or without numbers if `first` is 0.
 fn all_start(now_ms: u64, first: u64, jobs: usize) -> Option<TenantReply> {
     let count = u64::try_from(jobs).ok()?;
     let answers = (0..count).map(|job| {
@@ -389,7 +394,7 @@ fn answer([decision, limit, count, ttl_ms, generation, ticket]: &[Value; 6]) -> 
     }
 }
 
-/// One number, or a text where several partitions may have one.
+/// Parses one number, or a text if several partitions have a number.
 fn sequences(value: &Value) -> Option<Sequences> {
     match value {
         Value::BulkString(text) => Sequences::parse(std::str::from_utf8(text).ok()?),
@@ -397,7 +402,7 @@ fn sequences(value: &Value) -> Option<Sequences> {
     }
 }
 
-/// The reply of `change`.
+/// Parses the reply of `change`.
 pub fn changed(reply: &Value) -> Result<u64, GateError> {
     number(reply).ok_or_else(|| unreadable("change"))
 }

@@ -1,5 +1,5 @@
-//! The fleet, for whoever looks: which workers live, and what each says of itself. No command goes through all keys: the boards, at which
-//! each worker looks every second, have their names.
+//! The fleet as an operator sees it: the live workers and their reports. Finding them needs no scan
+//! over all keys: every worker reads its boards every second, so the boards have their names.
 
 use std::collections::BTreeSet;
 
@@ -8,28 +8,28 @@ use crate::gate::boards;
 use crate::gate::redis::RedisGate;
 use crate::rules::report::view::{Said, View};
 
-/// So many workers are asked for at most,
+/// Maximum number of workers whose reports are read.
 const MOST_WORKERS: usize = 1_000;
-/// so many in a round trip.
+/// Maximum number of reports read in one round trip.
 const AT_ONCE: usize = 64;
 
 /// The fleet.
 #[derive(Debug, Default)]
 pub struct Fleet {
-    /// What its workers say.
+    /// The workers' reports.
     pub view: View,
-    /// What operators ask of all workers, at each board that answered.
+    /// Operators' instructions at each board that answered.
     pub boards: Vec<boards::Seen>,
-    /// So many workers live of which nobody was asked, since there are too many.
+    /// Number of live workers whose reports were not read because of [`MOST_WORKERS`].
     pub unasked: usize,
-    /// Why boards, or reports, of a cluster could not be read: there may be more workers.
+    /// Errors of boards or reports in a cluster that could not be read. There may be more workers.
     pub failed: Vec<GateError>,
 }
 
-/// Looks at the fleet.
+/// Reads the state of the fleet.
 ///
 /// # Errors
-/// [`GateError`]: nothing of it can be seen.
+/// [`GateError`] if none of it can be read.
 pub async fn see(gate: &RedisGate) -> Result<Fleet, GateError> {
     let mut fleet = Fleet::default();
     for board in boards::see_each(gate).await? {

@@ -1,5 +1,6 @@
-//! The Lua scripts, put together from the files in `lua/` and called by their SHA. What a rule and a script must agree on is set in the
-//! rule: each script begins with the constants that it names.
+//! The Lua scripts, assembled from the files in `lua/` and called by their SHA. Constants that
+//! rules and scripts share are defined in the rules: each script begins with definitions of those
+//! it names.
 
 use std::collections::HashSet;
 use std::sync::{LazyLock, OnceLock};
@@ -9,7 +10,7 @@ use crate::rules::layout::Layout;
 use crate::rules::limit::{Algorithm, Limit};
 use crate::rules::{fair_queue, forecast, learned, model, shadow, waitlist};
 
-/// The constants of rules that scripts name, too. A file in `lua/` never sets them.
+/// Constants of the rules that scripts use as well. No file in `lua/` sets them.
 pub const SHARED: [(&str, u64); 33] = [
     ("AGAIN", shadow::AGAIN as u64),
     ("AHEAD_MS", waitlist::AHEAD_MS),
@@ -46,7 +47,7 @@ pub const SHARED: [(&str, u64); 33] = [
     ("WIDE", fair_queue::WIDE as u64),
 ];
 
-/// Those that `parts` name, as Lua.
+/// Returns Lua definitions of the shared constants that `parts` name.
 fn shared(parts: &[&str]) -> String {
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let named: HashSet<&str> = (parts.iter())
@@ -58,14 +59,14 @@ fn shared(parts: &[&str]) -> String {
         .collect()
 }
 
-/// One script as Redis gets it.
+/// One script as Redis receives it.
 #[derive(Debug)]
 pub struct Script {
     /// The name of its entry file without `.lua`, for messages.
     pub name: &'static str,
-    /// The whole text.
+    /// The source text.
     pub source: String,
-    /// Its SHA-1 in hex, the name under which Redis caches it.
+    /// The SHA-1 of the source in hex, by which Redis caches it.
     pub sha: String,
 }
 
@@ -83,7 +84,7 @@ macro_rules! lua {
     };
 }
 
-/// What every script has that knows the waitlist.
+/// The parts of every script that uses the waitlist.
 const WAITLIST: [&str; 5] = [
     lua!("clock"),
     lua!("formats"),
@@ -92,21 +93,22 @@ const WAITLIST: [&str; 5] = [
     lua!("waitlist"),
 ];
 
-/// Whether a script begins with the shortcut of its algorithm, if that has one.
+/// Whether a script begins with its algorithm's shortcut, if there is one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shortcut {
-    /// It does.
+    /// The script has the shortcut.
     Taken,
-    /// It does not. For tests: its answers are the same.
+    /// The script does not have the shortcut. For tests only: the answers are the same.
     Left,
 }
 
-/// A script for each set of algorithms: what a call does not need costs it nothing.
+/// One script per set of algorithms, so that a call pays only for what it needs.
 struct Family {
     name: &'static str,
     entry: &'static str,
     shortcut: Shortcut,
-    /// By a bit for each of [`Algorithm::EVERY`], one for shared partitions and one for shadows.
+    /// Indexed by one bit per entry of [`Algorithm::EVERY`], one for shared partitions and one for
+    /// shadows.
     members: [OnceLock<Script>; 4 << Algorithm::EVERY.len()],
 }
 
@@ -120,7 +122,7 @@ impl Family {
         }
     }
 
-    /// The shortcut of the algorithm that all `limits` have.
+    /// Returns the shortcut of the algorithm, if all `limits` have the same one.
     fn shortcut_of(&self, limits: &[Limit]) -> Option<&'static str> {
         let algorithm = limits.first()?.algorithm();
         let is_alone = limits.iter().all(|limit| limit.algorithm() == algorithm);
@@ -128,8 +130,9 @@ impl Family {
         shortcut.filter(|_| is_alone && self.shortcut == Shortcut::Taken)
     }
 
-    /// With what shared partitions need only where [`shared_argument`](crate::gate::reply::shared_argument) sends them, and so for
-    /// shadows.
+    /// Returns the script for `limits` and `layout`. The parts for shared partitions are included
+    /// only if [`shared_argument`](crate::gate::reply::shared_argument) sends any, and those for
+    /// shadows only if there are shadows.
     fn member(&self, limits: &[Limit], layout: &Layout) -> &Script {
         let is_used = |algorithm| limits.iter().any(|limit| limit.algorithm() == algorithm);
         let bits = Algorithm::EVERY.iter().enumerate();
@@ -154,7 +157,7 @@ impl Family {
             }
             for algorithm in Algorithm::EVERY.into_iter().filter(|a| is_used(*a)) {
                 let script = algorithm.rules().script();
-                // Some share a file.
+                // Some algorithms share a file.
                 if !parts.contains(&script) {
                     parts.push(script);
                 }
@@ -165,7 +168,7 @@ impl Family {
     }
 }
 
-/// Decides for the jobs of one tenant, whose partitions are as `layout` says.
+/// Decides for the jobs of one tenant with the partitions in `layout`.
 pub fn acquire(limits: &[Limit], layout: &Layout, shortcut: Shortcut) -> &'static Script {
     static TAKEN: Family = Family::new("acquire", lua!("acquire"), Shortcut::Taken);
     static LEFT: Family = Family::new("acquire", lua!("acquire"), Shortcut::Left);
@@ -176,7 +179,7 @@ pub fn acquire(limits: &[Limit], layout: &Layout, shortcut: Shortcut) -> &'stati
     family.member(limits, layout)
 }
 
-/// Sets what calls used against what they were charged.
+/// Corrects charges by actual costs, and renews or releases leases.
 pub fn settle(limits: &[Limit], layout: &Layout) -> &'static Script {
     static FAMILY: Family = Family::new(
         "settle",
@@ -186,7 +189,7 @@ pub fn settle(limits: &[Limit], layout: &Layout) -> &'static Script {
     FAMILY.member(limits, layout)
 }
 
-/// Shows the state of one tenant.
+/// Reads the state of one tenant.
 pub fn inspect(limits: &[Limit], layout: &Layout) -> &'static Script {
     static FAMILY: Family = Family::new(
         "inspect",
@@ -196,13 +199,13 @@ pub fn inspect(limits: &[Limit], layout: &Layout) -> &'static Script {
     FAMILY.member(limits, layout)
 }
 
-/// Tells limits what an answer of the API says of them.
+/// Feeds adaptive limits with answers of the API.
 pub fn learn(limits: &[Limit], layout: &Layout) -> &'static Script {
     static FAMILY: Family = Family::new("learn", lua!("learn"), Shortcut::Left);
     FAMILY.member(limits, layout)
 }
 
-/// Says when the units of a waitlist have their turns.
+/// Computes when the units of a waitlist have their turns.
 pub fn forecast(limits: &[Limit], layout: &Layout) -> &'static Script {
     static FAMILY: Family = Family::new(
         "forecast",
@@ -212,28 +215,28 @@ pub fn forecast(limits: &[Limit], layout: &Layout) -> &'static Script {
     FAMILY.member(limits, layout)
 }
 
-/// Closes one tenant.
+/// Suspends one tenant.
 pub fn block() -> &'static Script {
     static BLOCK: LazyLock<Script> =
         LazyLock::new(|| Script::new("block", &[&WAITLIST[..], &[lua!("block")]].concat()));
     &BLOCK
 }
 
-/// Notes what the downstream says of its own limits.
+/// Stores the limits that the API advertises.
 pub fn quota() -> &'static Script {
     static QUOTA: LazyLock<Script> =
         LazyLock::new(|| Script::new("quota", &[&WAITLIST[..], &[lua!("quota")]].concat()));
     &QUOTA
 }
 
-/// Tells a breaker how a call ended.
+/// Reports the end of a call to a breaker.
 pub fn report() -> &'static Script {
     static REPORT: LazyLock<Script> =
         LazyLock::new(|| Script::new("report", &[&WAITLIST[..], &[lua!("report")]].concat()));
     &REPORT
 }
 
-/// Tells of a suspect's call, or asks whether it may be called.
+/// Writes a note about a suspect's call, or asks whether the suspect may be called.
 pub fn crash() -> &'static Script {
     static CRASH: LazyLock<Script> =
         LazyLock::new(|| Script::new("crash", &[lua!("clock"), lua!("crash")]));
@@ -254,28 +257,28 @@ pub fn policies() -> &'static Script {
     &POLICIES
 }
 
-/// What operators ask of all workers.
+/// Reads or changes operators' instructions.
 pub fn steer() -> &'static Script {
     static STEER: LazyLock<Script> =
         LazyLock::new(|| Script::new("steer", &[lua!("clock"), lua!("steer")]));
     &STEER
 }
 
-/// What operators did.
+/// Writes or reads the audit log.
 pub fn audit() -> &'static Script {
     static AUDIT: LazyLock<Script> =
         LazyLock::new(|| Script::new("audit", &[lua!("clock"), lua!("audit")]));
     &AUDIT
 }
 
-/// What a worker says of a job.
+/// Stores a worker's answer about a job.
 pub fn sighting() -> &'static Script {
     static SIGHTING: LazyLock<Script> =
         LazyLock::new(|| Script::new("sighting", &[lua!("sighting")]));
     &SIGHTING
 }
 
-/// Ends a batch: whether its decisions count.
+/// Ends a batch: decides whether its decisions count.
 pub fn pulse() -> &'static Script {
     static PULSE: LazyLock<Script> =
         LazyLock::new(|| Script::new("pulse", &[lua!("clock"), lua!("pulse")]));
@@ -288,7 +291,7 @@ pub fn epoch() -> &'static Script {
     &EPOCH
 }
 
-/// Does what an operator asks for one tenant.
+/// Applies an operator's change to one tenant.
 pub fn change() -> &'static Script {
     static CHANGE: LazyLock<Script> = LazyLock::new(|| {
         let parts = [lua!("fair_queue"), lua!("change")];

@@ -1,4 +1,4 @@
-//! The watches of one worker: over its only Redis, or over each primary of a cluster.
+//! The epoch watches of one worker: one for its only Redis, or one per primary of a cluster.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,10 +14,10 @@ use crate::gate::primaries::{All, Finder, Primary};
 use crate::gate::{GateError, Primaries, Start};
 use crate::rules::slots::Slots;
 
-/// A primary that answered within this is taken to be as it should be, while others are not.
+/// How long an answer of a primary counts as proof that it works, while other primaries fail.
 const LATELY: Duration = Duration::from_secs(1);
 
-/// What a primary answered.
+/// The state in a primary's last answer.
 #[derive(Clone, Copy)]
 enum State {
     Admitting,
@@ -37,29 +37,29 @@ impl State {
     }
 }
 
-/// All watches.
+/// All watches of a worker.
 pub struct Watches {
     inner: Mutex<Inner>,
 }
 
 struct Inner {
-    /// By the key of the epoch.
+    /// The watches by the key of the epoch.
     watches: BTreeMap<String, Arc<Watch>>,
-    /// The longest and the shortest time that limits of a question look back.
+    /// The longest and the shortest look-back of any limit in a question.
     span: Duration,
     shortest: Duration,
     /// What is known of starts before this worker's.
     start: Option<Start>,
-    /// Since when questions at these epochs came to nothing.
+    /// Since when questions at each epoch have failed.
     failing: BTreeMap<String, Instant>,
-    /// What the primaries with these epochs answered last.
+    /// The last state of the primary with each epoch.
     states: BTreeMap<String, State>,
-    /// The primaries that were there when it began have been seen: any other came later.
+    /// Whether the first look at the primaries is done. Any primary seen later is new.
     begun: bool,
 }
 
 impl Watches {
-    /// A new worker's. `span` is the longest time that a limit looks back.
+    /// Creates the watches of a new worker. `span` is the longest look-back of its limits.
     pub fn new(span: Duration) -> Self {
         Self {
             inner: Mutex::new(Inner {
@@ -79,7 +79,7 @@ impl Watches {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The limits of a question look back so far.
+    /// Includes limits that look back by `span`.
     pub fn cover(&self, span: Duration) {
         let mut inner = self.inner();
         if span > inner.span || span < inner.shortest {
@@ -89,7 +89,7 @@ impl Watches {
         }
     }
 
-    /// What is known of starts before this worker's.
+    /// Sets what is known of starts before this worker's.
     pub fn set_start(&self, start: Start) {
         let mut inner = self.inner();
         inner.start = Some(start);
@@ -99,7 +99,7 @@ impl Watches {
             .for_each(|watch| watch.set_start(start));
     }
 
-    /// The watches over all `primaries`, in their order.
+    /// Returns the watches over `primaries`, in their order.
     fn over(&self, primaries: &All) -> Vec<Arc<Watch>> {
         let mut inner = self.inner();
         let (span, shortest, begun) = (inner.span, inner.shortest, inner.begun);
@@ -111,8 +111,9 @@ impl Watches {
                 watch.set_start(start);
                 Arc::new(watch)
             };
-            // This primary had its epoch elsewhere, and another primary had one here: what was known of that is about slots
-            // which are taken for lost here unless they are handed over.
+            // This primary had its epoch elsewhere, and another primary had one here. That watch
+            // knows the other primary's slots, which count as lost here unless they are handed
+            // over.
             let was_at = |watch: &Arc<Watch>| watch.was_at(&primary.shard);
             let here = |(key, watch): (&String, &Arc<Watch>)| {
                 *key != primary.epoch && primary.has(key) && was_at(watch) == Some(true)
@@ -130,7 +131,7 @@ impl Watches {
         all
     }
 
-    /// All watches but that of `primary`, each with the primary that has its key.
+    /// Returns all watches but that of `primary`, each with the primary that has its key.
     fn others(&self, primaries: &All, primary: &Primary) -> Vec<(Arc<Watch>, Shard)> {
         if primaries.len() < 2 && self.inner().watches.len() < 2 {
             return Vec::new();
@@ -143,7 +144,8 @@ impl Watches {
         others.collect()
     }
 
-    /// Makes sure that what is admitted at `primary`, one of `primaries`, counts as far as is known.
+    /// Ensures that starts admitted at `primary`, one of `primaries`, will count, as far as is
+    /// known.
     ///
     /// # Errors
     /// As [`Watch::ready`].
@@ -168,7 +170,7 @@ impl Watches {
     /// Looks at all primaries.
     ///
     /// # Errors
-    /// The first that any of them has.
+    /// The first error of any primary.
     pub async fn begin(
         &self,
         link: &Link,
@@ -185,7 +187,7 @@ impl Watches {
         Ok(())
     }
 
-    /// In which state the primaries were last.
+    /// Returns the last known states of the primaries.
     pub fn primaries(&self) -> Primaries {
         let mut all = Primaries::default();
         for state in self.inner().states.values() {
@@ -198,7 +200,7 @@ impl Watches {
         all
     }
 
-    /// What a question at `primary` came to.
+    /// Records the result of a question at `primary`.
     pub fn note<T>(&self, primary: &Primary, answer: &Result<T, GateError>) {
         let mut inner = self.inner();
         let state = State::of(answer);
@@ -211,11 +213,11 @@ impl Watches {
         }
     }
 
-    /// Nothing was decided at the primaries that `failed`: is at least one of the others as it should be? They are asked, unless
-    /// one has answered lately and since then.
+    /// Checks whether any primary other than those that `failed` still works. It asks them, unless
+    /// one has answered since the failure and within [`LATELY`].
     ///
     /// # Errors
-    /// While nothing may start at any primary: see [`of_all`].
+    /// As [`of_all`], if no job may start at any primary.
     pub async fn others_go_on(
         &self,
         (link, finder): (&Link, &Finder),
@@ -245,7 +247,7 @@ impl Watches {
             Box::pin(async move {
                 let at = at((link, finder), primary, clock, &others);
                 match watch.heartbeat(&at).await {
-                    // It ends the wait for the others.
+                    // The error ends the wait for the other primaries.
                     Ok(()) => Err(()),
                     Err(why) => Ok(why),
                 }
@@ -257,10 +259,10 @@ impl Watches {
         }
     }
 
-    /// Looks at all primaries, and shows each that this worker lives.
+    /// Looks at all primaries, and shows each that this worker is alive.
     ///
     /// # Errors
-    /// While nothing may start at any of them: see [`of_all`].
+    /// As [`of_all`], if no job may start at any primary.
     pub async fn heartbeat(
         &self,
         link: &Link,
@@ -287,7 +289,8 @@ impl Watches {
         of_all(done)
     }
 
-    /// Epochs give up what others speak for by now, and one that is no primary's any more goes.
+    /// Makes epochs give up slots that other epochs claim by now, and deletes epochs that belong to
+    /// no primary any more.
     async fn tidy(&self, link: &Link, finder: &Finder, primaries: &All, current: &[Arc<Watch>]) {
         for (primary, watch) in primaries.iter().zip(current) {
             let others = current
@@ -305,7 +308,7 @@ impl Watches {
         for watch in old {
             let at = primaries.iter().zip(current);
             let mut at = at.filter(|(primary, _)| primary.has(watch.key()));
-            // Only when nothing can be learned from it any more.
+            // A watch goes only when nothing more can be learned from it.
             let Some((primary, _)) = at.find(|(_, current)| !current.claimed().is_empty()) else {
                 continue;
             };
@@ -315,10 +318,10 @@ impl Watches {
         }
     }
 
-    /// This worker ends: nobody has to wait for its word.
+    /// Ends this worker, so that others don't wait for its reports.
     ///
     /// # Errors
-    /// The first that any primary has.
+    /// The first error of any primary.
     pub async fn leave(&self, link: &Link, finder: &Finder) -> Result<(), GateError> {
         let primaries = finder.all(link, false).await?;
         let watches = self.over(&primaries);
@@ -343,8 +346,9 @@ fn at<'a>(
     }
 }
 
-/// What the primaries say together: one that may admit is enough. If none may, a cold one answers at least, and the one that opens
-/// first says how long nothing starts.
+/// Combines the answers of all primaries. One that may admit is enough. If none may, a recovering
+/// primary takes precedence over one that failed, and of these the one that opens first determines
+/// the wait.
 fn of_all(each: Vec<Result<(), GateError>>) -> Result<(), GateError> {
     if each.iter().any(Result::is_ok) {
         return Ok(());
@@ -357,7 +361,8 @@ fn of_all(each: Vec<Result<(), GateError>>) -> Result<(), GateError> {
     whys.min_by_key(rank).map_or(Ok(()), Err)
 }
 
-/// Deletes the epoch `key` at `primary`, whose own is another one, unless the primary itself says that it is its own.
+/// Deletes the epoch `key` at `primary`, whose own epoch has another key, unless the primary itself
+/// reports `key` as its own.
 async fn retire(
     link: &Link,
     finder: &Finder,

@@ -1,4 +1,4 @@
-//! The nodes of a Redis Cluster: each request goes to the primary that has its slot.
+//! The nodes of a Redis Cluster. Each request goes to the primary that has its slot.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
@@ -17,41 +17,42 @@ use crate::gate::GateError;
 use crate::gate::fault::Fault;
 use crate::rules::slots::Slots;
 
-/// How often a request is sent on: twice when the slot has just moved on, and once for a slot on its way.
+/// Maximum number of times a request is sent: twice more if the slot has just moved, and once for a
+/// slot that is moving.
 const HOPS: usize = 4;
-/// How many nodes are asked at once which node has which slot; the first answer counts.
+/// Maximum number of nodes asked for the slot map at once. The first answer counts.
 const ASKED: usize = 5;
-/// A node that let us wait in vain is left alone for so long: its tenants get an error at once, and those of the other
-/// nodes do not wait with them.
+/// How long a node that timed out is not contacted. Its tenants get an error at once, and tenants
+/// of other nodes don't wait with them.
 const SILENCE: Duration = Duration::from_secs(5);
 
-/// The connections to all nodes, made when they are first needed.
+/// The connections to all nodes, each created when first needed.
 pub struct Cluster {
     seeds: Vec<Arc<Node>>,
     map: Mutex<Map>,
-    /// Held while the map is made anew, so that one caller asks for all.
+    /// Held while the map is renewed, so that one caller asks on behalf of all.
     renewing: tokio::sync::Mutex<()>,
     round_trips: Arc<AtomicU64>,
 }
 
-/// Which node has which slot, as far as is known.
+/// The last known slot map.
 #[derive(Default)]
 struct Map {
     nodes: HashMap<Address, Arc<Node>>,
     slots: HashMap<Slot, Arc<Node>>,
-    /// The same by primary, as of when it was made.
+    /// The same map by primary, as of the last renewal.
     shards: Shards,
-    /// How often it was made; 0: never.
+    /// Number of renewals. 0 means that there is no map yet.
     version: u64,
-    /// Something did not fit: to be made anew before it is used again.
+    /// Whether an answer contradicted the map, so that it must be renewed before the next use.
     stale: bool,
 }
 
-/// A request that has no answer yet.
+/// A request without an answer yet.
 struct Open {
     index: usize,
     slot: Slot,
-    /// Where a node sent it, and whether for this once (`ASK`).
+    /// The node it was redirected to, and whether for this request only (`ASK`).
     sent_on: Option<(Arc<Node>, bool)>,
 }
 
@@ -68,7 +69,7 @@ impl Cluster {
         })
     }
 
-    /// As [`super::Link::send`].
+    /// Sends as [`super::Link::send`] does.
     pub async fn send(&self, requests: &[Request<'_>]) -> Result<Answers, GateError> {
         self.fresh_map().await?;
         let mut open: Vec<Open> = requests
@@ -147,13 +148,13 @@ impl Cluster {
             }
         }
         if !reached && !requests.is_empty() {
-            // Is it these nodes, or all of them?
+            // Are only these nodes unreachable, or all?
             self.fresh_map().await?;
         }
         Ok(answers)
     }
 
-    /// All primaries and their slots.
+    /// Returns all primaries and their slots. `anew` renews the map first.
     pub async fn shards(&self, anew: bool) -> Result<Shards, GateError> {
         if anew {
             self.doubt();
@@ -162,12 +163,12 @@ impl Cluster {
         Ok(Arc::clone(&self.map().shards))
     }
 
-    /// The map is made anew before it is used again.
+    /// Marks the map as stale, so that it is renewed before the next use.
     pub fn doubt(&self) {
         self.map().stale = true;
     }
 
-    /// `pipeline` at `node` and nowhere else.
+    /// Sends `pipeline` to `node` only.
     pub async fn at(&self, node: &Node, pipeline: &Pipeline) -> Result<Vec<Value>, GateError> {
         let answers = ask(node, pipeline).await;
         let moved = |answer: &Value| matches!(answer, Value::ServerError(error) if matches!(error.code(), "MOVED" | "ASK"));
@@ -180,7 +181,7 @@ impl Cluster {
         answers
     }
 
-    /// `pipeline`, of one command, on every primary.
+    /// Sends `pipeline`, which has one command, to every primary.
     pub async fn on_primaries(
         &self,
         pipeline: &Pipeline,
@@ -202,7 +203,7 @@ impl Cluster {
         Ok(values)
     }
 
-    /// As [`super::Link::base`].
+    /// Returns the minimum round-trip time, as [`super::Link::base`] does.
     pub fn base(&self) -> Option<Duration> {
         let shards = Arc::clone(&self.map().shards);
         let bases = shards.iter().map(|shard| shard.node.as_ref()?.base());
@@ -213,7 +214,7 @@ impl Cluster {
         self.map.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Which node a request goes to, and whether as one that was sent on for this once.
+    /// Returns the node for a request, and whether it was redirected there for this request only.
     fn way_of(&self, request: &Open) -> Option<(Arc<Node>, bool)> {
         match &request.sent_on {
             Some(way) => Some(way.clone()),
@@ -255,12 +256,12 @@ impl Cluster {
         }
     }
 
-    /// The address in a `MOVED` or `ASK`.
+    /// Returns the address in a `MOVED` or `ASK`.
     fn target(&self, node: &Node, error: &ServerError) -> Option<Address> {
         slots::redirect(error.details()?, &slots::host(node.info()))
     }
 
-    /// The node at `address`, known or new.
+    /// Returns the node at `address`, and creates it if it is new.
     fn node(&self, map: &mut Map, address: Address) -> Option<Arc<Node>> {
         if let Some(known) = map.nodes.get(&address) {
             return Some(Arc::clone(known));
@@ -278,7 +279,7 @@ impl Cluster {
         Some(node)
     }
 
-    /// Makes the map anew, if there is none or something did not fit.
+    /// Renews the map if there is none or it is stale.
     async fn fresh_map(&self) -> Result<(), GateError> {
         let version = {
             let map = self.map();
@@ -336,7 +337,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Whom to ask for the map: known nodes that answered last, and seeds.
+    /// Returns the nodes to ask for the map: known nodes whose last answer arrived, and the seeds.
     fn candidates(&self) -> Vec<Arc<Node>> {
         let mut nodes: Vec<Arc<Node>> = self.map().nodes.values().cloned().collect();
         nodes.retain(|node| node.silent().is_none());
@@ -346,7 +347,7 @@ impl Cluster {
     }
 }
 
-/// One round trip to `node`, unless it is left alone.
+/// Makes one round trip to `node`, unless it timed out lately.
 async fn ask(node: &Node, pipeline: &Pipeline) -> Result<Vec<Value>, GateError> {
     match node.silent() {
         Some(since) if since < SILENCE => Err(GateError::Unreachable(format!(
@@ -357,7 +358,7 @@ async fn ask(node: &Node, pipeline: &Pipeline) -> Result<Vec<Value>, GateError> 
     }
 }
 
-/// Both name the same nodes with the same slots.
+/// Returns true if both lists have the same nodes with the same slots.
 fn same_shards(one: &[Shard], two: &[Shard]) -> bool {
     let same = |(one, two): (&Shard, &Shard)| {
         let nodes = one.node.as_ref().zip(two.node.as_ref());
@@ -366,7 +367,7 @@ fn same_shards(one: &[Shard], two: &[Shard]) -> bool {
     one.len() == two.len() && one.iter().zip(two).all(same)
 }
 
-/// `info` for the node at `address`: the same login, the same TLS.
+/// Returns `info` for the node at `address`, with the same login and TLS.
 fn at(info: &ConnectionInfo, address: &Address) -> ConnectionInfo {
     let (host, port) = (address.host.clone(), address.port);
     let addr = match info.addr() {

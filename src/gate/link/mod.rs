@@ -1,4 +1,5 @@
-//! The way to Redis: to a single server, to the nodes of a cluster, or to the primary that Sentinel names.
+//! Connections to Redis: to a single server, to the nodes of a cluster, or to the primary that
+//! Sentinel names.
 
 mod cluster;
 mod node;
@@ -31,30 +32,32 @@ use crate::gate::scripts::Script;
 use crate::gate::store::{Meaning, Store};
 use crate::rules::slots::Slots;
 
-/// A command and where it belongs.
+/// A command and its destination.
 pub struct Request<'a> {
-    /// A key of it: in a cluster it goes to the primary that has this key.
+    /// One of the command's keys. In a cluster the command goes to the primary that has this key.
     pub key: &'a str,
     pub command: Cmd,
-    /// A script that this node did not know when it was last asked: loaded in the same round trip, before it.
+    /// The command's script, if the node did not have it at the last attempt. It is loaded first,
+    /// in the same round trip.
     pub load: Option<&'static Script>,
     pub meaning: Meaning<'a>,
 }
 
-/// One value for each request, in order; an error that concerns the node of some of them alone stands in their place.
+/// One value per request, in order. An error that affects only one node's requests takes their
+/// places.
 pub type Answers = Vec<Result<Value, GateError>>;
 
 /// One primary.
 #[derive(Clone)]
 pub struct Shard {
-    /// In a cluster, which of its nodes it is.
+    /// The node, in a cluster.
     node: Option<Arc<Node>>,
-    /// In a cluster, the slots that it has, as far as is known.
+    /// The node's slots as far as they are known, in a cluster.
     pub slots: Slots,
 }
 
 impl Shard {
-    /// The same primary, of which only these slots matter.
+    /// Returns the same primary restricted to `slots`.
     pub fn with(&self, slots: Slots) -> Self {
         Self {
             node: self.node.clone(),
@@ -62,20 +65,20 @@ impl Shard {
         }
     }
 
-    /// Its name in a cluster.
+    /// Returns the primary's name in a cluster, or an empty text.
     pub fn name(&self) -> &str {
         self.node.as_ref().map_or("", |node| node.name())
     }
 }
 
-/// All primaries. Others of the same address mean that something has changed.
+/// All primaries. A new `Arc` means that something has changed.
 pub type Shards = Arc<Vec<Shard>>;
 
 /// The connections to Redis, shared by all callers.
 pub struct Link {
     servers: RedisServers,
     way: Way,
-    /// Without a cluster: the primary, wherever it is.
+    /// The primary, wherever it is, if there is no cluster.
     only: Shards,
     round_trips: Arc<AtomicU64>,
 }
@@ -84,12 +87,12 @@ enum Way {
     Single(Node),
     Cluster(Cluster),
     Sentinel(Sentinel),
-    /// Something in the place of servers.
+    /// A store in place of servers.
     Store(Stored),
 }
 
 impl Link {
-    /// To `store`, in place of servers.
+    /// Creates a link to `store`, in place of servers.
     pub fn to(store: Arc<dyn Store>) -> Self {
         let round_trips = Arc::default();
         let servers = RedisServers::from(&SecretUrl::new("redis://memory"));
@@ -109,7 +112,7 @@ impl Link {
         }
     }
 
-    /// It does not connect yet.
+    /// Creates a link to `servers`. It does not connect yet.
     pub fn new(servers: &RedisServers) -> Result<Self, GateError> {
         let round_trips = Arc::new(AtomicU64::new(0));
         let pems = &(servers.tls.read())
@@ -133,17 +136,19 @@ impl Link {
         Ok(Self::by(servers, way, round_trips))
     }
 
-    /// What it connects to, for messages.
+    /// Returns the servers it connects to, for messages.
     pub fn servers(&self) -> &RedisServers {
         &self.servers
     }
 
-    /// Keys live on several nodes: an error of one is not one of all.
+    /// Returns true if keys live on several nodes, so that one node's error affects only some
+    /// requests.
     pub fn is_cluster(&self) -> bool {
         matches!(self.way, Way::Cluster(_))
     }
 
-    /// What a round trip takes at least, in a cluster to the nearest of its primaries; `None`: that is not known of all yet.
+    /// Returns the minimum round-trip time, in a cluster that of the nearest primary, or `None` if
+    /// it is not known for all of them yet.
     pub fn base(&self) -> Option<Duration> {
         match &self.way {
             Way::Single(node) => node.base(),
@@ -157,11 +162,11 @@ impl Link {
         self.round_trips.load(Ordering::Relaxed)
     }
 
-    /// One round trip to each node that has a key of `requests`, to all of them at once. On one node the requests run
-    /// in their order. What a node says that it did not do (it sends on to another) is sent there; what it may have
-    /// done is an error, and is not repeated.
+    /// Makes one round trip to each node that has a key of `requests`, to all nodes at once. On one
+    /// node the requests run in order. A request that a node redirects was not executed there, and
+    /// is sent on. A request that may have been executed gets an error and is not repeated.
     ///
-    /// The outer error concerns all of them: nothing can be reached.
+    /// The outer error means that no server can be reached.
     pub async fn send(&self, requests: Vec<Request<'_>>) -> Result<Answers, GateError> {
         let parcel = |requests: Vec<Request<'_>>| {
             let mut parcel = Parcel::default();
@@ -170,7 +175,8 @@ impl Link {
             }
             parcel
         };
-        // Boxed: the futures of the rarer ways would make that of every caller large and deep.
+        // Boxed, since the futures of the rarer variants would make every caller's future large and
+        // deep.
         match &self.way {
             Way::Single(node) => {
                 let parcel = parcel(requests);
@@ -187,7 +193,7 @@ impl Link {
         }
     }
 
-    /// All primaries. `anew`: what is known of them is not believed.
+    /// Returns all primaries. `anew` ignores what is known of them.
     pub async fn shards(&self, anew: bool) -> Result<Shards, GateError> {
         match &self.way {
             Way::Cluster(cluster) => Box::pin(cluster.shards(anew)).await,
@@ -195,14 +201,15 @@ impl Link {
         }
     }
 
-    /// What is known of the primaries is asked for anew before it is used again.
+    /// Makes the link look up the primaries again before their next use.
     pub fn doubt(&self) {
         if let Way::Cluster(cluster) = &self.way {
             cluster.doubt();
         }
     }
 
-    /// One round trip to `shard`, and to nobody else: what it sends on to another is not done, and an error.
+    /// Makes one round trip to `shard` only. A redirected request is not executed and gets an
+    /// error.
     pub async fn send_to(
         &self,
         shard: &Shard,
@@ -227,7 +234,7 @@ impl Link {
         Ok(answers)
     }
 
-    /// One round trip to `shard`.
+    /// Makes one round trip to `shard`.
     pub async fn on(&self, shard: &Shard, pipeline: &Pipeline) -> Result<Vec<Value>, GateError> {
         match (&self.way, &shard.node) {
             (Way::Single(node), _) => node.send(pipeline).await,
@@ -248,7 +255,7 @@ impl Link {
         }
     }
 
-    /// `command` on every primary: the name of each and its answer.
+    /// Sends `command` to every primary. Returns each primary's name and answer.
     pub async fn on_primaries(&self, command: Cmd) -> Result<Vec<(String, Value)>, GateError> {
         let mut pipeline = Pipeline::with_capacity(1);
         pipeline.add_command(command);

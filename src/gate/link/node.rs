@@ -15,37 +15,39 @@ use crate::rules::way::Way;
 
 /// How long Redis may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// How long it may take to accept a connection: TCP, TLS and login are several round trips, of up to half a second each.
+/// How long Redis may take to accept a connection. TCP, TLS and login are several round trips of up
+/// to half a second each.
 const TIMEOUT_TO_CONNECT: Duration = Duration::from_secs(3);
-/// How long a server may take for all of it.
+/// How long a server may take for connection and answer together.
 pub const TIMEOUT_IN_ALL: Duration = Duration::from_secs(4);
-/// The longest pause between two attempts to connect.
+/// Maximum pause between two attempts to connect.
 const RECONNECT: Duration = Duration::from_secs(1);
 
 /// A connection to one server, shared by all callers.
 pub struct Node {
     client: Client,
-    /// What it is called in errors; no secret.
+    /// The server's name in errors. It contains no secret.
     name: String,
     current: Mutex<Current>,
-    /// What round trips take, by the time since `made`.
+    /// Round-trip times, by the time since `made`.
     way: Mutex<Way>,
     made: Instant,
     round_trips: Arc<AtomicU64>,
 }
 
-/// The connection in use.
+/// The current connection.
 #[derive(Default)]
 struct Current {
     manager: Option<ConnectionManager>,
-    /// How many there were: a task that saw one fail drops that one, not the one that replaced it.
+    /// The connection's number. A task that saw a connection fail drops that connection, and not
+    /// its successor.
     number: u64,
-    /// When it last let us wait in vain, if it has not answered since.
+    /// When the server last timed out, if it has not answered since.
     silent: Option<Instant>,
 }
 
 impl Node {
-    /// It does not connect yet. `round_trips` is where they are counted.
+    /// Creates a node that does not connect yet. `round_trips` counts its round trips.
     pub fn new(client: Client, name: String, round_trips: Arc<AtomicU64>) -> Self {
         Self {
             client,
@@ -61,24 +63,24 @@ impl Node {
         &self.name
     }
 
-    /// Where it is.
+    /// Returns the node's address and login.
     pub fn info(&self) -> &ConnectionInfo {
         self.client.get_connection_info()
     }
 
-    /// How long it is since it let us wait in vain; `None`: it answered.
+    /// Returns the time since the server timed out, or `None` if it has answered since.
     pub fn silent(&self) -> Option<Duration> {
         let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         current.silent.map(|since| since.elapsed())
     }
 
-    /// What a round trip takes at least; `None`: that is not known yet.
+    /// Returns the minimum round-trip time, or `None` if it is not known yet.
     pub fn base(&self) -> Option<Duration> {
         let way = self.way.lock().unwrap_or_else(PoisonError::into_inner);
         way.is_known().then(|| way.base())
     }
 
-    /// One round trip: one value for each of the pipeline's commands.
+    /// Makes one round trip. Returns one value per command of the pipeline.
     pub async fn send(&self, pipeline: &Pipeline) -> Result<Vec<Value>, GateError> {
         let count = pipeline.len();
         let (mut manager, number) = self
@@ -111,10 +113,11 @@ impl Node {
         Err(error)
     }
 
-    /// Records the end of a round trip by the connection `number`: since when the server is silent, and whether the connection is `lost`.
+    /// Records the end of a round trip over the connection `number`: when the server timed out, if
+    /// it did, and whether the connection is `lost`.
     fn ended(&self, number: u64, silent: Option<Instant>, lost: bool) {
-        // A manager reconnects by itself after some errors, but not after a failed login, a silent peer, or a replica that was the primary.
-        // A new manager reconnects after every error.
+        // A manager reconnects by itself after some errors, but not after a failed login, a silent
+        // peer, or a demotion of the primary. A new manager connects after every error.
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         current.silent = silent;
         if lost && current.number == number {
@@ -122,7 +125,7 @@ impl Node {
         }
     }
 
-    /// The connection in use and its number.
+    /// Returns the current connection and its number.
     fn manager(&self) -> RedisResult<(ConnectionManager, u64)> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(manager) = &current.manager {

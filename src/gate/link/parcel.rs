@@ -1,4 +1,4 @@
-//! Requests for one node as one pipeline, and its answers taken apart again.
+//! Packs requests for one node into a pipeline, and unpacks the answers.
 
 use ::redis::{Cmd, Pipeline, Value};
 
@@ -6,26 +6,26 @@ use super::Answers;
 use crate::gate::scripts::Script;
 use crate::gate::{GateError, refusal};
 
-/// What goes to one node in one round trip.
+/// The commands for one node in one round trip.
 #[derive(Default)]
 pub struct Parcel {
     pipeline: Pipeline,
-    /// What each of the pipeline's commands is.
+    /// The purpose of each command in the pipeline.
     steps: Vec<Step>,
 }
 
 #[derive(Clone, Copy)]
 enum Step {
-    /// Loads the script of this SHA.
+    /// Loads the script with this SHA.
     Load(&'static str),
-    /// Says that another node sent the next command here, while its slot moves.
+    /// Announces that another node redirected the next command here while its slot moves.
     Asking,
-    /// A request; the script that it had loaded before.
+    /// A request, with the SHA of the script loaded before it, if any.
     Request(Option<&'static str>),
 }
 
 impl Parcel {
-    /// Adds a request, with what must go before it.
+    /// Adds a request, preceded by the commands it needs.
     pub fn add(&mut self, load: Option<&'static Script>, asking: bool, command: Cmd) {
         let sha = load.map(|script| script.sha.as_str());
         if let Some(script) = load

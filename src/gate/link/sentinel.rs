@@ -1,5 +1,5 @@
-//! The primary that Sentinel names: asked for on each connect, and anew when the connection is lost or turns out to
-//! lead to a replica.
+//! The primary that Sentinel names. Sentinel is asked on each connect, and again when the
+//! connection is lost or turns out to lead to a replica.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,18 +15,18 @@ use crate::config::{Pems, RedisServers, SecretUrl};
 use crate::gate::fault::Fault;
 use crate::gate::{GateError, refusal};
 
-/// The way to a primary that changes.
+/// The connection to a primary that may change.
 pub struct Sentinel {
-    /// Its lock is held while Sentinel is asked, so that one caller asks for all.
+    /// Locked while Sentinel is asked, so that one caller asks on behalf of all.
     sentinels: tokio::sync::Mutex<SentinelClient>,
     primary: Mutex<Option<Arc<Node>>>,
-    /// What all of it is called in errors.
+    /// The name of the whole setup in errors.
     name: String,
     round_trips: Arc<AtomicU64>,
 }
 
 impl Sentinel {
-    /// The primary whose name is the host of the url of `servers`.
+    /// Creates the connection to the primary whose name is the host in the URL of `servers`.
     pub fn new(
         servers: &RedisServers,
         sentinels: &[SecretUrl],
@@ -68,7 +68,7 @@ impl Sentinel {
                 builder = builder.set_client_to_redis_certificates(certificates);
             }
         }
-        // One login for all sentinels: the configuration sees to it.
+        // All sentinels have one login; the configuration ensures that.
         let first = client(first, pems)?;
         let login = first.get_connection_info().redis_settings();
         if let Some(user) = login.username() {
@@ -85,8 +85,8 @@ impl Sentinel {
         })
     }
 
-    /// Makes one round trip to the primary. The next call asks Sentinel again after a failure, or after an answer by which another server
-    /// may be the primary.
+    /// Makes one round trip to the primary. After a failure, or an answer by which another server
+    /// may be the primary, the next call asks Sentinel again.
     pub async fn send(&self, pipeline: &Pipeline) -> Result<Vec<Value>, GateError> {
         let node = self.primary().await?;
         let sent = node.send(pipeline).await;
@@ -111,7 +111,7 @@ impl Sentinel {
         current.clone()
     }
 
-    /// As [`super::Link::base`].
+    /// Returns the minimum round-trip time, as [`super::Link::base`] does.
     pub fn base(&self) -> Option<Duration> {
         self.known()?.base()
     }

@@ -1,4 +1,4 @@
-//! Links that several gates of one process have in common.
+//! Links shared by several gates of one process.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -6,17 +6,17 @@ use super::Link;
 use crate::config::RedisServers;
 use crate::gate::GateError;
 
-/// One link for all who name the same servers in the same way. It ends with the last of them.
+/// One link for all users of the same servers with the same settings. It closes with its last user.
 #[derive(Default)]
 pub struct Links(Mutex<Vec<(RedisServers, Weak<Link>)>>);
 
 impl Links {
-    /// The link to `servers`. It does not connect yet.
+    /// Returns the link to `servers`. It does not connect yet.
     ///
     /// # Errors
-    /// [`GateError::Refused`] when a url is no Redis url.
+    /// [`GateError::Refused`] if a URL is not a Redis URL.
     pub fn to(&self, servers: &RedisServers) -> Result<Arc<Link>, GateError> {
-        // What it holds is whole at any time.
+        // The list is consistent at any time, so a panic while it was locked does no harm.
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|(_, link)| link.strong_count() > 0);
         let same = known.iter().find(|(of, _)| of == servers);

@@ -1,4 +1,4 @@
-//! What a cluster says of its nodes: the answer to `CLUSTER SLOTS`, and redirections.
+//! What a cluster reports about its nodes: the answer to `CLUSTER SLOTS`, and redirections.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -9,24 +9,24 @@ use ::redis::{ConnectionAddr, ConnectionInfo, Value};
 use crate::gate::{GateError, refusal};
 use crate::rules::slots::{SLOTS, Slots};
 
-/// Where a node is.
+/// The address of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Address {
     pub host: String,
     pub port: u16,
 }
 
-/// Slots and the primary that has them.
+/// A range of slots and the primary that has them.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Range {
     pub first: u16,
     pub last: u16,
     pub primary: Address,
-    /// What the primary calls itself.
+    /// The primary's own ID.
     pub id: String,
 }
 
-/// The host in `info`.
+/// Returns the host in `info`.
 pub fn host(info: &ConnectionInfo) -> String {
     match info.addr() {
         ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host.clone(),
@@ -34,8 +34,8 @@ pub fn host(info: &ConnectionInfo) -> String {
     }
 }
 
-/// Where `MOVED` or `ASK` with these `details` (`3999 10.0.0.1:6381`) sends; without a host, to another port of the
-/// host that said so, `own`.
+/// Parses the address in the `details` of a `MOVED` or `ASK`, such as `3999 10.0.0.1:6381`. Without
+/// a host it is another port of `own`, the host that answered.
 pub fn redirect(details: &str, own: &str) -> Option<Address> {
     let (host, port) = details.split_whitespace().nth(1)?.rsplit_once(':')?;
     let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -45,18 +45,18 @@ pub fn redirect(details: &str, own: &str) -> Option<Address> {
     })
 }
 
-/// The slot of `key`.
+/// Returns the slot of `key`.
 pub fn slot_of(key: &str) -> u16 {
-    // The client library computes slots and does not tell their numbers.
+    // The client library computes slots but does not expose their numbers.
     static NUMBERS: LazyLock<HashMap<Slot, u16>> = LazyLock::new(|| {
         let all = (0..SLOTS).filter_map(|number| Some((Slot::new(number)?, number)));
         all.collect()
     });
-    // It has every slot that there is.
+    // The map has every slot.
     NUMBERS.get(&Slot::for_key(key)).copied().unwrap_or(0)
 }
 
-/// The answer of the node `name`, at the host `own`, to `CLUSTER SLOTS`.
+/// Parses the answer to `CLUSTER SLOTS` of the node `name` at the host `own`.
 pub fn parse(answers: &[Value], own: &str, name: &str) -> Result<Vec<Range>, GateError> {
     let ranges = match answers {
         [Value::ServerError(error)] => return Err(refusal::refused(error, "CLUSTER SLOTS")),
@@ -89,7 +89,8 @@ fn range(value: &Value, own: &str) -> Option<Range> {
         Value::Int(number) => u16::try_from(*number).ok(),
         _ => None,
     };
-    // No host: that of the node that was asked. `?`: the node does not know its own name yet.
+    // An empty host stands for the node that was asked. `?` means that the node does not know its
+    // own name yet.
     let host = ::redis::from_redis_value_ref::<Option<String>>(host).ok()?;
     let host = host.filter(|host| !host.is_empty() && host != "?");
     Some(Range {
@@ -103,7 +104,8 @@ fn range(value: &Value, own: &str) -> Option<Range> {
     })
 }
 
-/// The slots that a node itself says it has, by its answers to `CLUSTER MYID` and `CLUSTER SLOTS`.
+/// Returns the slots that a node claims for itself, given its answers to `CLUSTER MYID` and
+/// `CLUSTER SLOTS`.
 pub fn owned(id: &Value, slots: &Value) -> Result<Slots, GateError> {
     let own: String = ::redis::from_redis_value_ref(id).unwrap_or_default();
     let mut owned = Slots::default();
@@ -136,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_key_has_the_slot_of_its_tag() {
-        // As `CLUSTER KEYSLOT` says.
+        // These are the answers of `CLUSTER KEYSLOT`.
         for (key, slot) in [("somekey", 11_058), ("foo{hash_tag}", 2_515), ("", 0)] {
             assert_eq!(slot_of(key), slot, "{key}");
         }

@@ -1,4 +1,4 @@
-//! The way to a store that stands in the place of servers: what [`node`](super::node) is to a server.
+//! The connection to a store in place of servers, the counterpart of [`node`](super::node).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,10 +13,10 @@ use crate::gate::GateError;
 use crate::gate::store::{Command, Store};
 use crate::rules::way::Way;
 
-/// The way to one store, shared by all callers.
+/// The connection to one store, shared by all callers.
 pub struct Stored {
     store: Arc<dyn Store>,
-    /// What round trips take, by the time since `made`.
+    /// Round-trip times, by the time since `made`.
     way: Mutex<Way>,
     made: Instant,
     round_trips: Arc<AtomicU64>,
@@ -32,19 +32,19 @@ impl Stored {
         }
     }
 
-    /// What a round trip takes at least; `None`: that is not known yet.
+    /// Returns the minimum round-trip time, or `None` if it is not known yet.
     pub fn base(&self) -> Option<Duration> {
         let way = self.way.lock().unwrap_or_else(PoisonError::into_inner);
         way.is_known().then(|| way.base())
     }
 
-    /// One round trip: one value for each of the pipeline's commands.
+    /// Makes one round trip. Returns one value per command of the pipeline.
     pub async fn send(&self, pipeline: &Pipeline) -> Result<Vec<Value>, GateError> {
         self.run(pipeline.cmd_iter().map(Command::plain).collect())
             .await
     }
 
-    /// One round trip, with the scripts that are to be loaded.
+    /// Makes one round trip, in which missing scripts are loaded first.
     pub async fn ask(&self, requests: &[Request<'_>]) -> Result<Answers, GateError> {
         let load = |request: &Request<'_>| {
             let script = request.load?;

@@ -1,5 +1,6 @@
-//! Calls that admit in a Redis Cluster: each primary's by themselves, so that one that lost its memory, or its way, stops its own
-//! tenants alone. Without a cluster nothing of this is called.
+//! Admitting calls in a Redis Cluster. The calls of each primary run on their own, so that a
+//! primary that lost data, or can't be reached, stops its own tenants only. Without a cluster this
+//! module is not used.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use crate::gate::primaries::{All, Primary};
 use crate::gate::watches::Watches;
 
 impl RedisGate {
-    /// Each call goes to the primary that has its slot.
+    /// Sends each call to the primary that has its slot.
     pub(super) async fn run_by_primary(
         &self,
         watches: &Watches,
@@ -73,14 +74,14 @@ impl RedisGate {
             }
         }
         if number > 0 && failed.len() == number {
-            // Is it these primaries, or all of them?
+            // Are only these primaries affected, or all?
             let at = (&*self.link, &self.finder);
             watches.others_go_on(at, failed, self.test_clock()).await?;
         }
         Ok(answers)
     }
 
-    /// Jobs start at a primary only where it is known which policies are enforced there.
+    /// Checks that jobs may start at `primary`: the policies enforced there must be known.
     fn agrees(&self, primary: &Primary) -> Result<(), GateError> {
         if self.finder.agreed(&primary.policies) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Script calls: sent together, sent again where nothing was done, and their errors in words.
+//! Script calls: batches them, repeats those that had no effect, and translates their errors.
 
 use ::redis::{Cmd, ServerError, Value};
 
@@ -15,34 +15,36 @@ use crate::rules::layout::Layout;
 use crate::rules::limit::Limit;
 use crate::rules::tenant::Tenant;
 
-/// How often a call is sent whose script was not cached, or whose window was guessed wrong.
+/// Maximum number of times a call is sent if its script was not cached or its window was guessed
+/// wrong.
 const TRIES: usize = 4;
 
-/// What a command usually has beside its keys, its limits, and what its call alone has: the script's name, numbers and a mark.
+/// Usual size, in bytes, of a command without its keys, limits and own arguments: the script's
+/// name, numbers and a mark.
 const OTHER_BYTES: usize = 128;
 const OTHER_ARGUMENTS: usize = 7;
 
-/// What ends a pipeline of calls that admit.
+/// The end of a pipeline of admitting calls.
 pub(super) struct Pulse<'a> {
     pub(super) watch: &'a Watch,
     pub(super) sent: Sent,
-    /// The primary that has all of the calls' keys.
+    /// The primary that has all keys of the calls.
     pub(super) shard: &'a Shard,
 }
 
-/// One script call: what is sent, and what it is for.
+/// One script call: its content and its purpose.
 pub(super) struct Call<'a> {
     pub(super) script: &'static Script,
     pub(super) tenant: &'a Tenant,
     pub(super) meaning: Meaning<'a>,
-    /// So far back its limits look; 0: it admits nothing.
+    /// The look-back of its limits in milliseconds. 0 means that the call admits nothing.
     pub(super) span_ms: u64,
-    /// What the script decides about; none for one that knows the waitlist alone.
+    /// The limits it decides on. Empty for scripts that use only the waitlist.
     pub(super) limits: &'a [Limit],
-    /// Whose quota they are.
+    /// The partitions of these limits.
     pub(super) layout: Layout,
     pub(super) keys: CallKeys,
-    /// The node did not know the script.
+    /// Whether the node lacks the script.
     pub(super) load: bool,
     /// A key after those of the limits.
     pub(super) mark: Option<String>,
@@ -51,9 +53,10 @@ pub(super) struct Call<'a> {
 }
 
 impl RedisGate {
-    /// Makes all calls in one round trip to each node, and those again whose script a node had lost or whose window
-    /// was guessed wrong. One reply for each call, in order; an error that concerns one call, or one node of several,
-    /// stands in its place. With `pulse` the calls admit: they count only if Redis still knows all that has started.
+    /// Makes all calls in one round trip to each node. Repeats calls whose script a node had lost
+    /// or whose window was guessed wrong. Returns one reply per call, in order; an error that
+    /// affects one call, or one node of several, takes its place. With `pulse` the calls admit
+    /// jobs: they count only if Redis still has all usage.
     pub(super) async fn run(
         &self,
         mut calls: Vec<Call<'_>>,
@@ -61,7 +64,7 @@ impl RedisGate {
     ) -> Result<Vec<Result<Value, GateError>>, GateError> {
         let mut replies: Vec<_> = calls.iter().map(|_| Ok(Value::Nil)).collect();
         let mut open: Vec<usize> = (0..calls.len()).collect();
-        // The last pulse is behind all calls.
+        // The last pulse follows all calls.
         let mut counts = pulse.is_none();
         let mut load_pulse = false;
         for _ in 0..TRIES {
@@ -141,7 +144,7 @@ impl RedisGate {
     }
 
     fn request<'c>(&self, call: &'c Call<'_>) -> Request<'c> {
-        // A command that has no room is copied again and again as it grows.
+        // Without enough capacity, a command is copied each time it grows.
         let texts = (call.keys.names.iter().map(String::len)).chain(call.more.iter().map(Vec::len));
         let bytes = texts.sum::<usize>() + LIMIT_BYTES * call.limits.len() + OTHER_BYTES;
         let arguments = call.keys.names.len() + call.more.len() + OTHER_ARGUMENTS;
@@ -168,7 +171,8 @@ impl RedisGate {
         }
     }
 
-    /// Whether an error of a node concerns this call alone: a cluster has others.
+    /// Returns `Ok` if an error of a node affects only this call, as in a cluster, which has other
+    /// nodes.
     fn for_this_call(&self, why: GateError) -> Result<GateError, GateError> {
         if self.link.is_cluster() {
             Ok(why)
@@ -177,13 +181,13 @@ impl RedisGate {
         }
     }
 
-    /// The only reply of one call.
+    /// Runs one call and returns its reply.
     pub(super) async fn run_one(&self, call: Call<'_>) -> Result<Value, GateError> {
         let replies = self.run(vec![call], None).await?;
         replies.into_iter().next().unwrap_or(Ok(Value::Nil))
     }
 
-    /// Which key holds something of another type.
+    /// Finds the key that has another type than expected.
     async fn explain(&self, call: &Call<'_>, error: &ServerError) -> GateError {
         let names = &call.keys.names;
         let request = |name: &'_ String| {

@@ -1,4 +1,4 @@
-//! When the units of a waitlist have their turns, as things stand and if something were different.
+//! When the units of a waitlist have their turns, now and under other limits.
 
 use super::RedisGate;
 use crate::gate::GateError;
@@ -9,11 +9,12 @@ use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 
 impl RedisGate {
-    /// In one look at the state of `tenant`'s jobs with `labels`, which is left as it is: the turns under the limits `as_it_is`, and
-    /// as they `would_be`. Both sets tell jobs apart by the same scopes.
+    /// Computes the turns of `tenant`'s jobs with `labels` under the limits `as_it_is` and under
+    /// `would_be`, from one look at the state. Changes nothing. Both sets of limits must tell jobs
+    /// apart by the same scopes.
     ///
     /// # Errors
-    /// [`GateError`]
+    /// [`GateError`] if the state can't be read.
     pub async fn forecast(
         &self,
         (tenant, labels): (&Tenant, &Labels),

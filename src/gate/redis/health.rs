@@ -1,4 +1,4 @@
-//! What the server is, and whether it answers.
+//! The server's version and settings, and whether it answers.
 
 use std::time::{Duration, Instant};
 
@@ -13,31 +13,34 @@ use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 use crate::rules::way::SAMPLES;
 
-/// So many pings measure the way, and so much apart: what delays one of them does not delay all.
+/// Number of pings in a measurement, and the time between two. With pauses, one delay does not
+/// affect all of them.
 const PINGS: u32 = SAMPLES as u32;
 const APART: Duration = Duration::from_millis(5);
 
-/// What [`RedisGate::check`] found: in a cluster, on the first of its primaries that is not as it should be.
+/// The findings of [`RedisGate::check`]. In a cluster they describe the first primary with a
+/// problem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Health {
     /// `redis` or `valkey`.
     pub server: &'static str,
-    /// Its version, such as `7.0.15`.
+    /// The version, such as `7.0.15`.
     pub version: String,
-    /// `maxmemory-policy`; anything but `noeviction` can lose what has started. `None`: the server does not say.
+    /// The `maxmemory-policy`. Any other than `noeviction` can lose usage. `None` if the server
+    /// does not report it.
     pub maxmemory_policy: Option<String>,
-    /// `master`, or `slave` where a replica was found. `None`: the server does not say.
+    /// `master`, or `slave` for a replica. `None` if the server does not report it.
     pub role: Option<String>,
-    /// It is a node of a Redis Cluster.
+    /// Whether the server is a node of a Redis Cluster.
     pub cluster: bool,
 }
 
 impl RedisGate {
-    /// Whether Redis answers (in a cluster, all of its primaries). Changes nothing there, so that it may be asked before
-    /// [`RedisGate::begin`].
+    /// Checks that Redis answers, in a cluster all of its primaries. It changes nothing, so it may
+    /// be called before [`RedisGate::begin`].
     ///
     /// # Errors
-    /// [`GateError`] says why it does not.
+    /// [`GateError`] with the reason.
     pub async fn answers(&self) -> Result<(), GateError> {
         for (node, answer) in self.link.on_primaries(::redis::cmd("PING")).await? {
             if let Value::ServerError(error) = answer {
@@ -47,10 +50,11 @@ impl RedisGate {
         Ok(())
     }
 
-    /// Measures the way to Redis, where that is not known yet, by some pings. Afterwards [`Gate::base`] tells it.
+    /// Measures the round-trip time to Redis with a few pings, unless it is known. Afterwards
+    /// [`Gate::base`] returns it.
     ///
     /// # Errors
-    /// [`GateError`]: it is not known.
+    /// [`GateError`] if it can't be measured.
     pub async fn measure(&self) -> Result<(), GateError> {
         if self.link.base().is_some() {
             return Ok(());
@@ -58,12 +62,13 @@ impl RedisGate {
         self.pings().await.map(drop)
     }
 
-    /// What round trips take: some, a few milliseconds apart. In a cluster each is that to the slowest of its primaries.
+    /// Returns the times of a few round trips, started a few milliseconds apart. In a cluster each
+    /// is the time of the slowest primary.
     ///
     /// # Errors
-    /// [`GateError`]: Redis does not answer.
+    /// [`GateError`] if Redis does not answer.
     pub async fn pings(&self) -> Result<Vec<Duration>, GateError> {
-        // Connected first: that would count as a part of the way.
+        // Connect first, so that connecting is not measured.
         self.answers().await?;
         let pings = (0..PINGS).map(|number| async move {
             tokio::time::sleep(APART * number).await;
@@ -74,15 +79,15 @@ impl RedisGate {
         join_all(pings).await.into_iter().collect()
     }
 
-    /// What the server is, and whether the gate's scripts for `limits` may run on it.
+    /// Reports what the server is, and checks that the gate's scripts for `limits` may run on it.
     ///
     /// # Errors
-    /// [`GateError`] says what is in the way.
+    /// [`GateError`] with the obstacle.
     pub async fn check(&self, limits: &Limits) -> Result<Health, GateError> {
         let mut found: Option<Health> = None;
         for (node, answer) in self.link.on_primaries(::redis::cmd("INFO")).await? {
             let info = match answer {
-                // A user who may do what the scripts do, and no more, may not ask for this.
+                // A user with the documented permissions only may not call `INFO`.
                 Value::ServerError(error) if error.code() == "NOPERM" => String::new(),
                 Value::ServerError(error) => {
                     return Err(refusal::refused(&error, &format!("INFO at {node}")));
@@ -96,7 +101,7 @@ impl RedisGate {
         }
         let tenant = Tenant::parse("sluicegate-check")
             .map_err(|error| GateError::Refused(error.to_string()))?;
-        // As of jobs without the headers that limits ask for: the scripts are those that jobs get.
+        // Labels of a job without the headers that limits use. The scripts are those that jobs get.
         let labels = Labels::of(limits.all(), |_| String::new());
         self.inspect(&tenant, &labels, limits).await?;
         found.ok_or_else(|| {
@@ -106,7 +111,7 @@ impl RedisGate {
 }
 
 impl Health {
-    /// What `INFO` says; nothing is known where it may not be asked for.
+    /// Parses the reply of `INFO`. Its fields stay empty if the user may not call `INFO`.
     fn from_info(info: &str) -> Self {
         let field = |name: &str| {
             info.lines()

@@ -1,4 +1,4 @@
-//! Whether workers admit anything, for those who only look.
+//! Whether workers admit jobs, for commands that only look.
 
 use futures_util::future::join_all;
 
@@ -13,23 +13,24 @@ use crate::rules::policy::Policy;
 use crate::rules::slots::Slots;
 use crate::rules::tenant::Tenant;
 
-/// What a look at one primary found.
+/// The findings at one primary.
 #[derive(Debug, Clone)]
 pub struct Look {
-    /// The primary's name in a cluster; else empty.
+    /// The primary's name in a cluster, else empty.
     pub primary: String,
-    /// Redis's clock, in milliseconds since 1970.
+    /// Redis's clock, in milliseconds since the Unix epoch.
     pub now_ms: u64,
     /// Whether workers admit jobs there.
     pub outlook: Outlook,
 }
 
 impl RedisGate {
-    /// Whether workers admit jobs with `limits`, now that Redis may have lost data: those of `tenant` at the primary that it lives
-    /// on, or any at each primary. `policy` says how far limits look back at most. Changes nothing.
+    /// Reports whether workers admit jobs with `limits`, since Redis may have lost data: jobs of
+    /// `tenant` at its primary, or any jobs at each primary. `policy` bounds how far limits look
+    /// back. Changes nothing.
     ///
     /// # Errors
-    /// [`GateError`]: nothing is known. One primary's own error stands in its place.
+    /// [`GateError`] if nothing is known. One primary's own error takes its place in the list.
     pub async fn outlook(
         &self,
         tenant: Option<&Tenant>,

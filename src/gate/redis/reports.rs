@@ -1,4 +1,4 @@
-//! What workers say of themselves, as Redis has it: a key with an expiry for each.
+//! The workers' reports in Redis: one key with an expiry per worker.
 
 use ::redis::{Cmd, Value, cmd};
 
@@ -10,10 +10,10 @@ use crate::gate::store::Meaning;
 use crate::rules::report::{KEPT_MS, Report, ReportError};
 
 impl RedisGate {
-    /// `worker` says `report` of itself: one command.
+    /// Stores the report of `worker` with one command.
     ///
     /// # Errors
-    /// [`GateError`]: it may be stored, or not.
+    /// [`GateError`]: the report may be stored or not.
     pub async fn put_report(&self, worker: &str, report: Report) -> Result<(), GateError> {
         let key = self.keys.report(worker);
         let mut set = cmd("SET");
@@ -22,11 +22,12 @@ impl RedisGate {
         stored.pop().map_or(Ok(()), |answer| answer.map(drop))
     }
 
-    /// What these `workers` said, in their order; `None`: nothing lately. Why one can't be read is its own error: in a cluster others
-    /// are elsewhere.
+    /// Returns the reports of `workers`, in their order, or `None` for a worker without a recent
+    /// report. A report that can't be read has its own error, since in a cluster others are on
+    /// other primaries.
     ///
     /// # Errors
-    /// [`GateError`]: none can be read.
+    /// [`GateError`] if no report can be read.
     pub(in crate::gate) async fn reports(
         &self,
         workers: &[String],
@@ -51,7 +52,7 @@ impl RedisGate {
             .collect())
     }
 
-    /// A command for each of these keys, in one round trip.
+    /// Sends one command per key in one round trip.
     async fn send_plain(
         &self,
         keys: &[String],

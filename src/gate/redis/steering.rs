@@ -1,4 +1,4 @@
-//! What operators ask of workers, as Redis has it: the boards, and what was said of single jobs.
+//! Operators' instructions in Redis: the boards, and the answers about single jobs.
 
 use ::redis::Value;
 
@@ -8,7 +8,8 @@ use crate::rules::steering::{SIGHTING_KEPT_MS, Sighted, Sighting};
 use crate::rules::tenant::Tenant;
 
 impl RedisGate {
-    /// One call of `steer` for the board `key`: its arguments after the clock, and its reply.
+    /// Calls `steer` for the board `key`. `more` is its arguments after the clock; returns its
+    /// reply.
     pub(in crate::gate) async fn run_board(
         &self,
         key: &str,
@@ -21,7 +22,7 @@ impl RedisGate {
         self.run_one(call).await
     }
 
-    /// One call of `audit`: its arguments after the clock, and its reply.
+    /// Calls `audit`. `more` is its arguments after the clock; returns its reply.
     pub(crate) async fn run_audit(&self, more: Vec<String>) -> Result<Value, GateError> {
         let nobody = nobody("all-operators")?;
         let more = more.into_iter().map(String::into_bytes).collect();
@@ -31,7 +32,7 @@ impl RedisGate {
         self.run_one(call).await
     }
 
-    /// Stores what a worker says of jobs.
+    /// Stores a worker's answers about jobs.
     pub(super) async fn store_sightings(&self, batch: &[Sighted]) -> Result<(), GateError> {
         let unwritable = |why: serde_json::Error| GateError::Refused(why.to_string());
         let texts: Vec<Vec<u8>> = (batch.iter())
@@ -51,10 +52,10 @@ impl RedisGate {
         replies.into_iter().try_for_each(|reply| reply.map(drop))
     }
 
-    /// What was last said of a job by any worker.
+    /// Returns the last answer of any worker about a job.
     ///
     /// # Errors
-    /// [`GateError`]
+    /// [`GateError`] if Redis can't be asked.
     pub async fn sighting(
         &self,
         tenant: &Tenant,
@@ -66,7 +67,7 @@ impl RedisGate {
         call.keys.types = vec!["string"];
         let reply = self.run_one(call).await?;
         let text: String = ::redis::from_redis_value_ref(&reply).unwrap_or_default();
-        // What another version says is as good as nothing.
+        // An answer in another version's format counts as none.
         Ok(serde_json::from_str(&text).ok())
     }
 }

@@ -1,5 +1,6 @@
-//! Calls that admit: one pipeline, which counts only if the watch over its primary says that Redis still knows all usage. On one
-//! plain Redis that is all; what a cluster needs on top is in `by_primary`.
+//! Admitting calls: one pipeline, which counts only if the watch over its primary confirms that
+//! Redis still has all usage. On one plain Redis that is all; `by_primary` adds what a cluster
+//! needs.
 
 use ::redis::Value;
 
@@ -13,7 +14,7 @@ use crate::gate::watches::Watches;
 pub(super) type Answers = Vec<Result<Value, GateError>>;
 
 impl RedisGate {
-    /// [`RedisGate::run`] for calls that admit.
+    /// Runs admitting calls, as [`RedisGate::run`] does.
     pub(super) async fn run_watched(
         &self,
         calls: Vec<Call<'_>>,
@@ -31,7 +32,7 @@ impl RedisGate {
         run
     }
 
-    /// The calls of one primary, which is one of `primaries`.
+    /// Runs the calls for `primary`, one of `primaries`.
     pub(super) async fn run_at(
         &self,
         watches: &Watches,

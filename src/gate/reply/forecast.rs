@@ -1,4 +1,4 @@
-//! What goes into `lua/forecast.lua`, and what comes out.
+//! Arguments and reply of `lua/forecast.lua`.
 
 use ::redis::Value;
 
@@ -6,7 +6,8 @@ use super::{number, unreadable};
 use crate::gate::GateError;
 use crate::rules::forecast::{Asked, Opens, POINTS, Place, Schedule, Turn};
 
-/// What `forecast` is told beside the limits, of which so many are as they are.
+/// Returns the arguments of `forecast` after the limits. The first `as_it_is` limits are the
+/// current ones.
 pub fn forecast_arguments(as_it_is: usize, asked: &Asked) -> Vec<Vec<u8>> {
     let said = asked.limits.iter().zip(&asked.as_said);
     let said = said.filter(|(_, as_said)| **as_said);
@@ -33,7 +34,8 @@ pub fn forecast_arguments(as_it_is: usize, asked: &Asked) -> Vec<Vec<u8>> {
     arguments.map(String::into_bytes).to_vec()
 }
 
-/// The reply of `forecast` for so many limits as they are, and so many as they would be.
+/// Parses the reply of `forecast`. `limits` is the number of current limits and of limits asked
+/// about.
 pub fn forecasted(reply: &Value, limits: [usize; 2]) -> Result<[Schedule; 2], GateError> {
     let decode = || {
         let Value::Array(values) = reply else {
@@ -52,7 +54,7 @@ pub fn forecasted(reply: &Value, limits: [usize; 2]) -> Result<[Schedule; 2], Ga
     decode().ok_or_else(|| unreadable("forecast"))
 }
 
-/// The schedule that `numbers` begin with, and what is behind it.
+/// Parses the schedule at the start of `numbers`. Returns it and the rest.
 fn schedule(now_ms: u64, numbers: &[u64], limits: usize) -> Option<(Schedule, &[u64])> {
     let [opens_ms, waiting, units, jobs, rest @ ..] = numbers else {
         return None;

@@ -1,4 +1,4 @@
-//! What `lua/inspect.lua` says.
+//! The reply of `lua/inspect.lua`.
 
 use ::redis::Value;
 
@@ -8,7 +8,7 @@ use crate::gate::{GateError, Inspection, Usage};
 use crate::rules::answers::Quotas;
 use crate::rules::decision::{Tally, Tried};
 
-/// The reply of `inspect` for so many limits that are enforced, and so many shadows.
+/// Parses the reply of `inspect` for `limits` enforced limits and `shadows` shadow limits.
 pub fn inspected(reply: &Value, limits: usize, shadows: usize) -> Result<Inspection, GateError> {
     let decode = || {
         let Value::Array(values) = reply else {
@@ -109,7 +109,8 @@ fn usage(numbers: &[u64; 8]) -> Option<Usage> {
     })
 }
 
-/// `LIMIT/WINDOW_S,…@AT`, as `lua/waitlist.lua` has it; empty: nothing was said.
+/// Parses `LIMIT/WINDOW_S,…@AT`, the format of `lua/waitlist.lua`. An empty text means that the API
+/// advertised nothing.
 fn quotas_at(text: &str) -> Option<(Quotas, u64)> {
     if text.is_empty() {
         return Some((Quotas::default(), 0));

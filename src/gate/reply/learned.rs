@@ -1,4 +1,4 @@
-//! What goes into `lua/learn.lua`, what comes out, and what `lua/inspect.lua` says of it.
+//! Arguments and reply of `lua/learn.lua`, and what `lua/inspect.lua` reports of learned limits.
 
 use ::redis::Value;
 
@@ -7,7 +7,7 @@ use crate::gate::{Evidence, GateError, Sunk};
 use crate::rules::learned::Learned;
 use crate::rules::limit::Limit;
 
-/// What `learn` is told.
+/// Returns the arguments of `learn`.
 pub fn learn_arguments(limits: &[Limit], evidence: &Evidence) -> Vec<Vec<u8>> {
     let (what, started_ms, cost, more, closed_ms) = match evidence {
         Evidence::Refused {
@@ -44,7 +44,7 @@ fn joined<T: ToString>(numbers: &[T]) -> String {
     texts.join(",")
 }
 
-/// The reply of `learn`.
+/// Parses the reply of `learn`.
 pub fn learned(reply: &Value) -> Result<Vec<Sunk>, GateError> {
     let decode = || {
         let Value::Array(values) = reply else {
@@ -72,7 +72,7 @@ pub fn learned(reply: &Value) -> Result<Vec<Sunk>, GateError> {
     decode().ok_or_else(|| unreadable("learn"))
 }
 
-/// What was learned of each limit, as `lua/inspect.lua` has it.
+/// Parses what was learned of each limit, in the format of `lua/inspect.lua`.
 pub(super) fn learned_each(text: &str) -> Option<Vec<Option<Learned>>> {
     let each = text.split_terminator(';').map(|numbers| match numbers {
         "" => Some(None),
