@@ -1,4 +1,5 @@
-//! A worker is not sure that the store still knows all that has started. What it does next: the steps, and their reasons.
+//! Decides what a worker does next while it is not sure that the store still has all usage: the
+//! steps and their reasons.
 
 #[cfg(test)]
 mod tests;
@@ -10,111 +11,120 @@ use super::shard::Shard;
 use super::stored::{Gap, Pulse, Stored};
 use crate::rules::slots::Claims;
 
-/// After another server was seen, admissions wait at least this long, even when all known workers vouch: a worker that
-/// joined just before, and whose joining was lost, must be able to object. Workers look every 2 s.
+/// Minimum time, in milliseconds, that admissions wait after a change of server, even when all
+/// known workers have vouched. A worker that joined just before, and whose joining was lost, must
+/// be able to object. Workers look every 2 s.
 pub const SETTLE_MS: u64 = 3_000;
-/// So long workers may take to vouch. Later, what nobody vouched for counts as lost, for the sake of questions that look back for
-/// less than the longest span.
+/// How long workers may take to vouch, in milliseconds. After that, usage that no worker vouched
+/// for counts as lost, so that questions with a short look-back need not wait for the longest one.
 pub const DOUBT_MS: u64 = 30_000;
-/// A worker that has been silent for twice the longest span and this much more is dropped from the hash.
+/// A worker that has been silent for this long, in milliseconds, on top of twice the longest
+/// look-back is removed from the hash.
 pub const FORGET_MS: u64 = 60_000;
-/// Two clocks that are rounded differ by less than this, so that nothing is closed again and again for a millisecond.
+/// Two rounded clock readings differ by less than this, in milliseconds. The margin prevents that
+/// admissions close again and again for a millisecond.
 const ROUNDING_MS: u64 = 100;
 
-/// What a worker knows by itself.
+/// What a worker itself knows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Known {
     /// Its name in the hash.
     pub worker: String,
-    /// The epoch and the memory that its pulses belong to.
+    /// The epoch and the server identity that its pulses belong to.
     pub epoch: Option<(String, String)>,
     /// Its last pulse that was answered.
     pub pulse: u64,
-    /// How long ago that was; `None`: there was none.
+    /// Milliseconds since that pulse, or `None` if there was none.
     pub idle_ms: Option<u64>,
-    /// The longest time that a limit looks back.
+    /// The longest look-back of any limit, in milliseconds.
     pub span_ms: u64,
-    /// The shortest time that all limits of a question look back.
+    /// The shortest look-back of any question: the longest of that question's limits, in
+    /// milliseconds.
     pub shortest_ms: u64,
-    /// What its start says about starts before it; counts until it has found an epoch.
+    /// What is known of starts before this worker's. It matters until the worker has found an
+    /// epoch.
     pub start: Start,
-    /// It has seen an epoch, closed or not: others may have started something by it.
+    /// Whether it has seen an epoch, closed or not. Other workers may have started jobs under it.
     pub seen: bool,
-    /// In a cluster: the primary.
+    /// The primary, in a cluster.
     pub shard: Option<Shard>,
 }
 
-/// What is known about earlier starts when a worker starts.
+/// What is known about earlier starts when a worker begins.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Start {
-    /// Jobs wait for their turn, so jobs were started lately, or other workers live; or nobody looked.
+    /// Jobs wait for their turn or other workers are alive, so jobs were started lately, or nothing
+    /// was checked.
     #[default]
     Unknown,
     /// No job waits for its turn, and no other worker lives: a Redis without an epoch is a new one.
     Idle,
-    /// An operator says that nothing counts any more (`run --skip-recovery-wait`).
+    /// An operator declares that no earlier start counts any more (`run --skip-recovery-wait`).
     Fresh,
 }
 
-/// What a worker does next.
+/// A worker's next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Write these fields (an empty value deletes one), and decide again.
+    /// Write these fields, where an empty value deletes a field, and decide again.
     Write(Vec<(String, String)>),
-    /// Nothing may be admitted now; look again at the latest at this time of Redis's clock.
+    /// Admit no job now. Look again no later than this time of Redis's clock.
     Wait {
-        /// When.
+        /// Redis's clock at the next look, in milliseconds.
         until: u64,
-        /// Why, in words for the log.
+        /// The reason, for the log.
         why: String,
     },
-    /// The memory is whole.
+    /// Admit jobs: no usage is missing.
     Go {
-        /// The epoch, and the text of the memory.
+        /// The epoch and the text of the server identity.
         epoch: (String, String),
         /// The worker's pulse.
         pulse: u64,
     },
 }
 
-/// The memory was empty though a worker remembers an epoch.
+/// The hash is empty though a worker remembers an epoch.
 const EMPTIED: &str = "its memory was emptied while workers ran";
-/// The memory was empty, and it is not known whether it was ever used.
+/// The hash is empty, and it is not known whether this Redis was in use.
 const UNKNOWN: &str = "it is empty though jobs wait for their turn or other workers live; if no job ran within the longest \
      window, `run --skip-recovery-wait` goes on at once";
 /// A worker's last writes are missing.
 const TRUNCATED: &str =
     "it lost its last writes (a restart with older data, or a replica that lagged)";
-/// Its count of evicted keys has changed.
+/// The server's count of evicted keys has changed.
 const EVICTED: &str = "it evicted keys to make room; set its maxmemory-policy to noeviction";
-/// It is another memory, and its policy allows evictions.
+/// The server has changed, and its policy allows evictions.
 const MAY_EVICT: &str = "it restarted or failed over, and may have evicted keys before that unnoticed; set its \
      maxmemory-policy to noeviction";
-/// Some workers have not vouched.
+/// Some workers have not vouched yet.
 const DOUBTED: &str = "it restarted or failed over, and not all workers have confirmed that their last calls are in it";
 /// All workers have vouched.
 const SETTLING: &str = "it restarted or failed over, and no worker misses a call; waiting for a moment for further workers";
 
 impl Known {
-    /// What it started last may still count, so it matters whether Redis knows it.
+    /// Returns the time since its last pulse if its last start may still count, so that it matters
+    /// whether Redis has it.
     fn recent(&self) -> Option<u64> {
         self.idle_ms.filter(|idle| *idle < self.span_ms)
     }
 }
 
-/// One step of a worker towards admissions, at `now` of Redis's clock. `new_id` names an epoch that it may begin.
+/// Returns a worker's next step at `now` by Redis's clock. `new_id` names the epoch that it may
+/// begin.
 pub fn decide(stored: &Stored, known: &Known, memory: &Memory, now: u64, new_id: &str) -> Step {
     let run = memory.text();
     let span = known.span_ms;
     let new = known.epoch.is_none();
     let later = known.shard.as_ref().is_some_and(|shard| shard.later);
-    // The primary's epoch moves here from another key; what is here is of another primary, from where its slot came.
+    // This primary's epoch moves here from another key. The epoch stored here belongs to the
+    // primary that the slot came from.
     let moves = (known.shard.as_ref()).is_some_and(|shard| new && shard.moves());
     if stored.id.is_empty() || (moves && stored.run != run) {
         let whole = stored.gap(u64::MAX);
         let (gap, why) = match known.start {
             _ if !new || (known.seen && stored.id.is_empty()) => (whole.with(now, span), EMPTIED),
-            // Its claims say it.
+            // The claims already express the wait.
             _ if later => (whole, ""),
             Start::Unknown => (whole.with(now, span), UNKNOWN),
             Start::Idle | Start::Fresh => (whole, ""),
@@ -138,7 +148,7 @@ pub fn decide(stored: &Stored, known: &Known, memory: &Memory, now: u64, new_id:
         return Step::Write(fields);
     }
     if new && !later && known.start == Start::Fresh {
-        // Workers that know better close it again.
+        // Workers that know of starts close it again.
         let claims = (known.shard.as_ref()).map(|shard| Claims::always(shard.owned.clone()));
         let claims = claims.filter(|claims| *claims != stored.claims);
         let evicted = memory.evicted_since(&stored.evicted);
@@ -153,7 +163,7 @@ pub fn decide(stored: &Stored, known: &Known, memory: &Memory, now: u64, new_id:
     if let Some(gap) = stored.gap(now).pulled_back(now + ROUNDING_MS) {
         return Step::Write(close(gap, &stored.why));
     }
-    // Anything may be among it, whoever wrote it and whenever.
+    // Any key may have been evicted, at any time.
     if memory.evicted_since(&stored.evicted) {
         let mut fields = close(stored.gap(now).with(now, span), EVICTED);
         fields.push(field("evicted", &memory.evicted_text()));
@@ -165,14 +175,15 @@ pub fn decide(stored: &Stored, known: &Known, memory: &Memory, now: u64, new_id:
     let number = own.map_or(0, |own| own.number);
     let same_epoch = known.epoch.as_ref().is_some_and(|(id, _)| *id == stored.id);
     let intact = same_epoch && number >= known.pulse;
-    // Our pulses began in another epoch, or the last one is gone: what we started is not known here. It stops to
-    // count one span after that pulse.
+    // This worker's pulses belong to another epoch, or its last one is missing: its last starts are
+    // not known here. They stop counting one span after that pulse.
     if let Some(idle) = known.recent().filter(|_| !intact) {
         let last = now.saturating_sub(idle);
         if !stored.gap(now).covers(last, span) {
             let why = if same_epoch { TRUNCATED } else { EMPTIED };
-            // A memory that is another one, or was emptied, may lack what somebody started after us and can't tell any more. In another
-            // one nobody starts until it is confirmed: so no later than it was first seen, however late a longer limit asks.
+            // If the server changed, or was emptied, it may also lack later starts of workers that
+            // are gone. On a changed server no worker starts jobs until it is confirmed, so lost
+            // starts are no later than its first sighting, however late a longer limit asks.
             let seen = (stored.pending_at(&run, now)).map_or(now, |pending| pending.since);
             let lost = match same_epoch {
                 true if stored.run == run => last,
@@ -192,7 +203,8 @@ pub fn decide(stored: &Stored, known: &Known, memory: &Memory, now: u64, new_id:
             return Step::Write(vec![field("slots", &claims.text())]);
         }
     }
-    // Who may start soon is known before: if the memory fails, its word is waited for, even if its first pulse is lost, and it too.
+    // Announces this worker before it may start jobs. If the server fails, the others then wait for
+    // its confirmation, even if its first pulse is lost together with the server.
     if own.is_none_or(|own| own.at.saturating_add(SETTLE_MS) <= now) {
         let here = format!("{number}:{now}");
         return Step::Write(vec![field(&format!("w:{}", known.worker), &here)]);
@@ -210,7 +222,8 @@ pub fn decide(stored: &Stored, known: &Known, memory: &Memory, now: u64, new_id:
     }
 }
 
-/// The server is not the one that the epoch was last confirmed for. Nobody admits until it is confirmed.
+/// Decides on a server other than the one that the epoch was last confirmed for. No worker admits
+/// jobs until it is confirmed.
 fn another_memory(stored: &Stored, known: &Known, memory: &Memory, now: u64) -> Step {
     let run = memory.text();
     let confirmed = || vec![field("run", &run), field("next", "")];
@@ -221,8 +234,8 @@ fn another_memory(stored: &Stored, known: &Known, memory: &Memory, now: u64) -> 
         let next = format!("{now}:{}:{run}", now + known.span_ms);
         return Step::Write(vec![field("next", &next)]);
     };
-    // What it started is in this memory, or has closed it until that counts no more: a memory that fails over while it is
-    // closed stays closed for no longer.
+    // This worker's starts are in this dataset, or it has closed admissions until they no longer
+    // count. A server that fails over while closed does not stay closed any longer.
     if let Some(own) = stored.workers.get(&known.worker)
         && own.vouched != run
     {
@@ -233,14 +246,15 @@ fn another_memory(stored: &Stored, known: &Known, memory: &Memory, now: u64) -> 
     let counts = |pulse: &&Pulse| pulse.at.saturating_add(known.span_ms) > pending.since;
     let mut others = stored.workers.values().filter(counts);
     let all = others.all(|pulse| pulse.vouched == run);
-    // Where nobody vouches, the hash may be from before the first pulse.
+    // If no worker vouches, the hash may be from before the first pulse.
     let somebody = stored.workers.values().any(|pulse| pulse.vouched == run);
     let first = known.epoch.is_none() && known.start == Start::Idle;
     let settled = pending.since + SETTLE_MS;
-    // A start that counts for no question any more need not be proved. A question that looks back further then waits for its whole span.
+    // A start that no longer counts for any question needs no proof. A question that looks back
+    // further then waits for its whole span.
     let shortest = pending.since + known.shortest_ms;
     let (until, given_up, why) = if memory.evicts {
-        // A pulse proves that the end of what was written is there, not that nothing before it was thrown away.
+        // A pulse proves that the last writes are present, but not that no earlier key was evicted.
         (pending.until, shortest, MAY_EVICT)
     } else if all && (somebody || first) && settled < pending.until {
         (settled, settled, SETTLING)
@@ -251,23 +265,25 @@ fn another_memory(stored: &Stored, known: &Known, memory: &Memory, now: u64) -> 
     if now >= until.min(given_up) {
         let mut fields = confirmed();
         if now < until {
-            // Whoever saw it first may know of limits that look back further.
+            // The worker that saw it first may know of limits that look back further.
             let span = pending.until.saturating_sub(pending.since);
             let span = span.max(known.span_ms);
             let gap = stored.gap(now).with(pending.since, span);
             fields.extend(close(gap, why));
         }
         if let Some(shard) = &known.shard {
-            // It may have come here with its slot: of the other slots of where it was, nothing is known here.
+            // The hash may have come here with its slot. Nothing is known here about the other
+            // slots of its former primary.
             let mut claims = stored.claims.clone();
             claims.keep(&shard.owned);
             fields.push(field("slots", &claims.text()));
-            // What arrived from other primaries, and what nobody had a pulse behind, may be lost.
+            // Keys that arrived from other primaries, and starts without a later pulse, may be
+            // lost.
             fields.push(field("sure", &now.to_string()));
         }
         return Step::Write(fields);
     }
-    // A loss that is known says more than a doubt.
+    // A known loss says more than a doubt.
     let why = if stored.cold > now { &stored.why } else { why };
     Step::Wait {
         until: until

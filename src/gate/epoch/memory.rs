@@ -1,22 +1,24 @@
-//! Which memory a server has, as `INFO` and the hash tell it.
+//! The identity of a server's dataset, according to `INFO` and the hash.
 
-/// Which memory a server has, and what it threw away: that changes whenever writes may have been lost.
+/// The identity of a server's dataset and its evictions. It changes whenever writes may have been
+/// lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Memory {
-    /// `run_id`: another one for each process.
+    /// `run_id`: changes with each process.
     pub process: String,
-    /// `master_replid`: another one for each process and each promotion, and when replication begins or ends.
+    /// `master_replid`: changes with each process and each promotion, and when replication begins
+    /// or ends.
     pub history: String,
-    /// `master_replid2`: another one for each promotion.
+    /// `master_replid2`: changes with each promotion.
     pub before: String,
-    /// `evicted_keys`: so many it has thrown away since its process began.
+    /// `evicted_keys`: the number of keys evicted since the process began.
     pub evicted: u64,
-    /// By `maxmemory` and `maxmemory_policy` it throws keys away where room is scarce.
+    /// Whether `maxmemory` and `maxmemory_policy` allow evictions when memory is short.
     pub evicts: bool,
 }
 
 impl Memory {
-    /// What `INFO` says; `None` when it lacks one of the three names.
+    /// Parses the reply of `INFO`. Returns `None` if it lacks one of the three IDs.
     pub fn parse(info: &str) -> Option<Self> {
         let name = |name: &str| {
             let value = field(info, name)?;
@@ -34,12 +36,13 @@ impl Memory {
         })
     }
 
-    /// As it stands in the hash.
+    /// Returns the identity in the hash's format.
     pub fn text(&self) -> String {
         format!("{} {} {}", self.process, self.history, self.before)
     }
 
-    /// As the hash has it: what the process had thrown away when that was last made good; empty: nothing.
+    /// Returns the evictions in the hash's format: the process and its count when the loss was last
+    /// handled. Empty if there were none.
     pub fn evicted_text(&self) -> String {
         match self.evicted {
             0 => String::new(),
@@ -47,15 +50,16 @@ impl Memory {
         }
     }
 
-    /// The process threw keys away since `text` was written ([`Memory::evicted_text`]), or did so before anybody looked. A number
-    /// that went down was reset, and says nothing of what came before.
+    /// Returns true if the process evicted keys since `text` ([`Memory::evicted_text`]) was
+    /// written, or before any worker looked. A count that went down was reset and says nothing
+    /// about earlier evictions.
     pub(super) fn evicted_since(&self, text: &str) -> bool {
         let known = text.split_once(':').filter(|(who, _)| *who == self.process);
         known.map_or("0", |(_, number)| number) != self.evicted.to_string()
     }
 
-    /// For so long the process has lost nothing, in milliseconds: since it began, unless it was promoted since or threw keys
-    /// away. From the same `info`.
+    /// Returns for how long, in milliseconds, the process has lost nothing: its uptime, or 0 if it
+    /// was promoted or evicted keys. `info` must be the reply that `self` was parsed from.
     pub fn whole_ms(&self, info: &str) -> u64 {
         let uptime = field(info, "uptime_in_seconds");
         let seconds: Option<u64> = uptime.and_then(|text| text.parse().ok());
@@ -65,17 +69,18 @@ impl Memory {
             .map_or(0, |seconds| seconds * 1000)
     }
 
-    /// The same process, never promoted since `text` was written: replication began or ended, and nothing was lost.
+    /// Returns true if this is the process in `text`, not promoted since: replication began or
+    /// ended, but nothing was lost.
     pub(super) fn continues(&self, text: &str) -> bool {
         let mut words = text.split(' ');
         words.next() == Some(&self.process) && words.nth(1) == Some(&self.before)
     }
 }
 
-/// The `maxmemory-policy` with which nothing is thrown away.
+/// The `maxmemory-policy` without evictions.
 pub const NO_EVICTION: &str = "noeviction";
 
-/// What `INFO` says of `maxmemory_policy`.
+/// Returns the `maxmemory_policy` in the reply of `INFO`.
 pub fn policy(info: &str) -> Option<&str> {
     field(info, "maxmemory_policy")
 }

@@ -1,20 +1,24 @@
-//! Whether Redis still knows all that has started: its data may be lost, and nothing starts while a lost start may count.
+//! Detects data loss in Redis. While usage that may be lost still counts, no job starts.
 //!
-//! An *epoch* is a time in which nothing was forgotten. It is kept in one hash beside the tenants' keys, and each worker
-//! that asks the gate leaves a *pulse* in it: a number that rises with every batch, written after the batch's decisions.
-//! Redis loses only suffixes of what was written (a restart with older data, a replica that lacks the last writes), so a
-//! pulse that is still there proves that everything before it is there, too.
+//! An *epoch* is an era without data loss. It is stored in one hash next to the tenants' keys. Each
+//! worker that asks the gate leaves a *pulse* there: a number that rises with every batch and is
+//! written after the batch's decisions. Redis only ever loses its latest writes (a restart with
+//! older data, or a replica that lacks the last writes). So a pulse that is still present proves
+//! that all earlier writes are present, too.
 //!
-//! [`decide()`] says what a worker does next when it does not know that the memory is whole: it is given what the hash
-//! holds, what the worker itself knows, and Redis's clock, and names one step. The worker writes it only if the hash is
-//! still as it was read, reads again, and decides anew, until it may go or has to wait.
+//! [`decide()`] returns the next step of a worker that does not know whether the data is complete.
+//! Its inputs are the hash, the worker's own knowledge and Redis's clock. The worker writes the
+//! step only if the hash has not changed since it was read. It then reads and decides again, until
+//! it may admit jobs or has to wait.
 //!
-//! What was lost was started before some moment, and each limit looks back for a span of its own: so the hash says the moment (a
-//! [`Gap`]), and a worker goes on as soon as the shortest span of its questions is over since then. Each question is put when its
-//! longest is ([`Gap::opens_at`]): one tenant's day is nobody else's.
+//! Lost starts were made before some moment, and each limit looks back by its own span. So the hash
+//! stores that moment (a [`Gap`]), and a worker resumes once the shortest span of its questions has
+//! passed since. Each question is asked once its own longest span has passed ([`Gap::opens_at`]): a
+//! tenant with a window of a day does not delay the others.
 //!
-//! [`decide()`], [`Stored`], [`Memory`], [`shard`] and [`outlook`] are pure. [`kept`] is what `lua/pulse.lua` and `lua/epoch.lua` do with the
-//! hash. `watch` does the I/O: one worker's view of one primary.
+//! [`decide()`], [`Stored`], [`Memory`], [`shard`] and [`outlook`] are pure. [`kept`] models what
+//! `lua/pulse.lua` and `lua/epoch.lua` do with the hash. `watch` does the I/O: it is one worker's
+//! view of one primary.
 
 mod decide;
 pub mod kept;

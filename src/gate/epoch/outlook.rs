@@ -1,46 +1,49 @@
-//! What workers that look now would find, for an observer that starts nothing: may jobs start, and if not, when and why not?
+//! Predicts the findings of a worker that looks now, for an observer that starts no jobs: may jobs
+//! start, and if not, until when and why?
 //!
-//! [`outlook`] takes the steps of `decide` on a copy of the hash, so there is no second rule. The observer is like a worker that
-//! knows nothing: it proves nothing by itself, so the real workers may go on sooner, but not later.
+//! [`outlook`] takes the steps of `decide` on a copy of the hash, so there is no second set of
+//! rules. The observer acts as a worker without knowledge of its own. It proves nothing, so real
+//! workers may resume sooner, but not later.
 
 use super::kept::Kept;
 use super::shard::Shard;
 use super::{Known, Memory, Start, Step, Stored, decide};
 use crate::rules::slots::Slots;
 
-/// So many steps lead from any state to a decision, with some to spare.
+/// Maximum number of steps from any state to a decision, with some to spare.
 const STEPS: usize = 12;
-/// Why slots of a cluster wait.
+/// The reason why slots of a cluster wait.
 const MOVED: &str = "its slots came from a primary that did not say that nothing was lost";
 
 /// Whether jobs may start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outlook {
-    /// Redis knows all that was started and counts.
+    /// Redis has all usage that counts.
     Open,
-    /// Nothing starts, until this time of Redis's clock (in ms) at the latest.
+    /// No job starts, until this time of Redis's clock (in milliseconds) at the latest.
     Waits {
-        /// Until when.
+        /// The end of the wait.
         until_ms: u64,
-        /// Why, in words.
+        /// The reason, in words.
         why: String,
     },
-    /// There is no epoch: no worker has looked since this memory was empty. The first one that looks decides.
+    /// There is no epoch: no worker has looked since the server was empty. The first one that looks
+    /// decides.
     Unknown,
 }
 
-/// What is asked about.
+/// The jobs an observer asks about.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Question {
-    /// How far the limits of the jobs look back, in milliseconds.
+    /// The longest look-back of these jobs' limits, in milliseconds.
     pub span_ms: u64,
-    /// How far the limits of any job look back.
+    /// The longest look-back of any job's limits, in milliseconds.
     pub longest_ms: u64,
-    /// In a cluster: the slots that the primary has, and those of them that the jobs' keys are in.
+    /// In a cluster, the primary's slots, and those of them with the jobs' keys.
     pub slots: Option<(Slots, Slots)>,
 }
 
-/// What workers find in `hash` on `memory` at `now` of Redis's clock.
+/// Returns the findings of workers that look at `hash` on `memory` at `now` by Redis's clock.
 pub fn outlook(mut hash: Kept, question: &Question, memory: &Memory, now: u64) -> Outlook {
     let known = Known {
         span_ms: question.longest_ms.max(question.span_ms),
@@ -105,7 +108,7 @@ mod tests {
         }
     }
 
-    /// Of an epoch on the memory `p` with these fields.
+    /// Returns the outlook for an epoch on the server `p` with these fields.
     fn seen(fields: &[(&str, &str)], question: &Question, memory: &Memory) -> Outlook {
         let run = self::memory("p").text();
         let all = [("id", "e"), ("run", run.as_str())];
@@ -155,7 +158,7 @@ mod tests {
     fn another_memory_waits_for_those_who_have_not_vouched() {
         let question = of(MINUTE, MINUTE);
         let restarted = memory("q");
-        // Nobody has noticed yet.
+        // No worker has noticed yet.
         let worker = ("w:a", "7:999000");
         let (at, why) = until(seen(&[worker], &question, &restarted));
         assert_eq!(at, NOW + MINUTE);

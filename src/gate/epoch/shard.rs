@@ -1,42 +1,44 @@
-//! What the epoch of one primary of a Redis Cluster speaks for.
+//! The slots that the epoch of one primary of a Redis Cluster covers.
 //!
-//! Each primary has an epoch of its own, since each loses its memory alone. Slots move between primaries, so an epoch
-//! says which of them it *claims*: for these it knows all that has started. A slot that a primary got and does not claim yet
-//! is claimed from one span later on: then nothing counts any more that was started in it elsewhere. It is claimed at once
-//! where the primary that had it *hands it over*: it gives its claim up, and its own memory is whole. What was handed over
-//! may still be gone where the new primary lost its memory in between: one that did not is known by how long it has run, or
-//! when its memory was last found whole.
+//! Each primary has its own epoch, since each loses data on its own. Slots move between primaries,
+//! so an epoch lists the slots it *claims*: those for which it knows all usage. A new slot is
+//! claimed one span after it arrived, since starts made at its former primary no longer count then.
+//! It is claimed at once if the former primary *hands it over*: it gives up its claim, and its own
+//! data is complete. Handed-over data may still be lost if the new primary lost data in between.
+//! Its uptime, or the time when its data was last confirmed, rules that out.
 
 use super::Gap;
 use crate::rules::slots::{Claims, Slots};
 
-/// A primary of a Redis Cluster, as a worker sees it.
+/// A primary of a Redis Cluster as a worker sees it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Shard {
-    /// The slots that it has.
+    /// The slots that it owns.
     pub owned: Slots,
-    /// What others had and gave up for it.
+    /// The claims that other epochs gave up for it.
     pub handed: Vec<Handed>,
-    /// The worker has begun: what its start says is not about this primary, which came later.
+    /// Whether it appeared after the worker began, so that the worker's start says nothing about
+    /// it.
     pub later: bool,
-    /// For so long its process has surely lost nothing.
+    /// For how long, in milliseconds, its process has certainly lost nothing.
     pub whole_ms: u64,
 }
 
 /// Claims that another epoch gave up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Handed {
-    /// The slots.
+    /// The handed-over slots.
     pub slots: Slots,
-    /// For so long it could not speak for them.
+    /// How long the other epoch could not have admitted jobs there, in milliseconds.
     pub wait_ms: u64,
-    /// It was of the same memory, which nothing was lost of since then.
+    /// Since when nothing was lost, if the other epoch was on the same server.
     pub sure: Option<u64>,
 }
 
 impl Handed {
-    /// What an epoch gives up of `claims`: those of `slots`. What it lacks (`gap`), its slots lack elsewhere, too, where nobody
-    /// knows of it: there they wait until that counts for no question any more.
+    /// Returns the claims on `slots` that an epoch gives up. Usage that the epoch lacks (`gap`) is
+    /// missing at the new primary as well, where it is not recorded, so the slots wait there until
+    /// the gap no longer counts for any question.
     pub fn of(claims: &Claims, slots: &Slots, gap: Gap, now: u64, sure: Option<u64>) -> Vec<Self> {
         let handed = claims.iter().map(|(from, known)| Self {
             slots: known.both(slots),
@@ -48,20 +50,21 @@ impl Handed {
 }
 
 impl Shard {
-    /// Since when nothing was lost, if the epoch does not say it.
+    /// Returns since when nothing was lost, if the epoch itself does not say.
     pub fn sure(&self, now: u64) -> u64 {
         let inherited = self.handed.iter().filter_map(|handed| handed.sure).min();
         inherited.unwrap_or_else(|| now.saturating_sub(self.whole_ms))
     }
 
-    /// Its own epoch, which was sound until now, was at another key.
+    /// Returns true if the primary's own epoch, sound until now, was at another key.
     pub fn moves(&self) -> bool {
         self.later && self.handed.iter().any(|handed| handed.sure.is_some())
     }
 
-    /// What is to be claimed where `stored` is, in a memory of which nothing was lost since `sure`.
+    /// Returns the slots to claim, given the claims `stored`, on a server that has lost nothing
+    /// since `sure`.
     pub fn claims(&self, stored: &Claims, sure: u64, now: u64, span: u64) -> Claims {
-        // What is gone is kept until it is handed over.
+        // Slots that are gone stay claimed until they are handed over.
         let mut claims = stored.clone();
         let new = self.owned.without(&claims.slots());
         if !new.is_empty() {
@@ -112,7 +115,7 @@ mod tests {
     fn claims(shard: &Shard, stored: &str, sure: u64) -> String {
         let stored = Claims::parse(stored);
         let next = shard.claims(&stored, sure, NOW, SPAN);
-        // Written once, it stays.
+        // Writing them again changes nothing.
         assert_eq!(shard.claims(&next, sure, NOW + 1, SPAN), next);
         next.text()
     }
@@ -130,15 +133,15 @@ mod tests {
         shard.handed = vec![handed("100", 0, None)];
         assert_eq!(claims(&shard, "0-99", NOW - SPAN), "0-100");
         assert_eq!(claims(&shard, "0-99", NOW - 1_000), "0-99 100@1059000");
-        // Another worker did not know it.
+        // Another worker did not know of the handover.
         assert_eq!(claims(&shard, "0-99 100@1050000", 0), "0-100");
-        // The other epoch was not sure of it itself.
+        // The other epoch itself was not sure.
         shard.handed = vec![handed("100", 5_000, None)];
         assert_eq!(claims(&shard, "0-99", 0), "0-99 100@1005000");
-        // It is not here any more.
+        // The slot is not here any more.
         shard.handed = vec![handed("200", 0, None)];
         assert_eq!(claims(&shard, "0-100", 0), "0-100");
-        // The epoch's key moved, not its slots.
+        // The epoch's key moved, but its slots did not.
         shard.handed = vec![handed("0-100", 0, Some(NOW - 3))];
         assert_eq!(claims(&shard, "", shard.sure(NOW)), "0-100");
         assert_eq!(shard.sure(NOW), NOW - 3);

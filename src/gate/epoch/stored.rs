@@ -1,4 +1,4 @@
-//! What the hash of an epoch holds, and how it is read.
+//! The fields of an epoch's hash, and how they are parsed.
 
 use std::collections::BTreeMap;
 
@@ -7,52 +7,56 @@ use crate::rules::slots::Claims;
 /// A worker's pulse.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pulse {
-    /// How many pulses there were.
+    /// The number of pulses so far.
     pub number: u64,
-    /// Redis's time of the last one, in milliseconds.
+    /// Redis's clock at the last pulse, in milliseconds.
     pub at: u64,
-    /// The memory that the worker found whole since then; empty: it did not look.
+    /// The server identity that the worker vouches for since that pulse. Empty if it has not
+    /// checked.
     pub vouched: String,
 }
 
-/// Another memory that is being looked at.
+/// A changed server that workers are checking.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pending {
-    /// Its text.
+    /// The text of its identity.
     pub memory: String,
     /// When it was first seen.
     pub since: u64,
-    /// When it counts as whole even if not all have vouched: what it may have lost no longer counts.
+    /// When it counts as complete even if some workers have not vouched, since lost starts no
+    /// longer count.
     pub until: u64,
 }
 
-/// The hash.
+/// The contents of the hash.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Stored {
-    /// Which epoch it is; empty: there is none.
+    /// The epoch's ID. Empty if there is no epoch.
     pub id: String,
-    /// The memory that was last found whole.
+    /// The server identity that was last confirmed.
     pub run: String,
-    /// Nothing that looks back for the longest span may be admitted before this.
+    /// Questions with the longest look-back must not be admitted before this time.
     pub cold: u64,
-    /// What was started before this may be missing, and the `cold` that it belongs to.
+    /// Starts before the first time may be missing. The second is the value of `cold` that this
+    /// belongs to.
     pub lost: Option<(u64, u64)>,
-    /// What `cold` is about.
+    /// The reason for `cold`.
     pub why: String,
-    /// Set while another memory than `run` is being looked at.
+    /// The changed server, while it is not confirmed.
     pub pending: Option<Pending>,
-    /// In a cluster: the slots that the epoch speaks for.
+    /// In a cluster, the slots that the epoch covers.
     pub claims: Claims,
-    /// In a cluster: since when nothing was lost.
+    /// In a cluster, since when nothing was lost.
     pub sure: Option<u64>,
-    /// What the memory had thrown away when that was last made good ([`Memory::evicted_text`](super::Memory::evicted_text)).
+    /// The server's evictions when the loss was last handled
+    /// ([`Memory::evicted_text`](super::Memory::evicted_text)).
     pub evicted: String,
-    /// Everybody who asked lately.
+    /// All workers that asked lately.
     pub workers: BTreeMap<String, Pulse>,
 }
 
 impl Stored {
-    /// From the fields of the hash. What can't be read counts as missing, which is the careful way.
+    /// Parses the fields of the hash. Unreadable values count as missing, which is the safe choice.
     pub fn parse<'a>(fields: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let mut stored = Self::default();
         for (name, value) in fields {
@@ -60,7 +64,7 @@ impl Stored {
                 "id" => value.clone_into(&mut stored.id),
                 "run" => value.clone_into(&mut stored.run),
                 "why" => value.clone_into(&mut stored.why),
-                // Not a number: closed until somebody mends it.
+                // Not a number: admissions stay closed until an operator repairs it.
                 "cold" => stored.cold = value.parse().unwrap_or(u64::MAX),
                 "lost" => {
                     let numbers = value.split_once(':');
@@ -83,28 +87,29 @@ impl Stored {
     }
 }
 
-/// What a memory may lack.
+/// The usage that a server may lack.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Gap {
-    /// Nothing of what was started since then; `None`: it is not known.
+    /// No start since this time is missing. `None` if the time is not known.
     pub since: Option<u64>,
-    /// Nothing any more that counts from then on.
+    /// No missing start counts after this time.
     pub until: u64,
 }
 
 impl Gap {
-    /// From then on all is known that counts for limits that look back for `span_ms`.
+    /// Returns the time from which no missing start counts for limits that look back by `span_ms`.
     pub fn opens_at(&self, span_ms: u64) -> u64 {
         let over = self.since.map(|since| since.saturating_add(span_ms));
         over.map_or(self.until, |over| over.min(self.until))
     }
 
-    /// It says already that what was started up to `at` may be missing, for `span_ms`.
+    /// Returns true if the gap already covers starts up to `at` for `span_ms`.
     pub fn covers(&self, at: u64, span_ms: u64) -> bool {
         self.until >= at.saturating_add(span_ms) && self.since.is_none_or(|since| since >= at)
     }
 
-    /// The same, where the clock was stepped back: what is missing was started before `latest`.
+    /// Adjusts the gap to a clock that was stepped back: missing starts were made before `latest`.
+    /// Returns `None` if the clock was not.
     pub fn pulled_back(self, latest: u64) -> Option<Self> {
         let since = self.since.filter(|since| *since > latest)?;
         Some(Self {
@@ -113,8 +118,8 @@ impl Gap {
         })
     }
 
-    /// The same, where what was started before `at` may be missing, too, and counts for `span_ms`. No two gaps that follow each
-    /// other have the same end: by that a worker sees that there is another one.
+    /// Extends the gap to starts before `at` that count for `span_ms`. Two successive gaps never
+    /// have the same end, so a worker notices the change.
     pub fn with(self, at: u64, span_ms: u64) -> Self {
         let another = match self.until {
             0 => 0,
@@ -128,12 +133,13 @@ impl Gap {
 }
 
 impl Stored {
-    /// What is known of `memory` that is being looked at. Of later than now: the clock was stepped back.
+    /// Returns the state of `memory` as the unconfirmed server. A first sighting later than `now`
+    /// means that the clock was stepped back, and does not count.
     pub fn pending_at(&self, memory: &str, now: u64) -> Option<&Pending> {
         (self.pending.as_ref()).filter(|it| it.memory == memory && it.since <= now)
     }
 
-    /// What is missing that may count at `now`.
+    /// Returns the missing usage that may count at `now`.
     pub fn gap(&self, now: u64) -> Gap {
         if self.cold <= now {
             return Gap {
@@ -141,7 +147,8 @@ impl Stored {
                 until: 0,
             };
         }
-        // Whoever closed it may be of a version that does not say since when all is known.
+        // A worker of another version may have closed it without the time since which all usage is
+        // known.
         let said = self.lost.filter(|(_, cold)| *cold == self.cold);
         Gap {
             since: said.map(|(at, _)| at),
@@ -151,7 +158,7 @@ impl Stored {
 }
 
 impl Pulse {
-    /// Reads `NUMBER:AT` or `NUMBER:AT:MEMORY`.
+    /// Parses `NUMBER:AT` or `NUMBER:AT:MEMORY`.
     fn parse(text: &str) -> Option<Self> {
         let mut parts = text.splitn(3, ':');
         Some(Self {
@@ -163,7 +170,7 @@ impl Pulse {
 }
 
 impl Pending {
-    /// Reads `SINCE:UNTIL:MEMORY`.
+    /// Parses `SINCE:UNTIL:MEMORY`.
     fn parse(text: &str) -> Option<Self> {
         let mut parts = text.splitn(3, ':');
         Some(Self {

@@ -1,5 +1,6 @@
-//! Watches whether Redis still knows all that has started, and keeps the gate closed while that is not sure.
-//! `gate::epoch::decide` decides. `hash` reads and writes the epoch, `pulse` is the heartbeat, `claims` hands slots over.
+//! Watches whether Redis still has all usage, and keeps the gate closed while that is uncertain.
+//! `gate::epoch::decide` decides. `hash` reads and writes the epoch, `pulse` is the heartbeat, and
+//! `claims` hands slots over.
 
 mod claims;
 mod hash;
@@ -24,30 +25,31 @@ use crate::gate::primaries::{Finder, Primary};
 use crate::gate::{GateError, refusal};
 use crate::rules::slots::{Claims, Slots};
 
-/// So many steps lead from any state to a decision, with some to spare for workers that write at the same time.
+/// Maximum number of steps from any state to a decision, with some to spare for concurrent writes
+/// of other workers.
 const STEPS: usize = 12;
-/// A refused batch is worth another look at once, but not in a busy loop.
+/// Delay before a refused batch is retried, so that retries are prompt but not a busy loop.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// One worker's view of one primary.
 pub struct Watch {
     key: String,
     worker: String,
-    /// It came when the worker had begun.
+    /// Whether the primary appeared after the worker began.
     later: bool,
     span_ms: AtomicU64,
     shortest_ms: AtomicU64,
     state: Mutex<State>,
-    /// One task looks, the others wait for what it finds.
+    /// Held by the task that looks, while the others wait for its findings.
     looking: tokio::sync::Mutex<()>,
 }
 
-/// Where a watch looks.
+/// The place a watch looks at.
 pub struct At<'a> {
     pub link: &'a Link,
     pub finder: &'a Finder,
     pub primary: &'a Primary,
-    /// In place of Redis's clock, in microseconds.
+    /// Replaces Redis's clock, in microseconds.
     pub clock: Option<u64>,
     /// The watches over other epochs, each with the primary that has it.
     pub others: &'a [(Arc<Watch>, Shard)],
@@ -56,63 +58,63 @@ pub struct At<'a> {
 /// The hash as it was read.
 type Fields = BTreeMap<String, String>;
 
-/// What a primary says.
+/// What a primary reported.
 struct Read {
     fields: Fields,
     memory: Memory,
-    /// Its maxmemory-policy; `None`: it does not say.
+    /// Its maxmemory-policy, or `None` if it does not report it.
     policy: Option<String>,
     now: u64,
-    /// In a cluster: its slots, and for how long nothing was lost.
+    /// In a cluster, its slots, and for how long it has lost nothing, in milliseconds.
     owned: Option<(Slots, u64)>,
 }
 
 struct State {
     start: Start,
     epoch: Option<(String, String)>,
-    /// There was an epoch when it looked.
+    /// Whether any look has found an epoch.
     seen: bool,
     history: String,
     pulse: u64,
     last_pulse: Option<Instant>,
-    /// Admissions count, as far as is known here.
+    /// Whether admissions count, as far as is known here.
     sound: bool,
-    /// How often that ended: what was asked before is not believed after.
+    /// Incremented whenever `sound` ends. Answers to earlier questions are then ignored.
     version: u64,
-    /// Why the log says that nothing starts.
+    /// The reason for closed admissions in the last log line.
     told: Option<String>,
-    /// It was last sound for limits alone that do not look back for long.
+    /// Whether it was last sound only for limits with a short look-back.
     partly: bool,
-    /// The maxmemory-policy that the log says.
+    /// The maxmemory-policy in the last log line.
     told_policy: Option<String>,
-    /// What else there was when it was last sound.
+    /// The other findings when it was last sound.
     found: Found,
 }
 
-/// What a sound epoch says beside who it is.
+/// What a sound epoch holds besides its identity.
 #[derive(Clone, Default)]
 struct Found {
     /// The primary's name in a cluster.
     node: String,
-    /// The slots that it was thought to have.
+    /// The slots that the primary was assumed to have.
     mapped: Slots,
-    /// Those that it speaks for, and as they stand in the hash.
+    /// The claims, and their text in the hash.
     claims: Arc<Claims>,
     slots: String,
     sure: Option<u64>,
-    /// What it may lack, and as that stands in the hash.
+    /// The missing usage, and its text in the hash.
     gap: Gap,
     why: String,
     cold: String,
     next: String,
-    /// How many keys the memory has thrown away, and whether it may do so.
+    /// The server's count of evicted keys, and whether its policy allows evictions.
     evicted: u64,
     evicts: bool,
     /// Redis's clock in milliseconds, and when it was read.
     clock: Option<(u64, Instant)>,
 }
 
-/// What a batch's pulse was sent with.
+/// The state that a batch's pulse was sent with.
 pub struct Sent {
     version: u64,
     epoch: (String, String),
@@ -128,7 +130,7 @@ pub struct Sent {
 }
 
 impl Watch {
-    /// A new worker's. `span` is the longest time that a limit looks back.
+    /// Creates the watch of a new worker. `span` is the longest look-back of its limits.
     pub fn new(key: String, span: Duration, later: bool) -> Self {
         let watch = Self {
             key,
@@ -156,40 +158,44 @@ impl Watch {
         watch
     }
 
-    /// The key of the epoch.
+    /// Returns the key of the epoch.
     pub fn key(&self) -> &str {
         &self.key
     }
 
-    /// In a cluster, whether it was last sound at this primary; `None`: it never was.
+    /// Returns whether the watch was last sound at this primary, in a cluster, or `None` if it was
+    /// never sound.
     pub fn was_at(&self, shard: &Shard) -> Option<bool> {
         let state = self.state();
         (state.epoch.is_some()).then(|| state.found.node == shard.name())
     }
 
-    /// When its last pulse was answered.
+    /// Returns when its last pulse was answered.
     pub fn last_pulse(&self) -> Option<Instant> {
         self.state().last_pulse
     }
 
-    /// The limits of a question look back so far. The longest of all only ever grows, the shortest only shrinks.
+    /// Includes a question with the look-back `span`. The longest look-back only grows, the
+    /// shortest only shrinks.
     pub fn cover(&self, span: Duration) {
         let span = crate::rules::limit::ceil_ms(span);
         self.span_ms.fetch_max(span, Ordering::Relaxed);
         self.shortest_ms.fetch_min(span, Ordering::Relaxed);
     }
 
-    /// What is known of starts before this worker's.
+    /// Sets what is known of starts before this worker's.
     pub fn set_start(&self, start: Start) {
         self.state().start = start;
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while it holds the lock, so a poisoned one can only be whole.
+        // No code panics while it holds the lock, so the state is consistent even if the lock is
+        // poisoned.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the next batch's pulse is sent with, if the primary has these slots; `None`: look first.
+    /// Returns the state to send the next batch's pulse with, if the primary still has the slots
+    /// `mapped`. `None` means that the watch must look first.
     fn sent(&self, mapped: Option<&Slots>) -> Option<Sent> {
         let state = self.state();
         let known = mapped.is_none_or(|mapped| *mapped == state.found.mapped);
@@ -209,10 +215,10 @@ impl Watch {
         })
     }
 
-    /// Makes sure that admissions count as far as is known here.
+    /// Ensures that admissions count, as far as is known here.
     ///
     /// # Errors
-    /// [`GateError::Cold`] while they don't, and what keeps Redis from answering.
+    /// [`GateError::Cold`] while they don't, or the error that keeps Redis from answering.
     pub async fn ready(&self, at: &At<'_>) -> Result<Sent, GateError> {
         let mapped = &at.primary.shard.slots;
         if let Some(sent) = self.sent(Some(mapped)) {
@@ -238,7 +244,7 @@ impl Watch {
                     return Err(GateError::Unreachable(why));
                 }
                 let memory = read.memory.text();
-                // What was handed over is lost where it can't be claimed soon.
+                // A handover is wasted if the slots can't be claimed soon.
                 let moves = self.later && known.epoch.is_none();
                 let soon = stored.id.is_empty() || stored.run == memory || moves;
                 if handed.is_none() && soon {
@@ -283,10 +289,11 @@ impl Watch {
         )))
     }
 
-    /// This worker ends and starts nothing more: nobody has to wait for its word. What it started is known to a Redis
-    /// that knows this, too.
+    /// Ends this worker, which starts no more jobs, so that the others don't wait for it. A Redis
+    /// that has this write also has all starts of the worker.
     pub async fn leave(&self, link: &Link, shard: &Shard) -> Result<(), GateError> {
-        // Unless it started something, and is not sure that this Redis knows it. One that has only waited started nothing.
+        // Not if it started jobs and is not sure that this Redis has them. A worker that only
+        // waited has started none.
         if self.sent(None).is_none() && self.last_pulse().is_some() {
             return Ok(());
         }
@@ -298,7 +305,7 @@ impl Watch {
         }
     }
 
-    /// Redis refused something about the epoch.
+    /// Returns the error for a refused command on the epoch.
     pub fn refused(&self, error: &::redis::ServerError) -> GateError {
         refusal::refused(error, &format!("the epoch ({})", self.key))
     }
@@ -346,7 +353,7 @@ impl Watch {
         state.sound = true;
     }
 
-    /// Says once what happens to keys where room is scarce, and again where that has changed.
+    /// Logs the maxmemory-policy once, and again when it changes.
     fn tell_policy(&self, policy: Option<&str>) {
         let mut state = self.state();
         if policy.is_none() || state.told_policy.as_deref() == policy {

@@ -1,4 +1,5 @@
-//! Which limits a worker enforces while the workers of one Redis do not all have the same configuration.
+//! Decides which limits a worker enforces while the workers of one Redis have different
+//! configurations.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -8,15 +9,17 @@ use crate::rules::limit::{Limits, ceil_ms};
 use crate::rules::policy::Policy;
 use crate::rules::tenant::Tenant;
 
-/// So long after its last exchange was sent, a worker asks the gate no more.
+/// How long after its last exchange was sent a worker may ask the gate, in milliseconds.
 pub const AGREED_FOR_MS: u64 = 5_000;
-/// A policy is enforced for so long beyond the memory: twice what an exchange may be old.
+/// How long a policy is enforced beyond the look-back, in milliseconds: twice the maximum age of an
+/// exchange.
 pub const MARGIN_MS: u64 = 2 * AGREED_FOR_MS;
-/// A policy that no worker had in force for so long is in no worker's mind.
+/// A policy that no worker has used for this long, in milliseconds, is not in force anywhere.
 pub const IDLE_MS: u64 = 2 * AGREED_FOR_MS;
-/// The most policies at once. Each costs every decision its limits, so a worker refuses to bring in one more.
+/// Maximum number of policies at once. Each adds its limits to every decision, so a worker refuses
+/// to bring in one more.
 pub const MAX_POLICIES: usize = 32;
-/// Joined limits of so many tenants are remembered; then they are joined anew.
+/// Maximum number of tenants whose combined limits are cached. Beyond it they are combined again.
 const REMEMBERED: usize = 10_000;
 
 /// A policy as the registry has it.
@@ -40,8 +43,9 @@ pub struct Known {
 }
 
 impl Known {
-    /// An exchange at `now_ms` (Redis's clock) gave `registered`. What it does not hold any more is kept for as long as
-    /// it is to be enforced: Redis may have lost it.
+    /// Takes the policies `registered` of an exchange at `now_ms` by Redis's clock. Policies that
+    /// are missing there are kept for as long as they must be enforced, since Redis may have lost
+    /// them.
     pub fn learn(&mut self, registered: Vec<Registered>, now_ms: u64) {
         for new in registered {
             match self.policies.iter_mut().find(|old| old.id == new.id) {
@@ -52,7 +56,7 @@ impl Known {
         let longest = self.policies.iter().map(|known| memory_ms(&known.policy));
         let kept_ms = longest.max().unwrap_or(0) + MARGIN_MS;
         for known in &mut self.policies {
-            // Of later than now: the clock was stepped back.
+            // A time later than now means that the clock was stepped back.
             known.used_ms = known.used_ms.min(now_ms);
         }
         (self.policies).retain(|known| known.used_ms + kept_ms >= now_ms);
@@ -64,18 +68,18 @@ impl Known {
         self.policies.retain(|known| !gone(known));
     }
 
-    /// Those of the last exchange that need not be enforced any more, and when they were last in force: the registry need not
-    /// keep them, unless a worker has them in force again.
+    /// Returns the policies of the last exchange that need not be enforced any more, and when they
+    /// were last in force. The registry may drop them unless a worker puts them in force again.
     pub fn superseded(&self) -> &[(String, u64)] {
         &self.superseded
     }
 
-    /// All that are to be enforced.
+    /// Returns all policies to enforce.
     pub fn policies(&self) -> &[Registered] {
         &self.policies
     }
 
-    /// The policy called `id`.
+    /// Returns the policy named `id`.
     pub fn find(&self, id: &str) -> Option<&Arc<Policy>> {
         let known = self.policies.iter().find(|known| known.id == id)?;
         Some(&known.policy)
@@ -113,7 +117,8 @@ impl Known {
         }
     }
 
-    /// When the policy called `id` is dropped at the latest, if nobody uses it from now on (Redis's clock).
+    /// Returns when the policy `id` is dropped at the latest, by Redis's clock, if no worker uses
+    /// it from now on.
     pub fn dropped_at(&self, id: &str) -> Option<u64> {
         let longest = self.policies.iter().map(|known| memory_ms(&known.policy));
         let known = self.policies.iter().find(|known| known.id == id)?;
@@ -121,7 +126,8 @@ impl Known {
     }
 }
 
-/// After so long, in milliseconds, no start counts any more for any limit of `policy`.
+/// Returns the look-back of `policy` in milliseconds: after it, no start counts for any of its
+/// limits.
 pub fn memory_ms(policy: &Policy) -> u64 {
     ceil_ms(policy.memory())
 }
@@ -130,16 +136,16 @@ pub fn memory_ms(policy: &Policy) -> u64 {
 #[derive(Debug, Clone)]
 struct Other {
     policy: Arc<Policy>,
-    /// Nobody has it in force.
+    /// Whether no worker has it in force.
     idle: bool,
 }
 
-/// What a worker enforces: its own policy and others.
+/// The policies that a worker enforces: its own and others.
 #[derive(Debug, Clone)]
 pub struct Fleet {
     pub(super) own: Arc<Policy>,
     others: Vec<Other>,
-    /// The limits that were joined, by tenant and plan.
+    /// The combined limits by tenant and plan.
     joined: HashMap<Tenant, Vec<(Option<String>, Limits)>>,
 }
 
@@ -153,12 +159,12 @@ impl Fleet {
         }
     }
 
-    /// The worker's own policy.
+    /// Returns the worker's own policy.
     pub fn own(&self) -> &Arc<Policy> {
         &self.own
     }
 
-    /// How many policies are enforced.
+    /// Returns the number of enforced policies.
     pub fn policies(&self) -> usize {
         1 + self.others.len()
     }
@@ -175,7 +181,7 @@ impl Fleet {
         self
     }
 
-    /// Both enforce the same.
+    /// Returns true if both enforce the same policies.
     pub fn is_like(&self, other: &Self) -> bool {
         let same = |one: &Other, two: &Other| one.idle == two.idle && one.policy == two.policy;
         self.own == other.own
@@ -194,7 +200,7 @@ impl Fleet {
         self.others.iter().all(|other| other.idle)
     }
 
-    /// What is in force for `tenant`, whose job names `plan`.
+    /// Returns the effective limits of `tenant` for a job that names `plan`.
     pub fn limits(&mut self, tenant: &Tenant, plan: Option<&str>) -> Limits {
         if self.others.is_empty() {
             return self.own.limits(tenant, plan).clone();
@@ -218,7 +224,7 @@ impl Fleet {
     pub(super) fn join(&self, tenant: &Tenant, plan: Option<&str>) -> Limits {
         let own = self.own.limits(tenant, plan);
         let of = |other: &Other| -> Limits {
-            // Under another header the job may have another plan, or none.
+            // With another header the job may have another plan, or none.
             let same_header = other.policy.plan_header() == self.own.plan_header();
             let plan = plan.filter(|_| same_header);
             other.policy.limits(tenant, plan).clone()
@@ -357,7 +363,7 @@ mod tests {
             };
             let what = format!("{old:?} {new:?}");
             assert!(!with(now_ms - IDLE_MS), "in use: {what}");
-            // The old one is forgotten later where its memory is long.
+            // The old policy is forgotten later if its look-back is long.
             assert_eq!(with(now_ms - IDLE_MS - 1), at_once, "{what}");
         }
     }

@@ -1,14 +1,15 @@
-//! The board, on which operators say what all workers are to do, and workers what they follow: what a store does with it. `lua/steer.lua`
-//! must equal it.
+//! The board of operators' instructions and of the versions that workers follow, as a store
+//! implements it. `lua/steer.lua` must behave the same.
 
 use std::collections::BTreeMap;
 
-/// A worker that was silent for so long is forgotten, in milliseconds.
+/// A worker that was silent for this long, in milliseconds, is forgotten.
 pub const SILENT_MS: u64 = 60_000;
-/// The board is kept for so long after the last word on it, in milliseconds: for longer than any instruction.
+/// How long the board is kept after its last change, in milliseconds: longer than any instruction
+/// lasts.
 pub const KEPT_MS: u64 = 400 * 86_400_000;
 
-/// The board as the store has it.
+/// The board in the store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Board {
     version: u64,
@@ -16,46 +17,46 @@ pub struct Board {
     workers: BTreeMap<String, Follower>,
 }
 
-/// An instruction, beside its name. Times are in milliseconds of the store's clock.
+/// An instruction without its name. Times are in milliseconds of the store's clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Posted {
     /// When it ends.
     pub until_ms: u64,
-    /// What it says.
+    /// The instruction's text.
     pub text: String,
 }
 
-/// What a worker said last.
+/// A worker's last look at the board.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Follower {
-    /// When.
+    /// When it looked.
     pub at_ms: u64,
-    /// The version whose instructions it follows.
+    /// The version that it follows.
     pub follows: u64,
-    /// What it said of itself.
+    /// Its report on itself.
     pub says: String,
 }
 
-/// There are too many instructions.
+/// The board has too many instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Full;
 
 impl Board {
     fn change(&mut self, now_ms: u64) -> u64 {
-        // By the clock, so that one of a board that was lost does not come again.
+        // At least the clock, so that a version of a lost board does not occur again.
         self.version = (self.version + 1).max(now_ms);
         self.version
     }
 
-    /// Its version.
+    /// Returns the board's version.
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// From `now_ms` on `text` is in force under `name`, until `until_ms`: the new version.
+    /// Puts `text` in force under `name` from `now_ms` until `until_ms`. Returns the new version.
     ///
     /// # Errors
-    /// [`Full`]: there are `most` others.
+    /// [`Full`] if there are `most` other instructions.
     pub fn put(
         &mut self,
         now_ms: u64,
@@ -67,10 +68,11 @@ impl Board {
         self.put_instead(now_ms, None, (name, until_ms, text), most)
     }
 
-    /// As [`Board::put`], and what has the other name ends with it; where a text is given, only if that is what it says.
+    /// Like [`Board::put`], and ends the instruction named in `ends` in the same step. If a text is
+    /// given, it ends only if it has that text.
     ///
     /// # Errors
-    /// [`Full`]: there are `most` others, and nothing has ended.
+    /// [`Full`] if there are `most` other instructions and none ended.
     pub fn put_instead(
         &mut self,
         now_ms: u64,
@@ -98,7 +100,7 @@ impl Board {
         Ok(self.change(now_ms))
     }
 
-    /// What has one of these `names` ends.
+    /// Ends the instructions with these `names`.
     pub fn drop_all(&mut self, now_ms: u64, names: &[&str]) -> u64 {
         let before = self.instructions.len();
         (self.instructions).retain(|name, _| !names.contains(&name.as_str()));
@@ -108,7 +110,7 @@ impl Board {
         }
     }
 
-    /// The worker `name` says that it follows this version, and this of itself.
+    /// Records that the worker `name` follows this version, with its report on itself.
     pub fn hear(&mut self, now_ms: u64, name: &str, follows: u64, says: &str) {
         let follower = Follower {
             at_ms: now_ms,
@@ -118,18 +120,18 @@ impl Board {
         self.workers.insert(name.to_owned(), follower);
     }
 
-    /// The workers that were not heard of within `silent_ms` are forgotten.
+    /// Forgets workers that have been silent for `silent_ms`.
     pub fn forget_silent(&mut self, now_ms: u64, silent_ms: u64) {
         (self.workers).retain(|_, worker| worker.at_ms + silent_ms >= now_ms);
     }
 
-    /// What is in force at `now_ms`, by its name.
+    /// Returns the instructions in force at `now_ms`, by name.
     pub fn instructions(&self, now_ms: u64) -> impl Iterator<Item = (&String, &Posted)> {
         let all = self.instructions.iter();
         all.filter(move |(_, posted)| posted.until_ms > now_ms)
     }
 
-    /// The workers that were heard of within `silent_ms`.
+    /// Returns the workers that looked within `silent_ms`.
     pub fn workers(
         &self,
         now_ms: u64,

@@ -175,7 +175,7 @@ mod tests {
                 eased,
                 "{what}: gone"
             );
-            // Nothing is eased while both are enforced, and afterwards only once.
+            // Nothing is eased while both are enforced. Afterwards it is eased only once.
             let alone = Fleet::alone(Arc::new(old.clone()));
             assert!(before.eases(&alone).is_nobody(), "{what}");
             assert!(after.eases(&after).is_nobody(), "{what}");

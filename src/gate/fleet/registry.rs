@@ -1,5 +1,5 @@
-//! The registry of policies in Redis: what all workers have in force. What follows from it is decided in
-//! [`gate::fleet`](crate::gate::fleet).
+//! The registry of policies in Redis: the policies that workers have in force.
+//! [`gate::fleet`](crate::gate::fleet) decides what follows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,26 +20,28 @@ use crate::gate::redis::RedisGate;
 use crate::rules::policy::Policy;
 use crate::rules::steering::Steering;
 
-/// How often an exchange is sent: once more for texts that the registry lacks, and once for room in it.
+/// Maximum number of times an exchange is sent: once more for texts that the registry lacks, and
+/// once to make room in it.
 const TRIES: usize = 4;
-/// One of several primaries may take so long; the others' agreements end after [`AGREED_FOR_MS`].
+/// How long one of several primaries may take, so that it does not outlast the others' agreements
+/// of [`AGREED_FOR_MS`].
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// A policy, as the registry names it.
+/// A policy with its name in the registry.
 #[derive(Debug, Clone)]
 pub struct Named {
-    /// Its name: the SHA-1 of its text, in hex.
+    /// The name: the SHA-1 of its text, in hex.
     pub id: String,
-    /// What it says.
+    /// The policy itself.
     pub policy: Arc<Policy>,
     text: String,
 }
 
 impl Named {
-    /// `policy` with its name.
+    /// Names `policy`.
     ///
     /// # Errors
-    /// [`GateError::Refused`] when it is too large for the registry.
+    /// [`GateError::Refused`] if its text is too large for the registry.
     pub fn new(policy: Policy) -> Result<Self, GateError> {
         let text = text::write(&policy);
         if text.len() > MAX_TEXT {
@@ -59,7 +61,7 @@ impl Named {
 /// A reading of Redis's clock.
 #[derive(Debug, Clone, Copy)]
 pub struct ClockReading {
-    /// Milliseconds since the epoch.
+    /// Milliseconds since the Unix epoch.
     pub ms: u64,
     /// When the question was sent. Redis read its clock later.
     pub asked_at: Instant,
@@ -67,36 +69,37 @@ pub struct ClockReading {
     pub read_at: Instant,
 }
 
-/// What one exchange found out.
+/// The result of an exchange.
 #[derive(Debug)]
 pub struct Agreed {
-    /// What is to be enforced.
+    /// The policies to enforce.
     pub fleet: Fleet,
-    /// Until when: later, the gate must not be asked before another exchange.
+    /// When the result expires. The gate must not be asked later without another exchange.
     pub until: Instant,
     /// Redis's clock; in a cluster, the earliest of the primaries' clocks.
     pub clock: Option<ClockReading>,
-    /// The keys of the registries that were exchanged: in a cluster, one for each primary that answered.
+    /// The keys of the registries in this exchange. In a cluster, one for each primary that
+    /// answered.
     pub registries: Vec<String>,
-    /// What operators ask of all workers.
+    /// The operators' instructions for all workers.
     pub steering: Steering,
     /// Whether no worker had this policy in force before this exchange, as far as the registry shows.
     pub is_new: bool,
 }
 
-/// One worker's view of the registry, of which each primary of a cluster has one: a tenant's limits are agreed on where the
-/// tenant is, so that a primary that is lost is felt by its tenants alone.
+/// One worker's view of the registries. Each primary of a cluster has one: a tenant's limits are
+/// agreed on at the tenant's primary, so that a lost primary affects only its own tenants.
 pub struct Registry {
     gate: Arc<RedisGate>,
     own: Named,
-    /// What the worker is called on the boards, and what it says of itself there.
+    /// The worker's name on the boards, and its report there.
     name: String,
     says: String,
-    /// By the key of the registry.
+    /// The state of each registry by its key.
     known: BTreeMap<String, Heard>,
 }
 
-/// What is known of one registry.
+/// The known state of one registry.
 #[derive(Debug, Clone)]
 struct Heard {
     known: Known,
@@ -108,7 +111,7 @@ struct Heard {
 }
 
 impl Heard {
-    /// Redis's clock by now.
+    /// Returns Redis's clock as of now.
     fn now_ms(&self) -> u64 {
         let since = self.clock.read_at.elapsed().as_millis();
         let since = u64::try_from(since).unwrap_or(u64::MAX);
@@ -117,7 +120,7 @@ impl Heard {
 }
 
 impl Registry {
-    /// The view of a worker that is to have `own` in force. It knows nothing yet.
+    /// Creates the view of a worker that will have `own` in force. It knows nothing yet.
     pub fn new(gate: Arc<RedisGate>, own: Named) -> Self {
         Self {
             gate,
@@ -128,12 +131,12 @@ impl Registry {
         }
     }
 
-    /// The policy in force.
+    /// Returns the policy in force.
     pub fn own(&self) -> &Named {
         &self.own
     }
 
-    /// What the worker is called on the boards.
+    /// Returns the worker's name on the boards.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -148,7 +151,7 @@ impl Registry {
         self.says = says;
     }
 
-    /// `agreed.steering` is followed: the next exchange says so.
+    /// Records that the worker follows `agreed.steering`. The next exchange reports it.
     pub fn follows(&mut self, agreed: &Agreed) {
         for (key, heard) in &mut self.known {
             if agreed.registries.contains(key) {
@@ -157,19 +160,19 @@ impl Registry {
         }
     }
 
-    /// Says what is in force here, and learns what is elsewhere.
+    /// Registers the policy in force here, and reads those of other workers.
     ///
     /// # Errors
-    /// [`GateError`]: nothing is known anew.
+    /// [`GateError`] if nothing new was learned.
     pub async fn exchange(&mut self) -> Result<Agreed, GateError> {
         self.switch_to(self.own.clone()).await
     }
 
-    /// [`Registry::exchange`], and from then on `next` is in force. In a cluster, where one primary is lost, `next` is in force at the
-    /// others, and nothing starts at that one until it knows it.
+    /// Like [`Registry::exchange`], and puts `next` in force. In a cluster with a lost primary,
+    /// `next` is in force at the others, and no job starts at the lost one until it has `next`.
     ///
     /// # Errors
-    /// [`GateError`]: all stays as it was.
+    /// [`GateError`] if nothing was changed.
     pub async fn switch_to(&mut self, next: Named) -> Result<Agreed, GateError> {
         let mut mine = vec![&self.own];
         if next.id != self.own.id {
@@ -239,7 +242,8 @@ impl Registry {
         }
         let registries: Vec<String> = agreed.into_iter().cloned().collect();
         self.own = next;
-        // A registry that is lost, or no more where it was, is remembered for as long as it is to be enforced.
+        // A registry that is lost, or has moved, is remembered for as long as its policies must be
+        // enforced.
         for (_, heard) in (self.known.iter_mut()).filter(|(key, _)| !registries.contains(key)) {
             let now_ms = heard.now_ms();
             heard.known.learn(Vec::new(), now_ms);
@@ -271,8 +275,8 @@ impl Registry {
         })
     }
 
-    /// In a cluster, jobs may start at the primaries that were exchanged. To be called when `agreed.fleet` is enforced: one that
-    /// was away may hold a policy that was not known here.
+    /// Allows starts at the primaries of this exchange, in a cluster. Call it once `agreed.fleet`
+    /// is enforced: a primary that was unavailable may have a policy that was not known here.
     pub fn open(&self, agreed: &Agreed) {
         for registry in &agreed.registries {
             self.gate.agree(registry, Some(agreed.until));
@@ -280,21 +284,22 @@ impl Registry {
     }
 }
 
-/// What all workers have in force.
+/// The policies of all workers.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// Their policies.
+    /// The policies.
     pub known: Known,
     /// Redis's clock in milliseconds.
     pub now_ms: u64,
-    /// Why primaries of a cluster did not tell theirs; only one that answered makes the others' words worth anything.
+    /// The errors of primaries in a cluster that could not be read. The result is complete only if
+    /// there are none.
     pub failed: Vec<GateError>,
 }
 
-/// Reads what all workers have in force, without saying anything.
+/// Reads the policies that workers have in force without registering any.
 ///
 /// # Errors
-/// [`GateError`] says why nothing is known.
+/// [`GateError`] with the reason if no registry can be read.
 pub async fn look(gate: &RedisGate) -> Result<Seen, GateError> {
     let primaries = gate.registries().await?;
     let mut seen = Seen::default();
@@ -371,7 +376,7 @@ async fn exchange(
                 return Ok((known, clock));
             }
             "full" => {
-                // What need not be there is known by who reads it.
+                // Callers already know of policies that the registry may drop.
                 let none = known.superseded().is_empty();
                 if none {
                     (known, _) = Box::pin(exchange(gate, registry, &[], known)).await?;
@@ -401,7 +406,7 @@ fn head(reply: &Value) -> Option<(u64, String, &[Value])> {
     Some((u64::try_from(*now).ok()?, text_of(word)?, rest))
 }
 
-/// The policies of the reply: those with a text, and those whose text is known.
+/// Parses the policies in the reply: those with a text, and those with a known text.
 fn decode(rest: &[Value], mine: &[&Named], known: &Known) -> Result<Vec<Registered>, GateError> {
     let (chunks, []) = rest.as_chunks::<4>() else {
         return Err(broken("its reply has another form"));

@@ -1,50 +1,52 @@
-//! What a store does with the registry of policies in one exchange: `lua/policies.lua` must equal it.
+//! The registry of policies as a store implements an exchange with it. `lua/policies.lua` must
+//! behave the same.
 
 use std::collections::BTreeMap;
 
-/// The registry as the store has it, by the policies' names.
+/// The registry in the store, by the policies' names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Shelf(BTreeMap<String, Entry>);
 
 /// One policy. Times are in milliseconds of the store's clock.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Entry {
-    /// What it says.
+    /// The policy's text.
     pub text: String,
     /// When it was first registered.
     pub since_ms: u64,
     /// When a worker last had it in force.
     pub used_ms: u64,
-    /// For how long after that it is kept.
+    /// How long it is kept after its last use.
     pub kept_ms: u64,
 }
 
-/// A policy that a worker says it has in force.
+/// A policy that a worker reports as in force.
 #[derive(Debug, Clone, Copy)]
 pub struct Said<'a> {
-    /// Its name.
+    /// The policy's name.
     pub id: &'a str,
-    /// For how long it is kept after its last use.
+    /// How long it is kept after its last use, in milliseconds.
     pub kept_ms: u64,
-    /// What it says; empty: the store should have it.
+    /// The policy's text. Empty if the store should have it already.
     pub text: &'a str,
 }
 
-/// Why nothing was registered.
+/// The reason why nothing was registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unsaid {
-    /// The store lacks the text of one of them.
+    /// The store lacks the text of a policy.
     Text,
-    /// It has no room for one more.
+    /// The store has no room for one more policy.
     Full,
 }
 
 impl Shelf {
-    /// One exchange at `now_ms`: registers `mine`, of which there may be `most` with those of others, and drops those that are over or
-    /// `superseded`, as long as they were last used when these say. Who registers nothing changes nothing. Returns all that are left.
+    /// Makes one exchange at `now_ms`. Registers `mine`, unless more than `most` policies would
+    /// result, and drops policies that have expired or that are `superseded` and unused since the
+    /// given time. With an empty `mine`, nothing changes. Returns all remaining policies.
     ///
     /// # Errors
-    /// [`Unsaid`]: nothing was registered.
+    /// [`Unsaid`] if nothing was registered.
     pub fn exchange(
         &mut self,
         now_ms: u64,
@@ -53,7 +55,7 @@ impl Shelf {
         superseded: &[(&str, u64)],
     ) -> Result<BTreeMap<String, Entry>, Unsaid> {
         let mut left = self.0.clone();
-        // Of later than now: the clock was stepped back.
+        // A time later than now means that the clock was stepped back.
         for entry in left.values_mut() {
             entry.since_ms = entry.since_ms.min(now_ms);
             entry.used_ms = entry.used_ms.min(now_ms);

@@ -1,12 +1,17 @@
-//! Which policies need not be enforced any more, though something that was started under them still counts somewhere.
+//! Finds policies that need not be enforced any more, though starts under them still count in some
+//! limit.
 //!
-//! A policy is enforced for the longest memory of all, for the sake of those who have it: a tenant with a day's window. A policy is
-//! *superseded* by another one that was in force at least as lately, when the two have the same limits for everybody, but for those whose
-//! memory does not reach back to it. Then no window of a limit in which they differ began under it, and the others are enforced with the
-//! later one. So edits of limits of seconds are over after seconds, however long other windows are.
+//! Every policy is enforced for the longest look-back of all limits, for example a tenant's window
+//! of a day. A policy is *superseded* by another one that was in force at least as recently, if
+//! both have the same limits for every tenant, apart from limits whose look-back does not reach the
+//! older policy. Then no window of a limit that differs began under the older policy, and the equal
+//! limits are enforced through the later policy. So after an edit of limits with windows of
+//! seconds, the old policy is dropped after seconds, however long other windows are.
 //!
-//! Of two that were last used together the one with the larger name is the later one, so that they do not supersede each other. Who
-//! supersedes one that supersedes a third agrees with the third, too: what reaches back to the older one is the same in all three.
+//! Of two policies that were last used at the same time, the one with the larger name is the later
+//! one, so that they don't supersede each other. The relation is transitive: if A supersedes B and
+//! B supersedes C, A has C's limits as well, since the limits that reach back to C are the same in
+//! all three.
 
 use std::collections::BTreeSet;
 
@@ -15,12 +20,14 @@ use crate::rules::limit::{Limit, Limits};
 use crate::rules::policy::{Pattern, Policy};
 use crate::rules::tenant::Tenant;
 
-/// Fewer policies are all enforced: to compare them takes longer.
+/// Up to this number of policies, all are enforced, since comparing them costs more.
 const CROWDED: usize = 4;
-/// With more tenants and plans, too.
+/// Maximum number of pairs of tenant and plan that are compared. With more, all policies are
+/// enforced.
 const MOST_CLASSES: usize = 8_192;
 
-/// Those of `policies` that others supersede at `now_ms`: which are left lets pass no more than all of them.
+/// Returns those of `policies` that others supersede at `now_ms`. The remaining policies allow no
+/// more than all of them together.
 pub fn superseded(policies: &[Registered], now_ms: u64) -> Vec<&Registered> {
     if policies.len() <= CROWDED {
         return Vec::new();
@@ -57,9 +64,9 @@ pub fn superseded(policies: &[Registered], now_ms: u64) -> Vec<&Registered> {
     all.filter(is_superseded).map(|(known, _)| known).collect()
 }
 
-/// Those whose jobs have the same limits in each of some policies.
+/// Groups of jobs with the same limits in each of some policies.
 pub(super) struct Classes {
-    /// One of each, and what its job names.
+    /// One tenant per group, and the plan that its job names.
     pub(super) of: Vec<(Tenant, Option<String>)>,
     plan_header: Option<String>,
 }
@@ -77,7 +84,8 @@ impl Classes {
                     .map(|(pattern, _)| pattern.to_string()),
             );
         }
-        // Nobody's name: it begins as the pattern does, and no longer pattern fits it. A name has no room for more after the longest.
+        // A tenant that no policy names: it begins as the pattern does, and matches no longer
+        // pattern. If the pattern has the maximum length, no name is longer.
         let other = |start: &str| {
             Tenant::parse(&format!("{start}\u{10ffff}")).or_else(|_| Tenant::parse(start))
         };
@@ -86,7 +94,7 @@ impl Classes {
             Pattern::Prefix(start) => other(&start),
         };
         let named = tenants.iter().map(named);
-        // What is no tenant's name is nobody's entry.
+        // An entry that is not a valid tenant name applies to no tenant.
         let tenants = std::iter::once(other(""))
             .chain(named)
             .filter_map(Result::ok);
@@ -100,7 +108,8 @@ impl Classes {
         }
     }
 
-    /// What each class has in `policy`. `None`: it takes plans from another header, so a job may be of two classes.
+    /// Returns the limits of each group in `policy`, or `None` if it takes plans from another
+    /// header, so that a job may be in two groups.
     fn row<'a>(&self, policy: &'a Policy) -> Option<Vec<&'a Limits>> {
         let same = policy.plan_header() == self.plan_header.as_deref();
         let row = self.of.iter();
@@ -135,7 +144,7 @@ mod tests {
         limit("default", max, ms).into()
     }
 
-    /// A tenant with a day's window beside others.
+    /// An edit of one tenant with a window of a day beside others.
     fn edit(number: u64, day: u64, ago: u64) -> Registered {
         let tenants = vec![
             (Pattern::parse("slow"), Own::Limits(limits(day, DAY))),
@@ -162,7 +171,7 @@ mod tests {
             .collect();
         // 11 s are one window and the margin.
         assert_eq!(left(&edits), ["038", "039", "040"]);
-        // Those of the day's are not.
+        // Edits of the limit with a window of a day stay.
         let edits: Vec<_> = (1..=9)
             .map(|number| edit(1, number, (10 - number) * 60_000))
             .collect();

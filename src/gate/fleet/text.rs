@@ -1,4 +1,5 @@
-//! A policy as text, for the registry: JSON, the same for equal policies, each set of limits once.
+//! A policy as text for the registry: JSON that is the same for equal policies and contains each
+//! set of limits once.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -9,20 +10,21 @@ use crate::rules::limit::{Algorithm, Limit, Limits, Unit};
 use crate::rules::policy::{Own, Pattern, Policy};
 use crate::rules::scope::Scope;
 
-/// The format that is written. 2: a limit has a scope. 3: buckets of other numbers, and sliding windows of other lengths, keep apart
-/// what they count, in keys that older versions do not know. All from 1 on are read; whatever changes what a text means, or what an
-/// older version would refuse, gets the next number, so that the older one says so.
+/// The format that is written. In 2, limits have scopes. In 3, buckets with other numbers and
+/// sliding windows of other lengths keep separate state, in keys that older versions don't know.
+/// All formats from 1 on can be read. A change in what a text means, or that an older version would
+/// refuse, gets the next number, so that the older version reports it.
 const FORMAT: u32 = 3;
-/// The longest text, in bytes. A configuration file of the longest kind makes less.
+/// Maximum size of a text, in bytes. The largest configuration file results in less.
 pub const MAX_TEXT: usize = 4 << 20;
 
-/// Why a text is no policy.
+/// The reason why a text is not a policy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TextError {
     /// A newer version wrote it.
     #[error("it has format {0}, and this version of sluicegate reads 1 to {FORMAT}")]
     Format(u32),
-    /// Somebody else wrote it, or it is damaged.
+    /// Another program wrote it, or it is damaged.
     #[error("it is no policy: {0}")]
     Broken(String),
 }
@@ -35,22 +37,24 @@ struct Head {
 #[derive(Serialize, Deserialize)]
 struct Whole {
     format: u32,
-    /// The sets of limits that are enforced; the others name them by their place.
+    /// The sets of enforced limits. The other fields refer to them by index.
     sets: Vec<Vec<One>>,
-    /// The shadows of those sets that have some. Versions that know of none leave them out: they enforce what is enforced.
+    /// The shadow limits by set. Versions without shadows ignore this field, since they enforce the
+    /// same limits.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     shadows: BTreeMap<usize, Vec<One>>,
     common: usize,
     plans: BTreeMap<String, usize>,
     tenants: Vec<(String, Target)>,
     plan_header: Option<String>,
-    /// The limits that learn: the set, the place in it, and to how many percent they may sink. They let no more start than before, so
-    /// older versions may leave this out.
+    /// The adaptive limits: the set, the index in it, and the minimum in percent. Adaptive limits
+    /// never allow more starts, so older versions may ignore this field.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     bands: Vec<(usize, usize, u8)>,
 }
 
-/// Name, algorithm, max, window and guard in milliseconds, burst, unit, and scope, which format 1 does not have.
+/// Name, algorithm, max, window and guard in milliseconds, burst, unit, and scope. Format 1 has no
+/// scope.
 #[derive(Serialize, Deserialize)]
 struct One(
     String,
@@ -63,7 +67,7 @@ struct One(
     #[serde(default = "tenant_scope")] String,
 );
 
-/// What counted for each tenant by itself before there were scopes.
+/// The scope of all limits before there were scopes.
 fn tenant_scope() -> String {
     Scope::Tenant.to_string()
 }
@@ -75,7 +79,7 @@ enum Target {
     Plan(String),
 }
 
-/// Sets of limits, each once.
+/// Sets of limits without duplicates.
 #[derive(Default)]
 struct Sets<'a> {
     all: Vec<Vec<One>>,
@@ -103,11 +107,12 @@ impl<'a> Sets<'a> {
     }
 }
 
-/// `policy` as text.
+/// Writes `policy` as text.
 pub fn write(policy: &Policy) -> String {
     let mut sets = Sets::default();
     let common = sets.place(policy.default_limits().all().iter());
-    // What all tenants share stands with the common ones, and is put in again by who reads it.
+    // Limits that all tenants share are written with the common ones, and added again by the
+    // reader.
     let mut place = |limits| sets.place(Limits::own(limits));
     let plans = policy.plans().iter();
     let plans = plans
@@ -134,10 +139,10 @@ pub fn write(policy: &Policy) -> String {
     serde_json::to_string(&whole).expect("texts and numbers are always JSON")
 }
 
-/// The policy that `text` says.
+/// Parses a policy.
 ///
 /// # Errors
-/// [`TextError`] when it says none.
+/// [`TextError`] if `text` is not a policy.
 pub fn read(text: &str) -> Result<Policy, TextError> {
     let broken = |why: &dyn std::fmt::Display| TextError::Broken(why.to_string());
     let head: Head = serde_json::from_str(text).map_err(|why| broken(&why))?;
@@ -164,7 +169,8 @@ pub fn read(text: &str) -> Result<Policy, TextError> {
             .cloned()
             .ok_or_else(|| broken(&"a set of limits is missing"))
     };
-    // What all tenants share stands with the common ones: written there, it holds for everybody.
+    // Limits that all tenants share are only among the common ones, since they apply to every
+    // tenant.
     let own = |at: usize| match set(at)? {
         limits if limits.global().next().is_none() => Ok(limits),
         _ => Err(broken(
@@ -341,7 +347,7 @@ mod tests {
             "the global one, too"
         );
 
-        // As it was read before there were shadows.
+        // The result of a version without shadows.
         let mut json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         json.as_object_mut().expect("an object").remove("shadows");
         let old = read(&json.to_string()).expect("it is read");
@@ -354,7 +360,7 @@ mod tests {
 
     #[test]
     fn a_policy_of_an_older_version_is_read() {
-        // As it was written before limits had scopes.
+        // A text from before limits had scopes.
         let old = r#"{"format":1,"sets":[[["default","token-bucket-algo",7,60000,50,3,"cost"],["running","max-concurrent",9,0,0,0,"calls"]],[["default","strict-window",7,60000,0,0,"calls"]]],"common":0,"plans":{"free":1},"tenants":[["trial-*","free"],["acme",1]],"plan_header":"x-plan"}"#;
         let policy = read(old).expect("it is read");
         let common = policy.default_limits();
@@ -386,7 +392,8 @@ mod tests {
             why.to_string(),
             "it has format 4, and this version of sluicegate reads 1 to 3"
         );
-        // A version that knows only format 1 refuses what is written now in the same words, not as something broken.
+        // A version that knows only format 1 refuses the text because of its format, not as
+        // damaged.
         let head: Head = serde_json::from_str(&write(&policy())).expect("JSON");
         assert_eq!(head.format, 3);
     }

@@ -1,4 +1,4 @@
-//! Workers, one after the other, on memories that were lost, restarted or promoted.
+//! Workers that look in turn at a server that lost data, restarted or was promoted.
 
 mod slots;
 mod spans;
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use super::*;
 
 const SPAN: u64 = 60_000;
-/// Of some questions.
+/// The look-back of some questions.
 const SHORT: u64 = 5_000;
 
 fn memory(process: &str, history: &str, before: &str) -> Memory {
@@ -30,16 +30,16 @@ fn restarted() -> Memory {
     memory("p2", "h2", "0")
 }
 
-/// The hash and some workers, each told the memory, whose steps are written as the script does.
+/// The hash and its server. Workers' steps are written as the script does it.
 #[derive(Clone)]
 struct Bed {
     now: u64,
     memory: Memory,
     fields: BTreeMap<String, String>,
-    /// As they were after each step that was written.
+    /// The hash after each write.
     written: Vec<BTreeMap<String, String>>,
     epochs: u32,
-    /// By what each worker judges, and the `cold` that it belongs to.
+    /// The gap that each worker decides by, with the value of `cold` it belongs to.
     gaps: BTreeMap<String, (u64, Gap)>,
 }
 
@@ -59,7 +59,8 @@ impl Bed {
         Stored::parse(self.fields.iter().map(|(n, v)| (n.as_str(), v.as_str())))
     }
 
-    /// The steps of one look: `None`: it may go; else until when it waits, and why.
+    /// Takes a worker's steps for one look. Returns `None` if it may admit jobs, else until when it
+    /// waits and why.
     fn look(&mut self, worker: &mut Known) -> Option<(u64, String)> {
         for _ in 0..6 {
             self.epochs += 1;
@@ -90,12 +91,13 @@ impl Bed {
         panic!("no end: {:?}", self.fields);
     }
 
-    /// A question that looks back for the longest span, with what pulse.lua does.
+    /// Asks a question with the longest look-back, with the pulse that pulse.lua makes.
     fn pulse(&mut self, worker: &mut Known) -> bool {
         self.asks(worker, SPAN)
     }
 
-    /// Whether all is known that counts for such a question.
+    /// Asks a question with the look-back `span`. Returns true if all usage that counts for it is
+    /// known.
     fn asks(&mut self, worker: &mut Known, span: u64) -> bool {
         let stored = self.stored();
         let known = Some((stored.id, stored.run.clone()));
@@ -134,7 +136,7 @@ fn worker(name: &str, start: Start) -> Known {
     }
 }
 
-/// Two workers that both have pulses.
+/// Returns two workers that both have pulses.
 fn running() -> (Bed, Known, Known) {
     let mut bed = Bed::new();
     let (mut a, mut b) = (worker("a", Start::Idle), worker("b", Start::Unknown));
@@ -155,7 +157,7 @@ fn a_first_start_is_no_loss_and_an_unexplained_empty_redis_may_be_one() {
     let (until, why) = bed.look(&mut careful).expect("it waits");
     assert_eq!(until, bed.now + SPAN);
     assert!(why.contains("--skip-recovery-wait"), "{why}");
-    // An operator knows better, a worker that found no job waiting does not.
+    // An operator's declaration counts. That no job waits does not.
     assert!(bed.look(&mut worker("b", Start::Idle)).is_some());
     assert_eq!(bed.look(&mut worker("c", Start::Fresh)), None);
     assert_eq!(bed.look(&mut careful), None);
@@ -200,7 +202,7 @@ fn a_restart_with_all_data_goes_on_when_all_have_vouched() {
     assert_eq!(doubted, (bed.now + SPAN, DOUBTED.to_owned()));
     let settling = bed.look(&mut b).expect("it waits");
     assert_eq!(settling, (bed.now + SETTLE_MS, SETTLING.to_owned()));
-    // A stranger can't speed it up.
+    // A worker without pulses can't speed it up.
     assert!(bed.look(&mut worker("new", Start::Idle)).is_some());
     bed.pass(SETTLE_MS, &mut [&mut a, &mut b]);
     for worker in [&mut a, &mut b] {
@@ -219,9 +221,9 @@ fn a_worker_that_died_delays_the_others_by_one_span_at_most() {
     assert!(bed.look(&mut a).is_some());
     bed.pass(1, &mut [&mut a]);
     assert_eq!(bed.look(&mut a), None);
-    // It was only frozen: its pulse is there, so nothing is lost.
+    // The worker was only frozen. Its pulse is present, so nothing is lost.
     assert_eq!(bed.look(&mut b), None);
-    // One that was silent for a span already delays nobody.
+    // A worker that had been silent for a span before causes no delay.
     bed.pass(SPAN, &mut [&mut a, &mut b]);
     assert!(bed.pulse(&mut a));
     bed.memory = first();
@@ -267,7 +269,7 @@ fn what_a_worker_that_died_started_counts_though_nothing_says_it() {
     bed.pass(1_900, &mut [&mut a]);
     assert!(bed.pulse(&mut b));
     let last = bed.now;
-    // The data is older than a span, and so is what it says of the one that is gone.
+    // The data is older than a span, and so is its record of the missing worker.
     bed.pass(100, &mut [&mut a]);
     bed.fields = snapshot;
     bed.memory = restarted();
@@ -288,7 +290,7 @@ fn a_worker_whose_joining_was_lost_objects() {
     bed.memory = restarted();
     assert!(bed.look(&mut a).is_some());
     assert_eq!(bed.look(&mut b).map(|w| w.1).as_deref(), Some(SETTLING));
-    // Within the time to settle, or even after it.
+    // Within the settling time, or even after it.
     let late = bed.fields.clone();
     assert!(bed.look(&mut c).is_some());
     assert!(bed.stored().cold > bed.now);
@@ -304,10 +306,10 @@ fn a_memory_from_before_the_first_pulse_proves_nothing() {
     let mut bed = Bed::new();
     let mut a = worker("a", Start::Idle);
     assert_eq!(bed.look(&mut a), None);
-    // It is there before its first pulse, and after what the restart has kept.
+    // It is in the hash before its first pulse, and after a restart without that entry.
     assert!(bed.fields.remove("w:a").is_some());
     bed.memory = restarted();
-    // What else ran is not known, unless nothing waits.
+    // Other usage is not known, unless no job waits.
     let look = bed.look(&mut worker("b", Start::Unknown));
     assert_eq!(look.map(|w| w.1).as_deref(), Some(DOUBTED));
     let look = bed.look(&mut worker("c", Start::Idle));
@@ -379,10 +381,10 @@ fn evictions_close_the_memory_for_a_span_and_are_remembered() {
         assert_eq!(bed.look(worker), None);
         assert!(bed.pulse(worker));
     }
-    // The count was reset: what was evicted before that is not known.
+    // The count was reset, so earlier evictions are not known.
     bed.memory.evicted = 0;
     assert!(bed.look(&mut a).is_some());
-    // A new process that has evicted nothing, which nobody saw the end of the old one of.
+    // A new process without evictions. No worker knows the last count of the old process.
     bed.pass(SPAN, &mut [&mut a, &mut b]);
     bed.memory = restarted();
     bed.memory.evicts = true;

@@ -1,5 +1,5 @@
-//! In a cluster: which slots an epoch speaks for, and how they go from one to another.
-//! What follows from it is decided in `gate::epoch::shard`.
+//! The slots that an epoch covers in a cluster, and how they pass from one epoch to another.
+//! `gate::epoch::shard` decides.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use crate::gate::{GateError, scripts};
 use crate::rules::slots::{Claims, Slots};
 
 impl Watch {
-    /// In a cluster: whether the epoch speaks for `slot` by now.
+    /// Checks that the epoch covers `slot` by now. Used in a cluster.
     ///
     /// # Errors
-    /// [`GateError::Cold`]: not yet.
+    /// [`GateError::Cold`] if it does not yet.
     pub fn speaks_for(&self, sent: &Sent, slot: u16, clock: Option<u64>) -> Result<(), GateError> {
         let (wait, why) = match (sent.claims.from(slot), sent.now(clock)) {
             (Some(0), _) => return Ok(()),
@@ -39,7 +39,8 @@ impl Watch {
         Err(GateError::Cold { wait, why })
     }
 
-    /// Gives up those of `slots` that this epoch speaks for, which is sound here and now. `memory`: where they go.
+    /// Gives up the claims on `slots`, if this epoch is sound here and now. `memory` is the
+    /// identity of the server that receives them.
     async fn hand_over(
         &self,
         link: &Link,
@@ -83,14 +84,14 @@ impl Watch {
         Some(Handed::of(&sent.claims, &given, sent.gap, now, sure))
     }
 
-    /// What `others` speak for by now need not be kept here any more.
+    /// Drops claims that `others` have by now.
     pub async fn forget(&self, link: &Link, shard: &Shard, others: &Slots) {
         let mapped = self.state().found.mapped.clone();
         let gone = others.without(&mapped);
         self.hand_over(link, shard, &gone, "").await;
     }
 
-    /// The slots that it speaks for, as far as it is sound.
+    /// Returns the claimed slots, or none if the epoch is not sound.
     pub fn claimed(&self) -> Slots {
         self.sent(None)
             .map(|sent| sent.claims.slots())
@@ -98,7 +99,7 @@ impl Watch {
     }
 }
 
-/// Asks the other epochs for slots that are `owned` here, and that this one does not speak for yet.
+/// Asks the other epochs for slots that are `owned` here but not claimed yet.
 pub(super) async fn ask_for(
     owned: &Slots,
     claims: &Claims,

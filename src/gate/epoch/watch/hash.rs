@@ -1,4 +1,4 @@
-//! The epoch's hash and what else the server says of its memory: read and written.
+//! Reads and writes the epoch's hash, and reads the server's identity.
 
 use ::redis::Value;
 use ::redis::{Pipeline, from_redis_value_ref};
@@ -8,7 +8,8 @@ use crate::gate::epoch::Memory;
 use crate::gate::epoch::memory::policy;
 use crate::gate::{GateError, link, scripts};
 
-/// The sections of `INFO` that say which memory it is, and what it threw away. Redis 6.2 takes one at a time.
+/// The sections of `INFO` with the server's identity and evictions. Redis 6.2 takes one section at
+/// a time.
 const INFO: [&str; 4] = ["server", "replication", "stats", "memory"];
 
 impl Watch {
@@ -63,7 +64,7 @@ impl Watch {
         })
     }
 
-    /// Writes `changed` if the hash is still as it was read; either way it is read again.
+    /// Writes `changed` if the hash is still as it was read. In either case it must be read again.
     pub(super) async fn write(
         &self,
         at: &At<'_>,
@@ -104,8 +105,8 @@ impl Watch {
     }
 }
 
-/// The fields that must still be as they were read for `changed` to be written, each with the value that was read; empty: there was
-/// none. `own`: the worker's field.
+/// Returns the fields that must be unchanged for `changed` to be written, each with the value read,
+/// or an empty text if it was absent. `own` is the worker's field.
 fn unchanged<'a>(
     read: &'a Fields,
     own: &'a str,
@@ -113,7 +114,7 @@ fn unchanged<'a>(
 ) -> Vec<(&'a str, &'a str)> {
     let value = |name| (name, read.get(name).map_or("", String::as_str));
     let mut fields = ["id", "run", "cold", "next", "slots"].map(value).to_vec();
-    // A pulse may be answered in the same moment, which must not be set back.
+    // A pulse may be answered at the same moment and must not be set back.
     if changed.iter().any(|(name, _)| name == own) {
         fields.push(value(own));
     }
@@ -133,7 +134,7 @@ mod tests {
         Memory::parse(info).expect("a server")
     }
 
-    /// One pulse of the worker.
+    /// Makes one pulse of the worker.
     fn beat(kept: &mut Kept) -> u64 {
         let beat = Beat {
             id: "i",
@@ -148,7 +149,7 @@ mod tests {
         (kept.beat(&beat, &memory(), 2_000)).expect("the epoch is as the worker knows it")
     }
 
-    /// Writes what was decided on `read`; whether it was written.
+    /// Writes a decision based on `read`. Returns whether it was written.
     fn write(kept: &mut Kept, read: &Fields, changed: &[(&str, &str)]) -> bool {
         let changed: Vec<_> = changed
             .iter()
@@ -181,7 +182,7 @@ mod tests {
                 assert!(!write(&mut kept, &read, &[(OWN, value)]), "{value}");
                 assert_eq!(pulse(&kept), number + 1, "{value}");
             }
-            // Read again, it is written.
+            // After another read it is written.
             let read = fields(&kept);
             let name = format!("{}:2500", number + 1);
             assert!(write(&mut kept, &read, &[(OWN, &name)]));
@@ -196,7 +197,7 @@ mod tests {
         beat(&mut kept);
         assert!(write(&mut kept, &read, &[("why", "because")]));
         assert_eq!(pulse(&kept), 5);
-        // But what others have changed does.
+        // A change by another worker does prevent it.
         assert!(write(&mut kept, &read, &[("next", "1:2:m")]));
         assert!(!write(&mut kept, &read, &[("next", "1:2:n")]));
     }

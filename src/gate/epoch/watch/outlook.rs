@@ -1,4 +1,5 @@
-//! A look at the epoch by somebody who starts nothing. What follows from it is decided in `gate::epoch::outlook`.
+//! A look at the epoch by an observer that starts no jobs. `gate::epoch::outlook` draws the
+//! conclusions.
 
 use super::{At, Watch};
 use crate::gate::GateError;
@@ -6,11 +7,11 @@ use crate::gate::epoch::outlook::{Outlook, Question, outlook};
 use crate::rules::slots::Slots;
 
 impl Watch {
-    /// What workers that look now find at this primary for jobs whose keys are in `slots` (of a cluster), and Redis's clock in
-    /// milliseconds. Writes nothing.
+    /// Returns the findings of workers that look now at this primary, for jobs with keys in `slots`
+    /// (in a cluster), and Redis's clock in milliseconds. Writes nothing.
     ///
     /// # Errors
-    /// [`GateError`]: it is not known.
+    /// [`GateError`] if they are not known.
     pub async fn outlook(
         &self,
         at: &At<'_>,

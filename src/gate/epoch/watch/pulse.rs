@@ -1,4 +1,5 @@
-//! The pulse: it ends each batch of decisions, and without one it is a heartbeat. What it answers says whether they count.
+//! The pulse ends each batch of decisions, or is a heartbeat if there is no batch. Its answer tells
+//! whether the decisions count.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -12,33 +13,34 @@ use crate::gate::link::Request;
 use crate::gate::store::Meaning;
 use crate::gate::{GateError, refusal, scripts};
 
-/// Fields that a heartbeat looks at for workers that are gone.
+/// Number of fields that a heartbeat checks for workers that are gone.
 const SWEEP: u32 = 16;
 
-/// What a pulse is for.
+/// The purpose of a pulse.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// It ends a batch.
+    /// Ends a batch.
     Batch,
-    /// It says that the memory is whole here and now.
+    /// Proves that the data is complete here and now.
     Proof,
-    /// It also drops workers that are gone.
+    /// Like a proof, and removes workers that are gone.
     Heartbeat,
 }
 
-/// A reading of Redis's clock that is behind the one before by more is of a clock that was stepped back.
+/// A clock reading that lags by more than this, in milliseconds, means that Redis's clock was
+/// stepped back.
 const STEP_MS: u64 = 1_000;
 
 impl Sent {
-    /// The clock by which the epoch's times were measured, in milliseconds: Redis's, or as it would be had nobody stepped it back.
-    /// `clock`: a test's.
+    /// Returns the clock by which the epoch's times were measured, in milliseconds: Redis's clock
+    /// as if it was never stepped back. `clock` is a test's clock in microseconds.
     pub(super) fn now(&self, clock: Option<u64>) -> Option<u64> {
         (clock.map(|micros| micros / 1000)).or_else(|| self.clock.map(goes_on))
     }
 }
 
 impl Found {
-    /// Another reading of Redis's clock, so that a worker's that runs at another pace does no harm.
+    /// Takes another reading of Redis's clock, so that a worker's clock may run at another pace.
     fn learn_clock(&mut self, now: u64) {
         let expected = self.clock.map_or(0, goes_on);
         if now + STEP_MS >= expected {
@@ -47,13 +49,14 @@ impl Found {
     }
 }
 
-/// What a clock shows by now that has shown so many milliseconds then.
+/// Returns what a clock shows now that showed `then` milliseconds at `at`.
 fn goes_on((then, at): (u64, Instant)) -> u64 {
     then.saturating_add(u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX))
 }
 
 impl Watch {
-    /// Ends a pipeline of decisions. `load`: Redis did not know the script.
+    /// Returns the pulse that ends a pipeline of decisions. `load` is set if Redis lacks the
+    /// script.
     pub fn request(&self, sent: &Sent, micros: &str, load: bool) -> Request<'_> {
         Request {
             key: &self.key,
@@ -78,8 +81,8 @@ impl Watch {
             .arg(silent)
             .arg(if kind == Kind::Heartbeat { SWEEP } else { 0 })
             .arg(&sent.slots);
-        // It takes a sixth of a single decision, so batches look where there is something to see. Heartbeats always do, and
-        // find out where the policy has changed.
+        // The check takes a sixth of a single decision, so batches make it only if evictions are
+        // possible. Heartbeats always do, and notice a changed policy.
         if sent.evicts || kind != Kind::Batch {
             command.arg(sent.evicted);
         } else {
@@ -89,10 +92,10 @@ impl Watch {
         command
     }
 
-    /// The pulse's answer: whether the decisions before it count.
+    /// Takes the pulse's answer: whether the decisions before it count.
     ///
     /// # Errors
-    /// [`GateError::Cold`] when they don't.
+    /// [`GateError::Cold`] if they don't.
     pub fn beaten(&self, sent: &Sent, answer: &Value) -> Result<(), GateError> {
         let numbers: Vec<u64> = from_redis_value_ref(answer).unwrap_or_default();
         let mut state = self.state();
@@ -100,7 +103,7 @@ impl Watch {
             && state.sound
             && state.version == sent.version
         {
-            // Pulses are numbered by Redis: of answers that overtook each other the highest counts.
+            // Redis numbers the pulses. If answers overtook each other, the highest number counts.
             state.pulse = state.pulse.max(pulse);
             state.last_pulse = Some(Instant::now());
             state.found.learn_clock(now);
@@ -116,10 +119,10 @@ impl Watch {
         })
     }
 
-    /// Whether all is known by now that counts for limits that look back for `span_ms`.
+    /// Checks that all usage that counts for limits with the look-back `span_ms` is known.
     ///
     /// # Errors
-    /// [`GateError::Cold`]: not yet.
+    /// [`GateError::Cold`] if it is not yet.
     pub fn opens(&self, sent: &Sent, span_ms: u64, clock: Option<u64>) -> Result<(), GateError> {
         let at = sent.gap.opens_at(span_ms);
         let now = sent.now(clock);
@@ -132,13 +135,15 @@ impl Watch {
         })
     }
 
-    /// A pulse without decisions: proves that this worker lives, and notices what others did.
+    /// Makes a pulse without decisions. It proves that this worker is alive, and notices changes by
+    /// others.
     pub async fn heartbeat(&self, at: &At<'_>) -> Result<(), GateError> {
         let micros = at
             .clock
             .map_or_else(String::new, |micros| micros.to_string());
         let mut refused = None;
-        // A second time for a script that was not loaded, or a change that is understood at once.
+        // The second time is for a script that was not loaded, or a change that can be handled at
+        // once.
         for _ in 0..2 {
             let sent = self.ready(at).await?;
             let mut pipeline = Pipeline::with_capacity(2);
@@ -222,7 +227,7 @@ mod tests {
         assert!(watch.sent(None).is_none());
         let late = answer(&[1, 199, 9]);
         assert!(watch.beaten(&sent, &late).is_err());
-        // Nor when all is well again: what it was decided on may be lost.
+        // Nor when admissions are open again: its decisions may be lost.
         let epoch = ("id".to_owned(), "run2".to_owned());
         watch.go(epoch, "other".to_owned(), 3, Found::default());
         assert!(watch.beaten(&sent, &late).is_err());

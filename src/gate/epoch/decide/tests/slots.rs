@@ -1,4 +1,4 @@
-//! Primaries of a cluster: which slots an epoch speaks for, and what goes with them.
+//! Primaries of a cluster: which slots an epoch claims, and what moves with them.
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn slots(text: &str) -> crate::rules::slots::Slots {
     Claims::parse(text).slots()
 }
 
-/// A worker of a cluster, at a primary with these slots.
+/// Puts a worker at a primary with the slots `owned`.
 fn at(mut worker: Known, owned: &str, later: bool) -> Known {
     worker.shard = Some(Shard {
         owned: slots(owned),
@@ -27,7 +27,7 @@ fn an_epoch_speaks_for_the_slots_of_its_primary_and_for_others_after_a_span() {
     let until = bed.now + SPAN;
     assert_eq!(bed.look(&mut a), None);
     assert_eq!(bed.fields["slots"], format!("0-99 100@{until}"));
-    // Emptied: that stands above all.
+    // An emptied server takes precedence.
     bed.fields.clear();
     assert!(bed.look(&mut a).is_some());
     assert_eq!(bed.fields["slots"], "0-100");
@@ -40,7 +40,7 @@ fn a_primary_that_came_later_has_an_epoch_that_speaks_for_nothing_yet() {
     let start = Start::Idle;
     assert_eq!(bed.look(&mut at(worker("a", start), "7", true)), None);
     assert_eq!(bed.fields["slots"], format!("7@{}", bed.now + SPAN));
-    // To an operator's worker that begins now all is known.
+    // A new worker of an operator who skips the wait claims all slots.
     let mut fresh = at(worker("b", Start::Fresh), "7", false);
     assert_eq!(bed.look(&mut fresh), None);
     assert_eq!(bed.fields["slots"], "7");
@@ -73,7 +73,8 @@ fn an_epoch_that_came_with_its_slot_does_not_speak_for_those_that_stayed() {
     let mut a = at(worker("a", Start::Idle), "0-99 200", false);
     assert_eq!(bed.look(&mut a), None);
     assert!(bed.pulse(&mut a));
-    // Slot 200 goes to another primary, and the hash with it; nobody there says that nothing was lost.
+    // Slot 200 moves to another primary, and the hash with it. No worker there proves that nothing
+    // was lost.
     bed.memory = memory("other", "h7", "0");
     for known in [a, worker("b", Start::Unknown)] {
         let mut bed = bed.clone();
@@ -81,7 +82,7 @@ fn an_epoch_that_came_with_its_slot_does_not_speak_for_those_that_stayed() {
         assert!(bed.look(&mut there).is_some());
         bed.pass(SPAN, &mut [&mut there]);
         assert_eq!(bed.look(&mut there), None);
-        // It would be believed of what the first primary forgets meanwhile.
+        // Otherwise a loss at the first primary in the meantime would go unnoticed.
         let claims = format!("200 100-199@{}", bed.now + SPAN);
         assert_eq!(bed.fields["slots"], claims);
     }

@@ -1,4 +1,4 @@
-//! Where questions look back for different spans, and where the clock is stepped back.
+//! Questions with different look-backs, and a clock that is stepped back.
 
 use super::*;
 
@@ -46,12 +46,12 @@ fn a_longer_limit_that_comes_while_it_waits_does_not_put_the_others_off() {
     assert!(bed.look(&mut a).is_some());
     let lost = bed.stored().lost.map(|(at, _)| at);
     bed.pass(DOUBT_MS / 2, &mut [&mut a, &mut b]);
-    // Nobody has started anything there since it was first seen.
+    // No job was started there since its first sighting.
     a.span_ms = 10 * SPAN;
     assert!(bed.look(&mut a).is_some());
     assert_eq!(bed.stored().lost.map(|(at, _)| at), lost);
     assert!(bed.stored().cold >= bed.now + 9 * SPAN);
-    // An answer may have been heard after that, though it was decided before.
+    // The answer may have arrived later, though the decision was made before.
     a.idle_ms = Some(0);
     bed.pass(1, &mut [&mut a]);
     assert!(bed.look(&mut a).is_some());

@@ -1,4 +1,4 @@
-//! Random histories of losses, deaths and stand-stills: nothing starts while a start that was lost counts.
+//! Random histories of losses, deaths and freezes. No job starts while a lost start counts.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,12 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What was written, one after the other, and which of it was a start; a loss takes the last writes away.
+/// All writes in order, marked as starts or other changes. A loss removes the last ones.
 struct Storm {
     bed: Bed,
-    /// Each with the hash behind it.
+    /// Each write with the hash after it.
     log: Vec<(Entry, BTreeMap<String, String>)>,
-    /// When what was lost was started.
+    /// When the lost starts were made.
     lost: Vec<u64>,
 }
 
@@ -21,17 +21,18 @@ enum Entry {
     Start { at: u64 },
 }
 
-/// What happens behind a look of a worker.
+/// What happens after a worker's look.
 #[derive(Debug, Clone)]
 enum Blow {
     Nothing,
-    /// The memory restarts or fails over without so many of its last writes.
+    /// The server restarts or fails over without this many of its last writes.
     Loss(usize),
-    /// The worker dies with the memory, which loses so much; another one comes in its place after so many rounds.
+    /// The worker dies with the server, which loses this many writes. A new worker takes its place
+    /// after this many rounds.
     Death(usize, usize),
-    /// It stands still for so many rounds.
+    /// The worker freezes for this many rounds.
     Freeze(usize),
-    /// The memory throws everything but the hash away; it may do so from then on.
+    /// The server evicts everything but the hash, and may do so from then on.
     Eviction,
 }
 
@@ -40,14 +41,14 @@ enum Blow {
 struct Round {
     order: [usize; 3],
     blows: [Blow; 3],
-    /// Until the next one: workers look at least every 2 s.
+    /// Milliseconds until the next round. Workers look at least every 2 s.
     millis: u64,
-    /// How far back each worker's question looks.
+    /// The look-back of each worker's question.
     spans: [u64; 3],
 }
 
 fn rounds() -> impl Strategy<Value = Vec<Round>> {
-    // Storms of many blows, and of few.
+    // Storms with many blows, and with few.
     (2_u32..400).prop_flat_map(|often| {
         let lost = || prop_oneof![Just(0), 0..6_usize, 0..6_usize, 0..2_000_usize];
         let blow = prop_oneof![
@@ -79,7 +80,8 @@ impl Storm {
             .extend(changes.map(|fields| (Entry::Change, fields)));
     }
 
-    /// What a worker does when it has jobs, whose limits look back for `span`, and every 2 s without any. Whether it started one.
+    /// Acts as a worker with jobs whose limits look back for `span`, or as an idle worker every 2
+    /// s. Returns true if it started a job.
     fn works(&mut self, worker: &mut Known, span: u64) -> bool {
         if !self.bed.asks(worker, span) {
             let waits = self.bed.look(worker).is_some();
@@ -136,7 +138,8 @@ proptest! {
             worker("b", Start::Unknown),
             worker("c", Start::Unknown),
         ];
-        // One of them at a time, and not one that was not heard of by another: nobody could know of what it started.
+        // One worker dies at a time, and only if another one has seen its entry. Otherwise no
+        // worker could know of its starts.
         let mut away: Option<(usize, usize)> = None;
         let mut heard = [0; 3];
         for worker in &mut workers {
@@ -166,7 +169,8 @@ proptest! {
             away = away.filter(|(_, until)| *until > number);
             storm.bed.pass(millis, &mut workers.each_mut());
         }
-        // Left alone, all of them start again after a moment, or the time to vouch, or a span, whatever they ask.
+        // Without further blows all workers admit again after a moment, the time to vouch, or a
+        // span, whatever they ask.
         for (span, after) in [(SHORT, DOUBT_MS + SHORT), (SPAN, SPAN)] {
             for _ in 0..(after + SETTLE_MS) / 1_000 + 3 {
                 for worker in &mut workers {
