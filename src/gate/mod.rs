@@ -41,7 +41,7 @@ use crate::rules::tenant::Tenant;
 /// may not have been charged; a charge without a call wastes quota but never exceeds a limit.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum GateError {
-    /// The store cannot be reached or did not answer in time.
+    /// The store can't be reached or did not answer in time.
     #[error("Redis can't be reached: {0}")]
     Unreachable(String),
     /// The store answers that it can't be used now: it is starting, is a replica, or requires a

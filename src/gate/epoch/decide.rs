@@ -57,7 +57,8 @@ pub enum Start {
     /// was checked.
     #[default]
     Unknown,
-    /// No job waits for its turn, and no other worker lives: a Redis without an epoch is a new one.
+    /// No job waits for its turn and no other worker is alive. A Redis without an epoch is then a
+    /// new one.
     Idle,
     /// An operator declares that no earlier start counts any more (`run --skip-recovery-wait`).
     Fresh,

@@ -39,7 +39,7 @@ pub struct Question {
     pub span_ms: u64,
     /// The longest look-back of any job's limits, in milliseconds.
     pub longest_ms: u64,
-    /// In a cluster, the primary's slots, and those of them with the jobs' keys.
+    /// The primary's slots in a cluster, and those of them that hold the jobs' keys.
     pub slots: Option<(Slots, Slots)>,
 }
 

@@ -44,9 +44,9 @@ pub struct Stored {
     pub why: String,
     /// The changed server, while it is not confirmed.
     pub pending: Option<Pending>,
-    /// In a cluster, the slots that the epoch covers.
+    /// The slots that the epoch covers, in a cluster.
     pub claims: Claims,
-    /// In a cluster, since when nothing was lost.
+    /// Since when nothing was lost, in a cluster.
     pub sure: Option<u64>,
     /// The server's evictions when the loss was last handled
     /// ([`Memory::evicted_text`](super::Memory::evicted_text)).

@@ -65,7 +65,7 @@ struct Read {
     /// Its maxmemory-policy, or `None` if it does not report it.
     policy: Option<String>,
     now: u64,
-    /// In a cluster, its slots, and for how long it has lost nothing, in milliseconds.
+    /// The primary's slots in a cluster, and for how long it has lost nothing, in milliseconds.
     owned: Option<(Slots, u64)>,
 }
 

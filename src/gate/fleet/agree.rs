@@ -22,12 +22,12 @@ pub const MAX_POLICIES: usize = 32;
 /// Maximum number of tenants whose combined limits are cached. Beyond it they are combined again.
 const REMEMBERED: usize = 10_000;
 
-/// A policy as the registry has it.
+/// A policy in the registry.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Registered {
     /// Its name in the registry.
     pub id: String,
-    /// What it says.
+    /// The policy itself.
     pub policy: Arc<Policy>,
     /// When it was first registered, in milliseconds of Redis's clock.
     pub since_ms: u64,
@@ -35,7 +35,7 @@ pub struct Registered {
     pub used_ms: u64,
 }
 
-/// What a worker knows of the registry.
+/// A worker's knowledge of the registry.
 #[derive(Debug, Clone, Default)]
 pub struct Known {
     policies: Vec<Registered>,
@@ -85,7 +85,8 @@ impl Known {
         Some(&known.policy)
     }
 
-    /// Returns the policies other than `id` that a worker may have in force at `now_ms`, as far as the registry shows.
+    /// Returns the policies other than `id` that a worker may have in force at `now_ms`, as far as
+    /// the registry shows.
     pub fn others_in_use(&self, id: &str, now_ms: u64) -> impl Iterator<Item = &Registered> {
         let in_use = move |known: &&Registered| known.id != id && known.used_ms + IDLE_MS >= now_ms;
         self.policies.iter().filter(in_use)
@@ -132,7 +133,7 @@ pub fn memory_ms(policy: &Policy) -> u64 {
     ceil_ms(policy.memory())
 }
 
-/// A policy of other workers, or one that was in force here before.
+/// A policy of other workers, or a former policy of this one.
 #[derive(Debug, Clone)]
 struct Other {
     policy: Arc<Policy>,
@@ -169,7 +170,7 @@ impl Fleet {
         1 + self.others.len()
     }
 
-    /// What two fleets enforce of one worker, which learned of others in two ways.
+    /// Combines two fleets of one worker that learned of others in two ways.
     pub fn joined_with(mut self, more: Self) -> Self {
         for other in more.others {
             match (self.others.iter_mut()).find(|known| known.policy == other.policy) {

@@ -222,7 +222,7 @@ impl Cluster {
         }
     }
 
-    /// Where `node` sends a request on to; `None`: its answer is the answer.
+    /// Returns the node that `answer` redirects a request to, or `None` if the answer is final.
     fn sent_on(
         &self,
         node: &Node,

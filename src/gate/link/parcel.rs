@@ -49,7 +49,8 @@ impl Parcel {
         &self.pipeline
     }
 
-    /// The answer to each request, in order. Who needed a script that could not be loaded gets that error.
+    /// Returns the answer to each request, in order. A request whose script could not be loaded
+    /// gets that error.
     pub fn unpack(&self, answers: Vec<Value>) -> Answers {
         let mut failed: Vec<(&str, GateError)> = Vec::new();
         let mut unpacked = Answers::with_capacity(self.steps.len());

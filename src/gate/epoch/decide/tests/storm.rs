@@ -73,7 +73,7 @@ fn rounds() -> impl Strategy<Value = Vec<Round>> {
 }
 
 impl Storm {
-    /// Takes down what the bed has written since.
+    /// Records the bed's writes since the last call.
     fn note(&mut self) {
         let changes = self.bed.written.drain(..);
         self.log
