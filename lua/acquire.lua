@@ -1,34 +1,39 @@
--- acquire: decides for jobs of one tenant, in order, as if they came one after the other.
--- The specification is Scopes::ask in src/rules/model/scopes.rs and src/rules/model/call.rs. Needs clock.lua, formats.lua, waitlist.lua,
--- limits.lua, fair_queue.lua and shared_partitions.lua where a limit is shared, shadows.lua where one is a shadow, and the algorithms
--- before it.
+-- acquire: decides for jobs of one tenant, in order, as if they arrived one by one. The
+-- specification is Scopes::ask in src/rules/model/scopes.rs and src/rules/model/call.rs. Needs,
+-- before it: clock.lua, formats.lua, waitlist.lua, limits.lua, fair_queue.lua and
+-- shared_partitions.lua if a limit is shared, shadows.lua if there are shadows, and the algorithms.
 --
 -- KEYS[1]  the waitlist (HASH)
--- KEYS[2…] the limits' keys: two for all sliding windows of a partition together, as sliding_window.lua says; two for each fixed
---          window: that of the index that is given with the limit, and the next one; one for each other limit; then five
---          for each shared partition, as fair_queue.lua says; then three for each shadow, as shadows.lua says
+-- KEYS[2…] the keys of the limits: two for all sliding windows of a partition together (see
+--          sliding_window.lua); two for each fixed window, that of the index given with the limit
+--          and the next one; one for each other limit; then five for each shared partition (see
+--          fair_queue.lua); then three for each shadow (see shadows.lua)
 --
 -- ARGV     the clock and the limits, as limits.lua says; then
--- ARGV[3]  the budget: how many jobs may start at most
--- ARGV[4]  what permits are called: this and ":n" for job n
--- ARGV[5]  the jobs, packed one after the other; none: the clock is asked for. Each: its ticket, as generation and number (0 and 0: fresh;
---          0 and 1: it had its turn, and did not use its permit: the first of the waitlist); its cost, and where there are shadows AGAIN more if it
---          has started before, and did not use its permit
+-- ARGV[3]  the budget: the maximum number of jobs that may start
+-- ARGV[4]  the name of the permits: job n gets this name and ":n"
+-- ARGV[5]  the packed jobs, or '' to ask only for the clock. Each has its ticket, as generation and
+--          number (0 and 0: a new job; 0 and 1: it had its turn but did not use its permit, so it
+--          is the first of the waitlist), and its cost. If there are shadows, AGAIN is added to the
+--          cost of a job that has started before without using its permit
 --
--- Reply: that of shortcut.lua, where all start; else integers.
--- [1]  1: decided; 2: decided, and calls of the tenant have failed in a row: one that succeeds is to be reported;
---      0: the clock is in a fixed window that is not among KEYS, nothing was changed, and [2] is all
--- [2]  the clock in milliseconds since the epoch, rounded down
--- [3]  until when the tenant is closed, in milliseconds since the epoch; 0: it is not
--- [4 + 6n]  job n: 1 it starts, 0 it waits, 2 there is room but no budget
--- [5 + 6n]  which limit makes it wait the longest, from 0; 0 unless it waits
+-- Reply: that of shortcut.lua if all jobs start; else integers.
+-- [1]  1: decided; 2: decided, and calls of the tenant have failed in a row, so a call that
+--      succeeds must be reported; 0: the clock is in a fixed window that is not among KEYS, nothing
+--      was changed, and the reply ends after [2]
+-- [2]  the clock in milliseconds since the Unix epoch, rounded down
+-- [3]  until when the tenant is suspended, in milliseconds since the Unix epoch; 0 if it is not
+-- [4 + 6n]  job n: 1 if it starts, 0 if it waits, 2 if quota is available but no budget is left
+-- [5 + 6n]  the index of the limit with the longest wait, from 0; 0 unless it waits
 -- [6 + 6n]  units that count against that limit; 0 unless it waits
 -- [7 + 6n]  when to come back, in milliseconds from now, at least 1; 0 unless it waits
--- [8 + 6n]  generation of its ticket; 0 unless it waits
--- [9 + 6n]  number of its ticket; where it starts, its number in the sliding log, 0 without one. With shared partitions a
---           text: its numbers in the logs of all partitions, the waitlist's first, joined by ':'
--- behind the jobs  for each shadow: jobs that start, but for those that do so again; how many of them would have waited; how many of these
---           never would have started; and the longest wait of the others in milliseconds
+-- [8 + 6n]  the generation of its ticket; 0 unless it waits
+-- [9 + 6n]  the number of its ticket; if it starts, its number in the sliding log, 0 without a log.
+--           With shared partitions, a text: its numbers in the logs of all partitions, the
+--           waitlist's first, joined by ':'
+-- then, for each shadow: jobs that start, without those that start again; how many of them would
+--      have waited; how many of these would never have started; and the longest wait of the others
+--      in milliseconds
 
 local now, stamp = read_clock(ARGV[1])
 local waitlist = waitlist_load(KEYS[1], now)
@@ -70,8 +75,9 @@ local function has_room(units)
   return limits_earliest(limits, now, units, 1) == now
 end
 
--- When there is room for all of a job that costs more than one of the limits allows, that one being free as a whole; and which
--- of the limits has it last.
+-- Returns when a job that costs more than a limit allows can start: each limit must then have room
+-- for all of the cost, or be completely free. Also returns the index of the limit with the longest
+-- wait.
 local function whole(cost)
   local latest, which = 0, 1
   for i = 1, #limits do
@@ -85,7 +91,7 @@ local function whole(cost)
   return latest, which
 end
 
--- When the first of the waitlist may start, whatever it costs.
+-- Returns when the first of the waitlist may start, whatever its cost.
 local function first()
   return (limits_turn(limits, waitlist, base, widest(), widest()))
 end
@@ -94,7 +100,8 @@ local function count(which)
   return limits[which].algorithm.count(limits[which])
 end
 
--- Charges the limits, and moves the waitlists on. Returns the start's number in the sliding log, or its numbers.
+-- Charges the limits and advances the waitlists. Returns the start's number in the sliding log, or
+-- its numbers in several logs.
 local function start(ticket, cost, units, due)
   local sequences = { [0] = 0 }
   for i = 1, #limits do
@@ -125,7 +132,7 @@ local function start(ticket, cost, units, due)
   return SHADOWS and SHADOWS.numbers(numbers, sequences) or numbers
 end
 
--- A limit that has no room for so many units has let something start.
+-- Returns true if a limit without room for this many units has admitted jobs.
 local function is_taken(units)
   for i, limit in ipairs(limits) do
     if limit.algorithm.nth(limit, now, limit.calls and 1 or units) > now and count(i) > 0 then
@@ -135,33 +142,36 @@ local function is_taken(units)
   return false
 end
 
--- After an ask for the k-th unit, the last of a job of so many, that must wait until `at`: notes since when room has been
--- there and nobody of the waitlist, or of the others, came for it. Once that is longer than the grace, the ask is to come back
--- when it can be told whether they vanished.
+-- Called after the denial of the k-th unit, the last of a job of `units`, which must wait until
+-- `at`. Notes since when quota has been available without a claim by the waitlist or the other
+-- waitlists. Once that is longer than the grace period, the job is to come back as soon as it can
+-- be told whether they have vanished.
 local function watch(at, k, units)
   local turn, which = limits_turn(limits, waitlist, base, widest(), widest())
   if open and turn == now then
     if waitlist.seen == 0 then
       waitlist_note(waitlist, now, waitlist.room)
     end
-    -- Behind nobody a job waits for its own turn.
+    -- A job with no job ahead waits for its own turn.
     if now - waitlist.room > GRACE_MS and waitlist_waiting(waitlist) > 0 then
       at = math.min(at, waitlist.seen + GRACE_MS + 1)
     end
   elseif not open or not SHARED and count(which) > 0 or is_taken(widest()) or SHARED and has_room(widest()) then
-    -- Only a start takes room away, or the others' turns: in the guard at a fixed window's end there may be none without.
-    -- Without others mostly the limit at hand was taken, so that the rest need not be looked at again.
+    -- Quota shrinks only through starts or turns of other waitlists: in the guard at a fixed
+    -- window's end there may be none without a start. Without other waitlists the limit at hand was
+    -- usually the one charged, so the rest need not be checked.
     waitlist_note(waitlist, 0, turn)
   end
   return SHARED and open and SHARED.watch(limits, base, at, k, units) or at
 end
 
--- Up to which unit of the waitlist a job of `units` with `ticket` has its own.
+-- Returns the position in the waitlist, in units, of the last unit of a job of `units` with
+-- `ticket`.
 local function distance(ticket, units)
   return math.max(units, ticket - waitlist.now_serving - waitlist.claimed)
 end
 
--- The six elements of the reply for job number `n`, from 0.
+-- Returns the six elements of the reply for job `n`, counted from 0.
 local function decide(n)
   local generation, ticket, cost = struct.unpack(JOB_FORMAT, ARGV[5], n * JOB_BYTES + 1)
   limits.job = n
@@ -170,8 +180,8 @@ local function decide(n)
     cost = cost % AGAIN
   end
   cost = math.max(cost, 1)
-  -- A lower limit of an operator, or of other workers, lets a job that costs more start alone; it is charged all the same, and
-  -- needs room for all of it where a limit is higher.
+  -- If an operator or other workers have lowered a limit below the job's cost, the job starts
+  -- alone. It is still charged in full, and needs room for all of its cost where a limit is higher.
   local units = limits.cost and math.min(cost, limits.most) or 1
   if generation == 0 and ticket == 1 and waitlist.last_issued > 0 then
     -- Its start claims no ticket.
@@ -191,10 +201,11 @@ local function decide(n)
   if ticket then
     local k = distance(ticket, units)
     at, which = limits_turn(limits, waitlist, base, k, units)
-    -- Beside jobs of several units nobody goes ahead: small ones would take what a large one waits for.
+    -- No job may overtake where jobs cost several units: small jobs would take the quota that a
+    -- large one waits for.
     local wide = waitlist.widest > 1 or SHARED and SHARED.wide(limits)
     due = at <= now + (wide and 0 or AHEAD_MS)
-    -- Scripts of other algorithms are without this one.
+    -- Only scripts with max-concurrent have limits_overtake.
     if not due and not wide and ALGORITHMS['max-concurrent'] then
       due = limits_overtake(limits, waitlist, base, k, units)
     end
@@ -227,7 +238,8 @@ local function decide(n)
   return 0, which - 1, count(which), math.max(at - now, 1), waitlist.generation, math.max(ticket, 1)
 end
 
--- With the first job, so that a table of the right size is made at once for the usual call, which is for one.
+-- The first job is decided in the constructor, which sizes the table for the usual call with one
+-- job.
 local until_ms = open and 0 or closed
 local decided = breaker and 2 or 1
 local before = budget

@@ -1,15 +1,17 @@
--- audit: what operators did, the newest entries. What they are is said in src/operator/audit.rs. Needs clock.lua before it.
+-- audit: adds or reads entries of the audit log. src/operator/audit.rs describes the entries. Needs
+-- clock.lua before it.
 --
--- KEYS[1]  the entries (ZSET): each by its number, as "NUMBER:AT:TEXT", AT: when (ms)
+-- KEYS[1]  the entries (ZSET): each scored by its number, as "NUMBER:AT:TEXT", AT in milliseconds
 --
--- ARGV[1]  the clock in microseconds since the epoch, for tests; '' in production: Redis's own
+-- ARGV[1]  the clock in microseconds since the Unix epoch, for tests; '' in production, for Redis's
+--          own
 -- ARGV[2]  'add' or 'read'
--- ARGV[3]  add: the text; read: entries below this number, '' for the newest
--- ARGV[4]  add: so many entries are kept; read: so many are told
--- ARGV[5]  add: they are kept for so long after the last one (ms)
+-- ARGV[3]  add: the text; read: return entries below this number, '' for the newest
+-- ARGV[4]  add: maximum number of entries to keep; read: maximum number of entries to return
+-- ARGV[5]  add: how long the log is kept after its last entry (ms)
 --
 -- Reply:
--- [1]  the number of the newest entry, 0 where there is none
+-- [1]  the number of the newest entry, 0 if there is none
 -- then, for 'read', the entries, the newest first
 
 local now = read_clock(ARGV[1])
@@ -24,7 +26,7 @@ if ARGV[2] == 'add' then
   return { last }
 end
 
--- They are numbered one by one.
+-- Numbers have no gaps, so a number gives an entry's rank.
 local from = 0
 if ARGV[3] ~= '' then
   from = math.max(last - tonumber(ARGV[3]) + 1, 0)

@@ -1,13 +1,14 @@
--- block: closes one tenant for a while; never shortens what is in force.
--- The specification is State::block in src/rules/model.rs. Needs clock.lua and waitlist.lua before it.
+-- block: suspends one tenant for a while, and never shortens a suspension that is in force. The
+-- specification is State::block in src/rules/model.rs. Needs clock.lua and waitlist.lua before it.
 --
 -- KEYS[1]  the waitlist (HASH)
 --
--- ARGV[1]  the clock in microseconds since the epoch, for tests; '' in production: Redis's own
+-- ARGV[1]  the clock in microseconds since the Unix epoch, for tests; '' in production, for Redis's
+--          own
 -- ARGV[2]  for how long, in milliseconds from now
--- ARGV[3]  what closes it
+-- ARGV[3]  the cause
 --
--- Reply: until when the downstream has closed the tenant now, in milliseconds since the epoch.
+-- Reply: until when the API now suspends the tenant, in milliseconds since the Unix epoch.
 
 local now = read_clock(ARGV[1])
 local until_ms = now + tonumber(ARGV[2])

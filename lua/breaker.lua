@@ -1,12 +1,15 @@
--- The breaker: failures in a row stop calls that would fail too. The specification is src/rules/breaker.rs.
--- It is two fields of a HASH: a tenant's waitlist, or what concerns the API as a whole.
+-- The breaker: failures in a row stop calls that would fail as well. The specification is
+-- src/rules/breaker.rs. It consists of two fields of a HASH: a tenant's waitlist, or the HASH of
+-- the whole API.
 --
--- breaker    "FAILURES,SINCE,UNTIL,WAIT,BEGAN,LEASE,OF"; without failures there is no such field. SINCE: since when it is open (ms), 0: it
---            is closed; UNTIL: no probe before this (ms); WAIT: how long it was last open (ms); BEGAN: when the probe under way began
---            (ms), 0: there is none; LEASE: when that is given up (ms after BEGAN); OF: which job's or tenant's calls failed, '*' for several
--- breaker-by why the last one failed that counted
+-- breaker    "FAILURES,SINCE,UNTIL,WAIT,BEGAN,LEASE,OF"; absent without failures. SINCE: since when
+--            it is open (ms), 0 if it is closed; UNTIL: no probe before this (ms); WAIT: how long
+--            it was last open (ms); BEGAN: when the current probe began (ms), 0 if there is none;
+--            LEASE: when that probe is given up (ms after BEGAN); OF: the job or tenant whose calls
+--            failed, '*' for several
+-- breaker-by the cause of the last failure that counted
 
--- `text` as a table, as it is at `now`; nil: there are no failures.
+-- Parses the field into a table, adjusted to `now`, or returns nil if there are no failures.
 local function breaker_parse(text, now)
   local failures, since, until_ms, wait, began, lease, of
     = string.match(text or '', '^(%d+),(%d+),(%d+),(%d+),(%d+),(%d+),(.*)$')
@@ -17,7 +20,7 @@ local function breaker_parse(text, now)
     failures = tonumber(failures), since = tonumber(since), until_ms = tonumber(until_ms), wait = tonumber(wait),
     began = tonumber(began), lease = tonumber(lease), of = of,
   }
-  -- The clock was stepped back: what lies too far ahead is brought back.
+  -- The clock was stepped back: times too far ahead are pulled back.
   if breaker.since > 0 then
     local until_now, began_now = math.min(breaker.until_ms, now + breaker.wait), math.min(breaker.began, now)
     breaker.changed = breaker.since > now or until_now ~= breaker.until_ms or began_now ~= breaker.began
@@ -30,7 +33,8 @@ local function breaker_lease_end(breaker)
   return breaker.began > 0 and breaker.began + breaker.lease or 0
 end
 
--- Until when nobody may start; 0: now, though of an open one a single call may.
+-- Returns until when no job may start, or 0 for now. An open breaker then still admits only one
+-- call.
 local function breaker_closed(breaker, now)
   if not breaker or breaker.since == 0 then
     return 0
@@ -42,7 +46,7 @@ local function breaker_closed(breaker, now)
   return 0
 end
 
--- Until when it has something to remember.
+-- Returns until when the breaker has state to keep.
 local function breaker_kept(breaker)
   if not breaker or breaker.since == 0 then
     return 0
@@ -50,7 +54,7 @@ local function breaker_kept(breaker)
   return math.max(breaker.until_ms, breaker_lease_end(breaker))
 end
 
--- Why it is open, in words; `by` is the other field.
+-- Returns why it is open, in words. `by` is the other field.
 local function breaker_words(breaker, by)
   return 'the breaker (' .. int(breaker.failures) .. ' failures in a row): ' .. (by or '')
 end

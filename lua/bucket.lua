@@ -1,12 +1,14 @@
--- token-bucket-algo and leaky-bucket-algo: a STRING of six numbers, packed: tokens times the span at a time; this time (ms);
--- when the bucket is full; its highest level since a time; this time; and its highest level in a minute or more before that.
--- The specification is src/rules/algorithms/bucket.rs.
--- Constants that no file here sets are those of the same names in the specification: src/gate/scripts.rs sets them.
+-- token-bucket-algo and leaky-bucket-algo: a STRING of six packed numbers: tokens times the span at
+-- a time; this time (ms); when the bucket is full; its highest level since a time; this time; and
+-- its highest level in a minute or more before that. The specification is
+-- src/rules/algorithms/bucket.rs. Constants that no file here sets have the value of the same name
+-- in the specification; src/gate/scripts.rs defines them.
 local BUCKET_FORMAT, BUCKET_BYTES = '>i8I6I8i8I6i8', 44
 
--- Returns what a full bucket may hold beyond `burst` tokens at a start: what flows in during the lateness that it forgives. If starts
--- are kept apart, it is lower, so that the next start is at least window / max and limit.apart later. Below 0, the next start waits
--- longer than the refill takes.
+-- Returns what a full bucket may hold beyond `burst` tokens at a start: the inflow during the
+-- lateness that it forgives. If starts are kept apart, it is lower, so that the next start is at
+-- least window / max and limit.apart later. Below 0, the next start waits longer than the refill
+-- takes.
 local function bucket_allowance(limit)
   local max = limit.max
   local forgiven = limit.margin * max
@@ -14,7 +16,7 @@ local function bucket_allowance(limit)
     return forgiven
   end
   local apart = limit.apart * max
-  -- The inflow until the next start, at the least.
+  -- The minimum inflow until the next start.
   local needed = limit.window + math.ceil(apart / 1000)
   if limit.burst == 1 then
     -- Starts are whole milliseconds apart, so this is not reached a millisecond earlier.
@@ -28,12 +30,12 @@ local function bucket_highest_at_start(limit)
   return limit.burst * limit.span + bucket_allowance(limit)
 end
 
--- The level of a full bucket: `burst` tokens, and what it holds beyond.
+-- Returns the level of a full bucket: `burst` tokens and the allowance.
 local function bucket_most(limit)
   return limit.burst * limit.span + math.max(bucket_allowance(limit), 0)
 end
 
--- The lowest level.
+-- Returns the lowest level.
 local function bucket_least(limit)
   return -math.min(DEBT_MS * limit.max, DEBT)
 end
@@ -58,13 +60,13 @@ ALGORITHMS['token-bucket-algo'] = {
     if full <= now then
       level = bucket_most(limit)
     end
-    -- A level of later than now: the clock was stepped back. It is refilled from here on.
+    -- A time later than now means that the clock was stepped back. The bucket refills from now on.
     limit.taken = at > now
     level = bucket_refilled(limit, level, now - math.min(at, now))
     if full <= now or since > now then
       since, peak, before = now, bucket_most(limit), bucket_most(limit)
     end
-    -- It has only risen since it was stored.
+    -- The level has only risen since it was stored.
     peak = math.max(peak, level)
     if now >= since + 2 * PERIOD_MS then
       since, peak, before = now, level, level
@@ -82,7 +84,7 @@ ALGORITHMS['token-bucket-algo'] = {
   nth = function(limit, base, k)
     local wanted = k * limit.span
     if limit.burst == 1 then
-      -- Each start but the first pays for the distance to the one before it.
+      -- Each start but the first pays for its distance to the previous one.
       wanted = wanted + math.max(-bucket_allowance(limit), 0) * (math.max(k, 1) - 1)
     end
     local missing = wanted - bucket_refilled(limit, limit.level, base - limit.now)
@@ -95,15 +97,16 @@ ALGORITHMS['token-bucket-algo'] = {
     limit.taken = true
   end,
 
-  -- The call arrives now at the latest: the next start keeps its distance from now.
+  -- The call arrives now at the latest, so the next start keeps its distance from now.
   late = function(limit, _, job)
     local left = bucket_highest_at_start(limit) - (limit.calls and 1 or job.cost) * limit.span
     limit.level = math.max(math.min(limit.level, left), bucket_least(limit))
     limit.taken = true
   end,
 
-  -- Had it not been charged, a bucket that was full in between would have let that flow over. So only what still had
-  -- room at its highest level since then is given back, or what can't have flowed in again since.
+  -- Without the charge, a bucket that was full in between would have overflowed. So only tokens are
+  -- returned that still fit at its highest level since then, or that can't have flowed in again
+  -- since.
   settle = function(limit, _, job, more)
     local tokens = -more * limit.span
     if tokens > 0 then

@@ -1,26 +1,28 @@
--- change: what an operator changes for one tenant, at once for all workers.
--- The specification is State::change in src/rules/model.rs. Needs clock.lua, waitlist.lua and fair_queue.lua before
--- it.
+-- change: applies an operator's change to one tenant, at once for all workers. The specification is
+-- State::change in src/rules/model.rs. Needs clock.lua, waitlist.lua and fair_queue.lua before it.
 --
--- KEYS[1]  the waitlist (HASH); for resume also the HASH of the API as a whole
--- KEYS[2…] for reset, where all of them are in one place: the five of the partition that all tenants share, as fair_queue.lua says
+-- KEYS[1]  the waitlist (HASH); for resume also the HASH of the whole API
+-- KEYS[2…] for reset, if all tenants' keys are on one server: the five keys of the partition that
+--          all tenants share (see fair_queue.lua)
 --
--- ARGV[1]  the clock in microseconds since the epoch, for tests; '' in production: Redis's own
+-- ARGV[1]  the clock in microseconds since the Unix epoch, for tests; '' in production, for Redis's
+--          own
 -- ARGV[2]  'pause', 'resume', 'limit', 'unlimit' or 'reset'
 -- ARGV[3]  for pause and limit: for how long, in milliseconds from now; else 0
 -- ARGV[4]  for limit and unlimit: the limit's name; else ''
 -- ARGV[5]  for limit: its max; else 0
--- ARGV[6]  of a tenant, for reset: what the tenant is called where it waits for what all tenants share
+-- ARGV[6]  for reset of a tenant: the tenant's name in the fair queue of the global partition
 --
--- Reply: until when the change is in force, in milliseconds since the epoch; 0 where it has no end.
+-- Reply: when the change ends, in milliseconds since the Unix epoch; 0 if it has no end.
 --
--- Constants that no file here sets are those of the same names in the specification: src/gate/scripts.rs sets them.
+-- Constants that no file here sets have the value of the same name in the specification;
+-- src/gate/scripts.rs defines them.
 
 local now = read_clock(ARGV[1])
 local key, what, name = KEYS[1], ARGV[2], ARGV[4]
 local until_ms = now + tonumber(ARGV[3])
 
--- The overrides without those that are over and without `name`, as text, with what was learned.
+-- Returns the overrides as text, with what was learned, without expired ones and without `name`.
 local function overrides_without()
   local stored = redis.call('HGET', key, 'overrides') or ''
   local text = ''
@@ -35,7 +37,8 @@ local function overrides_without()
   return text
 end
 
--- The tenant waits no longer for what all tenants share: FairQueue::leave in src/rules/fair_queue.rs.
+-- Removes the tenant from the fair queue of the global partition: FairQueue::leave in
+-- src/rules/fair_queue.rs.
 local function leave_fair_queue(flow)
   local partition = {}
   fair_queue_load(partition, flow, 2, now)
@@ -63,18 +66,19 @@ elseif what == 'limit' then
   local set = string.format('%s=%s@%.0f;', name, ARGV[5], until_ms)
   redis.call('HSET', key, 'overrides', overrides_without() .. set)
 elseif what == 'reset' then
-  -- Also where there is no waitlist: the generation reaches those of the tenant's parts.
+  -- Reset works without a waitlist, too: the generation also applies to the tenant's partitions.
   local waitlist = waitlist_load(key, now)
-  -- Newer than the waitlists of its parts that began in this very millisecond.
+  -- Newer than waitlists of the tenant's partitions that began in this very millisecond.
   waitlist_reset(waitlist, now + 1)
-  -- What was learned of its limits is forgotten.
+  -- Forget what was learned of the tenant's limits.
   local by_operators = string.gsub(redis.call('HGET', key, 'overrides') or '', '[%w-]+~[%d,]+;', '')
   if by_operators ~= '' then
     redis.call('HSET', key, 'overrides', by_operators)
   else
     redis.call('HDEL', key, 'overrides')
   end
-  -- Its parts are reset by their next call; until then they are in nobody's way. The keys of fair_queue.lua go by this field.
+  -- The tenant's partitions are reset by their next call, and delay no other job until then. This
+  -- field decides whether the keys of fair_queue.lua count.
   redis.call('HDEL', key, 'register')
   waitlist_save(waitlist, now + math.max(RESET_MS, redis.call('PTTL', key)) - KEEP_MS)
   if KEYS[2] then

@@ -1,13 +1,14 @@
--- Time and numbers. Part of every script: src/gate/scripts.rs puts the parts together.
+-- Time and numbers. Part of every script that src/gate/scripts.rs assembles.
 
--- An integer as text. Never tostring() or a bare number: those keep 14 digits, and Redis 7.2 writes 2e+8. Everywhere '%d',
--- which takes half of the time of '%.0f' and is as exact: all numbers here are whole.
+-- Formats an integer. tostring() and bare numbers keep only 14 digits, and Redis 7.2 writes 2e+8.
+-- '%d' takes half the time of '%.0f' and is as exact, since all numbers here are integers.
 local function int(n)
   return string.format('%d', n)
 end
 
--- Now in milliseconds since the epoch, rounded down (what is compared) and up (what a start is written with).
--- `micros` is a test's clock, '' in production: then Redis's own, read once.
+-- Returns now in milliseconds since the Unix epoch, rounded down (for comparisons) and up (the time
+-- recorded for starts). `micros` is a test's clock, or '' in production, where Redis's clock is
+-- read once.
 local function read_clock(micros)
   if micros == '' then
     local time = redis.call('TIME')

@@ -1,17 +1,21 @@
--- What the calls of a sliding log used in fact, where that differs from what their entries say: sums over the numbers of the
--- entries, in fields of the HASH beside the log. The specification is src/rules/algorithms/sliding.rs, which changes the entry itself.
+-- Corrections of a sliding log: the difference between the actual cost of calls and their entries,
+-- as sums over the entries' numbers, in fields of the HASH next to the log. The specification,
+-- src/rules/algorithms/sliding.rs, changes the entry itself instead.
 --
--- corrected  the highest number of an entry that was corrected, or as which another one counts
--- NUMBER     packed: how many units and calls more (or fewer) this entry and those behind it used, as many as the largest power of
---            two by which NUMBER can be divided: a Fenwick tree that is read from its end
--- to:NUMBER  packed: this start came late and counts as another entry: its number, and when (ms) it was asked for
+-- corrected  the highest number of an entry that was corrected, or that another entry counts as
+-- NUMBER     packed: how many more (or fewer) units and calls this entry and the following ones
+--            used, for as many entries as the largest power of two that divides NUMBER: a Fenwick
+--            tree that is read from its end
+-- to:NUMBER  packed: this start was late and counts as another entry: its number, and when (ms) the
+--            start was asked for
 --
--- So an entry is never taken out or rewritten, and what follows it stays right. The sum behind an entry is that of a few fields,
--- all with higher numbers than its own: those below the oldest entry's are never read again, and go bit by bit. A number is given
--- once as long as one of ours is in the log; where none is, all is forgotten before numbers begin anew.
+-- So entries are never removed or rewritten, and everything after them stays valid. The sum after
+-- an entry is the sum of a few fields, all with numbers above its own. Fields below the oldest
+-- entry's are never read again, and are deleted bit by bit. A number is not reused while the log
+-- has a corrected entry; otherwise everything is forgotten before numbering restarts.
 local SUM_FORMAT, MOVED_FORMAT = '>i6i6', '>I6I6'
 
--- As many numbers, from `number` on, are summed up in its field; at least `step`, by which it can be divided.
+-- Returns how many numbers, from `number` on, its field sums up: at least `step`, which divides it.
 local function sum_size(number, step)
   while number % (2 * step) == 0 do
     step = 2 * step
@@ -19,8 +23,8 @@ local function sum_size(number, step)
   return step
 end
 
--- Those of the HASH `key`, up to number `last`. `sums` are the fields that are known, packed, '' where there is none; `units` and
--- `calls` what is known to be behind an entry.
+-- Creates the state of the corrections in the HASH `key`, up to number `last`. `sums` caches
+-- fields, packed, or '' if absent. `units` and `calls` cache the sums after an entry.
 local function corrections_load(key, last)
   return { key = key, last = last, sums = {}, units = {}, calls = {} }
 end
@@ -37,7 +41,7 @@ local function corrections_read(corrections, numbers)
   end
 end
 
--- The units and calls that are summed up in the field of `number`.
+-- Returns the units and calls summed up in the field of `number`.
 local function corrections_sum(corrections, number)
   local sum = corrections.sums[number]
   if sum == '' then
@@ -47,7 +51,8 @@ local function corrections_sum(corrections, number)
   return units, calls
 end
 
--- How many units and calls more (or fewer) the entries behind `number` used. What tells it of so many to each side is read, too.
+-- Returns how many more (or fewer) units and calls the entries after `number` used. Also reads the
+-- fields for this many neighbors on each side.
 local function corrections_behind(corrections, number, neighbors)
   local last, sums = corrections.last, corrections.sums
   if number >= last then
@@ -58,7 +63,7 @@ local function corrections_behind(corrections, number, neighbors)
   local missing = {}
   for first = math.max(number - neighbors, 0) + 1, math.min(number + neighbors + 1, last) do
     local at, step = first, 1
-    -- Behind a known one all are known.
+    -- Everything after a known number is known.
     while at <= last and not sums[at] do
       sums[at], missing[#missing + 1] = '', at
       step = sum_size(at, step)
@@ -77,7 +82,7 @@ local function corrections_behind(corrections, number, neighbors)
   return units, calls
 end
 
--- None of the corrected entries is there any more, and numbers may begin anew.
+-- Deletes the corrections once none of the corrected entries is left and numbering may restart.
 local function corrections_forget(corrections)
   local spans, left = redis.call('HGET', corrections.key, 'spans'), redis.call('PTTL', corrections.key)
   redis.call('DEL', corrections.key)

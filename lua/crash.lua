@@ -1,19 +1,24 @@
--- crash: what is known of the calls of a job that was delivered again. The specification is src/rules/crash.rs. Needs clock.lua before it.
+-- crash: notes on calls of a job that was delivered again. The specification is src/rules/crash.rs.
+-- Needs clock.lua before it.
 --
--- KEYS[1]  the suspect (STRING): "CRASHES,UNTIL,BY"; UNTIL: until when a call is taken to be under way (ms), 0: none; BY: whose note that is
+-- KEYS[1]  the suspect (STRING): "CRASHES,UNTIL,BY". UNTIL: until when a call counts as running
+--          (ms), 0 if there is none; BY: the author of that note
 --
--- ARGV[1]  the clock in microseconds since the epoch, for tests; '' in production: Redis's own
--- ARGV[2]  'begin', 'alone' (begin it alone), 'renew', 'end' (it was not called) or 'answered'
--- ARGV[3]  who says so: a name that no other delivery has
--- ARGV[4]  for begin and alone: after so many crashes nobody may call it
--- ARGV[5]  a call that is not renewed for so long has ended its worker (ms)
--- ARGV[6]  it is forgotten so long after the last word of it (ms)
+-- ARGV[1]  the clock in microseconds since the Unix epoch, for tests; '' in production, for Redis's
+--          own
+-- ARGV[2]  'begin', 'alone' (begin without other suspects), 'renew', 'end' (it was not called) or
+--          'answered'
+-- ARGV[3]  the author of the note: a name that no other delivery has
+-- ARGV[4]  for begin and alone: the number of crashes after which the job is not called any more
+-- ARGV[5]  after how long without renewal a call counts as having crashed its worker (ms)
+-- ARGV[6]  how long the suspect is kept after the last note (ms)
 --
 -- Reply: integers.
 -- [1]  1
--- [2]  the clock in milliseconds since the epoch, rounded down
--- [3]  0: another call may be under way, 1: it may be called, and is noted, 2: it has ended too many workers, 3: it is to be begun alone
--- [4]  crashes; for 0: the wait in milliseconds
+-- [2]  the clock in milliseconds since the Unix epoch, rounded down
+-- [3]  0: another call may be running; 1: it may be called, and that is noted; 2: it has crashed
+--      too many workers; 3: it must begin alone
+-- [4]  the number of crashes; if [3] is 0, the wait in milliseconds
 
 local now = read_clock(ARGV[1])
 local key, what, by = KEYS[1], ARGV[2], ARGV[3]
@@ -45,7 +50,7 @@ else
   until_ms, number = 0, crashes
   local most = tonumber(ARGV[4])
   if crashes >= most then
-    -- A dead letter that is replayed, or could not be published, has one call more.
+    -- A dead letter that is replayed, or that could not be published, gets one more call.
     verdict, crashes = 2, math.max(most - 1, 0)
   elseif crashes > 0 and what ~= 'alone' then
     verdict = 3

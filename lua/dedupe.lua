@@ -1,18 +1,21 @@
--- dedupe: whether a job is the first of its tenant with a dedupe key within a time. The specification is src/rules/dedupe.rs. Needs clock.lua before it.
+-- dedupe: decides whether a job is the first of its tenant with a dedupe key within a period. The
+-- specification is src/rules/dedupe.rs. Needs clock.lua before it.
 --
--- KEYS[1]  the first (STRING): "UNTIL,BY,JOB"; UNTIL: until when no other one is (ms), BY: whose delivery of it asked, JOB: its id
+-- KEYS[1]  the first job (STRING): "UNTIL,BY,JOB". UNTIL: until when no other job is the first
+--          (ms); BY: the delivery of it that asked; JOB: its ID
 --
--- ARGV[1]  the clock in microseconds since the epoch, for tests; '' in production: Redis's own
--- ARGV[2]  who asks: a name that no other delivery has, without a comma
--- ARGV[3]  the id of its job
--- ARGV[4]  1: a worker may have had the job before, 0: none had
--- ARGV[5]  for so long no other one is the first (ms)
+-- ARGV[1]  the clock in microseconds since the Unix epoch, for tests; '' in production, for Redis's
+--          own
+-- ARGV[2]  the caller: a name without commas that no other delivery has
+-- ARGV[3]  the job's ID
+-- ARGV[4]  1 if a worker may have had the job before, else 0
+-- ARGV[5]  the period in which no other job is the first (ms)
 --
 -- Reply: integers.
 -- [1]  1
--- [2]  the clock in milliseconds since the epoch, rounded down
--- [3]  1: it is the first, 0: another one was
--- [4]  for 0: for how long nobody else is (ms)
+-- [2]  the clock in milliseconds since the Unix epoch, rounded down
+-- [3]  1 if the job is the first, 0 if another one was
+-- [4]  if [3] is 0: how long the other job remains the first (ms)
 
 local now = read_clock(ARGV[1])
 local key, by, job = KEYS[1], ARGV[2], ARGV[3]

@@ -1,13 +1,13 @@
--- epoch: changes the epoch if it is still as the worker read it. src/gate/epoch/decide.rs decides what is written; the
--- specification of this script is src/gate/epoch/kept.rs.
+-- epoch: changes the epoch if it is still as the worker read it. src/gate/epoch/decide.rs decides
+-- on the fields; the specification of this script is src/gate/epoch/kept.rs.
 --
 -- KEYS[1]  the epoch (HASH)
 --
--- ARGV[1]     so many fields must be as they were read
--- ARGV[2…]    these fields, each with the value that was read; '': there was none
--- ARGV[…]     after them: fields and their new values; '' deletes one
+-- ARGV[1]     the number of fields that must be unchanged
+-- ARGV[2…]    these fields, each with the value that was read, '' if it was absent
+-- ARGV[…]     then fields with their new values; '' deletes a field
 --
--- Reply: 1: it was written; 0: it is different, and nothing was changed.
+-- Reply: 1 if it was written; 0 if a field has changed, and nothing was written.
 
 local last = 1 + 2 * tonumber(ARGV[1])
 for i = 2, last, 2 do

@@ -1,26 +1,29 @@
--- The fair queue of a partition that several waitlists share: who waits for it, and which turn each unit has. The specification is
--- src/rules/fair_queue.rs. Only in scripts for limits of such scopes, between limits.lua and shared_partitions.lua, and in change.lua.
+-- The fair queue of a partition that several waitlists share: which waitlists (flows) wait, and the
+-- turn of each unit. The specification is src/rules/fair_queue.rs. Part of scripts for limits with
+-- such scopes, between limits.lua and shared_partitions.lua, and of change.lua.
 --
 -- Its keys:
--- [1]  a HASH like that of a waitlist, of which it has only `window` and what closes the tenant, and with the field
+-- [1]  a HASH like a waitlist's, but only with `window`, the tenant's suspensions, and the field
 --      register   the seven numbers below, packed
--- [2]  a ZSET of those who wait: score: behind which start tag the units of one wait
--- [3]  a ZSET of the same members: score: the tag of the last of its units
--- [4]  a ZSET of those of them that have a job of more than an eighth of the quota: score: the largest cost
--- [5]  a ZSET of those who do not wait and started lately, of 1,024 at most: score: behind which tag their next unit is
+-- [2]  a ZSET of waiting flows; score: the start tag before their units
+-- [3]  a ZSET of the same flows; score: the tag of their last unit
+-- [4]  a ZSET of waiting flows with a job above an eighth of the quota; score: their largest cost
+-- [5]  a ZSET of up to 1,024 flows that started lately and don't wait; score: the tag before their
+--      next unit
 --
 -- tag        the start tag of the newest start
--- joined     the tag with which one came anew last
--- waiting    units that wait, of all
+-- joined     the tag at which a flow last joined
+-- waiting    waiting units of all flows
 -- widest     the largest cost among them
--- seen       since when (ms) room has been seen unclaimed; 0: it has not
--- room       from when on (ms) there is room for the next unit
--- each       what a job costs on average, lately, in sixteenths; 0: none has waited yet
+-- seen       since when (ms) quota has been seen unclaimed; 0 if it has not
+-- room       from when on (ms) the next unit has room
+-- each       the recent average cost of a job, in sixteenths; 0 if none has waited yet
 --
--- Constants that no file here sets are those of the same names in the specification: src/gate/scripts.rs sets them.
+-- Constants that no file here sets have the value of the same name in the specification;
+-- src/gate/scripts.rs defines them.
 local FAIR_QUEUE_FORMAT = '>I8I8I8I4I6I6I6'
 
--- Loads what waits for `partition`, and what the flow `flow` sees of the others.
+-- Loads the fair queue of `partition` for the flow `flow`.
 local function fair_queue_load(partition, flow, first, now)
   local packed = redis.call('HGET', KEYS[first], 'register')
   local q = {
@@ -40,7 +43,7 @@ local function fair_queue_pack(q)
   return struct.pack(FAIR_QUEUE_FORMAT, q.tag, q.joined, q.waiting, q.widest, q.seen, q.room, q.each)
 end
 
--- Takes out some of those that let more than `reach` turns pass, and who would have them but does not wait.
+-- Removes some flows that let more than `reach` turns pass, and idle flows that would have.
 local function fair_queue_purge(q, reach)
   local late = math.max(q.tag - reach * STEP, 0)
   if q.waiting == 0 or late == 0 then
@@ -57,7 +60,8 @@ local function fair_queue_purge(q, reach)
   redis.call('ZREMRANGEBYSCORE', q.idles, '-inf', '(' .. int(late))
 end
 
--- The others' waitlists with the largest jobs: behind which tag their units wait, the last one's, and the largest cost.
+-- Returns the other flows with the largest jobs: the tag before their units, the tag of the last
+-- one, and the largest cost.
 local function fair_queue_wide(q)
   local wide = {}
   local largest = redis.call('ZREVRANGE', q.wides, '0', int(WIDE - 1), 'WITHSCORES')
@@ -71,7 +75,7 @@ local function fair_queue_wide(q)
   return wide
 end
 
--- What the flow sees of the others, from here on, where at most `most` units can start at one moment.
+-- Computes the flow's view of the others from now on. At most `most` units can start at one moment.
 local function fair_queue_view(q, most)
   q.points, q.first, q.front, q.last, q.wide, q.idle, q.view_each = {}, nil, nil, nil, nil, nil, q.each
   if q.known then
@@ -90,7 +94,8 @@ local function fair_queue_view(q, most)
   end
 end
 
--- How many of the others have a unit between the flow's unit `at`, from 0, and the one before it.
+-- Returns how many of the other flows have a unit between the flow's unit `at`, counted from 0, and
+-- the one before it.
 local function fair_queue_between(q, at)
   local tag = q.origin + at * STEP
   local below = '(' .. int(tag)
@@ -101,14 +106,14 @@ local function fair_queue_between(q, at)
   return all
 end
 
--- The others' units behind the flow's unit `from`, where `there` of them have one, up to its unit `to`, where `here` have:
--- between the two at least as many as at the lower end.
+-- Estimates the others' units after the flow's unit `from`, where `there` of them have one, up to
+-- its unit `to`, where `here` have one. In between it assumes the smaller of the two numbers.
 local function fair_queue_added(from, there, to, here)
   return (to - from - 1) * math.min(there, here) + here
 end
 
--- How many of the others' units have turns before the flow's `nth` one, from 1, counted from what it had at the
--- beginning.
+-- Returns how many of the others' units have turns before the flow's `nth` one, from 1, counted
+-- from its state at the beginning.
 local function fair_queue_units(q, nth)
   local last = nth - 1
   if not q.first or q.first > last then
@@ -139,7 +144,8 @@ local function fair_queue_units(q, nth)
   return math.max(sum, 0)
 end
 
--- The same with all of a large job, as soon as its first unit is before.
+-- Like fair_queue_units, but counts all units of a large job as soon as its first unit comes
+-- before.
 local function fair_queue_before(q, nth)
   local units = fair_queue_units(q, nth)
   if units == 0 or not q.wide then
@@ -156,8 +162,8 @@ local function fair_queue_before(q, nth)
   return units
 end
 
--- How many of the others' units, beyond those before it, come before the flow's next job when so many of its units have
--- `started`: a job whose first unit comes first starts as a whole.
+-- Returns how many units of the others, beyond those before it, come before the flow's next job
+-- once `started` of its units have started: a job whose first unit comes first starts as a whole.
 local function fair_queue_whole(q, started)
   if q.view_each <= 16 or not q.first or q.first > started then
     return 0
@@ -166,7 +172,7 @@ local function fair_queue_whole(q, started)
   return math.max(math.floor(jobs * q.view_each / 16) - fair_queue_before(q, started + 1), 0)
 end
 
--- Nobody is known to wait.
+-- Clears the queue, since no flow is known to wait.
 local function fair_queue_clear(q)
   redis.call('DEL', q.fronts, q.ends, q.wides, q.idles)
   q.tag, q.joined, q.waiting, q.widest, q.seen, q.room, q.each = 0, 0, 0, 0, 0, 0, 0
@@ -174,7 +180,7 @@ local function fair_queue_clear(q)
   fair_queue_view(q, 0)
 end
 
--- Writes where the flow's units are: behind `front`, the last of them at `last`.
+-- Stores the flow's tags: its units come after `front`, the last of them at `last`.
 local function fair_queue_move(q, front, last)
   if last > front then
     if q.idle then
@@ -184,7 +190,8 @@ local function fair_queue_move(q, front, last)
     redis.call('ZADD', q.ends, int(last), q.flow)
     return
   end
-  -- Also one that started at once: its next unit has a later tag, and does not pass others again.
+  -- Includes a flow that started at once: its next unit has a later tag and can't overtake others
+  -- again.
   if q.front and not q.idle then
     redis.call('ZREM', q.fronts, q.flow)
     redis.call('ZREM', q.ends, q.flow)
@@ -195,8 +202,9 @@ local function fair_queue_move(q, front, last)
   end
 end
 
--- After the decisions: `started` units of the flow have started, and `waiting` wait, of jobs that cost `widest` at most, and
--- `each` on average, in sixteenths, where at most `most` can start at one moment. True when anything is to be written.
+-- Updates the queue after the decisions: `started` units of the flow have started, and `waiting`
+-- units wait, of jobs with a maximum cost of `widest` and an average of `each` sixteenths. At most
+-- `most` units can start at one moment. Returns true if the queue must be written.
 local function fair_queue_settle(q, started, waiting, widest, each, most)
   local fresh = math.max(q.tag, q.joined + JOIN)
   local front, last = q.front or fresh, q.last or fresh
@@ -219,7 +227,7 @@ local function fair_queue_settle(q, started, waiting, widest, each, most)
     q.joined = front
   end
   if not q.stored and not q.cleared then
-    -- Its HASH is new: what these may hold is of before.
+    -- The HASH is new, so the other keys can only have old entries.
     redis.call('DEL', q.fronts, q.ends, q.wides, q.idles)
   end
   local moved = false

@@ -1,5 +1,5 @@
--- The shortcut of fixed-window-algo, whose keys fixed_window.lua explains. It needs windows that the waitlist knows, and a clock that was not stepped
--- back before one of them.
+-- The shortcut of fixed-window-algo, with the keys that fixed_window.lua describes. It requires
+-- windows that the waitlist knows, and a clock that was not stepped back before one of them.
 local function shortcut(now, _, jobs, window)
   local text, at = ARGV[2], 1
   local found, limits = {}, 0
@@ -21,7 +21,7 @@ local function shortcut(now, _, jobs, window)
   for limit = 1, limits, 3 do
     local key, held, ends = found[limit], found[limit + 1], found[limit + 2]
     if held then
-      -- It has the same expiry already.
+      -- It has the right expiry already.
       redis.call('SET', KEYS[key], int(tonumber(held) + jobs), 'KEEPTTL')
     else
       redis.call('SET', KEYS[key], int(jobs), 'PXAT', int(ends))

@@ -1,5 +1,6 @@
--- fixed-window-algo: a STRING for each window aligned to the epoch, KEYS[limit.key] for the window limit.index and the
--- next key for the next one. The specification is src/rules/algorithms/fixed.rs.
+-- fixed-window-algo: a STRING per window aligned to the Unix epoch. KEYS[limit.key] is that of the
+-- window limit.index, the next key that of the next window. The specification is
+-- src/rules/algorithms/fixed.rs.
 
 local function fixed_free(limit, at)
   local index = math.floor(at / limit.span)
@@ -12,9 +13,11 @@ local function fixed_free(limit, at)
   return limit.max
 end
 
--- The clock stands before the newest window that was seen, since it was stepped back. What the window `start` of now let pass may be
--- forgotten; one that begins a span, and the guard, after that was noticed may be used. The hash `key` has, for all limits, when it was noticed,
--- the newest window since then, and which one was the newest before: FixedWindows::load in src/rules/algorithms/fixed.rs.
+-- Returns true if the usage of the window `start` is uncertain because the clock was stepped back
+-- before the newest window seen. Usage of such a window may have been forgotten. A window that
+-- begins a span plus the guard after the step was noticed is certain. The hash `key` stores, for
+-- all limits, when the step was noticed, the newest window since then, and the newest window
+-- before: FixedWindows::load in src/rules/algorithms/fixed.rs.
 local function fixed_is_doubtful(limit, limits, key, own, start)
   local stepped = own.stepped
   if not stepped then
@@ -80,14 +83,14 @@ ALGORITHMS['fixed-window-algo'] = {
     limit.taken = limit.taken + units
   end,
 
-  -- A window that is over is over.
+  -- Windows in the past are not corrected.
   settle = function(limit, _, job, more)
     if math.floor(job.started / limit.span) == limit.window and limit.known then
       limit.taken = math.max(limit.taken + more, -limit.stored)
     end
   end,
 
-  -- In the window of now it counts, too; as often as that is told.
+  -- The call counts in the current window as well, each time it is reported.
   late = function(limit, _, job)
     if math.floor(job.started / limit.span) ~= limit.window then
       limit.taken = limit.taken + (limit.calls and 1 or job.cost)
@@ -97,7 +100,7 @@ ALGORITHMS['fixed-window-algo'] = {
   save = function(limit)
     if limit.taken ~= 0 then
       if limit.known then
-        -- It has the same expiry already.
+        -- It has the right expiry already.
         redis.call('SET', limit.window_key, int(limit.stored + limit.taken), 'KEEPTTL')
       else
         redis.call('SET', limit.window_key, int(limit.taken), 'PXAT', int((limit.window + 1) * limit.span))

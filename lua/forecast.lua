@@ -1,29 +1,31 @@
--- forecast: when the units of one waitlist have their turns, as things stand and if something were different; writes nothing.
--- The specification is Scopes::schedule in src/rules/model/scopes/schedule.rs. Needs what inspect.lua needs.
+-- forecast: when the units of one waitlist have their turns, now and under other limits. Writes
+-- nothing. The specification is Scopes::schedule in src/rules/model/scopes/schedule.rs. Needs what
+-- inspect.lua needs.
 --
--- KEYS[1]  the waitlist (HASH); the others as acquire.lua has them, those of the limits as they are first
+-- KEYS[1]  the waitlist (HASH); the others as in acquire.lua, those of the current limits first
 -- ARGV[1]  the clock, as limits.lua says
--- ARGV[2]  the limits as they are, and behind them those as they would be
--- ARGV[3]  how many of them are as they are
--- ARGV[4]  the names, with a comma behind each, of those that would be whose max an operator's does not replace
--- ARGV[5]  when the tenant would be open: '' when it is, 'now', or after so many milliseconds
--- ARGV[6]  nobody starts before, in milliseconds since the epoch; 0: that is not so
--- ARGV[7]  up to where in the waitlist: the cost of a job; 0: all of it
+-- ARGV[2]  the current limits, then the hypothetical ones
+-- ARGV[3]  the number of current limits
+-- ARGV[4]  the names of hypothetical limits that ignore an operator's max, each followed by a comma
+-- ARGV[5]  when the tenant is hypothetically open: '' as it is, 'now', or a wait in milliseconds
+-- ARGV[6]  no job starts before this time, in milliseconds since the Unix epoch; 0 for no bound
+-- ARGV[7]  the end of the forecast: the cost of a job, or 0 for the whole waitlist
 -- ARGV[8]  the generation of that job's ticket, and
--- ARGV[9]  its number; both 0: it has none
--- ARGV[10] the shared partitions, where there are any
+-- ARGV[9]  its number; both 0 if it has no ticket
+-- ARGV[10] the shared partitions, if there are any
 --
 -- Reply: integers.
--- [1]  1: here it is; 0: the clock is in a fixed window that is not among KEYS, and [2] is all
--- [2]  the clock in milliseconds since the epoch, rounded down
--- Then twice, as it is and as it would be:
--- [a]      nobody starts before, in milliseconds since the epoch
--- [a + 1]  units that wait in the waitlist
--- [a + 2]  those up to the place that was asked for, its own among them
--- [a + 3]  about how many jobs have these
--- [a + 4 …]  the max of each limit that is in force, and then of each the max that is set, whatever was learned
--- then for each of up to POINTS of these units, the last of them at the end: which it is, from 1; and for each limit when
--- it lets that one start, in milliseconds since the epoch
+-- [1]  1 for a forecast; 0: the clock is in a fixed window that is not among KEYS, and the reply
+--      ends after [2]
+-- [2]  the clock in milliseconds since the Unix epoch, rounded down
+-- Then twice, for the current and for the hypothetical limits:
+-- [a]      no job starts before this time, in milliseconds since the Unix epoch
+-- [a + 1]  units in the waitlist
+-- [a + 2]  units up to the given place, including the job's own
+-- [a + 3]  the approximate number of jobs with these units
+-- [a + 4 …]  the effective max of each limit, then the configured max of each, without learning
+-- then, for each of up to POINTS of these units, including the last: its position, from 1, and for
+-- each limit when it admits that unit, in milliseconds since the Unix epoch
 
 local now, stamp = read_clock(ARGV[1])
 local shared = SHARED and ARGV[#ARGV]
@@ -39,7 +41,7 @@ local function forget_overrides(control)
   end
 end
 
--- Until when the tenant is closed.
+-- Returns until when the tenant is suspended.
 local function closed_until(control, as_it_is)
   local blocked, paused = waitlist_closings(control.key, now, false)
   local breaker = control.breaker and breaker_closed(control.breaker, now) or 0
@@ -51,7 +53,7 @@ local function closed_until(control, as_it_is)
   return math.max(blocked, paused, breaker)
 end
 
--- How many units there are up to the place, and how many of them are its own.
+-- Returns the units up to the given place, and how many of them are the job's own.
 local function up_to(limits, waitlist)
   local waiting = waitlist_waiting(waitlist)
   if cost == 0 then
@@ -64,7 +66,8 @@ local function up_to(limits, waitlist)
   return waiting + own, own
 end
 
--- Adds what is said of the limits in ARGV[2] to `reply`; false: a fixed window of now is not among KEYS.
+-- Appends the forecast for the limits in ARGV[2] to `reply`. Returns false if the current fixed
+-- window is not among KEYS.
 local function schedule(reply, as_it_is)
   local waitlist = waitlist_load(KEYS[1], now)
   if not as_it_is then
@@ -113,7 +116,7 @@ local known = schedule(reply, true)
 if known then
   ARGV[2] = string.sub(text, behind)
   if SHARED then
-    -- It was taken from ARGV.
+    -- Loading removed it from ARGV.
     ARGV[#ARGV + 1] = shared
     local load = SHARED.load
     SHARED.load = function(waitlist, at)

@@ -1,17 +1,18 @@
 -- strict-window and max-concurrent: a ZSET with the lease of each start. The specification is
 -- src/rules/algorithms/held.rs.
 --
--- Score: when the call ended (ms, rounded up), or, while it may be under way, when its lease ends unless it is kept
--- for longer.
+-- Score: when the call ended (ms, rounded up). While it may be running, when its lease ends unless
+-- it is renewed.
 -- Member: "PERMIT:UNITS".
 --
--- Constants that no file here sets are those of the same names in the specification: src/gate/scripts.rs sets them.
+-- Constants that no file here sets have the value of the same name in the specification;
+-- src/gate/scripts.rs defines them.
 
 local function held_member(limit, permit, cost)
   return string.format('%s:%d', permit, limit.calls and 1 or cost)
 end
 
--- The leases that count, the first to end first: units and ends.
+-- Reads the leases that count, as units and ends, in the order of their ends.
 local function held_read(limit)
   if limit.leases then
     return
@@ -24,8 +25,9 @@ local function held_read(limit)
   end
 end
 
--- How long a call that is under way may still take: as long as others did or, where it has taken longer, as long again as
--- it is late, so that nobody looks every millisecond for a call that takes a minute.
+-- Estimates how much longer a running call takes: as long as other calls did. If it has already
+-- taken longer, its lateness again, so that jobs don't ask every millisecond about a call that
+-- takes a minute.
 local function held_left(limit, ends_at)
   local elapsed = math.max(limit.now - math.max(ends_at - LEASE_MS, 0), 0)
   if elapsed < limit.usual then
@@ -34,14 +36,15 @@ local function held_left(limit, ends_at)
   return math.max(math.min(elapsed - limit.usual, LOOK_MS), math.floor(limit.usual / 8), 1)
 end
 
--- When the `unit`-th unit (from 1, and there is one) leaves.
+-- Returns when the `unit`-th unit becomes available. It counts from 1 and must exist.
 local function held_leaves(limit, unit)
   held_read(limit)
   local units = 0
   for i, of_lease in ipairs(limit.leases) do
     units = units + of_lease
     if units >= unit then
-      -- An end is rounded up, so a call that ended within this millisecond counts until the next one.
+      -- Ends are rounded up, so a call that ended within this millisecond counts until the next
+      -- one.
       if limit.ends_at[i] <= limit.now + 1 then
         return limit.ends_at[i] + limit.span
       end
@@ -76,7 +79,8 @@ ALGORITHMS['max-concurrent'] = {
     end
     limit.lap = limit.usual
     if limits.usual == 0 and limit.held > 0 then
-      -- None has ended yet: a call takes as long as the newest has, at least. Of one that has ended nobody knows how long it took.
+      -- No call has ended yet: a call takes at least as long as the newest one so far. The duration
+      -- of a call that has ended is not known.
       held_read(limit)
       local newest = limit.ends_at[#limit.ends_at]
       if newest > limit.now + 1 then
@@ -91,7 +95,7 @@ ALGORITHMS['max-concurrent'] = {
   end,
 
   nth = function(limit, base, k)
-    -- A unit starts when the one that started max units before it leaves.
+    -- A unit starts when the unit that started `max` units before it becomes available.
     local turn, laps = (k - 1) % limit.max + 1, math.floor((k - 1) / limit.max)
     local leaving, first = limit.held + turn - limit.max, base
     if leaving > 0 then
@@ -118,7 +122,7 @@ ALGORITHMS['max-concurrent'] = {
 
   settle = function(limit, limits, job)
     local key = KEYS[limit.key]
-    -- A lease lasts for a span after its call; where that is none, nothing is left of it.
+    -- A lease lasts for one span after its call. With a span of 0 it ends with the call.
     if redis.call('ZREM', key, held_member(limit, job.permit, job.cost)) == 1 and job.used and limit.span > 0 then
       redis.call('ZADD', key, int(limits.stamp), held_member(limit, job.permit, job.used))
       redis.call('PEXPIREAT', key, int(limits.stamp + LEASE_MS + limit.span))
@@ -126,11 +130,11 @@ ALGORITHMS['max-concurrent'] = {
   end,
 
   keep = function(limit, limits, job, for_ms)
-    -- A lease that is not there is taken again: this Redis may have lost its memory while the call was under way.
+    -- A missing lease is taken again: this Redis may have lost data during the call.
     local key = KEYS[limit.key]
     local ends = limits.stamp + math.min(for_ms, LEASE_MS)
     redis.call('ZADD', key, int(ends), held_member(limit, job.permit, job.cost))
-    -- Other leases may count for longer than this one.
+    -- Other leases may count longer than this one.
     redis.call('PEXPIREAT', key, int(limits.stamp + LEASE_MS + limit.span))
   end,
 }

@@ -1,35 +1,41 @@
--- inspect: the state of one tenant; writes nothing.
--- The specification is Scopes::inspect in src/rules/model/scopes.rs. Needs clock.lua, waitlist.lua, limits.lua, fair_queue.lua and
--- shared_partitions.lua where a limit is shared, shadows.lua where one is a shadow, the algorithms and set.lua before it.
+-- inspect: the state of one tenant. Writes nothing. The specification is Scopes::inspect in
+-- src/rules/model/scopes.rs. Needs, before it: clock.lua, waitlist.lua, limits.lua, fair_queue.lua
+-- and shared_partitions.lua if a limit is shared, shadows.lua if there are shadows, the algorithms,
+-- and set.lua.
 --
--- KEYS[1]  the waitlist (HASH); the others as acquire.lua has them
+-- KEYS[1]  the waitlist (HASH); the others as in acquire.lua
 -- ARGV     the clock and the limits, as limits.lua says
 --
 -- Reply: one text, then integers, and a text at the end.
--- [1]  what closed the tenant; empty: it is open
--- [2]  1: here it is; 0: the clock is in a fixed window that is not among KEYS, and [3] is all
--- [3]  the clock in milliseconds since the epoch, rounded down
--- [4]  units that wait in the waitlist
--- [5]  when the last of them may start, in milliseconds from now; 0 when nobody waits
--- [6]  until when the tenant is closed, in milliseconds since the epoch; 0: it is not
--- [7]  when a job of one unit that comes now may start, in milliseconds from now; 0: now, unless there is a waitlist
--- [8]  the largest cost in the waitlist; 0: nobody waits
--- [9 + 8n]   limit n (from 0), the shadows behind the others: the max in force
--- [10 + 8n]  until when an operator's max is in force, in milliseconds since the epoch; 0: it is the configuration's
+-- [1]  the cause of the tenant's suspension; empty if it is open
+-- [2]  1 for a state; 0: the clock is in a fixed window that is not among KEYS, and the reply ends
+--      after [3]
+-- [3]  the clock in milliseconds since the Unix epoch, rounded down
+-- [4]  units in the waitlist
+-- [5]  when the last of them may start, in milliseconds from now; 0 if no job waits
+-- [6]  until when the tenant is suspended, in milliseconds since the Unix epoch; 0 if it is not
+-- [7]  when a new job of one unit may start, in milliseconds from now; 0 for now, unless jobs wait
+-- [8]  the largest cost in the waitlist; 0 if no job waits
+-- [9 + 8n]   limit n (from 0, the shadows last): the effective max
+-- [10 + 8n]  when an operator's max ends, in milliseconds since the Unix epoch; 0 if the max is the
+--            configuration's
 -- [11 + 8n]  units that count now
--- [12 + 8n]  units that may start now, the waitlist ignored
--- [13 + 8n]  when the next unit may start, in milliseconds from now; 0: now
--- [14 + 8n]  units that wait where it counts
--- [15 + 8n]  the largest cost among them; 0: nobody waits
--- [16 + 8n]  calls that count now, and one more; 0: that is not known, since there is no log
--- then of each shadow: since when it has counted, in milliseconds since the epoch, 0: it has not; jobs that started; those that would
---         have waited; those of them that never would have started; the longest wait of the others, in milliseconds; how long a job that
---         comes now would wait for those ahead, in milliseconds
--- then of each limit that is no shadow: the max that is set, the configuration's or an operator's, whatever was learned
--- [last - 1]  what was learned of each limit that is no shadow, as learned.lua has its numbers, each with a ';' behind it; empty: nothing
--- [last]  what the downstream says of its own limits, as waitlist.lua has it; empty: nothing
+-- [12 + 8n]  units that may start now, apart from the waitlist
+-- [13 + 8n]  when the next unit may start, in milliseconds from now; 0 for now
+-- [14 + 8n]  units that wait in the limit's scope
+-- [15 + 8n]  the largest cost among them; 0 if no job waits
+-- [16 + 8n]  calls that count now, plus 1; 0 if that is unknown, since there is no log
+-- then of each shadow: since when it has counted, in milliseconds since the Unix epoch, 0 if it has
+--      not; jobs that started; how many of them would have waited; how many of these would never
+--      have started; the longest wait of the others, in milliseconds; and how long a new job would
+--      wait for those ahead, in milliseconds
+-- then of each enforced limit: the configured max or an operator's, without learning
+-- [last - 1]  what was learned of each enforced limit, in the format of learned.lua, each followed
+--             by ';'; empty if nothing was
+-- [last]  the limits that the API advertises, in the format of waitlist.lua; empty if there are
+--         none
 
--- Units that may start at once now.
+-- Returns how many units may start at once now.
 local function limit_free(limit)
   local free, most = 0, limit.algorithm.bucket and limit.burst or limit.max
   while free < most do
@@ -43,7 +49,7 @@ local function limit_free(limit)
   return free
 end
 
--- Calls that count now; nil: the algorithm counts units alone.
+-- Returns the calls that count now, or nil if the algorithm counts only units.
 local function limit_calls(limit, limits)
   if limit.calls then
     return limit.algorithm.count(limit)
@@ -55,7 +61,7 @@ local function limit_calls(limit, limits)
     by_calls[name] = value
   end
   by_calls.calls = true
-  -- The log was read already.
+  -- The log has been read already.
   limit.algorithm.load(by_calls, limits, nil, limits_own(limits, limit))
   return limit.algorithm.count(by_calls)
 end
@@ -91,7 +97,7 @@ if closed then
   end
 end
 
--- What was learned of the limits of one partition, by their names.
+-- Returns what was learned of the limits of one partition, by their names.
 local function learned_of(key)
   local all = {}
   for name, numbers in string.gmatch(redis.call('HGET', key, 'overrides') or '', '([%w-]+)~([%d,]+)') do

@@ -1,34 +1,40 @@
--- learn: an answer of the API says something of limits that learn: they sink, or less holds them down. What counts is not changed,
--- but that buckets and sliding counters save nothing up while the API is closed.
--- The specification is Scopes::learn in src/rules/model/learn.rs, and src/rules/learned.rs. Needs clock.lua, learned.lua, waitlist.lua,
--- limits.lua, fair_queue.lua and shared_partitions.lua where a limit is shared, and the algorithms before it.
+-- learn: updates adaptive limits by an answer of the API: they are lowered, or less keeps them low.
+-- Counted usage does not change, except that buckets and sliding counters save up nothing while the
+-- tenant is throttled. The specification is Scopes::learn in src/rules/model/learn.rs, and
+-- src/rules/learned.rs. Needs, before it: clock.lua, learned.lua, waitlist.lua, limits.lua,
+-- fair_queue.lua and shared_partitions.lua if a limit is shared, and the algorithms.
 --
--- KEYS[1]  the waitlist (HASH); the others as acquire.lua has them
+-- KEYS[1]  the waitlist (HASH); the others as in acquire.lua
 --
 -- ARGV     the clock and the limits, as limits.lua says; then
 -- ARGV[3]  'refused' or 'advertised'
 -- ARGV[4]  for refused: the clock when the call started, in milliseconds; else 0
--- ARGV[5]  for refused: what it was charged; else 0
--- ARGV[6]  for refused: for how long the API says that it refuses, in milliseconds, 0: it does not say; for advertised: for each limit
---          the max that keeps what the API says, 0: the limit does, with commas between them
--- ARGV[7]  for each limit its window in milliseconds and whether its windows begin with the epoch (1) or not (0), with commas between
--- ARGV[8]  for refused: for how long nothing starts now that a limit which learns counts, in milliseconds; else 0
+-- ARGV[5]  for refused: the call's charge; else 0
+-- ARGV[6]  for refused: how long the API says that it refuses, in milliseconds, 0 if it does not
+--          say; for advertised: for each limit, separated by commas, the max that complies with the
+--          API's limits, 0 if the limit itself does
+-- ARGV[7]  for each limit, separated by commas: its window in milliseconds, and 1 if its windows
+--          are aligned to the Unix epoch, else 0
+-- ARGV[8]  for refused: how long no job with an adaptive limit starts now, in milliseconds; else 0
 --
 -- Reply: integers.
--- [1]  1: done; 0: the clock is in a fixed window that is not among KEYS, nothing was changed, and [2] is all
--- [2]  the clock in milliseconds since the epoch, rounded down
--- [3 + 6n]  of the n-th limit that has learned something: which it is, from 0
--- [4 + 6n]  the max that was in force
--- [5 + 6n]  the max in force now
--- [6 + 6n]  the max that is set: the configuration's, or an operator's
--- [7 + 6n]  when it is whole again if nothing more happens, in milliseconds since the epoch
--- [8 + 6n]  1: an event of its own; 0: one more refusal of the last
+-- [1]  1: done; 0: the clock is in a fixed window that is not among KEYS, nothing was changed, and
+--      the reply ends after [2]
+-- [2]  the clock in milliseconds since the Unix epoch, rounded down
+-- [3 + 6n]  the n-th limit that has learned: its index, from 0
+-- [4 + 6n]  the previous effective max
+-- [5 + 6n]  the effective max now
+-- [6 + 6n]  the max that is set: the configuration's or an operator's
+-- [7 + 6n]  when the limit is whole again if nothing more happens, in milliseconds since the Unix
+--           epoch
+-- [8 + 6n]  1 for a new event; 0 for one more refusal of the last event
 --
--- Constants that no file here sets are those of the same names in the specification: src/gate/scripts.rs sets them.
+-- Constants that no file here sets have the value of the same name in the specification;
+-- src/gate/scripts.rs defines them.
 
 local now, stamp = read_clock(ARGV[1])
 
--- The limits as they are configured: what limits_load has is in force.
+-- Returns the limits as configured. limits_load returns the effective ones.
 local function configured()
   local all, text, at = {}, ARGV[2], 1
   local windows = string.gmatch(ARGV[7], '%d+')
@@ -55,24 +61,25 @@ local function home(n)
   return limits[n].partition and limits.partitions[limits[n].partition] or waitlist
 end
 
--- What an operator set in place of limit `n`; nil: nothing.
+-- Returns an operator's override of limit `n`, or nil.
 local function by_operator(n)
   local control = limits.partitions and limits.partitions.control or waitlist
   return not home(n).everybody and control.overrides and control.overrides[all[n].name] or nil
 end
 
--- The max of limit `n` that is set: the configuration's, or an operator's.
+-- Returns the max that is set for limit `n`: the configuration's or an operator's.
 local function set_max(n)
   local set = by_operator(n)
   return set and set.max or all[n].max
 end
 
--- What it learns of: an operator's max counts where it is more than the configuration's. Of less, what was learned would be forgotten with it.
+-- Returns the max that learning is based on: an operator's counts if it is above the
+-- configuration's. With a lower one, everything learned would be forgotten with it.
 local function highest(n)
   return math.max(set_max(n), all[n].max)
 end
 
--- What is known of limit `n`; nil: nothing that counts yet.
+-- Returns what was learned of limit `n`, or nil if none of it counts.
 local function known(n)
   local text = redis.call('HGET', home(n).key, 'overrides') or ''
   for name, numbers in string.gmatch(text, '([%w-]+)~([%d,]+)') do
@@ -84,12 +91,12 @@ local function known(n)
   return nil
 end
 
--- The longest wait (ms) that the window of limit `n` explains.
+-- Returns the longest wait (ms) that the window of limit `n` explains.
 local function explained(n)
   return math.max(EXPLAINED_MS, 2 * all[n].window)
 end
 
--- Whether a refusal says how much of limit `n` the API gives.
+-- Returns true if a refusal tells how much quota the API grants for limit `n`.
 local function is_heard(n, started, after)
   local limit = limits[n]
   if not all[n].learns or all[n].window == 0 or after > explained(n) then
@@ -103,7 +110,7 @@ local function is_heard(n, started, after)
   return math.max(now - started, 0) < limit.span
 end
 
--- The limit that a refusal is about, and how much of it is used.
+-- Returns the limit that a refusal is about (the one with the highest share used), and its usage.
 local function most_used(started, after)
   local which, more, size
   for n = 1, #limits do
@@ -118,7 +125,7 @@ local function most_used(started, after)
   return which, more
 end
 
--- When all that was learned is over, for a limit of `max`.
+-- Returns when everything learned of a limit of `max` expires.
 local function ends(learned, max)
   if learned.at == 0 then
     return learned.till
@@ -141,7 +148,8 @@ local function fresh()
   return learned
 end
 
--- A call of so many `units` was refused when `count` units counted against limit `n`. Second: it is an event of its own.
+-- Takes the refusal of a call of `units` when `count` units counted against limit `n`. Also returns
+-- whether it is a new event.
 local function refused(learned, n, started, units, count)
   local is_new = not learned
   learned = learned or fresh()
@@ -187,7 +195,8 @@ local function refused(learned, n, started, units, count)
   return learned, is_new
 end
 
--- The API says of its own limits that `max` keeps them. nil: nothing is left to say.
+-- Takes the API's advertised limits, with which `max` complies. Returns nil if nothing learned is
+-- left.
 local function told(learned, n, max)
   learned = learned or fresh()
   learned.told, learned.till = 0, 0
@@ -199,7 +208,7 @@ local function told(learned, n, max)
   return learned.ends > now and learned or nil
 end
 
--- Writes what was learned of limit `n`, without what is over.
+-- Stores what was learned of limit `n`, without expired entries.
 local function save(n, learned)
   local key, kept = home(n).key, now
   local texts = {}
@@ -232,14 +241,15 @@ local function save(n, learned)
   waitlist_keep(key, now, kept)
 end
 
--- The max of limit `n` that is in force with `learned`, and the burst, as limits_load has them.
+-- Returns the effective max of limit `n` with `learned`, and the burst, as limits_load computes
+-- them.
 local function in_force(n, learned)
   local set = by_operator(n)
   local max, burst = all[n].max, all[n].burst
   if set then
     max, burst = set.max, burst == max and not all[n].leaky and set.max or burst
   end
-  -- Where an operator set more than is configured, what was learned may be over at once.
+  -- If an operator's max is above the configured one, what was learned may expire at once.
   local most = learned and learned.ends > now and math.max(learned_most(learned, now), all[n].floor)
   if most and most < max then
     max, burst = most, burst == max and not all[n].leaky and most or burst
@@ -247,7 +257,8 @@ local function in_force(n, learned)
   return max, burst
 end
 
--- Nothing that limit `n` counts starts before then. What it saved up meanwhile would come on top of an even flow.
+-- Prevents starts that limit `n` counts until `until_ms`. Quota saved up in the meantime would add
+-- to an even flow.
 local function hold(n, learned, until_ms)
   local limit = limits[n]
   if limit.algorithm.hold then

@@ -1,19 +1,20 @@
--- What was learned of limits: how far one sinks where the API gives less than it says, and how it rises again. The specification is
--- src/rules/learned.rs. It stands in the field `overrides`, as "NAME~NUMBERS;" for each limit, with commas between the numbers:
+-- What was learned of limits: how far a limit is lowered when the API grants less than configured,
+-- and how it rises again. The specification is src/rules/learned.rs. It is stored in the field
+-- `overrides`, as "NAME~NUMBERS;" for each limit, with commas between the numbers:
 --
--- at       when a refusal lowered it last (ms); 0: none did
--- to       to how much
--- first    the wait (ms) before the first step up
--- least    that before the later ones at least (ms)
+-- at       when a refusal last lowered the limit (ms); 0 if none has
+-- to       the max it was lowered to
+-- first    the wait before the first step up (ms)
+-- least    the minimum wait before later steps (ms)
 -- step     units of a step
--- ends     when all of it is forgotten (ms)
--- told     the most that the API advertises; 0: it does not say less
+-- ends     when everything learned is forgotten (ms)
+-- told     the maximum that the API advertises; 0 if it advertises no lower one
 -- till     until when that counts (ms)
--- seen     in the last event: the most units that counted,
+-- seen     the maximum number of units that counted in the last event,
 -- refused  and how many of them were refused
--- times    calls that were refused since it was whole
--- since    when it was whole last (ms)
--- then for each time that it sank before, the latest first: when (ms), and to how much
+-- times    refused calls since the limit was whole
+-- since    when the limit was last whole (ms)
+-- then, for each earlier time that it was lowered, the latest first: when (ms), and to which max
 local LEARNED = { 'at', 'to', 'first', 'least', 'step', 'ends', 'told', 'till', 'seen', 'refused', 'times', 'since' }
 
 local function learned_parse(text)
@@ -29,7 +30,7 @@ local function learned_parse(text)
   return learned
 end
 
--- What is in force at most.
+-- Returns the maximum that is in force.
 local function learned_most(learned, now)
   local most = 4294967295
   if learned.at > 0 then
