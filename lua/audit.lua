@@ -3,8 +3,7 @@
 --
 -- KEYS[1]  the entries (ZSET): each scored by its number, as "NUMBER:AT:TEXT", AT in milliseconds
 --
--- ARGV[1]  the clock in microseconds since the Unix epoch, for tests; '' in production, for Redis's
---          own
+-- ARGV[1]  a test's clock in microseconds since the Unix epoch; '' in production, for Redis's own
 -- ARGV[2]  'add' or 'read'
 -- ARGV[3]  add: the text; read: return entries below this number, '' for the newest
 -- ARGV[4]  add: maximum number of entries to keep; read: maximum number of entries to return

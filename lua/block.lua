@@ -3,8 +3,7 @@
 --
 -- KEYS[1]  the waitlist (HASH)
 --
--- ARGV[1]  the clock in microseconds since the Unix epoch, for tests; '' in production, for Redis's
---          own
+-- ARGV[1]  a test's clock in microseconds since the Unix epoch; '' in production, for Redis's own
 -- ARGV[2]  for how long, in milliseconds from now
 -- ARGV[3]  the cause
 --

@@ -5,8 +5,7 @@
 -- KEYS[2…] for reset, if all tenants' keys are on one server: the five keys of the partition that
 --          all tenants share (see fair_queue.lua)
 --
--- ARGV[1]  the clock in microseconds since the Unix epoch, for tests; '' in production, for Redis's
---          own
+-- ARGV[1]  a test's clock in microseconds since the Unix epoch; '' in production, for Redis's own
 -- ARGV[2]  'pause', 'resume', 'limit', 'unlimit' or 'reset'
 -- ARGV[3]  for pause and limit: for how long, in milliseconds from now; else 0
 -- ARGV[4]  for limit and unlimit: the limit's name; else ''

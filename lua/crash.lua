@@ -4,8 +4,7 @@
 -- KEYS[1]  the suspect (STRING): "CRASHES,UNTIL,BY". UNTIL: until when a call counts as running
 --          (ms), 0 if there is none; BY: the author of that note
 --
--- ARGV[1]  the clock in microseconds since the Unix epoch, for tests; '' in production, for Redis's
---          own
+-- ARGV[1]  a test's clock in microseconds since the Unix epoch; '' in production, for Redis's own
 -- ARGV[2]  'begin', 'alone' (begin without other suspects), 'renew', 'end' (it was not called) or
 --          'answered'
 -- ARGV[3]  the author of the note: a name that no other delivery has

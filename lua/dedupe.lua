@@ -4,8 +4,7 @@
 -- KEYS[1]  the first job (STRING): "UNTIL,BY,JOB". UNTIL: until when no other job is the first
 --          (ms); BY: the delivery of it that asked; JOB: its ID
 --
--- ARGV[1]  the clock in microseconds since the Unix epoch, for tests; '' in production, for Redis's
---          own
+-- ARGV[1]  a test's clock in microseconds since the Unix epoch; '' in production, for Redis's own
 -- ARGV[2]  the caller: a name without commas that no other delivery has
 -- ARGV[3]  the job's ID
 -- ARGV[4]  1 if a worker may have had the job before, else 0

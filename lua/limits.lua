@@ -1,43 +1,56 @@
 -- Several limits at once. The specification is src/rules/model.rs.
 --
 -- Every script that knows limits has these before its own arguments:
--- ARGV[1]  the clock in microseconds since the epoch, for tests; '' in production: Redis's own
--- ARGV[2]  the limits, packed, one after the other: as text, nine arguments for each, they would take six times as long.
---          Each: max: units in a window; the span in milliseconds: the window, with the guard where the algorithm counts
---          over both; its margin in milliseconds (fixed window: the guard; segments: the length of one; counter and buckets: the
---          lateness that they forgive); the window in milliseconds; by how much more than window / max starts of a bucket are apart, in
---          microseconds; the burst in units; what it may sink to by what is learned, 4294967295: it does not learn; the
---          unit: 1: calls, 0: cost, of a shadow 3 and 2; which of KEYS is its first; the index of the fixed
---          window that this key belongs to, 0 for the others; whose it is: 0: the waitlist's, n: that of the n-th shared
---          partition; its name; its algorithm
--- ARGV[#ARGV]  what shared_partitions.lua says, where any of the limits is shared; behind it what shadows.lua says, where any is a shadow
+-- ARGV[1]  a test's clock in microseconds since the Unix epoch; '' in production, for Redis's own
+-- ARGV[2]  the packed limits: as text, with nine arguments each, they would take six times as long.
+--          Each has: max, the units in a window; the span in milliseconds, which is the window,
+--          plus the guard if the algorithm counts over both; its margin in milliseconds (fixed
+--          window: the guard; segments: the length of one; counter and buckets: the lateness that
+--          they forgive); the window in milliseconds; by how much more than window / max starts of
+--          a bucket are apart, in microseconds; the burst in units; the minimum that learning may
+--          lower it to, 4294967295 if it does not learn; the unit: 1 for calls, 0 for cost, 3 and 2
+--          for those of a shadow; the index in KEYS of its first key; the index of the fixed window
+--          that this key belongs to, 0 for other algorithms; its partition: 0 for the waitlist's, n
+--          for the n-th shared one; its name; its algorithm
+-- ARGV[#ARGV]  the argument of shared_partitions.lua if a limit is shared; after it that of
+--              shadows.lua if there are shadows
 
--- What shared_partitions.lua does with partitions that several waitlists share; nil where it is not part of the script.
+-- Set by shared_partitions.lua for partitions that several waitlists share; nil in scripts without
+-- it.
 local SHARED
--- What shadows.lua does with limits that deny nothing; as SHARED.
+-- Set by shadows.lua for limits that deny nothing; nil in scripts without it.
 local SHADOWS
 
--- An algorithm is a table of functions, put into ALGORITHMS by its file:
--- load(limit, limits, waitlist, own)  what the store has of it at limits.now; nil if the window of now is not among KEYS.
---                                    `waitlist` is the HASH of the partition whose limit it is, `own` what all of its limits share
--- count(limit)               units that count against it
--- nth(limit, base, k)        when the k-th next unit may start if nobody starts before `base`, which is now or later
--- take(limit, limits, units, cost)  a job starts, with as job number limits.job; may return its number in the log
--- settle(limit, limits, job, more)  a job of settle.lua used so many units more (or fewer) than it was charged
--- late(limit, limits, job)   the call of a job of settle.lua came later than the guard covers; not all have it
--- hold(limit, until_ms)      nothing starts before then, and nothing is saved up meanwhile; only where an algorithm saves up
--- save(limit, limits)        writes what was taken
--- renew(limit, limits, job)  a job of settle.lua still holds its lease; only where the mark `holds` is set
--- and of the marks bucket (its capacity is the burst) and shared (all limits of
--- the algorithm have one log, which must remember the longest span).
+-- An algorithm is a table of functions, which its file adds to ALGORITHMS:
+-- load(limit, limits, waitlist, own)  reads its state at limits.now; returns nil if the window of
+--                            now is not among KEYS. `waitlist` is the HASH of the limit's
+--                            partition, `own` the state that all limits of the partition share
+-- count(limit)               returns the units that count against it
+-- nth(limit, base, k)        returns when the k-th next unit may start if no job starts before
+--                            `base`, which is now or later
+-- take(limit, limits, units, cost)  admits job limits.job; may return its number in the log
+-- settle(limit, limits, job, more)  corrects a job of settle.lua that used `more` units than
+--                            charged (or fewer, below 0)
+-- late(limit, limits, job)   handles a call of settle.lua that was later than the guard covers;
+--                            optional
+-- hold(limit, until_ms)      prevents starts and saving up until then; only in algorithms that save
+-- up
+-- save(limit, limits)        writes the charges
+-- keep(limit, limits, job, for_ms)  renews the lease of a job of settle.lua; only with the mark
+--                            `holds`
+-- and the marks `bucket` (its capacity is the burst), `holds` (starts hold leases) and `shared`
+-- (all
+-- limits of the algorithm have one log, which must reach back the longest span).
 local ALGORITHMS = {}
 
--- The value of KEYS[n] is not `what` it has to be. src/gate/refusal.rs has the words for it.
+-- Fails because the value of KEYS[n] is not `what` it must be. src/gate/refusal.rs parses this
+-- text.
 local function wrong_value(n, what)
   error('WRONGTYPE KEYS[' .. int(n) .. '] holds not ' .. what .. ';')
 end
 
--- Members of the ZSET `key` are in the future, since the clock was stepped back: all with a score above `latest` get that one.
+-- Pulls back members of the ZSET `key` that are in the future because the clock was stepped back:
+-- scores above `latest` become `latest`.
 local function pull_back(key, latest)
   local chunk = 64
   local future = redis.call('ZRANGEBYSCORE', key, '(' .. int(latest), '+inf')
@@ -51,13 +64,15 @@ local function pull_back(key, latest)
   end
 end
 
--- What all limits of the partition share whose limit this is: `longest`, the longest span of those with one log, `log`, that
--- log, `newest`, the newest fixed window before this call, and `fixed`, the longest of these.
+-- Returns the state that all limits of this limit's partition share: `longest`, the longest span of
+-- those with one log; `log`, that log; `newest`, the newest fixed window before this call; and
+-- `fixed`, the longest fixed window.
 local function limits_own(limits, limit)
   return limit.partition and limits.partitions[limit.partition] or limits
 end
 
--- The limits at `now`; nil if a fixed window of now is not among KEYS. `jobs`: how many the call decides for.
+-- Loads the limits at `now`, or returns nil if the current fixed window is not among KEYS. `jobs`
+-- is the number of jobs that the call decides on.
 local function limits_load(waitlist, now, stamp, jobs, writing)
   local partitions = SHARED and SHARED.load(waitlist, now)
   if SHADOWS then
@@ -66,10 +81,10 @@ local function limits_load(waitlist, now, stamp, jobs, writing)
   local control = partitions and partitions.control or waitlist
   local overrides = control.overrides
   if writing and overrides and not next(overrides) then
-    -- All of it is over: shortcuts are good again.
+    -- All overrides have expired, so shortcuts work again.
     redis.call('HDEL', control.key, 'overrides')
   end
-  -- All fields at once: a table that grows takes longer.
+  -- All fields at once, since a table that grows takes longer.
   local limits = {
     now = now, stamp = stamp, jobs = jobs, writing = writing, most = 4294967295, usual = waitlist.usual,
     partitions = partitions, cost = false, permits = false, job = 0, longest = 0, log = false, newest = false, fixed = false,
@@ -90,7 +105,8 @@ local function limits_load(waitlist, now, stamp, jobs, writing)
       calls = unit % 2 == 1,
       key = key,
       index = index,
-      -- nil for the waitlist's own, as in all scripts without shared partitions: one field more, and the table doubles.
+      -- nil for the waitlist's own, as in all scripts without shared partitions: one more field
+      -- would double the table.
       partition = partition > 0 and partition or nil,
       now = now,
       ends = 0,
@@ -98,7 +114,8 @@ local function limits_load(waitlist, now, stamp, jobs, writing)
     local own = limits_own(limits, limit)
     local set = overrides and unit < 2 and not own.everybody and overrides[name]
     if set then
-      -- A burst that was the default of the old max becomes that of the new one. A leaky bucket's default is 1.
+      -- A burst that was the default of the old max follows the new one. A leaky bucket's default
+      -- is 1.
       if burst == max and algorithm ~= 'leaky-bucket-algo' then
         limit.burst = set.max
       end
@@ -139,7 +156,7 @@ local function limits_load(waitlist, now, stamp, jobs, writing)
   return limits
 end
 
--- How far behind the newest start a ticket is given up.
+-- Returns how far behind the newest start a ticket is given up.
 local function limits_reach(limits)
   local reach = 2
   for _, limit in ipairs(limits) do
@@ -148,8 +165,8 @@ local function limits_reach(limits)
   return math.min(reach, MAX_REACH)
 end
 
--- When all limits allow the next `units` units in `calls` calls, not before `base`, and the first of the limits that
--- allow them last.
+-- Returns when all limits allow the next `units` units in `calls` calls, not before `base`, and the
+-- index of the first limit with the latest time.
 local function limits_earliest(limits, base, units, calls)
   local latest, which = 0, 1
   for i = 1, #limits do
@@ -162,7 +179,8 @@ local function limits_earliest(limits, base, units, calls)
   return latest, which
 end
 
--- When the k-th unit of the waitlist may start, the last of a job of so many units, and which limit says so.
+-- Returns when the k-th unit of the waitlist, the last of a job of `units`, may start, and the
+-- index of the decisive limit.
 local function limits_turn(limits, waitlist, base, k, units)
   if SHARED then
     return SHARED.turn(limits, waitlist, base, k, units)
@@ -170,8 +188,9 @@ local function limits_turn(limits, waitlist, base, k, units)
   return limits_earliest(limits, base, k, waitlist_jobs(waitlist, k, units))
 end
 
--- Whether the k-th unit of the waitlist, the last of a job of so many, may start in front of others: a lease is free, whose next holder
--- can't be told by time, since how long calls take is a guess. Of the limits that can tell, each has its turn about now.
+-- Returns true if the k-th unit of the waitlist, the last of a job of `units`, may start ahead of
+-- others. That is so if a lease is free: its next holder can't be predicted, since the duration of
+-- calls is an estimate. All limits that can predict turns must have the unit's turn about now.
 local function limits_overtake(limits, waitlist, base, k, units)
   local calls, reach, guessed = waitlist_jobs(waitlist, k, units), limits_reach(limits), false
   for i = 1, #limits do

@@ -1,24 +1,27 @@
--- policies: a worker writes down which policies it has in force, and reads those of all workers.
--- Why and how it is used: src/gate/fleet/agree.rs; the specification is src/gate/fleet/shelf.rs. Needs clock.lua before it.
+-- policies: registers the policies that a worker has in force, and reads those of all workers.
+-- src/gate/fleet/agree.rs explains the use; the specification is src/gate/fleet/shelf.rs. Needs
+-- clock.lua before it.
 --
--- KEYS[1]  the registry (HASH): for each policy its text in the field ID, and in the field "ID:times" its times
---          "SINCE:USED:KEPT": when it was first and last registered, and for how long after that it is kept (ms)
+-- KEYS[1]  the registry (HASH): for each policy its text in the field ID, and in the field
+--          "ID:times" its times "SINCE:USED:KEPT": when it was first and last registered, and how
+--          long after that it is kept (ms)
 --
--- ARGV[1]  the clock in microseconds since the epoch, for tests; '' in production: Redis's own
--- ARGV[2]  the most policies that there may be
--- ARGV[3]  how many policies the worker has in force; 0: it only reads
--- ARGV[4 + 3n], ARGV[5 + 3n], ARGV[6 + 3n]  policy n (from 0): its ID; for how long it is kept, in milliseconds; its
---          text, or '' if the registry should have it
--- then a number, and for each of so many policies that need not be kept two: its ID, and when it was last registered (ms)
+-- ARGV[1]  a test's clock in microseconds since the Unix epoch; '' in production, for Redis's own
+-- ARGV[2]  the maximum number of policies
+-- ARGV[3]  the number of policies that the worker has in force; 0 to only read
+-- ARGV[4 + 3n], ARGV[5 + 3n], ARGV[6 + 3n]  policy n (from 0): its ID; how long it is kept, in
+--          milliseconds; its text, or '' if the registry should have it
+-- then the number of policies that need not be kept, and two arguments for each: its ID, and when
+--          it was last registered (ms)
 -- the rest: the IDs of policies whose text the worker knows
 --
 -- Reply:
 -- [1]  1
--- [2]  the clock in milliseconds since the epoch, rounded down
--- [3]  'ok'; or 'text': the registry lacks a text of the worker's, or 'full': it has no room for one more. In these cases
---      nothing was registered, and this is all
--- then for each policy four: its ID, since when (ms), when it was last registered (ms), its text, '' where the worker
--- knows it
+-- [2]  the clock in milliseconds since the Unix epoch, rounded down
+-- [3]  'ok'; 'text' if the registry lacks a text of the worker's; 'full' if it has no room for one
+--      more. In the last two cases nothing was registered, and the reply ends here
+-- then four elements per policy: its ID, when it was first registered (ms), when it was last
+--      registered (ms), and its text, '' if the worker knows it
 
 local now = read_clock(ARGV[1])
 local key, most, mine = KEYS[1], tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -29,7 +32,7 @@ for _, field in ipairs(redis.call('HKEYS', key)) do
   local id = string.match(field, '^(%x+):times$')
   local since, used, kept = string.match(id and redis.call('HGET', key, field) or '', '^(%d+):(%d+):(%d+)$')
   if since then
-    -- Of later than now: the clock was stepped back.
+    -- A time later than now means that the clock was stepped back.
     policies[id] = { since = math.min(tonumber(since), now), used = math.min(tonumber(used), now), kept = tonumber(kept) }
     longest = math.max(longest, policies[id].kept)
   end
@@ -45,7 +48,7 @@ for i = after + 1, last, 2 do
 end
 for id, policy in pairs(policies) do
   if policy.used + longest < now or superseded[id] == policy.used then
-    -- Who only looks may have no right to write.
+    -- A caller that only reads may not have the right to write.
     if mine > 0 then
       redis.call('HDEL', key, id, id .. ':times')
     end

@@ -1,23 +1,24 @@
--- pulse: whether Redis still knows all that has started; the last call of a pipeline whose decisions count only then.
--- src/gate/epoch/stored.rs says what the hash holds, src/gate/epoch/decide.rs what is done when it is not so; the specification of this
--- script is src/gate/epoch/kept.rs. Needs clock.lua before it.
+-- pulse: tells whether Redis still has all usage. It is the last call of a pipeline, whose
+-- decisions count only if it does. src/gate/epoch/stored.rs describes the hash,
+-- src/gate/epoch/decide.rs what happens otherwise; the specification of this script is
+-- src/gate/epoch/kept.rs. Needs clock.lua before it.
 --
 -- KEYS[1]  the epoch (HASH)
 --
--- ARGV[1]  the clock in microseconds since the epoch, for tests; '' in production: Redis's own
--- ARGV[2]  the epoch's id, and
--- ARGV[3]  the memory that it was confirmed for, both as the worker knows them
--- ARGV[4]  that memory's history: the server's master_replid
+-- ARGV[1]  a test's clock in microseconds since the Unix epoch; '' in production, for Redis's own
+-- ARGV[2]  the epoch's ID, and
+-- ARGV[3]  the server identity that it was confirmed for, both as the worker knows them
+-- ARGV[4]  the replication history of that server: its master_replid
 -- ARGV[5]  the worker's field
--- ARGV[6]  a worker that is silent for longer than this, in milliseconds, is dropped
--- ARGV[7]  so many fields are looked at for such workers
--- ARGV[8]  the slots that it speaks for, as the worker knows them; '' without a cluster
--- ARGV[9]  how many keys the server has evicted, as the worker knows it; '': not looked at
--- ARGV[10] the epoch's `cold`, as the worker knows it: by that it has judged what may be asked
+-- ARGV[6]  after how long without a pulse a worker is removed, in milliseconds
+-- ARGV[7]  how many fields are checked for such workers
+-- ARGV[8]  the slots that the epoch covers, as the worker knows them; '' without a cluster
+-- ARGV[9]  the server's count of evicted keys, as the worker knows it; '' to skip this check
+-- ARGV[10] the epoch's `cold`, as the worker knows it, which decided what may be asked
 --
 -- Reply: integers.
--- [1]  1: it does; 0: it is not sure, nothing was changed, and [2] is all
--- [2]  the clock in milliseconds since the epoch, rounded down
+-- [1]  1 if it does; 0 if it is not certain, nothing was changed, and the reply ends after [2]
+-- [2]  the clock in milliseconds since the Unix epoch, rounded down
 -- [3]  the worker's pulse
 
 local now = read_clock(ARGV[1])

@@ -1,12 +1,13 @@
--- quota: notes what the downstream says of its own limits, for inspect; it decides nothing.
--- The specification is State::advertised in src/rules/model.rs. Needs clock.lua and waitlist.lua before it.
+-- quota: stores the limits that the API advertises, for inspect. They don't affect decisions. The
+-- specification is State::advertised in src/rules/model.rs. Needs clock.lua and waitlist.lua before
+-- it.
 --
 -- KEYS[1]  the waitlist (HASH)
 --
--- ARGV[1]  the clock in microseconds since the epoch, for tests; '' in production: Redis's own
--- ARGV[2]  the limits: "LIMIT/WINDOW_S", with commas between them
+-- ARGV[1]  a test's clock in microseconds since the Unix epoch; '' in production, for Redis's own
+-- ARGV[2]  the limits: "LIMIT/WINDOW_S", separated by commas
 --
--- Reply: the clock in milliseconds since the epoch, rounded down.
+-- Reply: the clock in milliseconds since the Unix epoch, rounded down.
 
 local now = read_clock(ARGV[1])
 redis.call('HSET', KEYS[1], 'quota', ARGV[2] .. '@' .. int(now))

@@ -1,29 +1,30 @@
--- report: a breaker is told how a call ended, or asked for the next probe.
--- The specification is State::report in src/rules/model.rs. Needs clock.lua, breaker.lua and waitlist.lua before it.
+-- report: reports the end of a call to a breaker, or requests the next probe. The specification is
+-- State::report in src/rules/model.rs. Needs clock.lua, breaker.lua and waitlist.lua before it.
 --
--- KEYS[1]  the waitlist (HASH) of the tenant, or the HASH of the API as a whole
+-- KEYS[1]  the waitlist (HASH) of the tenant, or the HASH of the whole API
 --
--- ARGV[1]  the clock in microseconds since the epoch, for tests; '' in production: Redis's own
+-- ARGV[1]  a test's clock in microseconds since the Unix epoch; '' in production, for Redis's own
 -- ARGV[2]  'failed', 'sound', 'probe', 'release' or 'look', which writes nothing
--- ARGV[3]  it opens after so many failures in a row
--- ARGV[4]  the first probe comes after this (ms); then after twice as long each time,
--- ARGV[5]  up to this (ms)
--- ARGV[6]  a probe is given up after this (ms)
--- ARGV[7]  for failed and release: the clock when the call started (ms); 0: it is no probe
--- ARGV[8]  for failed: which job's, or tenant's, failure it is, of which several must fail; '': it counts whosever it is
--- ARGV[9]  for failed: why
--- ARGV[10] for failed: jitter, from 0 to 1000: the wait is up to a quarter shorter by it
+-- ARGV[3]  the number of failures in a row that opens it
+-- ARGV[4]  the wait before the first probe (ms), doubled for each further probe
+-- ARGV[5]  the maximum wait (ms)
+-- ARGV[6]  after how long a probe is given up (ms)
+-- ARGV[7]  for failed and release: the clock when the call started (ms); 0 if it is not a probe
+-- ARGV[8]  for failed: the job or tenant that failed, since several must fail to open the breaker;
+--          '' if the failure counts by itself
+-- ARGV[9]  for failed: the cause
+-- ARGV[10] for failed: jitter from 0 to 1000, which shortens the wait by up to a quarter
 --
 -- Reply: integers, and a text at the end.
 -- [1]  1
--- [2]  the clock in milliseconds since the epoch, rounded down
+-- [2]  the clock in milliseconds since the Unix epoch, rounded down
 -- [3]  failures in a row
--- [4]  1: it is open or half-open
--- [5]  1: this opened it, or closed it
--- [6]  1: the probe that was asked for may be made
--- [7]  until when nobody may start, whatever the reason, in milliseconds since the epoch; 0: now
--- [8]  the same where the API itself, or an operator, said so
--- [9]  what closed it; empty: nothing
+-- [4]  1 if it is open or half-open
+-- [5]  1 if this call opened or closed it
+-- [6]  1 if the requested probe may be made
+-- [7]  until when no job may start, for any reason, in milliseconds since the Unix epoch; 0 for now
+-- [8]  the same, but only for suspensions by the API or an operator
+-- [9]  the cause of the suspension; empty if there is none
 
 local now = read_clock(ARGV[1])
 local key, what = KEYS[1], ARGV[2]
@@ -47,7 +48,8 @@ if what == 'failed' then
   breaker = breaker or { failures = 0, since = 0, until_ms = 0, wait = 0, began = 0, lease = 0, of = '' }
   breaker.failures = breaker.failures + 1
   if was_open then
-    -- A call that could not be prepared never starts: it is a probe if its preparation began while nobody probed.
+    -- A call that could not be prepared never starts. It is a probe if its preparation began while
+    -- no other probe was running.
     if tonumber(ARGV[7]) >= (breaker.began > 0 and breaker.began or breaker.until_ms) then
       breaker.wait = math.min(breaker.wait * 2, tonumber(ARGV[5]))
       breaker.until_ms, breaker.began, breaker.lease = wait_until(breaker.wait), 0, tonumber(ARGV[6])
@@ -71,7 +73,7 @@ if what == 'failed' then
 elseif what == 'sound' then
   changed = was_open and 1 or 0
   if breaker then
-    -- Something stays: a hash without fields would be gone.
+    -- Keeps one field: a hash without fields would be gone.
     redis.call('HSET', key, 'breaker-by', '')
     redis.call('HDEL', key, 'breaker')
   end

@@ -1,6 +1,8 @@
--- What is set of each limit, whatever was learned of it. In scripts that show limits; before them.
+-- The configured max of limits, without learning. Part of scripts that show limits; comes before
+-- them.
 
--- The max of each of `limits`, those of ARGV[2] in their order: the configuration's, or an operator's.
+-- Returns the max of each of `limits`, in the order of ARGV[2]: the configuration's or an
+-- operator's.
 local function limits_set(limits, waitlist)
   local control = limits.partitions and limits.partitions.control or waitlist
   local all, text, at = {}, ARGV[2], 1

@@ -1,25 +1,29 @@
--- settle: calls have ended, or are still under way: what they used in fact is set against what they were charged, and
--- leases that they hold are given back or kept.
--- The specification is Scopes::settle in src/rules/model/scopes.rs. Needs clock.lua, waitlist.lua, limits.lua, fair_queue.lua and
--- shared_partitions.lua where a limit is shared, shadows.lua where one is a shadow, and the algorithms before it.
+-- settle: settles calls that have ended or are still running: corrects charges by the actual cost,
+-- and releases or renews leases. The specification is Scopes::settle in src/rules/model/scopes.rs.
+-- Needs, before it: clock.lua, waitlist.lua, limits.lua, fair_queue.lua and shared_partitions.lua
+-- if a limit is shared, shadows.lua if there are shadows, and the algorithms.
 --
--- KEYS[1]  the waitlist (HASH); then the limits' keys, as acquire.lua has them
--- KEYS[#KEYS]  a mark (STRING) of this very call: one that is repeated because its answer was lost does nothing
+-- KEYS[1]  the waitlist (HASH); then the limits' keys as in acquire.lua
+-- KEYS[#KEYS]  the mark (STRING) of this call: a call that is repeated because its answer was lost
+--              has no effect
 --
 -- ARGV     the clock and the limits, as limits.lua says; then for job n (from 0)
--- ARGV[3 + 5n]  its permit's name
+-- ARGV[3 + 5n]  the name of its permit
 -- ARGV[4 + 5n]  the clock at its start, in milliseconds
--- ARGV[5 + 5n]  its number in the sliding log, or its numbers, as acquire.lua gave them
+-- ARGV[5 + 5n]  its number in the sliding log, or its numbers, as returned by acquire.lua
 -- ARGV[6 + 5n]  the cost it was charged
--- ARGV[7 + 5n]  the cost it had in fact; 'none': it was never called; 'held:N': it may be under way for N milliseconds more, and
---               its lease is kept for so long (0: it has ended, and what it cost is not told); 'late': it came later than the
+-- ARGV[7 + 5n]  its actual cost; 'none' if it was never called; 'held:N' if it may be running for N
+--               milliseconds more, for which its lease is kept (0 if it has ended at unknown cost);
+--               'late' if it was later than the guard covers and may still run: it counts from now
 --               guard covers, and may go on: it counts from now
 --
 -- Reply: integers.
--- [1]  1: done, now or before; 0: the clock is in a fixed window that is not among KEYS, nothing was changed
--- [2]  the clock in milliseconds since the epoch, rounded down
+-- [1]  1: done, now or before; 0: the clock is in a fixed window that is not among KEYS, and
+--      nothing was changed
+-- [2]  the clock in milliseconds since the Unix epoch, rounded down
 --
--- Constants that no file here sets are those of the same names in the specification: src/gate/scripts.rs sets them.
+-- Constants that no file here sets have the value of the same name in the specification;
+-- src/gate/scripts.rs defines them.
 
 local now, stamp = read_clock(ARGV[1])
 local waitlist = waitlist_load(KEYS[1], now)
@@ -31,7 +35,7 @@ if not redis.call('SET', KEYS[#KEYS], '1', 'NX', 'PX', int(MARK_MS)) then
   return { 1, now }
 end
 
--- By partition, the waitlist's at 0.
+-- Parses the numbers by partition, the waitlist's at 0.
 local function sequences_parse(text)
   local sequences, n = {}, 0
   for number in string.gmatch(text, '%d+') do

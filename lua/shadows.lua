@@ -1,28 +1,32 @@
--- Shadow limits: charged for each start, and asked for nothing. The specification is src/rules/shadow.rs. Only in scripts for limits of
--- which some are shadows; between shared_partitions.lua and the algorithms.
+-- Shadow limits are charged for each start, but never deny one. The specification is
+-- src/rules/shadow.rs. Part of scripts with shadow limits; comes between shared_partitions.lua and
+-- the algorithms.
 --
--- Shadows come behind the other limits; limits.lua tells them by their unit. What they count is kept as for any limit. Each has three keys
--- more, those of its trial: its starts as they would have been.
--- 1  a STRING of seven numbers, packed: since when (ms); starts; those that would have waited; those of them that would have for more
---    than MOST_BEHIND_MS, or cost more than the whole limit; the longest wait of the others (ms); the last start as it would have been
---    (ms); when it last heard of one (ms)
--- 2  what the algorithm keeps of these starts, at the times that they would have had
--- 3  a HASH beside that, where the algorithm has one
+-- Shadows follow the other limits; limits.lua recognizes them by their unit. Their usage is kept as
+-- for any limit. Each has three more keys for its trial, which simulates the starts under this
+-- limit:
+-- 1  a STRING of seven packed numbers: since when it counts (ms); starts; starts that would have
+--    waited; those of them that would have waited longer than MOST_BEHIND_MS, or cost more than the
+--    whole limit; the longest wait of the others (ms); the last simulated start (ms); when a start
+--    was last reported (ms)
+-- 2  the algorithm's state for the simulated starts
+-- 3  a HASH next to it, if the algorithm has one
 --
--- The very last argument is taken from ARGV. It is packed: which of KEYS is the first of all these; how many partitions there are
--- in which shadows alone count. Their numbers begin with BESIDE.
+-- The very last argument is removed from ARGV. It is packed: the index in KEYS of the first of
+-- these keys, and the number of partitions that only shadows use. Their numbers begin at BESIDE.
 --
--- Constants that no file here sets are those of the same names in the specification: src/gate/scripts.rs sets them.
+-- Constants that no file here sets have the value of the same name in the specification;
+-- src/gate/scripts.rs defines them.
 local BESIDE = 128
 local TRIAL_FORMAT, TRIAL_BYTES = '>I6I6I6I6I6I6I6', 42
 local FIRST_TRIAL, BESIDES = struct.unpack('>I8I1', table.remove(ARGV))
 
--- What the store has of the trial of the n-th shadow (from 1) at `now`.
+-- Loads the trial of the n-th shadow (from 1) at `now`.
 local function trial_load(limit, n, now)
   local key = FIRST_TRIAL + 3 * (n - 1)
   local trial = {
     limit = limit, key = key, since = now, starts = 0, waited = 0, never = 0, worst = 0, at = 0, heard = 0,
-    -- What this call adds.
+    -- The additions of this call.
     more_starts = 0, more_waited = 0, more_never = 0, more_worst = 0,
   }
   local value = redis.call('GET', KEYS[key])
@@ -39,7 +43,7 @@ local function trial_load(limit, n, now)
   return trial
 end
 
--- Writes what the algorithm counted at the moment that is open.
+-- Writes the algorithm's state for the moment that is open.
 local function trial_close(trial)
   if trial.world then
     trial.usage.algorithm.save(trial.usage, trial.world)
@@ -47,7 +51,7 @@ local function trial_close(trial)
   end
 end
 
--- Brings the usage to the moment `at`, which is now or later, and not before the last start.
+-- Opens the usage at the moment `at`, which is now or later, and not before the last start.
 local function trial_open(trial, limits, at, stamp)
   trial_close(trial)
   local limit = trial.limit
@@ -56,7 +60,7 @@ local function trial_open(trial, limits, at, stamp)
     apart = limit.apart, burst = limit.burst, calls = limit.calls, key = trial.key + 1, index = 0, now = at, ends = 0,
   }
   if limit.index > 0 then
-    -- One key for all windows, of which one counts at a time.
+    -- One key for all windows, since only one counts at a time.
     usage.index = math.floor(at / limit.span)
     if usage.index > math.floor(trial.at / limit.span) then
       redis.call('DEL', KEYS[usage.key])
@@ -70,7 +74,7 @@ local function trial_open(trial, limits, at, stamp)
   trial.usage, trial.world, trial.open = usage, world, at
 end
 
--- When a job of `cost` that starts now would have; nil: never.
+-- Returns when a job of `cost` that starts now would have started, or nil for never.
 local function trial_take(trial, limits, cost)
   local limit, now = trial.limit, limits.now
   if not limit.calls and cost > (limit.algorithm.bucket and limit.burst or limit.max) then
@@ -99,7 +103,7 @@ end
 local function trial_start(trial, limits, cost)
   local now = limits.now
   if now < trial.heard then
-    -- The clock was stepped back. What was ahead of it would wait for ever.
+    -- The clock was stepped back. A start in its future would delay all others forever.
     trial.at = 0
     redis.call('DEL', KEYS[trial.key + 1], KEYS[trial.key + 2])
   end
@@ -121,7 +125,7 @@ local function trial_save(trial)
 end
 
 SHADOWS = {
-  -- The partitions of the call, and those in which shadows alone count.
+  -- Adds the partitions that only shadows use.
   partitions = function(partitions)
     if BESIDES > 0 then
       partitions = partitions or {}
@@ -132,12 +136,13 @@ SHADOWS = {
     return partitions
   end,
 
-  -- A shadow shares with the limits that are enforced only the log of sliding windows: what it knows of windows is its own.
+  -- A shadow shares only the sliding log with enforced limits. Its knowledge of fixed windows is
+  -- its own.
   own = function(own)
     return { longest = own.longest, log = false, newest = false, fixed = false, window = 0 }
   end,
 
-  -- Takes the shadows out of `limits`: limits.shadows.
+  -- Moves the shadows from `limits` to limits.shadows.
   part = function(limits)
     limits.shadows = {}
     local first = 1
@@ -149,8 +154,8 @@ SHADOWS = {
     end
   end,
 
-  -- A job starts. Its numbers in the logs are added to `sequences`. One that does so `again`, since it did not use its permit, is the same
-  -- start.
+  -- Charges the start of a job, and adds its numbers in the logs to `sequences`. A job that starts
+  -- `again` because it did not use its permit is the same start.
   start = function(limits, cost, sequences, again)
     for n, limit in ipairs(limits.shadows) do
       local sequence = limit.algorithm.take(limit, limits, limit.calls and 1 or cost, cost)
@@ -163,7 +168,7 @@ SHADOWS = {
     end
   end,
 
-  -- The numbers in the logs of the partitions in which shadows alone count, joined to those of the others.
+  -- Appends the numbers in the logs of partitions that only shadows use.
   numbers = function(text, sequences)
     for n = 0, BESIDES - 1 do
       text = text .. ':' .. int(sequences[BESIDE + n] or 0)
@@ -171,15 +176,16 @@ SHADOWS = {
     return text
   end,
 
-  -- By partition, of such a text: `others` are shared.
+  -- Parses such a text by partition. `others` is the number of shared partitions.
   read = function(sequences, others)
     for n = 0, BESIDES - 1 do
       sequences[BESIDE + n] = sequences[1 + others + n]
     end
   end,
 
-  -- Writes all, and adds to the reply what this call added: of each shadow the starts, those that would have waited, those of them that
-  -- never would have started, and the longest wait.
+  -- Writes everything, and appends to the reply the additions of this call for each shadow: starts,
+  -- those that would have waited, those of them that would never have started, and the longest
+  -- wait.
   save = function(limits, reply)
     for _, limit in ipairs(limits.shadows) do
       limit.algorithm.save(limit, limits)
@@ -194,7 +200,7 @@ SHADOWS = {
     end
   end,
 
-  -- Adds to the reply of inspect.lua what each has seen.
+  -- Appends each trial to the reply of inspect.lua.
   look = function(limits, reply)
     for n, limit in ipairs(limits.shadows) do
       local trial = trial_load(limit, n, limits.now)

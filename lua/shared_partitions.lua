@@ -1,13 +1,15 @@
--- What a call does with partitions that several waitlists share. The specification is src/rules/model/call.rs. Only in scripts for
--- limits of such scopes; between fair_queue.lua and the algorithms.
+-- The partitions of a call that several waitlists share. The specification is
+-- src/rules/model/call.rs. Part of scripts for limits with such scopes; comes between
+-- fair_queue.lua and the algorithms.
 --
--- The last argument is taken from ARGV, so that the others stand where they always do. It is packed: which of the
--- partitions is the tenant's own control (what closes it, what an operator set), 0: the waitlist; then for each shared one, from
--- 1: through which of the others, which have lower numbers, its waitlists come, 0: none; whether all tenants share it; which
--- of KEYS is its first (fair_queue.lua names them); what the waitlist, or the tenant, is called there.
+-- The last argument is removed from ARGV, so that the others keep their positions. It is packed:
+-- the partition with the tenant's control (suspensions and operators' overrides), 0 for the
+-- waitlist; then for each shared partition, from 1: the partition through which its waitlists come,
+-- which has a lower number, 0 for none; whether all tenants share it; the index in KEYS of its
+-- first key (listed in fair_queue.lua); and the name of the waitlist, or of the tenant, in it.
 local SHARED_FORMAT = '>I1I1I8s'
 
--- The highest cost that can start under the limits of the partition `n`.
+-- Returns the highest cost that can start under the limits of the partition `n`.
 local function limits_most(limits, n)
   local most = 4294967295
   for i = 1, #limits do
@@ -19,7 +21,8 @@ local function limits_most(limits, n)
   return most
 end
 
--- The partitions of the call: partitions[0] is the waitlist, partitions[n] the n-th shared one; partitions.control the one of the tenant.
+-- Loads the partitions of the call: partitions[0] is the waitlist, partitions[n] the n-th shared
+-- one, partitions.control the tenant's.
 local function shared_load(waitlist, now)
   local partitions = { [0] = waitlist }
   local text = table.remove(ARGV)
@@ -38,12 +41,14 @@ local function shared_load(waitlist, now)
   return partitions
 end
 
--- What waits for the partition `n` waits for `wider` too: that is the same one, or its waitlists come through it.
+-- Returns true if jobs that wait for the partition `n` also wait for `wider`: it is the same one,
+-- or its waitlists come through `n`.
 local function shared_behind(partitions, wider, n)
   return wider == n or wider > 0 and partitions[wider].below == n
 end
 
--- How many turns one that waits for the partition `n` may let pass before it counts as gone: as many as may start at once.
+-- Returns how many turns a flow that waits for the partition `n` may miss before it counts as gone:
+-- as many as may start at once.
 local function shared_reach(limits, n)
   local reach = 2
   for _, limit in ipairs(limits) do
@@ -55,7 +60,7 @@ local function shared_reach(limits, n)
   return reach
 end
 
--- The tenant's own waitlist is newer than this one of its parts: all that waited was reset.
+-- Resets this partition's waitlist if the tenant's waitlist was reset after it was created.
 local function shared_reset(partitions, now)
   local waitlist, control = partitions[0], partitions.control
   if control ~= waitlist and waitlist.generation > 0 and waitlist.generation < control.generation then
@@ -63,7 +68,7 @@ local function shared_reset(partitions, now)
   end
 end
 
--- Before the first decision.
+-- Prepares the partitions before the first decision.
 local function shared_begin(limits, now)
   local partitions = limits.partitions
   shared_reset(partitions, now)
@@ -73,7 +78,7 @@ local function shared_begin(limits, now)
   end
 end
 
--- The same for a script that writes nothing.
+-- Prepares the partitions in a script that writes nothing.
 local function shared_look(limits)
   shared_reset(limits.partitions, limits.now)
   for n, partition in ipairs(limits.partitions) do
@@ -81,8 +86,8 @@ local function shared_look(limits)
   end
 end
 
--- How many units start from the partition `n` up to the k-th of the waitlist, the last of a job of so many, if all take turns: a
--- job's turn is that of its first unit.
+-- Returns how many units start in the partition `n` up to the k-th unit of the waitlist, the last
+-- of a job of `units`, if all flows take turns. A job has the turn of its first unit.
 local function shared_rank(partitions, n, k, units)
   local partition = partitions[n]
   if partition.below > 0 then
@@ -92,12 +97,13 @@ local function shared_rank(partitions, n, k, units)
   return k + fair_queue_before(q, started + k + 1 - units) + fair_queue_whole(q, started)
 end
 
--- About how many jobs have so many units, if the others' cost what those of the waitlist do.
+-- Estimates how many jobs have this many units, if the others' jobs cost as much as the waitlist's.
 local function shared_calls(waitlist, units)
   return math.floor(units / math.max(math.floor(waitlist.last_issued / math.max(waitlist.jobs, 1)), 1))
 end
 
--- The rank of the k-th unit of the waitlist among all that wait for `limit`, and how many calls there are up to it.
+-- Returns the rank of the k-th unit of the waitlist among all units that wait for `limit`, and the
+-- number of calls up to it.
 local function shared_place(limits, waitlist, limit, k, units, calls)
   if not limit.partition then
     return k, calls
@@ -106,7 +112,7 @@ local function shared_place(limits, waitlist, limit, k, units, calls)
   return rank, calls + shared_calls(waitlist, rank - k)
 end
 
--- limits_turn, where some of the limits are shared.
+-- Replaces limits_turn if some limits are shared.
 local function shared_turn(limits, waitlist, base, k, units)
   local calls, latest, which = waitlist_jobs(waitlist, k, units), 0, 1
   for i = 1, #limits do
@@ -120,7 +126,8 @@ local function shared_turn(limits, waitlist, base, k, units)
   return latest, which
 end
 
--- When the k-th unit may start as far as the partition `n` goes; nil: it has no limit.
+-- Returns when the k-th unit may start under the limits of the partition `n`, or nil if it has
+-- none.
 local function shared_nth(limits, n, base, k)
   local latest
   local calls = math.max(shared_calls(limits.partitions[0], k), 1)
@@ -137,8 +144,8 @@ local function shared_widest(limits, q)
   return math.min(math.max(q.widest, 1), limits.most)
 end
 
--- When the partition `n` has room for its next unit, whatever it costs, and so have those behind it; and whether one has none
--- because something started.
+-- Returns when the partition `n`, and those behind it, have room for its next unit, whatever its
+-- cost. Also returns true if a lack of room is due to starts.
 local function shared_room(limits, n)
   local now, latest, taken = limits.now, 0, false
   local widest = shared_widest(limits, limits.partitions[n].fair_queue)
@@ -153,8 +160,9 @@ local function shared_room(limits, n)
   return latest > 0 and latest or now, taken
 end
 
--- Forgets who waits for a partition in which room was left unclaimed for too long. The front of this waitlist did not come either: if
--- its grace began only now, whoever comes in again meanwhile would end it, and so on for ever.
+-- Clears the queues of partitions whose quota was left unclaimed for too long. The front of this
+-- waitlist did not claim it either. If its grace period began only now, any flow that joins in the
+-- meantime would end it, again and again.
 local function shared_give_up(limits, waitlist)
   for n, partition in ipairs(limits.partitions) do
     local q = partition.fair_queue
@@ -167,7 +175,7 @@ local function shared_give_up(limits, waitlist)
   end
 end
 
--- A job of several units waits: nobody may go ahead.
+-- Returns true if a job of several units waits, so that no job may overtake.
 local function shared_wide(limits)
   for _, partition in ipairs(limits.partitions) do
     if partition.fair_queue.widest > 1 then
@@ -177,7 +185,7 @@ local function shared_wide(limits)
   return false
 end
 
--- A job of so many units has started.
+-- Records the start of a job of `units`.
 local function shared_start(limits, units)
   limits.partitions.started = limits.partitions.started + units
   for n, partition in ipairs(limits.partitions) do
@@ -187,8 +195,8 @@ local function shared_start(limits, units)
   end
 end
 
--- Others have turns before the k-th unit, and that is why it is not its own: in the partition `n`, or in the wider one that
--- they wait for through it.
+-- Returns true if the k-th unit must wait because other flows have turns before it: in the
+-- partition `n`, or in the wider one that they wait for through it.
 local function shared_waits(limits, n, base, k, units)
   local partitions = limits.partitions
   local below = partitions[n].below > 0 and shared_rank(partitions, partitions[n].below, k, units) or k
@@ -206,8 +214,8 @@ local function shared_waits(limits, n, base, k, units)
   return false
 end
 
--- After an ask for the k-th unit, the last of a job of so many, that must wait until `at`: as waitlist_note does, where others
--- have turns before it.
+-- Called after the denial of the k-th unit, the last of a job of `units`, which must wait until
+-- `at`. Does what waitlist_note does, if other flows have turns before it.
 local function shared_watch(limits, base, at, k, units)
   local now = limits.now
   for n, partition in ipairs(limits.partitions) do
@@ -229,7 +237,8 @@ local function shared_watch(limits, base, at, k, units)
   return at
 end
 
--- The waitlist's unit number `units` waits for the partition `n`, or for a wider one behind it, and not longer for what is narrower.
+-- Returns true if the waitlist's unit number `units` waits for the partition `n`, or for a wider
+-- one behind it, at least as long as for narrower limits.
 local function shared_demands(limits, n, base, units)
   local partitions = limits.partitions
   local partition = partitions[n]
@@ -245,7 +254,8 @@ local function shared_demands(limits, n, base, units)
   return math.max(narrow, base) <= wide
 end
 
--- How many of the next `units` do; none while the tenant is closed.
+-- Returns how many of the next `units` units wait for the partition `n`; none while the tenant is
+-- suspended.
 local function shared_demand(limits, n, base, units)
   if base > limits.now or units > 0 and not shared_demands(limits, n, base, 1) then
     return 0
@@ -256,7 +266,8 @@ local function shared_demand(limits, n, base, units)
   return units
 end
 
--- After the last decision: tells the partitions who waits; all that is written lives until `ends` and a while longer.
+-- Stores which flows wait, after the last decision. Everything written lives until `ends` and
+-- KEEP_MS longer.
 local function shared_save(limits, base, ends)
   local partitions = limits.partitions
   local waitlist = partitions[0]

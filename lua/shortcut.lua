@@ -1,16 +1,25 @@
--- The usual question, answered in front of everything else that acquire.lua needs, so that none of that is made: three quarters of what a
--- decision takes. Jobs without tickets, which cost 1, all start where nobody waits, nothing closes the tenant, no operator set a limit, and every limit has
--- room for all of them. For anything else nothing is changed, and acquire.lua decides. Both decide alike: tests/it/gate_model.rs runs its histories with
--- and without it.
+-- The fast path for the usual question. It runs before all other parts that acquire.lua needs,
+-- which are then not created and make up three quarters of a decision's time. It admits jobs
+-- without tickets that cost 1, if no job waits, the tenant is not suspended, no operator set a
+-- limit, and every limit has room for all of them. In any other case it changes nothing, and
+-- acquire.lua decides. Both decide alike: tests/it/gate_model.rs runs its histories with and
+-- without it.
 --
--- KEYS and ARGV are those of acquire.lua. Reply: all jobs start; packed as one text, which clients read faster than three numbers: the clock
--- in milliseconds since the epoch, rounded down; the number of the first job in the sliding log, which those of the others follow, 0: there is no log.
+-- KEYS and ARGV are those of acquire.lua. Reply: all jobs start, packed as one text, which clients
+-- read faster than three numbers: the clock in milliseconds since the Unix epoch, rounded down, and
+-- the number of the first job in the sliding log, which the other jobs' numbers follow; 0 without a
+-- log.
+--
+-- It needs a function of the algorithm that all limits have, which charges them, or changes nothing
+-- and returns nil:
+-- shortcut(now, stamp, jobs, window)  returns the number of the first job; `window` is the
+-- waitlist's
 --
 -- Before it comes a function of the algorithm that all limits have. It charges them, or changes nothing and returns nil:
 -- shortcut(now, stamp, jobs, window)  the number of the first; `window` is that of the waitlist
 local FRESH = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\1'
 local STARTED_FORMAT = '>I6I6'
--- Lua's stack takes two values for each.
+-- Lua's stack takes two values per job.
 local MOST_JOBS = 128
 
 local function usual()

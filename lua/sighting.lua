@@ -1,13 +1,13 @@
--- sighting: what a worker says of a job that an operator asked for, and what was said.
--- What it says is explained in src/rules/steering.rs.
+-- sighting: stores a worker's answer about a job that an operator asked for, or reads it.
+-- src/rules/steering.rs describes the answer.
 --
--- KEYS[1]  what was said of the job (STRING)
+-- KEYS[1]  the answer (STRING)
 --
--- ARGV[1]  the clock in microseconds since the epoch, for tests: not looked at
--- ARGV[2]  what is said; '': it is only read
--- ARGV[3]  for how long it is kept (ms)
+-- ARGV[1]  the clock in microseconds since the Unix epoch, for tests; ignored
+-- ARGV[2]  the answer; '' to only read
+-- ARGV[3]  how long it is kept (ms)
 --
--- Reply: what was said last; '' where nothing was.
+-- Reply: the last answer; '' if there is none.
 
 if ARGV[2] ~= '' then
   redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])

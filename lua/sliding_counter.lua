@@ -1,8 +1,9 @@
--- sliding-counter-algo: a STRING of three numbers, packed: the index of a window, aligned to the epoch, the count in it, and
--- in the one before. The specification is src/rules/algorithms/counter.rs.
+-- sliding-counter-algo: a STRING of three packed numbers: the index of a window, aligned to the
+-- Unix epoch, its count, and the count of the window before. The specification is
+-- src/rules/algorithms/counter.rs.
 local COUNTER_FORMAT, COUNTER_BYTES = '>I6I8I8', 22
 
--- The counts in the window `index`, if nobody starts before.
+-- Returns the counts in the window `index` and the one before, if no job starts until then.
 local function counter_at(limit, index)
   local later = index - limit.window
   if later == 0 then
@@ -25,14 +26,15 @@ ALGORITHMS['sliding-counter-algo'] = {
       end
       limit.stored, limit.current, limit.previous = struct.unpack(COUNTER_FORMAT, value)
     end
-    -- Beyond the clock: it was stepped back, and what was counted counts from here.
+    -- A window beyond the clock means that the clock was stepped back. Its count counts from now
+    -- on.
     limit.window = math.min(limit.stored, index)
     limit.current, limit.previous = counter_at(limit, index)
     limit.window = index
     return true
   end,
 
-  -- limit.margin: in so many last milliseconds of a window the one before is out of sight.
+  -- The previous window does not count during the last limit.margin milliseconds of a window.
   count = function(limit)
     local sight = limit.span - limit.margin
     return limit.current + math.ceil(limit.previous * math.max(sight - limit.now % limit.span, 0) / sight)
@@ -62,7 +64,7 @@ ALGORITHMS['sliding-counter-algo'] = {
     limit.taken = true
   end,
 
-  -- As if so much had started as flows evenly.
+  -- Counts as if as many units had started as an even flow admits.
   hold = function(limit, until_ms)
     local flows = math.floor(limit.max * (until_ms - limit.now) / limit.span)
     limit.current = math.max(limit.current, math.min(limit.current + flows, limit.max))
@@ -85,7 +87,7 @@ ALGORITHMS['sliding-counter-algo'] = {
     if limit.taken then
       local value = struct.pack(COUNTER_FORMAT, limit.window, limit.current, limit.previous)
       if limit.stored == limit.window then
-        -- It has the same expiry already.
+        -- It has the right expiry already.
         redis.call('SET', KEYS[limit.key], value, 'KEEPTTL')
       else
         redis.call('SET', KEYS[limit.key], value, 'PXAT', int((limit.window + 2) * limit.span))

@@ -1,10 +1,11 @@
--- sliding-segments-algo: a STRING of numbers, packed: the highest index of a segment whose units were pulled to an earlier one, since
--- the clock was stepped back, or 0; then pairs, the oldest first: the index of a segment of time, each limit.margin milliseconds
--- long, and the units that were started in it. The specification is src/rules/algorithms/segments.rs.
+-- sliding-segments-algo: a STRING of packed numbers: the highest index of a segment whose units
+-- were moved to an earlier one since the clock was stepped back, or 0; then pairs, the oldest
+-- first: the index of a segment of limit.margin milliseconds, and the units started in it. The
+-- specification is src/rules/algorithms/segments.rs.
 local PULLED_FORMAT, PULLED_BYTES = '>I6', 6
 local SEGMENT_FORMAT, SEGMENT_BYTES = '>I6I8', 14
 
--- When what was started in a segment counts no more.
+-- Returns when units started in a segment no longer count.
 local function segment_over(limit, index)
   return (index + 1) * limit.margin + limit.span
 end
@@ -24,7 +25,8 @@ ALGORITHMS['sliding-segments-algo'] = {
     end
     for at = PULLED_BYTES + 1, value and #value or 0, SEGMENT_BYTES do
       local index, units = struct.unpack(SEGMENT_FORMAT, value, at)
-      -- Beyond the clock: it was stepped back, and what was counted counts from here.
+      -- A segment beyond the clock means that the clock was stepped back. Its units count from now
+      -- on.
       if index > current then
         pulled = math.max(pulled, index)
         index, limit.taken = current, true
@@ -54,11 +56,11 @@ ALGORITHMS['sliding-segments-algo'] = {
       used = used - counts[first]
       first = first + 1
     end
-    -- Of more than `max` (the limit was lowered) only the last `max` stand in the way.
+    -- If the limit was lowered below the usage, only the last `max` units delay others.
     used = math.min(used, max)
     local free = max - used
     local turn, laps = (k - 1) % max, math.floor((k - 1) / max)
-    -- Who starts when a segment no longer counts stands in the way for so long.
+    -- A unit that starts when a segment no longer counts delays others this long.
     local lap = limit.span + 1
     if turn < free then
       if laps == 0 then
@@ -87,8 +89,8 @@ ALGORITHMS['sliding-segments-algo'] = {
     limit.taken = true
   end,
 
-  -- One that no longer counts is left alone. What others started must not be given back: after a step of the clock a start may be
-  -- somewhere else.
+  -- Units that no longer count are not corrected. Units of other jobs must not be returned: after a
+  -- step of the clock, the job's units may be in another segment.
   settle = function(limit, _, job, more)
     local index = math.floor(job.started / limit.margin)
     if index <= limit.pulled and more < 0 then

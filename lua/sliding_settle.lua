@@ -1,11 +1,12 @@
--- What settle does with a sliding log: entries are corrected, never taken out. The specification is src/rules/algorithms/sliding.rs. Needs
--- corrections.lua and sliding_window.lua before it, where a limit is of that algorithm.
+-- How settle corrects a sliding log: entries are corrected but never removed. The specification is
+-- src/rules/algorithms/sliding.rs. Needs corrections.lua and sliding_window.lua before it, if a
+-- limit has that algorithm.
 local SLIDING = ALGORITHMS['sliding-window-algo'] or {}
 
--- So many fields are looked at with each correction, for entries that are gone.
+-- Number of fields that each correction checks for entries that are gone.
 local LOOKED_AT = 16
 
--- What was corrected of the entry itself: what its field has beyond those within it.
+-- Returns the correction of the entry itself: its field without the fields within it.
 local function corrections_of(corrections, number)
   local numbers, size, step = { number }, sum_size(number, 1), 1
   while step < size do
@@ -21,7 +22,8 @@ local function corrections_of(corrections, number)
   return units, calls
 end
 
--- The entry used so many more (or fewer). `first` is the number of the oldest entry of the log.
+-- Corrects an entry by this many units and calls. `first` is the number of the oldest entry in the
+-- log.
 local function corrections_add(corrections, number, units, calls, first)
   local numbers, at, step = {}, number, 1
   while at >= math.max(first, 1) do
@@ -52,7 +54,8 @@ local function corrections_add(corrections, number, units, calls, first)
   end
 end
 
--- The entry with this number and when it started, nil if there is none; and the number of the oldest entry.
+-- Returns the entry with this number and when it started, or nil if there is none, and the number
+-- of the oldest entry.
 local function find_entry(log, number)
   local oldest = redis.call('ZRANGE', log.key, '0', '0')
   local first = oldest[1] and parse(oldest[1]) or 0
@@ -60,7 +63,7 @@ local function find_entry(log, number)
     if number < first then
       return nil
     end
-    -- Where it is if all entries are ours.
+    -- Its rank if the log has only our entries.
     local rank = int(number - first)
     local found = redis.call('ZRANGE', log.key, rank, rank, 'WITHSCORES')
     if found[1] and parse(found[1]) == number then
@@ -80,8 +83,8 @@ local function find_entry(log, number)
   end
 end
 
--- The entry of a start that was given this number at `started`: its number, what it costs by now, and the number of the oldest one;
--- nil if it is not there, or was given back.
+-- Finds the entry of a start that got this number at `started`. Returns its number, its current
+-- cost and the number of the oldest entry, or nil if it is gone or was returned.
 local function find_start(log, number, started)
   local corrections = log.corrections
   local moved = corrections.last > 0 and redis.call('HGET', corrections.key, 'to:' .. int(number))
@@ -104,7 +107,7 @@ local function find_start(log, number, started)
   return number, cost + units, first
 end
 
--- Number and total of the last of our entries, and when the last of all started.
+-- Returns the number and total of our newest entry, and when the newest entry of all started.
 local function newest_entry(log)
   local found = redis.call('ZRANGE', log.key, '-1', '-1', 'WITHSCORES')
   local score = math.ceil(tonumber(found[2]))
@@ -120,7 +123,8 @@ local function newest_entry(log)
   return number, total, score
 end
 
--- The number that the job's start was given, and what find_start knows of it; nil where this limit keeps no entry of it.
+-- Returns the number of the job's start, and the results of find_start; nil if this limit keeps no
+-- entry of it.
 local function start_of(limit, job)
   local number = limit.owner and limit.log.corrections and job.sequences[limit.partition or 0] or 0
   if number > 0 then
@@ -128,7 +132,7 @@ local function start_of(limit, job)
   end
 end
 
--- Other limits may be in force by now, which look back further: nothing is pruned.
+-- Other effective limits may look back further by now, so nothing is pruned.
 SLIDING.load = function(limit, _, _, own)
   if not own.log then
     local beside = KEYS[limit.key + 1]
@@ -142,7 +146,7 @@ SLIDING.load = function(limit, _, _, own)
   return true
 end
 
--- A start that never called counts no more; one that cost more or less counts so.
+-- Corrects the entry of a job that never called, or whose actual cost differs.
 SLIDING.settle = function(limit, _, job)
   local _, entry_number, cost, first = start_of(limit, job)
   if entry_number and job.used ~= cost then
@@ -150,7 +154,8 @@ SLIDING.settle = function(limit, _, job)
   end
 end
 
--- A call came later than the guard covers: its start counts from now, as another entry behind all others.
+-- Moves the start of a late call, beyond what the guard covers: it counts from now, as a new entry
+-- after all others.
 SLIDING.late = function(limit, limits, job)
   local number, entry_number, cost, first = start_of(limit, job)
   if not entry_number then

@@ -1,7 +1,7 @@
--- The shortcut of sliding-window-algo, whose keys and entries sliding_window.lua explains. It needs a log with entries of ours alone and
--- without gaps, nothing that was corrected, and a longest span that is noted.
+-- The shortcut of sliding-window-algo, with the keys and entries that sliding_window.lua describes.
+-- It requires a log with only our entries, without gaps and corrections, and a stored longest span.
 --
--- Entries that are over count as well: where there is no room beside them, acquire.lua looks more closely.
+-- Expired entries count as well: if they leave no room, acquire.lua checks more precisely.
 local function shortcut(now, stamp, jobs)
   local log = KEYS[2]
   local noted = redis.call('HMGET', KEYS[3], 'spans', 'corrected')
@@ -25,7 +25,7 @@ local function shortcut(now, stamp, jobs)
     ours, sequence, total = struct.unpack(ENTRY_FORMAT, last[1])
     units, calls, oldest = total - up_to + cost, sequence - from + 1, tonumber(first[2])
     local newest = tonumber(last[2])
-    -- Numbers begin anew where all entries are over.
+    -- Numbering restarts if all entries have expired.
     if kind ~= 1 or ours ~= 1 or newest > stamp or newest <= now - longest or redis.call('ZCARD', log) ~= calls then
       return nil
     end

@@ -1,24 +1,27 @@
--- sliding-window-algo: a ZSET with one entry for each start, for all sliding limits of a scope. The specification is
--- src/rules/algorithms/sliding.rs. Needs corrections.lua before it.
+-- sliding-window-algo: a ZSET with one entry per start, for all sliding limits of a scope. The
+-- specification is src/rules/algorithms/sliding.rs. Needs corrections.lua before it.
 --
--- Score: when the job started (ms, rounded up). Member: the byte 1, then packed the running number of the entry, the
--- running total of cost (this entry's included) and the cost; the highest byte first, so that entries of one score are in
--- their order. An entry with any other member is another writer's: it costs 1.
+-- Score: when the job started (ms, rounded up). Member: the byte 1, then packed the running number
+-- of the entry, the running total of cost (including this entry) and the cost, big-endian, so that
+-- entries with the same score stay in order. An entry with another member is from another writer
+-- and costs 1.
 --
--- Beside it a HASH, with the fields of corrections.lua and
--- spans      packed: since when (ms) a period runs that is as long as the longest span that anybody counts with; that span
---            (ms); that of the period before: the specification is src/rules/algorithms/span.rs
+-- Next to it a HASH, with the fields of corrections.lua and
+-- spans      packed: the start (ms) of a period as long as the longest span of any limit in use;
+--            that span (ms); the span of the previous period. The specification is
+--            src/rules/algorithms/span.rs
 --
--- `log` is what all limits share: ranks count from the first entry that any of them counts.
+-- `log` is shared by all limits: ranks count from the first entry that counts for any of them.
 
--- Entries that are read or written at once at most. A call for few jobs reads few: each looks at two.
+-- Maximum number of entries read or written at once. A call for few jobs reads few, since each job
+-- needs two.
 local CHUNK = 64
--- How often the entry of a unit is looked for where it would be if all cost the same; then by halves.
+-- Number of interpolating guesses in the search for a unit's entry. After that, the search bisects.
 local GUESSES = 8
--- So many to each side are looked at, too, where some were corrected.
+-- Number of neighbors on each side that are read as well if there are corrections.
 local NEIGHBORS = 6
 
--- Sequence, total and cost of one of our members; nil for another writer's.
+-- Returns the number, total and cost of one of our members, or nil for another writer's.
 local function parse(member)
   if #member == ENTRY_BYTES and string.byte(member) == 1 then
     local _, sequence, total, cost = struct.unpack(ENTRY_FORMAT, member)
@@ -26,7 +29,8 @@ local function parse(member)
   end
 end
 
--- Reads the whole window, because of entries that are not ours or of gaps: the running total of cost at each entry.
+-- Reads the whole window, since it has gaps or entries of other writers, and computes the running
+-- total of cost at each entry.
 local function read_mixed(log)
   local entries = redis.call('ZRANGE', log.key, int(log.gone), '-1', 'WITHSCORES')
   local units = 0
@@ -46,7 +50,7 @@ local function read_mixed(log)
   log.cost = units
 end
 
--- Reads the entries around `rank` of a window of our own.
+-- Reads the entries around `rank` of a window that has only our entries.
 local function read_own(log, rank)
   if log.scores[rank] then
     return
@@ -56,7 +60,7 @@ local function read_own(log, rank)
   for i = 1, #entries, 2 do
     local _, total = parse(entries[i])
     if not total then
-      -- As many gaps as entries of another writer.
+      -- The log has as many gaps as entries of another writer.
       return read_mixed(log)
     end
     local at = rank + (i - 1) / 2
@@ -65,13 +69,14 @@ local function read_own(log, rank)
   end
 end
 
--- Cost up to the entry at `rank`, and when it started.
+-- Returns the cost up to the entry at `rank`, and when it started.
 local function entry(log, rank)
   read_own(log, rank)
   return log.totals[rank], log.scores[rank]
 end
 
--- Somebody counts with `span` now; `spans` is what the HASH `key` says. Returns the longest span that anybody counts with.
+-- Records that a limit with `span` is in use. `spans` is the current field of the HASH `key`.
+-- Returns the longest span in use.
 local function note_span(key, spans, span, now)
   local since, longest, before = 0, 0, 0
   if spans then
@@ -89,13 +94,14 @@ local function note_span(key, spans, span, now)
   return math.max(longest, before)
 end
 
--- The log at limits.now. Prunes and repairs it when writing; otherwise `gone` is how many dead entries lie in front.
+-- Reads the log at limits.now. Prunes and repairs it when writing; otherwise `gone` is the number
+-- of expired entries at its front.
 local function read_log(limit, limits, longest)
   local key, beside, now, stamp, writing = KEYS[limit.key], KEYS[limit.key + 1], limits.now, limits.stamp, limits.writing
   local noted = redis.call('HMGET', beside, 'spans', 'corrected')
   longest = writing and note_span(beside, noted[1], longest, now) or longest
-  -- `first` and `sequence`: the numbers of the first and the last of our entries. 15 fields, and one more when a job starts: with
-  -- yet another one Lua makes a table of twice the size.
+  -- `first` and `sequence` are the numbers of our first and last entries. The table has 15 fields,
+  -- and one more when a job starts; with another one, Lua would double it.
   local log = {
     key = key, stamp = stamp, gone = 0, entries = 0, cost = 0, before = 0, first = 0, sequence = 0, total = 0, scores = {},
     totals = {}, taken = {}, taken_cost = 0, longest = longest, chunk = math.max(2, math.min(limits.jobs, CHUNK)),
@@ -113,7 +119,7 @@ local function read_log(limit, limits, longest)
   if first[1] then
     local last = redis.call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
     if writing and tonumber(last[2]) > stamp then
-      -- They count from now: that wastes at most one window.
+      -- They count from now on, which wastes at most one window.
       pull_back(key, stamp)
       redis.call('PEXPIREAT', key, int(stamp + longest))
       first = redis.call('ZRANGE', key, '0', '0', 'WITHSCORES')
@@ -134,7 +140,7 @@ local function read_log(limit, limits, longest)
     local corrections = corrections_load(beside, tonumber(noted[2]))
     if log.first > 0 and corrections.last >= log.first then
       log.corrections = corrections
-      -- Where a unit is can't be told as well: its neighbors are looked at, too.
+      -- Corrections make a unit's entry harder to predict, so its neighbors are read as well.
       log.chunk = math.max(log.chunk, 2 * NEIGHBORS)
     elseif writing then
       corrections_forget(corrections)
@@ -143,7 +149,8 @@ local function read_log(limit, limits, longest)
   return log
 end
 
--- Entries that no longer count for the limit at `base`, which is now or later.
+-- Returns the number of entries that no longer count for the limit at `base`, which is now or
+-- later.
 local function dead_entries(limit, base)
   local log, span = limit.log, limit.span
   if log.entries == 0 then
@@ -169,7 +176,7 @@ local function dead_entries(limit, base)
   return low
 end
 
--- By how much the entries from `rank` on were corrected, in units of the limit.
+-- Returns the correction of the entries from `rank` on, in units of the limit.
 local function corrected_from(limit, rank, neighbors)
   local log = limit.log
   local number = log.first - 1
@@ -180,7 +187,8 @@ local function corrected_from(limit, rank, neighbors)
   return limit.calls and calls or units
 end
 
--- Units of the first `entries`. Where some were corrected, what tells it of so many neighbors may be read, too.
+-- Returns the units of the first `entries` entries. If there are corrections, the fields for this
+-- many neighbors are read as well.
 local function units_up_to(limit, entries, neighbors)
   local log = limit.log
   local units = entries
@@ -193,26 +201,28 @@ local function units_up_to(limit, entries, neighbors)
   return units
 end
 
--- Units of all entries, those of this call not included.
+-- Returns the units of all entries, without those of this call.
 local function logged_units(limit)
   local log = limit.log
   return (limit.calls and log.entries or log.cost) + (log.corrections and corrected_from(limit, 0) or 0)
 end
 
--- Units of all entries, those of this call included.
+-- Returns the units of all entries, including those of this call.
 local function all_units(limit)
   local log = limit.log
   return logged_units(limit) + (limit.calls and #log.taken / 2 or log.taken_cost)
 end
 
--- When the `unit`-th unit (from 1) started: the first entry up to which there are so many.
+-- Returns when the `unit`-th unit (from 1) started: the first entry at which the running sum
+-- reaches it.
 local function score_of(limit, unit)
   local log = limit.log
   local low, high, all = 0, log.entries - 1, logged_units(limit)
   if unit > all then
     return log.stamp
   end
-  -- Units before it behind the lowest entry that it may be, and from it on up to the highest.
+  -- The units before it after the lowest candidate entry, and the units from it on up to the
+  -- highest.
   local before, beyond, was_below = unit - 1, all - unit + 1, nil
   if limit.calls and not log.corrections then
     low, high = unit - 1, unit - 1
@@ -221,18 +231,18 @@ local function score_of(limit, unit)
   while low < high do
     local middle = math.floor((low + high) / 2)
     if guesses < GUESSES then
-      -- One before: it is read with its neighbor, and where all cost the same they tell.
+      -- One entry earlier: it is read with its neighbor, and if all cost the same, the two decide.
       local guess = math.floor(before * (high - low + 1) / (before + beyond)) - 1
       middle, guesses = low + math.min(math.max(guess, 0), high - low - 1), guesses + 1
     end
-    -- The first guess is near, the second one mostly among its neighbors.
+    -- The first guess is close, and the second one is usually among its neighbors.
     local neighbors = guesses > 1 and NEIGHBORS or 1
     if log.corrections and not limit.calls and not log.scores[middle] then
       read_own(log, math.max(middle - neighbors, 0))
     end
     local units = units_up_to(limit, middle + 1, neighbors)
-    -- Two guesses on one side: the other bound counts half, or where costs change on the way all guesses would be (the Illinois
-    -- algorithm: Dowell and Jarratt, 1971).
+    -- After two guesses on the same side, the other bound counts half. Otherwise all guesses could
+    -- stay on one side where costs change (the Illinois algorithm: Dowell and Jarratt, 1971).
     if units < unit then
       low, before = middle + 1, unit - 1 - units
       beyond, was_below = was_below and beyond / 2 or beyond, true
@@ -270,7 +280,7 @@ ALGORITHMS['sliding-window-algo'] = {
     elseif base > limit.now then
       dead = units_up_to(limit, dead_entries(limit, base))
     end
-    -- Of more than `max` (the limit was lowered) only the last `max` stand in the way.
+    -- If the limit was lowered below the usage, only the last `max` units delay others.
     local used = math.min(all - dead, max)
     local free = max - used
     local turn = (k - 1) % max
@@ -300,7 +310,7 @@ ALGORITHMS['sliding-window-algo'] = {
     if not limit.owner or #log.taken == 0 then
       return
     end
-    -- One ZADD; more only where unpack would overflow Lua's stack.
+    -- One ZADD, or more only if unpack would overflow Lua's stack.
     local most = 4000
     for i = 1, #log.taken, most do
       redis.call('ZADD', log.key, unpack(log.taken, i, math.min(i + most - 1, #log.taken)))

@@ -1,35 +1,42 @@
--- steer: what operators ask of all workers, and which workers follow it.
--- The specification is src/gate/fleet/board.rs; what the instructions mean is said in src/rules/steering.rs. Needs clock.lua before it.
+-- steer: reads or changes the operators' instructions for all workers, and records which workers
+-- follow them. The specification is src/gate/fleet/board.rs; src/rules/steering.rs describes the
+-- instructions. Needs clock.lua before it.
 --
--- KEYS[1]  the board (HASH): in 'version' a number that each change raises; in "i:NAME" an instruction as "UNTIL:TEXT", UNTIL: when it
---          ends (ms); in "w:WORKER" what a worker said last, as "AT:VERSION:TEXT", AT: when (ms), VERSION: whose instructions it follows
+-- KEYS[1]  the board (HASH): 'version' is a number that each change raises; "i:NAME" is an
+--          instruction as "UNTIL:TEXT", UNTIL: when it ends (ms); "w:WORKER" is a worker's last
+--          look, as "AT:VERSION:TEXT", AT: when (ms), VERSION: the version whose instructions it
+--          follows
 --
--- ARGV[1]  the clock in microseconds since the epoch, for tests; '' in production: Redis's own
+-- ARGV[1]  a test's clock in microseconds since the Unix epoch; '' in production, for Redis's own
 -- ARGV[2]  'look', 'put' or 'drop'
--- ARGV[3]  look: the version that is known, whose instructions are not told again; put: the instruction's name; drop: the first name
--- ARGV[4]  look: the worker's name, '' for nobody, who writes nothing; put: for how long (ms); drop: the second name, and so on
--- ARGV[5]  look: the version that the worker follows; put: its text
--- ARGV[6]  look: what the worker says of itself; put: the most instructions that there may be
--- ARGV[7]  look: a worker that is silent for longer than this, in milliseconds, is not told of, and dropped where a worker is told what is new
--- ARGV[8]  look, put: the board is kept for so long (ms)
--- ARGV[9]  put: what has this name ends with it; '': nothing does
--- ARGV[10] put: only if this is its text; '': whatever it is
+-- ARGV[3]  look: the known version, whose instructions are not returned again; put: the
+--          instruction's name; drop: the first name
+-- ARGV[4]  look: the worker's name, '' for an observer, which writes nothing; put: for how long
+--          (ms); drop: the second name, and so on
+-- ARGV[5]  look: the version that the worker follows; put: the instruction's text
+-- ARGV[6]  look: the worker's report on itself; put: the maximum number of instructions
+-- ARGV[7]  look: after how long without a look a worker is omitted (ms); it is also deleted when a
+--          worker receives new instructions
+-- ARGV[8]  look, put: how long the board is kept (ms)
+-- ARGV[9]  put: the name of an instruction that ends with this one; '' for none
+-- ARGV[10] put: end it only if it has this text; '' for any text
 --
 -- Reply:
 -- [1]  1
--- [2]  the clock in milliseconds since the epoch, rounded down
--- [3]  'ok'; or 'full': there are too many instructions, and nothing was changed
+-- [2]  the clock in milliseconds since the Unix epoch, rounded down
+-- [3]  'ok', or 'full': there are too many instructions, and nothing was changed
 -- [4]  the version
--- [5]  look: how many instructions follow; -1: those of the version that is known
--- then for each of these three: its name, when it ends (ms), its text
--- then, where nobody looks, for each worker four: its name, when it spoke (ms), the version that it follows, what it said
+-- [5]  look: the number of instructions that follow; -1 if the known version is current
+-- then three elements per instruction: its name, when it ends (ms), its text
+-- then, for an observer, four elements per worker: its name, when it looked (ms), the version that
+--      it follows, its report
 
 local now = read_clock(ARGV[1])
 local key, what = KEYS[1], ARGV[2]
 local version = redis.call('HGET', key, 'version') or '0'
 
 local function changed()
-  -- By the clock, so that one of a board that was lost does not come again.
+  -- At least the clock, so that a version of a lost board does not occur again.
   version = int(math.max(tonumber(version) + 1, now))
   redis.call('HSET', key, 'version', version)
 end

@@ -1,41 +1,47 @@
--- The waitlist, and what is kept next to it: a HASH, the same for every algorithm. The specification is src/rules/waitlist.rs.
+-- The waitlist and the state stored with it: a HASH, the same for every algorithm. The
+-- specification is src/rules/waitlist.rs.
 --
--- Its fields, by the names that they have in Redis:
--- line       the nine numbers below, packed: they are read and written together, with one value in a sixth of the time
---            that nine texts take
--- past       claimed_ahead: a '1' or '0' for each ticket beyond now_serving, up to the newest claimed one: claimed or not
--- blocked    until when (ms) nobody may start, since when, and by what: written by block.lua
+-- Its fields, by their names in Redis:
+-- line       the nine numbers below, packed: they are read and written together, in a sixth of the
+--            time that nine texts take
+-- past       claimed_ahead: a '1' or '0' for each ticket beyond now_serving, up to the newest
+--            claimed one: claimed or not
+-- blocked    until when (ms) no job may start, since when, and why: written by block.lua
 -- blocked-at
 -- by
--- paused     until when (ms) an operator lets nobody start, and since when: written by change.lua, as is what follows
+-- paused     until when (ms) an operator pauses the tenant, and since when: written by change.lua,
+--            as are the following fields
 -- paused-at
 -- stepped    what fixed windows know of a clock that was stepped back: see fixed_window.lua
--- overrides  "NAME=MAX@UNTIL;" for each limit whose max an operator set, and what was learned of limits: see learned.lua
--- quota      "LIMIT/WINDOW_S,…@AT": what the downstream says of its own limits (window 0: it names none), and when (ms)
---            that was noted: written by quota.lua
--- breaker    failures in a row, and whether they stop calls: see breaker.lua; written by report.lua and by acquire.lua
+-- overrides  "NAME=MAX@UNTIL;" for each limit whose max an operator set, and what was learned of
+--            limits: see learned.lua
+-- quota      "LIMIT/WINDOW_S,…@AT": the limits that the API advertises (window 0 if it names none),
+--            and when (ms) they were stored: written by quota.lua
+-- breaker    failures in a row, and whether they stop calls: see breaker.lua; written by report.lua
+--            and by acquire.lua
 -- breaker-by
 --
 -- The numbers in `line`, in their order:
--- generation   which waitlist this is; 0: there was none yet
+-- generation   identifies this waitlist; 0 if there was none yet
 -- now_serving  all tickets up to this one were claimed or given up
--- last_issued  the last ticket that was given out
--- jobs         jobs that were given tickets
--- seen         since when (ms) room has been seen unclaimed; 0: it has not
+-- last_issued  the last ticket that was issued
+-- jobs         jobs that got tickets
+-- seen         since when (ms) quota has been seen unclaimed; 0 if it has not
 -- room         from when on (ms) quota is available for the first of the waitlist
 -- widest       the largest cost in the waitlist
--- window       the start (ms) of the newest fixed window that was seen
--- usual        how long (ms) a call holds a lease, on average lately; 0: none has ended yet
+-- window       the start (ms) of the newest fixed window seen
+-- usual        the recent average time (ms) that a call holds a lease; 0 if none has ended yet
 --
--- Together 58 bytes: beyond 64 Redis would keep the HASH in three times the memory.
+-- Together they take 58 bytes: beyond 64, Redis would need three times the memory for the HASH.
 --
--- Constants that no file here sets are those of the same names in the specification: src/gate/scripts.rs sets them.
+-- Constants that no file here sets have the value of the same name in the specification;
+-- src/gate/scripts.rs defines them.
 
--- Before the name of a limit, in overrides_parse: no name begins so.
+-- Marks what was learned of a limit in overrides_parse, since no limit's name begins like this.
 local LEARNED_OF = '~'
 
--- What an operator set: { max, until } by the limit's name, and what learned limits are at most, by LEARNED_OF and their names, without
--- what is over; and the latest until.
+-- Parses overrides: { max, ends } by the limit's name for an operator's max, and the maximum of
+-- learned limits by LEARNED_OF and the name, without expired entries. Also returns the latest end.
 local function overrides_parse(text, now)
   local overrides, latest = {}, 0
   for name, max, ends in string.gmatch(text, '([%w-]+)=(%d+)@(%d+);') do
@@ -54,8 +60,9 @@ local function overrides_parse(text, now)
   return overrides, latest
 end
 
--- Until when the tenant is closed, by the API and by an operator. What closes it since later than now, before the clock was stepped
--- back, does so for as long as it was to, from now on; that is written where `writing`.
+-- Returns until when the tenant is suspended by the API, and until when by an operator. A
+-- suspension that began later than now, before the clock was stepped back, lasts for its original
+-- duration from now on; this is stored if `writing`.
 local function waitlist_closings(key, now, writing)
   local f = redis.call('HMGET', key, 'blocked', 'blocked-at', 'paused', 'paused-at')
   local ends = {}
@@ -83,7 +90,7 @@ local function waitlist_load(key, now)
   if f[5] then
     overrides, latest = overrides_parse(f[5], now)
   end
-  -- 16 fields: one more, and Lua makes a table of twice the size.
+  -- 16 fields: with one more, Lua would double the table.
   local waitlist = {
     key = key,
     generation = generation,
@@ -111,13 +118,14 @@ local function waitlist_load(key, now)
   return waitlist
 end
 
--- Units that wait.
+-- Returns the number of units that wait.
 local function waitlist_waiting(waitlist)
   return waitlist.last_issued - waitlist.now_serving - waitlist.claimed
 end
 
--- How many jobs have the first `units` units of the waitlist, where the last of them has `own`: those in front are taken to
--- cost what all of them do on average, with a root less for how far a sum of many costs may be from it.
+-- Estimates how many jobs have the first `units` units of the waitlist, if the last of them has
+-- `own`. Jobs ahead are assumed to have the average cost; the square root is subtracted, since a
+-- sum of many costs may differ from the average by that much.
 local function waitlist_jobs(waitlist, units, own)
   if units <= own then
     return 1
@@ -127,7 +135,7 @@ local function waitlist_jobs(waitlist, units, own)
   return 1 + math.max(average - doubt, 1)
 end
 
--- Gives out the next `units` tickets; the last of them is the job's.
+-- Issues the next `units` tickets and returns the last one, which is the job's.
 local function waitlist_issue(waitlist, now, units)
   if waitlist.generation == 0 then
     waitlist.generation = math.max(now, 1)
@@ -143,7 +151,8 @@ local function waitlist_issue(waitlist, now, units)
   return waitlist.last_issued
 end
 
--- A job of `units` with `ticket` started: a ticket counts once, and tickets more than `reach` behind are given up.
+-- Records the start of a job of `units` with `ticket`. A ticket counts once, and tickets more than
+-- `reach` behind are given up.
 local function waitlist_claim(waitlist, ticket, units, reach)
   if ticket <= waitlist.now_serving then
     return
@@ -163,7 +172,8 @@ local function waitlist_claim(waitlist, ticket, units, reach)
   waitlist.changed = true
 end
 
--- Whoever was waiting is gone: a new waitlist, with nobody in it. `seen` and `room` are set by the start that follows.
+-- Starts a new, empty waitlist, since all waiting jobs are gone. The start that follows sets `seen`
+-- and `room`.
 local function waitlist_reset(waitlist, now)
   waitlist.generation = math.max(waitlist.generation + 1, now)
   waitlist.now_serving, waitlist.last_issued, waitlist.jobs, waitlist.claimed_ahead, waitlist.claimed = 0, 0, 0, '', 0
@@ -171,7 +181,7 @@ local function waitlist_reset(waitlist, now)
   waitlist.changed = true
 end
 
--- Notes since when room has been unclaimed, and from when on there is room.
+-- Notes since when quota has been unclaimed, and from when on it is available.
 local function waitlist_note(waitlist, seen, room)
   if waitlist.seen ~= seen or waitlist.room ~= room then
     waitlist.seen, waitlist.room = seen, room
@@ -179,7 +189,7 @@ local function waitlist_note(waitlist, seen, room)
   end
 end
 
--- Writes the waitlist, if anything changed, to live until `ends` and a while longer.
+-- Writes the waitlist if anything changed. It lives until `ends` and KEEP_MS longer.
 local function waitlist_save(waitlist, ends)
   if not waitlist.changed then
     return
@@ -190,7 +200,7 @@ local function waitlist_save(waitlist, ends)
   redis.call('PEXPIREAT', waitlist.key, int(math.max(ends, waitlist.kept) + KEEP_MS))
 end
 
--- Keeps the hash until `until_ms` and a while longer: its expiry is only ever put off.
+-- Keeps the hash until `until_ms` and KEEP_MS longer. Its expiry is only ever postponed.
 local function waitlist_keep(key, now, until_ms)
   if redis.call('PTTL', key) < until_ms - now + KEEP_MS then
     redis.call('PEXPIRE', key, int(until_ms - now + KEEP_MS))
