@@ -15,7 +15,6 @@
 -- ARGV[7 + 5n]  its actual cost; 'none' if it was never called; 'held:N' if it may be running for N
 --               milliseconds more, for which its lease is kept (0 if it has ended at unknown cost);
 --               'late' if it was later than the guard covers and may still run: it counts from now
---               guard covers, and may go on: it counts from now
 --
 -- Reply: integers.
 -- [1]  1: done, now or before; 0: the clock is in a fixed window that is not among KEYS, and

@@ -14,9 +14,6 @@
 -- and returns nil:
 -- shortcut(now, stamp, jobs, window)  returns the number of the first job; `window` is the
 -- waitlist's
---
--- Before it comes a function of the algorithm that all limits have. It charges them, or changes nothing and returns nil:
--- shortcut(now, stamp, jobs, window)  the number of the first; `window` is that of the waitlist
 local FRESH = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\1'
 local STARTED_FORMAT = '>I6I6'
 -- Lua's stack takes two values per job.
