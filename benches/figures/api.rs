@@ -1,5 +1,5 @@
-//! The API that jobs are sent to, in a process of its own, so that its work is nobody else's figure. It answers 200 at once and
-//! notes each call.
+//! The API that jobs call. It runs in a process of its own, so that its work does not count in
+//! other figures. It answers 200 at once and records each call.
 
 use std::io::Read;
 use std::net::Ipv4Addr;
@@ -18,29 +18,30 @@ use tokio::net::TcpListener;
 
 use crate::bare::now_ns;
 
-/// The argument that makes the bench this API.
+/// The argument that makes this program the API.
 pub const ROLE: &str = "--as-api";
-/// What it prints before its address.
+/// The text that it prints before its address.
 const AT: &str = "api at ";
-/// How often it is asked how many calls came. Figures are by its own clock, so this delays nothing.
+/// Interval at which its count of calls is read. Figures use the API's own clock, so polling delays
+/// nothing.
 const POLL: Duration = Duration::from_millis(50);
-/// So long without a call, and none comes any more.
+/// How long without a call until no more are expected.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// A call, as it was noted.
+/// A recorded call.
 #[derive(Debug, Clone)]
 pub struct Call {
     pub job: String,
     pub tenant: String,
-    /// When its head had been read, in nanoseconds since the epoch.
+    /// When its head had been read, in nanoseconds since the Unix epoch.
     pub at_ns: u64,
-    /// When the job was published, as its body says.
+    /// When the job was published, according to its body.
     pub sent_ns: u64,
 }
 
-/// The running process; dropped, it is killed.
+/// The running process. Dropping it kills the process.
 pub struct Api {
-    // Held for its drop.
+    // Kept for its drop.
     _process: Process,
     address: String,
 }
@@ -62,7 +63,7 @@ impl Api {
         format!("http://{}/", self.address)
     }
 
-    /// Waits until `count` calls came, or none comes any more: how many there are.
+    /// Waits until `count` calls have arrived, or no more are expected. Returns their number.
     pub async fn until_called(&self, count: usize) -> usize {
         let (mut last, mut since) = (0, Instant::now());
         loop {
@@ -77,13 +78,13 @@ impl Api {
         }
     }
 
-    /// All calls until now, in their order.
+    /// Returns all calls so far, in order.
     pub async fn calls(&self) -> Vec<Call> {
         let text = self.get("/calls").await;
         text.lines().map(read).collect()
     }
 
-    /// A machine that stands still for seconds is no mistake: so it is asked again.
+    /// Retries, since a machine that pauses for seconds is not an error.
     async fn get(&self, path: &str) -> String {
         let address = self.address.parse().expect("an address");
         let begun = Instant::now();
@@ -96,7 +97,7 @@ impl Api {
     }
 }
 
-/// Starts this program in another role. It ends with this process: then its standard input does.
+/// Starts this program in another role. It ends with this process, which closes its standard input.
 pub fn role(args: &[&str]) -> Process {
     let own = std::env::current_exe().expect("the path of this program");
     let mut command = Command::new(own);
@@ -104,9 +105,9 @@ pub fn role(args: &[&str]) -> Process {
     Process::start(command)
 }
 
-/// Waits for the end of whoever started this role.
+/// Waits until the process that started this role has ended.
 pub fn until_released() {
-    // An error is an end, too.
+    // An error is an end as well.
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
 }
 
@@ -121,14 +122,14 @@ fn read(line: &str) -> Call {
     }
 }
 
-/// A line for each call.
+/// The recorded calls, one per line.
 #[derive(Default)]
 struct Noted {
     count: usize,
     lines: String,
 }
 
-/// The role: serves until it is released.
+/// Runs the role: serves until it is released.
 pub fn serve() {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -146,7 +147,7 @@ pub fn serve() {
                 let noted = Arc::clone(&noted);
                 let service = service_fn(move |request| answer(Arc::clone(&noted), request));
                 let served = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-                // An error is the caller's end of it.
+                // An error means that the caller has gone away.
                 tokio::spawn(async { drop(served.await) });
             }
         });

@@ -1,4 +1,4 @@
-//! The floor: the same queues without Sluicegate, by lapin alone.
+//! The baseline: the same queues with plain lapin instead of Sluicegate.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -15,7 +15,7 @@ use sluicegate::config::{Amqp, QueueType, SecretUrl};
 use sluicegate::rules::delays::DelayLevels;
 
 const PREFETCH: u16 = 500;
-/// Confirms and acks are awaited in groups, as a careful loop does.
+/// Number of confirms and acks that are awaited together, as a careful loop does.
 const GROUP: usize = 50;
 
 /// A connection, the declared queues, and a publishing channel.
@@ -27,12 +27,12 @@ pub struct Bare {
 }
 
 impl Bare {
-    /// Declares what a worker on `queue` declares.
+    /// Declares the queues that a worker on `queue` declares.
     pub async fn connect(url: &str, queue: &str) -> Self {
         Self::connect_to(url, queue, QueueType::Quorum).await
     }
 
-    /// The same, with queues of this type.
+    /// Like [`Bare::connect`], with queues of this type.
     pub async fn connect_to(url: &str, queue: &str, queue_type: QueueType) -> Self {
         let amqp = Amqp {
             url: SecretUrl::new(url).into(),
@@ -59,13 +59,15 @@ impl Bare {
         }
     }
 
-    /// Publishes `count` jobs whose body is the time (ns since the epoch), with confirms.
+    /// Publishes `count` jobs with the time (ns since the Unix epoch) as body, and waits for the
+    /// confirms.
     pub async fn publish(&self, count: usize, tenant: impl Fn(usize) -> String) {
         let job = |n: usize| (n.to_string(), tenant(n), now_ns().to_be_bytes());
         self.publish_jobs(count, job).await;
     }
 
-    /// Publishes `count` jobs, with confirms: their ids, tenants and bodies are what `job` gives.
+    /// Publishes `count` jobs with the IDs, tenants and bodies from `job`, and waits for the
+    /// confirms.
     pub async fn publish_jobs<B: AsRef<[u8]>>(
         &self,
         count: usize,
@@ -121,7 +123,7 @@ impl Bare {
         (channel, consumer)
     }
 
-    /// Consumes and acks, one by one.
+    /// Consumes and acks jobs one by one.
     pub async fn ack_all(&self, count: usize) -> Duration {
         let begun = Instant::now();
         let (channel, mut consumer) = self.consume().await;
@@ -142,7 +144,8 @@ impl Bare {
         took
     }
 
-    /// Consumes, publishes to the longest delay queue, waits for the confirm, acks; many in flight.
+    /// Consumes jobs, publishes each to the longest delay queue, waits for the confirm, and acks
+    /// it; with many in flight.
     pub async fn park_all(&self, count: usize) -> Duration {
         let delay_queues = self.client.names().delays();
         let delay_queue = delay_queues.last().expect("a delay queue").to_string();
@@ -180,7 +183,7 @@ impl Bare {
         took
     }
 
-    /// How many messages are ready, in all queues.
+    /// Returns the number of ready messages in all queues.
     pub async fn ready(&self) -> u32 {
         let mut all = 0;
         for name in self.names() {
@@ -215,7 +218,7 @@ impl Bare {
     }
 }
 
-/// Now, in nanoseconds since the epoch.
+/// Returns now in nanoseconds since the Unix epoch.
 pub fn now_ns() -> u128 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)

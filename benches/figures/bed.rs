@@ -1,4 +1,5 @@
-//! What one turn of a figure stands on: queues and a prefix of its own, preloaded jobs, an API; and what must hold of its calls.
+//! The setup of one turn of a figure: its own queues and key prefix, published jobs and an API; and
+//! the checks of its calls.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -14,13 +15,13 @@ use crate::bare::Bare;
 use crate::counts;
 use crate::report::Report;
 
-/// Calls at once, of a worker and of a loop.
+/// Concurrent calls of a worker or a loop.
 pub const CONCURRENCY: usize = 50;
-/// Unacked jobs of a queue, of a worker and of a loop.
+/// Unacked jobs per queue of a worker or a loop.
 pub const PREFETCH: u16 = 500;
-/// What must come, comes within this.
+/// Deadline for anything that must happen.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// How often somebody is asked how far it is.
+/// Interval at which progress is polled.
 pub const POLL: Duration = Duration::from_millis(20);
 
 /// Queues, jobs and an API.
@@ -42,7 +43,7 @@ pub struct Limit {
 }
 
 impl Bed {
-    /// With `jobs` in the work queue, whose ids are their numbers.
+    /// Creates a bed with `jobs` in the work queue. Their IDs are their numbers.
     pub async fn preloaded(jobs: usize, tenant: impl Fn(usize) -> String) -> Self {
         let bed = Self::empty(QueueType::Quorum).await;
         bed.bare.publish(jobs, tenant).await;
@@ -63,7 +64,7 @@ impl Bed {
         shared_rabbit().url()
     }
 
-    /// Starts a worker on it.
+    /// Starts a worker on this bed.
     pub fn worker(&self, limit: Limit) -> Process {
         let Limit {
             algorithm,
@@ -90,7 +91,7 @@ admin: {{listen: '127.0.0.1:0'}}
         ))
     }
 
-    /// Waits until no worker has a job any more, and each is done.
+    /// Waits until the workers have called all jobs and hold none any more.
     pub async fn until_acked(&self, workers: &[Process], jobs: usize) {
         let begun = Instant::now();
         let is_over = || {
@@ -102,8 +103,8 @@ admin: {{listen: '127.0.0.1:0'}}
         }
     }
 
-    /// What must hold when `jobs` were published, everybody is done, and the workers have ended: each was called once, and none
-    /// is in a queue.
+    /// Checks a turn in which `jobs` were published, all were done and the workers have ended: each
+    /// job was called once, and none is in a queue.
     pub async fn check(&self, what: &str, jobs: usize, calls: &[Call], report: &mut Report) {
         check_calls(what, jobs, calls, report);
         let left = self.left(0).await;
@@ -112,7 +113,8 @@ admin: {{listen: '127.0.0.1:0'}}
         }
     }
 
-    /// How many messages are in queues: a quorum queue settles what was acked, and gives back what an ended worker had, in a moment.
+    /// Returns the number of messages in queues. It waits for `expected`, since a quorum queue
+    /// takes a moment to settle acks and to requeue jobs of workers that have ended.
     pub async fn left(&self, expected: usize) -> usize {
         let begun = Instant::now();
         loop {
@@ -124,15 +126,16 @@ admin: {{listen: '127.0.0.1:0'}}
         }
     }
 
-    /// Takes queues and keys away, so that no later turn has them beside it.
+    /// Deletes queues and keys, so that they don't affect later turns.
     pub async fn end(self) {
         self.bare.remove().await;
         shared_redis().ctl(&["flushall"]);
     }
 }
 
-/// Each of `jobs` must have been called, and once. That is all that is asked of a loop: where a channel is closed soon after its last
-/// acks, RabbitMQ may forget some that a quorum queue was too slow for.
+/// Checks that each of `jobs` was called exactly once. This is the only check of a loop: if a
+/// channel is closed soon after its last acks, RabbitMQ may forget some that a quorum queue was too
+/// slow for.
 pub fn check_calls(what: &str, jobs: usize, calls: &[Call], report: &mut Report) {
     let mut times = HashMap::<&str, usize>::new();
     for call in calls {
@@ -148,7 +151,8 @@ pub fn check_calls(what: &str, jobs: usize, calls: &[Call], report: &mut Report)
     }
 }
 
-/// From the first call to the last one, by the API's clock: how long starts take is another figure.
+/// Returns the time from the first to the last call, by the API's clock. The time until the first
+/// call is another figure.
 pub fn makespan(calls: &[Call]) -> Duration {
     let first = calls.iter().map(|call| call.at_ns).min();
     let last = calls.iter().map(|call| call.at_ns).max();
@@ -156,8 +160,9 @@ pub fn makespan(calls: &[Call]) -> Duration {
 }
 
 impl Limit {
-    /// Adds how many of `calls` came when their tenant's window was full already, with tolerance zero. A machine that stands still
-    /// for longer than the guard makes some; one that comes before half of a window is over is the gate's mistake.
+    /// Adds the number of `calls` above their tenant's limit, with zero tolerance. A machine that
+    /// pauses for longer than the guard causes some. A call that comes before half of a window has
+    /// passed is a fault of the gate.
     pub fn add_above(
         self,
         report: &mut Report,

@@ -1,4 +1,4 @@
-//! What workers and Redis say that they did, as figures of each job.
+//! The work that workers and Redis report, as figures per job.
 
 use kit::process::Process;
 use kit::servers::{shared_rabbit, shared_redis};
@@ -6,18 +6,18 @@ use kit::usage::Usage;
 
 use crate::report::Report;
 
-/// The value of one series, of all `workers`; 0 where there is none.
+/// Returns the sum of one series over all `workers`, or 0 if it is missing.
 pub fn sum(workers: &[Process], series: &str) -> f64 {
     let values = workers.iter().filter_map(|worker| worker.metric(series));
     values.sum()
 }
 
-/// Calls that were answered as they should be.
+/// Returns the number of successful calls.
 pub fn done(workers: &[Process]) -> f64 {
     sum(workers, "sluicegate_dispatches_total{outcome=\"done\"}")
 }
 
-/// All deliveries.
+/// Returns the number of all deliveries.
 pub fn deliveries(workers: &[Process]) -> f64 {
     let of = |queue: &str| {
         let series = format!("sluicegate_deliveries_total{{queue=\"{queue}\"}}");
@@ -26,18 +26,19 @@ pub fn deliveries(workers: &[Process]) -> f64 {
     ["fresh", "due", "recheck", "lane"].map(of).iter().sum()
 }
 
-/// Jobs that are on their way to another queue, or to an answer: unacked, and neither waiting nor called.
+/// Returns the number of jobs that are being republished or decided on: unacked, but neither
+/// waiting nor called.
 pub fn moving(workers: &[Process]) -> f64 {
     let of = |name: &str| sum(workers, &format!("sluicegate_{name}"));
     of("in_memory") - of("delayed_in_memory") - of("calls_in_flight")
 }
 
-/// What the gate answered.
+/// The number of each of the gate's decisions.
 #[derive(Debug, Clone, Copy)]
 pub struct Decisions {
     pub start: f64,
     pub wait: f64,
-    /// Quota is available, and no worker slot.
+    /// Jobs with quota but without a worker slot.
     pub capacity: f64,
 }
 
@@ -59,7 +60,7 @@ impl Decisions {
     }
 }
 
-/// Adds what they did for each of `jobs`.
+/// Adds the workers' figures per job, for `jobs` jobs.
 pub fn add(
     report: &mut Report,
     (workload, who): (&'static str, &str),
@@ -82,7 +83,7 @@ pub fn add(
     report.add(workload, who, "resident, MB", resident as f64 / 1e3);
 }
 
-/// What RabbitMQ and Redis have done until now.
+/// The work of RabbitMQ and Redis so far.
 #[derive(Debug, Clone, Copy)]
 pub struct Work {
     rabbit_us: f64,
@@ -116,7 +117,8 @@ impl Work {
         }
     }
 
-    /// Adds what they have done since then for each of `jobs`: how many commands, those in scripts among them.
+    /// Adds the work since `self` was read, per job. Returns the number of Redis commands,
+    /// including those in scripts.
     pub fn add(
         self,
         report: &mut Report,

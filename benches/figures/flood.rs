@@ -1,4 +1,4 @@
-//! What hostile publishers can make a worker and Redis take: figures for docs/EVIDENCE.md.
+//! The load that hostile publishers can cause in a worker and Redis: figures for docs/EVIDENCE.md.
 
 use axum::Router;
 use kit::servers::{Rabbit, Redis, unique};
@@ -14,12 +14,13 @@ const JOBS: usize = 1_000_000;
 const TENANTS: usize = 100_000;
 /// Tenants with the longest names.
 const LONG: usize = 10_000;
-/// The largest bodies that RabbitMQ 4 takes by itself, in bytes, how many, and the worker's prefetch.
+/// Size of the largest bodies that RabbitMQ 4 accepts by default, in bytes; their number; and the
+/// worker's prefetch.
 const BODY: usize = 16 << 20;
 const BODIES: usize = 64;
 const FEW: u16 = 8;
 
-/// Those that are `wanted`, one after the other, each on servers of its own.
+/// Runs the `wanted` floods one by one, each on its own servers.
 pub async fn flood(wanted: impl Fn(&str) -> bool) {
     let small = b"x";
     let one = |n: usize| (n.to_string(), "noisy".to_owned());
@@ -28,7 +29,7 @@ pub async fn flood(wanted: impl Fn(&str) -> bool) {
         run("64 bodies of 16 MiB, prefetch 8", BODIES, FEW, one, &large).await;
     }
     if wanted("names") {
-        // Two thirds of it become three bytes each in a key.
+        // Two thirds of the name take three bytes each in a key.
         let long = |n: usize| {
             let name = format!("{:05}{}", n % LONG, "%:é{}*".repeat(35) + "12345");
             (name.clone(), name)
@@ -46,7 +47,7 @@ pub async fn flood(wanted: impl Fn(&str) -> bool) {
     }
 }
 
-/// Publishes `count` jobs, lets a worker take them all, and says what it and Redis have then.
+/// Publishes `count` jobs, lets a worker take them all, and reports its memory and Redis's.
 async fn run(
     what: &str,
     count: usize,
@@ -85,7 +86,7 @@ async fn run(
     served.abort();
 }
 
-/// `used_memory`, in bytes.
+/// Returns `used_memory` in bytes.
 fn used(redis: &Redis) -> u64 {
     let info = redis.ctl(&["info", "memory"]);
     let line = info

@@ -1,4 +1,4 @@
-//! Jobs that nothing denies, by real calls: what the gate costs where it has nothing to do.
+//! Jobs that the gate never denies, with real calls: the cost of an idle gate.
 
 use std::time::Duration;
 
@@ -11,25 +11,26 @@ use crate::report::Report;
 use crate::steps::Steps;
 use crate::{Size, rate};
 
-/// How many jobs, and whose.
+/// The number of jobs and their tenants.
 pub struct Load {
     workload: &'static str,
     size: Size,
     jobs: usize,
     tenants: usize,
     algorithms: &'static [&'static str],
-    /// What one job may take of Redis's commands in the short form, with a wide margin.
+    /// Maximum number of Redis commands per job in the short form, with a wide margin.
     most_commands: f64,
 }
 
-/// In the short form: each job comes once, but for what a session that was lost left unacked.
+/// Maximum number of deliveries per job in the short form: one, plus redeliveries after lost
+/// sessions.
 const MOST_DELIVERIES: f64 = 1.05;
 
-/// So many that none is denied.
+/// A limit high enough that no job is denied.
 const PLENTY: usize = 1_000_000;
 
 impl Load {
-    /// A hundred tenants in turn.
+    /// Returns jobs of a hundred tenants in turn.
     pub fn http(size: Size) -> Self {
         Self {
             workload: "http",
@@ -41,7 +42,7 @@ impl Load {
         }
     }
 
-    /// A thousand tenants in turn: each has one job at a time.
+    /// Returns jobs of a thousand tenants in turn, so that each has one job at a time.
     pub fn turns(size: Size) -> Self {
         Self {
             workload: "turns",
@@ -52,7 +53,7 @@ impl Load {
         }
     }
 
-    /// The loop and a worker of each algorithm, in turns.
+    /// Runs the loop and a worker of each algorithm in turns.
     pub async fn run(&self, rounds: usize, report: &mut Report) {
         let turns = rounds * (1 + self.algorithms.len());
         let steps = Steps::new(self.workload, turns);
@@ -94,7 +95,8 @@ impl Load {
 
     async fn worker(&self, algorithm: &'static str, floor: &Floor, report: &mut Report) {
         let bed = self.bed().await;
-        // In the short form no permit expires on a slow machine, and no fixed window ends: what is counted must not depend on it.
+        // In the short form no permit expires on a slow machine and no fixed window ends, so that
+        // the counts don't depend on speed.
         let (days, guard) = match self.size {
             Size::Whole => (0, "auto"),
             Size::Short => (31, "10s"),
@@ -138,7 +140,7 @@ impl Load {
     }
 }
 
-/// What the loop did in the same round.
+/// The loop's figures in the same round.
 struct Floor {
     rate: f64,
     cpu: Duration,

@@ -1,4 +1,5 @@
-//! A worker that has nothing to do: how soon it is there, what it takes, how soon it is gone, and how large the program is.
+//! A worker without jobs: its startup time, its resource usage, its shutdown time and the program's
+//! size.
 
 use std::time::{Duration, Instant};
 
@@ -14,17 +15,17 @@ use crate::steps::Steps;
 
 const WORKLOAD: &str = "idle";
 const WHO: &str = "a worker";
-/// As the configuration has it when nobody says anything.
+/// The default limit.
 const LIMIT: Limit = Limit {
     algorithm: "sliding-window-algo",
     max_requests: 5,
     window: Duration::from_secs(60),
     guard: "auto",
 };
-/// What it has to do after its start is done by then.
+/// Time until the work after startup is done.
 const SETTLED: Duration = Duration::from_secs(2);
 
-/// Starts without queues, and again with them.
+/// Measures a start without queues, and another with them.
 pub async fn idle(rounds: usize, report: &mut Report) {
     let program = std::fs::metadata(PROGRAM.0).expect("cargo has built it");
     report.add(WORKLOAD, WHO, "program, MB", program.len() as f64 / 1e6);
@@ -43,7 +44,7 @@ pub async fn idle(rounds: usize, report: &mut Report) {
     }
 }
 
-/// From its start to its end.
+/// Measures a worker from start to end.
 async fn one(start: &'static str, bed: &Bed, report: &mut Report) {
     let mut add = |figure, value| report.add(WORKLOAD, WHO, figure, value);
     let begun = Instant::now();
@@ -65,7 +66,7 @@ async fn one(start: &'static str, bed: &Bed, report: &mut Report) {
     }
 }
 
-/// From a start to the call of a job that was there.
+/// Measures the time from a start to the call of a waiting job.
 async fn first_call(bed: &Bed, report: &mut Report) {
     bed.bare.publish(1, |_| "tenant".to_owned()).await;
     let begun_ns = now_ns();

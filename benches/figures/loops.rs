@@ -1,5 +1,5 @@
-//! The floors that call the API: what a careful program does by lapin and hyper, without a gate. Each runs in a process of its
-//! own, as a worker does.
+//! The baselines that call the API: a careful program with lapin and hyper, without a gate. Each
+//! runs in its own process, as a worker does.
 
 use std::sync::Mutex;
 
@@ -23,15 +23,16 @@ use tokio::sync::Semaphore;
 use crate::api::{role, until_released};
 use crate::bed::{Bed, CONCURRENCY, PREFETCH};
 
-/// The argument that makes the bench a loop; behind it: which one, RabbitMQ's URL, the queue, the API's address, and how many jobs.
+/// The argument that makes this program a loop. It is followed by the loop's name, RabbitMQ's URL,
+/// the queue, the API's address and the number of jobs.
 pub const ROLE: &str = "--as-bare";
-/// What it prints when all jobs are acked.
+/// The text that it prints when all jobs are acked.
 const DONE: &str = "all acked";
 
-/// How long a job waits that [`Loop::many`] delays.
+/// How long a job that [`Loop::many`] delays waits, in milliseconds.
 const DELAY_MS: i32 = 2000;
 
-/// Runs a loop until it has acked `jobs`; the process still is there then.
+/// Runs a loop until it has acked `jobs`. Returns the process, which still runs.
 pub async fn finish(which: &str, bed: &Bed, jobs: usize) -> Process {
     let jobs = jobs.to_string();
     let process = role(&[ROLE, which, bed.amqp(), &bed.queue, &bed.api.url(), &jobs]);
@@ -40,13 +41,13 @@ pub async fn finish(which: &str, bed: &Bed, jobs: usize) -> Process {
     process
 }
 
-/// The role.
+/// Runs the role.
 pub fn run(args: &[String]) {
     let [which, amqp, queue, api, jobs] = args else {
         panic!("{ROLE} LOOP AMQP QUEUE API JOBS");
     };
     let jobs = jobs.parse().expect("a number");
-    // As a worker has it: TOKIO_WORKER_THREADS says how many.
+    // The same runtime as a worker's: TOKIO_WORKER_THREADS sets the number of threads.
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let loops = Loop::connect(amqp, queue, api).await;
@@ -65,7 +66,7 @@ fn id(delivery: &Delivery) -> &str {
     id.map_or("?", |id| id.as_str())
 }
 
-/// The queues of jobs that wait, and of those that come back.
+/// The queue of waiting jobs and the queue that they return to.
 struct Delayed {
     waiting: String,
     due: String,
@@ -75,10 +76,10 @@ struct Delayed {
 struct Loop {
     channel: Channel,
     queue: String,
-    /// Connections to the API that no call uses.
+    /// Connections to the API without a call.
     idle: Mutex<Vec<SendRequest<Full<Bytes>>>>,
     host: String,
-    // Held for its drop.
+    // Kept for its drop.
     _connection: Connection,
 }
 
@@ -115,7 +116,7 @@ impl Loop {
         consuming.await.expect("a consumer")
     }
 
-    /// Consumes, posts, acks each; so many at once.
+    /// Consumes jobs, posts and acks each, [`CONCURRENCY`] at once.
     async fn http(self, jobs: usize) {
         let deliveries = self.consume(&self.queue).await.take(jobs);
         let calls = deliveries.for_each_concurrent(CONCURRENCY, async |delivery| {
@@ -127,8 +128,8 @@ impl Loop {
         self.close().await;
     }
 
-    /// The same for every other job. Those between them it first moves to a queue from which RabbitMQ moves them back after
-    /// [`DELAY_MS`], and acks them when that is confirmed.
+    /// Does the same with every other job. It first moves the jobs in between to a queue from which
+    /// RabbitMQ moves them back after [`DELAY_MS`], and acks them when that is confirmed.
     async fn many(self, jobs: usize) {
         let delayed = self.declare_delayed().await;
         let fresh = self.consume(&self.queue).await.take(jobs);
@@ -170,7 +171,7 @@ impl Loop {
         let mut arguments = FieldTable::default();
         arguments.insert("x-queue-type".into(), text("quorum"));
         self.declare(&delayed.due, arguments.clone()).await;
-        // Without x-dead-letter-strategy: RabbitMQ moves them faster, and may lose some where it crashes.
+        // Without x-dead-letter-strategy, RabbitMQ moves them faster, but may lose some in a crash.
         arguments.insert("x-message-ttl".into(), AMQPValue::LongInt(DELAY_MS));
         arguments.insert("x-dead-letter-exchange".into(), text(""));
         arguments.insert("x-dead-letter-routing-key".into(), text(&delayed.due));
@@ -205,7 +206,7 @@ impl Loop {
     }
 
     async fn close(&self) {
-        // Its answer comes after all acks were taken.
+        // The answer comes after all acks were processed.
         let closed = self.channel.close(200, "done".into()).await;
         closed.expect("closed");
     }

@@ -1,7 +1,7 @@
-//! The figures of docs/EVIDENCE.md, on a private RabbitMQ and Redis: `cargo bench --bench figures [NAME]...` and
-//! `... flood [bodies] [names] [tenants] [jobs]`.
-//! Each is a ratio to a bare loop on the same queues in the same run, or a count. No speed fails; a job that is lost or called
-//! twice does.
+//! Produces the figures of docs/EVIDENCE.md on a private RabbitMQ and Redis: `cargo bench
+//! --bench figures [NAME]...` and `... flood [bodies] [names] [tenants] [jobs]`. Each figure is a
+//! ratio to a bare loop on the same queues in the same run, or a count. A low speed does not fail
+//! the bench; a job that is lost or called twice does.
 
 mod api;
 mod bare;
@@ -32,13 +32,13 @@ use http::Load;
 use report::Report;
 use worker::{Running, config};
 
-/// As cargo built it for this bench.
+/// The program that cargo built for this bench.
 const PROGRAM: Program = Program(env!("CARGO_BIN_EXE_sluicegate"));
-/// Jobs that nothing denies.
+/// Jobs without a denial.
 const FLOW: usize = 40_000;
-/// Jobs of one tenant that may start 50 in a second.
+/// Jobs of one tenant with a limit of 50 per second.
 const BACKLOG: usize = 20_000;
-/// Jobs that wait while the worker's memory is read.
+/// Waiting jobs while the worker's memory is read.
 const WAITING: usize = 100_000;
 /// How long the parked backlog is watched.
 const WATCH: Duration = Duration::from_secs(60);
@@ -70,12 +70,12 @@ struct Args {
     bench: bool,
 }
 
-/// What there is to measure; behind `flood` come names of its own.
+/// The names of the figures. `flood` is followed by names of its own.
 const NAMES: [&str; 11] = [
     "http", "turns", "many", "noisy", "idle", "flow", "park", "memory", "pulse", "queues", "flood",
 ];
 
-/// How much is measured.
+/// The size of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Size {
     Whole,
@@ -133,7 +133,7 @@ async fn measure(args: Args) -> ExitCode {
     if wanted("idle") {
         idle::idle(rounds, &mut report).await;
     }
-    // What has no short form.
+    // These figures have no short form.
     if size == Size::Whole {
         if wanted("flow") {
             flow().await;
@@ -144,11 +144,11 @@ async fn measure(args: Args) -> ExitCode {
         if wanted("memory") {
             memory().await;
         }
-        // Twelve minutes: only when it is named.
+        // Takes twelve minutes, so it runs only if named.
         if names.iter().any(|name| name == "queues") {
             queues::queues(&mut report).await;
         }
-        // Minutes, gigabytes of disk: the same.
+        // Takes minutes and gigabytes of disk, so it runs only if named.
         if let Some(flood) = names.iter().position(|name| name == "flood") {
             let which = &names[flood + 1..];
             flood::flood(|name| which.is_empty() || which.iter().any(|w| w == name)).await;
@@ -175,7 +175,7 @@ fn rate(jobs: usize, took: Duration) -> f64 {
     jobs as f64 / took.as_secs_f64()
 }
 
-/// Throughput where nothing is denied, with a handler that does nothing.
+/// Measures the throughput without denials, with a handler that does nothing.
 async fn flow() {
     let queue = unique("flow");
     let bare = Bare::connect(shared_rabbit().url(), &queue).await;
@@ -197,9 +197,10 @@ async fn flow() {
     println!("flow: {trips:.3} round trips to Redis per job");
 }
 
-/// A backlog is parked; beside it a tenant under its limit.
+/// Measures how a backlog is parked while another tenant stays below its limit.
 async fn park() {
-    // The floor has queues of its own: with jobs in its delay queues and an empty Redis a worker starts nothing for a window.
+    // The baseline has its own queues: with jobs in its delay queues and an empty Redis, a worker
+    // starts no job for a window.
     let bare = Bare::connect(shared_rabbit().url(), &unique("floor")).await;
     bare.publish(BACKLOG, |_| "noisy".to_owned()).await;
     let floor = rate(BACKLOG, bare.park_all(BACKLOG).await);
@@ -241,7 +242,7 @@ async fn park() {
     worker.stop().await;
 }
 
-/// Resident memory of a worker process with many jobs waiting.
+/// Measures the resident memory of a worker process with many waiting jobs.
 async fn memory() {
     let queue = unique("memory");
     let bare = Bare::connect(shared_rabbit().url(), &queue).await;

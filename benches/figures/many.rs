@@ -1,4 +1,5 @@
-//! Many tenants with two jobs each, of which one must wait: the whole way, by one worker and by two.
+//! Many tenants with two jobs each, one of which must wait: the complete path, with one worker and
+//! with two.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::report::Report;
 use crate::steps::Steps;
 
 const WORKLOAD: &str = "many";
-/// One job of each tenant in so long; the bare loop delays the others for as long.
+/// One job per tenant in each window. The bare loop delays the other jobs by the same time.
 const LIMIT: Limit = Limit {
     algorithm: "sliding-window-algo",
     max_requests: 1,
@@ -20,7 +21,7 @@ const LIMIT: Limit = Limit {
     guard: "auto",
 };
 
-/// The loop, one worker and two, in turns.
+/// Runs the loop, one worker and two workers in turns.
 pub async fn many(size: Size, rounds: usize, report: &mut Report) {
     let tenants = size.of(10_000, 300);
     let steps = Steps::new(WORKLOAD, 3 * rounds);
@@ -39,7 +40,7 @@ pub async fn many(size: Size, rounds: usize, report: &mut Report) {
     }
 }
 
-/// Two adjacent jobs of each tenant.
+/// Creates a bed with two adjacent jobs per tenant.
 async fn bed(jobs: usize) -> Bed {
     Bed::preloaded(jobs, |n| format!("tenant-{}", n / 2)).await
 }
@@ -83,7 +84,7 @@ async fn workers(
     add("its CPU, us per job", cpu.as_secs_f64() * 1e6 / jobs as f64);
     before.add(report, who, jobs);
     counts::add(report, who, &workers, jobs);
-    // Each job must start, and one of each tenant must be told once for how long it waits.
+    // Each job must start, and one job of each tenant must be denied once.
     let needless = Decisions::read(&workers).all() - (jobs + tenants) as f64;
     let needless = needless / jobs as f64;
     report.add(WORKLOAD, name, "questions for nothing, per job", needless);

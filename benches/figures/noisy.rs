@@ -1,5 +1,5 @@
-//! A tenant with far more jobs than it may call, and beside it a quiet one: how soon the backlog is out of the way, and what the
-//! quiet one sees of it.
+//! A tenant with far more jobs than its limit, next to a quiet one: how fast the backlog is parked,
+//! and how it affects the quiet tenant.
 
 use std::collections::HashSet;
 use std::pin::pin;
@@ -18,7 +18,7 @@ use crate::steps::Steps;
 use crate::{Size, rate};
 
 const WORKLOAD: &str = "noisy";
-/// Of each of both tenants.
+/// The limit of each of the two tenants.
 const LIMIT: Limit = Limit {
     algorithm: "sliding-window-algo",
     max_requests: 50,
@@ -27,19 +27,21 @@ const LIMIT: Limit = Limit {
 };
 const NOISY: &str = "noisy";
 const QUIET: &str = "quiet";
-/// So many jobs of the noisy tenant are published at once, so often: 2,000 in a second.
+/// Number of jobs of the noisy tenant in a burst, and the time between bursts: 2,000 jobs per
+/// second.
 const BURST: usize = 50;
 const EVERY: Duration = Duration::from_millis(25);
-/// One job of the quiet tenant in so long.
+/// Time between jobs of the quiet tenant.
 const PAUSE: Duration = Duration::from_millis(200);
-/// How much is published, and how long the quiet tenant is watched afterwards.
+/// The number of noisy jobs, and how long the quiet tenant is watched afterwards.
 #[derive(Clone, Copy)]
 struct Load {
     jobs: usize,
     after: Duration,
 }
 
-/// Quorum and classic queues, one worker and two. A round takes two minutes, so there are half as many as of other workloads.
+/// Measures quorum and classic queues with one worker and with two. A round takes two minutes, so
+/// there are half as many rounds as in other workloads.
 pub async fn noisy(size: Size, rounds: usize, report: &mut Report) {
     let load = Load {
         jobs: size.of(20_000, 1_000),
@@ -69,7 +71,7 @@ pub async fn noisy(size: Size, rounds: usize, report: &mut Report) {
     }
 }
 
-/// Moves all of them to another queue.
+/// Moves all jobs to another queue, as a baseline.
 async fn floor(who: &str, queue_type: QueueType, load: Load, report: &mut Report) -> f64 {
     let bed = Bed::empty(queue_type).await;
     bed.bare.publish(load.jobs, |_| NOISY.to_owned()).await;
@@ -81,10 +83,10 @@ async fn floor(who: &str, queue_type: QueueType, load: Load, report: &mut Report
     rate
 }
 
-/// Who takes the jobs: a name, the queues, and how many workers.
+/// The workers: a name, the type of the queues, and the number of workers.
 type Who<'a> = (&'a str, QueueType, usize);
 
-/// All jobs are there already: how fast they are parked.
+/// Measures how fast a backlog of published jobs is parked.
 async fn backlog((who, queue_type, count): Who<'_>, load: Load, floor: f64, report: &mut Report) {
     let bed = Bed::empty(queue_type).await;
     bed.bare.publish(load.jobs, |_| NOISY.to_owned()).await;
@@ -93,7 +95,7 @@ async fn backlog((who, queue_type, count): Who<'_>, load: Load, floor: f64, repo
     let parked_ns = until_parked(&workers, load.jobs).await;
     before.add(report, (WORKLOAD, who), load.jobs);
     let calls = bed.api.calls().await;
-    // The first of them is called at once: how long the start takes is another figure.
+    // The first job is called at once. The startup time is another figure.
     if let (Some(first), Some(parked_ns)) = (calls.first(), parked_ns) {
         let took = Duration::from_nanos(parked_ns.saturating_sub(first.at_ns));
         let rate = rate(load.jobs, took);
@@ -111,7 +113,7 @@ async fn backlog((who, queue_type, count): Who<'_>, load: Load, floor: f64, repo
     bed.end().await;
 }
 
-/// The jobs come while the workers run, and so do those of the quiet tenant.
+/// Publishes the jobs of both tenants while the workers run.
 async fn flood((who, queue_type, count): Who<'_>, load: Load, report: &mut Report) {
     let bed = Bed::empty(queue_type).await;
     let workers = start(&bed, count);
@@ -163,17 +165,18 @@ async fn flood((who, queue_type, count): Who<'_>, load: Load, report: &mut Repor
     bed.end().await;
 }
 
-/// What was published.
+/// The published jobs.
 struct Flooded {
-    /// How long that took.
+    /// How long publishing took.
     took: Duration,
-    /// When all of it was parked, in nanoseconds since the epoch, if that did not take too long.
+    /// When all noisy jobs were parked, in nanoseconds since the Unix epoch, or `None` if that took
+    /// too long.
     parked_ns: Option<u64>,
-    /// How many jobs of the quiet tenant there are.
+    /// The number of the quiet tenant's jobs.
     quiet: usize,
 }
 
-/// Publishes jobs of the noisy tenant, and of the quiet one until a while after they were parked.
+/// Publishes the noisy tenant's jobs, and the quiet tenant's until a while after those were parked.
 async fn both(bed: &Bed, workers: &[Process], load: Load) -> Flooded {
     let noisy = async {
         let begun = Instant::now();
@@ -216,13 +219,13 @@ fn start(bed: &Bed, count: usize) -> Vec<Process> {
     (0..count).map(|_| bed.worker(LIMIT)).collect()
 }
 
-/// Waits until so many jobs were taken and are waiting, or called: when that was, in nanoseconds since the epoch. `None`: it takes
-/// too long.
+/// Waits until this many jobs were taken and are waiting or called. Returns the time in nanoseconds
+/// since the Unix epoch, or `None` if it takes too long.
 async fn until_parked(workers: &[Process], jobs: usize) -> Option<u64> {
     let begun = Instant::now();
     while begun.elapsed() < PATIENCE {
         let fresh = counts::sum(workers, "sluicegate_deliveries_total{queue=\"fresh\"}");
-        // Some of those that wait always are on their way to their next question.
+        // Some of the waiting jobs are always about to be decided on again.
         if fresh >= jobs as f64 && counts::moving(workers) <= CONCURRENCY as f64 {
             return u64::try_from(now_ns()).ok();
         }
@@ -231,7 +234,7 @@ async fn until_parked(workers: &[Process], jobs: usize) -> Option<u64> {
     None
 }
 
-/// All calls, once all jobs of the quiet tenant were called.
+/// Returns all calls, once the quiet tenant's jobs were all called.
 async fn until_quiet(bed: &Bed, jobs: usize) -> Vec<Call> {
     let begun = Instant::now();
     loop {
@@ -244,7 +247,8 @@ async fn until_quiet(bed: &Bed, jobs: usize) -> Vec<Call> {
     }
 }
 
-/// What must hold when nobody has a job any more: each of `published` was called once, or is in a queue.
+/// Checks, when no worker holds a job any more, that each of the `published` jobs was called once
+/// or is in a queue.
 async fn account(what: &str, bed: &Bed, published: usize, calls: &[Call], report: &mut Report) {
     let called: HashSet<&str> = calls.iter().map(|call| call.job.as_str()).collect();
     let again = calls.len() - called.len();

@@ -1,4 +1,4 @@
-//! What the pulse at the end of each batch costs, with and without it in one run.
+//! The cost of the pulse at the end of each batch: batches with and without it in one run.
 
 use std::time::{Duration, Instant};
 
@@ -10,12 +10,12 @@ use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::scope::Labels;
 use sluicegate::rules::tenant::Tenant;
 
-/// Turns of both, so that what else the machine does meets both.
+/// Number of turns of each, so that other load on the machine affects both.
 const TURNS: usize = 20;
 /// Batches in a turn.
 const BATCHES: usize = 200;
 
-/// One job of each of so many tenants.
+/// Measures batches with one job of each of `tenants` tenants.
 pub async fn pulse(tenants: usize) {
     let url = SecretUrl::new(shared_redis().url());
     let minute = Duration::from_secs(60);
@@ -72,7 +72,7 @@ pub async fn pulse(tenants: usize) {
     );
 }
 
-/// How long scripts ran since the statistics were reset.
+/// Returns the run time of scripts since the statistics were reset, in microseconds.
 fn script_micros() -> f64 {
     let stats = shared_redis().ctl(&["info", "commandstats"]);
     let line = stats

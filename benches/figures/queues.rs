@@ -1,5 +1,6 @@
-//! What queues cost a RabbitMQ that has nothing to do: its processor time, its memory, its files, and how long it takes to be back
-//! after a crash; alone, and in a cluster of three. The numbers of queues are those of one pipeline with so many delay queues.
+//! The cost of queues for an idle RabbitMQ: processor time, memory, files, and the recovery time
+//! after a crash; for a single node and for a cluster of three. The numbers of queues correspond to
+//! one pipeline with different numbers of delay queues.
 
 use std::time::{Duration, Instant};
 
@@ -17,17 +18,19 @@ use crate::worker::config;
 
 const ALONE: &str = "one node";
 const CLUSTER: &str = "three nodes";
-/// None; 12, 35 (those of today) and 110 delay queues, each with the four others.
+/// No queues; then 12, 35 (the current number) and 110 delay queues, each plus the four other
+/// queues.
 const QUEUES: [usize; 4] = [0, 16, 39, 114];
-/// Those that a worker declares.
+/// Number of queues that a worker declares.
 const OF_A_WORKER: usize = 39;
-/// A start depends on what else the machine does: the quickest says most.
+/// Number of crashes. The recovery time depends on other load on the machine, so the shortest
+/// counts.
 const CRASHES: usize = 5;
-/// A node that has started still works for so long.
+/// How long a node is still busy after its start.
 const SETTLED: Duration = Duration::from_secs(10);
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Each number of queues on servers of its own.
+/// Measures each number of queues on its own servers.
 pub async fn queues(report: &mut Report) {
     for number in QUEUES {
         eprintln!("queues: {number}, {ALONE}");
@@ -46,7 +49,7 @@ pub async fn queues(report: &mut Report) {
     }
 }
 
-/// Makes so many quorum queues, each with a member on every node.
+/// Declares this many quorum queues, each with a member on every node.
 async fn declare(rabbit: &Rabbit, number: usize) {
     let (_link, channel) = channel(rabbit).await;
     let declared = (0..number).map(|n| declare_one(&channel, n));
@@ -73,7 +76,7 @@ async fn channel(rabbit: &Rabbit) -> (Connection, Channel) {
     (link, channel)
 }
 
-/// Adds what the nodes take while nothing happens, and how long the first is away when it crashes.
+/// Adds the idle load of the nodes, and the recovery time of the first node after a crash.
 async fn measure(
     (workload, nodes): (&'static str, &[&Rabbit]),
     number: usize,
@@ -85,7 +88,7 @@ async fn measure(
         let begun = Instant::now();
         nodes[0].restart();
         let listening = begun.elapsed().as_secs_f64();
-        // Each of them answers, which takes its leader.
+        // Each queue answers only once it has a leader.
         let (_link, channel) = channel(nodes[0]).await;
         join_all((0..number).map(|n| declare_one(&channel, n))).await;
         let all = begun.elapsed().as_secs_f64();
@@ -115,7 +118,7 @@ async fn idle((workload, who): (&'static str, &str), nodes: &[&Rabbit], report: 
     );
 }
 
-/// The queues of a worker, and the worker, which has nothing to do either.
+/// Measures a worker's queues with an idle worker.
 async fn consumed(report: &mut Report) {
     let rabbit = Rabbit::start();
     let queue = unique("queues");

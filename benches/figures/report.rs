@@ -1,4 +1,5 @@
-//! What all turns gave: medians and ranges, as a table and as JSON; and mistakes, for which alone the bench fails.
+//! The results of all turns: medians and ranges, as a table and as JSON; and the mistakes, which
+//! alone make the bench fail.
 
 use std::fs;
 use std::io;
@@ -6,14 +7,14 @@ use std::path::Path;
 
 use serde_json::json;
 
-/// All samples, in the order in which their figures first came.
+/// All samples, in the order in which their figures first appeared.
 #[derive(Default)]
 pub struct Report {
     rows: Vec<Row>,
     mistakes: Vec<String>,
 }
 
-/// A figure: one sample from each round.
+/// A figure with one sample per round.
 struct Row {
     workload: &'static str,
     who: String,
@@ -22,7 +23,8 @@ struct Row {
 }
 
 impl Report {
-    /// Adds a sample: `who` is the loop or the worker in this `workload`; `figure` names its unit.
+    /// Adds a sample. `who` is the loop or the worker in this `workload`; `figure` includes the
+    /// unit.
     pub fn add(&mut self, workload: &'static str, who: &str, figure: &'static str, sample: f64) {
         let is_it =
             |row: &&mut Row| (row.workload, &*row.who, row.figure) == (workload, who, figure);
@@ -37,7 +39,8 @@ impl Report {
         }
     }
 
-    /// Whether the last sample of a count, which no machine makes larger, is at most `most`; a mistake otherwise.
+    /// Checks that the last sample of a count that no machine increases is at most `most`.
+    /// Otherwise it records a mistake.
     pub fn at_most(
         &mut self,
         (workload, who): (&'static str, &str),
@@ -55,18 +58,18 @@ impl Report {
         last <= most
     }
 
-    /// Something must not be, at any speed.
+    /// Records a mistake: something that must not happen at any speed.
     pub fn mistake(&mut self, what: String) {
         eprintln!("mistake: {what}");
         self.mistakes.push(what);
     }
 
-    /// Whether there was none.
+    /// Returns true if there was no mistake.
     pub fn is_right(&self) -> bool {
         self.mistakes.is_empty()
     }
 
-    /// The table.
+    /// Prints the table.
     pub fn print(&self) {
         if self.rows.is_empty() {
             return;
@@ -91,7 +94,7 @@ impl Report {
         }
     }
 
-    /// The same for programs, with all samples.
+    /// Writes the figures with all samples as JSON.
     ///
     /// # Errors
     /// The file can't be written.
@@ -122,7 +125,7 @@ impl Row {
     }
 }
 
-/// As many digits as say something.
+/// Formats a value with its significant digits.
 fn short(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),

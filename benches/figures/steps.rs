@@ -1,11 +1,11 @@
-//! What runs now, on standard error.
+//! Shows the current step on standard error.
 
 use std::io::IsTerminal;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// The turns of one workload.
+/// The steps of one workload.
 pub struct Steps {
     workload: &'static str,
     bar: ProgressBar,
@@ -21,7 +21,7 @@ impl Steps {
         Self { workload, bar }
     }
 
-    /// A turn begins.
+    /// Begins a turn.
     pub fn begin(&self, round: usize, what: &str) {
         let text = format!("{}, round {}: {what}", self.workload, round + 1);
         // A bar is not drawn into a file or a log.
@@ -31,7 +31,7 @@ impl Steps {
         self.bar.set_message(text);
     }
 
-    /// It has ended.
+    /// Ends the turn.
     pub fn end(&self) {
         self.bar.inc(1);
     }

@@ -17,7 +17,7 @@ use crate::bare::now_ns;
 
 type Latencies = Arc<Mutex<HashMap<String, Vec<Duration>>>>;
 
-/// Does nothing; notes how long calm tenants' jobs took from publish to here.
+/// Does nothing but record how long calm tenants' jobs took from publishing to the handler.
 struct Nothing(Latencies);
 
 impl Handler for Nothing {
@@ -43,7 +43,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts one on `queue` of the shared servers.
+    /// Starts a worker on `queue` of the shared servers.
     pub fn start(queue: &str, max_requests: u32, window: &str) -> Self {
         let text = config(
             shared_rabbit().url(),
@@ -66,14 +66,14 @@ impl Running {
         }
     }
 
-    /// The value of one series; 0 when there is none.
+    /// Returns the value of one series, or 0 if it is missing.
     pub fn metric(&self, series: &str) -> f64 {
         let text = self.metrics.encode();
         let value = |line: &str| line.strip_prefix(series)?.trim().parse().ok();
         text.lines().find_map(value).unwrap_or(0.0)
     }
 
-    /// All deliveries so far.
+    /// Returns the number of deliveries so far.
     pub fn deliveries(&self) -> f64 {
         let of = |queue| self.metric(&format!("sluicegate_deliveries_total{{queue=\"{queue}\"}}"));
         of("fresh") + of("due") + of("recheck") + of("lane")
@@ -86,7 +86,8 @@ impl Running {
         }
     }
 
-    /// Waits until `count` fresh jobs were taken, and all but a few of those in memory wait there, also in a delay queue's window.
+    /// Waits until `count` new jobs were taken and all but a few of those in memory wait there,
+    /// including those in a delay queue's window.
     pub async fn until_parked(&self, count: usize) {
         self.until("sluicegate_deliveries_total{queue=\"fresh\"}", count as f64)
             .await;
@@ -100,20 +101,20 @@ impl Running {
         }
     }
 
-    /// How long the jobs of `tenant` took from publish to arrival.
+    /// Returns how long the jobs of `tenant` took from publishing to arrival.
     pub fn latencies(&self, tenant: &str) -> Vec<Duration> {
         let all = self.latencies.lock().expect("no panic while it is held");
         all.get(tenant).cloned().unwrap_or_default()
     }
 
-    /// Ends it in order.
+    /// Stops it gracefully.
     pub async fn stop(self) {
         self.stop.soft.cancel();
         self.task.await.expect("a worker that ends");
     }
 }
 
-/// A worker's configuration; nobody listens where it sends jobs to.
+/// Returns a worker's configuration. No server listens at the address of its API.
 pub fn config(amqp: &str, redis: &str, queue: &str, max_requests: u32, window: &str) -> String {
     format!(
         "amqp: {{url: \"{amqp}\", queue: \"{queue}\", prefetch: 500}}\n\

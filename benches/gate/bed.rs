@@ -1,4 +1,4 @@
-//! A gate and the floor on one private Redis.
+//! A gate and the baseline on one private Redis.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -12,27 +12,27 @@ use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::scope::Labels;
 use sluicegate::rules::tenant::Tenant;
 
-/// A job that was never asked before.
+/// A new job.
 pub const FRESH: Ask = Ask {
     ticket: None,
     cost: 1,
     again: false,
 };
-/// More than any of these benches starts.
+/// More than the number of starts in any of these benches.
 pub const PLENTY: u64 = 1_000_000;
-/// Turns of each, so short that many pass without an interruption: the quickest of each counts, which is what the work
-/// takes on a machine that others use too.
+/// Number of turns of each, so short that many run without an interruption. The fastest turn of
+/// each counts: it shows the actual work, even on a machine with other load.
 const TURNS: usize = 80;
-/// Tenants in one pipeline while the store is filled.
+/// Number of tenants per pipeline while the store is filled.
 const PIPELINE: usize = 1000;
 
-/// `max` per `seconds`.
+/// Returns a limit of `max` per `seconds`.
 pub fn limit(algorithm: Algorithm, max: u64, seconds: u64) -> Limit {
     let window = Duration::from_secs(seconds);
     Limit::new("default", algorithm, max, window, Duration::ZERO).expect("in range")
 }
 
-/// How long one round trip takes, in microseconds.
+/// The duration of one round trip, in microseconds.
 #[derive(Clone, Copy)]
 pub struct Figure {
     pub floor: f64,
@@ -40,7 +40,7 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// The rate of ours as a part of the floor's.
+    /// Returns the gate's rate as a fraction of the baseline's.
     pub fn ratio(self) -> f64 {
         self.floor / self.ours
     }
@@ -59,7 +59,7 @@ impl std::fmt::Display for Figure {
 
 /// An empty Redis, and two connections to it.
 pub struct Bed {
-    /// As `redis.conf` comes: it keeps no file of what is written.
+    /// The default `redis.conf`, without a file of its writes.
     _redis: Redis,
     gate: RedisGate,
     floor: ConnectionManager,
@@ -90,7 +90,7 @@ impl Bed {
         }
     }
 
-    /// The gate as a worker has it, with the pulse that notices a Redis that forgot.
+    /// Returns the gate as workers use it, with the pulse that detects data loss.
     pub async fn watching(mut self) -> Self {
         self.gate = self.gate.watching(Duration::from_secs(3600));
         self.gate.begin(Start::Fresh).await.expect("Redis answers");
@@ -108,7 +108,7 @@ impl Bed {
         }
     }
 
-    /// One round trip for one tenant.
+    /// Makes one round trip for one tenant.
     pub async fn ask(&self, tenant: &str, asks: &[Ask]) {
         self.send(&[self.tenant_ask(tenant, asks)]).await;
     }
@@ -119,7 +119,7 @@ impl Bed {
         }
     }
 
-    /// Two starts for each of these tenants.
+    /// Starts two jobs of each of these tenants.
     pub async fn fill_tenants(&self, tenants: Range<usize>) {
         for first in tenants.clone().step_by(PIPELINE) {
             let some = first..(first + PIPELINE).min(tenants.end);
@@ -130,7 +130,7 @@ impl Bed {
         }
     }
 
-    /// One job that waits of each of these tenants.
+    /// Makes one job of each of these tenants wait.
     pub async fn wait_tenants(&self, tenants: Range<usize>) {
         for first in tenants.clone().step_by(PIPELINE) {
             let some = first..(first + PIPELINE).min(tenants.end);
@@ -141,7 +141,7 @@ impl Bed {
         }
     }
 
-    /// A ticket of this tenant's waitlist.
+    /// Returns a ticket of this tenant's waitlist.
     pub async fn ticket(&self, tenant: &str) -> Ticket {
         let ask = [self.tenant_ask(tenant, &[FRESH])];
         let mut replies = self.gate.ask(&ask).await.expect("Redis answers");
@@ -162,7 +162,8 @@ impl Bed {
         assert_eq!(one, 1);
     }
 
-    /// One round trip for each of `asks`, over and over, `turn` of them and of the floor's calls in turns.
+    /// Measures round trips for `asks`, repeated in turns of `turn` round trips, alternating with
+    /// the baseline's calls.
     pub async fn against_floor(&self, turn: usize, asks: &[TenantAsk]) -> Figure {
         let mut least = Figure {
             floor: f64::INFINITY,
@@ -187,8 +188,8 @@ impl Bed {
         least
     }
 
-    /// What Redis itself does for each of `calls` round trips with `ask`: microseconds in the script, and how many
-    /// commands the script calls.
+    /// Returns Redis's own work for each of `calls` round trips with `ask`: microseconds in the
+    /// script, and the number of commands that the script calls.
     pub async fn work(&self, calls: usize, ask: &TenantAsk) -> (f64, f64) {
         let mut floor = self.floor.clone();
         let _: () = redis::cmd("CONFIG")
@@ -221,13 +222,13 @@ impl Bed {
         (micros as f64 / calls as f64, commands as f64 / calls as f64)
     }
 
-    /// Bytes of all keys but the waitlist, and of the waitlist.
+    /// Returns the bytes of all keys without the waitlist, and of the waitlist.
     pub async fn bytes(&self) -> (u64, u64) {
         let waitlist = self.bytes_of("bench-*:line").await;
         (self.bytes_of("bench-*").await - waitlist, waitlist)
     }
 
-    /// Bytes of all keys whose names are like `pattern`.
+    /// Returns the bytes of all keys that match `pattern`.
     pub async fn bytes_of(&self, pattern: &str) -> u64 {
         let mut floor = self.floor.clone();
         let keys: Vec<String> = redis::cmd("KEYS")

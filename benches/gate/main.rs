@@ -1,6 +1,7 @@
-//! What a decision of the gate costs: `cargo bench --bench gate [one|many|tenants|waiting|bytes|shared]`, on a private Redis.
-//! Each is a ratio to the floor, an EVALSHA of a script that returns 1 on a connection of the same kind, taken in turns
-//! in the same run; or a count of bytes. Nothing here passes or fails.
+//! The cost of a decision of the gate: `cargo bench --bench gate
+//! [one|many|tenants|waiting|bytes|shared]`, on a private Redis. Each figure is a ratio to the
+//! baseline, an EVALSHA of a script that returns 1 on a connection of the same kind, in turns in
+//! the same run; or a number of bytes. This bench never fails.
 
 mod bed;
 mod shared;
@@ -10,11 +11,11 @@ use sluicegate::rules::limit::{Algorithm, Limit};
 
 /// Decisions in one turn.
 const TURN: usize = 250;
-/// Tenants that are asked for out of many: each is asked for once in all turns.
+/// Number of tenants asked for out of many. Each is asked for once in all turns.
 const ASKED: usize = 20_000;
 /// Jobs in a batch.
 const BATCH: usize = 100;
-/// The most tenants and waiting jobs.
+/// Maximum number of tenants and of waiting jobs.
 const MOST: usize = 1_000_000;
 
 #[tokio::main(flavor = "current_thread")]
@@ -44,7 +45,7 @@ async fn main() {
     }
 }
 
-/// All start, and none may.
+/// Returns a limit that admits all jobs and one that admits none.
 fn both(algorithm: Algorithm) -> [(&'static str, Limit); 2] {
     let starts = limit(algorithm, PLENTY, 3600);
     let starts = match algorithm.has_burst() {
@@ -54,10 +55,10 @@ fn both(algorithm: Algorithm) -> [(&'static str, Limit); 2] {
     [("starts", starts), ("waits", limit(algorithm, 1, 3600))]
 }
 
-/// As `redis.conf` comes: no file of what is written.
+/// The default `redis.conf`, without a file of its writes.
 const PLAIN: [&str; 1] = ["appendonly no"];
 
-/// One decision a round trip.
+/// Measures one decision per round trip.
 async fn one() {
     println!("one: decisions a second, one a round trip, as a part of the floor's");
     for algorithm in Algorithm::ALL {
@@ -86,7 +87,7 @@ async fn one() {
     println!("one: fixed-window-algo starts, with appendonly yes: {figure}");
 }
 
-/// A batch of one tenant a round trip.
+/// Measures one batch of one tenant per round trip.
 async fn many() {
     println!("many: jobs a second in batches of {BATCH}, as a multiple of the floor's calls");
     for algorithm in Algorithm::ALL {
@@ -100,7 +101,7 @@ async fn many() {
     }
 }
 
-/// The same with few tenants and with many.
+/// Measures decisions with few tenants and with many.
 async fn tenants() {
     println!("tenants: as one, over so many tenants in turn, each with two starts");
     for algorithm in Algorithm::ALL {
@@ -112,7 +113,7 @@ async fn tenants() {
             filled = count;
             let asks: Vec<_> = (0..ASKED)
                 .map(|n| {
-                    // A large step, so that neighbours in memory are not asked one after the other.
+                    // A large step, so that neighbors in memory are not asked for in sequence.
                     let tenant = n.wrapping_mul(7_654_321) % count;
                     bed.tenant_ask(&tenant.to_string(), &[FRESH])
                 })
@@ -124,7 +125,7 @@ async fn tenants() {
     }
 }
 
-/// The same with few jobs waiting and with many.
+/// Measures decisions with few waiting jobs and with many.
 async fn waiting() {
     println!("waiting: as one, fresh jobs of one tenant behind so many that wait");
     for algorithm in Algorithm::ALL {
@@ -146,7 +147,7 @@ async fn waiting() {
     }
 }
 
-/// What Redis keeps of one tenant, whose limit is used up.
+/// Measures the memory that Redis uses for a tenant with an exhausted limit.
 async fn bytes() {
     println!(
         "bytes: of Redis for a tenant that used its limit up and has a job waiting: log, waitlist"
@@ -156,7 +157,7 @@ async fn bytes() {
         for max in [10, 100, 1000, 10_000] {
             let limit = limit(algorithm, max, 24 * 3600);
             let bed = Bed::start(limit.into(), &PLAIN).await;
-            // One job at a time in the middle, as the totals' digits grow.
+            // One job in the middle, as the totals' digits grow.
             for _ in 0..=max / 10 {
                 bed.ask("tenant-1234", &[FRESH; 10]).await;
             }

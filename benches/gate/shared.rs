@@ -1,4 +1,5 @@
-//! A partition of all tenants with few and with many of them waiting: what a decision costs, and what Redis keeps of each.
+//! A partition that all tenants share, with few and with many waiting tenants: the cost of a
+//! decision, and the memory per tenant in Redis.
 
 use sluicegate::gate::Ask;
 use sluicegate::rules::limit::Algorithm;
@@ -7,12 +8,12 @@ use sluicegate::rules::scope::Scope;
 use crate::bed::{Bed, FRESH, limit};
 use crate::{MOST, PLAIN, TURN};
 
-/// How many tenants wait, one job each.
+/// Numbers of waiting tenants, with one job each.
 const WAITING: [usize; 3] = [10, 1000, 100_000];
-/// Jobs that one tenant asks for at once.
+/// Number of jobs that one tenant asks for at once.
 const WAITLIST: usize = 1000;
 
-/// A bed whose limit of all tenants is used up.
+/// Creates a bed with an exhausted limit of all tenants.
 async fn full(max: u64) -> Bed {
     let limit = limit(Algorithm::SlidingWindow, max, 24 * 3600);
     let bed = Bed::start(limit.with_scope(Scope::Global).into(), &PLAIN).await;
@@ -22,7 +23,7 @@ async fn full(max: u64) -> Bed {
     bed
 }
 
-/// The cost of a fresh job of one that waits already, and of the first one's job that comes back.
+/// Measures a new job of a waiting tenant, and the first tenant's job that comes back.
 async fn decisions(bed: &Bed, first: &str) -> String {
     let ticket = bed.ticket(first).await;
     let back = Ask {
@@ -42,7 +43,7 @@ async fn decisions(bed: &Bed, first: &str) -> String {
     found.join("; ")
 }
 
-/// All figures.
+/// Prints all figures.
 pub async fn shared() {
     println!("shared: as one, where so many tenants wait for one limit of all, one job each");
     let bed = full(1000).await;

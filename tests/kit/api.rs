@@ -1,5 +1,6 @@
-//! The API of a test: plain or https, HTTP/1.1 or HTTP/2. It records each call by its own monotonic clock, and may be slow,
-//! refuse connections, stand still, close idle connections, or answer what a test wants.
+//! The API of a test: plain or https, HTTP/1.1 or HTTP/2. It records each call by its own monotonic
+//! clock. It can be slow, refuse connections, freeze, close idle connections, or answer as a test
+//! requires.
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -26,18 +27,18 @@ use super::proxy::Range;
 use super::still::{Still, Stillness};
 use crate::papers::Papers;
 
-/// A call, by the API's clock.
+/// A call by the API's clock.
 #[derive(Debug, Clone)]
 pub struct Call {
     pub job: String,
     pub tenant: String,
-    /// 0: a program does not say.
+    /// 0 if a program does not report it.
     pub attempt: u32,
     /// When its head had been read.
     pub at: Instant,
-    /// When it was answered, or its caller was seen to be gone.
+    /// When it was answered, or its caller was found gone.
     pub ended: Option<Instant>,
-    /// Which connection it came on, from 0.
+    /// The number of its connection, from 0.
     pub connection: usize,
     pub version: Version,
     pub method: Method,
@@ -46,14 +47,14 @@ pub struct Call {
     pub body: Bytes,
 }
 
-/// How a call is answered.
+/// The answer to a call.
 #[derive(Debug, Clone)]
 pub struct Reply {
     pub after: Duration,
     pub status: StatusCode,
     pub headers: HeaderMap,
     pub body: Bytes,
-    /// The connection is reset in place of an answer.
+    /// Whether the connection is reset instead of an answer.
     pub reset: bool,
 }
 
@@ -96,16 +97,16 @@ impl Reply {
     }
 }
 
-/// How an API differs from one that speaks plain HTTP and keeps its connections.
+/// How an API differs from one that speaks plain HTTP and keeps its connections open.
 #[derive(Default)]
 pub struct Manner {
     pub tls: Option<TlsAcceptor>,
-    /// Closes connections that have been idle for so long.
+    /// Closes connections that have been idle for this long.
     pub idle: Option<Duration>,
 }
 
 impl Manner {
-    /// TLS with a certificate of `papers`; offers these protocols: `h2`, `http/1.1`.
+    /// TLS with a certificate of `papers`. Offers these protocols: `h2`, `http/1.1`.
     pub fn https(papers: &Papers, protocols: &[&str]) -> Self {
         papers.issue("api", &["127.0.0.1"]);
         Self {
@@ -117,7 +118,7 @@ impl Manner {
 
 type Answers = dyn Fn(&Call) -> Reply + Send + Sync;
 
-/// A running API. Dropped, it ends, and its connections with it.
+/// A running API. Dropping it ends it and its connections.
 pub struct Api {
     pub door: Door,
     shared: Arc<Shared>,
@@ -131,12 +132,12 @@ struct Shared {
 }
 
 impl Api {
-    /// Plain HTTP/1.1, which answers 200 at once.
+    /// Starts an API with plain HTTP/1.1 that answers 200 at once.
     pub async fn start() -> Self {
         Self::with(Manner::default()).await
     }
 
-    /// In this manner. It answers 200 at once.
+    /// Starts an API in this manner that answers 200 at once.
     pub async fn with(manner: Manner) -> Self {
         let shared = Arc::new(Shared {
             manner,
@@ -156,7 +157,7 @@ impl Api {
         self.url_at(self.door.address)
     }
 
-    /// Its URL on a way that begins at `address`.
+    /// Returns its URL through the address `address`.
     pub fn url_at(&self, address: SocketAddr) -> String {
         let scheme = match self.shared.manner.tls {
             Some(_) => "https",
@@ -165,12 +166,12 @@ impl Api {
         format!("{scheme}://{address}/")
     }
 
-    /// How calls that come from now on are answered.
+    /// Sets the answer to calls from now on.
     pub fn answers(&self, answer: impl Fn(&Call) -> Reply + Send + Sync + 'static) {
         *self.shared.answers.lock().expect("nobody panics") = Arc::new(answer);
     }
 
-    /// Answers 200 after so long; `seed` decides.
+    /// Answers 200 after a random time from `time`, chosen by `seed`.
     pub fn takes(&self, time: Range, seed: u64) {
         let random = Mutex::new(SmallRng::seed_from_u64(seed));
         self.answers(move |_| {
@@ -179,24 +180,24 @@ impl Api {
         });
     }
 
-    /// Stands still: nothing is read, so what callers send lies in the kernel. When it goes on it reads all of it. Calls that it
-    /// has read are answered.
+    /// Freezes or unfreezes the API. A frozen API reads nothing, so sent bytes stay in the kernel
+    /// until it continues. Calls that it has already read are answered.
     pub fn stand_still(&self, still: bool) {
         self.shared.still.set(still);
     }
 
-    /// All calls until now, in their order.
+    /// Returns all calls so far, in order.
     pub fn calls(&self) -> Vec<Call> {
         self.shared.calls.lock().expect("nobody panics").clone()
     }
 
-    /// How many that are.
+    /// Returns the number of calls.
     pub fn count(&self) -> usize {
         self.shared.calls.lock().expect("nobody panics").len()
     }
 }
 
-/// An error is the caller's or a test's end of the connection.
+/// An error means that the caller or the test ended the connection.
 async fn serve(stream: TcpStream, shared: Arc<Shared>, number: usize) {
     let stream = Still::new(stream, &shared.still);
     let resets = Arc::clone(&stream.resets);
@@ -226,14 +227,14 @@ async fn connection<S>(
         let resets = Arc::clone(&resets);
         async move {
             let answer = call(shared, request, number).await;
-            // HTTP/2 resets the call alone.
+            // HTTP/2 resets only the call.
             resets.store(answer.is_err() && !http2, Ordering::Relaxed);
             drop(used);
             answer
         }
     });
     let stream = TokioIo::new(stream);
-    // Either ends with the connection, which a reply's reset or the caller may have broken off.
+    // Both end with the connection, which a reply's reset or the caller may have broken.
     if http2 {
         let served = http2::Builder::new(TokioExecutor::new()).serve_connection(stream, service);
         let mut served = pin!(served);
@@ -253,7 +254,7 @@ async fn connection<S>(
     }
 }
 
-/// The connection is broken off: what a service's error means to hyper.
+/// The error by which a service makes hyper break the connection.
 #[derive(Debug, thiserror::Error)]
 #[error("reset")]
 struct Reset;
@@ -264,10 +265,10 @@ async fn call(
     connection: usize,
 ) -> Result<Response<Full<Bytes>>, Reset> {
     let headers = request.headers();
-    // A program that says nothing of its job by headers has it in the body.
+    // A program that does not report its job in headers reports it in the body.
     let by_program = !headers.contains_key("x-job-id");
     let text = |name: &str| {
-        // Tenants may have names that are no ASCII.
+        // Tenants may have names that are not ASCII.
         let value = headers
             .get(name)
             .map(|v| String::from_utf8_lossy(v.as_bytes()).into_owned());
@@ -292,13 +293,13 @@ async fn call(
     };
     let index = {
         let mut calls = shared.calls.lock().expect("nobody panics");
-        // Read under the lock, so that they are sorted.
+        // Read under the lock, so that calls are sorted.
         seen.at = Instant::now();
         calls.push(seen.clone());
         calls.len() - 1
     };
     let _ended = Ended(&shared, index);
-    // One that breaks off is a caller that goes away.
+    // A body that breaks off means that the caller goes away.
     if let Ok(body) = request.into_body().collect().await {
         seen.body = body.to_bytes();
         shared.calls.lock().expect("nobody panics")[index].body = seen.body.clone();
@@ -315,7 +316,7 @@ async fn call(
     Ok(response)
 }
 
-/// Notes when a call ends, also when its caller goes away.
+/// Records when a call ends, even if its caller goes away.
 struct Ended<'a>(&'a Shared, usize);
 
 impl Drop for Ended<'_> {
@@ -327,11 +328,11 @@ impl Drop for Ended<'_> {
     }
 }
 
-/// How many calls a connection has, and since when it has none.
+/// The number of a connection's calls, and since when it has none.
 #[derive(Clone)]
 struct Idle(Arc<watch::Sender<(usize, Instant)>>);
 
-/// A call of it.
+/// A call on the connection.
 struct Used(Idle);
 
 impl Idle {
@@ -344,7 +345,7 @@ impl Idle {
         Used(self.clone())
     }
 
-    /// Waits until it was idle for so long.
+    /// Waits until the connection has been idle for `idle`.
     async fn over(&self, idle: Option<Duration>) {
         let Some(idle) = idle else {
             return std::future::pending().await;

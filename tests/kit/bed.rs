@@ -1,4 +1,4 @@
-//! A queue and a prefix of a test's own, and its jobs.
+//! A test's own queue, key prefix and jobs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use tokio::time::Instant;
 
 use crate::servers::unique;
 
-/// Nothing takes this long; it only ends a test that hangs.
+/// A deadline that ends a hanging test. No step takes this long.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 pub const MS: Duration = Duration::from_millis(1);
 pub const SECOND: Duration = Duration::from_secs(1);
 
-/// Waits for what must happen.
+/// Waits until `done`, which must happen.
 #[track_caller]
 pub fn until(what: &str, done: impl Fn() -> bool) -> impl Future<Output = ()> {
     let caller = std::panic::Location::caller();
@@ -32,7 +32,7 @@ pub fn until(what: &str, done: impl Fn() -> bool) -> impl Future<Output = ()> {
     }
 }
 
-/// A queue and a prefix of its own, and where the servers are.
+/// A queue and a key prefix, and the servers' URLs.
 pub struct Bed {
     pub name: String,
     pub amqp: String,
@@ -40,8 +40,9 @@ pub struct Bed {
 }
 
 impl Bed {
-    /// On servers with these URLs: `servers::shared_rabbit` and `shared_redis`, which have no setting of ours, or others, or a
-    /// [`Proxy`](crate::proxy::Proxy) before them.
+    /// Creates a bed on the servers with these URLs: `servers::shared_rabbit` and `shared_redis`,
+    /// which have default settings, other servers, or a [`Proxy`](crate::proxy::Proxy) in front of
+    /// them.
     pub fn on(amqp: &str, redis: &str) -> Self {
         Self {
             name: unique("world"),
@@ -50,8 +51,8 @@ impl Bed {
         }
     }
 
-    /// A worker's configuration: `limits` is what `rate-limiter` has, `http` what `dispatch.http` has beside `url`, such as
-    /// `, timeout: 1s`; any other sections are written behind it.
+    /// Returns a worker's configuration. `limits` is the content of `rate-limiter`; `http` is added
+    /// to `dispatch.http` after `url`, such as `, timeout: 1s`. Other sections can be appended.
     pub fn yaml(&self, limits: &str, api: &str, http: &str) -> String {
         let Self { name, amqp, redis } = self;
         format!(
@@ -64,14 +65,14 @@ admin: {{listen: '127.0.0.1:0'}}
         )
     }
 
-    /// The queues, as `yaml` has them, on the way that `yaml` names.
+    /// Connects to the queues as the configuration `yaml` names them.
     pub async fn client(&self, yaml: &str) -> Client {
         let config = Config::parse("world.yaml", yaml, std::iter::empty()).expect("valid");
         let levels = DelayLevels::new(config.delay.max_delay);
         (Client::connect(&config.amqp, &levels).await).expect("the server is there")
     }
 
-    /// Publishes jobs, and waits until they are confirmed.
+    /// Publishes jobs and waits for the confirms.
     pub async fn publish(&self, yaml: &str, jobs: impl IntoIterator<Item = Message>) {
         let client = self.client(yaml).await;
         let queue = Arc::clone(&client.names().fresh);
@@ -100,7 +101,7 @@ admin: {{listen: '127.0.0.1:0'}}
     }
 }
 
-/// A job of `tenant`. Give it what else it needs: its `properties` and headers are its publisher's.
+/// Returns a job of `tenant`. Its publisher's properties and headers can be added.
 pub fn job(tenant: &str, id: impl ToString) -> Message {
     let message = Message {
         routing_key: String::new(),
@@ -111,7 +112,7 @@ pub fn job(tenant: &str, id: impl ToString) -> Message {
     message.with_headers(&[("x-tenant", tenant)], &[])
 }
 
-/// Jobs of `tenant` with the ids `TENANT-0` and so on.
+/// Returns jobs of `tenant` with the IDs `TENANT-0`, `TENANT-1` and so on.
 pub fn jobs(tenant: &str, count: usize) -> impl Iterator<Item = Message> {
     (0..count).map(move |number| job(tenant, format_args!("{tenant}-{number}")))
 }

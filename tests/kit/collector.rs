@@ -1,4 +1,4 @@
-//! A collector of traces: takes spans by OTLP (protobuf over HTTP), and keeps them for a test to look at.
+//! A collector of traces: receives spans by OTLP (protobuf over HTTP) and keeps them for a test.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -19,19 +19,19 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::papers::Papers;
 
-/// A span, in words.
+/// A span as text.
 #[derive(Debug, Clone)]
 pub struct Span {
     pub name: String,
-    /// In hexadecimal digits, as `traceparent` has them.
+    /// In hexadecimal digits, as in `traceparent`.
     pub trace: String,
     pub id: String,
-    /// Empty: none.
+    /// Empty if it has no parent.
     pub parent: String,
     pub attributes: BTreeMap<String, String>,
-    /// The names of its events, and what they say.
+    /// The names of its events, and their attributes.
     pub events: Vec<(String, BTreeMap<String, String>)>,
-    /// The spans that it is linked to.
+    /// The spans that it links to.
     pub links: Vec<String>,
     pub has_failed: bool,
     pub start_ns: u64,
@@ -43,15 +43,15 @@ pub struct Span {
 #[derive(Default)]
 struct Kept {
     spans: Vec<Span>,
-    /// The path and the headers of each.
+    /// The path and headers of each request.
     requests: Vec<(String, hyper::HeaderMap)>,
 }
 
-/// A collector; it lives as long as the test's runtime.
+/// A collector. It lives as long as the test's runtime.
 pub struct Collector {
     pub address: SocketAddr,
     kept: Arc<Mutex<Kept>>,
-    /// What it answers; 0: nothing.
+    /// The status of its answers, or 0 for none.
     status: Arc<AtomicU16>,
 }
 
@@ -107,7 +107,7 @@ impl Collector {
         Self::with(None).await
     }
 
-    /// Over TLS, with a certificate of `papers`.
+    /// Starts it over TLS, with a certificate of `papers`.
     pub async fn over_tls(papers: &Papers) -> Self {
         papers.issue("collector", &["127.0.0.1"]);
         Self::with(Some(papers.acceptor("collector", None))).await
@@ -164,17 +164,17 @@ impl Collector {
         }
     }
 
-    /// From now on it answers with `status`; 0: not at all.
+    /// Makes it answer with `status` from now on, or not at all if 0.
     pub fn answers(&self, status: u16) {
         self.status.store(status, Ordering::Relaxed);
     }
 
-    /// What it has got.
+    /// Returns the received spans.
     pub fn spans(&self) -> Vec<Span> {
         self.kept.lock().expect("nobody panics").spans.clone()
     }
 
-    /// The paths and headers of all requests.
+    /// Returns the paths and headers of all requests.
     pub fn requests(&self) -> Vec<(String, hyper::HeaderMap)> {
         self.kept.lock().expect("nobody panics").requests.clone()
     }

@@ -1,4 +1,4 @@
-//! An HTTP proxy that opens tunnels (CONNECT), and records to where and for whom.
+//! An HTTP proxy that opens tunnels (CONNECT) and records their destinations.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,14 +7,14 @@ use tokio::net::TcpStream;
 
 use super::door::Door;
 
-/// A running one. Dropped, it ends, and its tunnels with it.
+/// A running proxy. Dropping it ends it and its tunnels.
 pub struct ConnectProxy {
     pub door: Door,
     asked: Arc<Mutex<Vec<String>>>,
 }
 
 impl ConnectProxy {
-    /// Lets all in, or those alone who send this `proxy-authorization`.
+    /// Accepts all clients, or only those that send this `proxy-authorization`.
     pub async fn start(authorization: Option<&str>) -> Self {
         let asked = Arc::<Mutex<Vec<String>>>::default();
         let wanted =
@@ -23,7 +23,7 @@ impl ConnectProxy {
         let door = Door::open(move |stream, _| {
             let (seen, wanted) = (Arc::clone(&seen), Arc::clone(&wanted));
             async move {
-                // An error is an end's.
+                // An error means that one side has ended.
                 let _ = serve(stream, &seen, wanted.as_deref()).await;
             }
         });
@@ -33,7 +33,7 @@ impl ConnectProxy {
         }
     }
 
-    /// Where tunnels were wanted to, in this order: `host:port`.
+    /// Returns the requested destinations in order, as `host:port`.
     pub fn asked(&self) -> Vec<String> {
         self.asked.lock().expect("nobody panics").clone()
     }

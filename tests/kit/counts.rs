@@ -1,4 +1,4 @@
-//! What an API saw, counted with tolerance zero.
+//! Counts of an API's calls, with zero tolerance.
 
 use std::time::Duration;
 
@@ -7,7 +7,8 @@ use trial::windows::sliding;
 
 use super::api::Call;
 
-/// The most of `times` in any half-open window, and how many came when the window that ends with them was full already.
+/// Returns the maximum number of `times` in any half-open window, and how many came when the window
+/// that ends with them was full.
 pub fn windows(times: &[Instant], max: usize, window: Duration) -> (usize, usize) {
     assert!(times.is_sorted(), "arrivals in their order");
     let Some(first) = times.first() else {
@@ -24,20 +25,20 @@ pub fn windows(times: &[Instant], max: usize, window: Duration) -> (usize, usize
     )
 }
 
-/// When `tenant` was called.
+/// Returns the times of calls for `tenant`.
 pub fn times(calls: &[Call], tenant: &str) -> Vec<Instant> {
     let own = calls.iter().filter(|call| call.tenant == tenant);
     own.map(|call| call.at).collect()
 }
 
-/// The most of `calls` under way at once.
+/// Returns the maximum number of concurrent calls.
 pub fn at_once(calls: &[Call]) -> usize {
     let mut changes: Vec<(Instant, isize)> = calls
         .iter()
         .flat_map(|call| [Some((call.at, 1)), call.ended.map(|at| (at, -1))])
         .flatten()
         .collect();
-    // One that ends when another begins is not beside it.
+    // A call that ends when another begins is not concurrent with it.
     changes.sort_unstable();
     let (mut now, mut most) = (0, 0);
     for (_, change) in changes {
@@ -47,7 +48,7 @@ pub fn at_once(calls: &[Call]) -> usize {
     usize::try_from(most).expect("no call ends before it begins")
 }
 
-/// Jobs that were called more than once.
+/// Returns the number of jobs that were called more than once.
 pub fn repeated(calls: &[Call]) -> usize {
     let mut jobs: Vec<&str> = calls.iter().map(|call| call.job.as_str()).collect();
     jobs.sort_unstable();

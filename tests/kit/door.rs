@@ -1,4 +1,4 @@
-//! A port that takes connections, refuses them, takes them again, and ends those that are there.
+//! A port that can accept connections, refuse them, accept them again, and end open ones.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
@@ -13,32 +13,32 @@ use tokio::time::sleep;
 
 use crate::servers::free_port;
 
-/// Connections that wait to be taken.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
-/// A connection that can't be taken (no descriptor is free, say) is tried again after this.
+/// Delay before a failed accept is retried, for example if no file descriptor is free.
 const TAKE_AGAIN: Duration = Duration::from_millis(100);
 
 type Serving = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 struct Shared {
     serve: Box<dyn Fn(TcpStream, usize) -> Serving + Send + Sync>,
-    /// Connections until now.
+    /// Number of connections so far.
     opened: AtomicUsize,
-    /// How often all of them were ended.
+    /// How many times all connections were ended.
     cuts: watch::Sender<u64>,
 }
 
-/// Dropped, it is closed, and its connections end.
+/// An open port. Dropping it closes the port and ends its connections.
 pub struct Door {
     pub address: SocketAddr,
     shared: Arc<Shared>,
     accepting: Mutex<Option<JoinHandle<()>>>,
-    /// While it refuses: its port, which nobody else gets.
+    /// Reserves its port while it refuses connections.
     kept: Mutex<Option<TcpSocket>>,
 }
 
 impl Door {
-    /// Serves each connection with `serve`, which gets its number, from 0.
+    /// Serves each connection with `serve`, which gets the connection's number, from 0.
     pub async fn open<S>(serve: impl Fn(TcpStream, usize) -> S + Send + Sync + 'static) -> Self
     where
         S: Future<Output = ()> + Send + 'static,
@@ -57,19 +57,19 @@ impl Door {
         door
     }
 
-    /// Refuses connections from now on, and ends those that are there.
+    /// Refuses connections from now on, and ends open ones.
     pub async fn refuse(&self) {
         let accepting = self.accepting.lock().expect("nobody panics").take();
         if let Some(task) = accepting {
             task.abort();
-            // It is cancelled, and its port closed with it.
+            // The task is cancelled, which closes its port.
             let _ = task.await;
             *self.kept.lock().expect("nobody panics") = Some(self.bound());
         }
         self.cut();
     }
 
-    /// Takes connections again, at the same port.
+    /// Accepts connections again, at the same port.
     pub async fn take(&self) {
         let kept = self.kept.lock().expect("nobody panics").take();
         let listener = kept.unwrap_or_else(|| self.bound()).listen(BACKLOG);
@@ -81,7 +81,7 @@ impl Door {
                     sleep(TAKE_AGAIN).await;
                     continue;
                 };
-                // Nagle's algorithm would add delays of its own.
+                // Nagle's algorithm would add its own delays.
                 stream.set_nodelay(true).expect("a socket");
                 let number = shared.opened.fetch_add(1, Ordering::Relaxed);
                 let (serving, mut cuts) = ((shared.serve)(stream, number), shared.cuts.subscribe());
@@ -108,7 +108,7 @@ impl Door {
         self.shared.cuts.send_modify(|cuts| *cuts += 1);
     }
 
-    /// Connections until now.
+    /// Returns the number of connections so far.
     pub fn opened(&self) -> usize {
         self.shared.opened.load(Ordering::Relaxed)
     }

@@ -1,5 +1,5 @@
-//! What suites, benches and the harness stand on: private real servers, ways to them that can be bad, an API with manners,
-//! certificates, and the worker as users start it.
+//! The base of suites, benches and torture: private real servers, unreliable connections to them, a
+//! configurable API, certificates, and the worker as users start it.
 
 pub mod api;
 mod bed;
@@ -24,8 +24,8 @@ use std::path::Path;
 
 pub use bed::{Bed, MS, PATIENCE, SECOND, job, jobs, until};
 
-/// Returns how many random histories a test makes up: `each` for each slice that `scripts/test` runs, which sets `TEST_SLICES` to
-/// their number. Each slice has another `PROPTEST_RNG_SEED`.
+/// Returns the number of random histories for a test: `each`, times the number of slices in which
+/// `scripts/test` runs it (`TEST_SLICES`). Each slice has another `PROPTEST_RNG_SEED`.
 ///
 /// # Panics
 /// If `TEST_SLICES` is not a number.
@@ -37,7 +37,7 @@ pub fn histories(each: u32) -> u32 {
     each * slices
 }
 
-/// The repository's top.
+/// Returns the repository's root.
 pub fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }

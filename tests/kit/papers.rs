@@ -1,4 +1,4 @@
-//! Certificates of a test's own: an authority, and what it signs, as PEM files.
+//! A test's own certificates: an authority and the certificates it signed, as PEM files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,10 +16,10 @@ use sluicegate::config::{Identity, Tls};
 use tempfile::TempDir;
 use tokio_rustls::TlsAcceptor;
 
-/// Files in a folder that goes away with it: `ca.pem` of an authority, and what it issued.
+/// A temporary folder with `ca.pem` of an authority and the certificates it issued.
 pub struct Papers {
     folder: TempDir,
-    /// RabbitMQ runs in this tree, if it is not empty.
+    /// The root of RabbitMQ's file tree, if not empty.
     tree: PathBuf,
     ca: CertifiedIssuer<'static, KeyPair>,
 }
@@ -32,7 +32,8 @@ impl Default for Papers {
 
 impl Papers {
     pub fn new() -> Self {
-        // Not the name of what it signs: that would pass for a certificate that signs itself.
+        // Differs from the names it signs, since otherwise their certificates would look
+        // self-signed.
         Self::called("CA of a test")
     }
 
@@ -69,7 +70,7 @@ impl Papers {
         self.folder.path().join(name)
     }
 
-    /// The path of `name` as RabbitMQ sees it: inside its tree, when it runs in one.
+    /// Returns the path of `name` as RabbitMQ sees it, relative to its tree if it has one.
     pub fn inside(&self, name: &str) -> String {
         let path = self.path(name);
         let inside = match path.strip_prefix(&self.tree) {
@@ -79,7 +80,7 @@ impl Papers {
         inside.display().to_string()
     }
 
-    /// `NAME.pem` and `NAME.key`, for a server or a client with these names.
+    /// Issues `NAME.pem` and `NAME.key` for a server or a client with these names.
     pub fn issue(&self, name: &str, hosts: &[&str]) {
         let hosts: Vec<String> = hosts.iter().map(ToString::to_string).collect();
         let mut params = CertificateParams::new(hosts).expect("good names");
@@ -90,13 +91,14 @@ impl Papers {
         self.sign(name, params);
     }
 
-    /// `NAME.pem` and `NAME.key` that are the authority's own, as a server has them whose certificate was made by `openssl req -x509`.
+    /// Writes the authority's own certificate as `NAME.pem` and `NAME.key`, like a server's that
+    /// was made by `openssl req -x509`.
     pub fn issue_itself(&self, name: &str) {
         self.write(&format!("{name}.pem"), &self.ca.pem());
         self.write(&format!("{name}.key"), &self.ca.key().serialize_pem());
     }
 
-    /// `NAME.pem` and `NAME.key` for `host`, valid until a time in the past.
+    /// Issues `NAME.pem` and `NAME.key` for `host` that have expired.
     pub fn issue_expired(&self, name: &str, host: &str) {
         let mut params = CertificateParams::new([host.to_owned()]).expect("a good name");
         params.not_before = date_time_ymd(2020, 1, 1);
@@ -111,7 +113,7 @@ impl Papers {
         self.write(&format!("{name}.key"), &key.serialize_pem());
     }
 
-    /// Trusts this authority, and shows nothing.
+    /// Returns settings that trust this authority and show no certificate.
     pub fn trusted(&self) -> Tls {
         Tls {
             ca_file: Some(self.path("ca.pem")),
@@ -119,7 +121,7 @@ impl Papers {
         }
     }
 
-    /// What was issued as `name`, to be shown.
+    /// Returns the certificate `name`, to be shown.
     pub fn identity(&self, name: &str) -> Identity {
         Identity {
             cert_file: self.path(&format!("{name}.pem")),
@@ -127,7 +129,7 @@ impl Papers {
         }
     }
 
-    /// Trusts this authority, and shows what was issued as `name`.
+    /// Returns settings that trust this authority and show the certificate `name`.
     pub fn tls(&self, name: &str) -> Tls {
         Tls {
             identity: Some(self.identity(name)),
@@ -135,7 +137,7 @@ impl Papers {
         }
     }
 
-    /// The keys of the configuration that name these files, each after a comma.
+    /// Returns the configuration keys for these files, each after a comma.
     pub fn keys(&self, ca: Option<&str>, client: Option<&str>) -> String {
         let path = |file: &str| self.path(file).display().to_string();
         let ca = ca.map(|file| format!(", ca-file: '{}'", path(file)));
@@ -146,12 +148,13 @@ impl Papers {
         [ca, client].into_iter().flatten().collect()
     }
 
-    /// A server that shows what was issued as `name`, and wants a certificate of `clients`, if that is somebody.
+    /// Returns a server that shows the certificate `name`, and requires a certificate of `clients`,
+    /// if given.
     pub fn acceptor(&self, name: &str, clients: Option<&Self>) -> TlsAcceptor {
         self.acceptor_with(name, clients, &[])
     }
 
-    /// The same, which offers these protocols (ALPN).
+    /// Like [`Papers::acceptor`], offering these protocols (ALPN).
     pub fn acceptor_with(
         &self,
         name: &str,

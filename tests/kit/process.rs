@@ -1,4 +1,4 @@
-//! `sluicegate run` as a process of its own: its log, its metrics, and how much memory it takes.
+//! `sluicegate run` as a process of its own, with its log, its metrics and its memory usage.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -12,10 +12,11 @@ use tempfile::{NamedTempFile, TempPath};
 
 use crate::usage;
 
-/// Nothing takes this long; it only ends a test that hangs.
+/// A deadline that ends a hanging test. No step takes this long.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// The path of `sluicegate`. Cargo tells it to tests and benches of its package alone: `env!("CARGO_BIN_EXE_sluicegate")`.
+/// The path of `sluicegate`. Cargo provides it only to tests and benches of its package, as
+/// `env!("CARGO_BIN_EXE_sluicegate")`.
 #[derive(Debug, Clone, Copy)]
 pub struct Program(pub &'static str);
 
@@ -39,19 +40,19 @@ impl Program {
     }
 }
 
-/// A worker, or another program of a test or bench; dropped, it is killed.
+/// A worker or another program of a test or bench. Dropping it kills the process.
 pub struct Process {
     child: Child,
     lines: Arc<Mutex<Vec<String>>>,
-    /// Its configuration, when it is nobody else's.
+    /// Its configuration, if it is used only here.
     config: Option<TempPath>,
 }
 
 impl Process {
-    /// Starts any program. What it prints is its log.
+    /// Starts any program. Its output is its log.
     pub fn start(mut command: Command) -> Self {
         let mut child = command
-            // What a process takes by itself must not depend on how many processors there are.
+            // A process's resource usage must not depend on the number of processors.
             .env("TOKIO_WORKER_THREADS", "2")
             .env("MALLOC_ARENA_MAX", "2")
             .stdout(Stdio::piped())
@@ -79,12 +80,12 @@ impl Process {
         }
     }
 
-    /// Its log until now.
+    /// Returns its log so far.
     pub fn log(&self) -> Vec<String> {
         self.lines.lock().expect("nobody panics").clone()
     }
 
-    /// How many lines of its log have all of `words`.
+    /// Returns the number of lines in its log that contain all of `words`.
     pub fn count(&self, words: &[&str]) -> usize {
         let lines = self.lines.lock().expect("nobody panics");
         let has_all = |line: &&String| words.iter().all(|word| line.contains(word));
@@ -101,7 +102,8 @@ impl Process {
         }
     }
 
-    /// What its admin port answers at `path`, such as `/metrics`; `None`: it can't be reached yet, or any more.
+    /// Returns the answer of its admin port at `path`, such as `/metrics`, or `None` if it can't be
+    /// reached.
     pub fn get(&self, path: &str) -> Option<String> {
         let said = |line: &String| Some(line.split("admin.listen=").nth(1)?.trim().to_owned());
         let mut stream = TcpStream::connect(self.log().iter().find_map(said)?).ok()?;
@@ -112,14 +114,14 @@ impl Process {
         Some(answer.split_once("\r\n\r\n")?.1.to_owned())
     }
 
-    /// The value of `series` in its metrics, written as there: `NAME{LABELS}`.
+    /// Returns the value of `series` in its metrics, written as there: `NAME{LABELS}`.
     pub fn metric(&self, series: &str) -> Option<f64> {
         let metrics = self.get("/metrics")?;
         let of = |line: &str| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok();
         metrics.lines().find_map(of)
     }
 
-    /// Its id.
+    /// Returns its process ID.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
@@ -134,24 +136,25 @@ impl Process {
         self.child.wait().expect("it ends")
     }
 
-    /// Ends it in order; its status must be 0.
+    /// Stops it gracefully. Its exit status must be 0.
     pub fn stop(mut self) {
         self.signal(Signal::TERM);
         let status = self.ended();
         assert!(status.success(), "{status}:\n{}", self.log().join("\n"));
     }
 
-    /// The memory that it has now, in kB.
+    /// Returns its current memory in kB.
     pub fn resident_kb(&self) -> u64 {
         self.status("VmRSS:")
     }
 
-    /// The most that it ever had, in kB.
+    /// Returns its peak memory in kB.
     pub fn peak_kb(&self) -> u64 {
         self.status("VmHWM:")
     }
 
-    /// The processor time that it has used since its start, in user space and in the kernel, in steps of 10 ms. It may have ended.
+    /// Returns the processor time since its start, in user space and in the kernel, in steps of 10
+    /// ms. It may have ended.
     pub fn cpu(&self) -> Duration {
         usage::cpu(self.child.id())
     }

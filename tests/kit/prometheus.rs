@@ -1,4 +1,4 @@
-//! A Prometheus of a test's own, from Debian's package: what it scrapes, what its rules come to, and what it says of texts.
+//! A test's own Prometheus, from Debian's package: its targets, its rules, and promtool's checks.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -12,10 +12,10 @@ use crate::servers::free_port;
 
 const MISSING: &str = "scripts/test installs what is missing (Debian's package prometheus)";
 
-/// What `promtool` says, as an error where it does not like it.
+/// Runs `promtool`, which returns an error for invalid files.
 ///
 /// # Errors
-/// All that it printed.
+/// Its output.
 pub fn promtool(args: &[&str]) -> Result<String, String> {
     let output = Command::new("promtool").args(args).output();
     let output = output.unwrap_or_else(|why| panic!("promtool: {why} ({MISSING})"));
@@ -27,7 +27,7 @@ pub fn promtool(args: &[&str]) -> Result<String, String> {
     }
 }
 
-/// A running one. Dropped, it is killed and its data deleted.
+/// A running Prometheus. Dropping it kills it and deletes its data.
 pub struct Prometheus {
     process: Process,
     port: u16,
@@ -35,7 +35,8 @@ pub struct Prometheus {
 }
 
 impl Prometheus {
-    /// Scrapes `targets` (`HOST:PORT`) as the job `job` each second, and evaluates the rules of `file` as often.
+    /// Scrapes `targets` (`HOST:PORT`) as the job `job` every second, and evaluates the rules in
+    /// `file` as often.
     pub fn start(job: &str, targets: &[String], file: &Path) -> Self {
         let folder = TempDir::new().expect("a folder");
         let config = folder.path().join("prometheus.yml");
@@ -63,10 +64,11 @@ scrape_configs: [{{job_name: '{job}', static_configs: [{{targets: {targets:?}}}]
         }
     }
 
-    /// The JSON that it answers at `path`, such as `/api/v1/rules`; `None`: it does not listen yet.
+    /// Returns its JSON answer at `path`, such as `/api/v1/rules`, or `None` if it does not listen
+    /// yet.
     pub fn get(&self, path: &str) -> Option<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
-        // By HTTP/1.0 an answer comes in one piece.
+        // In HTTP/1.0 an answer comes in one piece.
         let request = format!("GET {path} HTTP/1.0\r\nhost: x\r\n\r\n");
         stream.write_all(request.as_bytes()).ok()?;
         let mut answer = String::new();
@@ -74,13 +76,13 @@ scrape_configs: [{{job_name: '{job}', static_configs: [{{targets: {targets:?}}}]
         Some(answer.split_once("\r\n\r\n")?.1.to_owned())
     }
 
-    /// What it answers at `path` for the parameter `query`.
+    /// Returns its answer at `path` for the parameter `query`.
     pub fn query(&self, path: &str, query: &str) -> Option<String> {
         let query: String = url::form_urlencoded::byte_serialize(query.as_bytes()).collect();
         self.get(&format!("{path}query={query}"))
     }
 
-    /// Its log until now.
+    /// Returns its log so far.
     pub fn log(&self) -> Vec<String> {
         self.process.log()
     }

@@ -1,5 +1,5 @@
-//! A TCP proxy between any two parties: it delays what passes, holds it, from a moment on that shows in it, cuts connections, or
-//! refuses them.
+//! A TCP proxy between two parties. It can delay bytes, hold them, hold them from a recognizable
+//! moment on, cut connections, or refuse them.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -15,10 +15,11 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::door::Door;
 
-/// Pieces of one direction of a connection that are on their way at once: more than half a second's worth.
+/// Maximum number of chunks in flight per direction of a connection: more than half a second's
+/// worth.
 const ON_THE_WAY: usize = 4096;
 
-/// How long something takes: from the first to the second, evenly distributed.
+/// A duration, evenly distributed between the first and the second.
 #[derive(Debug, Clone, Copy)]
 pub struct Range(pub Duration, pub Duration);
 
@@ -28,14 +29,15 @@ impl Range {
     }
 }
 
-/// What happens to what goes in one direction. The bytes of a connection stay in order.
+/// How one direction treats bytes. The bytes of a connection stay in order.
 #[derive(Debug, Clone, Copy)]
 pub struct Way {
-    /// How long it takes.
+    /// The delay.
     pub takes: Range,
-    /// This share of the pieces takes so much longer, as when TCP has to send them again; what is behind them waits.
+    /// The share of chunks that take this much longer, as if TCP had to resend them. Later chunks
+    /// wait behind them.
     pub late: (f64, Duration),
-    /// It is held; it passes when it is held no more.
+    /// Whether bytes are held until this is cleared.
     pub held: bool,
 }
 
@@ -73,9 +75,9 @@ impl Way {
 /// Both directions.
 #[derive(Debug, Clone, Copy)]
 pub struct Ways {
-    /// From who connects.
+    /// From the party that connects.
     pub there: Way,
-    /// To who connects.
+    /// To the party that connects.
     pub back: Way,
 }
 
@@ -85,7 +87,8 @@ impl Ways {
         back: Way::OPEN,
     };
 
-    /// So far away that a question and its answer take `time`. `connect` itself is answered at once, by the kernel.
+    /// Returns delays by which a question and its answer together take `time`. `connect` itself is
+    /// answered at once, by the kernel.
     pub const fn round_trip(time: Duration) -> Self {
         let half = Way::taking(Duration::from_nanos(time.as_nanos() as u64 / 2));
         Self {
@@ -94,7 +97,7 @@ impl Ways {
         }
     }
 
-    /// Nothing passes in either direction.
+    /// Holds both directions or releases them.
     pub const fn held(mut self, held: bool) -> Self {
         (self.there.held, self.back.held) = (held, held);
         self
@@ -104,26 +107,26 @@ impl Ways {
 /// One direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
-    /// From who connects.
+    /// From the party that connects.
     There,
-    /// To who connects.
+    /// To the party that connects.
     Back,
 }
 
 type Shows = dyn Fn(&[u8]) -> bool + Send + Sync;
 
-/// Waits for something to show; from then on, and with the bytes in which it shows, other ways are in force.
+/// Waits for certain bytes. From these bytes on, other ways are in force.
 pub struct Trap {
     pub direction: Direction,
-    /// Whether it shows in these bytes.
+    /// Returns true if these are the bytes.
     pub shows: Box<Shows>,
     pub then: Ways,
 }
 
-/// What connections are told.
+/// The settings shared with all connections.
 struct Told {
     ways: Ways,
-    /// Until it has caught something.
+    /// The trap, until it has sprung.
     trap: Option<Trap>,
 }
 
@@ -135,7 +138,7 @@ impl Told {
         }
     }
 
-    /// Whether these bytes are what its trap waits for: then it has sprung.
+    /// Returns true if these bytes spring the trap.
     fn springs(&mut self, direction: Direction, bytes: &[u8]) -> bool {
         let sprung = (self.trap).take_if(|trap| trap.direction == direction && (trap.shows)(bytes));
         if let Some(trap) = &sprung {
@@ -145,23 +148,23 @@ impl Told {
     }
 }
 
-/// A running proxy. Dropped, it ends, and its connections with it.
+/// A running proxy. Dropping it ends it and its connections.
 pub struct Proxy {
     pub door: Door,
-    /// Those before other targets than its first.
+    /// The doors for further targets.
     more: Vec<Door>,
-    /// Where new connections through `door` lead.
+    /// The destination of new connections through `door`.
     target: Arc<Mutex<SocketAddr>>,
     told: Arc<watch::Sender<Told>>,
 }
 
 impl Proxy {
-    /// One before `target`; `seed` decides the delays.
+    /// Starts a proxy for `target`. `seed` determines the delays.
     pub async fn start(target: SocketAddr, ways: Ways, seed: u64) -> Self {
         Self::start_all(&[target], ways, seed).await
     }
 
-    /// One before all of `targets`, with a port for each. What is set is set for all.
+    /// Starts a proxy for all of `targets`, with a port for each. Settings apply to all of them.
     pub async fn start_all(targets: &[SocketAddr], ways: Ways, seed: u64) -> Self {
         let [first, others @ ..] = targets else {
             panic!("a proxy has a target");
@@ -183,13 +186,14 @@ impl Proxy {
         }
     }
 
-    /// Where it listens, in the order of its targets.
+    /// Returns its addresses in the order of its targets.
     pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
         let doors = std::iter::once(&self.door).chain(&self.more);
         doors.map(|door| door.address)
     }
 
-    /// One before the server of `url`, which is at an address of this machine, and the URL that leads through it.
+    /// Starts a proxy for the server of `url`, which must be at a local address. Also returns the
+    /// URL through the proxy.
     pub async fn before(url: &str, ways: Ways, seed: u64) -> (Self, String) {
         let mut url = url::Url::parse(url).expect("a URL");
         let host: IpAddr = (url.host_str().expect("a host").parse()).expect("an address");
@@ -200,34 +204,36 @@ impl Proxy {
         (proxy, url.into())
     }
 
-    /// What happens to bytes from now on, of connections old and new; what is on its way keeps its delay.
+    /// Sets the treatment of bytes from now on, on old and new connections. Bytes in flight keep
+    /// their delays.
     pub fn set(&self, ways: Ways) {
         self.told.send_modify(|told| told.ways = ways);
     }
 
-    /// Sets a trap and waits until it has caught something; whether it did within `patience`.
+    /// Sets a trap and waits until it springs. Returns whether it did within `patience`.
     pub async fn catch(&self, trap: Trap, patience: Duration) -> bool {
         let mut seen = self.told.subscribe();
         self.told.send_modify(|told| told.trap = Some(trap));
-        // What it waits for is borrowed, which must end before anything is told.
+        // The borrow must end before the next change of the settings.
         let caught = (timeout(patience, seen.wait_for(|told| told.trap.is_none())).await).is_ok();
         self.told.send_modify(|told| told.trap = None);
         caught
     }
 
-    /// Leads new connections to another target, as a name does after a failover. Open connections stay where they are.
+    /// Leads new connections to another target, as DNS does after a failover. Open connections
+    /// stay.
     pub fn lead_to(&self, target: SocketAddr) {
         *lock(&self.target) = target;
     }
 
-    /// Ends all connections, and what they hold with them.
+    /// Ends all connections and drops the bytes they hold.
     pub fn cut(&self) {
         self.door.cut();
         self.more.iter().for_each(Door::cut);
     }
 }
 
-/// A way in that leads to `target`.
+/// Opens a port that leads to `target`.
 async fn door(target: Arc<Mutex<SocketAddr>>, told: Arc<watch::Sender<Told>>, seed: u64) -> Door {
     let carry = move |client, number| {
         let seed = seed ^ (number as u64) << 32;
@@ -241,14 +247,14 @@ fn lock(target: &Mutex<SocketAddr>) -> std::sync::MutexGuard<'_, SocketAddr> {
     target.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Until both sides have ended it. A reset is passed on as one.
+/// Carries a connection until both sides have ended it. A reset is passed on as a reset.
 async fn carry(
     mut client: TcpStream,
     target: SocketAddr,
     told: Arc<watch::Sender<Told>>,
     seed: u64,
 ) {
-    // A server that is away shows as a connection that ends at once.
+    // An unavailable server shows as a connection that ends at once.
     let Ok(mut server) = TcpStream::connect(target).await else {
         return;
     };
@@ -263,13 +269,13 @@ async fn carry(
     };
     if ended.is_err() {
         for stream in [&client, &server] {
-            // It may be gone already.
+            // The connection may be gone already.
             let _ = stream.set_zero_linger();
         }
     }
 }
 
-/// One direction, until its end has been passed on.
+/// Carries one direction until its end has been passed on.
 async fn pass(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
@@ -285,7 +291,8 @@ async fn pass(
             let length = from.read(&mut buffer).await?;
             told.send_if_modified(|told| told.springs(direction, &buffer[..length]));
             let at = Instant::now() + told.borrow().way(direction).pick(&mut random);
-            // Its end travels like bytes do. Nobody takes it: the other side is gone, and says so itself.
+            // The end travels like bytes. A failed send means that the other side is gone, which it
+            // reports itself.
             let taken = sender.send((at, buffer[..length].to_vec())).await;
             if length == 0 || taken.is_err() {
                 return Ok(());
@@ -295,7 +302,7 @@ async fn pass(
     let write = async move {
         while let Some((at, bytes)) = due.recv().await {
             sleep_until(at).await;
-            // It has no end: who tells is borrowed.
+            // The sender is borrowed, so this never ends.
             let _ = seen.wait_for(|told| !told.way(direction).held).await;
             match bytes.is_empty() {
                 true => to.shutdown().await?,
@@ -393,7 +400,7 @@ mod tests {
     #[tokio::test]
     async fn a_reset_is_passed_on() {
         let (_proxy, mut client, mut server) = connected(Ways::OPEN).await;
-        // Both connections are there when something has passed.
+        // Both connections exist once something has passed.
         client.write_u8(1).await.expect("sent");
         assert_eq!(server.read_u8().await.expect("it passes"), 1);
         server.set_zero_linger().expect("a socket");

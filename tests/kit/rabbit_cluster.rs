@@ -1,4 +1,4 @@
-//! Three RabbitMQ servers as one cluster. From the same program as a single one.
+//! Three RabbitMQ servers as one cluster, from the same program as a single server.
 
 use std::thread;
 
@@ -6,20 +6,20 @@ use crate::servers::Rabbit;
 
 /// Three nodes.
 pub struct RabbitCluster {
-    /// They go in this order: the last one has the epmd of all.
+    /// Dropped in this order: the last one runs the epmd of all.
     pub nodes: [Rabbit; 3],
 }
 
-/// What an operator of three nodes sets: a node that sees no other one stops.
+/// The setting that operators of three nodes need: a node without contact to another one stops.
 const NODE: [&str; 1] = ["cluster_partition_handling = pause_minority"];
 
 impl RabbitCluster {
-    /// Starts them; it takes about 15 s.
+    /// Starts the nodes, which takes about 15 s.
     pub fn start() -> Self {
         Self::start_with(&[vec![], vec![], vec![]])
     }
 
-    /// The same, each with settings of its own beside those that all have.
+    /// Starts the nodes with individual settings in addition to the common ones.
     pub fn start_with(own: &[Vec<String>; 3]) -> Self {
         let own = own.each_ref().map(|own| {
             let own = own.iter().map(String::as_str);

@@ -1,4 +1,5 @@
-//! Several Redis servers together: a cluster, and a primary behind Sentinel. From the same program as a single one.
+//! Several Redis servers together: a cluster, and a primary behind Sentinel. They use the same
+//! program as a single server.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ const SLOTS: [(&str, &str, &str); 3] = [
     ("10922", "16383", "3"),
 ];
 
-/// No failover happens by itself.
+/// Prevents automatic failovers.
 const NODE: [&str; 4] = [
     "cluster-enabled yes",
     "cluster-node-timeout 600000",
@@ -26,7 +27,7 @@ const NODE: [&str; 4] = [
     "repl-diskless-sync-delay 0",
 ];
 
-/// Returns the cluster that all tests share which break nothing.
+/// Returns the cluster shared by all tests that break nothing.
 pub fn shared_cluster() -> &'static RedisCluster {
     static SHARED: OnceLock<RedisCluster> = OnceLock::new();
     SHARED.get_or_init(|| {
@@ -41,7 +42,7 @@ pub fn shared_cluster() -> &'static RedisCluster {
     })
 }
 
-/// Waits for what must happen.
+/// Waits for something that must happen.
 #[expect(clippy::disallowed_methods, reason = "the servers' calls block too")]
 pub fn until(what: &str, happened: impl Fn() -> bool) {
     let begin = Instant::now();
@@ -54,7 +55,8 @@ pub fn until(what: &str, happened: impl Fn() -> bool) {
     }
 }
 
-/// Waits until `replica` has all that `primary` has now. WAIT would do so for writes of its own connection alone.
+/// Waits until `replica` has all current data of `primary`. WAIT would do that only for writes of
+/// its own connection.
 pub fn replicated(primary: &Redis, replica: &Redis) {
     let offset = |redis: &Redis, name: &str| -> u64 {
         let info = redis.ctl(&["info", "replication"]);
@@ -68,19 +70,19 @@ pub fn replicated(primary: &Redis, replica: &Redis) {
     });
 }
 
-/// `host:port` of `redis`.
+/// Returns the `host:port` of `redis`.
 pub fn address(redis: &Redis) -> &str {
     redis.url().trim_start_matches("redis://")
 }
 
-/// The port of `redis`.
+/// Returns the port of `redis`.
 pub fn port(redis: &Redis) -> u16 {
     let (_, port) = address(redis).split_once(':').expect("host:port");
     port.parse().expect("a port")
 }
 
 impl RedisCluster {
-    /// Three primaries, each with a replica. No failover happens by itself while a test runs.
+    /// Starts three primaries, each with a replica. No automatic failover happens during a test.
     pub fn start(settings: &[&str]) -> Self {
         let mut all = NODE.to_vec();
         all.extend(settings);
@@ -93,13 +95,13 @@ impl RedisCluster {
         cluster
     }
 
-    /// Makes a cluster of empty servers.
+    /// Forms a cluster of empty servers.
     fn form(&self) {
         for (primary, (first, last, epoch)) in self.primaries.iter().zip(SLOTS) {
             primary.ctl(&["cluster", "addslotsrange", first, last]);
             primary.ctl(&["cluster", "set-config-epoch", epoch]);
         }
-        // Each meets each: gossip would take longer.
+        // Every node meets every other one, since gossip would take longer.
         let all: Vec<&Redis> = self.all().collect();
         for (at, node) in all.iter().enumerate() {
             for other in &all[at + 1..] {
@@ -137,12 +139,12 @@ impl RedisCluster {
         self.primaries.iter().chain(&self.replicas)
     }
 
-    /// Which of the primaries has the slot of `key`.
+    /// Returns the index of the primary with the slot of `key`.
     pub fn owner(&self, key: &str) -> usize {
         usize::from(self.slot(key) / 5_461).min(2)
     }
 
-    /// One more primary, without a slot.
+    /// Starts another primary without slots.
     pub fn another(&self) -> Redis {
         let new = Redis::start_with(&NODE);
         let (first, own) = (port(&self.primaries[0]), port(&new));
@@ -158,7 +160,7 @@ impl RedisCluster {
         new
     }
 
-    /// Whether `node` says that it has `slot`.
+    /// Returns true if `node` reports that it has `slot`.
     pub fn has(&self, node: &Redis, slot: u16) -> bool {
         let nodes = node.ctl(&["cluster", "nodes"]);
         let own = nodes.lines().find(|line| line.contains("myself"));
@@ -171,14 +173,14 @@ impl RedisCluster {
         })
     }
 
-    /// The slot of `key`.
+    /// Returns the slot of `key`.
     pub fn slot(&self, key: &str) -> u16 {
         let slot = self.replicas[2].ctl(&["cluster", "keyslot", key]);
         slot.parse().expect("a slot")
     }
 }
 
-/// A slot on its way, as a resharding moves it: `SETSLOT`, `MIGRATE`, `SETSLOT NODE`.
+/// A slot that moves as in a resharding: `SETSLOT`, `MIGRATE`, `SETSLOT NODE`.
 pub struct Moving<'a> {
     cluster: &'a RedisCluster,
     slot: String,
@@ -187,7 +189,7 @@ pub struct Moving<'a> {
 }
 
 impl RedisCluster {
-    /// Both primaries know that `slot` is on its way.
+    /// Begins to move `slot`. Both primaries know about it.
     pub fn begin_move<'a>(&'a self, slot: u16, from: &'a Redis, to: &'a Redis) -> Moving<'a> {
         let slot = slot.to_string();
         let (from_id, to_id) = (from.ctl(&["cluster", "myid"]), to.ctl(&["cluster", "myid"]));
@@ -203,14 +205,15 @@ impl RedisCluster {
 }
 
 impl Moving<'_> {
-    /// All keys go that are there.
+    /// Moves all keys of the slot.
     pub fn keys(&self) {
         let port = port(self.to).to_string();
         let keys = self
             .from
             .ctl(&["cluster", "getkeysinslot", &self.slot, "100"]);
         for key in keys.lines() {
-            // What stays is deleted with the end of the move, as if it had never been; and one that restarted refuses for 2 s.
+            // A key left behind is deleted at the end of the move as if it had never existed. A
+            // server that restarted refuses for 2 s.
             until("a key goes with its slot", || {
                 let said = (self.from).ctl(&["migrate", "127.0.0.1", &port, key, "0", "60000"]);
                 ["OK", "NOKEY"].contains(&said.as_str())
@@ -218,7 +221,7 @@ impl Moving<'_> {
         }
     }
 
-    /// It has arrived: the new primary says so first, and then all others.
+    /// Ends the move: first at the new primary, then at all others.
     pub fn end(&self) {
         let id = self.to.ctl(&["cluster", "myid"]);
         let others = self.cluster.primaries.iter();
@@ -229,21 +232,21 @@ impl Moving<'_> {
     }
 }
 
-/// A primary, two replicas, three sentinels.
+/// A primary, two replicas and three sentinels.
 pub struct Sentinels {
     pub servers: Vec<Redis>,
     pub sentinels: Vec<Redis>,
 }
 
 impl Sentinels {
-    /// Watches over a primary that they call `name`; it is the first of the servers.
+    /// Starts sentinels of a primary that they call `name`. It is the first of the servers.
     pub fn start(name: &str) -> Self {
         let primary = Redis::start_with(&["repl-diskless-sync-delay 0"]);
         let of = format!("replicaof 127.0.0.1 {}", port(&primary));
         let replica = || Redis::start_with(&[&of, "repl-diskless-sync-delay 0"]);
         let servers = vec![primary, replica(), replica()];
         let monitor = format!("sentinel monitor {name} 127.0.0.1 {} 2", port(&servers[0]));
-        // A machine that is busy for a while is not taken for dead.
+        // A busy machine must not count as down.
         let down = format!("sentinel down-after-milliseconds {name} 5000");
         let fail = format!("sentinel failover-timeout {name} 20000");
         let sentinel = || Redis::start_with(&[&monitor, &down, &fail]);
@@ -259,7 +262,8 @@ impl Sentinels {
         Self { servers, sentinels }
     }
 
-    /// The index of the server that all sentinels call the primary; `None`: they differ.
+    /// Returns the index of the server that all sentinels consider the primary, or `None` if they
+    /// differ.
     pub fn primary(&self, name: &str) -> Option<usize> {
         let named = |sentinel: &Redis| {
             let said = sentinel.ctl(&["sentinel", "get-master-addr-by-name", name]);

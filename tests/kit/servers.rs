@@ -1,12 +1,12 @@
-//! Real servers for the tests: on free ports of 127.0.0.1, with data in a temporary folder. A watchdog in the scripts removes
-//! them when their owner ends, however it ends.
+//! Real servers for the tests: on free ports of 127.0.0.1, with data in a temporary folder. A
+//! watchdog in the scripts removes them when their owner ends for any reason.
 //!
 //! `shared_redis` and `shared_rabbit` serve all tests of a run; each test takes names of its own by [`unique`]. cargo-nextest
 //! runs each test in a process of its own: `scripts/lib/test-run` names a folder in which the first test starts the servers
 //! and the others find them. Without that folder the servers belong to this process.
 //!
-//! A test that kills, freezes or reconfigures a server starts its own one. The calls block: in an async
-//! test beside running tasks use `#[tokio::test(flavor = "multi_thread")]`.
+//! A test that kills, freezes or reconfigures a server starts its own. The calls block: in an async
+//! test with other running tasks, use `#[tokio::test(flavor = "multi_thread")]`.
 
 use std::fs::{self, File};
 use std::net::TcpListener;
@@ -74,7 +74,7 @@ pub fn shared_rabbit() -> &'static Rabbit {
     })
 }
 
-/// A name that nothing else has: for queues, key prefixes and folders.
+/// Returns a unique name for queues, key prefixes and folders.
 pub fn unique(name: &str) -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -88,7 +88,8 @@ pub fn unique(name: &str) -> String {
     )
 }
 
-/// Returns a free port where neither the kernel nor our scripts look for one, and which no other test of this run was given.
+/// Returns a free port in a range that neither the kernel nor our scripts use, and that no other
+/// test of this run was given.
 pub fn free_port() -> u16 {
     let is_ours = |port: &u16| {
         let claim = |run: &Run| File::create_new(run.folder.join(format!("port-{port}"))).is_ok();
@@ -100,15 +101,15 @@ pub fn free_port() -> u16 {
         .expect("a free port")
 }
 
-/// A private Redis; dropped, it is killed and its data deleted.
+/// A private Redis. Dropping it kills it and deletes its data.
 pub struct Redis(Server);
 
 impl Redis {
-    /// Starts one.
+    /// Starts a Redis.
     pub fn start() -> Self {
         Self::start_with(&[])
     }
-    /// Starts one with settings of redis.conf, such as `maxmemory 10mb`.
+    /// Starts a Redis with settings of redis.conf, such as `maxmemory 10mb`.
     pub fn start_with(settings: &[&str]) -> Self {
         Self(Server::start("private-redis", settings))
     }
@@ -123,29 +124,30 @@ impl Redis {
     pub fn url(&self) -> &str {
         &self.0.url
     }
-    /// Where it keeps its data.
+    /// Returns its data folder.
     pub fn folder(&self) -> &Path {
         &self.0.folder
     }
-    /// SIGKILL. What was answered is on disk and is there again after [`Self::restart`].
+    /// Sends SIGKILL. Confirmed writes are on disk and present after [`Self::restart`].
     pub fn kill(&self) {
         self.0.script("kill", &[]);
     }
-    /// Ends it in order.
+    /// Stops it gracefully.
     pub fn stop(&self) {
         self.0.script("stop", &[]);
     }
-    /// Starts it again, after a kill when it still runs: same port, same data.
+    /// Restarts it with the same port and data, after a kill if it still runs.
     pub fn restart(&self) {
         self.0.restart();
     }
-    /// Starts it again, after a kill when it still runs: same port, no data, as after a lost disk.
+    /// Restarts it with the same port and without data, as after a lost disk, after a kill if it
+    /// still runs.
     pub fn restart_empty(&self) {
         self.kill();
         self.0.script("wipe", &[]);
         self.0.restart();
     }
-    /// Freezes it: connections stay open, nothing is answered.
+    /// Freezes it: connections stay open without answers.
     pub fn pause(&self) {
         self.0.script("pause", &[]);
     }
@@ -153,25 +155,25 @@ impl Redis {
     pub fn resume(&self) {
         self.0.script("resume", &[]);
     }
-    /// `redis-cli`: its output.
+    /// Runs `redis-cli` and returns its output.
     pub fn ctl(&self, args: &[&str]) -> String {
         self.0.script("ctl", args)
     }
-    /// The same; `None`: it can't be reached.
+    /// Like [`Self::ctl`], or returns `None` if Redis can't be reached.
     pub fn try_ctl(&self, args: &[&str]) -> Option<String> {
         self.0.try_script("ctl", args).ok()
     }
 }
 
-/// A private RabbitMQ; dropped, it is killed and its data deleted.
+/// A private RabbitMQ. Dropping it kills it and deletes its data.
 pub struct Rabbit(Server);
 
 impl Rabbit {
-    /// Starts one; it takes about 5 s.
+    /// Starts a RabbitMQ, which takes about 5 s.
     pub fn start() -> Self {
         Self::start_with(&[])
     }
-    /// Starts one with lines of rabbitmq.conf, such as `heartbeat = 5`.
+    /// Starts a RabbitMQ with lines of rabbitmq.conf, such as `heartbeat = 5`.
     pub fn start_with(settings: &[&str]) -> Self {
         Self(Server::start("private-rabbitmq", settings))
     }
@@ -187,23 +189,23 @@ impl Rabbit {
     pub fn url(&self) -> &str {
         &self.0.url
     }
-    /// Where it keeps its data.
+    /// Returns its data folder.
     pub fn folder(&self) -> &Path {
         &self.0.folder
     }
-    /// SIGKILL.
+    /// Sends SIGKILL.
     pub fn kill(&self) {
         self.0.script("kill", &[]);
     }
-    /// Ends it in order.
+    /// Stops it gracefully.
     pub fn stop(&self) {
         self.0.script("stop", &[]);
     }
-    /// Starts it again, after a kill when it still runs: same port, same data.
+    /// Restarts it with the same port and data, after a kill if it still runs.
     pub fn restart(&self) {
         self.0.restart();
     }
-    /// Freezes it: connections stay open, nothing is answered.
+    /// Freezes it: connections stay open without answers.
     pub fn pause(&self) {
         self.0.script("pause", &[]);
     }
@@ -211,8 +213,8 @@ impl Rabbit {
     pub fn resume(&self) {
         self.0.script("resume", &[]);
     }
-    /// `rabbitmqctl -q`: its output. It is an Erlang node of its own, which on a busy machine may give up before it has
-    /// joined: so it is tried three times.
+    /// Runs `rabbitmqctl -q` and returns its output. It is an Erlang node itself, which may give up
+    /// on a busy machine before it has joined, so it is tried three times.
     pub fn ctl(&self, args: &[&str]) -> String {
         let mut tries = (0..2).map(|_| self.0.try_script("ctl", args));
         match tries.find_map(Result::ok) {
@@ -222,14 +224,14 @@ impl Rabbit {
     }
 }
 
-/// What both are: a script and the folder that it keeps the server in.
+/// The common part of both: a script and the folder it keeps the server in.
 struct Server {
     script: PathBuf,
     folder: PathBuf,
-    /// The process with which the server ends.
+    /// The process whose end ends the server.
     owner: String,
     settings: Vec<String>,
-    /// The folder of another server, whose cluster it joins.
+    /// The folder of another server whose cluster it joins.
     first: Option<PathBuf>,
     url: String,
 }
@@ -304,7 +306,7 @@ impl Server {
         })
     }
 
-    /// The same; an error is what it said.
+    /// Like [`Self::script`], with the script's output as the error.
     fn try_script(&self, command: &str, args: &[&str]) -> Result<String, String> {
         let output = Command::new(&self.script)
             .arg(command)
@@ -322,7 +324,8 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // No assertion: a panic here would hide the test's own. The watchdog is the second net.
+        // Not an assertion, since a panic here would hide the test's own. The watchdog removes it
+        // otherwise.
         let removed = Command::new(&self.script)
             .arg("remove")
             .arg(&self.folder)

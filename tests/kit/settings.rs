@@ -1,4 +1,4 @@
-//! Settings of a scheduler for tests that are about something else.
+//! Settings of a scheduler for tests with another subject.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use sluicegate::rules::job::{Fields, TenantField, ValueField};
 use sluicegate::rules::limit::{Algorithm, Limit};
 use sluicegate::rules::retry::RetryPolicy;
 
-/// Calls of `url`, whatever that is, as the defaults say.
+/// Returns the default settings for calls of `url`, which may be invalid.
 pub fn http(url: impl Into<String>) -> Http {
     let text = "dispatch: {http: {url: 'http://h/'}}";
     let config = Config::parse("c.yaml", text, std::iter::empty()).expect("valid");
@@ -21,7 +21,7 @@ pub fn http(url: impl Into<String>) -> Http {
     }
 }
 
-/// A scheduler's settings whose limits let everything start, for `jobs` calls at a time.
+/// Returns settings of a scheduler whose limits admit everything, for `jobs` concurrent calls.
 pub fn open(jobs: usize) -> Settings {
     let second = Duration::from_secs(1);
     let limit = Limit::new(

@@ -7,14 +7,14 @@ use crate::root;
 
 /// A file of the repository.
 pub struct File {
-    /// From the repository's root, with `/`.
+    /// The path from the repository's root, with `/`.
     pub path: String,
-    /// Whole.
+    /// The complete text.
     pub text: String,
 }
 
 impl File {
-    /// For tests of what is said of files.
+    /// Creates a file for tests of the rules themselves.
     pub fn new(path: &str, text: &str) -> Self {
         Self {
             path: path.to_owned(),
@@ -22,7 +22,7 @@ impl File {
         }
     }
 
-    /// Rust without comment lines and without what is there for unit tests alone, with the lines' numbers.
+    /// Returns the Rust code without comment lines and unit tests, with line numbers.
     pub fn code(&self) -> impl Iterator<Item = (usize, &str)> {
         let mut tests = TestItems::default();
         self.text
@@ -34,20 +34,21 @@ impl File {
     }
 }
 
-/// The items behind `#[cfg(test)]`. Where one ends is seen by rustfmt's indentation: in its first line, or in the next one that
-/// closes something and begins where the item did.
+/// Tracks items with `#[cfg(test)]`. By rustfmt's indentation, an item ends in its first line, or
+/// in the next line that closes something and begins in the item's column.
 #[derive(Default, Clone, Copy)]
 enum TestItems {
     #[default]
     Outside,
-    /// Behind the attribute, which begins at this column: the item's first line comes, or more attributes.
+    /// After the attribute, which begins at this column, and before the item's first line or more
+    /// attributes.
     Before(usize),
     /// In an item that begins at this column.
     Inside(usize),
 }
 
 impl TestItems {
-    /// Whether the next line belongs to one.
+    /// Returns true if the next line belongs to such an item.
     fn have(&mut self, line: &str) -> bool {
         let column = line.len() - line.trim_start().len();
         let line = line.trim();
@@ -70,9 +71,9 @@ impl TestItems {
     }
 }
 
-/// Every file under `folders` whose name ends with `end`.
+/// Returns every file under `folders` whose name ends with `end`.
 /// # Panics
-/// Where there are none.
+/// If there are none.
 pub fn files(folders: &[&str], end: &str) -> Vec<File> {
     let root = root();
     let mut found = Vec::new();
@@ -94,19 +95,20 @@ pub fn files(folders: &[&str], end: &str) -> Vec<File> {
     found
 }
 
-/// The text of a page, as it is now: a page that was renewed compiles nothing anew.
+/// Returns the current text of a page. It is read at run time, so a changed page requires no
+/// compilation.
 ///
 /// # Panics
-/// When it is not there.
+/// If it does not exist.
 pub fn page(path: &str) -> String {
     let path = root().join(path);
     fs::read_to_string(&path).unwrap_or_else(|why| panic!("{}: {why}", path.display()))
 }
 
-/// The section of a page with this heading.
+/// Returns the section of a page with this heading.
 ///
 /// # Panics
-/// When there is none.
+/// If there is none.
 pub fn section<'a>(page: &'a str, heading: &str) -> &'a str {
     let begin = format!("\n## {heading}\n");
     let (_, rest) = page.split_once(&begin).expect("the section");
@@ -114,15 +116,15 @@ pub fn section<'a>(page: &'a str, heading: &str) -> &'a str {
         .map_or(rest, |(section, _)| section)
 }
 
-/// What stands in backticks in `text`.
+/// Returns the texts in backticks in `text`.
 pub fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-/// The words of the rule for Redis in docs/DEPLOYMENT.md, after the password.
+/// Returns the words of the rule for Redis in docs/DEPLOYMENT.md, after the password.
 ///
 /// # Panics
-/// When it is not there.
+/// If the rule is missing.
 pub fn documented_rule() -> Vec<&'static str> {
     let document: &str = page("docs/DEPLOYMENT.md").leak();
     let rule = document

@@ -1,4 +1,4 @@
-//! An API that stands still: what its callers send lies in the kernel until it goes on.
+//! A connection that can freeze: bytes that its peer sends stay in the kernel until it continues.
 
 use std::io;
 use std::pin::Pin;
@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// Whether it stands still, and who waits for its end.
+/// Whether connections are frozen, and the tasks that wait for the end.
 #[derive(Default)]
 pub struct Stillness(Mutex<(bool, Vec<Waker>)>);
 
@@ -32,7 +32,7 @@ impl Stillness {
     }
 }
 
-/// A connection that nothing is read from meanwhile.
+/// A connection that is not read while frozen.
 pub struct Still {
     stream: TcpStream,
     stillness: Arc<Stillness>,

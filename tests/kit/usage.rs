@@ -1,23 +1,23 @@
-//! What a process takes of the machine, as the kernel says it.
+//! A process's resource usage according to the kernel.
 
 use std::fs;
 use std::time::Duration;
 
 use crate::servers::Rabbit;
 
-/// What a server has taken until now.
+/// A server's resource usage so far.
 #[derive(Debug, Clone, Copy)]
 pub struct Usage {
     /// Processor time since its start, in user space and in the kernel, in steps of 10 ms.
     pub cpu: Duration,
-    /// Memory, in kB.
+    /// Memory in kB.
     pub resident_kb: u64,
-    /// Open files and sockets.
+    /// Number of open files and sockets.
     pub files: usize,
 }
 
 impl Usage {
-    /// Of RabbitMQ's Erlang machine.
+    /// Returns the usage of RabbitMQ's Erlang machine.
     pub fn of(rabbit: &Rabbit) -> Self {
         let file = rabbit.folder().join("beam.pid");
         let text = fs::read_to_string(file).expect("it runs");
@@ -32,18 +32,20 @@ impl Usage {
     }
 }
 
-/// The processor time that a process has used since its start, in user space and in the kernel, in steps of 10 ms. It may have ended.
+/// Returns the processor time of a process since its start, in user space and in the kernel, in
+/// steps of 10 ms. It may have ended.
 pub fn cpu(pid: u32) -> Duration {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
     let stat = stat.expect("it is ours, and nobody has waited for it");
-    // The program's name, in brackets, may have spaces. From the state behind it on, utime and stime are the fields 11 and 12.
+    // The program's name, in parentheses, may contain spaces. From the state after it on, utime and
+    // stime are the fields 11 and 12.
     let fields = stat.rsplit_once(") ").map(|(_, fields)| fields.split(' '));
     let times = fields.expect("a state").skip(11).take(2);
     let ticks: u64 = times.map(|time| time.parse::<u64>().expect("ticks")).sum();
     Duration::from_millis(1000 * ticks / rustix::param::clock_ticks_per_second())
 }
 
-/// A field of a process's status, in kB.
+/// Returns a field of a process's status, in kB.
 pub fn status(pid: u32, field: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status"));
     let status = status.expect("a process that runs");

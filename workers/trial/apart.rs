@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
-/// The running server; dropped, it ends.
+/// The running server. Dropping it stops the server.
 pub struct Apart {
     address: SocketAddr,
     stop: Option<oneshot::Sender<()>>,
@@ -16,10 +16,10 @@ pub struct Apart {
 }
 
 impl Apart {
-    /// Starts what `serve` says on a free port of 127.0.0.1.
+    /// Starts `serve` on a free port of 127.0.0.1.
     ///
     /// # Errors
-    /// There is no port, thread or runtime.
+    /// No port, thread or runtime is available.
     pub fn start<S>(serve: impl FnOnce(TcpListener) -> S + Send + 'static) -> io::Result<Self>
     where
         S: Future<Output = io::Result<()>>,
@@ -30,10 +30,10 @@ impl Apart {
         )
     }
 
-    /// The same where `listener` listens.
+    /// Starts `serve` on `listener`.
     ///
     /// # Errors
-    /// There is no thread or runtime.
+    /// No thread or runtime is available.
     pub fn start_at<S>(
         listener: std::net::TcpListener,
         serve: impl FnOnce(TcpListener) -> S + Send + 'static,
@@ -67,7 +67,7 @@ impl Apart {
         })
     }
 
-    /// Where it listens.
+    /// Returns its address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -77,7 +77,7 @@ impl Drop for Apart {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A panic of that thread has been printed by then.
+            // The thread has already printed its panic.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! The smallest HTTP client, for the workers' admin ports: one request, one connection.
+//! A minimal HTTP client for the workers' admin ports: one request per connection.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -12,15 +12,15 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// One request, with its connection.
+/// Timeout for one request, including its connection.
 const WITHIN: Duration = Duration::from_secs(5);
-/// An answer's body has at most this many bytes: metrics are some ten thousand.
+/// Maximum size of an answer's body in bytes. Metrics take some ten thousand.
 const MAX_BODY: usize = 4 * 1024 * 1024;
 
-/// The body of `path` at `server`, when the status is 2xx.
+/// Returns the body of `path` at `server` if the status is 2xx.
 ///
 /// # Errors
-/// In words, when there is no such answer within 5 s.
+/// A text, if there is no such answer within 5 s.
 pub async fn get(server: SocketAddr, path: &str) -> Result<String, String> {
     match timeout(WITHIN, exchange(server, path)).await {
         Ok(Ok(text)) => Ok(text),
@@ -44,7 +44,7 @@ async fn exchange(server: SocketAddr, path: &str) -> Result<String, Box<dyn Erro
         let body = Limited::new(answer.into_body(), MAX_BODY).collect().await?;
         Ok(String::from_utf8(body.to_bytes().into())?)
     };
-    // The connection ends after the answer, or with an error that the answer has, too.
+    // The connection ends after the answer, or with an error that the answer has as well.
     let (answer, _) = tokio::join!(answer, connection);
     answer
 }

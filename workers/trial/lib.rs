@@ -1,4 +1,5 @@
-//! What programs have in common that let real workers call a strict API and count what it saw: `sluicegate demo` and `torture`.
+//! Common parts of programs in which real workers call a strict API that counts its calls:
+//! `sluicegate demo` and `torture`.
 
 pub mod apart;
 pub mod fetch;

@@ -1,11 +1,11 @@
-//! How many units a downstream saw in each window, with tolerance zero: pure functions over sorted arrivals, in nanoseconds of
-//! one clock.
+//! Counts units per window at an API, with zero tolerance: pure functions over sorted arrivals, in
+//! nanoseconds of one clock.
 
-/// An arrival: when, and how many units it used.
+/// An arrival: the time and the units used.
 pub type Arrival = (u64, u64);
 
-/// For each arrival the units in the window that ends with it. Windows are half-open: an arrival exactly `window` later
-/// is in the next one.
+/// Returns, for each arrival, the units in the window that ends with it. Windows are half-open: an
+/// arrival exactly `window` later is in the next one.
 pub fn sliding(arrivals: &[Arrival], window: u64) -> Vec<u64> {
     let (mut first, mut units) = (0, 0);
     let mut all = Vec::with_capacity(arrivals.len());

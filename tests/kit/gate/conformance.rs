@@ -142,7 +142,8 @@ pub async fn conforms(algorithm: Algorithm, long: Limited<impl Gate>, short: Lim
     let Usage { next_ms, free, .. } = shown.limits[0];
     assert!(next_ms > 990_000 && free == 0 && shown.waiting == 1);
 
-    // All tenants closed: a look reports it, a tenant's question does not, and an operator ends it.
+    // Closes a tenant: no job starts, waits last until it opens, and a shorter block does not open
+    // it sooner.
     let (all, how) = (Whose::Api, "429 for all");
     (long.block(&all, Duration::from_secs(1000), how).await).expect("the gate answers");
     let look = async || {

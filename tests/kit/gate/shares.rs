@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 use super::{FRESH, LONG, limit, started, tenant, waits};
 use crate::servers::unique;
 
-/// `max` in the longest window.
+/// A limit of `max` in the longest window.
 fn named(name: &str, max: u64, scope: Scope) -> Limit {
     let like = limit(Algorithm::SlidingWindow, max, LONG);
     let window = Duration::from_millis(like.window_ms());
@@ -25,11 +25,11 @@ fn path() -> Scope {
     Scope::Header("x-path".to_owned())
 }
 
-/// A gate, what it enforces, and whose jobs ask: each is named `TENANT` or `TENANT/VALUE`.
+/// A gate, its limits and its callers, each named `TENANT` or `TENANT/VALUE`.
 struct Desk<'a, G> {
     gate: &'a G,
     limits: Limits,
-    /// Ahead of all names: tests of one gate feel nothing of each other.
+    /// A prefix of all names, so that tests of one gate don't affect each other.
     name: String,
 }
 
@@ -67,7 +67,8 @@ impl<'a, G: Gate> Desk<'a, G> {
         self.reply(whose, asks).await.1.answers
     }
 
-    /// How many of these jobs start, and the tickets of the others.
+    /// Asks again for jobs with `tickets`. Returns the number that start, and the tickets of the
+    /// others.
     async fn back(&self, whose: &str, tickets: &[Ticket]) -> (usize, Vec<Ticket>) {
         let back = |ticket: &Ticket| Ask {
             ticket: Some(*ticket),
@@ -79,7 +80,7 @@ impl<'a, G: Gate> Desk<'a, G> {
         (started(&answers), tickets_of(&answers))
     }
 
-    /// Starts jobs of these costs. Returns what is to be told of them.
+    /// Starts jobs of these costs. Returns their receipts.
     async fn start(&self, whose: &str, costs: &[u32]) -> Vec<Receipt> {
         let fresh = |cost: &u32| Ask {
             ticket: None,
@@ -111,7 +112,7 @@ impl<'a, G: Gate> Desk<'a, G> {
                 .map(|(receipt, end)| Settled { receipt, end })
                 .collect(),
         };
-        // The second one counts for nothing.
+        // The second settlement has no effect.
         for _ in 0..2 {
             let told = std::slice::from_ref(&told);
             let replies = self.gate.settle(told).await.expect("the gate answers");
@@ -131,7 +132,7 @@ impl<'a, G: Gate> Desk<'a, G> {
         shown.expect("the gate answers")
     }
 
-    /// What each limit counts for them.
+    /// Returns each limit's usage for `whose`.
     async fn counts(&self, whose: &str) -> Vec<u64> {
         let shown = self.inspect(whose).await;
         shown.limits.iter().map(|usage| usage.count).collect()
@@ -145,7 +146,7 @@ fn tickets_of(answers: &[Answer]) -> Vec<Ticket> {
         .collect()
 }
 
-/// Which limit makes each of them wait.
+/// Returns the limit that makes each job wait.
 fn limits_of(answers: &[Answer]) -> Vec<usize> {
     let limit = |answer: &Answer| match answer {
         Answer::Wait { limit, .. } => Some(*limit),
@@ -159,7 +160,8 @@ fn unused(receipts: &[Receipt]) -> Vec<(Receipt, End)> {
     receipts.iter().map(end).collect()
 }
 
-/// All that a gate must do with shared partitions. Where all tenants share one, `gate` is to have a fresh prefix.
+/// Checks everything that a gate must do with shared partitions. If all tenants share one, `gate`
+/// must use a new prefix.
 pub async fn shares_conform<G: Gate>(gate: impl Fn() -> G) {
     who_had_its_turn_needs_no_other(&gate()).await;
     tenants_take_turns(&gate()).await;
@@ -172,7 +174,8 @@ pub async fn shares_conform<G: Gate>(gate: impl Fn() -> G) {
     the_leases_of_abandoned_calls_are_held_as_long_as_said(&gate()).await;
 }
 
-/// Those in the waitlist are away until their turns: what is given back would be idle, and who gave it back would be the last.
+/// Waiting jobs stay away until their turns. Without this, returned quota would stay idle, and the
+/// job that returned it would be last.
 async fn who_had_its_turn_needs_no_other(gate: &impl Gate) {
     let desk = Desk::new(gate, vec![named("all", 6, Scope::Tenant)]);
     let again = [Ticket::HAD_ITS_TURN];
@@ -207,7 +210,8 @@ async fn tenants_take_turns(gate: &impl Gate) {
     let (usage, own) = (&shown.limits[0], shown.waiting);
     assert_eq!((usage.count, usage.waiting, own), (6, 8, 0));
 
-    // Room for four, and turns: one of each, also of who comes now, and the fourth is the first one's again; whoever asks first.
+    // There is room for four, in turns: one for each tenant, including the new one, and the fourth
+    // is the first tenant's again, in whatever order they ask.
     desk.settle("a", unused(&first[..4])).await;
     let answers = desk.ask("c", &[FRESH; 2]).await;
     let c = tickets_of(&answers);
@@ -217,7 +221,7 @@ async fn tenants_take_turns(gate: &impl Gate) {
     let (started, a) = desk.back("a", &a).await;
     assert_eq!((started, a.len()), (2, 2));
     assert_eq!(desk.inspect("b").await.limits[0].waiting, 6);
-    // Room for two more.
+    // There is room for two more.
     desk.settle("a", unused(&first[4..])).await;
     assert_eq!(desk.back("a", &a).await.0, 0, "the others come first");
     assert_eq!(desk.back("b", &b).await.0, 1);
@@ -246,7 +250,7 @@ async fn parts_draw_from_all_of_theirs(gate: &impl Gate) {
     assert_eq!((started(&answers), limits_of(&answers)), (2, vec![0]));
     let answers = desk.ask("a/y", &[FRESH; 2]).await;
     assert_eq!((started(&answers), limits_of(&answers)), (1, vec![1]));
-    // Without the header: a part of its own.
+    // Without the header, a job belongs to a partition of its own.
     let answers = desk.ask("a", &[FRESH]).await;
     assert_eq!((started(&answers), limits_of(&answers)), (0, vec![1]));
     let answers = desk.ask("b/x", &[FRESH; 2]).await;
@@ -269,7 +273,7 @@ async fn what_is_told_counts_in_every_log(gate: &impl Gate) {
             named("all", 20, Scope::Global),
         ],
     );
-    // In no log has a start the number that it has in another one.
+    // A start has a different number in each log.
     desk.start("b/x", &[3]).await;
     desk.start("a/y", &[2]).await;
     let receipts = desk.start("a/x", &[4, 1, 5]).await;
@@ -282,7 +286,7 @@ async fn what_is_told_counts_in_every_log(gate: &impl Gate) {
     assert_eq!(desk.counts("a/x").await, [2, 4, 7]);
     assert_eq!(desk.counts("a/y").await, [2, 4, 7]);
     assert_eq!(desk.counts("b/x").await, [3, 3, 7]);
-    // More than it was charged.
+    // An actual cost above the charge.
     desk.settle("a/x", vec![(one.clone(), End::Cost(9))]).await;
     assert_eq!(desk.counts("a/x").await, [10, 12, 15]);
     assert_eq!(started(&desk.ask("b/x", &[FRESH; 9]).await), 5);
@@ -303,7 +307,7 @@ async fn an_operator_reaches_all_parts(gate: &impl Gate) {
     assert_eq!(started(&desk.ask("b/x", &[FRESH]).await), 1, "another's");
     desk.change("a", Change::Resume).await;
 
-    // Whoever waited is gone, from all parts at once.
+    // All waiting jobs are gone, from all partitions at once.
     desk.change("a", Change::Reset).await;
     for whose in ["a/x", "a/y", "a"] {
         let shown = desk.inspect(whose).await;
@@ -315,7 +319,7 @@ async fn an_operator_reaches_all_parts(gate: &impl Gate) {
         duration_ms,
     };
     desk.change("a", set("path")).await;
-    // What all tenants share is not one tenant's operator's.
+    // A limit that all tenants share can't be changed for one tenant.
     desk.change("a", set("all")).await;
     for whose in ["a/x", "a/y"] {
         let answers = desk.ask(whose, &[FRESH; 2]).await;
@@ -328,7 +332,8 @@ async fn an_operator_reaches_all_parts(gate: &impl Gate) {
     assert_eq!(desk.inspect("b/x").await.limits[0].max, 2);
 }
 
-/// Who waits for what all tenants share is out of the others' way as soon as an operator says so.
+/// A tenant that waits for the limit of all tenants no longer delays others once an operator resets
+/// it.
 async fn a_reset_tenant_waits_for_nothing_that_others_share(gate: &impl Gate) {
     let desk = Desk::new(gate, vec![named("all", 2, Scope::Global)]);
     let answers = desk.ask("a", &[FRESH; 5]).await;
@@ -336,31 +341,31 @@ async fn a_reset_tenant_waits_for_nothing_that_others_share(gate: &impl Gate) {
     desk.ask("b", &[FRESH; 2]).await;
     let waiting = async |whose| desk.inspect(whose).await.limits[0].waiting;
     assert_eq!(waiting("b").await, 5);
-    // Who comes now has its turn later, the more of its own waitlist wait.
+    // The more jobs a tenant has waiting, the later is the turn of its next one.
     let turn = async |whose| desk.inspect(whose).await.turn_ms;
     let (a, b, c) = (turn("a").await, turn("b").await, turn("c").await);
     assert!(0 < c && c <= b && b <= a, "{c} {b} {a}");
     desk.change("a", Change::Reset).await;
     assert_eq!(waiting("b").await, 2);
     assert_eq!(desk.inspect("b").await.waiting, 2);
-    // A second time there is nothing to forget.
+    // The second reset has no effect.
     desk.change("a", Change::Reset).await;
     assert_eq!(waiting("a").await, 2);
     desk.change("b", Change::Reset).await;
     assert_eq!(waiting("a").await, 0);
-    // One that returns takes a new ticket.
+    // A job that returns takes a new ticket.
     let answers = desk.back("a", &tickets_of(&answers)).await;
     assert_eq!((answers.0, waiting("b").await), (0, 3));
 }
 
-/// Of calls that their worker gave up nobody knows whether they still arrive.
+/// It is not known whether abandoned calls still arrive.
 async fn the_leases_of_abandoned_calls_are_held_as_long_as_said(gate: &impl Gate) {
     let places = Limit::concurrent("places", 3).expect("in range");
     let costs = named("costs", 50, Scope::Tenant).with_unit(Unit::Cost);
     let desk = Desk::new(gate, vec![places, costs]);
     let first = desk.start("a", &[2, 3, 4]).await;
     let abandoned = |receipt: &Receipt, for_ms| (receipt.clone(), End::Abandoned { for_ms });
-    // Longer than a lease is a lease; the others end, one at once.
+    // A longer time than a lease is shortened to a lease. The others end, one of them at once.
     let [long, short, over] = [u64::MAX / 2, 30, 0];
     let ends = [long, short, over].into_iter().zip(&first);
     let ends = ends.map(|(for_ms, receipt)| abandoned(receipt, for_ms));
@@ -376,9 +381,9 @@ async fn the_leases_of_abandoned_calls_are_held_as_long_as_said(gate: &impl Gate
             sleep(Duration::from_millis(5)).await;
         }
     };
-    // What they cost stays as charged.
+    // Their costs stay charged.
     until_held(1).await;
-    // It is heard of after all.
+    // The abandoned call is reported after all.
     desk.settle("a", vec![abandoned(&first[0], 0)]).await;
     until_held(0).await;
 }
@@ -389,7 +394,7 @@ async fn places_are_held_until_their_calls_end(gate: &impl Gate) {
     let first = desk.start("a", &[1; 3]).await;
     let (lost, reply) = desk.reply("a", &[FRESH]).await;
     assert_eq!(waits(&reply.answers).len(), 1, "all are taken");
-    // One still runs, one has ended, and one was never called.
+    // One call still runs, one has ended, and one was never made.
     let [running, ended, late] = &first[..] else {
         panic!("{first:?}");
     };
@@ -402,10 +407,11 @@ async fn places_are_held_until_their_calls_end(gate: &impl Gate) {
         (running.clone(), End::Running),
     ];
     desk.settle("a", ends).await;
-    // An end counts to the end of its millisecond.
+    // An end counts until its millisecond is over.
     sleep(Duration::from_millis(2)).await;
     assert_eq!(desk.counts("a").await, [1]);
-    // Of a start in an answer that was lost, only the name is known. One that was none frees nobody's lease.
+    // If the answer to a question was lost, only the start's name is known. A name without a start
+    // releases no lease.
     let doubted = |permits: &str, number: usize| Receipt {
         permit: format!("{permits}:{number}"),
         started_ms: 0,

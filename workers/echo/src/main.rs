@@ -1,4 +1,4 @@
-//! The smallest worker with a handler of its own; copy it to start yours. It is configured like
+//! The smallest worker with its own handler. Copy it to write yours. It is configured like
 //! `sluicegate run`, and needs no `dispatch.http`.
 
 use std::error::Error;

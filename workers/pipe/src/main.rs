@@ -1,10 +1,11 @@
-//! A worker whose handler prepares: it runs a program for each job, starts it before the permit is asked for, and gives it the
-//! job's body when the permit has come. So what the program does before it reads (start an interpreter, log in, open a
-//! connection) costs no quota. Copy it to start yours.
+//! A worker whose handler prepares: it runs a program for each job, starts it before the permit is
+//! requested, and passes it the job's body once the permit has arrived. So the program's startup
+//! (an interpreter, a login, a connection) costs no quota. Copy it to write your own.
 //!
-//! `pipe-worker PROGRAM [ARGUMENT…]`, configured like `sluicegate run`, without `dispatch.http`. The program reads the body from
-//! its standard input, to the end, and then calls the API once. It finds the tenant in `JOB_TENANT` and the job's id in
-//! `JOB_ID`. Exit status 0: done; 75 (EX_TEMPFAIL): try again later; any other: never.
+//! `pipe-worker PROGRAM [ARGUMENT…]` is configured like `sluicegate run`, without `dispatch.http`.
+//! The program reads the body from its standard input, to the end, and then calls the API once.
+//! `JOB_TENANT` has the tenant and `JOB_ID` the job's ID. Exit status 0 means done, 75
+//! (EX_TEMPFAIL) means retry later, and any other status means never.
 
 use std::error::Error;
 use std::process::{ExitCode, Stdio};
@@ -15,12 +16,12 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-/// From the permit to the program's end, at most.
+/// Maximum time from the permit to the program's end.
 const LONGEST: Duration = Duration::from_secs(60);
 /// EX_TEMPFAIL of sysexits.h.
 const TRY_AGAIN: i32 = 75;
 
-/// Runs this for each job.
+/// The program to run for each job.
 struct Pipe {
     program: String,
     arguments: Vec<String>,
@@ -34,10 +35,11 @@ fn retry(reason: String) -> Outcome {
 }
 
 impl PreparingHandler for Pipe {
-    /// A program that runs and waits for a body; dropped, it is killed.
+    /// A running program that waits for a body. Dropping it kills the program.
     type Ready = Child;
 
-    /// None: each program is told its job when it starts, so there is none that fits any.
+    /// Returns `None`, since each program gets its job at startup, so no running program fits any
+    /// job.
     fn at_once(&self) -> Option<Child> {
         None
     }
@@ -63,19 +65,19 @@ impl PreparingHandler for Pipe {
         }
         match timeout(LONGEST, finish(job, &mut program)).await {
             Ok(outcome) => outcome.into(),
-            // Dropped, it is killed.
+            // Dropping the program kills it.
             Err(_) => retry(format!("{} took longer than {LONGEST:?}", self.program)).into(),
         }
     }
 }
 
-/// Writes the body, and waits for the verdict.
+/// Writes the body and waits for the exit status.
 async fn finish(job: &Job, program: &mut Child) -> Outcome {
     let mut input = program.stdin.take().expect("it is piped, and taken once");
     if let Err(why) = input.write_all(&job.body).await {
         return retry(format!("the program did not read its job: {why}"));
     }
-    // Its input ends here.
+    // Closes the program's input.
     drop(input);
     match program.wait().await {
         Ok(status) if status.success() => Outcome::Done,
@@ -117,7 +119,7 @@ mod tests {
 
     use super::*;
 
-    /// What becomes of a job with this body, given to a shell with these commands.
+    /// Returns the outcome of a job with this body in a shell with these commands.
     async fn outcome(commands: &str, body: &'static str, permit: Permit) -> Outcome {
         let pipe = Pipe {
             program: "sh".to_owned(),
