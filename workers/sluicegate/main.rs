@@ -1,4 +1,4 @@
-//! `sluicegate`: the worker and the commands of the people who run it.
+//! `sluicegate`: the worker and the operators' commands.
 #![forbid(unsafe_code)]
 
 mod commands;
@@ -67,17 +67,17 @@ enum Command {
     Demo(demo::DemoArgs),
 }
 
-/// These have no configuration, so a wrong one does not keep them from running.
+/// Commands without a configuration. An invalid one does not keep them from running.
 const WITHOUT_CONFIG: [&str; 6] = ["echo", "test", "init", "schema", "completions", "man"];
 
-/// The commands. Those that have no use for what all have take it, and do not offer it.
+/// Returns the commands. The global options that a command does not use are accepted but hidden.
 fn program() -> clap::Command {
     let unused = |name: &'static str| Arg::new(name).long(name).hide(true);
     WITHOUT_CONFIG.iter().fold(Cli::command(), |program, name| {
         program.mut_subcommand(name, |command| {
             let config = unused("config").value_parser(value_parser!(PathBuf));
             match *name {
-                // Its cases may have configurations with several.
+                // Its cases may have configurations with several pipelines.
                 "test" => command.arg(config),
                 _ => command.args([config, unused("pipeline")]),
             }
@@ -98,16 +98,17 @@ fn main() -> ExitCode {
         }
     };
     let result = runtime.block_on(perform(cli, is_argument));
-    // A read of standard input can't be given up: its thread is left behind.
+    // A read of standard input can't be canceled, so its thread is left behind.
     runtime.shutdown_background();
     result.unwrap_or_else(|failure| failure.report())
 }
 
-/// `is_argument`: the pipeline is named by an argument, not by a variable of the environment.
+/// Runs the command. `is_argument` is set if an argument names the pipeline, and not an environment
+/// variable.
 async fn perform(cli: Cli, is_argument: bool) -> Result<ExitCode, Failure> {
     let (file, name) = (cli.config, cli.pipeline);
     let all = || Pipelines::from_env(file.as_deref());
-    // Of the pipeline that is named, or of the only one.
+    // Loads the named pipeline, or the only one.
     let load = || match all()?.one(name.as_deref()) {
         Ok((_, config)) => Ok::<_, Failure>(config.clone()),
         Err(words) => Err(Failure::Usage(words)),
@@ -128,12 +129,12 @@ async fn perform(cli: Cli, is_argument: bool) -> Result<ExitCode, Failure> {
         Command::Resume(args) => hold::resume(args, &all()?, name.as_deref()).await,
         Command::Drain(args) => hold::drain(args, &all()?, name.as_deref()).await,
         Command::Queues(args) => queues::run(args, &load()?).await,
-        // With --url it needs none.
+        // With --url, no configuration is needed.
         Command::Health(args) => health::run(args, all, name.as_deref()).await,
-        // It may have several.
+        // The configuration may have several pipelines.
         Command::Simulate(args) => simulate::run(args, name.as_deref()).await,
         Command::Echo(args) => echo::run(args).await,
-        // Its cases are the same everywhere, whatever variables say.
+        // Its cases are independent of environment variables.
         Command::Test(args) => {
             let name = name.filter(|_| is_argument);
             test::run(args, name.as_deref()).await

@@ -1,4 +1,5 @@
-//! The results that the demo's publishers get, where the scenario wants them: their queue, and what is in it.
+//! The results that the demo's publishers receive, if the scenario has results: their queue and its
+//! contents.
 
 use lapin::options::{BasicAckOptions, BasicGetOptions, QueueDeclareOptions, QueueDeleteOptions};
 use lapin::types::{AMQPValue, FieldTable};
@@ -6,26 +7,26 @@ use lapin::types::{AMQPValue, FieldTable};
 use super::DemoError;
 use super::queues::{Queues, within};
 
-/// A result, as far as the figures need it.
+/// The parts of a result that the figures use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// Whose it is: its `correlation_id`.
+    /// The job's ID: its `correlation_id`.
     pub id: String,
     /// How the job ended.
     pub ended: String,
     /// The status of the API's answer.
     pub status: Option<u16>,
-    /// What the API answered.
+    /// The API's answer.
     pub body: String,
 }
 
-/// What the API answers to the call of this number.
+/// Returns the API's answer to the call with this number.
 pub fn words_of(call: usize, words: &str) -> String {
     format!("call {call}: {words}")
 }
 
 impl Answer {
-    /// The number of the call that it tells of.
+    /// Returns the number of the call that it reports.
     pub fn call(&self) -> Option<usize> {
         let (number, _) = self.body.strip_prefix("call ")?.split_once(':')?;
         number.parse().ok()
@@ -33,15 +34,15 @@ impl Answer {
 }
 
 impl Queues {
-    /// The queue that results go to.
+    /// Returns the name of the queue for results.
     pub fn results(&self) -> String {
         format!("{}-results", self.work())
     }
 
-    /// Makes it.
+    /// Declares the queue.
     ///
     /// # Errors
-    /// The connection failed, or RabbitMQ refuses.
+    /// The connection failed, or RabbitMQ refused.
     pub async fn declare_results(&self) -> Result<(), DemoError> {
         let channel = self.channel().await?;
         let durable = QueueDeclareOptions {
@@ -54,7 +55,7 @@ impl Queues {
         within("closing a channel", channel.close(200, "done".into())).await
     }
 
-    /// Takes the results, `at_most` of them, and deletes their queue.
+    /// Takes up to `at_most` results and deletes their queue.
     ///
     /// # Errors
     /// The connection failed.
@@ -91,7 +92,7 @@ impl Queues {
     }
 }
 
-/// A whole number, however many bytes it has.
+/// Converts an integer of any size.
 fn number(value: &AMQPValue) -> Option<u16> {
     let number = match value {
         AMQPValue::LongLongInt(number) => *number,

@@ -1,11 +1,12 @@
-//! The checker: was a limit exceeded, and was any of it left idle? Pure functions over one tenant's
-//! arrivals, sorted, in nanoseconds of the downstream's own clock. Tolerance zero everywhere.
+//! The checker: was a limit exceeded, and was quota left unused? Pure functions over one tenant's
+//! sorted arrivals, in nanoseconds of the API's clock, with zero tolerance everywhere.
 
 use std::collections::VecDeque;
 
 use trial::windows::Arrival;
 
-/// For each arrival the units so far in its window, with windows aligned to the epoch.
+/// Returns, for each arrival, the units so far in its window, with windows aligned to the Unix
+/// epoch.
 pub fn aligned(arrivals: &[Arrival], window: u64) -> Vec<u64> {
     let so_far = |arrivals: &[Arrival]| {
         let add = |units: &mut u64, (_, used): &Arrival| {
@@ -22,18 +23,19 @@ pub fn aligned(arrivals: &[Arrival], window: u64) -> Vec<u64> {
 /// A call that asks to start, in units of each limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
-    /// What there must be room for.
+    /// The units that must be available.
     pub asked: Vec<u64>,
-    /// What it uses.
+    /// The units that it uses.
     pub used: Vec<u64>,
-    /// For how long (in the unit of time of the limits' periods) its answer closes the tenant.
+    /// How long its answer throttles the tenant, in the time unit of the limits' periods.
     pub closes_for: u64,
-    /// It was under way when the tenant was closed, and did not wait for its opening.
+    /// Whether it was in flight when the tenant was throttled, and so did not wait.
     pub under_way: bool,
 }
 
-/// From the first to the last start of `calls`, in order, each as early as all sliding `limits` allow: the units that
-/// each has, and its period, which is the window with the guard.
+/// Returns the time from the first to the last start of `calls`, in order, if each starts as early
+/// as all sliding `limits` allow. A limit is its units and its period, which is the window plus the
+/// guard.
 pub fn ideal(calls: impl IntoIterator<Item = Call>, limits: &[(u64, u64)]) -> u64 {
     let mut logs = vec![(VecDeque::<Arrival>::new(), 0); limits.len()];
     let (mut now, mut open_at) = (0, 0);
@@ -60,8 +62,8 @@ pub fn ideal(calls: impl IntoIterator<Item = Call>, limits: &[(u64, u64)]) -> u6
     now
 }
 
-/// The same for aligned windows, when the first may start at `start`, and none in the last `guard` of a
-/// window.
+/// Does the same for aligned windows, if the first call may start at `start` and none in the last
+/// `guard` of a window.
 pub fn ideal_aligned(jobs: usize, limit: usize, window: u64, guard: u64, start: u64) -> u64 {
     let full_windows = (jobs.saturating_sub(1) / limit) as u64;
     let guarded = start % window >= window - guard;
@@ -77,12 +79,12 @@ pub fn ideal_aligned(jobs: usize, limit: usize, window: u64, guard: u64, start: 
     last - start
 }
 
-/// What was used of what was allowed while there was a backlog.
+/// How much of the allowed calls was used during a backlog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Used {
-    /// Arrivals in the whole periods of the backlog; more than was allowed is no better use.
+    /// Arrivals in the backlog's whole periods. More than allowed is not better use.
     pub arrived: usize,
-    /// What the limit allowed in them.
+    /// The calls that the limit allowed in these periods.
     pub allowed: usize,
 }
 
@@ -96,7 +98,7 @@ impl Used {
         }
     }
 
-    /// From 0 to 1; 1 when the backlog did not last one whole period.
+    /// Returns the share from 0 to 1, or 1 if the backlog did not last a whole period.
     pub fn share(self) -> f64 {
         if self.allowed == 0 {
             return 1.0;
@@ -115,7 +117,7 @@ pub fn used_sliding(times: &[u64], limit: usize, period: u64) -> Used {
     Used::new(times.partition_point(|time| *time < end), periods, limit)
 }
 
-/// Counts the whole aligned windows between the first arrival's and the last one's.
+/// Counts the whole aligned windows between those of the first and the last arrival.
 pub fn used_aligned(times: &[u64], limit: usize, window: u64) -> Used {
     let (Some(first), Some(last)) = (times.first(), times.last()) else {
         return Used::default();
@@ -134,7 +136,7 @@ mod tests {
     use super::*;
     use trial::windows::sliding;
 
-    /// 3 per 100, kept exactly: a group of 3 each 100.
+    /// Keeps 3 per 100 exactly: a group of 3 every 100.
     fn kept(groups: u64) -> Vec<u64> {
         (0..groups)
             .flat_map(|group| [group * 100, group * 100, group * 100 + 7])
@@ -145,7 +147,7 @@ mod tests {
         times.iter().map(|time| (*time, 1)).collect()
     }
 
-    /// How many are above `max`, and the most.
+    /// Returns how many are above `max`, and the maximum.
     fn found(units: &[u64], max: u64) -> (usize, u64) {
         let above = units.iter().filter(|units| **units > max).count();
         (above, units.iter().copied().max().unwrap_or(0))
@@ -164,8 +166,8 @@ mod tests {
     fn a_kept_limit_has_no_violation_and_a_planted_one_is_found() {
         let mut times = kept(10);
         assert_eq!(found(&sliding(&arrivals(&times), 100), 3), (0, 3));
-        times.insert(12, 399); // a fourth call, 1 ns before the window of 300 to 399 ends
-        // It, and the two at 400 that it still counts for.
+        times.insert(12, 399); // a fourth call, 1 ns before the end of the window from 300 to 399
+        // This call, and the two at 400 that still count it.
         assert_eq!(found(&sliding(&arrivals(&times), 100), 3), (3, 4));
     }
 
@@ -236,7 +238,7 @@ mod tests {
     #[test]
     fn the_ideal_waits_for_all_limits_for_what_is_reserved_and_for_the_opening() {
         let many = |n, call: Call| vec![call; n];
-        // 2 per 10 and 3 per 100: the fourth waits for the longer one.
+        // 2 per 10 and 3 per 100: the fourth call waits for the longer window.
         let both = Call {
             asked: vec![1, 1],
             used: vec![1, 1],
@@ -244,10 +246,10 @@ mod tests {
         };
         assert_eq!(ideal(many(4, both.clone()), &[(2, 10), (3, 100)]), 100);
         assert_eq!(ideal(many(3, both), &[(2, 10), (3, 100)]), 10);
-        // Room for 8 is needed, and 3 of them are used: two start at once.
+        // 8 units must be available and 3 of them are used, so two calls start at once.
         assert_eq!(ideal(many(2, one(8, 3)), &[(11, 10)]), 0);
         assert_eq!(ideal(many(2, one(8, 3)), &[(10, 10)]), 10);
-        // Above the limit it could never start; it does not hang.
+        // Above the limit it could never start, but it must not hang.
         assert_eq!(ideal(many(2, one(20, 20)), &[(10, 10)]), 10);
         let closes = Call {
             closes_for: 50,

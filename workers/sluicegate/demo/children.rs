@@ -1,5 +1,5 @@
-//! The demo's workers: processes of this very program, `sluicegate run`, with a configuration in a
-//! temporary folder, their logs beside it.
+//! The demo's workers: processes of this program, `sluicegate run`, with a configuration in a
+//! temporary folder and their logs next to it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -22,21 +22,23 @@ use super::queues::MAX_DELAY;
 use super::scenario::Scenario;
 use super::{DemoError, Part};
 
-/// From the start of a worker until `/readyz` says yes: it declares some forty queues in that time.
+/// Deadline from a worker's start until `/readyz` succeeds. It declares some forty queues in that
+/// time.
 const READY: Duration = Duration::from_secs(60);
-/// From SIGTERM to the end.
+/// Deadline from SIGTERM to the end.
 const STOP: Duration = Duration::from_secs(20);
-/// Lines of a failed worker's log that are shown.
+/// Number of log lines shown for a failed worker.
 const TAIL: usize = 15;
 
-/// A folder that only this user can read (configurations hold passwords); deleted when dropped.
+/// A folder that only this user can read, since configurations contain passwords. Dropping it
+/// deletes it.
 pub struct Folder(PathBuf);
 
 impl Folder {
-    /// Makes `name` in the system's temporary folder.
+    /// Creates `name` in the system's temporary folder.
     ///
     /// # Errors
-    /// The folder cannot be made, or exists.
+    /// The folder exists or can't be created.
     pub fn new(name: &str) -> Result<Self, DemoError> {
         let path = std::env::temp_dir().join(name);
         fs::DirBuilder::new()
@@ -55,18 +57,18 @@ impl Drop for Folder {
     }
 }
 
-/// What all workers share.
+/// The settings that all workers share.
 pub struct Settings<'a> {
-    /// Where RabbitMQ and Redis are, and of which type the queues are.
+    /// The addresses of RabbitMQ and Redis, and the type of the queues.
     pub config: &'a Config,
-    /// What the keys in Redis begin with.
+    /// The prefix of the keys in Redis.
     pub prefix: &'a str,
-    /// Each pipeline's own.
+    /// The settings of each pipeline.
     pub parts: &'a [Part],
 }
 
 impl Settings<'_> {
-    /// A worker's configuration. JSON is YAML, too.
+    /// Returns a worker's configuration, as JSON, which is valid YAML.
     fn yaml(&self, admin: SocketAddr) -> String {
         let mut all = json!({
             "amqp": {
@@ -92,7 +94,7 @@ impl Settings<'_> {
     }
 }
 
-/// What is of one pipeline alone.
+/// Returns the settings of one pipeline.
 fn sections(part: &Part) -> Value {
     let mut dispatch = json!({"http": {"url": part.downstream.url(), "timeout": "10s"}});
     if part.plan.scenario == Scenario::Results {
@@ -106,7 +108,7 @@ fn sections(part: &Part) -> Value {
     })
 }
 
-/// An entry of `rate-limiter.limits`.
+/// Returns an entry of `rate-limiter.limits`.
 fn limit(limit: &Limit) -> Value {
     json!({
         "name": limit.name(),
@@ -118,7 +120,7 @@ fn limit(limit: &Limit) -> Value {
     })
 }
 
-/// Adds the keys of `more` to those that are there.
+/// Merges the keys of `more` into `all`.
 fn add(all: &mut Value, more: Value) {
     match (all, more) {
         (Value::Object(all), Value::Object(more)) => {
@@ -130,19 +132,19 @@ fn add(all: &mut Value, more: Value) {
     }
 }
 
-/// What a worker's metrics say.
+/// Counts from a worker's metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// Deliveries that it got from RabbitMQ, of all queues.
+    /// Deliveries from RabbitMQ, from all queues.
     pub deliveries: u64,
-    /// Calls that failed.
+    /// Failed calls.
     pub failed_calls: u64,
-    /// How often a pipeline was started again.
+    /// Restarts of a pipeline.
     pub restarts: u64,
 }
 
 impl Counted {
-    /// And what another worker says.
+    /// Adds another worker's counts.
     pub fn add(&mut self, other: Self) {
         self.deliveries += other.deliveries;
         self.failed_calls += other.failed_calls;
@@ -150,7 +152,7 @@ impl Counted {
     }
 }
 
-/// One worker process; dropped, it is killed.
+/// One worker process. Dropping it kills the process.
 pub struct Worker {
     name: String,
     child: Child,
@@ -162,7 +164,7 @@ impl Worker {
     /// Starts worker `number`.
     ///
     /// # Errors
-    /// The system said why it cannot be started.
+    /// The system's error, if it can't be started.
     pub fn start(
         folder: &Folder,
         number: usize,
@@ -176,7 +178,8 @@ impl Worker {
         write_private(&config, &settings.yaml(admin)).map_err(failed)?;
         let out = File::create(&log).map_err(failed)?;
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
-        // The environment overrides the file: what is set for this process is in `settings` already.
+        // The environment would override the file. This process's variables are in `settings`
+        // already.
         for (variable, _) in std::env::vars_os() {
             if variable.as_encoded_bytes().starts_with(b"SLUICEGATE_") {
                 command.env_remove(variable);
@@ -189,7 +192,7 @@ impl Worker {
             .stdin(Stdio::null())
             .stdout(out.try_clone().map_err(failed)?)
             .stderr(out)
-            // Ctrl-C in a terminal goes to the demo alone, which then ends its workers in order.
+            // Ctrl-C in a terminal goes only to the demo, which then stops its workers gracefully.
             .process_group(0)
             .kill_on_drop(true)
             .spawn()
@@ -202,10 +205,10 @@ impl Worker {
         })
     }
 
-    /// Waits until it consumes, in each of `parts`.
+    /// Waits until the worker consumes in each of `parts`.
     ///
     /// # Errors
-    /// It ended, or did not become ready; with the last lines of its log.
+    /// The worker ended or did not become ready; includes the last lines of its log.
     pub async fn ready(&mut self, parts: &[Part]) -> Result<(), DemoError> {
         let until = Instant::now() + READY;
         for part in parts {
@@ -224,10 +227,10 @@ impl Worker {
         Ok(())
     }
 
-    /// Checks that it still runs.
+    /// Checks that the worker still runs.
     ///
     /// # Errors
-    /// It ended; with the last lines of its log.
+    /// The worker ended; includes the last lines of its log.
     pub fn alive(&mut self) -> Result<(), DemoError> {
         match self.child.try_wait() {
             Ok(None) => Ok(()),
@@ -236,10 +239,10 @@ impl Worker {
         }
     }
 
-    /// What it counted for a pipeline.
+    /// Returns its counts for a pipeline.
     ///
     /// # Errors
-    /// Its metrics cannot be read.
+    /// Its metrics can't be read.
     pub async fn counted(&self, pipeline: Option<Pipeline>) -> Result<Counted, DemoError> {
         let text = fetch::get(self.admin, "/metrics")
             .await
@@ -253,7 +256,7 @@ impl Worker {
         Ok(Counted {
             deliveries: sum("sluicegate_deliveries_total", "")?,
             failed_calls: sum("sluicegate_dispatches_total", "outcome=\"retry\"")?,
-            // Nobody starts the only one again.
+            // A single pipeline is never restarted.
             restarts: match of {
                 Some(_) => sum("sluicegate_pipeline_restarts_total", "")?,
                 None => 0,
@@ -261,17 +264,18 @@ impl Worker {
         })
     }
 
-    /// SIGTERM, then SIGKILL when it does not end in time.
+    /// Sends SIGTERM, then SIGKILL if the worker does not end in time.
     ///
     /// # Errors
-    /// It did not end by itself, or not with 0; with the last lines of its log.
+    /// The worker did not end by itself, or its exit status was not 0; includes the last lines of
+    /// its log.
     pub async fn stop(mut self) -> Result<(), DemoError> {
         let pid = self
             .child
             .id()
             .and_then(|pid| Pid::from_raw(pid.cast_signed()));
         if let Some(pid) = pid {
-            // It may have ended in between; `wait` tells.
+            // It may have ended in the meantime, which `wait` reports.
             let _ = kill_process(pid, Signal::TERM);
         }
         match timeout(STOP, self.child.wait()).await {
@@ -280,7 +284,7 @@ impl Worker {
             Ok(Err(error)) => Err(self.failure(&format!("is lost: {error}"))),
             Err(_) => {
                 let error = self.failure(&format!("did not end within {STOP:?} of SIGTERM"));
-                let _ = self.child.kill().await; // it is gone already otherwise
+                let _ = self.child.kill().await; // otherwise it is gone already
                 Err(error)
             }
         }
@@ -294,7 +298,8 @@ impl Worker {
     }
 }
 
-/// A port that is free now. The worker says so if somebody takes it in between.
+/// Returns a port that is free now. The worker reports an error if another process takes it in
+/// between.
 fn free_port() -> std::io::Result<SocketAddr> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
 }
@@ -308,7 +313,8 @@ fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
     file.write_all(text.as_bytes())
 }
 
-/// The sum of a metric over those of its labels that hold all of `labels`, in the Prometheus text format; `None` when it is not there.
+/// Sums a metric in the Prometheus text format over the series that have all of `labels`. Returns
+/// `None` if there are none.
 fn sum(text: &str, metric: &str, labels: &[&str]) -> Option<u64> {
     text.lines()
         .filter_map(|line| {

@@ -1,5 +1,5 @@
-//! The strict downstream: an API that takes at most so many calls, answers 429 to any call above that
-//! with zero tolerance, and writes down every arrival by its own clock.
+//! The strict API: it allows a limited number of calls, answers 429 to any call above that with
+//! zero tolerance, and records every arrival by its own clock.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,12 +19,12 @@ use super::ledger::{Arrival, Ledger, Progress};
 use super::plan::{Job, Plan};
 use super::scenario::Scenario;
 
-/// The demo's own bodies are far shorter.
+/// Maximum size of a body. The demo's own bodies are far shorter.
 const MAX_BODY_BYTES: usize = 64 * 1024;
-/// Connections that wait to be taken.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
 
-/// The running downstream; dropped, it ends.
+/// The running API. Dropping it stops it.
 pub struct Downstream {
     address: SocketAddr,
     door: Door,
@@ -33,20 +33,20 @@ pub struct Downstream {
     ledger: Arc<Mutex<Ledger>>,
 }
 
-/// Whether it takes connections.
+/// Whether it accepts connections.
 enum Door {
     Open(Apart),
-    /// Its port refuses them, and nobody else gets it.
+    /// Its port refuses connections and is reserved.
     Shut(TcpSocket),
-    /// It could be neither shut nor opened again.
+    /// It could be neither closed nor opened again.
     Lost,
 }
 
 impl Downstream {
-    /// Starts it on a free port of 127.0.0.1. Its clock says how long ago `start` was.
+    /// Starts it on a free port of 127.0.0.1. Its clock counts from `start`.
     ///
     /// # Errors
-    /// What the system said when there is no port, thread or runtime.
+    /// The system's error, if no port, thread or runtime is available.
     pub fn start(plan: &Plan, start: Instant) -> io::Result<Self> {
         let ledger = Arc::new(Mutex::new(Ledger::new(plan.clone())));
         let clock = Clock { start };
@@ -64,18 +64,18 @@ impl Downstream {
         })
     }
 
-    /// Where it listens.
+    /// Returns its URL.
     pub fn url(&self) -> String {
         format!("http://{}/", self.address)
     }
 
-    /// Ends its connections and refuses new ones from now on: when that is, by its clock.
+    /// Ends its connections and refuses new ones from now on. Returns the time by its clock.
     ///
     /// # Errors
     /// Its port is lost.
     pub fn go_away(&mut self) -> io::Result<u64> {
         if let Door::Open(server) = std::mem::replace(&mut self.door, Door::Lost) {
-            // Its port is closed with it.
+            // This also closes its port.
             drop(server);
         }
         let socket = TcpSocket::new_v4()?;
@@ -85,10 +85,10 @@ impl Downstream {
         Ok(self.clock.mono_ns())
     }
 
-    /// Takes connections again, where it did: since when, by its clock.
+    /// Accepts connections again at the same port. Returns the time by its clock.
     ///
     /// # Errors
-    /// There is no thread or runtime.
+    /// No thread or runtime is available.
     pub fn come_back(&mut self) -> io::Result<u64> {
         let since = self.clock.mono_ns();
         if let Door::Shut(socket) = std::mem::replace(&mut self.door, Door::Lost) {
@@ -100,12 +100,13 @@ impl Downstream {
         Ok(since)
     }
 
-    /// How far each tenant is.
+    /// Returns each tenant's progress.
     pub fn progress(&self) -> Vec<Progress> {
         lock(&self.ledger).progress()
     }
 
-    /// Every arrival so far, in order, and how many calls named no job of the demo.
+    /// Returns all arrivals so far, in order, and the number of calls that named no job of the
+    /// demo.
     pub fn arrivals(&self) -> (Vec<Arrival>, usize) {
         lock(&self.ledger).arrivals()
     }
@@ -128,7 +129,7 @@ impl Clock {
     }
 }
 
-/// Nothing that holds the lock can panic half-way, so a poisoned ledger is still a whole one.
+/// No code that holds the lock can panic halfway, so a poisoned ledger is still consistent.
 fn lock(ledger: &Mutex<Ledger>) -> MutexGuard<'_, Ledger> {
     ledger.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -166,7 +167,7 @@ async fn call(
             }
         }
     };
-    // The body is read so that the connection can be used again.
+    // Read the body, so that the connection can be reused.
     if to_bytes(request.into_body(), MAX_BODY_BYTES).await.is_err() {
         return StatusCode::PAYLOAD_TOO_LARGE.into_response();
     }

@@ -1,4 +1,4 @@
-//! What the strict downstream writes down, and how it decides: zero tolerance, by its own clock. Pure.
+//! The strict API's records and decisions, with zero tolerance and by its own clock. Pure.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,44 +9,44 @@ use sluicegate::rules::limit::{Algorithm, Limit};
 use super::plan::{Job, Plan};
 use super::scenario::CLOSED;
 
-/// One call, as the downstream saw it.
+/// One call as the API saw it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrival {
-    /// The job it came for.
+    /// The job of the call.
     pub job: Job,
-    /// What `x-attempt` said; 0 when it said nothing readable.
+    /// The value of `x-attempt`, or 0 if it was not readable.
     pub attempt: u32,
-    /// Nanoseconds since the downstream started, on its monotonic clock.
+    /// Nanoseconds since the API started, on its monotonic clock.
     pub mono_ns: u64,
-    /// Nanoseconds since the epoch, on its wall clock.
+    /// Nanoseconds since the Unix epoch, on its wall clock.
     pub wall_ns: u64,
-    /// What it was answered.
+    /// The status of its answer.
     pub status: u16,
-    /// Why that was 429.
+    /// The reason, if the answer was 429.
     pub refused: Option<Refused>,
 }
 
-/// Why a call was answered 429.
+/// The reason why a call was answered with 429.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
     /// A limit was exceeded.
     Exceeded,
-    /// The scenario wants it: from now on the tenant is closed.
+    /// The scenario throttles the tenant from now on.
     Closing,
-    /// The tenant had been closed so long before, in nanoseconds.
+    /// The tenant had been throttled for this many nanoseconds.
     Closed(u64),
 }
 
-/// How far one tenant is.
+/// The progress of one tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Progress {
-    /// Jobs answered for good: 2xx or 422, each once.
+    /// Jobs with a final answer, 2xx or 422, each counted once.
     pub settled: usize,
-    /// Calls answered 429.
+    /// Calls answered with 429.
     pub throttled: usize,
 }
 
-/// What counts against one limit of one tenant.
+/// The calls that count against one limit of one tenant.
 #[derive(Debug, Clone, Default)]
 struct Recent {
     calls: VecDeque<(u64, u64)>,
@@ -54,12 +54,12 @@ struct Recent {
 }
 
 impl Recent {
-    /// Counts a call, and says for how long it came too early: 0, it did not.
+    /// Counts a call. Returns by how much it came too early, or 0 if it did not.
     fn arrive(&mut self, limit: &Limit, now: u64, units: u64) -> u64 {
         let window = limit.window_ms() * 1_000_000;
         let leaves = |start: u64| match limit.algorithm() {
             Algorithm::FixedWindow => (start / window + 1) * window,
-            // The only other one that `--algo` takes is the sliding window.
+            // `--algo` accepts only the two windows.
             _ => start + window,
         };
         while let Some(&(start, used)) = self.calls.front()
@@ -83,31 +83,31 @@ impl Recent {
     }
 }
 
-/// One tenant at the downstream.
+/// One tenant at the API.
 #[derive(Debug, Clone, Default)]
 struct Account {
-    /// For each limit.
+    /// One entry per limit.
     recent: Vec<Recent>,
-    /// Calls while it was open.
+    /// Calls while the tenant was open.
     calls: usize,
-    /// When it was closed, and until when.
+    /// When the tenant was throttled, and until when.
     closed: (u64, u64),
     progress: Progress,
 }
 
-/// Everything that arrived.
+/// All arrivals.
 #[derive(Debug)]
 pub struct Ledger {
     plan: Plan,
     arrivals: Vec<Arrival>,
-    /// Calls that name no job of the demo, or came when [`Self::has_room`] said no.
+    /// Calls that named no job of the demo, or came when [`Self::has_room`] returned false.
     strangers: usize,
     accounts: Vec<Account>,
     settled: Vec<bool>,
 }
 
 impl Ledger {
-    /// Nothing has arrived.
+    /// Creates an empty ledger.
     pub fn new(plan: Plan) -> Self {
         let account = Account {
             recent: vec![Recent::default(); plan.limits.len()],
@@ -122,12 +122,12 @@ impl Ledger {
         }
     }
 
-    /// The workload.
+    /// Returns the workload.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// How far each tenant is.
+    /// Returns each tenant's progress.
     pub fn progress(&self) -> Vec<Progress> {
         self.accounts
             .iter()
@@ -135,27 +135,27 @@ impl Ledger {
             .collect()
     }
 
-    /// The number of the last arrival, from 0.
+    /// Returns the number of the last arrival, from 0.
     pub fn last(&self) -> usize {
         self.arrivals.len().saturating_sub(1)
     }
 
-    /// Every arrival so far, in order, and how many strangers came.
+    /// Returns all arrivals so far, in order, and the number of strangers.
     pub fn arrivals(&self) -> (Vec<Arrival>, usize) {
         (self.arrivals.clone(), self.strangers)
     }
 
-    /// A call that names no job of the demo.
+    /// Counts a call that names no job of the demo.
     pub fn stranger(&mut self) {
         self.strangers += 1;
     }
 
-    /// Another arrival can be written down: a demo that goes wrong must not fill the memory.
+    /// Returns true if another arrival can be recorded. A faulty demo must not fill the memory.
     pub fn has_room(&self) -> bool {
         self.arrivals.len() < 4 * self.plan.total() + 1000
     }
 
-    /// Writes a call down and decides its answer: a status, and with 429 the time to wait.
+    /// Records a call and decides its answer: a status and, with 429, the time to wait.
     pub fn arrive(
         &mut self,
         job: Job,
@@ -301,7 +301,7 @@ mod tests {
     #[test]
     fn a_penalty_closes_the_tenant_alone_and_is_told_apart() {
         let mut ledger = ledger(Scenario::Throttling, Algorithm::SlidingWindow, 1);
-        // Each second call.
+        // Every second call.
         let expected = [(200, 0), (429, 2000), (429, 1500), (200, 0)];
         let times = [0, 1000, 1500, 3000];
         assert_eq!(answers(&mut ledger, 0, &times), expected);

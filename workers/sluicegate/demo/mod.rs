@@ -1,5 +1,6 @@
-//! `sluicegate demo`: the main job on a live workload. A strict downstream, tenants that publish, workers
-//! that throttle, a live view, and at the end the figures of the promises, counted by the downstream's clock.
+//! `sluicegate demo`: the main job on a live workload. It has a strict API, tenants that publish,
+//! workers that limit their calls, a live view, and at the end the figures of the promises, counted
+//! by the API's clock.
 
 mod answers;
 mod check;
@@ -39,20 +40,20 @@ use report::{Figures, Observed, Outage, Together};
 use scenario::Scenario;
 use view::View;
 
-/// Between two looks at the dead-letter queue.
+/// Interval at which the dead-letter queue is polled.
 const DEAD_POLL: Duration = Duration::from_millis(500);
 
-/// What ended the demo before it had figures; a sentence for the user.
+/// The reason why the demo ended without figures, as a sentence for the user.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct DemoError(String);
 
-/// Runs the demo on the servers of `config`; its limit, queue and downstream are the demo's own. Queues are
-/// named for this run and deleted at the end, keys in Redis have a prefix of their own and expire.
-/// Exit code 0: every promise held; 1: one did not; 2: the arguments make no demo.
+/// Runs the demo on the servers of `config`, with its own limit, queue and API. Queues are named
+/// after this run and deleted at the end. Keys in Redis have their own prefix and expire. The exit
+/// status is 0 if all promises held, 1 if one did not, and 2 if the arguments are invalid.
 ///
 /// # Errors
-/// The demo could not be run to its end; workers and queues are gone all the same.
+/// The demo could not be completed. Workers and queues are gone in that case, too.
 pub async fn run(args: DemoArgs, config: Config) -> Result<ExitCode, DemoError> {
     let plan = match Plan::new(&args) {
         Ok(plan) => plan,
@@ -73,7 +74,7 @@ pub async fn run(args: DemoArgs, config: Config) -> Result<ExitCode, DemoError> 
         observed = observe(&args, &plan, &config, &mut parts, &name) => observed,
         () = signals.next() => Err(DemoError("interrupted".to_owned())),
     };
-    // Whatever happened, the queues go; what was left in them is a figure.
+    // The queues are deleted in any case. The messages left in them are a figure.
     let deleting =
         futures_util::future::try_join_all(parts.iter().map(|part| part.queues.delete()));
     let deleted = tokio::select! {
@@ -110,14 +111,14 @@ fn print(args: &DemoArgs, figures: &(impl Serialize + Display)) -> Result<(), De
     Ok(())
 }
 
-/// What one pipeline of the workers has to do, and with what.
+/// The workload, queues and API of one pipeline.
 pub struct Part {
     plan: Plan,
     queues: Queues,
     downstream: Downstream,
 }
 
-/// The parts of `plan`; where there is one, its queue is called `name`.
+/// Returns the parts of `plan`. A single part's queue is called `name`.
 async fn parts(plan: &Plan, config: &Config, name: &str) -> Result<Vec<Part>, DemoError> {
     let start = std::time::Instant::now();
     let mut parts = Vec::new();
@@ -151,7 +152,7 @@ impl Signals {
         ))
     }
 
-    /// Waits for the next one.
+    /// Waits for the next signal.
     async fn next(&mut self) {
         tokio::select! {
             _ = self.0.recv() => {}
@@ -160,8 +161,8 @@ impl Signals {
     }
 }
 
-/// Starts everything, publishes, waits for the end, and gathers what happened in each part. Dropped half-way it takes
-/// workers and folder with it.
+/// Starts everything, publishes, waits for the end, and collects the observations of each part.
+/// Dropping the future stops the workers and deletes their folder.
 async fn observe(
     args: &DemoArgs,
     plan: &Plan,
@@ -214,7 +215,7 @@ async fn observe(
         stopped.map_err(|error| DemoError(error.to_string()))??;
     }
     for (part, observed) in parts.iter().zip(&mut all) {
-        // What the workers published last is there, since they have ended in order.
+        // The workers have ended gracefully, so their last messages have arrived.
         if part.plan.scenario == Scenario::Results {
             observed.results = part.queues.take_results(part.plan.total() * 2).await?;
         }
@@ -223,7 +224,7 @@ async fn observe(
     Ok(all)
 }
 
-/// Progress, beside the figures.
+/// Prints progress. With `--json` it goes to standard error.
 fn say(args: &DemoArgs, text: &str) {
     if args.json {
         eprintln!("{text}")
@@ -232,7 +233,7 @@ fn say(args: &DemoArgs, text: &str) {
     }
 }
 
-/// What a part is to do.
+/// Describes the workload of a part.
 fn in_words(part: &Part) -> String {
     let Part {
         plan, downstream, ..
@@ -254,8 +255,9 @@ fn in_words(part: &Part) -> String {
     )
 }
 
-/// Publishes, shows, lets an API go away and come back where the scenario wants it, and returns the confirmed jobs of each part
-/// when all have ended or the deadline has passed.
+/// Publishes the jobs, shows progress, and makes an API go away and come back if the scenario
+/// requires it. Returns the confirmed jobs of each part when all have ended or the deadline has
+/// passed.
 async fn watch(
     args: &DemoArgs,
     plan: &Plan,
@@ -325,7 +327,7 @@ async fn watch(
             let away = plans
                 .iter()
                 .position(|plan| plan.pipeline == Some(Pipeline::Away));
-            // A scenario without it never gets here.
+            // Scenarios without an outage never get here.
             let Some(downstream) = away.map(|at| &mut downstreams[at]) else {
                 continue;
             };
@@ -349,7 +351,8 @@ async fn watch(
             }
             stage = next;
         }
-        // Every tenant's last job is rejected: it is settled at the downstream, and then a dead letter.
+        // Every tenant's last job is rejected: it is settled at the API, and then becomes a dead
+        // letter.
         let has_ended =
             |at: usize| settled[at] >= plans[at].total() && dead[at] >= plans[at].tenants;
         let ended = (0..plans.len()).all(has_ended);

@@ -1,26 +1,26 @@
-//! The three pipelines of `--scenario pipelines`: what each has to do, and when.
+//! The three pipelines of `--scenario pipelines`: their workloads and their schedule.
 
 use std::ops::Range;
 use std::time::Duration;
 
 use super::plan::Plan;
 
-/// A pipeline of each worker, with a queue, a limit and an API of its own.
+/// A pipeline of each worker, with its own queue, limit and API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pipeline {
-    /// Its jobs come as its limit admits them. It is to notice nothing of the others.
+    /// Its jobs arrive at the rate of its limit. The others must not affect it.
     Steady,
-    /// All of its jobs come at once, many times its limit.
+    /// All of its jobs arrive at once, many times its limit.
     Flooded,
-    /// Its API goes away, and comes back.
+    /// Its API goes away and comes back.
     Away,
 }
 
 impl Pipeline {
-    /// All of them.
+    /// All pipelines.
     pub const ALL: [Self; 3] = [Self::Steady, Self::Flooded, Self::Away];
 
-    /// Its name in the configuration.
+    /// Returns its name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::Steady => "steady",
@@ -29,7 +29,7 @@ impl Pipeline {
         }
     }
 
-    /// What happens to it.
+    /// Describes its events.
     pub fn in_words(self) -> String {
         match self {
             Self::Steady => "; its jobs come as fast as that",
@@ -39,7 +39,8 @@ impl Pipeline {
         .to_owned()
     }
 
-    /// Jobs of each of its tenants, where `--jobs` says so many: the flood is to last longer than what it is to disturb.
+    /// Returns the number of jobs per tenant for `--jobs`. The flood must last longer than the jobs
+    /// it might disturb.
     pub fn jobs(self, jobs: usize) -> usize {
         match self {
             Self::Flooded => jobs.saturating_mul(3),
@@ -48,19 +49,19 @@ impl Pipeline {
     }
 }
 
-/// A tenant's jobs that are published one after another, without a pause.
+/// A tenant's jobs that are published together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Portion {
     /// The numbers of the jobs.
     pub jobs: Range<usize>,
-    /// Not before the API went away.
+    /// Whether to wait until the API has gone away.
     pub waits: bool,
-    /// Nor before so much time of that, or of the demo, has passed.
+    /// The delay after that, or after the demo's start.
     pub at: Duration,
 }
 
 impl Plan {
-    /// How a tenant's jobs are published.
+    /// Returns how a tenant's jobs are published.
     pub fn portions(&self) -> Vec<Portion> {
         let at_once = |jobs, waits| Portion {
             jobs,
@@ -69,7 +70,7 @@ impl Plan {
         };
         match self.pipeline {
             None | Some(Pipeline::Flooded) => vec![at_once(0..self.jobs, false)],
-            // So that some meet the outage, however many are admitted at once.
+            // Ensures that some jobs meet the outage, however many are admitted at once.
             Some(Pipeline::Away) => {
                 let early = self.jobs / 2;
                 vec![at_once(0..early, false), at_once(early..self.jobs, true)]
@@ -91,25 +92,26 @@ impl Plan {
     }
 }
 
-/// The course of the scenario: where it is.
+/// The stages of the scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// The flood is published, and the API that will go away answers.
+    /// The flood is published, and the API that will go away still answers.
     Flooding,
-    /// It refuses connections; the steady jobs are published.
+    /// That API refuses connections, and the steady jobs are published.
     Outage,
-    /// It answers again.
+    /// That API answers again.
     Over,
 }
 
 impl Stage {
-    /// The stage after this one, if it is time: `settled` jobs of `plans`, of which `confirmed` are published. No clock decides.
+    /// Returns the next stage if it is time, given the `settled` and `confirmed` jobs of `plans`.
+    /// It does not depend on a clock.
     pub fn next(self, plans: &[Plan], settled: &[usize], confirmed: &[usize]) -> Self {
         let of = |pipeline, counts: &[usize]| {
             let at = plans
                 .iter()
                 .position(|plan| plan.pipeline == Some(pipeline));
-            // A scenario without pipelines has no course.
+            // A scenario without pipelines has no stages.
             at.map_or((0, usize::MAX), |at| (counts[at], plans[at].total()))
         };
         match self {

@@ -1,4 +1,4 @@
-//! What the demo is asked to do: its arguments, checked.
+//! The demo's workload: its arguments, checked.
 
 use std::time::Duration;
 
@@ -85,28 +85,28 @@ fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "too long".to_owned())
 }
 
-/// The workload. Jobs are named by tenant and number, both from 0.
+/// The workload. Jobs are identified by tenant and number, both from 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// Tenants.
+    /// Number of tenants.
     pub tenants: usize,
-    /// Jobs of each tenant.
+    /// Number of jobs per tenant.
     pub jobs: usize,
-    /// What each tenant may do: the first is the one that `--limit` and `--window` give.
+    /// The limits of each tenant. `--limit` and `--window` set the first one.
     pub limits: Vec<Limit>,
-    /// Worker processes.
+    /// Number of worker processes.
     pub workers: usize,
-    /// What else the API does.
+    /// Further behavior of the API.
     pub scenario: Scenario,
-    /// The pipeline that it is for, where the scenario has several.
+    /// The pipeline of this workload, if the scenario has several.
     pub pipeline: Option<Pipeline>,
 }
 
 impl Plan {
-    /// The workload that `args` ask for.
+    /// Creates the workload for `args`.
     ///
     /// # Errors
-    /// A sentence that says which argument does not fit.
+    /// A sentence about the argument that does not fit.
     pub fn new(args: &DemoArgs) -> Result<Self, String> {
         let scenario = args.scenario;
         let algorithm = match args.algo {
@@ -148,7 +148,8 @@ impl Plan {
         Ok(plan)
     }
 
-    /// What each pipeline is to do; where the scenario has one, that is all.
+    /// Returns the workload of each pipeline. If the scenario has only one, this is the whole
+    /// workload.
     pub fn parts(&self) -> Vec<Self> {
         let part = |pipeline: Pipeline| Self {
             jobs: pipeline.jobs(self.jobs),
@@ -161,13 +162,13 @@ impl Plan {
         }
     }
 
-    /// The first limit.
+    /// Returns the first limit.
     pub fn limit(&self) -> &Limit {
-        // A scenario has one at least.
+        // A scenario has at least one limit.
         &self.limits[0]
     }
 
-    /// `20 calls per 1s and 2000 tokens per 1s`
+    /// Describes the limits, such as `20 calls per 1s and 2000 tokens per 1s`.
     pub fn limits_in_words(&self) -> String {
         let words = |limit: &Limit| {
             let what = match limit.unit() {
@@ -181,12 +182,13 @@ impl Plan {
         all.join(" and ")
     }
 
-    /// What a job costs.
+    /// Returns a job's cost.
     pub fn cost(&self, job: Job) -> Cost {
         self.scenario.cost(self.limit().max(), job.number)
     }
 
-    /// A call for `job`, as the checker's ideal needs it; `corrected`: what it reserved beyond what it uses is given back.
+    /// Returns a call for `job` for the checker's ideal. If `corrected`, units reserved beyond the
+    /// actual use are returned.
     pub fn call(&self, job: Job, corrected: bool) -> check::Call {
         let Cost { asked, actual } = self.cost(job);
         let used = if corrected { actual } else { asked };
@@ -202,13 +204,13 @@ impl Plan {
         }
     }
 
-    /// The limits as the checker's ideal needs them: units, and nanoseconds with the guard.
+    /// Returns the limits for the checker's ideal: units, and nanoseconds including the guard.
     pub fn periods(&self) -> Vec<(u64, u64)> {
         let period = |limit: &Limit| (u64::from(limit.max()), limit.span() * 1_000_000);
         self.limits.iter().map(period).collect()
     }
 
-    /// The least time that one tenant's jobs take.
+    /// Returns the minimum time for one tenant's jobs.
     pub fn ideal(&self) -> Duration {
         let call = |number| self.call(Job { tenant: 0, number }, true);
         let calls = (0..self.jobs).map(call);
@@ -216,30 +218,30 @@ impl Plan {
         calling + self.scenario.closed(self.limit().max(), self.jobs)
     }
 
-    /// When the demo stops waiting and counts what is there.
+    /// Returns when the demo stops waiting and counts the results.
     pub fn deadline(&self) -> Duration {
         let ideal: Duration = self.parts().iter().map(Self::ideal).sum();
         ideal * 2 + Duration::from_secs(60)
     }
 
-    /// All jobs of all tenants.
+    /// Returns the number of jobs of all tenants.
     pub fn total(&self) -> usize {
         self.tenants.saturating_mul(self.jobs)
     }
 
-    /// A tenant's id.
+    /// Returns a tenant's ID.
     pub fn tenant(&self, tenant: usize) -> String {
-        // Of each pipeline others, so that a job at another's API is known there.
+        // Pipelines have different tenants, so that a job at another pipeline's API is noticed.
         let whose = self.pipeline.map_or("tenant", Pipeline::name);
         format!("{whose}-{}", tenant + 1)
     }
 
-    /// A job's id.
+    /// Returns a job's ID.
     pub fn id(&self, job: Job) -> usize {
         job.tenant * self.jobs + job.number
     }
 
-    /// The job that has this id; `None` for an id that the demo did not make.
+    /// Returns the job with this ID, or `None` if the demo did not create the ID.
     pub fn job(&self, id: &str) -> Option<Job> {
         let id: usize = id.parse().ok().filter(|id| *id < self.total())?;
         Some(Job {
@@ -248,8 +250,8 @@ impl Plan {
         })
     }
 
-    /// Whether the downstream answers this job with 422, so that it ends as a dead letter: each tenant's
-    /// last job, the one that waits longest.
+    /// Returns true if the API answers this job with 422, so that it becomes a dead letter. This is
+    /// each tenant's last job, which waits longest.
     pub fn rejected(&self, job: Job) -> bool {
         job.number + 1 == self.jobs
     }
@@ -258,9 +260,9 @@ impl Plan {
 /// One job of the workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Job {
-    /// Whose it is.
+    /// The tenant's number.
     pub tenant: usize,
-    /// Its number among its tenant's.
+    /// The job's number among its tenant's jobs.
     pub number: usize,
 }
 
@@ -314,7 +316,7 @@ mod tests {
             ("throttling", 1, 13, 20),
             ("results", 1, 9, 10),
             ("pipelines", 1, 9, 10),
-            // Its old name.
+            // The old name.
             ("penalties", 1, 13, 20),
         ] {
             let plan = plan(&["--scenario", name]).expect("the defaults fit");

@@ -1,5 +1,5 @@
-//! The demo's own queues: publishing with confirms, reading the dead letters, deleting everything at the
-//! end. Plain AMQP as any publisher would write it, with nothing of the worker's code in it.
+//! The demo's own queues: publishes with confirms, reads dead letters, and deletes everything at
+//! the end. This is plain AMQP as any publisher would write it, without the worker's code.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,27 +20,27 @@ use super::DemoError;
 use super::plan::{Job, Plan};
 use super::scenario::Scenario;
 
-/// `delay.max-delay` of the demo's workers; it decides which delay queues there are.
+/// `delay.max-delay` of the demo's workers. It determines the delay queues.
 pub const MAX_DELAY: Duration = Duration::from_secs(300);
-/// One request to RabbitMQ takes at most this; a batch of confirms too.
+/// Timeout for a request to RabbitMQ, and for a batch of confirms.
 const REQUEST: Duration = Duration::from_secs(30);
-/// Jobs that are published before their confirms are awaited.
+/// Number of jobs published before their confirms are awaited.
 const BATCH: usize = 100;
 
-/// A dead letter, as far as the figures need it.
+/// The parts of a dead letter that the figures use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetter {
     /// Its `message_id`.
     pub id: String,
     /// `x-sluicegate-reason`.
     pub reason: String,
-    /// The names of its headers, without the count of the dead-letter queue itself.
+    /// The names of its headers, without the delivery count of the dead-letter queue itself.
     pub headers: Vec<String>,
-    /// Bytes of its headers' names and values.
+    /// Size of its headers' names and values in bytes.
     pub header_bytes: usize,
 }
 
-/// The demo's queues, on a connection of their own.
+/// The demo's queues, on their own connection.
 pub struct Queues {
     work: String,
     connection: Connection,
@@ -48,10 +48,10 @@ pub struct Queues {
 }
 
 impl Queues {
-    /// Connects; the queues are named after `work` and declared by the workers.
+    /// Connects. The queues are named after `work` and declared by the workers.
     ///
     /// # Errors
-    /// RabbitMQ cannot be reached or refuses.
+    /// RabbitMQ can't be reached or refuses.
     pub async fn connect(url: &SecretUrl, work: &str) -> Result<Self, DemoError> {
         let connecting = Connection::connect(url.expose(), ConnectionProperties::default());
         let connection = within(&format!("connecting to {url}"), connecting).await?;
@@ -63,12 +63,12 @@ impl Queues {
         })
     }
 
-    /// What the queues are named after.
+    /// Returns the name that the queues are named after.
     pub fn work(&self) -> &str {
         &self.work
     }
 
-    /// A channel of their connection.
+    /// Opens a channel on the connection.
     ///
     /// # Errors
     /// The connection failed.
@@ -76,8 +76,9 @@ impl Queues {
         within("opening a channel", self.connection.create_channel()).await
     }
 
-    /// Publishes one tenant's jobs, counts those confirmed, and returns which they are. Portions that wait for `begin` do. A
-    /// batch that is not confirmed as a whole is published again, twice at most: at least once is what the jobs get anyway.
+    /// Publishes one tenant's jobs, counts confirmed ones and returns them. Portions that wait for
+    /// `begin` do. A batch with an unconfirmed job is published again, up to twice: jobs are
+    /// delivered at least once in any case.
     ///
     /// # Errors
     /// The connection failed, or RabbitMQ kept refusing.
@@ -99,7 +100,7 @@ impl Queues {
         let mut has_waited = false;
         for portion in plan.portions() {
             if portion.waits && !has_waited {
-                // Who would say so is gone only when the demo ends.
+                // The sender is dropped only when the demo ends.
                 let _ = begin.wait_for(|begun| *begun).await;
                 (since, has_waited) = (Instant::now(), true);
             }
@@ -122,8 +123,8 @@ impl Queues {
         Ok(all)
     }
 
-    /// Succeeds when RabbitMQ has confirmed every job of the batch and returned none. All confirms are
-    /// awaited first, since a return can be attributed to another job of the batch.
+    /// Succeeds if RabbitMQ has confirmed every job of the batch and returned none. All confirms
+    /// are awaited first, since a return can be attributed to another job of the batch.
     async fn publish_batch(
         &self,
         channel: &Channel,
@@ -176,7 +177,7 @@ impl Queues {
         }
     }
 
-    /// How many dead letters there are.
+    /// Returns the number of dead letters.
     ///
     /// # Errors
     /// The connection failed, or the queue does not exist.
@@ -195,7 +196,7 @@ impl Queues {
         Ok(count as usize)
     }
 
-    /// Takes the dead letters, `at_most` of them.
+    /// Takes up to `at_most` dead letters.
     ///
     /// # Errors
     /// The connection failed.
@@ -215,10 +216,10 @@ impl Queues {
         Ok(dead)
     }
 
-    /// Deletes all queues and returns how many messages were still in them.
+    /// Deletes all queues and returns the number of messages left in them.
     ///
     /// # Errors
-    /// The connection failed. What was left stays in RabbitMQ.
+    /// The connection failed. Messages and queues may remain in RabbitMQ.
     pub async fn delete(&self) -> Result<usize, DemoError> {
         let channel = self.channel().await?;
         let QueueNames {
@@ -241,10 +242,10 @@ impl Queues {
     }
 }
 
-/// Awaits an answer of RabbitMQ, for at most [`REQUEST`].
+/// Waits for an answer of RabbitMQ for up to [`REQUEST`].
 ///
 /// # Errors
-/// It refused, or did not answer.
+/// RabbitMQ refused or did not answer.
 pub async fn within<T>(
     what: &str,
     answer: impl Future<Output = lapin::Result<T>>,
@@ -282,7 +283,8 @@ fn dead_letter(properties: &BasicProperties) -> DeadLetter {
     }
 }
 
-/// A quorum queue counts its own deliveries, from 0; a count above that would have travelled with the job.
+/// Returns true for a quorum queue's own delivery count of 0. A higher count would have traveled
+/// with the job.
 fn is_first_delivery(name: &str, value: &AMQPValue) -> bool {
     name == "x-delivery-count" && matches!(value, AMQPValue::LongLongInt(0) | AMQPValue::LongInt(0))
 }

@@ -1,11 +1,11 @@
-//! What the demo's API limits, and what its jobs cost.
+//! The limits of the demo's API, and the costs of its jobs.
 
 use std::time::Duration;
 
 use clap::ValueEnum;
 use sluicegate::rules::limit::{Algorithm, Limit, LimitError, Unit};
 
-/// For how long the API throttles a tenant; `Retry-After` knows whole seconds.
+/// How long the API throttles a tenant. `Retry-After` has whole seconds.
 pub const CLOSED: Duration = Duration::from_secs(2);
 
 /// The values of `--scenario`.
@@ -28,20 +28,20 @@ pub enum Scenario {
     Pipelines,
 }
 
-/// Units that a job costs.
+/// The cost of a job in units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cost {
-    /// What it reserves: `x-cost`.
+    /// The reserved units: `x-cost`.
     pub asked: u32,
-    /// What the API counts: `x-actual-cost`; never more.
+    /// The units that the API counts: `x-actual-cost`. Never more than reserved.
     pub actual: u32,
 }
 
 impl Scenario {
-    /// The limits, the first of `max` in `window`.
+    /// Returns the limits. The first is `max` in `window`.
     ///
     /// # Errors
-    /// One of them can't be.
+    /// A limit is not valid.
     pub fn limits(
         self,
         algorithm: Algorithm,
@@ -69,7 +69,8 @@ impl Scenario {
         }
     }
 
-    /// Tenants, where nobody says how many: the calls of all pipelines together are about as many as of one elsewhere.
+    /// Returns the default number of tenants. All pipelines together make about as many calls as
+    /// one in other scenarios.
     pub fn tenants(self) -> u32 {
         match self {
             Self::Pipelines => 2,
@@ -77,7 +78,7 @@ impl Scenario {
         }
     }
 
-    /// Jobs of each tenant, where nobody says how many, with a first limit of `max`.
+    /// Returns the default number of jobs per tenant for a first limit of `max`.
     pub fn jobs(self, max: u32) -> u32 {
         match self {
             Self::Limits => max * 16,
@@ -86,8 +87,9 @@ impl Scenario {
         }
     }
 
-    /// What a tenant's job of this number costs, with a first limit of `max`: of each hundred, half are small, so that
-    /// calls bind, and half are large, so that tokens do.
+    /// Returns the cost of a tenant's job with this number for a first limit of `max`. Of every
+    /// hundred jobs, half are small, so that the limit of calls applies, and half are large, so
+    /// that the limit of tokens does.
     pub fn cost(self, max: u32, number: usize) -> Cost {
         if self != Self::Costs {
             return Cost {
@@ -99,7 +101,7 @@ impl Scenario {
             ..50 => (20, 60),
             _ => (100, 400),
         };
-        // No more than the limit.
+        // At most the limit.
         let asked = (least + scatter(number, 1) % (most - least + 1)).min(100 * max);
         let share = 40 + scatter(number, 2) % 61;
         let actual = (u64::from(asked) * u64::from(share)).div_ceil(100);
@@ -109,19 +111,20 @@ impl Scenario {
         }
     }
 
-    /// The API closes a tenant at each call of its that is a multiple of this; `None`: it does not. That is in the middle
-    /// of a window's calls, so that others are under way.
+    /// Returns how many calls of a tenant pass between two that make the API throttle it, or `None`
+    /// if it never does. The throttling call is in the middle of a window's calls, so that others
+    /// are in flight.
     pub fn closes_each(self, max: u32) -> Option<usize> {
         (self == Self::Throttling).then_some((max as usize * 5 / 2).max(2))
     }
 
-    /// For how long one tenant is throttled altogether, while so many jobs of it are called.
+    /// Returns the total time that one tenant is throttled while `jobs` jobs are called.
     pub fn closed(self, max: u32, jobs: usize) -> Duration {
         let times = self.closes_each(max).map_or(0, |each| jobs / each);
         CLOSED.saturating_mul(u32::try_from(times).unwrap_or(u32::MAX))
     }
 
-    /// What the API does next to keeping limits, with a first one of `max`.
+    /// Describes the API's behavior beyond limits, for a first limit of `max`.
     pub fn in_words(self, max: u32) -> String {
         match (self, self.closes_each(max)) {
             (Self::Costs, _) => ", and says what each took".to_owned(),
@@ -133,19 +136,19 @@ impl Scenario {
         }
     }
 
-    /// Deliveries per job that P4 promises for a backlog of one tenant's jobs.
+    /// Returns the deliveries per job that P4 promises for a backlog of one tenant.
     pub fn deliveries_per_job(self) -> f64 {
         match self {
             Self::Limit | Self::Results | Self::Pipelines => 3.1,
             Self::Limits => 3.6,
             Self::Costs => 4.1,
-            // What is delivered while the tenant is throttled goes round once more, each time.
+            // Jobs that arrive while the tenant is throttled are delivered once more, each time.
             Self::Throttling => 5.1,
         }
     }
 }
 
-/// The same number for the same job, without a pattern (SplitMix64).
+/// Returns the same number for the same job, without a pattern (SplitMix64).
 fn scatter(number: usize, salt: u64) -> u32 {
     let mut z = (number as u64).wrapping_add(salt.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

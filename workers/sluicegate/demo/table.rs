@@ -1,10 +1,11 @@
-//! The figures in words: a table of the tenants, then a line for each promise, the last lines of the demo.
+//! The figures as text: a table of the tenants, then one line per promise, which are the last lines
+//! of the demo.
 
 use std::fmt::{self, Write};
 
 use super::report::{Figures, NeverIdle, Together};
 
-/// Tenants that the table lists; the figures below it count all.
+/// Maximum number of tenants in the table. The figures below it count all of them.
 const ROWS: usize = 20;
 
 impl fmt::Display for Figures {
@@ -122,13 +123,13 @@ impl fmt::Display for Figures {
     }
 }
 
-/// One promise.
+/// Writes the line of one promise.
 fn line(f: &mut fmt::Formatter<'_>, name: &str, holds: bool, text: String) -> fmt::Result {
     let verdict = if holds { "PASS" } else { "FAIL" };
     writeln!(f, "{name:32} {verdict}  {text}")
 }
 
-/// Says whether pauses of the machine explain a figure outside its promise.
+/// Returns whether pauses of the machine explain a figure outside its promise, as text.
 fn explains(explained: bool) -> &'static str {
     if explained {
         "explains it"

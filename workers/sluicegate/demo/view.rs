@@ -1,4 +1,4 @@
-//! The live view: a bar for each tenant on a terminal, a line each second elsewhere.
+//! The live view: a bar per tenant on a terminal, otherwise a line per second.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -8,39 +8,40 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use super::ledger::Progress;
 use super::plan::Plan;
 
-/// How often [`View::show`] is worth calling.
+/// Interval at which [`View::show`] should be called.
 pub const INTERVAL: Duration = Duration::from_millis(200);
-/// Between two plain lines.
+/// Interval between two plain lines.
 const LINE: Duration = Duration::from_secs(1);
-/// Bars that fit a terminal.
+/// Maximum number of bars, which must fit a terminal.
 const BARS: usize = 20;
 
-/// The view; dropped, it leaves the last state on the screen.
+/// The view. After it is dropped, the last state stays on the screen.
 pub enum View {
-    /// Bars.
+    /// Draws bars.
     Bars {
-        /// What draws them.
+        /// Draws the bars.
         all: MultiProgress,
-        /// One for each tenant, the first [`BARS`] of them.
+        /// One bar per tenant, for the first [`BARS`] of them.
         bars: Vec<ProgressBar>,
-        /// For the rates.
+        /// The start, for the rates.
         start: Instant,
     },
-    /// Lines.
+    /// Prints lines.
     Lines {
-        /// To standard error.
+        /// Whether the lines go to standard error.
         to_stderr: bool,
-        /// When it began.
+        /// The start.
         start: Instant,
-        /// When the latest line was printed, and how many jobs were settled then.
+        /// When the last line was printed, and how many jobs were settled then.
         latest: Option<(Instant, usize)>,
-        /// Jobs of all tenants.
+        /// Number of jobs of all tenants.
         total: usize,
     },
 }
 
 impl View {
-    /// Bars on a terminal, else lines; with `json` standard output is left to the figures.
+    /// Creates bars on a terminal, otherwise lines. With `json`, standard output is reserved for
+    /// the figures.
     pub fn new(plans: &[Plan], json: bool) -> Self {
         let start = Instant::now();
         let terminal = std::io::stderr().is_terminal() && (json || std::io::stdout().is_terminal());
@@ -53,7 +54,7 @@ impl View {
             };
         }
         let all = MultiProgress::new();
-        // The template is a constant that is known to parse; the fallback only looks different.
+        // The template is a constant that is known to parse. The fallback only looks different.
         let style =
             ProgressStyle::with_template("{prefix:12} {wide_bar:.green} {pos:>6}/{len} {msg}")
                 .unwrap_or_else(|_| ProgressStyle::default_bar());
@@ -71,7 +72,7 @@ impl View {
         }
     }
 
-    /// Says something beside that.
+    /// Prints a text next to the progress.
     pub fn say(&self, text: &str) {
         match self {
             // A terminal that can't be written to shows no bars either.
@@ -83,7 +84,7 @@ impl View {
         }
     }
 
-    /// Shows how far the tenants are; `confirmed` are the jobs published so far.
+    /// Shows the tenants' progress. `confirmed` is the number of jobs published so far.
     pub fn show(&mut self, progress: &[Progress], confirmed: &[usize]) {
         match self {
             Self::Bars { bars, start, .. } => {

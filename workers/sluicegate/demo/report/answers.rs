@@ -1,4 +1,4 @@
-//! P9: what publishers were told, held against what the API answered.
+//! P9: the publishers' results compared with the API's answers.
 
 use std::collections::HashSet;
 
@@ -9,20 +9,20 @@ use crate::demo::answers::Answer;
 use crate::demo::ledger::Arrival;
 use crate::demo::plan::Plan;
 
-/// P9: every job has a result, with the answer of its own call.
+/// P9: every job has a result with the answer to its own call.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AnswersBack {
     pub holds: bool,
     pub results: usize,
     /// Jobs without a result.
     pub missing: usize,
-    /// Results that tell of another call than the job's last one, or of none.
+    /// Results about a call other than the job's last one, or about none.
     pub wrong: usize,
-    /// Results beyond the first one of each job.
+    /// Further results of jobs that have one already.
     pub again: usize,
 }
 
-/// Holds the results against the calls.
+/// Compares the results with the calls.
 pub fn answers_back(plan: &Plan, observed: &Observed) -> AnswersBack {
     let mut told = HashSet::new();
     let (mut wrong, mut again) = (0, 0);
@@ -48,7 +48,7 @@ pub fn answers_back(plan: &Plan, observed: &Observed) -> AnswersBack {
     }
 }
 
-/// The call that it names was made for its job, and ended it as it says.
+/// Returns true if the result's call was made for its job and ended it as the result says.
 fn tells_of_its_call(plan: &Plan, arrivals: &[Arrival], result: &Answer) -> bool {
     let call = result.call().and_then(|number| arrivals.get(number));
     let expected = call.map(|call| match call.status {

@@ -1,4 +1,4 @@
-//! P10: what several pipelines did beside each other.
+//! P10: several pipelines in the same workers.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -12,36 +12,39 @@ use crate::demo::plan::Plan;
 /// The figures of all pipelines.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Together {
-    /// All promises hold in each.
+    /// Whether all promises hold in each pipeline.
     pub holds: bool,
-    /// By their names.
+    /// The figures by the pipelines' names.
     pub pipelines: BTreeMap<&'static str, Figures>,
     /// P10
     pub pipelines_apart: PipelinesApart,
 }
 
-/// P10: one pipeline notices neither the outage of another's API nor a flood of another's jobs.
+/// P10: one pipeline is affected neither by an outage of another's API nor by a flood of another's
+/// jobs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PipelinesApart {
     pub holds: bool,
     /// Calls of the steady pipeline.
     pub calls: usize,
-    /// Those of them that were made while the API of another refused connections, and calls of the flood were still to come.
+    /// Calls of the steady pipeline that were made while another's API refused connections and more
+    /// calls of the flood were to come.
     pub beside_both: usize,
-    /// Jobs of it that were called later than in the period after their own: as many as the limit admits come in each.
+    /// Jobs of the steady pipeline called later than one period after their own. In each period as
+    /// many jobs arrive as the limit admits.
     pub late: usize,
-    /// Calls that failed, of the pipeline whose API went away.
+    /// Failed calls of the pipeline whose API went away.
     pub failed_calls: u64,
-    /// Jobs of that pipeline that were called for good after the API's return.
+    /// Jobs of that pipeline with a final answer after the API's return.
     pub called_after_return: usize,
-    /// Calls at the API of another pipeline.
+    /// Calls at another pipeline's API.
     pub astray: usize,
-    /// Pipelines that ended and were started again.
+    /// Pipelines that ended and were restarted.
     pub restarts: u64,
 }
 
 impl Together {
-    /// Counts; `observed` are those of `plans`, in order.
+    /// Counts the figures. `observed` belongs to `plans`, in order.
     pub fn new(plans: &[Plan], observed: &[Observed]) -> Self {
         let figures = |(plan, observed): (&Plan, &Observed)| {
             let pipeline = plan.pipeline?;
@@ -87,7 +90,7 @@ fn apart(plans: &[Plan], observed: &[Observed]) -> PipelinesApart {
     let astray = observed.iter().map(|observed| observed.strangers).sum();
     let restarts = observed.iter().map(|part| part.counted.restarts).sum();
     PipelinesApart {
-        // What nobody noticed because it did not happen proves nothing.
+        // If there was no disturbance, its absence proves nothing.
         holds: calls > 0
             && beside_both == calls
             && late == 0
@@ -105,8 +108,8 @@ fn apart(plans: &[Plan], observed: &[Observed]) -> PipelinesApart {
     }
 }
 
-/// Counts the jobs that were called later than in the period after their own, and later than the machine's pauses explain. A
-/// tenant's first call begins the first period, and the limit's maximum comes in each.
+/// Counts the jobs called later than one period after their own, beyond what the machine's pauses
+/// explain. A tenant's first call begins the first period, and the limit's maximum arrives in each.
 fn late(plan: &Plan, observed: &Observed) -> usize {
     let paused = u64::try_from(observed.pauses.total.as_nanos()).unwrap_or(u64::MAX);
     let (max, period) = (plan.limit().max() as usize, plan.limit().span() * 1_000_000);

@@ -1,4 +1,4 @@
-//! What a good run of several pipelines shows, and each way to spoil one.
+//! A good run of several pipelines, and each way to spoil one.
 
 use std::time::Duration;
 
@@ -24,7 +24,8 @@ fn plans() -> Vec<Plan> {
     plan.parts()
 }
 
-/// Each tenant's calls: two in each period that `periods` names, from `from` on.
+/// Returns the observations of a part with two calls per tenant in each of `periods`, from `from`
+/// on.
 fn part(plan: &Plan, from: u64, periods: impl Fn(usize) -> u64) -> Observed {
     let jobs = || {
         let of_tenant = |tenant| (0..plan.jobs).map(move |number| Job { tenant, number });
@@ -61,7 +62,8 @@ fn part(plan: &Plan, from: u64, periods: impl Fn(usize) -> u64) -> Observed {
     }
 }
 
-/// A run in which everything holds. The API of away refuses connections from 100 ms to 3 s.
+/// Returns a run in which everything holds. The API of `away` refuses connections from 100 ms to 3
+/// s.
 fn good() -> Vec<Observed> {
     let plans = plans();
     let steady = part(&plans[0], 200 * MS, |period| period as u64);
@@ -81,7 +83,7 @@ fn good() -> Vec<Observed> {
     vec![steady, flooded, away]
 }
 
-/// The promises that fail after `spoil`, each with its pipeline.
+/// Returns the promises that fail after `spoil`, each with its pipeline.
 fn failing(spoil: impl FnOnce(&mut [Observed])) -> Vec<String> {
     let mut observed = good();
     spoil(&mut observed);
@@ -119,7 +121,7 @@ fn a_good_run_passes_and_an_outage_fails_no_promise() {
         restarts: 0,
     };
     assert_eq!(together.pipelines_apart, expected);
-    // Its API's outage costs attempts, deliveries and time.
+    // The outage of its API costs attempts, deliveries and time.
     let away = &together.pipelines["away"];
     assert!(away.never_idle.is_none() && away.cheap_waiting.is_none());
     assert!(away.throttling_is_not_failure.is_none());
@@ -134,7 +136,7 @@ fn a_good_run_passes_and_an_outage_fails_no_promise() {
 
 #[test]
 fn what_another_pipeline_did_to_the_steady_one_is_found() {
-    // Half a period late is a wait that P3 counts; P10 counts from the end of the next period on.
+    // Half a period of delay counts for P3. P10 counts from the end of the next period on.
     let delay = |ns| {
         move |all: &mut [Observed]| {
             for call in &mut all[0].arrivals[8..] {
@@ -180,7 +182,7 @@ fn what_goes_wrong_in_the_others_is_found() {
         failing(|all| all[1].arrivals[4].mono_ns -= PERIOD / 2),
         ["flooded P2"]
     );
-    // A job that met the outage and was never called after it, or was given up.
+    // A job that met the outage and was never called afterwards, or was given up.
     assert_eq!(failing(|all| _ = all[2].arrivals.remove(6)), ["away P1"]);
     assert_eq!(failing(|all| all[2].dead[0].id = "1".into()), ["away P1"]);
     assert_eq!(failing(|all| all[2].left = 1), ["away P1"]);
@@ -200,7 +202,7 @@ fn what_goes_wrong_in_the_others_is_found() {
 fn what_did_not_happen_proves_nothing() {
     assert_eq!(failing(|all| all[2].outage = None), ["P10"]);
     assert_eq!(failing(|all| all[2].counted.failed_calls = 0), ["P10"]);
-    // It began after the first steady call, or ended before the last one.
+    // The outage began after the first steady call, or ended before the last one.
     let outage = |from_ns, to_ns| {
         move |all: &mut [Observed]| all[2].outage = Some(Outage { from_ns, to_ns })
     };

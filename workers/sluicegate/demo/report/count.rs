@@ -1,4 +1,4 @@
-//! The figures of each promise, from what was observed.
+//! Computes the figures of each promise from the observations.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use crate::demo::plan::Plan;
 use crate::demo::queues::DeadLetter;
 use crate::demo::scenario::Scenario;
 
-/// A call of a closed tenant that arrives within this was under way when the workers were told: a guard's worth from
+/// How long after a tenant was throttled a call may arrive and count as in flight: one guard from
 /// the gate to the API, and four for the answer's way to Redis.
 const TOLD_NS: u64 = 250_000_000;
-/// What a dead letter's headers may take: the job's own, ours, and a reason.
+/// Maximum size of a dead letter's headers in bytes: the job's own headers, ours, and a reason.
 const HEADER_BYTES: usize = 1024;
-/// Headers that RabbitMQ adds at each trip, and that must not travel on.
+/// Headers that RabbitMQ adds on each trip. They must not travel on.
 const BROKER_HEADERS: [&str; 4] = [
     "x-death",
     "x-delivery-count",
@@ -25,7 +25,7 @@ const BROKER_HEADERS: [&str; 4] = [
     "x-last-death-",
 ];
 
-/// What the promise P3 says for this window.
+/// Returns the share that P3 promises for this window.
 fn promised_share(plan: &Plan) -> f64 {
     if plan.limit().window_ms() >= 10_000 {
         0.99
@@ -94,7 +94,8 @@ pub fn never_exceeded(
     let under_way = |refused: &Refused| matches!(refused, Refused::Closed(ns) if *ns <= TOLD_NS);
     let while_closed = count(late);
     let is_kept = violations == 0 && answered_429 == 0 && while_closed == 0;
-    // A call is written while its permit is valid, which is half a guard: a pause of the other half brings it too late.
+    // A call is sent while its permit is valid, which is half a guard. A pause longer than the
+    // other half makes it late.
     let half_guard = Duration::from_millis(plan.limit().guard_ms()) / 2;
     let explains = !half_guard.is_zero() && observed.pauses.longest > half_guard;
     NeverExceeded {
@@ -122,7 +123,7 @@ pub fn never_idle(plan: &Plan, observed: &Observed, tenants: &[TenantFigures]) -
         .iter()
         .max_by(|a, b| a.ratio().total_cmp(&b.ratio()));
     let makespan_to_ideal = slowest.map_or(1.0, TenantFigures::ratio);
-    // Nothing is called during a pause: the time that can be used is shorter by it.
+    // No call is made during a pause, which reduces the usable time.
     let paused = observed.pauses.total.as_secs_f64();
     let keeps = |tenant: &TenantFigures, paused: f64| {
         let makespan = tenant.makespan_seconds;
@@ -151,7 +152,7 @@ pub fn cheap_waiting(plan: &Plan, observed: &Observed) -> CheapWaiting {
     let deliveries_per_job = deliveries as f64 / observed.confirmed.len().max(1) as f64;
     let promised_per_job = plan.scenario.deliveries_per_job();
     CheapWaiting {
-        // Fewer deliveries than jobs would mean that the count is wrong.
+        // Fewer deliveries than jobs would mean a wrong count.
         holds: (1.0..=promised_per_job).contains(&deliveries_per_job),
         deliveries,
         deliveries_per_job,

@@ -1,4 +1,4 @@
-//! From what was observed to the figures of the promises, and their words. Pure.
+//! Computes the figures of the promises and their text from the observations. Pure.
 
 mod answers;
 mod apart;
@@ -25,60 +25,60 @@ use answers::{AnswersBack, answers_back};
 pub use apart::Together;
 use tenant::TenantFigures;
 
-/// What happened, as the publishers, the downstream, the dead-letter queue and the workers saw it.
+/// The observations of publishers, the API, the dead-letter queue and the workers.
 #[derive(Debug, Clone, Default)]
 pub struct Observed {
     /// Jobs that RabbitMQ confirmed.
     pub confirmed: Vec<Job>,
-    /// Calls, in order.
+    /// Calls in order.
     pub arrivals: Vec<Arrival>,
     /// Calls that named no job of the demo.
     pub strangers: usize,
     /// Dead letters.
     pub dead: Vec<DeadLetter>,
-    /// Results, where the scenario has some.
+    /// Results, if the scenario has any.
     pub results: Vec<Answer>,
-    /// Messages that were still in a queue after the workers had ended.
+    /// Messages still in a queue after the workers had ended.
     pub left: usize,
-    /// What the workers counted.
+    /// The workers' counts.
     pub counted: Counted,
-    /// When the API was away, where the scenario has it go.
+    /// When the API was unavailable, if the scenario has an outage.
     pub outage: Option<Outage>,
-    /// When this machine ran nothing.
+    /// Pauses of this machine.
     pub pauses: Pauses,
 }
 
-/// When an API refused connections, by the clock of all of them, in nanoseconds.
+/// When an API refused connections, in nanoseconds of the common clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outage {
-    /// From then on.
+    /// Its beginning.
     pub from_ns: u64,
-    /// From then on no more.
+    /// Its end.
     pub to_ns: u64,
 }
 
-/// The figures, promise by promise.
+/// The figures by promise.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Figures {
-    /// All promises hold.
+    /// Whether all promises hold.
     pub holds: bool,
     /// P1
     pub never_lost: NeverLost,
     /// P2
     pub never_exceeded: NeverExceeded,
-    /// P3, where the API is there all the time.
+    /// P3, if the API is available all the time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub never_idle: Option<NeverIdle>,
-    /// P4, there
+    /// P4, in the same case.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cheap_waiting: Option<CheapWaiting>,
-    /// P6, there
+    /// P6, in the same case.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub throttling_is_not_failure: Option<NotFailure>,
-    /// P9, where the scenario has results.
+    /// P9, if the scenario has results.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answers_back: Option<AnswersBack>,
-    /// Each tenant's own.
+    /// The figures of each tenant.
     pub tenants: Vec<TenantFigures>,
 }
 
@@ -90,15 +90,15 @@ pub struct NeverLost {
     pub confirmed: usize,
     pub done: usize,
     pub dead: usize,
-    /// Dead letters that the downstream did not ask for.
+    /// Dead letters that the API did not cause.
     pub dead_unasked: usize,
     pub lost: usize,
-    /// Calls for a job that had been answered for good before.
+    /// Calls for a job that already had a final answer.
     pub duplicates: usize,
     pub left_in_queues: usize,
 }
 
-/// P2: no window holds more than its limit, and nobody calls for a tenant that the API has closed.
+/// P2: no window exceeds its limit, and no worker calls for a tenant that the API throttles.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct NeverExceeded {
     pub holds: bool,
@@ -108,19 +108,19 @@ pub struct NeverExceeded {
     pub longest_pause_seconds: f64,
     pub violations: usize,
     pub limits: Vec<Fullest>,
-    /// Calls answered 429 because a limit was exceeded.
+    /// Calls answered with 429 because a limit was exceeded.
     pub answered_429: usize,
-    /// Calls answered 429 because the scenario wants it; each closes its tenant.
+    /// Calls answered with 429 because the scenario requires it. Each throttles its tenant.
     pub closings: usize,
-    /// Calls for a closed tenant, which were under way when that was told.
+    /// Calls for a throttled tenant that were in flight when it was throttled.
     pub under_way: usize,
-    /// Calls for a closed tenant later than that.
+    /// Later calls for a throttled tenant.
     pub while_closed: usize,
     /// Calls that named no job of the demo.
     pub strangers: usize,
 }
 
-/// The fullest window of one limit, of all tenants.
+/// The fullest window of one limit, over all tenants.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Fullest {
     pub name: String,
@@ -128,27 +128,28 @@ pub struct Fullest {
     pub max: u32,
 }
 
-/// P3: what the limit allows is used while jobs wait; of the worst tenant.
+/// P3: the limit's quota is used while jobs wait. Figures are those of the worst tenant.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct NeverIdle {
     pub holds: bool,
-    /// Whether it holds only after the pauses of this machine are taken off.
+    /// Whether it holds only after the pauses of this machine are subtracted.
     pub explained_by_pauses: bool,
     /// The sum of these pauses.
     pub paused_seconds: f64,
     pub used_share: f64,
     pub promised_share: f64,
     pub makespan_seconds: f64,
-    /// With the guard counted as part of the window.
+    /// The ideal time if the guard counts as part of the window.
     pub ideal_seconds: f64,
     pub makespan_to_ideal: f64,
-    /// The most that it may be.
+    /// The maximum ratio.
     pub promised_ratio: f64,
-    /// Where jobs reserve more than they use: what it would take if all of that were given back at once, and used.
+    /// If jobs reserve more than they use: the ideal time if all unused units were returned and
+    /// used at once.
     pub ideal_corrected_seconds: Option<f64>,
 }
 
-/// P4: a waiting job is delivered a few times, however many wait.
+/// P4: a waiting job is delivered only a few times, however many jobs wait.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CheapWaiting {
     pub holds: bool,
@@ -161,16 +162,17 @@ pub struct CheapWaiting {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct NotFailure {
     pub holds: bool,
-    /// Calls whose `x-attempt` was not 1; the downstream never asked for a second one.
+    /// Calls whose `x-attempt` was not 1. The API never asked for a second attempt.
     pub attempts_used: usize,
-    /// Dead letters with a header of the broker that grows by each trip.
+    /// Dead letters with a header of RabbitMQ that grows on each trip.
     pub with_broker_headers: usize,
-    /// The largest headers of a dead letter; each tenant's is the job that waited longest.
+    /// Size of the largest headers of a dead letter. Each tenant's dead letter is the job that
+    /// waited longest.
     pub header_bytes: usize,
 }
 
 impl Figures {
-    /// Counts.
+    /// Computes the figures.
     pub fn new(plan: &Plan, observed: &Observed) -> Self {
         let dead_jobs: HashSet<usize> = observed
             .dead
@@ -183,7 +185,7 @@ impl Figures {
             .collect();
         let never_lost = count::never_lost(plan, observed, &dead_jobs);
         let never_exceeded = count::never_exceeded(plan, observed, &tenants);
-        // An outage costs attempts, deliveries, and the time that it lasts.
+        // An outage costs attempts, deliveries, and its duration.
         let is_there = plan.pipeline != Some(Pipeline::Away);
         let never_idle = is_there.then(|| count::never_idle(plan, observed, &tenants));
         let cheap_waiting = is_there.then(|| count::cheap_waiting(plan, observed));

@@ -13,7 +13,7 @@ use crate::demo::ledger::{Arrival, Refused};
 use crate::demo::plan::{Job, Plan};
 use crate::demo::scenario::{CLOSED, Scenario};
 
-/// One tenant's part.
+/// One tenant's share of the figures.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TenantFigures {
     pub tenant: String,
@@ -21,9 +21,9 @@ pub struct TenantFigures {
     pub done: usize,
     pub dead: usize,
     pub violations: usize,
-    /// In units, of each limit.
+    /// Units in the fullest window of each limit.
     pub fullest_windows: Vec<u64>,
-    /// Calls answered 429 because a limit was exceeded.
+    /// Calls answered with 429 because a limit was exceeded.
     pub answered_429: usize,
     pub used_share: f64,
     pub makespan_seconds: f64,
@@ -31,7 +31,7 @@ pub struct TenantFigures {
 }
 
 impl TenantFigures {
-    /// Makespan to ideal.
+    /// Returns the ratio of the makespan to the ideal.
     pub fn ratio(&self) -> f64 {
         if self.ideal_seconds == 0.0 {
             1.0
@@ -41,7 +41,7 @@ impl TenantFigures {
     }
 }
 
-/// Counts one tenant's calls.
+/// Computes one tenant's figures.
 pub fn figures(
     plan: &Plan,
     observed: &Observed,
@@ -96,11 +96,11 @@ fn nanoseconds(ms: u64) -> u64 {
     ms.saturating_mul(1_000_000)
 }
 
-/// The clock by which a limit counts.
+/// Returns the clock by which a limit counts.
 fn clock(limit: &Limit) -> fn(&Arrival) -> u64 {
     match limit.algorithm() {
         Algorithm::FixedWindow => |call| call.wall_ns,
-        // The only other one that `--algo` takes is the sliding window.
+        // `--algo` accepts only the two windows.
         _ => |call| call.mono_ns,
     }
 }
@@ -129,7 +129,8 @@ fn makespan(plan: &Plan, calls: &[&Arrival]) -> u64 {
     (times.last().zip(times.first())).map_or(0, |(last, first)| last - first)
 }
 
-/// From the first to the last of these calls, each as early as the limits and the API's closings allow.
+/// Returns the minimum time from the first to the last of these calls that the limits and the API's
+/// throttling allow.
 fn ideal(plan: &Plan, calls: &[&Arrival]) -> u64 {
     let limit = plan.limit();
     if limit.algorithm() == Algorithm::FixedWindow {
@@ -138,8 +139,8 @@ fn ideal(plan: &Plan, calls: &[&Arrival]) -> u64 {
         return check::ideal_aligned(plan.jobs, max, window, nanoseconds(limit.guard_ms()), start);
     }
     if plan.scenario != Scenario::Throttling {
-        // What came twice counts against it. What is reserved is promised; a job in a delay queue does not learn of what others
-        // gave back meanwhile.
+        // Repeated calls count against the result. Reserved units count in full, since a job in a
+        // delay queue does not learn of units that others returned in the meantime.
         let tenant = calls.first().map_or(0, |call| call.job.tenant);
         let call = |number| plan.call(Job { tenant, number }, false);
         return check::ideal((0..plan.jobs).map(call), &plan.periods());

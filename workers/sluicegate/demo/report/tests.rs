@@ -1,4 +1,4 @@
-//! What a good run shows, and each way to spoil one.
+//! A good run, and each way to spoil one.
 
 use std::time::Duration;
 
@@ -28,7 +28,8 @@ fn plan_of(scenario: Scenario) -> Plan {
     }
 }
 
-/// A run in which everything holds: two calls each 1.05 s for each tenant, the last job rejected.
+/// Returns a run in which everything holds: two calls per tenant every 1.05 s, with the last job
+/// rejected.
 fn good() -> Observed {
     let plan = plan();
     let jobs = || (0..2).flat_map(|tenant| (0..5).map(move |number| Job { tenant, number }));
@@ -77,7 +78,7 @@ fn good() -> Observed {
     }
 }
 
-/// The promises that fail after `spoil`, as the last lines say.
+/// Returns the promises that fail after `spoil`, according to the last lines.
 fn failing(spoil: impl FnOnce(&mut Observed)) -> Vec<String> {
     failing_of(Scenario::Limit, spoil)
 }
@@ -100,7 +101,7 @@ fn failing_of(scenario: Scenario, spoil: impl FnOnce(&mut Observed)) -> Vec<Stri
 fn a_good_run_passes_and_its_last_lines_are_the_figures() {
     assert_eq!(failing(|_| {}), [""; 0]);
     let text = Figures::new(&plan(), &good()).to_string();
-    // What P3 promises of the share, and of the ratio, which can fail alone.
+    // P3's promised share, and its promised ratio, which can fail separately.
     assert!(text.contains(" % used (promised: 97 %); "), "{text}");
     assert!(text.contains(" (promised: at most 1.031)\n"), "{text}");
     let last: Vec<&str> = text.lines().rev().take(5).map(|line| &line[..2]).collect();
@@ -112,7 +113,7 @@ fn each_broken_promise_is_found() {
     // A job that never arrived is lost, and its permit was idle.
     assert_eq!(failing(|o| _ = o.arrivals.remove(0)), ["P1", "P3"]);
     assert_eq!(failing(|o| drop(o.dead.pop())), ["P1"]); // rejected, but no dead letter
-    assert_eq!(failing(|o| o.dead[0].id = "0".into()), ["P1"]); // a dead letter nobody asked for
+    assert_eq!(failing(|o| o.dead[0].id = "0".into()), ["P1"]); // a dead letter that was not caused by the API
     assert_eq!(failing(|o| _ = o.confirmed.pop()), ["P1"]);
     assert_eq!(failing(|o| o.left = 1), ["P1"]);
     assert_eq!(failing(|o| o.arrivals[2].mono_ns -= SECOND / 10), ["P2"]); // 0.95 s after two others
@@ -147,7 +148,7 @@ fn a_pause_of_the_machine_explains_what_it_can_and_no_more() {
         let figures = Figures::new(&plan(), &observed);
         figures.to_string()
     };
-    // The last call of the first tenant comes 100 ms late.
+    // The last call of the first tenant is 100 ms late.
     let late = |o: &mut Observed| o.arrivals[4].mono_ns += SECOND / 10;
     assert_eq!(failing(late), ["P3"]);
     assert_eq!(failing(|o| (late(o), paused(20)(o)).0), ["P3"]);
@@ -159,7 +160,7 @@ fn a_pause_of_the_machine_explains_what_it_can_and_no_more() {
     );
     let other = text(&|o| (late(o), paused(20)(o)).0);
     assert!(other.contains("which does not explain it"), "{other}");
-    // Two calls 0.95 s after two others, with a guard of 50 ms.
+    // Two calls come 0.95 s after two others, with a guard of 50 ms.
     let early = |o: &mut Observed| o.arrivals[2].mono_ns -= SECOND / 10;
     assert_eq!(failing(|o| (early(o), paused(25)(o)).0), ["P2"]);
     assert_eq!(failing(|o| (early(o), paused(26)(o)).0), [""; 0]);
@@ -182,7 +183,7 @@ fn a_job_that_ran_twice_is_counted_and_breaks_no_promise() {
 
 #[test]
 fn each_limit_is_counted_in_its_own_unit() {
-    // The good run keeps 2 per 1 s and, with 5 calls, 8 per 10 s.
+    // The good run keeps to 2 per 1 s and, with 5 calls, to 8 per 10 s.
     assert_eq!(failing_of(Scenario::Limits, |_| {}), [""; 0]);
     let plan = plan_of(Scenario::Costs);
     let figures = Figures::new(&plan, &good());
@@ -202,7 +203,8 @@ fn a_call_of_a_closed_tenant_may_be_under_way_and_not_later() {
     let closed = |ns| {
         move |o: &mut Observed| {
             for tenant in [0, 5] {
-                // A second call for the third job, beside the first one: all after them wait for the opening.
+                // A second call for the third job follows the first one. All later jobs wait for
+                // the tenant to open.
                 let mut again = o.arrivals[tenant + 2];
                 again.refused = Some(Refused::Closing);
                 again.status = 429;
@@ -237,7 +239,7 @@ fn each_job_has_the_result_of_its_own_call() {
     };
     assert_eq!(failing(|_| {}), [""; 0]);
     assert_eq!(failing(|results| _ = results.pop()), ["P9"]);
-    // Of another job's call, of none, and of another end.
+    // Results of another job's call, of no call, and with another end.
     assert_eq!(
         failing(|results| results[1].body = words_of(2, "done")),
         ["P9"]
@@ -245,7 +247,7 @@ fn each_job_has_the_result_of_its_own_call() {
     assert_eq!(failing(|results| results[1].body.clear()), ["P9"]);
     assert_eq!(failing(|results| results[1].status = Some(422)), ["P9"]);
     assert_eq!(failing(|results| results[1].ended = "dead".into()), ["P9"]);
-    // One more is a repeat, as after a crash.
+    // One more result is a repeat, as after a crash.
     let mut observed = good();
     observed.results.push(observed.results[0].clone());
     let figures = Figures::new(&plan_of(Scenario::Results), &observed);
