@@ -1,7 +1,9 @@
-//! `sluicegate top`: the fleet, its tenants, limits and dead letters on one screen, and keys to act.
+//! `sluicegate top`: the fleet, its tenants, limits and dead letters on one screen, and keys to act
+//! on them.
 //!
-//! `model` is all that is shown, and decides what follows from keys, answers and time (`keys`); `view` draws it; `servers` asks and acts;
-//! `screen` has the terminal and joins them; `file` notices that the configuration has changed.
+//! `model` has the state, and decides what follows from keys (`keys`), answers and time. `view`
+//! draws the state. `servers` does the I/O with servers, and `screen` with the terminal. `file`
+//! watches the configuration.
 
 mod act;
 mod asked;
@@ -59,7 +61,7 @@ pub struct TopArgs {
     no_color: bool,
 }
 
-/// Shows it until the operator leaves.
+/// Runs the screen until the operator leaves.
 ///
 /// # Errors
 /// There is no terminal, no pipeline of this name, or the terminal went away.

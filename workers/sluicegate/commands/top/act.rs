@@ -1,4 +1,5 @@
-//! What an operator does here: in words before it is done, and for the audit.
+//! The actions of an operator: their descriptions before they are confirmed, and their audit
+//! entries.
 
 use serde_json::{Value, json};
 use sluicegate::config::{Config, show_duration};
@@ -14,29 +15,29 @@ use super::view::parts::NAME;
 /// One action.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Act {
-    /// Of a tenant.
+    /// Changes a tenant.
     Change(Tenant, Change),
-    /// Another max of a tenant's limit is tried for so long, in milliseconds.
+    /// Tries another max of a tenant's limit for this many milliseconds.
     Try(Trial, u64),
-    /// The tenant's limit of this name is tried no more.
+    /// Ends the trial of the tenant's limit with this name.
     EndTry(Tenant, String),
-    /// Dead letters go back to the work queue.
+    /// Moves dead letters back to the work queue.
     Replay(Which),
 }
 
-/// Which dead letters.
+/// A selection of dead letters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Which {
-    /// The one with this id, of that tenant.
+    /// The dead letter with this ID, of the given tenant.
     One(String, Option<String>),
-    /// All of a tenant, so many of which are listed.
+    /// All of a tenant's, with the number of listed ones.
     Of(String, usize),
-    /// All, so many of which are listed.
+    /// All of them, with the number of listed ones.
     All(usize),
 }
 
 impl Which {
-    /// What finds them.
+    /// Returns the filter that finds them.
     pub fn filter(&self) -> Filter {
         let mut filter = Filter::default();
         match self {
@@ -47,17 +48,17 @@ impl Which {
         filter
     }
 
-    /// They can be replayed by `config`.
+    /// Checks that they can be replayed with `config`.
     ///
     /// # Errors
-    /// Why not, for people.
+    /// The reason, as a text for the operator.
     pub fn check(&self, config: &Config) -> Result<(), String> {
         let all = matches!(self, Self::All(_));
         let checked = dead::Change::Replay(None).check(&self.filter(), all, config);
         checked.map_err(|why| why.to_string())
     }
 
-    /// For the audit, as the command writes it.
+    /// Returns the audit entry, as the command writes it.
     pub fn in_the_audit(&self) -> Value {
         let Filter { reason, tenant, id } = self.filter();
         let all = matches!(self, Self::All(_));
@@ -95,7 +96,7 @@ fn span(ms: u64) -> String {
 }
 
 impl Act {
-    /// What will happen.
+    /// Describes what will happen.
     pub fn in_words(&self) -> String {
         match self {
             Self::Replay(which) => format!(
@@ -140,7 +141,7 @@ impl Act {
         }
     }
 
-    /// The same in a few words, while it is being done.
+    /// Describes the action in a few words while it runs.
     pub fn short(&self) -> String {
         match self {
             Self::Replay(_) => "replaying dead letters".to_owned(),

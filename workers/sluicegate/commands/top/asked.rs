@@ -1,24 +1,24 @@
-//! What was asked of servers again and again: what is known, how old it is, and what does not answer.
+//! A question that is repeated: the last answer, its age, and whether the server answers.
 
-/// Who has not answered for so long is said not to answer, in milliseconds.
+/// How long a question may take, in milliseconds, until the server is reported as not answering.
 const LATE_MS: u64 = 3_000;
 
-/// One question, and what is known of its answer.
+/// One question and its last answer.
 #[derive(Debug)]
 pub struct Asked<T> {
     known: Option<(T, u64)>,
-    /// The number of the question that is under way, and since when.
+    /// The number of the question in flight, and when it was sent.
     under_way: Option<(u64, u64)>,
     last_ms: Option<u64>,
     failing: Option<(u64, String)>,
 }
 
-/// What does not answer.
+/// A server that does not answer.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Trouble<'a> {
-    /// Since when.
+    /// Since when it does not answer.
     pub since_ms: u64,
-    /// Why, if that is known.
+    /// The reason, if known.
     pub why: Option<&'a str>,
 }
 
@@ -34,43 +34,43 @@ impl<T> Default for Asked<T> {
 }
 
 impl<T> Asked<T> {
-    /// What is known, and when it came.
+    /// Returns the last answer and when it came.
     pub fn known(&self) -> Option<(&T, u64)> {
         self.known.as_ref().map(|(known, at_ms)| (known, *at_ms))
     }
 
-    /// Nobody has asked yet.
+    /// Returns true if the question was never asked.
     pub fn is_new(&self) -> bool {
         self.last_ms.is_none()
     }
 
-    /// An answer is awaited.
+    /// Returns true if the question is in flight.
     pub fn is_under_way(&self) -> bool {
         self.under_way.is_some()
     }
 
-    /// It is time to ask, once in so many milliseconds.
+    /// Returns true if it is time to ask, once every `every_ms` milliseconds.
     pub fn is_due(&self, now_ms: u64, every_ms: u64) -> bool {
         !self.is_under_way() && self.is_older(now_ms, every_ms)
     }
 
-    /// It was asked longer ago, or never.
+    /// Returns true if it was asked longer ago than `age_ms`, or never.
     pub fn is_older(&self, now_ms: u64, age_ms: u64) -> bool {
         self.last_ms
             .is_none_or(|last| now_ms.saturating_sub(last) >= age_ms)
     }
 
-    /// Whatever is under way is not what is wanted any more: it is due.
+    /// Drops the question in flight, whose answer is no longer wanted, and makes the question due.
     pub fn urge(&mut self) {
         (self.under_way, self.last_ms) = (None, None);
     }
 
-    /// The question `number` goes out.
+    /// Records that the question was sent as `number`.
     pub fn begin(&mut self, number: u64, now_ms: u64) {
         (self.under_way, self.last_ms) = (Some((number, now_ms)), Some(now_ms));
     }
 
-    /// An answer to the question `number` came: whether it was awaited.
+    /// Takes an answer to the question `number`. Returns true if it was awaited.
     pub fn came(&mut self, number: u64, answer: Result<T, String>, now_ms: u64) -> bool {
         let Some((_, since_ms)) = self.under_way.take_if(|(awaited, _)| *awaited == number) else {
             return false;
@@ -85,7 +85,7 @@ impl<T> Asked<T> {
         true
     }
 
-    /// What does not answer; `None`: all is well.
+    /// Returns the trouble with the server, or `None` if it answers.
     pub fn trouble(&self, now_ms: u64) -> Option<Trouble<'_>> {
         if let Some((since_ms, why)) = &self.failing {
             return Some(Trouble {
@@ -114,7 +114,7 @@ mod tests {
         assert!(asked.came(1, Ok("first"), 100));
         assert!(!asked.is_due(1_999, 2_000) && asked.is_due(2_000, 2_000));
         assert_eq!(asked.trouble(2_000), None);
-        // It hangs: that is told before it fails.
+        // The question hangs, which is reported before it fails.
         asked.begin(2, 2_000);
         assert_eq!(asked.trouble(4_999), None);
         let hangs = |why| Trouble {
@@ -127,7 +127,7 @@ mod tests {
         assert!(asked.came(3, Err("still away".to_owned()), 9_000));
         assert_eq!(asked.trouble(9_000), Some(hangs(Some("still away"))));
         assert_eq!(asked.known(), Some((&"first", 100)));
-        // What is not wanted any more is not heard.
+        // An answer that is no longer wanted is ignored.
         asked.begin(4, 9_000);
         asked.urge();
         assert!(asked.is_due(9_000, 2_000));

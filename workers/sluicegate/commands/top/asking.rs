@@ -1,4 +1,4 @@
-//! What the operator is asked: first what is missing, one line each, at last whether it is to be done.
+//! The dialogs with the operator: first one line per missing value, then a confirmation.
 
 use sluicegate::config::Config;
 use sluicegate::gate::Change;
@@ -12,62 +12,62 @@ use sluicegate::rules::tenant::Tenant;
 use super::act::Act;
 use super::view::parts::NAME;
 
-/// For how long something is asked where the operator does not say otherwise.
+/// The default duration.
 const USUAL: &str = "1h";
-/// What is typed has so many characters at most.
+/// Maximum number of typed characters.
 const LONGEST: usize = 64;
 
 /// A question on the screen.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Asking {
-    /// A line is to be typed.
+    /// Waits for a typed line.
     Line {
-        /// What for.
+        /// The subject of the line.
         step: Step,
-        /// What is typed so far.
+        /// The typed text so far.
         text: String,
-        /// Why the last one would not do.
+        /// The reason why the last input was refused.
         wrong: Option<String>,
     },
-    /// Whether this is to be done.
+    /// Waits for the confirmation of an action.
     Sure(Act),
 }
 
-/// What is to be typed.
+/// The value to be typed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// For how long a tenant is paused.
+    /// How long a tenant is paused.
     Pause(Tenant),
-    /// Which limit is meant, and what is to become of it.
+    /// The name of the limit, with the intended change.
     Name(Tenant, Wish),
     /// The limit's maximum.
     Max(Tenant, String),
-    /// For how long it counts.
+    /// How long the maximum applies.
     For(Tenant, String, u32),
-    /// The maximum that is tried.
+    /// The maximum to try.
     Try(Tenant, String),
-    /// For how long it is tried.
+    /// How long the maximum is tried.
     TryFor(Trial),
 }
 
-/// What is to become of a limit.
+/// An intended change of a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wish {
-    /// It has another maximum for some time.
+    /// Sets another maximum for some time.
     Set,
-    /// It is the configured one again.
+    /// Restores the configured maximum.
     Clear,
-    /// Another maximum is tried.
+    /// Tries another maximum.
     Try,
-    /// None is tried any more.
+    /// Ends the trial.
     EndTry,
 }
 
-/// What follows.
+/// The next step.
 pub enum Next {
     /// Another question.
     Ask(Asking),
-    /// Nothing: this can't be done.
+    /// The request was refused for this reason.
     Refused(String),
 }
 
@@ -80,12 +80,13 @@ impl Asking {
         }
     }
 
-    /// For how long `tenant` is to be paused?
+    /// Asks how long `tenant` is to be paused.
     pub fn pause(tenant: Tenant) -> Self {
         Self::line(Step::Pause(tenant))
     }
 
-    /// Which limit of `tenant`, and what is it to be; `meant` is the one that the operator looks at.
+    /// Asks for the limit of `tenant` and its change. `meant` is the limit that is selected on the
+    /// screen.
     pub fn limit(config: &Config, tenant: Tenant, wish: Wish, meant: Option<&str>) -> Next {
         let policy = &config.rate_limiter.policy;
         let found = meant.and_then(|meant| limit_name(policy, &tenant, Some(meant)).ok());
@@ -102,7 +103,7 @@ impl Asking {
         }
     }
 
-    /// For how long is the limit `name` of `tenant` to be `max`?
+    /// Asks how long the limit `name` of `tenant` is to be `max`.
     pub fn enforce(tenant: Tenant, name: String, max: u32) -> Self {
         Self::line(Step::For(tenant, name, max))
     }
@@ -112,7 +113,7 @@ impl Asking {
             Wish::Set => Self::line(Step::Max(tenant, name)),
             Wish::Clear => Self::Sure(Act::Change(tenant, Change::Unlimit { name })),
             Wish::Try => {
-                // Whatever its maximum: one that holds leases can't be tried.
+                // The maximum does not matter here: a limit that holds leases can't be tried.
                 tried(config, &tenant, &name, 1)?;
                 Self::line(Step::Try(tenant, name))
             }
@@ -120,7 +121,7 @@ impl Asking {
         })
     }
 
-    /// A character is typed.
+    /// Appends a typed character.
     pub fn types(&mut self, c: char) {
         if let Self::Line { text, .. } = self
             && !c.is_control()
@@ -130,14 +131,14 @@ impl Asking {
         }
     }
 
-    /// The last character goes.
+    /// Deletes the last character.
     pub fn rubs(&mut self) {
         if let Self::Line { text, .. } = self {
             text.pop();
         }
     }
 
-    /// The line is typed: the next question, or the same with what is wrong.
+    /// Takes the typed line. Returns the next question, or the same one with the error.
     pub fn entered(self, config: &Config) -> Self {
         let Self::Line { step, text, .. } = self else {
             return self;
@@ -194,20 +195,20 @@ fn tried(config: &Config, tenant: &Tenant, name: &str, max: u32) -> Result<Trial
     trial.map_err(|why| why.to_string())
 }
 
-/// In milliseconds; where nothing is typed, the usual.
+/// Parses a duration into milliseconds. An empty text is the default.
 fn span(text: &str) -> Result<u64, String> {
     let text = if text.is_empty() { USUAL } else { text };
     steer::span(text).map(ceil_ms)
 }
 
-/// The limits of its own that `tenant` has without a plan.
+/// Returns the names of the limits that `tenant` alone has without a plan.
 fn names(config: &Config, tenant: &Tenant) -> Vec<String> {
     let (_, limits) = config.rate_limiter.policy.find(tenant, None);
     limits.own().map(|limit| limit.name().to_owned()).collect()
 }
 
 impl Step {
-    /// The question.
+    /// Returns the question as text.
     pub fn in_words(&self, config: &Config) -> String {
         let name = |tenant: &Tenant| plain(tenant.as_str(), NAME);
         match self {
@@ -322,7 +323,7 @@ mod tests {
         let name = "hour".to_owned();
         let clear = Asking::Sure(Act::Change(tenant(), Change::Unlimit { name }));
         assert_eq!(typed(asking, "hour", &two), clear);
-        // The one that the operator looks at is not asked for.
+        // The selected limit is not asked for.
         assert_eq!(
             asked(Asking::limit(&two, tenant(), Wish::Clear, Some("hour"))),
             clear
@@ -346,7 +347,7 @@ mod tests {
         let policy = &config.rate_limiter.policy;
         let trial = Trial::new(policy, tenant(), "day".to_owned(), 7).expect("it can be");
         assert_eq!(asking, Asking::Sure(Act::Try(trial, 86_400_000)));
-        // One that can't be says so before a number is typed.
+        // A limit that can't be tried is refused before a number is typed.
         match Asking::limit(&config, tenant(), Wish::Try, Some("at-once")) {
             Next::Refused(why) => assert!(why.contains("max-concurrent"), "{why}"),
             Next::Ask(other) => panic!("{other:?}"),

@@ -1,4 +1,4 @@
-//! A fleet for tests of the state and of the views: nothing of it comes from a server.
+//! A fleet for tests of the state and the views, without a server.
 
 use std::collections::BTreeMap;
 
@@ -24,9 +24,9 @@ use sluicegate::rules::tenant::Tenant;
 
 use super::model::{Came, Model, Request};
 
-/// Redis's clock, and here the operator's, too: Tue, 14 Nov 2023 22:13:20 GMT.
+/// Redis's clock, and also the operator's: Tue, 14 Nov 2023 22:13:20 GMT.
 pub const NOW: u64 = 1_700_000_000_000;
-/// No part of it may steer a terminal.
+/// A name with characters that would control a terminal. None of them may reach it.
 pub const HOSTILE: &str = "\u{202e}evil\u{200b}日本語";
 
 pub fn tenant(name: &str) -> Tenant {
@@ -65,7 +65,7 @@ pub fn limit(name: &str, used: u64, max: u32) -> Fullness {
     }
 }
 
-/// A shadow that would have made 312 of 4,000 wait.
+/// Returns a shadow that would have delayed 312 of 4,000 jobs.
 pub fn shadow(name: &str) -> Fullness {
     Fullness {
         shadow: Some(Tally {
@@ -78,7 +78,7 @@ pub fn shadow(name: &str) -> Fullness {
     }
 }
 
-/// Two workers, of which one is not ready, and four tenants.
+/// Returns a fleet of two workers, one of which is not ready, and four tenants.
 pub fn fleet() -> Fleet {
     let tenants = vec![
         of("acme", |it| {
@@ -131,7 +131,7 @@ pub fn fleet() -> Fleet {
     }
 }
 
-/// The same as a whole picture, with what the gate says.
+/// Returns this fleet as a complete picture, with the state at the gate.
 pub fn picture() -> Box<Overview> {
     let fleet = fleet();
     let mut rows = fleet.view.first(Sort::Waiting, 99);
@@ -191,7 +191,8 @@ pub fn picture() -> Box<Overview> {
     })
 }
 
-/// Operators have paused all workers, Redis may have lost data, and the breaker is open.
+/// Returns the picture with all workers paused by operators, a possible data loss of Redis, and an
+/// open breaker.
 pub fn stopped() -> Box<Overview> {
     let mut picture = picture();
     picture.fleet.boards = vec![Seen {
@@ -273,7 +274,7 @@ pub fn press(model: &mut Model, code: KeyCode) -> Vec<(u64, Request)> {
     model.pressed(KeyEvent::new(code, KeyModifiers::NONE))
 }
 
-/// Types each character; `\n` is Enter, `\u{1b}` Esc.
+/// Types each character. `\n` is Enter, `\u{1b}` is Esc.
 pub fn types(model: &mut Model, text: &str) -> Vec<(u64, Request)> {
     let code = |c| match c {
         '\n' => KeyCode::Enter,
@@ -283,7 +284,7 @@ pub fn types(model: &mut Model, text: &str) -> Vec<(u64, Request)> {
     text.chars().flat_map(|c| press(model, code(c))).collect()
 }
 
-/// Answers all that is due, with one picture.
+/// Answers all due questions with one picture.
 pub fn answer(model: &mut Model, picture: fn() -> Box<Overview>) {
     for (number, request) in model.due() {
         let came = match request {

@@ -1,8 +1,8 @@
-//! Times of a screen that runs: how long is left, and what time it is.
+//! Formats times of the running screen: remaining times and times of day.
 
-/// `0:42`, `12:04`, `3:12:04`, `2d 3h`: what is left of a wait.
+/// Formats the rest of a wait: `0:42`, `12:04`, `3:12:04`, `2d 3h`.
 pub fn left(ms: u64) -> String {
-    // A clock that shows 0:00 has ended.
+    // Rounded up, since a clock at 0:00 has ended.
     let s = ms.div_ceil(1_000);
     let (days, hours, minutes, s) = (s / 86_400, s / 3_600 % 24, s / 60 % 60, s % 60);
     match (days, hours) {
@@ -12,13 +12,13 @@ pub fn left(ms: u64) -> String {
     }
 }
 
-/// `14:02:11`: the time of day, UTC.
+/// Formats the time of day in UTC: `14:02:11`.
 pub fn time(epoch_ms: u64) -> String {
     let s = epoch_ms / 1_000 % 86_400;
     format!("{:02}:{:02}:{:02}", s / 3_600, s / 60 % 60, s % 60)
 }
 
-/// `now`, `14s`, `5m`, `3h 20m`, `4d 1h`: for how long something has been so.
+/// Formats an age: `now`, `14s`, `5m`, `3h 20m`, `4d 1h`.
 pub fn age(ms: u64) -> String {
     let s = ms / 1_000;
     match s {

@@ -1,7 +1,7 @@
-//! Which row of a list is meant. It stays with what it is on, wherever that stands in the next picture: a key must not meet another
-//! tenant than the one that was looked at.
+//! The selected row of a list. The cursor stays on its item wherever that is in the next picture,
+//! so that a key never acts on a tenant other than the one the operator looked at.
 
-/// The row that is meant.
+/// The selected row.
 #[derive(Debug, Default, Clone)]
 pub struct Cursor {
     at: usize,
@@ -9,7 +9,8 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// The place of the row that is meant among `rows`, by their names; `None`: there are none.
+    /// Returns the index of the selected row among `rows`, given by name, or `None` if there are no
+    /// rows.
     pub fn place<'a>(&self, rows: impl ExactSizeIterator<Item = &'a str>) -> Option<usize> {
         let last = rows.len().checked_sub(1)?;
         let on = self.on.as_deref();
@@ -17,7 +18,7 @@ impl Cursor {
         Some(found.map_or(self.at.min(last), |(at, _)| at))
     }
 
-    /// Goes so many rows down, or up.
+    /// Moves down by this many rows, or up if negative.
     pub fn go(&mut self, rows: &[String], by: isize) {
         let Some(at) = self.place(rows.iter().map(String::as_str)) else {
             return;
@@ -25,13 +26,13 @@ impl Cursor {
         self.set(rows, at.saturating_add_signed(by));
     }
 
-    /// Goes to the row `at`, or the last one.
+    /// Moves to the row `at`, or to the last row.
     pub fn set(&mut self, rows: &[String], at: usize) {
         self.at = at.min(rows.len().saturating_sub(1));
         self.on = rows.get(self.at).cloned();
     }
 
-    /// Stays where it is in a new picture: on its row, or, where that is gone, in its place and on nobody.
+    /// Keeps the selection in a new picture: on its row, or, if that is gone, at its index.
     pub fn settle(&mut self, rows: &[String]) {
         let at = self.place(rows.iter().map(String::as_str));
         self.at = at.unwrap_or_default();
@@ -55,7 +56,7 @@ mod tests {
         cursor.go(&rows("abc"), 1);
         assert_eq!(place(&cursor, "abc"), Some(1));
         assert_eq!(place(&cursor, "cab"), Some(2));
-        // It is gone: the place stays.
+        // The row is gone, so the index stays.
         assert_eq!(place(&cursor, "xyz"), Some(1));
         assert_eq!(place(&cursor, "x"), Some(0));
         cursor.settle(&rows("cab"));

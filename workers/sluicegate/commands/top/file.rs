@@ -1,4 +1,5 @@
-//! The configuration while the screen is open: it is read again when its file has changed, as a running worker does.
+//! Rereads the configuration while the screen is open, when its file has changed, as a running
+//! worker does.
 
 use std::path::PathBuf;
 use std::thread;
@@ -7,26 +8,26 @@ use std::time::Duration;
 use sluicegate::config::{Config, PipelineName, Pipelines, Source};
 use tokio::sync::mpsc;
 
-/// Workers look so often, too.
+/// Interval at which the file is checked, as in workers.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// What was read: the pipelines that are shown, or why it can't be used.
+/// The result of a read: the shown pipelines, or the reason why the file can't be used.
 pub type Read = Result<Vec<(PipelineName, Config)>, String>;
 
-/// Which pipelines of a configuration are shown.
+/// The pipelines of a configuration that are shown.
 #[derive(Debug, Clone)]
 pub struct Wanted(Option<String>);
 
 impl Wanted {
-    /// This one; `None`: all.
+    /// Selects the pipeline `name`, or all of them if `None`.
     pub fn new(name: Option<&str>) -> Self {
         Self(name.map(str::to_owned))
     }
 
-    /// Those of `all`.
+    /// Returns the selected pipelines of `all`.
     ///
     /// # Errors
-    /// There is none of this name.
+    /// There is no pipeline of this name.
     pub fn of(&self, all: &Pipelines) -> Read {
         let own = |(name, config): (&PipelineName, &Config)| (name.clone(), config.clone());
         Ok(match &self.0 {
@@ -36,8 +37,9 @@ impl Wanted {
     }
 }
 
-/// What is read each time the file has changed, its first look included. A thread of its own looks, which lives as long as the program: a
-/// file system that hangs holds up no screen.
+/// Returns the reads after each change of the file, beginning with the first read. A separate
+/// thread checks the file as long as the program runs, so that a hanging file system does not block
+/// the screen.
 pub fn reads(path: Option<PathBuf>, wanted: Wanted) -> mpsc::Receiver<Read> {
     let (send, reads) = mpsc::channel(1);
     let mut source = Source::new(path);
@@ -50,7 +52,7 @@ pub fn reads(path: Option<PathBuf>, wanted: Wanted) -> mpsc::Receiver<Read> {
                     return;
                 }
             }
-            // Whoever wakes it early has it look once more.
+            // A spurious wakeup only causes one more check.
             thread::park_timeout(EVERY);
         }
     });

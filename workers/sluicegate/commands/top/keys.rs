@@ -1,4 +1,4 @@
-//! What each key does.
+//! The action of each key.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use sluicegate::gate::Change;
@@ -10,11 +10,11 @@ use super::asked::Asked;
 use super::asking::{Asking, Next, Wish};
 use super::model::{Model, Page, Request, VIEWS, View};
 
-/// So many rows make a page of a list.
+/// Number of rows per page.
 const PAGE: isize = 10;
 
 impl Model {
-    /// A key was pressed: what servers are asked for, beside what is due anyway.
+    /// Handles a key. Returns requests to servers beyond those that are due anyway.
     pub fn pressed(&mut self, key: KeyEvent) -> Vec<(u64, Request)> {
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             self.is_over |= key.code == KeyCode::Char('c');
@@ -67,7 +67,7 @@ impl Model {
                 self.urge();
             }
             KeyCode::Backspace => drop(self.search.pop()),
-            // A tenant's name is no longer than 255 bytes.
+            // A tenant's name has at most 255 bytes.
             KeyCode::Char(c) if self.search.len() < 255 => self.search.push(c),
             KeyCode::Down => self.go(1),
             KeyCode::Up => self.go(-1),
@@ -78,7 +78,8 @@ impl Model {
         }
     }
 
-    /// The name is typed: one tenant is meant, several are listed, or none is busy and the name itself is meant.
+    /// Ends the search: selects the only match, lists several, or, if no busy tenant matches,
+    /// selects the typed name itself.
     fn found(&mut self) {
         let rows = self.tenants();
         let exact = rows.iter().find(|row| row.tenant.as_str() == self.search);
@@ -132,7 +133,7 @@ impl Model {
                     Sort::Starts => Sort::Waiting,
                 };
                 self.urge();
-                // Who is first now is what is asked for.
+                // The operator looks for the first row of the new list.
                 if self.page.is_none() {
                     let rows = self.rows();
                     self.cursor().set(&rows, 0);
@@ -201,7 +202,8 @@ impl Model {
         self.cursor().go(&rows, by);
     }
 
-    /// Whether an action can be asked for: one at a time, so that each is told how it ended.
+    /// Returns true if a new action can begin. Only one runs at a time, so that the result of each
+    /// is shown.
     fn is_free(&mut self) -> bool {
         match &self.doing {
             None => true,
@@ -238,7 +240,7 @@ impl Model {
             'e' => self.enforced(tenant, limit),
             'x' => {
                 let mut tried = self.tried(&tenant).map(|(name, _)| name);
-                // Where one is tried, that one is meant.
+                // If only one limit is tried, that one is meant.
                 let only = tried.next().filter(|_| tried.next().is_none());
                 of(Wish::EndTry, limit.or(only))
             }
@@ -251,7 +253,8 @@ impl Model {
         }
     }
 
-    /// What is tried of `tenant` is to be enforced; `meant` is the limit that the operator looks at.
+    /// Asks to enforce what is tried for `tenant`. `meant` is the limit that is selected on the
+    /// screen.
     fn enforced(&self, tenant: Tenant, meant: Option<&str>) -> Next {
         let tried: Vec<(&str, u32)> = (self.tried(&tenant))
             .filter(|(name, _)| meant.is_none_or(|meant| meant == *name))

@@ -1,5 +1,5 @@
-//! All that the screen shows, and what follows from what happens: from a key, from an answer, from time that passes. No I/O and no clock:
-//! what is to be asked of servers comes out.
+//! The state of the screen, and its reaction to keys, answers and time. Without I/O or a clock:
+//! requests to servers are returned.
 
 mod listed;
 mod questions;
@@ -20,10 +20,10 @@ use super::file::Read;
 pub use listed::LimitRow;
 pub use questions::{Came, Request};
 
-/// What was done is told for so long, in milliseconds.
+/// How long the result of an action is shown, in milliseconds.
 const TOLD_MS: u64 = 30_000;
 
-/// What is looked at.
+/// The views.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum View {
     Fleet,
@@ -32,10 +32,10 @@ pub enum View {
     Letters,
 }
 
-/// All of them, in the order of their keys.
+/// All views in the order of their keys.
 pub const VIEWS: [View; 4] = [View::Fleet, View::Tenants, View::Limits, View::Letters];
 
-/// One pipeline, and what is known of it.
+/// One pipeline and its last answers.
 pub struct Pipeline {
     pub name: PipelineName,
     pub config: Arc<Config>,
@@ -47,11 +47,11 @@ pub struct Pipeline {
 pub struct Page {
     pub tenant: Tenant,
     pub glance: Asked<Glance>,
-    /// So many lines of its text are above the screen.
+    /// Number of text lines scrolled past the top.
     pub scroll: usize,
 }
 
-/// What is told after an action.
+/// The message shown after an action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Told {
     pub text: String,
@@ -59,7 +59,7 @@ pub struct Told {
     at_ms: u64,
 }
 
-/// An action that is being done.
+/// A running action.
 pub struct Doing {
     number: u64,
     pub what: String,
@@ -75,23 +75,23 @@ pub struct Model {
     pub page: Option<Page>,
     pub is_help: bool,
     pub sort: Sort,
-    /// Only tenants whose names contain this.
+    /// Filters tenants by this part of their names.
     pub search: String,
     pub is_searching: bool,
     pub asking: Option<Asking>,
     pub doing: Option<Doing>,
     pub cursors: [Cursor; 4],
     pub now_ms: u64,
-    /// The operator wants to leave.
+    /// Whether the operator wants to leave.
     pub is_over: bool,
-    /// Why the configuration that is there by now is not the one that is shown; `None`: it is.
+    /// The reason why the changed configuration is not shown, or `None` if it is.
     pub unread: Option<String>,
     told: Option<Told>,
     numbers: u64,
 }
 
 impl Model {
-    /// Nothing is known yet.
+    /// Creates the state, which knows nothing yet.
     pub fn new(
         pipelines: impl IntoIterator<Item = (PipelineName, Config)>,
         sort: Sort,
@@ -123,7 +123,8 @@ impl Model {
         }
     }
 
-    /// The configuration was read again. Whether another one is shown from now on: what can't be used leaves all as it is, and is told.
+    /// Takes a read of the configuration. Returns true if another one is shown from now on. An
+    /// unusable configuration changes nothing and is reported.
     pub fn reread(&mut self, read: Read) -> bool {
         let (before, now) = match &read {
             Ok(all) => {
@@ -146,7 +147,7 @@ impl Model {
             if *pipeline.config == *config {
                 continue;
             }
-            // What is known of other servers is nothing of these.
+            // Answers of other servers don't apply to these.
             if pipeline.config.redis != config.redis {
                 pipeline.picture = Asked::default();
             }
@@ -166,12 +167,12 @@ impl Model {
         is_new
     }
 
-    /// The pipeline that is looked at.
+    /// Returns the selected pipeline.
     pub fn pipeline(&self) -> &Pipeline {
         &self.pipelines[self.at]
     }
 
-    /// The configuration of each pipeline.
+    /// Returns the configuration of each pipeline.
     pub fn configs(&self) -> impl Iterator<Item = &Config> {
         self.pipelines.iter().map(|pipeline| &*pipeline.config)
     }
@@ -180,14 +181,14 @@ impl Model {
         &mut self.pipelines[self.at]
     }
 
-    /// What is known of its fleet, and Redis's clock by now.
+    /// Returns the last picture of its fleet, and Redis's clock as of now.
     pub fn picture(&self) -> Option<(&Overview, u64)> {
         let (picture, at_ms) = self.pipeline().picture.known()?;
         let passed = self.now_ms.saturating_sub(at_ms);
         Some((picture, picture.fleet.view.now_ms.saturating_add(passed)))
     }
 
-    /// What was told last, while it is news.
+    /// Returns the last message while it is recent.
     pub fn told(&self) -> Option<&Told> {
         let is_news = |told: &&Told| self.now_ms.saturating_sub(told.at_ms) < TOLD_MS;
         self.told.as_ref().filter(is_news)
@@ -201,7 +202,7 @@ impl Model {
         });
     }
 
-    /// Time has passed.
+    /// Advances the time.
     pub fn at_time(&mut self, now_ms: u64) {
         self.now_ms = now_ms.max(self.now_ms);
     }

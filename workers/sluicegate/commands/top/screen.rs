@@ -1,4 +1,5 @@
-//! The terminal, and the loop that joins keys, answers and time. Whatever ends it, the terminal is as it was.
+//! The terminal, and the loop that joins keys, answers and time. The terminal is restored whatever
+//! ends the loop.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,23 +21,24 @@ use super::theme::Theme;
 use super::view::draw;
 use crate::commands::Failure;
 
-/// Clocks run in seconds.
+/// Interval at which clocks advance.
 const TICK: Duration = Duration::from_secs(1);
-/// Keys and answers that come together are drawn together; and a line that is slow is not flooded.
+/// Minimum time between frames, so that simultaneous keys and answers are drawn together and a slow
+/// line is not flooded.
 const FRAME: Duration = Duration::from_millis(40);
-/// Who leaves while a replay runs waits so long for its end.
+/// How long leaving waits for a running replay.
 const LEAVE_WITHIN: Duration = Duration::from_secs(5);
-/// Keys, and answers, that nobody has looked at yet.
+/// Maximum number of keys, and of answers, in the queue.
 const MOST_KEYS: usize = 64;
 
-/// The time of day, which does not jump while this runs.
+/// The time of day, which does not jump while the program runs.
 pub struct Clock {
     began_ms: u64,
     began: Instant,
 }
 
 impl Clock {
-    /// From now on.
+    /// Starts now.
     pub fn new() -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         Self {
@@ -45,7 +47,7 @@ impl Clock {
         }
     }
 
-    /// In milliseconds since 1970.
+    /// Returns milliseconds since the Unix epoch.
     pub fn now_ms(&self) -> u64 {
         self.began_ms.saturating_add(millis(self.began.elapsed()))
     }
@@ -55,25 +57,27 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The terminal while it is ours. It is given back when this is dropped; a panic gives it back before it says what happened.
+/// The terminal while the program uses it. Dropping it restores the terminal; a panic restores it
+/// before its message.
 struct Screen(DefaultTerminal);
 
 impl Screen {
     fn open() -> io::Result<Self> {
-        // It also sets the panic hook.
+        // This also sets the panic hook.
         ratatui::try_init().map(Self)
     }
 }
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // Nobody is left to tell where the terminal is gone.
+        // If the terminal is gone, no error can be shown.
         let _ = self.0.show_cursor();
         let _ = ratatui::try_restore();
     }
 }
 
-/// Keys as they come. The thread lives as long as the program: a read of a terminal can't be given up.
+/// Returns keys as they are pressed. The thread lives as long as the program, since a read of a
+/// terminal can't be canceled.
 fn keys() -> mpsc::Receiver<io::Result<Event>> {
     let (send, keys) = mpsc::channel(MOST_KEYS);
     thread::spawn(move || {
@@ -88,21 +92,22 @@ fn keys() -> mpsc::Receiver<io::Result<Event>> {
     keys
 }
 
-/// What is under way.
+/// The running tasks.
 struct Tasks {
     all: JoinSet<()>,
-    /// Of looks, one of each kind: a newer one takes its place.
+    /// The latest look of each kind. A newer one replaces it.
     looks: HashMap<(u8, usize), AbortHandle>,
     answers: Answers,
     servers: Servers,
 }
 
-/// Which looks take the place of which; `None`: what must run to its end.
+/// Returns the kind of look that a newer one replaces, or `None` for requests that must run to
+/// their end.
 fn kind(request: &Request) -> Option<(u8, usize)> {
     match request {
         Request::Overview(at, _) => Some((0, *at)),
         Request::Glance(..) => Some((1, 0)),
-        // What it fetched is to be given back; and the state asks for one at a time.
+        // Fetched letters must be returned to their queue. The state asks for one fetch at a time.
         Request::Letters(_) | Request::Act(..) | Request::Stop => None,
     }
 }
@@ -116,7 +121,8 @@ impl Tasks {
         let kind = kind(&request);
         let (servers, answers) = (self.servers.clone(), self.answers.clone());
         let task = self.all.spawn(async move {
-            // How far it is, is told again soon. Where nobody listens any more, the screen is gone.
+            // A lost progress report is soon followed by another. Without a receiver, the screen is
+            // gone.
             let told = |came: Came| drop(answers.try_send((number, came)));
             if let Some(came) = servers.perform(request, &told).await {
                 let _ = answers.send((number, came)).await;
@@ -133,7 +139,7 @@ impl Tasks {
 /// Shows `model` until the operator leaves.
 ///
 /// # Errors
-/// The terminal went away, or something panicked.
+/// The terminal went away, or a task panicked.
 pub async fn run(
     mut model: Model,
     (servers, mut files): (Servers, mpsc::Receiver<Read>),
@@ -180,13 +186,13 @@ pub async fn run(
                 if task.is_err_and(|why| why.is_panic()) {
                     break Err(Failure::Failed("a look at a server panicked, see above".to_owned()));
                 }
-                // Nothing is new.
+                // Nothing has changed.
                 continue;
             }
             _ = terminate.recv() => break Ok(ExitCode::SUCCESS),
             _ = hangup.recv() => break Ok(ExitCode::SUCCESS),
         }
-        // What came meanwhile is drawn with it.
+        // Further input is drawn with it.
         let until = tokio::time::Instant::now() + FRAME;
         while !model.is_over {
             let Ok(key) = tokio::time::timeout_at(until, async {
@@ -220,7 +226,7 @@ pub async fn run(
     ended
 }
 
-/// What is being done comes to its end.
+/// Waits for the end of the running action.
 async fn leave(tasks: Tasks, answered: &mut mpsc::Receiver<(u64, Came)>) {
     eprintln!("waiting for what is being done, {LEAVE_WITHIN:?} at most ...");
     tasks.servers.stop();
@@ -254,7 +260,7 @@ fn pressed(
     model.at_time(clock.now_ms());
     Ok(match key {
         Event::Key(key) if key.kind != KeyEventKind::Release => model.pressed(key),
-        // A new size is drawn, as everything is.
+        // A new size is drawn like any other change.
         _ => Vec::new(),
     })
 }

@@ -1,4 +1,4 @@
-//! What is asked of servers, and done: each with a bound on its time. It decides nothing.
+//! Requests to servers and operators' actions, each with a timeout. This module decides nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,15 +31,16 @@ use crate::commands::steer::FOLLOW_WITHIN;
 use crate::commands::tenant::{in_the_audit, in_words};
 use crate::commands::tried;
 
-/// A look at Redis takes no longer, or it has failed.
+/// Timeout for a look at Redis.
 const LOOK_WITHIN: Duration = Duration::from_secs(5);
-/// A connection to RabbitMQ is there within this, or not at all.
+/// Timeout for a connection to RabbitMQ.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
-/// Dead letters are looked at for so long, as `/api/v1` does.
+/// Timeout for reading dead letters, as in `/api/v1`.
 const LETTERS_WITHIN: Duration = Duration::from_secs(5);
-/// What was fetched is given back within this, or by RabbitMQ when it misses the connection.
+/// Timeout for returning fetched messages. After that, RabbitMQ returns them itself when it notices
+/// the lost connection.
 const CLOSE_WITHIN: Duration = Duration::from_secs(2);
-/// A pipeline's servers.
+/// One pipeline's servers.
 struct Part {
     config: Config,
     gate: RedisGate,
@@ -53,10 +54,10 @@ pub struct Servers {
 }
 
 impl Servers {
-    /// Those of these pipelines. Nothing is connected yet.
+    /// Creates the servers of these pipelines. It does not connect yet.
     ///
     /// # Errors
-    /// A URL is none.
+    /// A URL is not valid.
     pub fn new<'a>(configs: impl Iterator<Item = &'a Config>) -> Result<Self, Failure> {
         let part = |config: &Config| {
             Ok::<_, Failure>(Part {
@@ -71,10 +72,11 @@ impl Servers {
         })
     }
 
-    /// The same with these configurations. What runs goes on with those that it began with, and is stopped by both.
+    /// Returns servers for these configurations. Running requests continue with the old ones, and
+    /// either value stops them.
     ///
     /// # Errors
-    /// A URL is none.
+    /// A URL is not valid.
     pub fn with<'a>(&self, configs: impl Iterator<Item = &'a Config>) -> Result<Self, Failure> {
         let new = Self::new(configs)?;
         Ok(Self {
@@ -83,12 +85,12 @@ impl Servers {
         })
     }
 
-    /// A replay that runs ends between two dead letters.
+    /// Makes a running replay end before the next dead letter.
     pub fn stop(&self) {
         self.stop.notify_waiters();
     }
 
-    /// Asks for it, or does it. How far it has come is `told`, if it takes long.
+    /// Performs a request. Long ones report their progress to `told`.
     pub async fn perform(
         &self,
         request: Request,
@@ -163,7 +165,7 @@ async fn within<T>(look: BoxFuture<'_, Result<T, String>>) -> Result<T, String> 
     timeout(LOOK_WITHIN, look).await.map_err(late)?
 }
 
-/// What waits for workers: a look at Redis may take as long as any, beside that.
+/// Limits the time of an action that waits for workers, plus that of a look at Redis.
 async fn followed<T>(acting: BoxFuture<'_, Result<T, NotDone>>) -> Result<T, String> {
     let most = FOLLOW_WITHIN + LOOK_WITHIN;
     let late = |_| format!("no answer within {most:?}");
@@ -172,7 +174,7 @@ async fn followed<T>(acting: BoxFuture<'_, Result<T, NotDone>>) -> Result<T, Str
 }
 
 impl Part {
-    /// Writes down that a limit is tried, or no more: why that could not be.
+    /// Audits that a limit is tried, or no longer is. Returns the reason if that failed.
     async fn tries(
         &self,
         tenant: &Tenant,
@@ -231,7 +233,7 @@ impl Part {
         stop: &Notify,
         told: impl Fn(Came) + Send + Sync,
     ) -> Result<String, String> {
-        // Whoever presses Esc while it connects is heard, too.
+        // Registered first, so that Esc during connecting counts.
         let stopped = stop.notified();
         let client = self.client().await?;
         let request = which.in_the_audit();
@@ -270,11 +272,11 @@ impl Part {
     }
 }
 
-/// Everything that was fetched and not acked goes back to its queue.
+/// Returns all fetched messages without an ack to their queue.
 async fn close(client: Client) {
-    // Where it does not answer, RabbitMQ gives back what was fetched when it misses the connection.
+    // If RabbitMQ does not answer, it returns them when it notices the lost connection.
     let _ = timeout(CLOSE_WITHIN, client.close()).await;
 }
 
-/// What comes back, with the number of its question.
+/// Answers with the numbers of their questions.
 pub type Answers = Sender<(u64, Came)>;

@@ -1,4 +1,4 @@
-//! What follows from keys, answers and time.
+//! Reactions to keys, answers and time.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use sluicegate::gate::Change;
@@ -47,7 +47,7 @@ fn only_what_is_looked_at_is_asked_for_and_once_in_two_seconds() {
     assert_eq!(kinds(&mut model), []);
     model.at_time(NOW + 2_000);
     assert_eq!(kinds(&mut model).len(), 1);
-    // A tenant's page is asked for with the fleet, and the list is not.
+    // A tenant's page is requested with the fleet, and the list is not.
     types(&mut model, "\n");
     let page = Request::Glance(0, tenant("acme"));
     assert_eq!(kinds(&mut model), [page]);
@@ -90,7 +90,7 @@ fn the_marked_tenant_stays_marked_when_others_pass_it() {
     assert_eq!(meant(&model), "acme");
     press(&mut model, KeyCode::Down);
     assert_eq!(meant(&model), HOSTILE);
-    // Now it is the third.
+    // Now the tenant is in the third row.
     model.at_time(NOW + 2_000);
     answer(&mut model, || {
         let mut picture = picture();
@@ -109,7 +109,7 @@ fn the_marked_tenant_stays_marked_when_others_pass_it() {
         .collect();
     assert_eq!(order, ["acme", "gamma", HOSTILE, "beta"]);
     assert_eq!((meant(&model).as_str(), model.place()), (HOSTILE, Some(2)));
-    // Sorted anew, the first is looked at.
+    // After a change of the sort order, the first row is selected.
     types(&mut model, "s");
     assert_eq!((model.sort, meant(&model).as_str()), (Sort::Denied, "acme"));
     types(&mut model, "s");
@@ -139,7 +139,7 @@ fn nothing_is_done_without_a_yes() {
         panic!("{asked:?}");
     };
     assert_eq!(*asked, pause);
-    // One at a time.
+    // Only one action at a time.
     assert_eq!(types(&mut model, "ry"), []);
     assert!(model.told().expect("a word").is_bad);
     model.came(*number, Came::Done(Ok("paused acme".to_owned())));
@@ -150,7 +150,7 @@ fn nothing_is_done_without_a_yes() {
     );
     let resume = Request::Act(0, Act::Change(tenant("acme"), Change::Resume));
     assert_eq!(types(&mut model, "rY")[0].1, resume);
-    // What is told gets old.
+    // Messages expire.
     let mut model = looks_at_tenants();
     types(&mut model, "rn");
     model.at_time(NOW + 30_000);
@@ -166,7 +166,7 @@ fn a_key_never_meets_another_tenant_than_the_one_that_was_asked_about() {
     };
     let words = act.in_words();
     assert!(words.starts_with("Reset the waitlist of acme: "), "{words}");
-    // Meanwhile everything changes.
+    // In the meantime everything changes.
     model.at_time(NOW + 2_000);
     answer(&mut model, || {
         let mut picture = picture();
@@ -188,7 +188,7 @@ fn a_search_finds_the_busy_and_opens_the_idle() {
     types(&mut model, "\n");
     let page = model.page.as_ref().expect("a page");
     assert_eq!(page.tenant.as_str(), HOSTILE);
-    // Several: they are listed, and asked for.
+    // Several matches are listed, and the gate is asked for them.
     let mut model = looks_at_tenants();
     types(&mut model, "/a\n");
     assert!(model.page.is_none());
@@ -205,7 +205,7 @@ fn a_search_finds_the_busy_and_opens_the_idle() {
     assert_eq!(wanted.name, "a");
     types(&mut model, "\u{1b}");
     assert_eq!((model.search.as_str(), model.tenants().len()), ("", 4));
-    // Nobody: the name is meant.
+    // Without a match, the typed name itself is meant.
     types(&mut model, "/nobody-knows-it\n");
     assert_eq!(meant(&model), "nobody-knows-it");
     assert!(model.search.is_empty());
@@ -237,7 +237,7 @@ fn dead_letters_are_replayed_as_they_are_meant() {
     assert_eq!(one.in_the_audit()["id"], "job-0");
     assert_eq!(Which::All(5).in_the_audit()["all"], true);
 
-    // Where the routing key is the tenant it can't be done, and is not asked.
+    // If the routing key is the tenant, replaying is impossible and not offered.
     let by_key = pipelines("job: {tenant: routing-key}");
     let mut model = Model::new(by_key, Sort::Waiting, NOW);
     types(&mut model, "4");
@@ -266,7 +266,7 @@ fn what_is_tried_is_enforced_with_its_own_number() {
         told.is_bad && told.text.contains("t tries a limit"),
         "{told:?}"
     );
-    // The shadow of its limit `hour`, which tries 50, is seen in the list.
+    // The shadow of the limit `hour`, which tries 50, is in the list.
     model.at_time(NOW + 2_000);
     answer(&mut model, with_trial);
     let asked = types(&mut model, "e2h\ny");
@@ -280,7 +280,7 @@ fn what_is_tried_is_enforced_with_its_own_number() {
     };
     assert_eq!(*act, Act::Change(tenant("acme"), change));
 
-    // Of two limits the one that is tried is meant, and is not asked for.
+    // Of two limits, the tried one is meant without a question.
     let two = "rate-limiter: {limits: [{name: day}, {name: hour}]}";
     let mut model = Model::new(pipelines(two), Sort::Waiting, NOW);
     types(&mut model, "2");
@@ -309,7 +309,7 @@ fn a_changed_configuration_is_shown_and_one_that_cannot_be_used_leaves_the_old_o
         (limit(&model), model.unread.as_deref()),
         (7, Some("c.yaml:1:1: no"))
     );
-    // The same as before: it can be used again.
+    // The same configuration as before can be used again.
     assert!(!model.reread(Ok(pipelines(changed))));
     assert_eq!(model.unread, None);
     assert!(!model.reread(Ok(pipelines("pipelines: {bills: {amqp: {queue: bills}}}"))));
@@ -319,7 +319,7 @@ fn a_changed_configuration_is_shown_and_one_that_cannot_be_used_leaves_the_old_o
             .as_deref()
             .is_some_and(|it| it.contains("start top again"))
     );
-    // The picture of another Redis is none of this one.
+    // A picture of another Redis does not apply to this one.
     assert!(model.picture().is_some());
     assert!(model.reread(Ok(pipelines("redis: {prefix: other}"))));
     assert!(model.picture().is_none() && model.unread.is_none());
@@ -333,7 +333,7 @@ pipelines:
   orders: {amqp: {queue: orders}}
 ";
     let mut model = Model::new(pipelines(yaml), Sort::Waiting, NOW);
-    // The fleet of each is shown.
+    // The fleet of each pipeline is shown.
     let due = model.due();
     assert_eq!(due.len(), 2);
     types(&mut model, "2]");
@@ -348,7 +348,7 @@ pipelines:
     assert_eq!(model.tenants().len(), 4);
     types(&mut model, "]");
     assert_eq!((model.at, model.tenants().len()), (0, 0));
-    // Letters of one pipeline are not another's.
+    // Letters of one pipeline don't belong to another.
     let mut model = Model::new(pipelines(yaml), Sort::Waiting, NOW);
     types(&mut model, "4");
     let due = model.due();

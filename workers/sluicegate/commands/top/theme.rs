@@ -1,11 +1,11 @@
-//! How things look: with colour, or without. Whatever a colour says is said by a word, too.
+//! Styles with or without color. Everything a color expresses is also in the text.
 
 use ratatui::style::{Color, Modifier, Style};
 
-/// Styles.
+/// The styles.
 #[derive(Debug, Clone, Copy)]
 pub struct Theme {
-    /// Colours may be used.
+    /// Whether colors may be used.
     pub is_colour: bool,
 }
 
@@ -17,12 +17,12 @@ impl Theme {
         }
     }
 
-    /// All is well.
+    /// Everything works.
     pub fn good(self) -> Style {
         self.colour(Color::Green)
     }
 
-    /// Somebody waits.
+    /// Jobs wait.
     pub fn warn(self) -> Style {
         self.colour(Color::Yellow)
     }
@@ -32,12 +32,12 @@ impl Theme {
         self.colour(Color::Red).add_modifier(Modifier::BOLD)
     }
 
-    /// Heads of columns.
+    /// Column headers.
     pub fn head(self) -> Style {
         Style::new().add_modifier(Modifier::BOLD)
     }
 
-    /// What matters less.
+    /// Less important text.
     pub fn quiet(self) -> Style {
         match self.is_colour {
             true => Style::new().fg(Color::DarkGray),
@@ -45,7 +45,7 @@ impl Theme {
         }
     }
 
-    /// The row that is meant, and the view that is open.
+    /// The selected row and the open view.
     pub fn marked(self) -> Style {
         Style::new().add_modifier(Modifier::REVERSED)
     }

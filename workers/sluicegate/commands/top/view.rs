@@ -1,4 +1,4 @@
-//! What is on the screen, as the state says it.
+//! Draws the state on the screen.
 
 mod ask;
 mod fleet;
@@ -17,10 +17,10 @@ use ratatui::text::Line;
 use super::model::{Model, View};
 use super::theme::Theme;
 
-/// On a smaller screen nothing can be read.
+/// Minimum size of the screen. On a smaller one nothing is readable.
 const LEAST: (u16, u16) = (40, 8);
 
-/// Draws all of it.
+/// Draws everything.
 pub fn draw(frame: &mut Frame, model: &Model, theme: Theme) {
     let area = frame.area();
     let (wide, high) = LEAST;
@@ -59,7 +59,7 @@ fn lines(of: &[Line]) -> u16 {
     u16::try_from(of.len()).unwrap_or(u16::MAX)
 }
 
-/// One line below the other; what has no room is left out.
+/// Writes lines below each other. Lines without room are omitted.
 fn write(frame: &mut Frame, area: Rect, lines: Vec<Line>) {
     for (line, row) in lines.into_iter().zip(area.rows()) {
         frame.render_widget(line, row);

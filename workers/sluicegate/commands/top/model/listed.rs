@@ -1,4 +1,4 @@
-//! What the view lists: its rows, which of them is meant, and whose it is.
+//! The rows of each view, the selected row, and its tenant.
 
 use sluicegate::operator::fullness::Fullness;
 use sluicegate::operator::overview::Wanted;
@@ -9,23 +9,23 @@ use sluicegate::rules::tenant::Tenant;
 use super::{Model, View};
 use crate::commands::top::cursor::Cursor;
 
-/// The gate is asked of so many tenants at most, as `tenants` can ask.
+/// Maximum number of tenants that the gate is asked for, as in `tenants`.
 const MOST: usize = 100;
-/// A row of the limits: whose, and which.
+/// A row of the limits: a tenant and its limit.
 pub struct LimitRow<'a> {
-    /// `None`: all tenants'.
+    /// `None` for a limit that all tenants share.
     pub tenant: Option<&'a Tenant>,
     pub limit: &'a Fullness,
 }
 
 impl LimitRow<'_> {
-    /// Both are one limit of all tenants.
+    /// Returns true if both are the same limit of all tenants.
     fn is_like(&self, other: &Fullness) -> bool {
         let (name, is_shadow) = (&self.limit.name, self.limit.shadow.is_some());
         *name == other.name && is_shadow == other.shadow.is_some()
     }
 
-    /// No other row has this name.
+    /// Returns a name that no other row has.
     fn name(&self) -> String {
         let tenant = self.tenant.map_or("", |tenant| tenant.as_str());
         let shadow = if self.limit.shadow.is_some() { "~" } else { "" };
@@ -46,7 +46,8 @@ impl Model {
         }
     }
 
-    /// The tenants that are listed: those of whom the gate was asked, and, while a name is searched for, all that workers name.
+    /// Returns the listed tenants: those that the gate was asked for and, during a search, all
+    /// tenants in the workers' reports.
     pub fn tenants(&self) -> Vec<&Row> {
         let Some((picture, _)) = self.picture() else {
             return Vec::new();
@@ -67,7 +68,7 @@ impl Model {
         rows
     }
 
-    /// The limits of all tenants together, once each; then those of each tenant that is listed.
+    /// Returns the limits that all tenants share, once each, then those of each listed tenant.
     pub fn limits(&self) -> Vec<LimitRow<'_>> {
         let shown = self
             .picture()
@@ -93,7 +94,8 @@ impl Model {
         shared
     }
 
-    /// The limits of `tenant` of which an operator tries another maximum, as far as is seen: their names, and that.
+    /// Returns the limits of `tenant` for which an operator tries another maximum, as far as they
+    /// were seen: their names and these maximums.
     pub fn tried(&self, tenant: &Tenant) -> impl Iterator<Item = (&str, u32)> {
         let page = self.page.as_ref().filter(|page| page.tenant == *tenant);
         let page = page.and_then(|page| page.glance.known());
@@ -110,7 +112,7 @@ impl Model {
         tried.map(|limit| (limit.name.as_str(), limit.max))
     }
 
-    /// The names of the rows of the view.
+    /// Returns the names of the view's rows.
     pub fn rows(&self) -> Vec<String> {
         match self.view {
             View::Fleet => {
@@ -135,7 +137,7 @@ impl Model {
         }
     }
 
-    /// The place of the row that is meant.
+    /// Returns the index of the selected row.
     pub fn place(&self) -> Option<usize> {
         let rows = self.rows();
         self.cursors[self.view as usize].place(rows.iter().map(String::as_str))
@@ -145,7 +147,7 @@ impl Model {
         &mut self.cursors[self.view as usize]
     }
 
-    /// The tenant that a key is about.
+    /// Returns the tenant that keys act on.
     pub fn meant(&self) -> Option<Tenant> {
         if let Some(page) = &self.page {
             return Some(page.tenant.clone());
@@ -162,7 +164,7 @@ impl Model {
         }
     }
 
-    /// The row that is meant stays that row.
+    /// Keeps the selection on its row.
     pub(in super::super) fn settle(&mut self) {
         let rows = self.rows();
         self.cursor().settle(&rows);

@@ -1,4 +1,4 @@
-//! What servers are asked for and when, and what their answers change.
+//! Decides which questions are sent to servers and when, and takes the answers.
 
 use sluicegate::operator::dead::Listed;
 use sluicegate::operator::inspect::Glance;
@@ -9,22 +9,23 @@ use super::{Doing, Model, View};
 use crate::commands::top::act::Act;
 use crate::commands::top::cursor::Cursor;
 
-/// Workers say something new so often, in milliseconds.
+/// Interval at which workers report, in milliseconds.
 const EVERY_MS: u64 = 2_000;
-/// Opening the view fetches dead letters anew if they are older, in milliseconds: to look has its price.
+/// Maximum age of dead letters, in milliseconds, at which opening their view does not fetch them
+/// again, since fetching is expensive.
 const LETTERS_MS: u64 = 10_000;
-/// What servers are asked for.
+/// The requests to servers.
 #[derive(Debug, PartialEq)]
 pub enum Request {
     Overview(usize, Option<Wanted>),
     Glance(usize, Tenant),
     Letters(usize),
     Act(usize, Act),
-    /// The action that is being done ends as soon as it can.
+    /// Ends the running action as soon as possible.
     Stop,
 }
 
-/// What comes back.
+/// The answers.
 pub enum Came {
     Overview(usize, Result<Box<Overview>, String>),
     Glance(Result<Box<Glance>, String>),
@@ -34,7 +35,7 @@ pub enum Came {
 }
 
 impl Model {
-    /// `came` is the answer to the question `number`.
+    /// Takes the answer `came` to the question `number`.
     pub fn came(&mut self, number: u64, came: Came) {
         let now_ms = self.now_ms;
         match came {
@@ -75,7 +76,7 @@ impl Model {
         }
     }
 
-    /// What is looked at is asked for at once.
+    /// Makes the current view's questions due at once.
     pub(in super::super) fn urge(&mut self) {
         self.pipeline_mut().picture.urge();
         if let Some(page) = &mut self.page {
@@ -83,7 +84,7 @@ impl Model {
         }
     }
 
-    /// What is looked at now was not looked at before.
+    /// Handles the opening of a view or page.
     pub(in super::super) fn opened(&mut self) {
         self.urge();
         let now_ms = self.now_ms;
@@ -96,7 +97,7 @@ impl Model {
         self.settle();
     }
 
-    /// What is to be asked now, each with its number.
+    /// Returns the due questions with their numbers.
     pub fn due(&mut self) -> Vec<(u64, Request)> {
         let mut due = Vec::new();
         let (now_ms, at) = (self.now_ms, self.at);
@@ -133,7 +134,7 @@ impl Model {
         due
     }
 
-    /// `act` is to be done: the question for it.
+    /// Begins `act` and returns the request for it.
     pub(in super::super) fn begin(&mut self, act: Act) -> (u64, Request) {
         self.numbers += 1;
         self.doing = Some(Doing {

@@ -1,4 +1,4 @@
-//! A question, over whatever is looked at.
+//! A question on top of the current view.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -11,7 +11,7 @@ use crate::commands::top::model::Model;
 use crate::commands::top::theme::Theme;
 use sluicegate::operator::words::plain;
 
-/// Letters of every terminal.
+/// Border characters that every terminal has.
 const BORDER: ratatui::symbols::border::Set = ratatui::symbols::border::Set {
     top_left: "+",
     top_right: "+",

@@ -1,4 +1,4 @@
-//! The workers, and, where there are several, the pipelines.
+//! The workers and, if there are several, the pipelines.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -17,7 +17,7 @@ use crate::commands::fleet::gaps;
 use crate::commands::top::model::{Model, Pipeline};
 use crate::commands::top::theme::Theme;
 
-/// Lines for what the marked worker says.
+/// Number of lines for the selected worker.
 const NOTES: u16 = 3;
 
 pub fn draw(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
@@ -71,7 +71,7 @@ pub fn draw(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
     write(frame, notes, below);
 }
 
-/// The sums of all workers.
+/// Returns the sums over all workers.
 fn all(picture: &Overview) -> String {
     let workers = &picture.fleet.view.workers;
     let sum = |of: fn(&Worker) -> u64| workers.iter().map(of).fold(0, u64::saturating_add);
@@ -128,7 +128,7 @@ fn cells(worker: &Worker, is_wide: bool, theme: Theme) -> Vec<Line<'static>> {
     ]
 }
 
-/// What the marked worker says in full, and what is not known.
+/// Returns the selected worker's full report, and what is not known.
 fn below(model: &Model, picture: &Overview, wide: usize, theme: Theme) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
     let worker = model

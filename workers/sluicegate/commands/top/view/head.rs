@@ -1,4 +1,4 @@
-//! The lines above each view, and those below.
+//! The lines above and below each view.
 
 use ratatui::text::{Line, Span};
 use sluicegate::operator::hold::held_in_words;
@@ -12,7 +12,7 @@ use crate::commands::top::clock::{age, left, time};
 use crate::commands::top::model::{Model, VIEWS, View};
 use crate::commands::top::theme::Theme;
 
-/// A notice has so many lines at most.
+/// Maximum number of lines of a notice.
 const MOST: usize = 3;
 
 fn title(view: View) -> &'static str {
@@ -24,7 +24,7 @@ fn title(view: View) -> &'static str {
     }
 }
 
-/// Where one is, what time it is, and whatever stops all tenants or does not answer.
+/// Returns the title, the time, and whatever stops all tenants or does not answer.
 pub fn lines(model: &Model, wide: u16, theme: Theme) -> Vec<Line<'static>> {
     let wide = usize::from(wide);
     let mut lines = vec![first(model, wide, theme), views(model, theme)];
@@ -109,7 +109,7 @@ fn views(model: &Model, theme: Theme) -> Line<'static> {
     for (number, view) in VIEWS.into_iter().enumerate() {
         let text = format!("{} {}", number + 1, title(view));
         let is_open = model.view == view;
-        // Without reverse video, too, it can be seen which one is open.
+        // Brackets show the open view even without reverse video.
         spans.push(match is_open {
             true => Span::styled(format!("[{text}]"), theme.marked()),
             false => Span::raw(format!(" {text} ")),
@@ -119,7 +119,7 @@ fn views(model: &Model, theme: Theme) -> Line<'static> {
     Line::from(spans)
 }
 
-/// The first of what is looked at that does not answer: which server, and how old its last picture is.
+/// Returns the first shown server that does not answer, and the age of its last picture.
 fn trouble(model: &Model) -> Option<(&'static str, Trouble<'_>, Option<u64>)> {
     let now_ms = model.now_ms;
     let aged = |at_ms: u64| now_ms.saturating_sub(at_ms);
@@ -136,7 +136,7 @@ fn trouble(model: &Model) -> Option<(&'static str, Trouble<'_>, Option<u64>)> {
     }
     if model.view == View::Letters && model.page.is_none() {
         let trouble = pipeline.letters.trouble(now_ms)?;
-        // That a look takes long is said where the letters are.
+        // A slow fetch is reported next to the letters.
         trouble.why?;
         let known = pipeline.letters.known().map(|(_, at_ms)| aged(at_ms));
         return Some(("RabbitMQ", trouble, known));
@@ -166,7 +166,7 @@ fn not_answering(
     )
 }
 
-/// What is being done or was done, and the keys.
+/// Returns the running or finished action, and the keys.
 pub fn foot(model: &Model, wide: u16, theme: Theme) -> Vec<Line<'static>> {
     let wide = usize::from(wide);
     let mut lines = Vec::new();

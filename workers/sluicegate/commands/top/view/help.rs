@@ -1,4 +1,4 @@
-//! The keys.
+//! The list of keys.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;

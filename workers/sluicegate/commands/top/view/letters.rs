@@ -1,4 +1,4 @@
-//! The dead letters.
+//! The view of dead letters.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -79,7 +79,7 @@ fn cells(row: &Row, now_ms: u64, theme: Theme) -> Vec<Line<'static>> {
     ]
 }
 
-/// The marked letter.
+/// Returns the details of the selected letter.
 fn detail(row: &Row, wide: usize) -> Vec<Line<'static>> {
     let [id, tenant, _, lived, reason] = row.cells();
     let died = row

@@ -1,4 +1,4 @@
-//! How full limits are.
+//! The view of limits and their usage.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -38,7 +38,7 @@ pub fn draw(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
     write(frame, sums, vec![Line::from(fit(&words, wide))]);
     let since_ms = model.pipeline().picture.known().map_or(0, |(_, at)| at);
     let passed_ms = model.now_ms.saturating_sub(since_ms);
-    // Beside the shortest of names a shadow's words have room on 80 columns.
+    // Next to the shortest names, a shadow's text fits into 80 columns.
     let gauge = if wide < 100 { 15 } else { 32 };
     let columns: [Column; 7] = [
         ("TENANT", Constraint::Fill(3), Side::Left),
@@ -64,7 +64,8 @@ pub fn draw(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
     list(frame, table, &columns, rows, (model.place(), theme));
 }
 
-/// What a shadow limit would have done; the shorter, the later. It denies nothing, so there is nothing to wait for.
+/// Returns what a shadow limit would have done, from the longest text to the shortest. It denies
+/// nothing, so there is no wait to show.
 pub fn tried(limit: &Fullness, tally: &Tally) -> Vec<String> {
     if limit.used.is_none() {
         return vec![format!("shadow, one for each {}", part(limit))];
@@ -78,7 +79,8 @@ pub fn tried(limit: &Fullness, tally: &Tally) -> Vec<String> {
     ]
 }
 
-/// Window, gauge, use, when the next unit is available, and what waits.
+/// Returns the window, the gauge, the usage, when the next unit is available, and the waiting
+/// units.
 pub fn gauges(
     limit: &Fullness,
     passed_ms: u64,
@@ -117,7 +119,7 @@ pub fn gauges(
     ]
 }
 
-/// The value that tells its jobs apart.
+/// Returns the value that the limit tells jobs apart by.
 fn part(limit: &Fullness) -> String {
     match &limit.scope {
         Scope::Header(name) => name.clone(),

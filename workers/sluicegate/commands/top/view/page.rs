@@ -1,4 +1,4 @@
-//! A tenant's own page: its state and clocks, its limits, and all that `inspect` says.
+//! A tenant's own page: its state, its clocks, its limits, and the output of `inspect`.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -13,7 +13,7 @@ use crate::commands::top::clock::time;
 use crate::commands::top::model::{Model, Page};
 use crate::commands::top::theme::Theme;
 
-/// What `inspect` says begins after so many columns.
+/// Indentation of the output of `inspect`, in columns.
 const INDENT: usize = 10;
 
 pub fn draw(frame: &mut Frame, area: Rect, (model, page): (&Model, &Page), theme: Theme) {
@@ -37,7 +37,7 @@ pub fn draw(frame: &mut Frame, area: Rect, (model, page): (&Model, &Page), theme
     ])
     .areas(area);
     write(frame, above, top);
-    // From there on a shadow's words have room.
+    // From this width on, a shadow's text fits.
     let gauge = if wide < 100 { 21 } else { 40 };
     let columns: [Column; 6] = [
         ("LIMIT", Constraint::Fill(1), Side::Left),
@@ -79,7 +79,7 @@ pub fn draw(frame: &mut Frame, area: Rect, (model, page): (&Model, &Page), theme
     write(frame, words, shown.collect());
 }
 
-/// Its state, the end of its line as a clock, and why a job waits.
+/// Returns the tenant's state, the end of its waitlist as a clock, and the reason for waits.
 fn state(glance: &Glance, redis_ms: u64, wide: usize, theme: Theme) -> Vec<Line<'static>> {
     let clock = |at_ms| format!("{} ({} UTC)", until(at_ms, redis_ms), time(at_ms));
     let mut lines = Vec::new();

@@ -1,4 +1,4 @@
-//! What the views are made of.
+//! Building blocks of the views.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -10,10 +10,11 @@ use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 use crate::commands::top::clock::left;
 use crate::commands::top::theme::Theme;
 
-/// Of a tenant's name, in characters; its end is left out.
+/// Maximum length of a shown tenant name in characters. The rest is omitted.
 pub const NAME: usize = 40;
 
-/// `text` in so many columns at most; wide letters take two. It must be plain already.
+/// Shortens `text` to at most this many columns; wide characters take two. It must be plain
+/// already.
 pub fn fit(text: &str, columns: usize) -> String {
     if text.width() <= columns {
         return text.to_owned();
@@ -31,7 +32,8 @@ pub fn fit(text: &str, columns: usize) -> String {
     shown
 }
 
-/// `text` in lines of so many columns, broken at blanks where there are any; what goes on begins `indent` further in.
+/// Breaks `text` into lines of at most this many columns, at blanks if possible. Continuation lines
+/// are indented by `indent`.
 pub fn wrapped(text: &str, columns: usize, indent: usize) -> Vec<String> {
     let columns = columns.max(1);
     let indent = indent.min(columns - 1);
@@ -60,7 +62,7 @@ pub fn wrapped(text: &str, columns: usize, indent: usize) -> Vec<String> {
             put(word, word.width(), glued);
             continue;
         }
-        // No line has room for it.
+        // A word that is wider than a line.
         for (at, c) in word.chars().enumerate() {
             let mut letter = [0; 4];
             put(
@@ -73,8 +75,8 @@ pub fn wrapped(text: &str, columns: usize, indent: usize) -> Vec<String> {
     lines
 }
 
-/// `[#####.....]`: so full, in so many columns.
-// Between 0 and the columns of a terminal.
+/// Returns a bar such as `[#####.....]` for a share, in this many columns.
+// The result is between 0 and the columns of a terminal.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -83,7 +85,7 @@ pub fn wrapped(text: &str, columns: usize, indent: usize) -> Vec<String> {
 pub fn bar(share: f64, columns: usize) -> String {
     let room = columns.saturating_sub(2);
     let exact = share.clamp(0.0, 1.0) * room as f64;
-    // Full is what is full, and empty what is empty.
+    // Only a full share fills the bar, and only an empty one leaves it empty.
     let full = match (share > 0.0, share < 1.0) {
         (true, true) => (exact.round() as usize).clamp(1, room.saturating_sub(1).max(1)),
         _ => exact.round() as usize,
@@ -92,7 +94,7 @@ pub fn bar(share: f64, columns: usize) -> String {
     format!("[{}{}]", "#".repeat(full), ".".repeat(room - full))
 }
 
-/// What is left until then; `-`: nothing is awaited.
+/// Returns the time left until `at_ms`, or `-` if it is 0.
 pub fn until(at_ms: u64, now_ms: u64) -> String {
     match at_ms.saturating_sub(now_ms) {
         _ if at_ms == 0 => "-".to_owned(),
@@ -100,30 +102,30 @@ pub fn until(at_ms: u64, now_ms: u64) -> String {
     }
 }
 
-/// A tenant's name, harmless.
+/// Returns a tenant's name in plain characters.
 pub fn name(tenant: &str) -> String {
     plain(tenant, NAME)
 }
 
-/// Which end of a column its texts stand at.
+/// The alignment of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     Left,
     Right,
 }
 
-/// A column: its head, its width, and its side.
+/// A column: its header, width and alignment.
 pub type Column = (&'static str, Constraint, Side);
 
 /// A row of a list. Each cell has one style.
 pub struct Cells<'a> {
     each: Vec<Line<'a>>,
-    /// What has the room of all columns behind these: the first that fits.
+    /// Texts for the room of all further columns. The first that fits is shown.
     rest: Vec<String>,
 }
 
 impl<'a> Cells<'a> {
-    /// Behind `each`, words in place of the other cells: the first of `rest` that has room.
+    /// Creates a row in which the first fitting text of `rest` replaces the cells after `each`.
     pub fn with_words(each: Vec<Line<'a>>, rest: Vec<String>) -> Self {
         Self { each, rest }
     }
@@ -136,7 +138,7 @@ impl<'a> From<Vec<Line<'a>>> for Cells<'a> {
     }
 }
 
-/// The rows of a list, with that at `place` marked.
+/// Draws the rows of a list with the one at `place` selected.
 pub fn list<'a>(
     frame: &mut Frame,
     area: Rect,
@@ -148,7 +150,7 @@ pub fn list<'a>(
         let line = Line::from(*head).style(theme.head());
         Cell::from(Text::from(aligned(line, *side)))
     });
-    // What has no room is seen to go on: the table itself would cut it off.
+    // Texts that don't fit end with a mark. The table itself would cut them off.
     let beside_mark = Rect {
         width: area.width.saturating_sub(1),
         ..area

@@ -1,4 +1,4 @@
-//! The busiest tenants.
+//! The view of the busiest tenants.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -12,7 +12,7 @@ use crate::commands::top::clock::time;
 use crate::commands::top::model::Model;
 use crate::commands::top::theme::Theme;
 
-/// Lines for the marked tenant.
+/// Number of lines for the selected tenant.
 const DETAIL: usize = 3;
 
 pub fn draw(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
@@ -154,7 +154,7 @@ fn cells(row: &Row, redis_ms: u64, theme: Theme) -> Vec<Line<'static>> {
     ]
 }
 
-/// The marked tenant, in a sentence or two.
+/// Describes the selected tenant in a sentence or two.
 fn in_words(row: &Row, redis_ms: u64) -> String {
     let mut text = format!("{}: ", name(row.tenant.as_str()));
     let left_of = |at_ms: u64| format!("{} ({} UTC)", until(at_ms, redis_ms), time(at_ms));

@@ -1,4 +1,4 @@
-//! What is on the screen, letter by letter.
+//! The text on the screen, character by character.
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -160,7 +160,7 @@ fn the_tenants() {
             "429 from\\nthe API",
         ],
     );
-    // The clock runs without an answer, and stops at its end.
+    // The clock runs without answers, and stops at its end.
     let mut model = at("2jj", picture);
     has(
         &shows(&model, (80, 24)),
@@ -238,7 +238,7 @@ fn a_tenants_page() {
         &shows(&model, (80, 24)),
         &["700 units waiting, the last has its turn now"],
     );
-    // Suspended, by whom, until when.
+    // A suspended tenant: the cause and the end.
     let mut model = at("2\n", picture);
     model.at_time(NOW + 2_000);
     for (number, request) in model.due() {
@@ -365,7 +365,7 @@ fn what_stops_all_and_what_does_not_answer_is_above_each_view() {
                 "ALL TENANTS SUSPENDED, the next call in 0:09: 5 failures in a row: HTTP 503",
             ],
         );
-        // It hangs, and then fails.
+        // The question hangs, and then fails.
         model.at_time(NOW + 2_000);
         let due = model.due();
         model.at_time(NOW + 5_000);

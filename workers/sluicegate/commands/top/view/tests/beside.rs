@@ -1,4 +1,4 @@
-//! That workers have another configuration.
+//! Workers with another configuration.
 
 use sluicegate::operator::others::{Group, Others};
 

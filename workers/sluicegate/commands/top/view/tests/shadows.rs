@@ -1,4 +1,4 @@
-//! What shadow limits would have done, in the list of limits.
+//! Shadow limits in the list of limits.
 
 use super::*;
 
@@ -27,14 +27,14 @@ fn a_shadow_has_words_in_place_of_a_gauge() {
         &shows(&long, (120, 40)),
         &["  shadow, would have made 1,312 of 4,000 wait, the longest 41.0s\n"],
     );
-    // It is marked as a row of its own.
+    // It can be selected as a row of its own.
     let mut marked = at("3", picture);
     types(&mut marked, "jjj");
     has(&shows(&marked, (80, 24)), &["\n>acme "]);
     assert_eq!(marked.place(), Some(3));
     answer(&mut marked, picture);
     assert_eq!(marked.place(), Some(3));
-    // Where the list is longer than the screen, words stay with their row.
+    // If the list is longer than the screen, the text stays with its row.
     for high in 8..14 {
         let text = shows(&marked, (80, high));
         has(
