@@ -1,4 +1,4 @@
-//! The result of a job that was just published: waited for, and printed.
+//! Waits for the result of a job that was just published, and prints it.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use super::letters::{headers, hex};
 use super::{Failure, plain, print_json};
 
-/// Publishes `job` and prints its result, for which it waits for `time` at most.
+/// Publishes `job`, waits up to `time` for its result, and prints it.
 pub async fn wait(
     mut job: Outgoing,
     time: Duration,
@@ -26,7 +26,7 @@ pub async fn wait(
     as_json: bool,
 ) -> Result<ExitCode, Failure> {
     let id = job.message.id().unwrap_or_default().to_owned();
-    // The id may be one that others use, too.
+    // The job's ID may not be unique.
     let correlation = ulid::Ulid::new().to_string();
     job.message.properties = (job.message.properties)
         .with_reply_to(REPLY_TO.into())
@@ -58,7 +58,7 @@ pub async fn wait(
     }
 }
 
-/// The result with this correlation id.
+/// Returns the result with this correlation ID.
 async fn find(replies: &mut Replies, correlation: &str) -> Option<Message> {
     loop {
         let reply = replies.next().await?;

@@ -1,4 +1,4 @@
-//! `sluicegate check`: the configuration, RabbitMQ, Redis and the API, one line each.
+//! `sluicegate check`: the configuration, RabbitMQ, Redis and the API, with one line each.
 
 mod findings;
 mod measured;
@@ -24,7 +24,7 @@ use findings::{Findings, Level};
 use measured::{Measured, Terms};
 use servers::{api, descriptors, rabbitmq, redis};
 
-/// For all questions to one server together.
+/// Timeout for all questions to one server together.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Check the configuration, RabbitMQ, Redis and the API; change nothing
@@ -54,13 +54,13 @@ pub struct CheckArgs {
     json: bool,
 }
 
-/// What was found of one pipeline.
+/// The findings on one pipeline.
 struct Checked<'a> {
     name: &'a PipelineName,
     source: Source<'a>,
     limits: &'a Limits,
     findings: Findings,
-    /// For programs.
+    /// The measurements as JSON.
     measured: Option<Json>,
 }
 
@@ -181,7 +181,7 @@ pub async fn run(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Looks at one pipeline, and unless `offline` at its servers.
+/// Checks one pipeline and, unless `offline`, its servers.
 async fn look(
     config: &Config,
     (tenant, limits): (Option<&Tenant>, &Limits),
@@ -203,7 +203,7 @@ async fn look(
     };
     let mut measured = Measured::default();
     let too_slow = |url: String| format!("{url} is too slow: no end within {SERVER_TIMEOUT:?}");
-    // One silent server must not keep the other from being checked.
+    // One silent server must not prevent the check of the other.
     says("RabbitMQ");
     let looking = rabbitmq(config, terms, (&mut measured, &mut *findings));
     if timeout(SERVER_TIMEOUT, looking).await.is_err() {
@@ -223,7 +223,7 @@ async fn look(
     }
     if let Some(http) = &config.dispatch.http {
         says("the API");
-        // It has a timeout of its own.
+        // This has its own timeout.
         api(http, terms, (&mut measured, &mut *findings)).await;
     }
     descriptors(config, findings);

@@ -1,4 +1,4 @@
-//! `sluicegate completions`: what a shell completes.
+//! `sluicegate completions`: shell completions.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -22,9 +22,10 @@ pub struct CompletionsArgs {
     shell: Shell,
 }
 
-/// Prints them for all of `program`.
+/// Prints the completions of `program`.
 pub fn run(args: &CompletionsArgs, mut program: Command) -> Result<ExitCode, Failure> {
-    // The generator panics where its output ends early, as with `| head`: into memory first.
+    // The generator panics if its output ends early, as with `| head`, so it writes to memory
+    // first.
     let mut text = Vec::new();
     let name = program.get_name().to_owned();
     clap_complete::generate(args.shell, &mut program, name, &mut text);

@@ -1,4 +1,4 @@
-//! `sluicegate dead`: the dead letters, and what to do with them.
+//! `sluicegate dead`: lists, replays and drops dead letters.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -128,7 +128,7 @@ impl Chosen {
     }
 }
 
-/// Does it.
+/// Runs the command.
 pub async fn run(args: DeadArgs, config: &Config) -> Result<ExitCode, Failure> {
     let asked = match &args.command {
         DeadCommand::Replay { change, rate } => Some((change, Change::Replay(*rate))),
@@ -163,12 +163,12 @@ pub async fn run(args: DeadArgs, config: &Config) -> Result<ExitCode, Failure> {
         DeadCommand::Replay { change, rate } => letters.change(change, Change::Replay(rate)).await,
         DeadCommand::Drop { change } => letters.change(change, Change::Drop).await,
     };
-    // Everything that was fetched and not acked goes back to its queue.
+    // All fetched messages without an ack return to their queue.
     client.close().await;
     result
 }
 
-/// The dead letters in `queue`.
+/// Returns access to the dead letters in `queue`.
 pub fn dead_in<'a>(queue: Arc<str>, client: &'a Client, config: &'a Config) -> Dead<'a> {
     Dead {
         queue,
@@ -179,7 +179,7 @@ pub fn dead_in<'a>(queue: Arc<str>, client: &'a Client, config: &'a Config) -> D
     }
 }
 
-/// Puts the jobs of `tenant` that are in `queue` back into the work queue.
+/// Moves the jobs of `tenant` in `queue` back to the work queue.
 pub async fn bring_back(
     (client, config): (&Client, &Config),
     queue: Arc<str>,
@@ -203,7 +203,7 @@ pub async fn bring_back(
     letters.change(chosen, Change::Replay(None)).await
 }
 
-/// Waits for Ctrl-C, which is heard from now on; for ever where it can't be heard.
+/// Waits for Ctrl-C, which is caught from now on. Never returns if it can't be caught.
 fn interrupted() -> impl Future<Output = ()> {
     let heard = signal(SignalKind::interrupt());
     async move {
@@ -216,11 +216,12 @@ fn interrupted() -> impl Future<Output = ()> {
 
 struct Letters<'a> {
     dead: Dead<'a>,
-    /// What is in its queue.
+    /// The name of an entry of its queue.
     noun: &'static str,
 }
 
-/// What is told where `all` were found, `hidden` of them are not shown, and the `look` ended before the queue did.
+/// Returns a note if entries are missing from the output: `all` were found, `hidden` of them are
+/// not shown, and the `look` ended before the queue did.
 fn cut_short(queue: &str, (all, hidden): (usize, usize), look: &Look) -> String {
     let why = match look.is_full() {
         true => format!(" of {} MiB", look.bytes >> 20),
@@ -294,7 +295,7 @@ impl Letters<'_> {
             };
             writeln!(out, "{}: {}", plain(name, 255), plain(&value, 1_000))?;
         }
-        // A body may hold anything: lines stay lines, but nothing else may steer the terminal.
+        // A body may contain any text. Lines are kept, but nothing else may control the terminal.
         let text: String = (shown["body"].as_str().unwrap_or_default().lines())
             .map(|line| plain(line, usize::MAX) + "\n")
             .collect();
@@ -302,7 +303,7 @@ impl Letters<'_> {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Does it to what `chosen` names.
+    /// Applies `change` to the dead letters that `chosen` selects.
     async fn change(&self, chosen: Chosen, change: Change) -> Result<ExitCode, Failure> {
         let progress = Progress::begin("fetching");
         let told = |done, left| progress.says(format!("{done} so far, {left} left to look at"));

@@ -1,4 +1,5 @@
-//! `sluicegate tenant divert`: a tenant's jobs go out of the way for a while, and come back when somebody says so.
+//! `sluicegate tenant divert`: moves a tenant's jobs out of the way for a while, and back on
+//! demand.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -78,7 +79,7 @@ pub async fn divert(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Ends that, and brings jobs back.
+/// Ends a divert, and brings jobs back if requested.
 pub async fn undivert(
     args: UndivertArgs,
     tenant: Tenant,

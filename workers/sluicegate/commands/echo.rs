@@ -1,4 +1,4 @@
-//! `sluicegate echo`: an API on this machine, to try the rest with.
+//! `sluicegate echo`: an API on this machine for tests.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::Write as _;
@@ -23,11 +23,11 @@ use tokio::time::sleep;
 
 use super::{Failure, count, plain};
 
-/// So much of a body is shown.
+/// Maximum number of characters of a body that are shown.
 const SHOWN: usize = 200;
-/// So many tenants are counted at a time. Further ones are not limited.
+/// Maximum number of tenants that are counted at a time. Further ones are not limited.
 const MAX_TENANTS: usize = 10_000;
-/// The most calls of a window: of each it is known when it came.
+/// Maximum number of calls in a window, since the time of each is stored.
 const MAX_CALLS: usize = 100_000;
 
 /// Answer HTTP calls on this machine: an API to try sluicegate with
@@ -66,7 +66,7 @@ pub struct EchoArgs {
     status: StatusCode,
 }
 
-/// The value of `--limit`: as [`ApiLimit`], but without a word of whose it is each tenant's.
+/// Parses the value of `--limit`: like [`ApiLimit`], but per tenant by default.
 fn limit(text: &str) -> Result<ApiLimit, &'static str> {
     let limit = text.parse().ok().map(|limit: ApiLimit| ApiLimit {
         per_tenant: limit.per_tenant || !text.contains(":all"),
@@ -84,7 +84,7 @@ fn status(text: &str) -> Result<StatusCode, &'static str> {
 
 struct Echo {
     status: StatusCode,
-    /// Its limit counts by when it began.
+    /// The start, which the limit's times are relative to.
     began: Instant,
     answering: Mutex<Answering>,
     with_times: bool,
@@ -92,7 +92,8 @@ struct Echo {
 }
 
 impl Echo {
-    /// A call of `tenant` comes: how long after the beginning, what it is answered, and how long that takes.
+    /// Takes a call of `tenant`. Returns its time since the start, the answer, and how long the
+    /// answer takes.
     fn answer(&self, tenant: &str) -> (Duration, (StatusCode, HeaderMap), Duration) {
         let mut answering = self
             .answering
@@ -116,9 +117,9 @@ impl Echo {
         (at, (status, headers), latency)
     }
 
-    /// With what the line of a call begins.
+    /// Returns the beginning of a call's line.
     fn begin(&self, at: Duration) -> String {
-        // Two calls may come at once.
+        // Two calls may arrive at once.
         let after = at.saturating_sub(*self.first.get_or_init(|| at));
         match self.with_times {
             true => format!("{:9.3} ", after.as_secs_f64()),
@@ -127,7 +128,7 @@ impl Echo {
     }
 }
 
-/// Answers until Ctrl-C.
+/// Answers calls until Ctrl-C.
 pub async fn run(args: EchoArgs) -> Result<ExitCode, Failure> {
     let failed = |why| {
         let listen = args.listen;
@@ -157,7 +158,7 @@ pub async fn run(args: EchoArgs) -> Result<ExitCode, Failure> {
         throttles: args.throttles,
         limit: args.limit,
     };
-    // Other ones each time.
+    // The seed differs each time.
     let seed = RandomState::new().hash_one(address);
     let echo = Arc::new(Echo {
         status: args.status,
@@ -187,18 +188,18 @@ async fn call(State(echo): State<Arc<Echo>>, request: Request) -> Response {
     let body = shown(body).await;
     let code = status.as_u16();
     let begin = echo.begin(at);
-    // Whoever read our output has seen enough.
+    // A reader that closed the output wants no more of it.
     let _ = say(&format!(
         "{begin}{code} {tenant} {id} attempt {attempt}: {body}"
     ));
-    // A sleep of no time takes a millisecond.
+    // A sleep of zero would take a millisecond.
     if !latency.is_zero() {
         sleep(latency).await;
     }
     (status, headers, format!("{body}\n")).into_response()
 }
 
-/// The beginning of a body, which is read to its end.
+/// Returns the beginning of a body, and reads it to its end.
 async fn shown(body: Body) -> String {
     let mut stream = body.into_data_stream();
     let mut kept = Vec::new();

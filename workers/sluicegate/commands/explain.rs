@@ -1,4 +1,4 @@
-//! `sluicegate explain`: what does this one job wait for, and when does it start? Or is it a dead letter, and why?
+//! `sluicegate explain`: what one job waits for and when it starts, or why it is a dead letter.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -21,13 +21,15 @@ use super::progress::Progress;
 use super::steer::wait;
 use super::{Failure, plain, print_json};
 
-/// Workers that have the job say so within this: then it is looked for among the dead letters, and only after that waited for.
+/// How long workers may take to report the job before it is searched for among the dead letters.
+/// Only after that the command waits for it.
 const WORKERS_SAY: Duration = Duration::from_secs(2);
-/// A connection to RabbitMQ is there within this, or not at all,
+/// Timeout for a connection to RabbitMQ.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
-/// dead letters are looked at for so long,
+/// Timeout for reading dead letters.
 const LOOK_WITHIN: Duration = Duration::from_secs(5);
-/// and given back within this, or by RabbitMQ when it misses the connection.
+/// Timeout for returning fetched messages. After that, RabbitMQ returns them itself when it notices
+/// the lost connection.
 const CLOSE_WITHIN: Duration = Duration::from_secs(2);
 
 /// Show what one job waits for, its place in the line, when it starts, and how sure that is
@@ -54,7 +56,7 @@ pub struct ExplainArgs {
     json: bool,
 }
 
-/// Explains.
+/// Runs the command.
 pub async fn run(args: ExplainArgs, config: &Config) -> Result<ExitCode, Failure> {
     let which = Which::new(parse(&args.tenant)?, &args.id, config.delay.max_delay)?;
     let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
@@ -67,7 +69,7 @@ pub async fn run(args: ExplainArgs, config: &Config) -> Result<ExitCode, Failure
         if !look.is_found() && !told.is_found() && !waits.is_zero() {
             told = explain(&gate, config, which, waits).await?;
         }
-        // What a worker says by now is newer than the look.
+        // A worker's answer by now is newer than the search.
         if told.may_be_dead() {
             told = told.with(look);
         }
@@ -84,7 +86,7 @@ pub async fn run(args: ExplainArgs, config: &Config) -> Result<ExitCode, Failure
     Ok(ExitCode::SUCCESS)
 }
 
-/// How it stands, for people; `None`: nobody knows.
+/// Returns the job's state as text, or `None` if it is unknown.
 fn shown(job: &str, told: &Explained) -> Option<String> {
     let begin = match (&told.shown().seen, told.letter()) {
         (Some(seen), _) => in_words(job, seen),
@@ -105,7 +107,7 @@ fn missing(job: &str, told: &Explained, config: &Config) -> Failure {
     }
 }
 
-/// Looks for the job among the dead letters.
+/// Searches for the job among the dead letters.
 async fn among_letters(config: &Config, which: &Which) -> Look {
     let progress = Progress::begin("looking among the dead letters");
     let levels = DelayLevels::new(config.delay.max_delay);
@@ -121,7 +123,7 @@ async fn among_letters(config: &Config, which: &Which) -> Look {
     dead.until = Some(Instant::now() + LOOK_WITHIN);
     let look = Look::at(&dead, which).await;
     drop(progress);
-    // What was looked at goes back to its queue.
+    // Fetched messages return to their queue.
     let _ = timeout(CLOSE_WITHIN, client.close()).await;
     look
 }

@@ -1,4 +1,4 @@
-//! What `tenants` and `workers` have in common: what is to be said of a fleet beside its rows.
+//! Common parts of `tenants` and `workers`: notes on a fleet next to its rows.
 
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::reports::{self, Fleet};
@@ -7,7 +7,7 @@ use sluicegate::operator::others::Others;
 use super::together::At;
 use super::{Failure, count, plain};
 
-/// The fleet of a pipeline, and its gate.
+/// Returns a pipeline's gate and fleet.
 pub async fn of(at: At<'_>) -> Result<(RedisGate, Fleet), Failure> {
     let redis = &at.config.redis;
     let gate = RedisGate::connect(&redis.url, &redis.prefix)?;
@@ -15,7 +15,7 @@ pub async fn of(at: At<'_>) -> Result<(RedisGate, Fleet), Failure> {
     Ok((gate, fleet))
 }
 
-/// What operators ask of all workers, in a line; empty: nothing.
+/// Returns the operators' instructions for all workers in a line, or an empty text.
 pub fn held(fleet: &Fleet) -> String {
     match sluicegate::operator::hold::held_in_words(&fleet.boards) {
         words if words.is_empty() => words,
@@ -23,7 +23,7 @@ pub fn held(fleet: &Fleet) -> String {
     }
 }
 
-/// What is missing, a line each; empty: nothing.
+/// Returns what is missing, one line each, or an empty text.
 pub fn gaps(fleet: &Fleet) -> String {
     let view = &fleet.view;
     let mut text = String::new();
@@ -53,20 +53,21 @@ pub fn gaps(fleet: &Fleet) -> String {
     text
 }
 
-/// So many keys in which other configurations differ are named.
+/// Maximum number of differing keys that are listed for other configurations.
 const MOST_KEYS: usize = 3;
 
-/// That workers have other configurations than this one, in a line; empty: they have not, or it is not known.
+/// Returns a line if workers have other configurations than this one, or an empty text if they
+/// don't or it is unknown.
 pub fn beside(others: Option<&Others>) -> String {
     let words = others.and_then(|others| others.in_words(MOST_KEYS));
     words.map_or_else(String::new, |words| format!("{words} (sluicegate check)\n"))
 }
 
-/// No worker was heard of.
+/// Returns true if no worker has reported.
 pub fn is_empty(fleet: &Fleet) -> bool {
     let view = &fleet.view;
     view.workers.is_empty() && view.silent.is_empty() && view.unread.is_empty()
 }
 
-/// Said where there is none.
+/// The message for an empty fleet.
 pub const NOBODY: &str = "no worker runs: none was heard of in the last 10 s\n";

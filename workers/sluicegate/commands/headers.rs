@@ -1,15 +1,15 @@
-//! Headers of a publisher's own, as a user writes them.
+//! A publisher's headers as a user writes them.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 use sluicegate::rules::headers::{HeaderValue, is_name, is_reserved};
 
-/// The most bytes that the headers of one job take: AMQP has all of its headers in one frame, 128 KiB with RabbitMQ, and
-/// the job gets more of them on its way.
+/// Maximum size of a job's headers in bytes. AMQP sends all headers in one frame (128 KiB with
+/// RabbitMQ), and workers add more.
 const MAX_BYTES: usize = 64 << 10;
 
-/// The value of an option `NAME=VALUE`.
+/// Parses an option `NAME=VALUE`.
 pub fn pair(text: &str) -> Result<(String, String), &'static str> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
@@ -17,10 +17,10 @@ pub fn pair(text: &str) -> Result<(String, String), &'static str> {
     }
 }
 
-/// The headers that `pairs` are.
+/// Collects the headers in `pairs`.
 ///
 /// # Errors
-/// A name stands twice.
+/// A name occurs twice.
 pub fn of_pairs(pairs: Vec<(String, String)>) -> Result<BTreeMap<String, Value>, String> {
     let mut headers = BTreeMap::new();
     for (name, value) in pairs {
@@ -32,10 +32,11 @@ pub fn of_pairs(pairs: Vec<(String, String)>) -> Result<BTreeMap<String, Value>,
     Ok(headers)
 }
 
-/// `headers` for a message; `taken` are the names that something else of the job is in, and what.
+/// Checks `headers` for a message. `taken` are the names already used for other properties of the
+/// job, each with the property.
 ///
 /// # Errors
-/// What is wrong with them, for the user.
+/// The problem, as a text for the user.
 pub fn checked<'a>(
     headers: &'a BTreeMap<String, Value>,
     taken: &[(&str, &str)],
@@ -67,7 +68,7 @@ pub fn checked<'a>(
                 ));
             }
         };
-        // As AMQP writes them: a length, the name, a type, and the value.
+        // The size in AMQP: a length, the name, a type, and the value.
         bytes += 2 + name.len();
         bytes += match &value {
             HeaderValue::Text(text) => 4 + text.len(),

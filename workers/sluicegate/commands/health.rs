@@ -1,4 +1,4 @@
-//! `sluicegate health`: asks a worker of this machine whether it is well.
+//! `sluicegate health`: asks a worker on this machine whether it is healthy.
 
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -18,9 +18,10 @@ use tokio::time::timeout;
 
 use super::{Failure, plain};
 
-/// A worker that is well answers within milliseconds. What asks has a timeout of its own, often 5 s.
+/// Timeout for an answer. A healthy worker answers within milliseconds, and health checks often
+/// time out after 5 s.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
-/// More than this of an answer is not a worker's.
+/// Maximum size of an answer. A worker's answers are shorter.
 const MOST_BYTES: usize = 64 * 1024;
 
 /// Ask a worker whether it is ready; the exit status says it
@@ -42,7 +43,7 @@ pub struct HealthArgs {
     url: Option<Uri>,
 }
 
-/// Where to ask, and what to show.
+/// The address to ask and its path.
 struct Question {
     /// `host:port`
     to: String,
@@ -50,7 +51,7 @@ struct Question {
     token: Option<String>,
 }
 
-/// Asks, of the pipeline `name` if there is one; `load` reads the configuration, where it is needed.
+/// Asks about the pipeline `name`, if given. `load` reads the configuration if it is needed.
 pub async fn run(
     args: HealthArgs,
     load: impl Fn() -> Result<Pipelines, ConfigErrors>,
@@ -119,7 +120,7 @@ impl Question {
     }
 }
 
-/// Who listens on all addresses is reached on this machine's own.
+/// Returns an address that reaches a worker that listens on all addresses.
 fn reachable(mut listen: SocketAddr) -> SocketAddr {
     if listen.ip().is_unspecified() {
         listen.set_ip(match listen.ip() {
@@ -130,7 +131,7 @@ fn reachable(mut listen: SocketAddr) -> SocketAddr {
     listen
 }
 
-/// Whether all is well, and what it says of that.
+/// Returns whether the worker is healthy, and its text.
 async fn ask(question: &Question) -> Result<(bool, String), String> {
     let mut request = Request::get(&question.path).header(HOST, &question.to);
     if let Some(token) = &question.token {
@@ -154,7 +155,7 @@ async fn ask(question: &Question) -> Result<(bool, String), String> {
         .map_err(|error| format!("is no worker's admin port: {error}"))?
         .to_bytes();
     let text = String::from_utf8_lossy(&body).into_owned();
-    // What else answers there says its status at least.
+    // Another server's answer includes at least its status.
     let text = match text.trim().is_empty() || !(status.is_success() || status == 503) {
         true => format!("{status}\n{text}"),
         false => text,

@@ -1,4 +1,4 @@
-//! `sluicegate pause`, `resume` and `drain`: what an operator asks of all workers.
+//! `sluicegate pause`, `resume` and `drain`: operators' instructions for all workers.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -109,7 +109,7 @@ pub async fn pause(
     said.await.end(args.json)
 }
 
-/// Ends what [`pause`] and [`drain`] began.
+/// Ends [`pause`] and [`drain`].
 pub async fn resume(
     args: ResumeArgs,
     all: &Pipelines,
@@ -146,11 +146,11 @@ struct Draining {
     gate: RedisGate,
     versions: Versions,
     now: hold::Draining,
-    /// What is said before the wait.
+    /// The text before the wait.
     text: String,
 }
 
-/// Lets all workers take no new jobs.
+/// Makes all workers take no new jobs.
 pub async fn drain(
     args: DrainArgs,
     all: &Pipelines,
@@ -197,7 +197,8 @@ pub async fn drain(
 }
 
 impl Draining {
-    /// Waits until nothing is left, for so long at most: whether nothing is. Progress goes to who asks `at` this pipeline.
+    /// Waits up to `wait` until no job is left. Returns whether none is. `at` is given if progress
+    /// is to be shown for this pipeline.
     async fn wait(&mut self, wait: Duration, at: Option<At<'_>>) -> Result<bool, Failure> {
         let end = Instant::now() + wait;
         loop {
@@ -221,7 +222,7 @@ impl Draining {
         }
     }
 
-    /// What is said at the end; `stay` jobs are in the work queue.
+    /// Returns the final text. `stay` is the number of jobs in the work queue.
     fn ended(&self, wait: Option<Duration>, empty: bool, stay: u64) -> Said {
         let text = match empty {
             true => format!(
@@ -245,8 +246,8 @@ impl Draining {
     }
 }
 
-/// No worker had a job between what it said at `before`, and what it says of a moment later. The delay queues were empty between the
-/// two: then no job was anywhere.
+/// Returns true if no worker had a job between its report in `before` and its next one. The delay
+/// queues were empty in between, so there was no job anywhere.
 async fn still(gate: &RedisGate, before: &[Seen], end: Instant) -> Result<bool, Failure> {
     let looked_at = (see(gate).await?.iter()).map(|board| board.now_ms).max();
     let first = loads(before);

@@ -1,4 +1,4 @@
-//! `sluicegate init`: a first configuration, for the API that the user names.
+//! `sluicegate init`: a first configuration for the user's API.
 
 mod forms;
 
@@ -16,9 +16,9 @@ use simulator::limiter::Counting;
 use super::Failure;
 use forms::{Form, parse_all, section};
 
-/// An answer that is longer, in bytes, is none.
+/// Maximum size of an answer in bytes.
 const LONGEST_ANSWER: u64 = 4096;
-/// So often a question is asked.
+/// Maximum number of times that a question is asked.
 const MOST_QUESTIONS: usize = 5;
 
 /// Write a first configuration for an API
@@ -79,7 +79,7 @@ enum Windows {
     Aligned,
 }
 
-/// Writes it.
+/// Writes the configuration.
 pub fn run(args: &InitArgs) -> Result<ExitCode, Failure> {
     let prints = args.output.as_os_str() == "-";
     if !prints && !args.force && args.output.exists() {
@@ -98,7 +98,7 @@ pub fn run(args: &InitArgs) -> Result<ExitCode, Failure> {
         Some(asked) => written(args, Some(asked))?,
         None => written::<io::Empty, io::Stderr>(args, None)?,
     };
-    // Passwords may be in it.
+    // The file may contain passwords.
     let mut file = OpenOptions::new();
     file.write(true).create(true).truncate(true).mode(0o600);
     if !args.force {
@@ -133,14 +133,14 @@ pub fn run(args: &InitArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Somebody who can be asked.
+/// A dialog with the user.
 struct Asked<R, W> {
     answers: R,
     questions: W,
 }
 
 impl<R: BufRead, W: Write> Asked<R, W> {
-    /// Asks until the answer `fits`; an empty one is `usual`.
+    /// Asks until the answer `fits`. An empty answer means `usual`.
     fn ask<T>(
         &mut self,
         question: &str,
@@ -177,7 +177,7 @@ impl<R: BufRead, W: Write> Asked<R, W> {
     }
 }
 
-/// The file's text, and its limits.
+/// Returns the file's text and its limits.
 fn written<R: BufRead, W: Write>(
     args: &InitArgs,
     mut asked: Option<&mut Asked<R, W>>,
@@ -220,14 +220,14 @@ fn written<R: BufRead, W: Write>(
         (None, None) => "header:x-tenant".to_owned(),
     };
     let text = text(args, &url, &tenant, &forms);
-    // What cannot be used is told with the place in the text, which the user has not seen.
+    // Errors show the position in the text, which the user has not seen.
     let checked = Config::parse("the configuration", &text, std::iter::empty());
     checked.map_err(Failure::Config)?;
     Ok((text, forms))
 }
 
 fn text(args: &InitArgs, url: &str, tenant: &str, forms: &[Form]) -> String {
-    // A JSON string is a YAML string, too.
+    // A JSON string is also a YAML string.
     let quoted = |text: &str| serde_json::Value::from(text).to_string();
     let of_cost = forms
         .iter()

@@ -1,4 +1,4 @@
-//! `sluicegate inspect`: why does this job wait, and until when?
+//! `sluicegate inspect`: why a job waits, and until when.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -38,7 +38,7 @@ pub struct InspectArgs {
     json: bool,
 }
 
-/// Inspects.
+/// Runs the command.
 pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure> {
     let tenant = Tenant::parse(&args.tenant).map_err(|error| Failure::Usage(error.to_string()))?;
     let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;

@@ -1,4 +1,4 @@
-//! `sluicegate job`: what an operator asks of one job that waits.
+//! `sluicegate job`: an operator's actions on one waiting job.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -87,7 +87,7 @@ struct Asked<'a> {
     json: bool,
 }
 
-/// Does what is asked for.
+/// Runs the command.
 pub async fn run(args: JobArgs, config: &Config) -> Result<ExitCode, Failure> {
     let (What::Cancel { of, .. } | What::Show { of, .. }) = &args.what;
     let which = Which::new(parse(&of.tenant)?, &of.id, config.delay.max_delay)?;
@@ -178,12 +178,12 @@ impl Asked<'_> {
     }
 }
 
-/// `job order-7 of acme`
+/// Formats a job, such as `job order-7 of acme`.
 pub fn of(which: &Which) -> String {
     format!("job {} of {}", plain(&which.id, 255), which.tenant)
 }
 
-/// When a job is looked at that no worker has in its memory.
+/// Describes when workers check a job that is in no worker's memory.
 fn next_look(config: &Config) -> String {
     format!(
         "a delayed job is looked at within {} (delay.max-delay), one in the work queue when a worker takes it",
@@ -191,7 +191,7 @@ fn next_look(config: &Config) -> String {
     )
 }
 
-/// No worker has this job in its memory.
+/// Returns the error for a job that is in no worker's memory.
 pub fn nobody_has_it(job: &str, shown: &Shown, config: &Config) -> Failure {
     Failure::Failed(format!(
         "no worker has {job} in its memory ({}): it may be done; if not, {}; --wait DURATION waits for it",
@@ -200,7 +200,7 @@ pub fn nobody_has_it(job: &str, shown: &Shown, config: &Config) -> Failure {
     ))
 }
 
-/// How a job stands, a line for each thing.
+/// Describes a job's state, one line per item.
 pub fn in_words(job: &str, seen: &Sighting) -> String {
     let state = match seen.state {
         State::Waiting => "waits in a worker's memory",

@@ -1,4 +1,4 @@
-//! From what a user writes to a message that the worker can use.
+//! Converts a user's input to messages that the worker can use.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,47 +18,48 @@ use super::headers;
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
 
-/// A job as a line of JSON: `{"tenant":"a","id":"1","body":…,"cost":1,"plan":"pro","headers":{"x-endpoint":"/v1"}}`.
+/// A job as a line of JSON:
+/// `{"tenant":"a","id":"1","body":…,"cost":1,"plan":"pro","headers":{"x-endpoint":"/v1"}}`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JobLine {
-    /// Whose quota it uses.
+    /// The tenant whose quota it uses.
     #[serde(default, deserialize_with = "text::name_if_any")]
     pub tenant: Option<String>,
-    /// Its message id; one without gets one.
+    /// Its message ID. Generated if missing.
     #[serde(default, deserialize_with = "text::name_if_any")]
     pub id: Option<String>,
-    /// A string is sent as it is, anything else as JSON.
+    /// A string is sent as it is, any other value as JSON.
     #[serde(default)]
     pub body: Value,
-    /// Units of the limit.
+    /// The units of the limit that it uses.
     pub cost: Option<u64>,
     /// Its tenant's plan.
     #[serde(default, deserialize_with = "text::name_if_any")]
     pub plan: Option<String>,
-    /// Texts and whole numbers, by name.
+    /// Strings and integers by name.
     #[serde(default)]
     pub headers: BTreeMap<String, Value>,
 }
 
-/// The body that `BODY` of the command line stands for: text, which may be JSON.
+/// Returns the body for the argument `BODY`: text, which may be JSON.
 pub fn body_of(text: &str) -> (Bytes, &'static str) {
     let structured = text.starts_with(['{', '[']) && serde_json::from_str::<Value>(text).is_ok();
     let kind = if structured { JSON } else { TEXT };
     (Bytes::copy_from_slice(text.as_bytes()), kind)
 }
 
-/// Makes messages for the work queue.
+/// Creates messages for the work queue.
 pub struct JobMaker<'a> {
     config: &'a Config,
     queue: Arc<str>,
 }
 
 impl<'a> JobMaker<'a> {
-    /// For the work queue `queue` of `config`.
+    /// Creates a maker for the work queue `queue` of `config`.
     ///
     /// # Errors
-    /// Jobs of this configuration can't be published straight to the queue.
+    /// Jobs of this configuration can't be published directly to the queue.
     pub fn new(config: &'a Config, queue: &Arc<str>) -> Result<Self, String> {
         if config.job.tenant == TenantField::RoutingKey {
             return Err(
@@ -72,16 +73,16 @@ impl<'a> JobMaker<'a> {
         })
     }
 
-    /// The job on a line of JSON.
+    /// Parses the job in a line of JSON.
     ///
     /// # Errors
-    /// What is wrong with it, for the user.
+    /// The problem, as a text for the user.
     pub fn parse_line(&self, text: &str) -> Result<Outgoing, String> {
         let mut line: JobLine = serde_json::from_str(text).map_err(|error| {
             format!("is no job such as {{\"tenant\":\"a\",\"body\":1}}: {error}")
         })?;
         let (body, kind) = match line.body.take() {
-            // Nothing at all and `null` are an empty body.
+            // A missing body and `null` are empty.
             Value::Null => (Bytes::new(), TEXT),
             Value::String(text) => (Bytes::from(text), TEXT),
             value => (Bytes::from(value.to_string()), JSON),
@@ -89,11 +90,11 @@ impl<'a> JobMaker<'a> {
         self.make(line, body, kind)
     }
 
-    /// The job of `line` with another body. The worker's own rules check it, so what is published here
-    /// is not dead on arrival.
+    /// Creates the job of `line` with another body. The worker's own rules check it, so a published
+    /// job is never invalid on arrival.
     ///
     /// # Errors
-    /// What is wrong with it, for the user.
+    /// The problem, as a text for the user.
     pub fn make(&self, line: JobLine, body: Bytes, kind: &str) -> Result<Outgoing, String> {
         let id = line.id.unwrap_or_else(|| ulid::Ulid::new().to_string());
         if id.is_empty() || id.len() > 255 {
@@ -124,7 +125,7 @@ impl<'a> JobMaker<'a> {
         }
         match (&self.config.job.cost, line.cost) {
             (ValueField::Header(name), Some(cost)) => {
-                // What is too large for the header is too large for every limit.
+                // A cost too large for the header is too large for every limit.
                 let cost = i64::try_from(cost).unwrap_or(i64::MAX);
                 headers.push((name, HeaderValue::Int(cost)));
             }
@@ -159,7 +160,7 @@ impl<'a> JobMaker<'a> {
         })
     }
 
-    /// The headers that hold what a line says of the job in fields of its own.
+    /// Returns the headers that a line sets through its other fields.
     fn taken(&self) -> Vec<(&str, &'static str)> {
         let Config {
             job, rate_limiter, ..

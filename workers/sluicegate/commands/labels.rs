@@ -1,4 +1,4 @@
-//! Which of a tenant's jobs are meant, where limits tell them apart (`scope: header:NAME` or `routing-key`).
+//! Selects a tenant's jobs if limits tell them apart (`scope: header:NAME` or `routing-key`).
 
 use clap::Args;
 use sluicegate::operator::NotDone;
@@ -24,7 +24,7 @@ fn header(text: &str) -> Result<(String, String), String> {
 }
 
 impl LabelArgs {
-    /// For jobs with `limits`; it is an error to say what none of them asks for.
+    /// Returns the labels for jobs with `limits`, or an error for a value that none of them uses.
     pub fn given(self, limits: &[Limit]) -> Result<Given, NotDone> {
         Given::of(self.headers, self.routing_key, limits)
     }

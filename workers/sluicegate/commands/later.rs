@@ -1,4 +1,4 @@
-//! When a job that is published may start.
+//! The time from which a published job may start.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,21 +19,21 @@ pub struct Later {
     not_before: Option<String>,
 }
 
-/// The value of `--delay`.
+/// Parses the value of `--delay`.
 fn delay(text: &str) -> Result<Duration, &'static str> {
     parse_duration(text).ok_or("a duration is a whole number with a unit: 500ms, 30s, 4m, 12h, 7d")
 }
 
 impl Later {
-    /// One of them is given.
+    /// Returns true if an option is given.
     pub fn is_some(&self) -> bool {
         self.delay.is_some() || self.not_before.is_some()
     }
 
-    /// Adds the headers that say so.
+    /// Adds the headers for the options.
     ///
     /// # Errors
-    /// What is wrong, for the user.
+    /// The problem, as a text for the user.
     pub fn add(self, headers: &mut BTreeMap<String, Value>, config: &Config) -> Result<(), String> {
         if self.is_some() && config.job.max_delayed_start_ms == 0 {
             return Err(
@@ -41,7 +41,7 @@ impl Later {
             );
         }
         let ms = self.delay.map(|delay| delay.as_millis());
-        // What is too long for a number is too long for any job.
+        // A delay too long for the number is too long for any job.
         let ms = ms.map(|ms| Value::from(i64::try_from(ms).unwrap_or(i64::MAX)));
         let time = self.not_before.map(Value::String);
         for (option, name, value) in [("--delay", DELAY, ms), ("--not-before", NOT_BEFORE, time)] {

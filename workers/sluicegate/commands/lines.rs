@@ -1,22 +1,22 @@
-//! Lines of a file or of standard input, of bounded length, read so that waiting can be given up.
+//! Lines of a file or of standard input with a maximum length. Reading can be canceled.
 
 use std::io;
 
 use tokio::io::{AsyncBufRead, AsyncBufReadExt};
 
-/// The longest line, in bytes: RabbitMQ 4 takes messages up to 16 MiB.
+/// Maximum length of a line in bytes: RabbitMQ 4 accepts messages up to 16 MiB.
 pub const LONGEST_LINE: usize = 16 << 20;
 
 /// One line.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Line {
-    /// From 1.
+    /// Counted from 1.
     pub number: u64,
-    /// Its bytes without the newline; `None`: it is longer than [`LONGEST_LINE`] and was passed over.
+    /// The line without its newline, or `None` if it exceeded [`LONGEST_LINE`] and was skipped.
     pub bytes: Option<Vec<u8>>,
 }
 
-/// Reads lines.
+/// A reader of lines.
 pub struct Lines<R> {
     reader: R,
     number: u64,
@@ -37,7 +37,8 @@ impl<R: AsyncBufRead + Unpin> Lines<R> {
         }
     }
 
-    /// The next line; `None` at the end. Cancel safe: a line that was begun goes on at the next call.
+    /// Returns the next line, or `None` at the end. Cancel safe: a partial line is continued by the
+    /// next call.
     pub async fn next(&mut self) -> io::Result<Option<Line>> {
         loop {
             let chunk = self.reader.fill_buf().await?;
@@ -80,7 +81,7 @@ mod tests {
     use super::*;
 
     async fn read(text: &[u8]) -> Vec<Option<Vec<u8>>> {
-        // A small buffer cuts lines at every place.
+        // A small buffer splits lines at every position.
         let mut lines = Lines::new(tokio::io::BufReader::with_capacity(3, text));
         let mut found = Vec::new();
         while let Some(line) = lines.next().await.expect("memory can be read") {

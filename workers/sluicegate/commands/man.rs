@@ -1,4 +1,4 @@
-//! `sluicegate man`: manual pages.
+//! `sluicegate man`: the manual pages.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -23,7 +23,7 @@ pub struct ManArgs {
     out: Option<PathBuf>,
 }
 
-/// Prints the page of `program`, or writes those of all of its commands.
+/// Prints the page of `program`, or writes the pages of all its commands.
 pub fn run(args: &ManArgs, mut program: Command) -> Result<ExitCode, Failure> {
     program.build();
     let Some(folder) = &args.out else {
@@ -43,12 +43,12 @@ pub fn run(args: &ManArgs, mut program: Command) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// clap's own `help`, which says nothing of its own.
+/// Returns true for clap's own `help` command.
 fn is_help(command: &Command) -> bool {
     command.get_name() == "help"
 }
 
-/// `sluicegate-dead-list`, as man pages of commands of commands are called.
+/// Returns the name of a command's page, such as `sluicegate-dead-list`.
 fn name(command: &Command) -> String {
     command
         .get_display_name()

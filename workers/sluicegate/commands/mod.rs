@@ -1,4 +1,4 @@
-//! The commands, and how they end: with one line on standard error and an exit status.
+//! The commands and their failures: one line on standard error and an exit status.
 
 mod answer;
 pub mod check;
@@ -47,21 +47,21 @@ use sluicegate::operator::NotDone;
 use sluicegate::operator::words::{count, plain, plain_json};
 use sluicegate::operator::{letters, limits, pace, recovery, times};
 
-/// Why a command did not do its work.
+/// The reason why a command failed.
 #[derive(Debug)]
 pub enum Failure {
-    /// The configuration is wrong: exit status 2.
+    /// The configuration is invalid: exit status 2.
     Config(ConfigErrors),
-    /// The arguments make no sense: exit status 2.
+    /// The arguments are invalid: exit status 2.
     Usage(String),
-    /// It was tried and did not work: exit status 1.
+    /// The attempt failed: exit status 1.
     Failed(String),
-    /// It was tried and did not work, and that has been said: exit status 1.
+    /// The attempt failed and was reported already: exit status 1.
     Said,
 }
 
 impl Failure {
-    /// Tells the user, and says how to exit.
+    /// Reports the failure to the user and returns the exit status.
     pub fn report(self) -> ExitCode {
         for line in self.words().lines() {
             eprintln!("error: {line}");
@@ -72,7 +72,7 @@ impl Failure {
         })
     }
 
-    /// What is still to be told; empty: nothing.
+    /// Returns the text that is still to be shown, or an empty text.
     pub fn words(&self) -> String {
         match self {
             Self::Config(errors) => errors.to_string(),
@@ -100,7 +100,7 @@ impl From<GateError> for Failure {
     }
 }
 
-/// What `error` says, and what to do where Redis can't be reached.
+/// Returns the text of `error`, with advice if Redis can't be reached.
 pub fn gate(error: &GateError) -> String {
     NotDone::from(error.clone()).to_string()
 }
@@ -117,7 +117,8 @@ impl From<NotDone> for Failure {
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         match error.kind() {
-            // Whoever read our output has seen enough: `sluicegate dead list | head`.
+            // A reader that closed the output wants no more of it, as in `sluicegate dead list |
+            // head`.
             ErrorKind::BrokenPipe => Self::Said,
             _ => Self::Failed(format!("the output can't be written: {error}")),
         }

@@ -1,4 +1,5 @@
-//! What commands change is written to the audit, as what is asked by HTTP is; a command goes on where that can't be.
+//! Writes the changes that commands make to the audit log, as the HTTP API does. A command
+//! continues if that fails.
 
 use std::time::Duration;
 
@@ -12,11 +13,12 @@ use tokio::time::timeout;
 
 use super::Failure;
 
-/// A Redis that does not answer keeps nobody from acting on RabbitMQ for longer.
+/// Maximum time that an unresponsive Redis delays actions on RabbitMQ.
 const WITHIN: Duration = Duration::from_secs(2);
 
-/// Writes down that `action` is about to be done: to what, and what was asked for beside that; both are objects. Of a Redis that can't be
-/// reached the command itself tells, which asks it next.
+/// Audits an `action` that is about to be done: its object and the rest of the request, both as
+/// JSON objects. An unreachable Redis is not reported here, since the command's next question to
+/// Redis reports it.
 pub async fn note(gate: &RedisGate, action: &'static str, of: Value, request: Value) {
     match written(gate, action, of, request).await {
         Err(NotDone::Redis(GateError::Unreachable(_) | GateError::Unusable(_))) | Ok(()) => {}
@@ -24,7 +26,7 @@ pub async fn note(gate: &RedisGate, action: &'static str, of: Value, request: Va
     }
 }
 
-/// The same of a command that asks RabbitMQ alone.
+/// Does the same for a command that only uses RabbitMQ.
 pub async fn note_by(
     config: &Config,
     action: &'static str,
@@ -42,10 +44,10 @@ fn tell(why: &NotDone) {
     eprintln!("note: this is not written to the audit: {why}");
 }
 
-/// The same for whoever tells of it in another place: it gives up after 2 s.
+/// Does the same for callers that report failures themselves. It gives up after 2 s.
 ///
 /// # Errors
-/// [`NotDone::Redis`]: it is not written.
+/// [`NotDone::Redis`] if the entry was not written.
 pub async fn written(
     gate: &RedisGate,
     action: &'static str,
@@ -72,7 +74,7 @@ pub async fn written(
     }
 }
 
-/// Who runs this, as the system says.
+/// Returns the name of the current user.
 fn user() -> String {
     let said = ["SUDO_USER", "USER", "LOGNAME"].into_iter();
     let name = said

@@ -1,4 +1,4 @@
-//! How far a long command is.
+//! The progress of a long command.
 
 use std::io::{IsTerminal as _, stderr};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -8,24 +8,24 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// How often it is drawn anew.
+/// Interval at which the line is redrawn.
 const TICK: Duration = Duration::from_millis(200);
 
-/// Where standard error is no terminal, a command that takes long says so often how far it is.
+/// Interval of progress lines if standard error is not a terminal.
 const SELDOM: Duration = Duration::from_secs(30);
 
-/// A line of standard error, written over while the command runs, and gone when this is dropped. Where that is no terminal it is a line now
-/// and then, which stays.
+/// A line on standard error that is updated while the command runs and removed when this is
+/// dropped. Without a terminal, lines are printed from time to time and stay.
 pub struct Progress {
     bar: ProgressBar,
-    /// `None`: the bar is drawn.
+    /// The printed lines, or `None` if a bar is drawn.
     lines: Option<Lines>,
 }
 
-/// What is said now and then.
+/// The occasional lines.
 struct Lines {
     text: Arc<Mutex<String>>,
-    /// It ends with this.
+    /// Dropping this ends them.
     _end: Sender<()>,
 }
 
@@ -36,12 +36,12 @@ impl Lines {
         let said = Arc::clone(&text);
         let tells = move || {
             while ends.recv_timeout(SELDOM) == Err(RecvTimeoutError::Timeout) {
-                // Nothing panics half-way with it.
+                // No code panics while it holds the lock.
                 let text = said.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 eprintln!("{text}");
             }
         };
-        // Without a thread the command does its work all the same.
+        // Without a thread, the command still does its work.
         let _ = thread::Builder::new().spawn(tells);
         Self { text, _end: end }
     }
@@ -51,7 +51,7 @@ impl Progress {
     /// Begins with this text.
     pub fn begin(text: &'static str) -> Self {
         let bar = ProgressBar::new_spinner().with_message(text);
-        // The template is a constant; if it were wrong, the default would do.
+        // The template is a constant. If it was wrong, the default would do.
         if let Ok(style) = ProgressStyle::with_template("{spinner} {wide_msg} {elapsed}") {
             bar.set_style(style);
         }
@@ -60,7 +60,7 @@ impl Progress {
         Self { bar, lines }
     }
 
-    /// What goes on now.
+    /// Shows what the command does now.
     pub fn says(&self, text: impl Into<String>) {
         let text = text.into();
         if let Some(lines) = &self.lines {
@@ -70,7 +70,7 @@ impl Progress {
         self.bar.set_message(text);
     }
 
-    /// Prints something else, which stays.
+    /// Prints something that stays.
     pub fn beside<T>(&self, print: impl FnOnce() -> T) -> T {
         self.bar.suspend(print)
     }

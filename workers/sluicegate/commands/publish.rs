@@ -1,4 +1,4 @@
-//! `sluicegate publish`: jobs into the work queue, each confirmed.
+//! `sluicegate publish`: publishes jobs to the work queue with confirms.
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -21,11 +21,11 @@ use super::later::Later;
 use super::lines::{Line, Lines};
 use super::{Failure, count, headers, print_json};
 
-/// Jobs that are on their way at once; the next ones wait for all of their confirms.
+/// Maximum number of jobs in flight. Further ones wait for all of their confirms.
 const BATCH: usize = 500;
-/// Bytes of bodies that are on their way at once, and one job more.
+/// Maximum size of bodies in flight, in bytes, not counting the last job.
 const BATCH_BYTES: usize = 4 << 20;
-/// A batch that is not full goes out after this pause of its input.
+/// The pause of the input after which an incomplete batch is sent.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Put jobs into the work queue and wait until RabbitMQ has confirmed each
@@ -77,30 +77,30 @@ pub struct PublishArgs {
     json: bool,
 }
 
-/// The value of `--cost`.
+/// Parses the value of `--cost`.
 fn cost(text: &str) -> Result<u64, &'static str> {
     let units = text.parse().ok().filter(|units| *units > 0);
     units.ok_or("a cost is a whole number from 1")
 }
 
-/// The value of `--wait`.
+/// Parses the value of `--wait`.
 fn wait(text: &str) -> Result<Duration, &'static str> {
     let time = parse_duration(text).filter(|time| !time.is_zero());
     time.ok_or("a duration is a number with a unit, from 1ms: 500ms, 30s, 4m")
 }
 
-/// What became of the jobs.
+/// The results of the jobs.
 #[derive(Debug, Default)]
 struct Tally {
     /// Stored by RabbitMQ.
     confirmed: u64,
-    /// No jobs at all.
+    /// Input that is not a job.
     bad: u64,
     /// Refused by RabbitMQ.
     refused: u64,
 }
 
-/// Publishes.
+/// Runs the command.
 pub async fn run(args: PublishArgs, config: &Config) -> Result<ExitCode, Failure> {
     let levels = DelayLevels::new(config.delay.max_delay);
     let queue = config.amqp.queue.as_str().into();
@@ -175,7 +175,7 @@ pub async fn run(args: PublishArgs, config: &Config) -> Result<ExitCode, Failure
     let result = stream(Lines::new(reader), &maker, &client, &mut tally, &progress).await;
     progress.finish_and_clear();
     client.close().await;
-    // What was confirmed is said in any case: it is in the queue.
+    // Confirmed jobs are reported in any case, since they are in the queue.
     if args.json {
         print_json(&json!({
             "queue": config.amqp.queue,
@@ -202,7 +202,7 @@ pub async fn run(args: PublishArgs, config: &Config) -> Result<ExitCode, Failure
     Ok(ExitCode::SUCCESS)
 }
 
-/// Publishes job after job, a batch at a time, so that an endless input takes no more memory than a batch.
+/// Publishes jobs in batches, so that an endless input needs no more memory than a batch.
 async fn stream<R: AsyncBufRead + Unpin>(
     mut lines: Lines<R>,
     maker: &JobMaker<'_>,
@@ -261,7 +261,7 @@ async fn stream<R: AsyncBufRead + Unpin>(
         tally.confirmed += (batch.len() - refused.len()) as u64;
         tally.refused += refused.len() as u64;
         for (at, why) in refused {
-            // Each refusal is one of the batch, so it has a line.
+            // Each refused job is in the batch, so it has a line number.
             let number = numbers.get(at).copied().unwrap_or_default();
             progress.suspend(|| eprintln!("error: line {number}: not published: {why}"));
         }
@@ -273,7 +273,7 @@ async fn stream<R: AsyncBufRead + Unpin>(
     Ok(())
 }
 
-/// Fails where the input is UTF-16: each of its lines would be wrong.
+/// Fails if the input is UTF-16, since each of its lines would be invalid.
 fn refuse_utf16(first: &Line) -> Result<(), Failure> {
     match first.bytes.as_deref().map(text::decode) {
         Some(Err(why @ NotText::Utf16)) => {
@@ -283,7 +283,7 @@ fn refuse_utf16(first: &Line) -> Result<(), Failure> {
     }
 }
 
-/// The job on `line`; `None`: the line is empty.
+/// Parses the job in `line`, or returns `None` for an empty line.
 fn read(maker: &JobMaker<'_>, line: Line) -> Result<Option<Outgoing>, String> {
     let Some(bytes) = line.bytes else {
         return Err("is longer than 16 MiB".to_owned());
@@ -295,7 +295,7 @@ fn read(maker: &JobMaker<'_>, line: Line) -> Result<Option<Outgoing>, String> {
     }
 }
 
-/// Publishes `batch`; which of it RabbitMQ refused, and why.
+/// Publishes `batch`. Returns the jobs that RabbitMQ refused, with the reasons.
 async fn publish(client: &Client, batch: &[Outgoing]) -> Result<Vec<(usize, String)>, Failure> {
     if batch.is_empty() {
         return Ok(Vec::new());
@@ -307,10 +307,10 @@ async fn publish(client: &Client, batch: &[Outgoing]) -> Result<Vec<(usize, Stri
         .collect())
 }
 
-/// Shown on a terminal only.
+/// Shows progress on a terminal only.
 fn progress() -> ProgressBar {
     let bar = ProgressBar::new_spinner();
-    // The template is a constant; if it were wrong, the default would do.
+    // The template is a constant. If it was wrong, the default would do.
     if let Ok(style) = ProgressStyle::with_template("{spinner} {human_pos} confirmed, {per_sec}") {
         bar.set_style(style);
     }

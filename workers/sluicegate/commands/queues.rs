@@ -1,4 +1,4 @@
-//! `sluicegate queues`: what earlier versions left in RabbitMQ.
+//! `sluicegate queues`: removes what earlier versions left in RabbitMQ.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ use sluicegate::rules::delays::DelayLevels;
 use super::progress::Progress;
 use super::{Failure, count};
 
-/// The `delay.max-delay` of a configuration that names none.
+/// The default `delay.max-delay`.
 const USUAL: Duration = Duration::from_secs(300);
 
 /// Remove queues that earlier versions left
@@ -53,7 +53,7 @@ fn duration(text: &str) -> Result<Duration, &'static str> {
     parse_duration(text).ok_or("a duration is a number with a unit: 500ms, 4m, 1h")
 }
 
-/// Removes them.
+/// Removes the queues.
 pub async fn run(args: QueuesArgs, config: &Config) -> Result<ExitCode, Failure> {
     let QueuesCommand::RemoveOld(RemoveArgs {
         mut max_delay,

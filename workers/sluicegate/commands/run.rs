@@ -41,7 +41,8 @@ pub struct RunArgs {
 }
 
 impl RunArgs {
-    /// The recording that is asked for, of the only pipeline; `None`: none is, or none can be made, which was said.
+    /// Returns the requested recording of the only pipeline, or `None` if none is requested, or
+    /// none can be made, which is reported.
     fn recording(&self, pipelines: &Pipelines) -> Result<Option<Recording>, Failure> {
         let Some(file) = &self.record else {
             return Ok(None);
@@ -62,7 +63,8 @@ impl RunArgs {
     }
 }
 
-/// Runs until a signal: all pipelines, or the one of that name. The configuration was read from the file; `None`: the default one.
+/// Runs all pipelines, or the one of this name, until a signal. `file` is the configuration file,
+/// or `None` for the default one.
 pub async fn run(
     args: RunArgs,
     pipelines: Pipelines,

@@ -1,4 +1,4 @@
-//! `sluicegate schema`: what a configuration file may hold, for programs.
+//! `sluicegate schema`: the schema of the configuration file, for programs.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -19,7 +19,7 @@ use super::Failure;
   sluicegate schema > sluicegate.schema.json")]
 pub struct SchemaArgs {}
 
-/// Prints it.
+/// Prints the schema.
 pub fn run(_: &SchemaArgs) -> Result<ExitCode, Failure> {
     let text = format!("{:#}", json_schema());
     writeln!(std::io::stdout().lock(), "{text}")?;

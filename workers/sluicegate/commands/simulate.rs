@@ -1,4 +1,4 @@
-//! `sluicegate simulate`: what configurations do to a load, before anything runs under them.
+//! `sluicegate simulate`: the effect of configurations on a load, before they are live.
 
 mod notes;
 mod svg;
@@ -29,11 +29,11 @@ use tokio::time::sleep;
 use super::Failure;
 use super::progress::Progress;
 
-/// How often it is told how far it is.
+/// Interval at which progress is shown.
 const TOLD: Duration = Duration::from_millis(200);
-/// What the configuration is called where there is no file.
+/// The name of the configuration if there is no file.
 const NO_FILE: &str = "no configuration";
-/// The most configurations side by side.
+/// Maximum number of configurations side by side.
 const MOST_CONFIGURATIONS: usize = 16;
 
 /// See what a configuration does to a load, in simulated time: without servers, and before it is live
@@ -179,7 +179,7 @@ pub async fn run(args: SimulateArgs, pipeline: Option<&str>) -> Result<ExitCode,
         }
     }
     let all = play(&args, configs, &jobs).await?;
-    // It may have come in the meantime.
+    // The file may have been created in the meantime.
     if let Some(file) = svg()? {
         svg::write(file, &picture::svg(&all))?;
     }
@@ -200,14 +200,14 @@ pub async fn run(args: SimulateArgs, pipeline: Option<&str>) -> Result<ExitCode,
     Ok(ExitCode::SUCCESS)
 }
 
-/// The files that are read.
+/// Returns the input files.
 fn inputs(args: &SimulateArgs) -> Vec<&Path> {
     let usual = args.configs.is_empty().then_some(Path::new(DEFAULT_FILE));
     let configs = args.configs.iter().map(PathBuf::as_path);
     configs.chain(usual).chain(args.jobs.as_deref()).collect()
 }
 
-/// The configurations, by the names of their files.
+/// Returns the configurations with the names of their files.
 fn configurations(
     files: &[PathBuf],
     pipeline: Option<&str>,
@@ -236,7 +236,7 @@ fn configurations(
     }
 }
 
-/// What is said of a rate is of one, and lets jobs come.
+/// Checks that the options of a rate come with a rate, and that there are jobs.
 fn means_something(args: &SimulateArgs) -> Result<(), &'static str> {
     let of_rate = args.lasts.is_some() || args.count.is_some();
     if args.rate.is_none() && of_rate && !args.burst.is_empty() {
@@ -253,7 +253,7 @@ fn means_something(args: &SimulateArgs) -> Result<(), &'static str> {
     }
 }
 
-/// The jobs of the file, or those that are described.
+/// Returns the jobs of the file, or those that the options describe.
 fn load(args: &SimulateArgs) -> Result<Vec<Job>, Failure> {
     let Some(file) = &args.jobs else {
         means_something(args).map_err(|why| Failure::Usage(why.to_owned()))?;
@@ -284,7 +284,7 @@ fn load(args: &SimulateArgs) -> Result<Vec<Job>, Failure> {
     read.map_err(|why| Failure::Usage(format!("{name}: {why}")))
 }
 
-/// Plays `jobs` against all, as many at once as there are processors.
+/// Plays `jobs` against all configurations, as many at once as there are processors.
 async fn play(
     args: &SimulateArgs,
     configs: Vec<(String, Config)>,
@@ -331,7 +331,7 @@ async fn play(
         if running.is_empty() {
             return Ok(over);
         }
-        // In the order of the command line.
+        // Results are in the order of the command line.
         if running[0].1.is_finished() {
             let (name, thread) = running.remove(0);
             let figures = thread.join();
@@ -344,7 +344,7 @@ async fn play(
             continue;
         }
         let so_far: usize = watched.iter().map(|run| run.done()).sum();
-        // Of the one that is printed next.
+        // The time is that of the next configuration to be printed.
         let at_s = watched.get(over.len()).map_or(0, |run| run.at_s());
         progress.says(format!(
             "simulating: {} of {} jobs are done; {} of simulated time",

@@ -1,4 +1,4 @@
-//! For how long something is asked of all workers.
+//! The duration of an instruction for all workers.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// In milliseconds, for a year where nobody says.
+    /// Returns the duration in milliseconds, a year by default.
     pub fn millis(&self) -> u64 {
         ceil_ms(self.duration.unwrap_or(YEAR))
     }

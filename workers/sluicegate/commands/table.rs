@@ -1,4 +1,4 @@
-//! Columns for people, and a look that is taken again and again.
+//! Tables for people, and repeated output with `--watch`.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
@@ -8,19 +8,19 @@ use tokio::time::sleep;
 
 use super::Failure;
 
-/// Workers say something new so often.
+/// Interval at which workers report.
 const EVERY: Duration = Duration::from_secs(2);
 
-/// Which end of a column its texts stand at.
+/// The alignment of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// Words.
+    /// For text.
     Left,
-    /// Numbers.
+    /// For numbers.
     Right,
 }
 
-/// `rows` under their heads, a line each. The last column is as wide as it happens to be.
+/// Formats `rows` with headers, one line each. The last column is not padded.
 pub fn table<const N: usize>(heads: [(&str, Side); N], rows: &[[String; N]]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());
@@ -43,10 +43,11 @@ pub fn table<const N: usize>(heads: [(&str, Side); N], rows: &[[String; N]]) -> 
     text
 }
 
-/// Looks once, or again and again until somebody ends it: with `watch`. A later look that fails is told of, and the next one taken.
+/// Runs `look` once, or with `watch` repeatedly until it is interrupted. A later look that fails is
+/// reported and then repeated.
 ///
 /// # Errors
-/// The first look's, or the output can't be written.
+/// The error of the first look, or the output can't be written.
 pub async fn look_at(
     watch: bool,
     as_json: bool,
@@ -55,7 +56,8 @@ pub async fn look_at(
     let clears = watch && !as_json && io::stdout().is_terminal();
     for number in 0_u64.. {
         if clears {
-            // Home, and nothing below: without a flash between two looks the screen of a slow line stays readable.
+            // Moves the cursor home and clears the rest. Without a flash between two looks, the
+            // screen stays readable over a slow line.
             write!(io::stdout(), "\x1b[H\x1b[J")?;
         } else if number > 0 && !as_json {
             writeln!(io::stdout())?;

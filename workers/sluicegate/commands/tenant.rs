@@ -1,4 +1,4 @@
-//! `sluicegate tenant`: what an operator changes for one tenant, at once for all workers.
+//! `sluicegate tenant`: an operator's changes for one tenant, at once for all workers.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -138,7 +138,7 @@ struct Of {
     json: bool,
 }
 
-/// Changes what is asked for.
+/// Runs the command.
 pub async fn run(args: TenantArgs, config: &Config) -> Result<ExitCode, Failure> {
     let policy = &config.rate_limiter.policy;
     let (of, change) = match args.what {
@@ -199,7 +199,7 @@ pub async fn run(args: TenantArgs, config: &Config) -> Result<ExitCode, Failure>
     Ok(ExitCode::SUCCESS)
 }
 
-/// Ends what stops the calls of all tenants.
+/// Ends whatever stops the calls of all tenants.
 async fn resume_all(config: &Config, json: bool) -> Result<ExitCode, Failure> {
     let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
     note(&gate, "tenant resume --all", json!({}), json!({})).await;
@@ -213,7 +213,7 @@ async fn resume_all(config: &Config, json: bool) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is written down: its name, and what it says beside the tenant.
+/// Returns the audit entry: its name, and the request besides the tenant.
 pub fn in_the_audit(change: &Change) -> (&'static str, Value) {
     match change {
         Change::Pause { duration_ms } => ("tenant pause", json!({"for_ms": duration_ms})),
@@ -231,7 +231,7 @@ pub fn in_the_audit(change: &Change) -> (&'static str, Value) {
     }
 }
 
-/// When jobs notice it, for people.
+/// Describes when jobs notice the change.
 pub fn seen_in_words(changed: &Changed, config: &Config) -> String {
     let seen = match changed.change {
         Change::Pause { .. } => "effective now; delayed jobs see it within",
@@ -243,7 +243,7 @@ pub fn seen_in_words(changed: &Changed, config: &Config) -> String {
     format!("{seen} {within} (delay.max-delay)")
 }
 
-/// What was changed, for people.
+/// Describes the change.
 pub fn in_words(changed: &Changed) -> String {
     let (tenant, until) = (&changed.tenant, at(changed.until_ms));
     match &changed.change {

@@ -1,4 +1,4 @@
-//! `sluicegate tenants`: who waits, who is denied, and who is suspended, at all workers.
+//! `sluicegate tenants`: waiting, denied and suspended tenants of all workers.
 
 use std::process::ExitCode;
 
@@ -68,7 +68,7 @@ impl From<By> for Sort {
     }
 }
 
-/// Shows them.
+/// Runs the command.
 pub async fn run(
     args: TenantsArgs,
     all: &Pipelines,
@@ -128,7 +128,7 @@ fn in_words(fleet: &Fleet, shown: &Shown) -> String {
     text + &left_out(fleet) + &fleet::gaps(fleet)
 }
 
-/// What the workers leave out, in a line; empty: nothing.
+/// Returns what the workers' reports omit in a line, or an empty text.
 fn left_out(fleet: &Fleet) -> String {
     let others = &fleet.view.left_out;
     if *others == Default::default() {
@@ -196,7 +196,7 @@ mod tests {
         }
     }
 
-    /// Without what the gate says.
+    /// Returns the rows without the gate's state.
     fn shown(fleet: &Fleet, sort: Sort, most: usize) -> Shown {
         let shown = Shown {
             rows: fleet.view.first(sort, most),

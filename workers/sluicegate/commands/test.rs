@@ -1,4 +1,4 @@
-//! `sluicegate test`: cases of configurations, for the CI of whoever wrote them.
+//! `sluicegate test`: test cases of configurations, for their authors' CI.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -14,7 +14,7 @@ use tokio::task::spawn_blocking;
 use super::Failure;
 use super::progress::Progress;
 
-/// So much of a case's name is shown, in characters.
+/// Maximum number of characters of a case's name that are shown.
 const LONGEST_NAME: usize = 200;
 
 /// Test configurations: these jobs at these times are to start then, in simulated time and without servers
@@ -53,9 +53,9 @@ pub struct TestArgs {
     files: Vec<PathBuf>,
 }
 
-/// Plays all cases of all files, in the pipeline `pipeline` where a case names none of several.
+/// Plays all cases of all files. `pipeline` is the default for cases with several pipelines.
 pub async fn run(args: TestArgs, pipeline: Option<&str>) -> Result<ExitCode, Failure> {
-    // All are read first: a wrong one is no half a result.
+    // All files are read first, so that an invalid one does not follow partial results.
     let mut all: Vec<(String, Vec<Case>)> = Vec::new();
     for file in &args.files {
         let name = match is_stdin(file) {

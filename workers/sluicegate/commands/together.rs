@@ -1,4 +1,4 @@
-//! What commands have in common that act on all pipelines at once, where none is named.
+//! Common parts of commands that act on all pipelines unless one is named.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -8,10 +8,10 @@ use sluicegate::config::{Config, PipelineName, Pipelines};
 
 use super::{Failure, print_json};
 
-/// The pipelines that are meant: `name`, or all of them.
+/// Returns the pipeline `name`, or all of them.
 ///
 /// # Errors
-/// There is none of this name.
+/// There is no pipeline of this name.
 pub fn chosen<'a>(
     all: &'a Pipelines,
     name: Option<&str>,
@@ -22,17 +22,17 @@ pub fn chosen<'a>(
     })
 }
 
-/// One of the pipelines, while a command acts on it.
+/// One of the pipelines while a command acts on it.
 #[derive(Clone, Copy)]
 pub struct At<'a> {
     name: &'a PipelineName,
-    /// Its configuration.
+    /// The pipeline's configuration.
     pub config: &'a Config,
     is_only: bool,
 }
 
 impl At<'_> {
-    /// What a line of it begins with among those of others.
+    /// Returns the prefix of its lines among those of other pipelines.
     pub fn prefix(&self) -> String {
         match self.is_only {
             true => String::new(),
@@ -41,21 +41,22 @@ impl At<'_> {
     }
 }
 
-/// What is said of a pipeline at the end.
+/// The output for a pipeline at the end.
 pub struct Said {
-    /// With --json.
+    /// The output with `--json`.
     pub json: Value,
-    /// Without; lines.
+    /// The output without `--json`, in lines.
     pub text: String,
-    /// It did not work, and `json` says so.
+    /// The error, if it failed, which `json` includes.
     pub failure: Option<String>,
 }
 
-/// How far a command is with each pipeline. One that fails keeps no other from being acted on.
+/// The progress of a command per pipeline. One that fails does not keep the command from the
+/// others.
 pub struct Together<'a, T>(Vec<(At<'a>, Result<T, Failure>)>);
 
 impl<'a> Together<'a, ()> {
-    /// Nothing has been done.
+    /// Creates the state before anything was done.
     ///
     /// # Errors
     /// There is no pipeline of this name.
@@ -74,7 +75,7 @@ impl<'a> Together<'a, ()> {
 }
 
 impl<'a, T> Together<'a, T> {
-    /// Does `act` with all of them at once, and is there when all have ended.
+    /// Runs `act` for all pipelines at once, and returns when all have ended.
     pub async fn then<U>(
         self,
         act: impl AsyncFn(At<'a>, T) -> Result<U, Failure>,
@@ -89,7 +90,7 @@ impl<'a, T> Together<'a, T> {
         Together(futures_util::future::join_all(acting).await)
     }
 
-    /// Says what is known before the end, of each under its name.
+    /// Prints the known texts before the end, each under its pipeline's name.
     ///
     /// # Errors
     /// The output can't be written.
@@ -110,10 +111,11 @@ impl<'a, T> Together<'a, T> {
 }
 
 impl Together<'_, Said> {
-    /// Says what there is to say, and how the command ends: with several pipelines 1 if it did not work with one of them.
+    /// Prints the output and returns the exit status: with several pipelines, 1 if any of them
+    /// failed.
     ///
     /// # Errors
-    /// It did not work.
+    /// The command failed.
     pub fn end(self, as_json: bool) -> Result<ExitCode, Failure> {
         if as_json {
             self.print_json()?;
@@ -150,7 +152,7 @@ impl Together<'_, Said> {
         if let [(at, said)] = self.0.as_slice()
             && at.is_only
         {
-            // What failed is said by the command's end.
+            // The end of the command reports a failure.
             return said.as_ref().map_or(Ok(()), |said| print_json(&said.json));
         }
         let each = self.0.iter().map(|(at, said)| {

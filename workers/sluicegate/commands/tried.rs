@@ -1,4 +1,4 @@
-//! `sluicegate tenant limit --shadow`: another `max` is tried, or no more.
+//! `sluicegate tenant limit --shadow`: tries another `max`, or ends the trial.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -14,7 +14,8 @@ use super::steer::FOLLOW_WITHIN;
 use super::times::at;
 use super::{Failure, print_json};
 
-/// Tries `max` of the limit `name` of `tenant` for `for_ms`; without `max`, ends that.
+/// Tries `max` of the limit `name` of `tenant` for `for_ms` milliseconds. Without `max`, ends the
+/// trial.
 pub async fn run(
     (tenant, name, max): (&str, String, Option<u32>),
     for_ms: u64,
@@ -50,7 +51,7 @@ pub async fn run(
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is written down beside the tenant.
+/// Returns the audited request besides the tenant.
 pub fn in_the_audit(limit: &str, max: Option<u32>, for_ms: u64) -> Value {
     match max {
         Some(max) => json!({"limit": limit, "max": max, "for_ms": for_ms, "shadow": true}),
@@ -58,14 +59,14 @@ pub fn in_the_audit(limit: &str, max: Option<u32>, for_ms: u64) -> Value {
     }
 }
 
-/// What is tried now, for people.
+/// Describes the trial.
 pub fn begun_in_words(begun: &Begun) -> String {
     let Trial { tenant, limit, max } = &begun.trial;
     let (until, who) = (at(begun.until_ms), begun.followers.in_words());
     format!("limit {limit} of {tenant}: max-requests {max} is tried until {until}: {who}")
 }
 
-/// What is tried no more, for people.
+/// Describes the end of the trial.
 pub fn ended_in_words(ended: &Ended) -> String {
     let was = match ended.before {
         Some(max) => format!("max-requests {max} is tried no more"),

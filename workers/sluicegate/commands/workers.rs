@@ -1,4 +1,4 @@
-//! `sluicegate workers`: which workers run, and what each does.
+//! `sluicegate workers`: the running workers and their load.
 
 use std::process::ExitCode;
 
@@ -35,7 +35,7 @@ pub struct WorkersArgs {
     json: bool,
 }
 
-/// Shows them.
+/// Runs the command.
 pub async fn run(
     args: WorkersArgs,
     all: &Pipelines,
@@ -44,7 +44,7 @@ pub async fn run(
     look_at(args.watch, args.json, async || {
         let seen = Together::new(all, name)?.then(async |at, ()| {
             let (gate, fleet) = fleet::of(at).await?;
-            // Redis that does not say it has said what the workers do.
+            // If Redis does not answer this question, it has still reported the workers.
             let others = others(&gate, &at.config.rate_limiter.policy).await.ok();
             Ok(Said {
                 json: workers_as_json(&fleet),

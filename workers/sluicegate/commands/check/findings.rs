@@ -1,4 +1,4 @@
-//! What `check` has found, a line for each thing.
+//! The findings of `check`, with one line each.
 
 use std::io::Write;
 
@@ -14,7 +14,7 @@ pub(super) enum Level {
     Error,
 }
 
-/// One thing that was checked.
+/// One checked item.
 #[derive(Debug, Serialize)]
 pub(super) struct Finding {
     pub(super) level: Level,
@@ -27,7 +27,7 @@ pub(super) struct Findings(pub(super) Vec<Finding>);
 
 impl Findings {
     pub(super) fn add(&mut self, level: Level, what: &'static str, text: impl Into<String>) {
-        // Servers may say anything; it stays on its line.
+        // Servers may send any text. It is kept on one line.
         let text = plain(&text.into(), 1_000);
         self.0.push(Finding { level, what, text });
     }

@@ -1,4 +1,5 @@
-//! What `check` has measured, and what that means for the guard and for how much a worker can do. Pure.
+//! The measurements of `check`, and their consequences for the guard and for a worker's throughput.
+//! Pure.
 
 use std::time::Duration;
 
@@ -6,19 +7,20 @@ use serde_json::{Value as Json, json};
 
 use super::findings::Level;
 
-/// The longest way to Redis that workers are built for.
+/// Maximum round-trip time to Redis that workers are built for.
 const MOST_FAR: Duration = Duration::from_millis(500);
-/// Confirms that take less bound nothing that a worker could do.
+/// Confirms faster than this don't limit a worker.
 const SLOW_CONFIRM: Duration = Duration::from_millis(10);
-/// Calls a second that a busy core of a worker has time for, as docs/SCALING.md computes it: beyond it no way is what bounds.
+/// Maximum number of calls per second of a worker's processor core, as computed in docs/SCALING.md.
+/// Beyond it, round trips are not the bottleneck.
 const A_CORE_CARRIES: u64 = 18_000;
 
-/// How long something took, several times; the shortest first, and never empty.
+/// Several measurements of one duration, sorted and never empty.
 #[derive(Debug, Clone)]
 pub(super) struct Times(Vec<Duration>);
 
 impl Times {
-    /// `None`: it was never seen.
+    /// Creates the measurements, or returns `None` if there are none.
     pub(super) fn of(mut taken: Vec<Duration>) -> Option<Self> {
         taken.sort_unstable();
         (!taken.is_empty()).then_some(Self(taken))
@@ -36,20 +38,20 @@ impl Times {
         self.0.last().copied().unwrap_or_default()
     }
 
-    /// How many took longer than the shortest by more than this.
+    /// Returns how many exceed the shortest by more than `more`.
     fn beyond(&self, more: Duration) -> usize {
         let in_time = |took: &Duration| *took <= self.least() + more;
         self.0.len() - self.0.partition_point(in_time)
     }
 
-    /// `0.31 ms (median of 20; 0.25 ms to 0.90 ms)`
+    /// Formats them, such as `0.31 ms (median of 20; 0.25 ms to 0.90 ms)`.
     fn in_words(&self) -> String {
         let [least, median, worst] = [self.least(), self.median(), self.worst()].map(ms);
         format!("{median} (median of {}; {least} to {worst})", self.0.len())
     }
 
     fn as_json(&self) -> Json {
-        // To a microsecond.
+        // In steps of a microsecond.
         let ms = |took: Duration| took.as_micros() as f64 / 1_000.0;
         json!({
             "samples": self.0.len(),
@@ -60,19 +62,19 @@ impl Times {
     }
 }
 
-/// The way to the API.
+/// The connection to the API.
 #[derive(Debug)]
 pub(super) struct Api {
-    /// Scheme, host and port.
+    /// The scheme, host and port.
     pub(super) at: String,
     pub(super) proxy: Option<String>,
     pub(super) connect: Times,
-    /// Beyond that.
+    /// The additional time for TLS.
     pub(super) tls: Option<Times>,
     pub(super) is_http2: bool,
 }
 
-/// What was measured of one pipeline's servers.
+/// The measurements of one pipeline's servers.
 #[derive(Debug, Default)]
 pub(super) struct Measured {
     /// Round trips to Redis.
@@ -82,21 +84,21 @@ pub(super) struct Measured {
     pub(super) confirm: Option<Times>,
 }
 
-/// What it is judged by.
+/// The settings that the measurements are judged by.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Terms {
     /// `dispatch.concurrency`
     pub(super) concurrency: usize,
     /// How long a permit lasts beyond the shortest round trip to Redis.
     pub(super) permit: Duration,
-    /// A limit has a guard: without one a permit lasts that long all the same.
+    /// Whether a limit has a guard. Without one, a permit lasts just as long.
     pub(super) has_guard: bool,
-    /// So many jobs a worker publishes before it waits for their confirms.
+    /// Maximum number of jobs that a worker publishes before it waits for their confirms.
     pub(super) moved_at_once: usize,
 }
 
 impl Measured {
-    /// Of the way to Redis.
+    /// Judges the round trips to Redis.
     pub(super) fn redis_in_words(&self, terms: &Terms) -> Option<(Level, String)> {
         let times = self.redis.as_ref()?;
         let (least, permit) = (times.least(), ms(terms.permit));
@@ -115,7 +117,7 @@ impl Measured {
             );
             (Level::Ok, text)
         } else {
-            // Half of the guard is for this way.
+            // Half of the guard is for these round trips.
             let wanted = ms((times.worst() - least) * 2);
             let advice = match terms.has_guard {
                 true => format!("raise rate-limiter.guard beyond {wanted}, or bring Redis closer"),
@@ -128,7 +130,7 @@ impl Measured {
         })
     }
 
-    /// Of RabbitMQ's confirms.
+    /// Judges RabbitMQ's confirms.
     pub(super) fn confirm_in_words(&self, terms: &Terms) -> Option<(Level, String)> {
         let times = self.confirm.as_ref()?;
         let mut text = format!(
@@ -142,7 +144,7 @@ impl Measured {
         Some((Level::Ok, text))
     }
 
-    /// Of the way to the API.
+    /// Judges the connection to the API.
     pub(super) fn api_in_words(&self, terms: &Terms) -> Option<(Level, String)> {
         let api = self.api.as_ref()?;
         let Api {
@@ -166,7 +168,7 @@ impl Measured {
             connect.in_words()
         );
         let late = connect.beyond(terms.permit);
-        // What opens a tunnel says little of the way that calls take.
+        // The time to open a tunnel says little about calls.
         if terms.has_guard && proxy.is_none() && late > 0 {
             let all = connect.0.len();
             let permit = ms(terms.permit);
@@ -177,7 +179,8 @@ impl Measured {
         Some((Level::Ok, text))
     }
 
-    /// What a worker can do over these ways, however fast all else is.
+    /// Returns a worker's maximum throughput over these connections, however fast everything else
+    /// is.
     pub(super) fn starts_in_words(&self, terms: &Terms) -> Option<String> {
         let least = self.redis.as_ref()?.least();
         let redis = format!("a round trip to Redis ({})", ms(least));
@@ -198,7 +201,8 @@ impl Measured {
         ))
     }
 
-    /// What a request and its answer take at least: to connect is one round trip. Through a proxy nothing is known of it.
+    /// Returns the minimum round-trip time of a call. A connect takes one round trip. Through a
+    /// proxy it is unknown.
     fn way_to_api(&self) -> Option<Duration> {
         let direct = self.api.as_ref().filter(|api| api.proxy.is_none());
         direct.map(|api| api.connect.least())
@@ -225,12 +229,12 @@ impl Measured {
     }
 }
 
-/// How many end in a second, where so many run at once and each takes that long.
+/// Returns the number of completions per second if `at_once` run at once and each takes `each`.
 fn rate(at_once: usize, each: Duration) -> u64 {
     (at_once as f64 / each.as_secs_f64().max(1e-6)) as u64
 }
 
-/// `0.31 ms`, `12 ms`
+/// Formats a time, such as `0.31 ms` or `12 ms`.
 fn ms(took: Duration) -> String {
     let ms = took.as_micros() as f64 / 1_000.0;
     match ms {
@@ -305,7 +309,7 @@ mod tests {
         says(&[1, 1, 40, 41], most, Level::Warn);
         let too_far = "takes 700 ms (median of 2; 600 ms to 700 ms): workers are built for 500 ms";
         says(&[600, 700], too_far, Level::Warn);
-        // A guard that there is not can't be raised.
+        // A guard that does not exist can't be raised.
         let strict = Terms {
             permit: Duration::from_secs(1),
             has_guard: false,
@@ -331,10 +335,10 @@ mod tests {
             text.ends_with("Redis (40 ms) and one to the API (10 ms) at least"),
             "{text}"
         );
-        // A tunnel is opened by more than one round trip, and who knows which.
+        // A tunnel takes an unknown number of round trips to open.
         measured.api = Some(api(&[10], Some("http://proxy:3128/")));
         assert_eq!(measured.most_starts(&TERMS), Some(2_500));
-        // On one machine both ways are shorter than what a call takes of a core.
+        // On one machine, round trips are shorter than a call's processor time.
         let text = redis(&[1]).starts_in_words(&TERMS).expect("measured");
         assert!(
             text.starts_with(
@@ -344,7 +348,7 @@ mod tests {
         );
         let nothing = Measured::default();
         assert!(nothing.starts_in_words(&TERMS).is_none(), "without Redis");
-        // Nothing took any time that could be measured.
+        // No time was measurable.
         assert!(redis(&[0]).most_starts(&TERMS).is_some());
     }
 

@@ -1,4 +1,4 @@
-//! What `check` says of RabbitMQ, Redis and the API.
+//! The findings of `check` on RabbitMQ, Redis and the API.
 
 use std::time::Duration;
 
@@ -23,10 +23,10 @@ use super::way;
 use crate::commands::recovery::Recovery;
 use crate::commands::{count, gate};
 
-/// So many keys in which other configurations differ are named.
+/// Maximum number of differing keys that are listed for other configurations.
 const MOST_KEYS: usize = 12;
 
-/// What `amqp.consumer-timeout` means.
+/// Explains `amqp.consumer-timeout`.
 fn unacked(config: &Config) -> String {
     let (timeout, call) = (config.amqp.consumer_timeout, config.dispatch.call_timeout());
     let longest = Holding::new(timeout, call).longest();
@@ -38,7 +38,7 @@ fn unacked(config: &Config) -> String {
     )
 }
 
-/// The server, and its queues.
+/// Checks the server and its queues.
 pub(super) async fn rabbitmq(
     config: &Config,
     terms: &Terms,
@@ -130,7 +130,7 @@ pub(super) async fn rabbitmq(
             WHAT,
             format!("a publish was not confirmed: {why}"),
         ),
-        // It takes as many connections as a worker has.
+        // The measurement opens as many connections as a worker.
         Confirms::Unknown(why @ BrokerError::Limit { .. }) => {
             findings.add(Level::Error, WHAT, why.to_string());
         }
@@ -142,10 +142,10 @@ pub(super) async fn rabbitmq(
     }
 }
 
-/// File descriptors that a worker needs beside those of its calls.
+/// Number of file descriptors that a worker needs in addition to those of its calls.
 const DESCRIPTORS: u64 = 40;
 
-/// Whether a process that is started from here may have as many file descriptors as its calls need.
+/// Checks that a process started from here may have as many file descriptors as its calls need.
 pub(super) fn descriptors(config: &Config, findings: &mut Findings) {
     let Some(limit) = getrlimit(Resource::Nofile).current else {
         return;
@@ -160,7 +160,7 @@ pub(super) fn descriptors(config: &Config, findings: &mut Findings) {
     }
 }
 
-/// The API, which gets no request.
+/// Checks the API without sending a request.
 pub(super) async fn api(
     http: &Http,
     terms: &Terms,
@@ -175,7 +175,7 @@ pub(super) async fn api(
         is_http2,
     } = match reach(http).await {
         Ok(reach) => reach,
-        // Workers start without it, and their jobs wait.
+        // Workers start without the API, and their jobs wait.
         Err(why) => return findings.add(Level::Warn, WHAT, why),
     };
     measured.api = Times::of(connected).map(|connect| Api {
@@ -190,7 +190,7 @@ pub(super) async fn api(
     }
 }
 
-/// The server, and whether jobs are admitted there.
+/// Checks the server, and whether it admits jobs.
 pub(super) async fn redis(
     config: &Config,
     (tenant, limits): (Option<&Tenant>, &Limits),
@@ -228,7 +228,7 @@ pub(super) async fn redis(
             format!("is a {role}; redis.url must name the master"),
         ),
     }
-    // The tenant that was tried may live on this node; those of the other nodes would be refused.
+    // The tenant of the test may be on this node, but tenants of other nodes would be refused.
     if health.cluster && url.topology == RedisTopology::Single {
         return findings.add(Level::Error, WHAT, NODE_OF_A_CLUSTER);
     }
@@ -263,7 +263,7 @@ pub(super) async fn redis(
     }
 }
 
-/// What Redis is, and what round trips to it take.
+/// Returns the server's properties and the times of some round trips.
 async fn looked_at(config: &Config) -> Result<(Health, Vec<Duration>), GateError> {
     let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
     let limits = config.rate_limiter.policy.default_limits();
@@ -271,7 +271,8 @@ async fn looked_at(config: &Config) -> Result<(Health, Vec<Duration>), GateError
     Ok((health, gate.pings().await?))
 }
 
-/// Of each primary that is asked for: its name and a colon, where there are several, and whether jobs are admitted there.
+/// Returns, for each primary in question, whether it admits jobs, with its name and a colon if
+/// there are several.
 async fn recoveries(
     config: &Config,
     tenant: Option<&Tenant>,
@@ -313,13 +314,13 @@ fn recovery_in_words(jobs: &str, recovery: &Recovery) -> (Level, String) {
     }
 }
 
-/// What operators ask of all workers.
+/// Returns the operators' instructions for all workers.
 async fn held(config: &Config) -> Result<String, GateError> {
     let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
     Ok(hold::held_in_words(&boards::see(&gate).await?))
 }
 
-/// What other policies workers enforce, or have enforced within the longest window.
+/// Returns the other policies that workers enforce, or enforced within the longest window.
 async fn others(config: &Config) -> Result<Others, NotDone> {
     let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
     others_of(&gate, &config.rate_limiter.policy).await

@@ -1,4 +1,5 @@
-//! What `check` says of where jobs go: to an API, to a program, or to the queue of other workers.
+//! The findings of `check` on the destination of jobs: an API, a program, or a queue of other
+//! workers.
 
 use std::env;
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +12,7 @@ use super::findings::{Findings, Level};
 
 const CONFIG: &str = "config";
 
-/// What needs no server.
+/// Makes the checks that need no server.
 pub(super) fn offline(config: &Config, findings: &mut Findings) {
     let dispatch = &config.dispatch;
     if let Some(exec) = &dispatch.exec {
@@ -44,7 +45,7 @@ pub(super) fn offline(config: &Config, findings: &mut Findings) {
     }
 }
 
-/// Whether there is what jobs are forwarded to, and what results go to.
+/// Checks that the destinations of forwarded jobs and of results exist.
 pub(super) async fn rabbitmq(config: &Config, findings: &mut Findings) {
     if let Some(forward) = &config.dispatch.forward {
         forwards(config, forward, findings).await;
@@ -61,7 +62,7 @@ pub(super) async fn rabbitmq(config: &Config, findings: &mut Findings) {
 async fn forwards(config: &Config, forward: &Forward, findings: &mut Findings) {
     let key = match &forward.routing_key {
         Some(key) if key.of_jobs.is_none() => key.text.as_str(),
-        // Only each job says which queue.
+        // The queue differs per job.
         _ if forward.exchange.is_empty() => return,
         _ => "",
     };
@@ -70,7 +71,8 @@ async fn forwards(config: &Config, forward: &Forward, findings: &mut Findings) {
     exists(config, at, (&target(forward), lost), findings).await;
 }
 
-/// Whether RabbitMQ has the exchange, or the queue `key` where that is empty: people call it `target`, and without it `lost` is so.
+/// Checks that RabbitMQ has the exchange, or the queue `key` if `exchange` is empty. `target` is
+/// its name in messages, and `lost` the consequence if it is missing.
 async fn exists(
     config: &Config,
     (exchange, key): (&str, &str),
@@ -98,7 +100,7 @@ fn target(forward: &Forward) -> String {
     }
 }
 
-/// The program that `name` means, as the system looks for it.
+/// Returns the program `name`, searched for as the system does.
 fn found(name: &str) -> Option<PathBuf> {
     if name.contains('/') {
         return can_be_run(Path::new(name)).then(|| PathBuf::from(name));

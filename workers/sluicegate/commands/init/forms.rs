@@ -1,14 +1,14 @@
-//! How APIs write their limits, and what each form is in a configuration.
+//! Formats in which APIs document their limits, and the matching configuration.
 
 use std::fmt::Write as _;
 
 use sluicegate::config::{parse_duration, show_duration};
 use sluicegate::rules::limit::Algorithm;
 
-/// What is told of a limit that can't be read.
+/// The hint for a limit that can't be parsed.
 const FORMS: &str = "write it as the API's documentation does: 100/min, 10 per second, 5 rps, 10,000 per day, 40 per 10s, \
                      90000 tokens/min, 2/s burst 40, or 5 at once; several with commas between them";
-/// Names of lengths of time, beside those of the configuration; in seconds.
+/// Names of durations beyond those in the configuration, with their seconds.
 const WINDOWS: [(&str, u64); 12] = [
     ("second", 1),
     ("sec", 1),
@@ -24,26 +24,26 @@ const WINDOWS: [(&str, u64); 12] = [
     ("d", 86_400),
 ];
 
-/// A limit as an API has it.
+/// A limit as the API documents it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Form {
-    /// So many in a window.
+    /// A number of units per window.
     Window {
         max: u64,
         window_ms: u64,
-        /// Units of cost, such as tokens, and not calls.
+        /// Whether it counts units of cost, such as tokens, instead of calls.
         of_cost: bool,
-        /// A bucket that holds so many.
+        /// The capacity of a bucket.
         burst: Option<u64>,
     },
-    /// So many at the same time.
+    /// A number of concurrent calls.
     AtOnce { max: u64 },
 }
 
-/// The limits in `text`, with commas or "and" between them.
+/// Parses the limits in `text`, separated by commas or "and".
 ///
 /// # Errors
-/// Which one can't be read, and what forms there are.
+/// The limit that can't be parsed, and the possible formats.
 pub fn parse_all(text: &str) -> Result<Vec<Form>, String> {
     let text = without_commas_in_numbers(text).to_lowercase();
     let parts = text.replace(" and ", ",");
@@ -54,7 +54,7 @@ pub fn parse_all(text: &str) -> Result<Vec<Form>, String> {
     forms.collect()
 }
 
-/// `10,000` is one number.
+/// Joins numbers with commas, such as `10,000`.
 fn without_commas_in_numbers(text: &str) -> String {
     let bytes = text.as_bytes();
     let is_digit = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
@@ -138,7 +138,7 @@ impl Form {
         }
     }
 
-    /// The name of it among several.
+    /// Returns its name if there are several limits.
     fn name(&self) -> String {
         match self {
             Self::AtOnce { .. } => "running".to_owned(),
@@ -149,7 +149,7 @@ impl Form {
         }
     }
 
-    /// In words.
+    /// Describes the limit.
     pub fn in_words(&self) -> String {
         match self {
             Self::AtOnce { max } => format!("{max} at once"),
@@ -162,7 +162,7 @@ impl Form {
                 let what = if *of_cost { "units of cost" } else { "calls" };
                 let mut words = format!("{max} {what} in {}", self.window());
                 if let Some(burst) = burst {
-                    // Writing into a text can't fail.
+                    // Writing to a string can't fail.
                     let _ = write!(words, ", burst {burst}");
                 }
                 words
@@ -198,7 +198,7 @@ impl Form {
     }
 }
 
-/// The section `rate-limiter` with all of `forms`.
+/// Returns the section `rate-limiter` with all of `forms`.
 pub fn section(forms: &[Form], usual: Algorithm) -> String {
     let mut text = "rate-limiter:\n".to_owned();
     if let [form @ Form::Window { .. }] = forms {

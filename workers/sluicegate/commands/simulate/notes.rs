@@ -1,4 +1,4 @@
-//! What whoever simulates may not have meant, for standard error.
+//! Notes for standard error on what the user of `simulate` may not have intended.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -10,14 +10,14 @@ use sluicegate::operator::limits;
 use sluicegate::operator::words::{count, plain};
 use sluicegate::rules::policy::Pattern;
 
-/// A round trip to Redis that workers are built for.
+/// Maximum round-trip time to Redis that workers are built for.
 const FARTHEST: Duration = Duration::from_millis(500);
-/// So many tenants are named.
+/// Maximum number of tenants that are named.
 const NAMED: usize = 3;
-/// So much of a tenant's name is shown, in characters.
+/// Maximum number of characters of a tenant's name that are shown.
 const NAME: usize = 40;
 
-/// `config` of the file `file` (`None`: there is none) has the limits that count where nothing else is said.
+/// Returns a note if `config` of the file `file` (`None` without a file) has the default limits.
 pub fn of_limits(file: Option<&Path>, config: &Config) -> Option<String> {
     let (own, built_in) = (
         &config.rate_limiter.policy,
@@ -37,14 +37,14 @@ pub fn of_limits(file: Option<&Path>, config: &Config) -> Option<String> {
     (*own == built_in).then(|| format!("{who}: {}", each.join("; ")))
 }
 
-/// That Redis is farther away than workers are built for.
+/// Returns a note if Redis is farther away than workers are built for.
 pub fn of_distance(redis: Duration) -> Option<String> {
     (redis > FARTHEST).then(|| {
         "workers are built for a Redis that is 500ms away at most (docs/OPERATIONS.md): farther away it is only simulated".to_owned()
     })
 }
 
-/// Of the tenants that `config` names, those that have no job in the file `file`, which has `jobs`.
+/// Returns a note on the tenants in `config` without a job in the file `file`, which has `jobs`.
 pub fn of_tenants(file: &Path, config: &Config, jobs: &[Job]) -> Option<String> {
     let tenants = config.rate_limiter.policy.tenants();
     if tenants.is_empty() {

@@ -1,4 +1,4 @@
-//! The file for the picture: nothing else is overwritten by it.
+//! The picture's file. Only pictures are overwritten.
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, ErrorKind, Read as _};
@@ -7,14 +7,14 @@ use std::path::Path;
 
 use crate::commands::Failure;
 
-/// A picture says what it is within so many bytes.
+/// Number of bytes in which a picture identifies itself.
 const BEGIN: u64 = 4_096;
 
-/// Whether the picture may be written to `file`: not over what the simulation reads (`inputs`, by whatever name), nor over a file
-/// that is no picture, unless `force` says so.
+/// Checks that the picture may be written to `file`. It must not be an input of the simulation
+/// (`inputs`, under any name) or, unless `force`, an existing file that is not a picture.
 ///
 /// # Errors
-/// It may not, or could not: in words.
+/// The reason why it must not or can't be written.
 pub fn check(file: &Path, inputs: &[&Path], force: bool) -> Result<(), Failure> {
     let shown = file.display();
     let refused = |why: String| Err(Failure::Usage(format!("--svg: {why}")));
@@ -46,7 +46,7 @@ pub fn check(file: &Path, inputs: &[&Path], force: bool) -> Result<(), Failure> 
             input.display()
         ));
     }
-    // A terminal and a pipe take what comes; an empty file has nothing to lose.
+    // Terminals and pipes accept any text. An empty file has nothing to lose.
     if force || !found.is_file() || found.len() == 0 || is_svg(file) {
         return Ok(());
     }
@@ -58,7 +58,7 @@ pub fn check(file: &Path, inputs: &[&Path], force: bool) -> Result<(), Failure> 
 /// Writes `picture` to `file`.
 ///
 /// # Errors
-/// It can't be written.
+/// The file can't be written.
 pub fn write(file: &Path, picture: &str) -> Result<(), Failure> {
     fs::write(file, picture).map_err(|why| unwritable(file, &why))
 }
