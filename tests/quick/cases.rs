@@ -1,4 +1,4 @@
-//! The examples of docs/LIMITS.md do what docs/sluicegate.test.yaml says of them.
+//! The examples in docs/LIMITS.md behave as docs/sluicegate.test.yaml says.
 
 use kit::sources::page;
 use serde_json::Value;

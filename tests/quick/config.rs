@@ -1,4 +1,5 @@
-//! The configuration: what is accepted, what is refused, and that no text of it holds a secret.
+//! The configuration: which texts are accepted, which are refused, and that none of its output
+//! contains a secret.
 
 use std::time::Duration;
 
@@ -18,13 +19,13 @@ fn parse(yaml: &str) -> Result<Config, String> {
     Config::parse("c.yaml", yaml, env(&[])).map_err(|errors| errors.to_string())
 }
 
-/// `yaml` is refused with exactly these lines.
+/// Checks that `yaml` is refused with exactly these lines.
 #[track_caller]
 fn check(yaml: &str, expected: &str) {
     assert_eq!(parse(yaml).expect_err(yaml), expected, "{yaml}");
 }
 
-/// One variable is refused with exactly this line.
+/// Checks that a variable is refused with exactly this line.
 #[track_caller]
 fn check_env(name: &str, value: &str, expected: &str) {
     let errors = Config::parse("c.yaml", "", env(&[(name, value)])).expect_err(name);
@@ -84,7 +85,7 @@ fn the_sample_names_every_key_and_its_default() {
     for key in KEYS {
         let leaf = key.path.rsplit('.').next().expect("never empty");
         let lines = match key.default {
-            // The defaults of what is seldom set are commented out.
+            // Defaults of rarely set keys are commented out.
             Some(default) => [
                 format!("  {leaf}: {default}"),
                 format!("# {leaf}: {default}"),
@@ -289,7 +290,7 @@ fn old_names_are_accepted_with_a_warning_and_never_beside_the_new_ones() {
                 .expect_err(new)
                 .replace(new, old),
         );
-        // A variable wins over the file, whatever they call it.
+        // A variable wins over the file, under either name of the key.
         let variable = env_name(&format!("{section}.{old}"));
         let file = format!("{section}: {{{new}: 5s}}");
         let set = Config::parse("c.yaml", &file, env(&[(&variable, "2s")])).expect(old);
@@ -390,7 +391,7 @@ fn the_environment_sets_every_key_and_wins_over_the_file() {
                     "rate-limiter.plan-header" => "x-plan",
                     "dispatch.http.headers" => "{x-api-key: k}",
                     "dispatch.http.answers" => "{409: retry}",
-                    _ => continue, // Files of secrets: the next test.
+                    _ => continue, // Files of secrets are in the next test.
                 };
                 (env_name(key.path), value)
             }
@@ -577,7 +578,7 @@ fn no_error_and_no_form_of_the_config_shows_a_password() {
                         inner => format!("{outer}:\n  {inner}:\n    {leaf}:{value}\n"),
                     });
                 }
-                // In the wrong place altogether.
+                // In a place where no value belongs.
                 texts.push(format!("{url}\n"));
                 texts.push(format!("amqp: {url}\n"));
                 texts.push(format!("'{url}': 1\n"));
@@ -601,7 +602,7 @@ fn no_error_and_no_form_of_the_config_shows_a_password() {
                             errors
                         }
                     };
-                    // Bare words in the wrong key can't be told from a value; urls can.
+                    // Bare words in the wrong key can't be told from a value, but URLs can.
                     let is_url = url.contains("://") || text.contains(&format!("{leaf}:"));
                     assert!(!is_url || !shown.contains("hunter2"), "{text}\n{shown}");
                 }

@@ -32,7 +32,7 @@ fn a_port_for_everybody_without_a_token_is_warned_of() {
     ] {
         assert!(!warned(&format!("listen: '{own}'")), "{own}");
     }
-    // Unless told otherwise.
+    // The default.
     assert!(Config::default().admin.listen.ip().is_loopback());
     assert!(!warned(""));
 }

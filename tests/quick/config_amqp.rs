@@ -95,7 +95,7 @@ fn queues_of_new_jobs_share_the_prefetch_by_their_weights() {
             "queue: a, queues: {a: 3, b: 1}",
             vec![("a", 375), ("b", 125)],
         ),
-        // The work queue is always one of them.
+        // The work queue is always included.
         ("queue: a, queues: {b: 1}", vec![("a", 250), ("b", 250)]),
         (
             "queue: c, queues: [a, b], prefetch: 9",

@@ -1,4 +1,4 @@
-//! `dispatch.http.answers`: what the API's answers mean, from the file or a variable.
+//! `dispatch.http.answers`: the meaning of the API's answers, from the file or a variable.
 
 use sluicegate::config::Config;
 

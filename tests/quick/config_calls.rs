@@ -1,4 +1,4 @@
-//! `dispatch.http`: method, placeholders, headers that go along.
+//! `dispatch.http`: the method, placeholders, and forwarded headers.
 
 use kit::papers::Papers;
 use sluicegate::config::{Config, Fields, Method, TenantField};
@@ -9,7 +9,7 @@ fn parse(keys: &str) -> Result<Config, String> {
     Config::parse("c.yaml", &yaml, std::iter::empty()).map_err(|errors| errors.to_string())
 }
 
-/// Without where it is.
+/// Returns the error without its position.
 #[track_caller]
 fn wrong(keys: &str) -> String {
     let errors = parse(keys).expect_err(keys);
@@ -90,7 +90,7 @@ fn a_wrong_placeholder_says_what_is_meant_and_nothing_of_the_url() {
         let shown = words.starts_with("dispatch.http.url: has a p");
         assert!(shown && !words.contains(url), "{words}");
     }
-    // With all other mistakes, in one run.
+    // In one run, together with all other mistakes.
     let both = parse("url: 'https://{id}/', forward-headers: [a, a]").expect_err("two mistakes");
     assert_eq!(both.lines().count(), 2, "{both}");
     let header = wrong("url: 'https://h/', headers: {x-key: 'hunter2 {tennant}'}");
@@ -245,7 +245,7 @@ fn an_access_token_needs_a_client_and_is_the_only_authorization() {
         .expect("it is set");
     assert_eq!(oauth2.client_secret.expose(), "hunter2");
     assert!(!oauth2.is_by_tenant());
-    // Each tenant's own, with its own client or without.
+    // A secret per tenant, with a shared client ID or one per tenant.
     let folder = tempfile::tempdir().expect("a folder");
     let folder = format!(", secrets-folder: '{}'", folder.path().display());
     let of_tenants = "token-url: 'https://login/t', client-secret: '{secret:tenant}'";
@@ -262,7 +262,7 @@ fn an_access_token_needs_a_client_and_is_the_only_authorization() {
         let http = config.dispatch.http.expect("a url");
         assert!(http.oauth2.expect("it is set").is_by_tenant(), "{oauth2}");
     }
-    // The token's url alone needs the files of TLS here.
+    // Only the token's URL needs the TLS files here.
     let papers = Papers::new();
     let ca = papers.path("ca.pem").display().to_string();
     parse(&format!("url: 'http://h/', ca-file: '{ca}'")).expect_err("there is no TLS");

@@ -1,10 +1,11 @@
-//! `dispatch.http.headers`: what is sent with each call, from the file, a variable or a file of its own, and never shown.
+//! `dispatch.http.headers`: headers of each call, from the file, a variable or their own file. They
+//! are never shown.
 
 use std::path::{Path, PathBuf};
 
 use sluicegate::config::Config;
 
-/// A configuration with what stands behind `http:`.
+/// Returns a configuration with these keys in `http:`.
 fn yaml(http: &str) -> String {
     format!("dispatch: {{http: {{url: 'https://h/', {http}}}}}\n")
 }
@@ -13,7 +14,7 @@ fn parse(http: &str) -> Result<Config, String> {
     Config::parse("c.yaml", &yaml(http), std::iter::empty()).map_err(|errors| errors.to_string())
 }
 
-/// `http` is refused with this, at its place.
+/// Checks that `http` is refused with this text, at its position.
 #[track_caller]
 fn check(http: &str, expected: &str) {
     let errors = parse(http).expect_err(http);
@@ -60,7 +61,7 @@ fn headers_come_from_the_file_and_from_one_with_secrets() {
         assert!(!shown.contains(secret), "{shown}");
     }
 
-    // A variable wins over the file's key of the same name, and only over that one.
+    // A variable wins over the file's key with the same name, and over no other key.
     let name = "SLUICEGATE_DISPATCH__HTTP__HEADERS".to_owned();
     let variable = (name, "{authorization: Bearer hunter3}".to_owned());
     let config = Config::load(Some(&path), std::iter::once(variable)).expect("valid");

@@ -1,4 +1,4 @@
-//! Several limits, plans, and what single tenants have instead.
+//! Several limits, plans, and overrides of single tenants.
 
 use sluicegate::config::Config;
 use sluicegate::rules::limit::{Algorithm, Limit, Unit};
@@ -19,7 +19,8 @@ fn parse(yaml: &str) -> Config {
     parse_with(yaml, &[]).unwrap_or_else(|errors| panic!("{errors}\n{yaml}"))
 }
 
-/// `name algorithm max/window unit burst guard`, with `-` for what has no burst, and a scope that is not the tenant.
+/// Formats a limit as `name algorithm max/window unit burst guard`, with `-` for no burst, and the
+/// scope unless it is the tenant.
 fn shown(limit: &Limit) -> String {
     let burst = match limit.algorithm().has_burst() {
         true => limit.burst().to_string(),
@@ -40,7 +41,7 @@ fn shown(limit: &Limit) -> String {
     )
 }
 
-/// What `tenant` may do when its job names `plan`.
+/// Returns the limits of `tenant` for a job that names `plan`.
 #[track_caller]
 fn limits(config: &Config, tenant: &str, plan: Option<&str>) -> Vec<String> {
     let tenant = Tenant::parse(tenant).expect("a tenant");
@@ -53,7 +54,7 @@ fn check_common(yaml: &str, expected: &[&str]) {
     assert_eq!(limits(&parse(yaml), "anybody", None), expected, "{yaml}");
 }
 
-/// Lines below `rate-limiter:` are refused with exactly these lines.
+/// Checks that lines below `rate-limiter:` are refused with exactly these lines.
 #[track_caller]
 fn check_errors(lines: &str, expected: &[&str]) {
     let yaml = format!("rate-limiter:\n{lines}\n");
@@ -140,7 +141,7 @@ fn beside_a_limit_of_cost_the_others_count_calls() {
             "tokens sliding-window 900/60000 cost - 50",
         ],
     );
-    // Who says it himself is heard.
+    // An explicit value wins.
     check_common(
         &format!("rate-limiter: {{unit: cost, {list}}}"),
         &[
@@ -148,7 +149,7 @@ fn beside_a_limit_of_cost_the_others_count_calls() {
             "tokens sliding-window 900/60000 cost - 50",
         ],
     );
-    // What plans and tenants have in their place counts the same.
+    // Limits that replace these in plans and tenants count in the same unit.
     let config = parse(&format!(
         "rate-limiter: {{{list}, plans: {{p: {{limits: [{{name: a}}, {{name: b}}]}}}}, tenants: {{x: {{max-requests: 3}}, y: {{plan: p}}, z: {{unit: cost}}}}}}"
     ));
@@ -238,7 +239,7 @@ fn what_is_shown_of_them_is_a_file_that_gives_the_same() {
         "rate-limiter: {tenants: {'*': {plan: 'a \"b\"'}}, plans: {'a \"b\"': {guard: 0}}}",
         "rate-limiter: {tenants: {yes: {max-requests: 1}, 0x1: {max-requests: 2}, 'é\u{301}': {burst: 2, use-algo: token-bucket-algo}}}",
     ] {
-        // Passwords are not shown, and the default url has one.
+        // Passwords are not shown, and the default URL has one.
         let config = parse(&format!("amqp: {{url: 'amqp://h'}}\n{yaml}"));
         assert_eq!(parse(&config.to_string()), config, "{yaml}\n{config}");
     }
@@ -298,7 +299,7 @@ fn a_limit_says_whose_quota_it_is() {
     ]);
     assert_eq!(limits(&config, "acme", None), acme);
 
-    // All common limits may be global: who has no plan has no other.
+    // All common limits may be global. Tenants without a plan then have no other limits.
     let yaml = "rate-limiter: {scope: global, limits: [{name: all}], tenants: {acme: {limits: [{name: own, max-requests: 1}]}}}";
     let all = "all sliding-window 5/60000 cost - 50 global";
     check_common(yaml, &[all]);
@@ -359,7 +360,7 @@ fn a_limit_of_all_tenants_stands_with_the_common_ones_alone() {
             "c.yaml:2:151: rate-limiter.limits[4].scope: 5 different headers (or the routing key) in the scopes of limits that are enforced together; 4 at most can be",
         ],
     );
-    // One that has its scope from the flat keys, and one before it that repeats another's.
+    // A limit with the scope of the flat keys, and one before it that repeats another's.
     check_errors(
         &format!(
             "  scope: routing-key\n  limits:\n    - {}\n    - {{name: again, scope: 'header:h0'}}\n    - {{name: key}}",
@@ -407,7 +408,7 @@ fn lists_and_maps_can_be_set_by_the_environment() {
         &[
             (list, "[{name: a, window-size: 1}, {name: b}]"),
             ("SLUICEGATE_RATE_LIMITER__TENANTS", "acme: {plan: free}"),
-            // Meant for those that have one.
+            // For limits that have a burst.
             ("SLUICEGATE_RATE_LIMITER__BURST", "9"),
         ],
     )
@@ -601,7 +602,7 @@ fn each_mistake_in_a_limit_has_its_own_words_and_place() {
         &format!("  limits: [{}]", many.join(", ")),
         &["c.yaml:2:3: rate-limiter.limits: has 17 limits; 16 at most are enforced together"],
     );
-    // What several limits share is reported once, where it stands.
+    // A mistake in a key that several limits share is reported once, at its position.
     check_errors(
         "  guard: 40s\n  limits: [{name: a}, {name: b}]",
         &[
@@ -752,7 +753,7 @@ fn the_examples_of_the_documents_are_valid_and_warn_of_nothing() {
         let (yaml, _) = example.split_once("```").expect("it ends");
         assert_eq!(parse(yaml).warnings(), [""; 0], "{yaml}");
     }
-    // The sample with what is commented out of its limits.
+    // The sample, including its commented-out limits.
     let mut sample = String::new();
     for line in include_str!("../../docs/sluicegate.yaml").lines() {
         let key = line.strip_prefix("  # ").filter(|rest| {

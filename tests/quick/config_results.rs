@@ -1,4 +1,4 @@
-//! `dispatch.results`: who is told how jobs end.
+//! `dispatch.results`: where results of jobs go.
 
 use sluicegate::config::{Config, ResultsTo};
 

@@ -1,5 +1,6 @@
-//! What is made of the declarations of the keys: the JSON schema agrees with what loading accepts, and the pages are up to date.
-//! `RENEW_PAGES=1 cargo test --test quick config_schema::` writes the pages anew.
+//! The output of the keys' declarations: the JSON schema accepts what loading accepts, and the
+//! pages are up to date. `RENEW_PAGES=1 cargo test --test quick config_schema::` rewrites the
+//! pages.
 
 use std::fs;
 
@@ -9,7 +10,7 @@ use kit::sources::{File, files, page};
 use serde_json::{Value as Json, json};
 use sluicegate::config::{Applied, Config, KEYS, Key, Pipelines, json_schema};
 
-/// The schema, compiled.
+/// The compiled schema.
 struct Schema(Schemas, SchemaIndex);
 
 impl Schema {
@@ -26,14 +27,14 @@ impl Schema {
         self.0.validate(file, self.1).is_ok()
     }
 
-    /// Why `file` is not valid.
+    /// Returns why `file` is not valid.
     fn check(&self, file: &Json) -> Result<(), String> {
         let valid = self.0.validate(file, self.1);
         valid.map_err(|error| format!("{error:#}"))
     }
 }
 
-/// `text` as other programs read it.
+/// Parses `text` as other programs do.
 fn yaml(text: &str) -> Json {
     serde_saphyr::from_str(text).unwrap_or_else(|why| panic!("{why}: {text}"))
 }
@@ -44,7 +45,7 @@ fn load(file: &Json) -> Result<Config, String> {
     Config::parse("c.yaml", &text, std::iter::empty()).map_err(|errors| errors.to_string())
 }
 
-/// The file with this value of the key at `path`.
+/// Returns a file with this value of the key at `path`.
 fn file_with(path: &str, value: Json) -> Json {
     let mut parts = path.rsplit('.');
     parts
@@ -52,7 +53,7 @@ fn file_with(path: &str, value: Json) -> Json {
         .fold(value, |inner, part| json!({part: inner}))
 }
 
-/// `file` with what `other` has.
+/// Merges `other` into `file`.
 fn merge(file: &mut Json, other: Json) {
     match (file, other) {
         (Json::Object(file), Json::Object(other)) => {
@@ -103,7 +104,7 @@ fn each_default_and_each_example_is_valid() {
     for key in KEYS {
         let texts = [key.default.unwrap_or_default(), key.example];
         for text in texts.into_iter().filter(|text| !text.is_empty()) {
-            // A `{` at the begin of a text is quoted in a file.
+            // A text that begins with `{` is quoted in a file.
             let value = match key.is_tree() || !text.contains(['{', '[']) {
                 true => yaml(text),
                 false => text.into(),
@@ -114,7 +115,7 @@ fn each_default_and_each_example_is_valid() {
     }
 }
 
-/// Values of every form, many of them at the bounds of some key.
+/// Returns values of every type, many of them at the bounds of some key.
 fn values() -> Vec<Json> {
     let numbers = [
         0,
@@ -215,7 +216,7 @@ fn values() -> Vec<Json> {
     values
 }
 
-/// What else must be set where the key at `path` is at one of its bounds.
+/// Returns the other keys that must be set if the key at `path` is at one of its bounds.
 fn beside(path: &str) -> Json {
     yaml(match path {
         "rate-limiter.guard" => "rate-limiter: {window-size: 31d}",
@@ -240,7 +241,7 @@ fn beside(path: &str) -> Json {
 #[test]
 fn the_schema_accepts_what_loading_accepts() {
     let (schema, values) = (Schema::new(), values());
-    // What these name must exist.
+    // Files and folders in these keys must exist.
     let is_path = |path: &str| path.ends_with("-file") || path.ends_with("-folder");
     let keys = KEYS.iter().filter(|key| !is_path(key.path));
     let (mut accepted, mut refused) = (0, 0);
@@ -249,12 +250,12 @@ fn the_schema_accepts_what_loading_accepts() {
             let mut file = beside(key.path);
             merge(&mut file, file_with(key.path, value.clone()));
             let (valid, loaded) = (schema.accepts(&file), load(&file));
-            // A number in quotes is read as it is meant, and no editor should propose it.
+            // A quoted number is accepted as a number, but editors should not propose it.
             let quoted = (value.as_str()).is_some_and(|text| text.parse::<u64>().is_ok());
             if quoted && !valid && loaded.is_ok() {
                 continue;
             }
-            // A schema compares no keys.
+            // A schema can't compare keys.
             let alone = match &loaded {
                 Ok(_) => true,
                 Err(why) => {
@@ -350,7 +351,7 @@ fn the_schema_knows_the_forms_of_limits_headers_and_answers() {
     }
 }
 
-/// A row of the tables of docs/CONFIGURATION.md.
+/// Returns a row of the tables in docs/CONFIGURATION.md.
 fn row(key: &Key) -> String {
     let live = match key.applied {
         Applied::Live => "*Live.*",
@@ -373,7 +374,7 @@ fn row(key: &Key) -> String {
 const HEAD: &str = "| key | meaning | unit, values | default |\n|---|---|---|---|\n";
 const END: &str = "<!-- end of the keys -->";
 
-/// `page` with the keys of each section between their marks.
+/// Returns `page` with each section's keys between their marks.
 fn with_tables(page: &str) -> String {
     let mut parts = page.split("<!-- keys of ");
     let mut renewed = parts.next().unwrap_or_default().to_owned();
@@ -394,7 +395,7 @@ fn with_tables(page: &str) -> String {
     renewed
 }
 
-/// The file at `path` is `text`, or becomes it.
+/// Checks that the file at `path` is `text`, or writes it.
 fn is_up_to_date(path: &str, text: &str) {
     let path = root().join(path);
     if std::env::var_os("RENEW_PAGES").is_some() {
@@ -415,7 +416,7 @@ fn the_page_has_what_is_declared_of_each_key() {
     is_up_to_date("docs/CONFIGURATION.md", &with_tables(&configuration));
 }
 
-/// tests/it/cli_pages.rs shows that the command prints it.
+/// tests/it/cli_pages.rs checks that the command prints it.
 #[test]
 fn the_schema_in_the_documents_is_what_is_declared() {
     is_up_to_date(

@@ -1,4 +1,4 @@
-//! Which way jobs go: `dispatch.http`, `dispatch.exec` or `dispatch.forward`.
+//! The destination of jobs: `dispatch.http`, `dispatch.exec` or `dispatch.forward`.
 
 use std::time::Duration;
 
@@ -134,7 +134,7 @@ fn jobs_are_forwarded_away_from_all_queues_of_their_own_pipeline() {
         );
         Pipelines::parse("c.yaml", &yaml, std::iter::empty()).map_err(|errors| errors.to_string())
     };
-    // The queue of the top level is nobody's.
+    // No pipeline uses the queue of the top level.
     each("{}").expect("valid");
     let errors = each("{amqp: {queue: jobs}}").expect_err("they would come back");
     assert!(errors.contains("is \"jobs\", a queue of Sluicegate"));

@@ -1,5 +1,5 @@
-//! The fuzz targets over their corpus, and over changes of it by a seed, with the stable compiler. `scripts/fuzz` searches
-//! for more.
+//! Runs the fuzz targets over their corpus and over seeded mutations of it, with the stable
+//! compiler. `scripts/fuzz` searches for more.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,13 +11,13 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use untrusted::TARGETS;
 
-/// All inputs together, in bytes: they travel with the repository.
+/// Maximum size of all inputs together, in bytes, since they are part of the repository.
 const MAX_CORPUS: usize = 1 << 20;
-/// Changed inputs of each target.
+/// Number of mutated inputs per target.
 const CHANGES: usize = 1_500;
-/// A changed input is no longer than this, in bytes.
+/// Maximum size of a mutated input in bytes.
 const MAX_INPUT: usize = 64 << 10;
-/// What parsers treat in a way of its own.
+/// Texts that parsers treat specially.
 const WORDS: [&[u8]; 20] = [
     b"\0",
     b"\xff",
@@ -45,7 +45,7 @@ fn folder(name: &str) -> PathBuf {
     root().join("fuzz").join(name)
 }
 
-/// The names in a folder.
+/// Returns the names in a folder.
 fn names(folder: &Path) -> BTreeSet<String> {
     let entries = fs::read_dir(folder).unwrap_or_else(|why| panic!("{}: {why}", folder.display()));
     let name = |entry: std::io::Result<fs::DirEntry>| {
@@ -55,7 +55,7 @@ fn names(folder: &Path) -> BTreeSet<String> {
     entries.map(name).collect()
 }
 
-/// The target's inputs, with their names.
+/// Returns the target's inputs with their names.
 fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
     let folder = folder("corpus").join(target);
     let read = |name: String| {
@@ -67,10 +67,10 @@ fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
     all
 }
 
-/// Runs one input; `what` it is, if something does not hold.
+/// Runs one input. `what` names it in the message if a check fails.
 fn run(check: fn(&[u8]), input: &[u8], what: impl FnOnce() -> String) {
     if catch_unwind(AssertUnwindSafe(|| check(input))).is_err() {
-        // The panic's own words are on the error stream already.
+        // The panic's own message is on standard error already.
         panic!("{}: {}", what(), input.escape_ascii());
     }
 }
@@ -130,7 +130,7 @@ fn changes_of_the_corpus_hold() {
     }
 }
 
-/// One change of `input`; a part of `other` may come in.
+/// Mutates `input` once. A part of `other` may be inserted.
 fn change(input: &mut Vec<u8>, other: &[u8], random: &mut StdRng) {
     let at = random.random_range(0..=input.len());
     let part = |of: usize, random: &mut StdRng| {

@@ -1,4 +1,4 @@
-//! Links between the pages lead somewhere, and files of code that they name are there.
+//! Links between the pages have targets, and source files that pages name exist.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,10 +8,10 @@ use kit::root;
 
 use kit::sources::{files, page};
 
-/// Where README's links lead from the library's documentation.
+/// The targets of README's links in the library's documentation.
 const README_LINKS: &str = "src/readme-links.md";
 
-/// All pages, by their paths.
+/// Returns all pages by their paths.
 fn pages() -> BTreeMap<PathBuf, String> {
     let folders = [
         "docs", "src", "lua", "workers", "tests", "scripts", "benches",
@@ -30,14 +30,15 @@ fn pages() -> BTreeMap<PathBuf, String> {
     pages
 }
 
-/// Files of code that `text` names in backticks and that are not among `known`: by the path from the root, or by its end.
+/// Returns the source files that `text` names in backticks and that are not in `known`, by their
+/// path from the root or by its end.
 fn missing_files<'a>(text: &'a str, known: &[String]) -> Vec<&'a str> {
     let quoted = text.split('`').skip(1).step_by(2);
     let named = quoted.filter(|name| {
         let is_path = |c: char| c.is_ascii_alphanumeric() || "/_.-".contains(c);
         (name.ends_with(".rs") || name.ends_with(".lua")) && name.chars().all(is_path)
     });
-    // `NAME` stands for any.
+    // `NAME` stands for any name.
     let real = named.filter(|name| !name.contains("NAME"));
     let is_there = |name: &str| {
         let end = format!("/{name}");
@@ -64,19 +65,19 @@ fn files_that_the_pages_name_are_there() {
     assert_eq!(missing_files(text, &known), ["src/gone.rs", "x.rs"]);
 }
 
-/// `text` without its blocks of code.
+/// Returns `text` without its code blocks.
 fn prose(text: &str) -> String {
     text.split("```").step_by(2).collect()
 }
 
-/// What leads to a heading: as GitHub makes it.
+/// Returns the anchor of a heading, as GitHub forms it.
 fn anchor(heading: &str) -> String {
     let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
     let kept = heading.trim().chars().filter(kept).collect::<String>();
     kept.to_lowercase().replace(' ', "-")
 }
 
-/// `path` without `..`
+/// Returns `path` without `..`.
 fn plain(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for part in path.components() {
@@ -88,7 +89,7 @@ fn plain(path: &Path) -> PathBuf {
     plain
 }
 
-/// Links that stand apart, by what the text calls them: `[name]: where`.
+/// Returns link definitions by their names: `[name]: target`.
 fn definitions(text: &str) -> impl Iterator<Item = (&str, &str)> {
     let lines = text.lines().filter_map(|line| line.strip_prefix('['));
     lines.filter_map(|line| line.split_once("]: "))
@@ -116,7 +117,7 @@ fn every_link_between_the_pages_leads_somewhere() {
         let inline = text.split("](").skip(1);
         let inline = inline.map(|link| link.split_once(')').expect("the end of a link").0);
         let apart = definitions(text).map(|(_, link)| link);
-        // Where README's links lead from the library's pages is in the next test.
+        // The next test checks the library's targets of README's links.
         let apart = apart.filter(|_| page != Path::new(README_LINKS));
         for link in inline.chain(apart) {
             if !link.starts_with("https://") {
@@ -131,7 +132,8 @@ fn every_link_between_the_pages_leads_somewhere() {
     }
 }
 
-/// README is the front page of the library's documentation, where no path of the repository leads anywhere.
+/// README is the front page of the library's documentation, where paths of the repository don't
+/// work.
 #[test]
 fn links_of_the_readme_lead_to_the_same_pages_from_the_library() {
     let (readme, library) = (page("README.md"), page(README_LINKS));
@@ -171,7 +173,8 @@ fn the_page_of_handlers_shows_the_examples_as_they_are() {
     }
 }
 
-/// The modules of tests that `.config/nextest.toml` leaves to the slices of `scripts/test`, with `::` at their ends.
+/// Returns the test modules that `.config/nextest.toml` leaves to the slices of `scripts/test`,
+/// each with `::` at its end.
 fn modules_of_slices() -> Vec<String> {
     let filter = page(".config/nextest.toml");
     let groups = filter.split("test(/^(").skip(1);

@@ -1,4 +1,4 @@
-//! The engine's loop takes every event that it receives, however many have come at once.
+//! The engine's loop takes every event that it receives, however many arrive at once.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -30,7 +30,7 @@ use sluicegate::rules::tenant::Tenant;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-/// Remembers what was acked, and ends the engine when that is all.
+/// Records acks, and ends the engine after all expected ones.
 struct Acked {
     tags: Mutex<Vec<u64>>,
     expected: usize,
@@ -38,7 +38,7 @@ struct Acked {
 }
 
 impl Acked {
-    /// Never ends the engine.
+    /// Creates one that never ends the engine.
     fn without_end() -> Arc<Self> {
         Arc::new(Self {
             tags: Mutex::default(),
@@ -70,16 +70,17 @@ impl Broker for Acked {
     async fn close(&self) {}
 }
 
-/// Lets everything start from some moment on; before it, it does not know what has started.
+/// A gate that admits everything from some time on. Before that, it does not know all starts.
 struct Opens {
     at: Instant,
     takes: Duration,
     refused: AtomicUsize,
-    /// Calls that it was told the end of.
+    /// Number of settled calls.
     settled: AtomicUsize,
-    /// Who asked together.
+    /// The tenants of each question.
     rounds: Mutex<Vec<Vec<String>>>,
-    /// What has arrived here of suspects: a beginning takes as long as a question, and what is sent arrives, whoever still waits.
+    /// The notes on suspects that have arrived. A note takes as long as a question, and arrives
+    /// even if no caller waits for it.
     noted: Arc<Mutex<Vec<Note>>>,
 }
 
@@ -231,7 +232,7 @@ async fn run_all_updated(
         shutdown_timeout: second,
     };
     let scheduler = Scheduler::new(settings::open(JOBS), 7);
-    // The clock is paused: it jumps ahead as soon as nothing is left to do.
+    // The clock is paused: it jumps ahead whenever nothing is left to do.
     let run = engine.run_updated(scheduler, events, updates, stop);
     let run = tokio::time::timeout(60 * second, run);
     let ended = run.await;
@@ -299,7 +300,7 @@ async fn an_agreement_is_applied_when_no_question_of_before_is_under_way() {
     tokio::join!(run, agree);
 }
 
-/// Takes its time, and counts what it has ended.
+/// Takes its time, and counts the calls it has ended.
 struct Slow(Arc<AtomicUsize>);
 
 impl Handler for Slow {
@@ -353,7 +354,7 @@ async fn what_runs_may_end_though_the_session_is_lost_while_the_worker_stops() {
         1,
         "its lease is given back"
     );
-    // And not until the end of shutdown-timeout.
+    // It does not wait until the end of shutdown-timeout.
     assert!(
         begun.elapsed() < Duration::from_secs(7),
         "{:?}",
@@ -361,7 +362,8 @@ async fn what_runs_may_end_though_the_session_is_lost_while_the_worker_stops() {
     );
 }
 
-/// Were the end of its call told first, its beginning would stay, and count as a crash.
+/// If the end of its call was reported first, the note of its beginning would stay and count as a
+/// crash.
 #[tokio::test(start_paused = true)]
 async fn an_engine_that_ends_at_once_ends_its_notes_on_suspects_after_they_have_arrived() {
     let ms = Duration::from_millis;
@@ -397,7 +399,7 @@ async fn an_engine_that_ends_at_once_ends_its_notes_on_suspects_after_they_have_
         stop.hard.cancel();
     };
     tokio::join!(run, strike);
-    // Long enough for what was on its way, if nobody waited for it.
+    // Long enough for notes in flight, even if the engine did not wait for them.
     tokio::time::sleep(ms(1000)).await;
     let noted = gate.noted.lock().unwrap().clone();
     assert!(
@@ -444,12 +446,12 @@ async fn a_large_body_is_read_while_other_jobs_go_on() {
     let scheduler = Scheduler::new(settings, 7);
     engine.run(scheduler, events, stop).await;
     let mut rounds = gate.rounds.lock().expect("nobody panics").clone();
-    // On a busy machine a permit comes too late, and its job asks again.
+    // On a busy machine a permit may come too late, and its job asks again.
     rounds.dedup();
     assert_eq!(rounds, [["small"], ["large"]], "first who need not wait");
 }
 
-/// What is to be published panics.
+/// A broker that panics on publishing.
 struct Broken;
 
 impl Broker for Broken {

@@ -18,15 +18,16 @@ const BEGIN_US: u64 = 1_700_000_000_000_000;
 /// How an API counts its calls: at most `max` in `window_us`.
 #[derive(Debug, Clone, Copy)]
 enum Counts {
-    /// In windows that begin with the first call after the last one's end.
+    /// Counts in windows that begin with the first call after the last window's end.
     FromFirst,
-    /// In windows that begin this many percent of a window after multiples of it.
+    /// Counts in windows that begin this many percent of a window after its multiples.
     Aligned(u64),
-    /// In any window.
+    /// Counts in every window.
     Any,
-    /// As HAProxy, Kong and Cloudflare do, in such windows: the window before counts by how much of it a sliding window still holds.
+    /// Counts in such windows as HAProxy, Kong and Cloudflare do: the previous window counts by the
+    /// share of it that a sliding window still includes.
     Estimated(u64),
-    /// In a bucket of this size.
+    /// Counts in a bucket of this size.
     Bucket(u64),
 }
 
@@ -74,7 +75,7 @@ fn refused(counts: Counts, max: u64, window_us: u64, times: &[u64]) -> usize {
                 (both - current) * left / window_us + current < max
             }
             Counts::Bucket(capacity) => {
-                // In calls times the window.
+                // The unit is calls times the window.
                 let full = capacity * window_us;
                 level = (level + (time - at) * max).min(full);
                 at = time;

@@ -1,4 +1,5 @@
-//! What every gate does, on the model in memory and on the client code for Redis over a store in memory.
+//! The conformance of gates: the model in memory, and the client code for Redis over a store in
+//! memory.
 
 use kit::gate::conformance::conforms;
 use kit::gate::shares::shares_conform;

@@ -1,4 +1,5 @@
-//! The scripts by reading them: headers are whole, and no script builds a key that it was not passed.
+//! Checks the text of the scripts: headers are complete, and no script builds a key that it was not
+//! passed.
 
 use kit::root;
 use kit::sources::documented_rule;
@@ -28,7 +29,7 @@ const PARTS: [&str; 18] = [
     "bucket",
     "held",
 ];
-/// How keys are called where they are used.
+/// The names of keys in code.
 const KEYS_IN_CODE: [&str; 22] = [
     "key",
     "control.key",
@@ -59,7 +60,7 @@ fn read(name: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The comment lines at the top.
+/// Returns the comment lines at the top.
 fn header(text: &str) -> String {
     text.lines()
         .take_while(|line| line.starts_with("--"))
@@ -67,7 +68,7 @@ fn header(text: &str) -> String {
         .join("\n")
 }
 
-/// All places in `text` where `array[NUMBER` stands.
+/// Returns all numbers in `text` at positions `array[NUMBER`.
 fn indices(text: &str, array: &str) -> Vec<u32> {
     text.split(&format!("{array}["))
         .skip(1)
@@ -157,7 +158,7 @@ fn keys_are_passed_never_built() {
     }
 }
 
-/// The commands that the scripts run.
+/// Returns the commands that the scripts run.
 fn commands_of_scripts() -> Vec<String> {
     let folder = root().join("lua");
     let mut commands = Vec::new();

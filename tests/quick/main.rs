@@ -1,5 +1,6 @@
-//! What needs no server: decisions, configuration, documents and the rules of the house. Seconds after a build.
-//! `cargo test --test quick`; a part of it: `cargo test --test quick -- config`.
+//! Tests without servers: decisions, configuration, documents and the house rules. They take
+//! seconds after a build. `cargo test --test quick` runs all of them, `cargo test --test quick --
+//! config` a part.
 
 #![forbid(unsafe_code)]
 

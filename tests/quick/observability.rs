@@ -1,5 +1,5 @@
-//! What docs/OBSERVABILITY.md lists is what the code has: metrics, log lines, queues, headers, Redis keys. JSON fields and exit
-//! statuses are in tests/it/observability.rs.
+//! The lists in docs/OBSERVABILITY.md match the code: metrics, log lines, queues, headers and Redis
+//! keys. tests/it/observability.rs checks JSON fields and exit statuses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -21,12 +21,12 @@ use sluicegate::rules::tenant::Tenant;
 
 const PAGE: &str = include_str!("../../docs/OBSERVABILITY.md");
 
-/// The section of the page with this heading.
+/// Returns the section of the page with this heading.
 fn section(heading: &str) -> &'static str {
     sources::section(PAGE, heading)
 }
 
-/// The first cells of the section's tables.
+/// Returns the first cells of the section's tables.
 fn listed(heading: &str) -> Vec<&'static str> {
     let rows = section(heading).lines().filter_map(|line| {
         let (cell, _) = line.strip_prefix("| ")?.split_once(" |")?;
@@ -35,7 +35,7 @@ fn listed(heading: &str) -> Vec<&'static str> {
     rows.collect()
 }
 
-/// What stands in backticks in `cells` and begins with one of `starts`, without labels.
+/// Returns the texts in backticks in `cells` that begin with one of `starts`, without labels.
 fn names(cells: &[&'static str], starts: &[&str]) -> BTreeSet<String> {
     let quoted = cells.iter().flat_map(|cell| quoted(cell));
     let named = quoted.filter(|name| starts.iter().any(|start| name.starts_with(start)));
@@ -46,7 +46,7 @@ fn names(cells: &[&'static str], starts: &[&str]) -> BTreeSet<String> {
 #[test]
 fn every_metric_is_listed_and_no_other() {
     let encoded = Metrics::new().encode();
-    // `# TYPE NAME KIND`
+    // The format is `# TYPE NAME KIND`.
     let kinds = encoded.lines().filter_map(|line| {
         let (name, kind) = line.strip_prefix("# TYPE ")?.split_once(' ')?;
         let end = match kind {
@@ -59,7 +59,7 @@ fn every_metric_is_listed_and_no_other() {
     let known: BTreeSet<String> = kinds.collect();
     assert!(known.len() > 20, "{encoded}");
     assert_eq!(names(&listed("Metrics"), &["sluicegate_"]), known);
-    // All values of labels are there from the start, and named.
+    // All values of labels exist from the start and are documented.
     for value in encoded.lines().filter_map(|line| line.split('"').nth(1)) {
         let named = section("Metrics").contains(&format!("`{value}`"));
         let elsewhere = ["rabbitmq", "redis", env!("CARGO_PKG_VERSION")].contains(&value);
@@ -70,7 +70,7 @@ fn every_metric_is_listed_and_no_other() {
     }
 }
 
-/// The texts in the arguments with which `text` begins, up to the `)` that ends them.
+/// Returns the texts in the arguments at the start of `text`, up to their closing `)`.
 fn texts(text: &str) -> Vec<String> {
     let (mut found, mut open, mut depth) = (Vec::new(), None::<String>, 1);
     let mut chars = text.chars();
@@ -91,13 +91,13 @@ fn texts(text: &str) -> Vec<String> {
     found
 }
 
-/// What `code` says by `warn!` and `error!`: each text up to its first value.
+/// Returns the texts of `warn!` and `error!` in `code`, each up to its first value.
 fn said(code: &str) -> Vec<String> {
     let calls = ["warn!(", "error!("].map(|level| code.split(level).skip(1));
     let last = |call| texts(call).pop().expect("a text at the end");
     let said = calls.into_iter().flatten().map(|call| {
         let text = last(call);
-        // A text may go on in the next line of the source.
+        // A text may continue in the next line of the source.
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
         let constant = words.split('{').next().unwrap_or_default().trim_end();
         constant.trim_end_matches(':').to_owned()
@@ -112,7 +112,7 @@ fn every_warning_and_error_is_listed_and_no_other() {
         let code: Vec<&str> = file.code().map(|(_, line)| line).collect();
         known.extend(said(&code.join("\n")));
     }
-    // What the API says is a sentence of rules::answers.
+    // rules::answers has the sentence about the API's statements.
     assert!(known.remove(""));
     known.insert("the API says that it takes".to_owned());
     assert!(known.len() > 30, "{known:?}");
@@ -146,7 +146,7 @@ fn every_header_is_listed_and_no_other() {
     assert_eq!(names(&listed("Headers"), &starts), known);
 }
 
-/// The cells of each row of the section's tables, but those of heads.
+/// Returns the cells of each row of the section's tables, without headers.
 fn rows(heading: &str) -> Vec<Vec<&'static str>> {
     let lines = section(heading)
         .lines()
@@ -204,7 +204,7 @@ fn every_queue_is_listed_with_its_arguments() {
     assert!(section("Queues").contains(&number), "{number}");
 }
 
-/// A limit of 5 a minute.
+/// Returns a limit of 5 per minute.
 fn limit(name: &str, algorithm: Algorithm, unit: Unit, scope: Scope) -> Limit {
     let window = Duration::from_secs(60);
     let limit = match algorithm {
@@ -214,7 +214,7 @@ fn limit(name: &str, algorithm: Algorithm, unit: Unit, scope: Scope) -> Limit {
     limit.expect("a limit").with_unit(unit).with_scope(scope)
 }
 
-/// All keys of the prefix `P` and the tenant `T` as the page writes them, and what they hold.
+/// Returns all keys of the prefix `P` and the tenant `T` as the page writes them, with their types.
 fn keys() -> BTreeMap<String, &'static str> {
     let (keys, tenant) = (Keys::new("P"), Tenant::parse("T").expect("a tenant"));
     let header = Scope::parse("header:h").expect("a scope");
@@ -255,7 +255,7 @@ fn keys() -> BTreeMap<String, &'static str> {
     let shadow = limit("name", Algorithm::SlidingWindow, Unit::Cost, Scope::Tenant);
     add(&[shadow.in_shadow().expect("it holds no leases")]);
     let written = found.into_iter().filter_map(|(key, holds)| {
-        // What stands in the place of `P:T` the page says in words.
+        // The page describes in words what replaces `P:T`.
         if key.contains("=VALUE") || key == "P:%global" || key == "P:%global:spans" {
             return None;
         }

@@ -1,4 +1,4 @@
-//! The scheduler alone: deliveries, answers and outcomes in, actions out, at times of our choosing.
+//! The scheduler alone: deliveries, answers and outcomes in, actions out, at chosen times.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,20 +29,20 @@ pub const STORE_MS: u64 = 1_700_000_000_000;
 
 pub struct Desk {
     pub scheduler: Scheduler,
-    /// So many calls could be made at once when the gate is asked.
+    /// Number of calls that can be made at once when the gate is asked.
     pub ready: usize,
     pub now: Duration,
-    /// What the gate says of its tenants' calls.
+    /// Whether the gate reports failures of its tenants' calls.
     pub has_failures: bool,
     next_tag: u64,
 }
 
-/// Everything that the scheduler asked for at one moment.
+/// All actions of the scheduler at one moment.
 #[derive(Default)]
 pub struct Done {
     pub asked: Vec<TenantAsk>,
     pub dispatched: Vec<(Key, Job, Duration)>,
-    /// Whose calls are to be prepared, and whose are not needed.
+    /// Calls to be prepared, and prepared calls that are not needed.
     pub prepared: Vec<Key>,
     pub released: Vec<Key>,
     pub published: Vec<(Key, Outgoing)>,
@@ -53,26 +53,26 @@ pub struct Done {
     pub blocked: Vec<(Block, Duration)>,
     pub reported: Vec<(Whose, Event)>,
     pub advertised: Vec<(Tenant, Quotas)>,
-    /// The ends of calls that were given up.
+    /// Abandoned calls whose ends are awaited.
     pub awaited: Vec<(String, Duration)>,
-    /// What the gate is told of suspects.
+    /// Notes on suspects for the gate.
     pub suspected: Vec<Suspected>,
-    /// Who asks whether it is the first with its dedupe key.
+    /// Candidates that ask whether they are the first with their dedupe keys.
     pub deduped: Vec<Candidate>,
-    /// What is said of jobs that operators asked for.
+    /// Answers about jobs that operators asked for.
     pub sighted: Vec<Sighted>,
-    /// What limits that learn are told.
+    /// Lessons for adaptive limits.
     pub lessons: Vec<Lesson>,
     /// Whether new jobs are wanted.
     pub new: Vec<bool>,
-    /// How often deliveries were returned, and taken again.
+    /// How many times deliveries were returned, and taken again.
     pub rests: usize,
     pub takes: usize,
-    /// How often one from each queue was taken.
+    /// How many times one delivery per queue was taken.
     pub takes_few: usize,
 }
 
-/// 20 calls in a second.
+/// Returns a policy of 20 calls per second.
 pub fn usual() -> Policy {
     let second = Duration::from_secs(1);
     let guard = Duration::from_millis(50);
@@ -194,7 +194,7 @@ impl Desk {
         self.deliver_marked(source, false, messages)
     }
 
-    /// As the broker marks them.
+    /// Delivers jobs with the broker's marks.
     pub fn deliver_marked(
         &mut self,
         source: Source,
@@ -220,13 +220,13 @@ impl Desk {
         self.step(Duration::from_millis(5))
     }
 
-    /// A job comes out of its delay queue when its trip is over.
+    /// Returns a job from its delay queue at the end of its trip.
     pub fn back(&mut self, outgoing: Outgoing) -> Done {
         self.now += Duration::from_millis(trip(&outgoing.message).wait_ms);
         self.arrives(outgoing)
     }
 
-    /// A job comes out of its delay queue.
+    /// Returns a job from its delay queue.
     pub fn arrives(&mut self, outgoing: Outgoing) -> Done {
         let names = QueueNames::new("jobs", &DelayLevels::new(Duration::from_secs(1)));
         let delay_queue = names
@@ -415,7 +415,7 @@ fn headers_do_not_grow_however_often_a_job_waits() {
             outgoing.message.header("x-sluicegate-attempt"),
             Field::Int(1)
         );
-        // On the wire a number has one size.
+        // Numbers have one size on the wire.
         let rest = outgoing
             .message
             .clone()
@@ -540,7 +540,7 @@ fn a_failed_job_takes_a_delay_queue_with_its_attempt_and_in_the_end_becomes_a_de
         assert!((5_000..=30_000).contains(&wait_ms), "{wait_ms}");
         desk.scheduler.moved(desk.now, vec![(moving, Ok(()))]);
         desk.actions();
-        // The delay queue keeps no time: it waits in the worker's hands.
+        // The delay queue does not keep the time, so the job waits unacked in the worker.
         let back = desk.arrives(outgoing);
         assert!(back.asked.is_empty() && back.published.is_empty());
         let asked = desk.step(Duration::from_millis(wait_ms)).asked;
@@ -649,7 +649,7 @@ fn a_start_is_one_again_until_its_permit_is_used() {
     assert!(gives_back(&mut desk, Outcome::Late).again);
     desk.answer(MS, vec![vec![START]]);
     assert!(gives_back(&mut desk, Outcome::Late).again, "and once more");
-    // This time it is called: what it asks for then is another start.
+    // This time it is called. Its next question is another start.
     desk.answer(MS, vec![vec![START]]);
     let throttled = Outcome::Throttled {
         after: Some(MS * 1_000),
@@ -702,7 +702,7 @@ fn held_jobs_are_bounded_and_what_is_more_takes_a_delay_queue() {
     let waits = |tickets: std::ops::RangeInclusive<u64>| tickets.map(|number| wait(400, number));
     let first = desk.answer(MS, vec![waits(1..=4).collect()]);
     assert!(first.published.is_empty());
-    // It is limited: all others ask, too, to wait where they fill nothing.
+    // The tenant is limited: all its other jobs ask as well, to wait where they take no slot.
     assert_eq!(desk.step(MS * 5).asked[0].asks.len(), 26);
     let done = desk.answer(MS, vec![waits(5..=30).collect()]);
     assert_eq!(
@@ -792,7 +792,7 @@ fn policy(max: u64) -> Arc<Policy> {
     Arc::new(limit.expect("a limit").into())
 }
 
-/// What a worker of 20 a second enforces beside one of `max` a second.
+/// Returns the policies of a worker with 20 per second next to one with `max` per second.
 fn fleet_with(max: u64) -> Fleet {
     let mut known = Known::default();
     let other = Registered {
@@ -944,8 +944,8 @@ fn a_tenant_without_a_decision_waits_alone() {
     }
 }
 
-/// A job of a tenant whose primary refuses for `why(the time that is left)`, and opens after so long: the deliveries that it
-/// takes, and when it starts.
+/// Runs a job of a tenant whose primary refuses with `why(the remaining time)` and opens after
+/// `opens`. Returns its number of deliveries and when it starts.
 fn outage(opens: Duration, why: impl Fn(Duration) -> GateError) -> (u32, Duration) {
     let mut desk = Desk::new(4);
     let began = desk.now;
@@ -953,7 +953,7 @@ fn outage(opens: Duration, why: impl Fn(Duration) -> GateError) -> (u32, Duratio
     let mut done = desk.deliver(Source::Fresh, &["a", "b"]);
     let mut deliveries = 1;
     loop {
-        // Another tenant's answers show the time.
+        // Another tenant's answers provide the time.
         let reply = |answers| TenantReply {
             now_ms: store_ms(&desk),
             blocked_until_ms: 0,
@@ -995,7 +995,8 @@ fn a_job_of_a_cold_primary_comes_back_when_it_opens_and_seldom_before() {
     };
     let away = |_| GateError::Unreachable("a test".to_owned());
     let secs = Duration::from_secs;
-    // The longest delay queue takes 300 s. Two looks more in the beginning, a remainder or two at the end.
+    // The longest delay queue takes 300 s. There are two more checks at the beginning, and one or
+    // two remainders at the end.
     for (opens, most, late) in [(3, 3, 1), (60, 6, 7), (600, 9, 7), (3600, 22, 7)] {
         let (deliveries, at) = outage(secs(opens), cold);
         assert!(deliveries <= most, "{opens} s: {deliveries}");
@@ -1004,7 +1005,8 @@ fn a_job_of_a_cold_primary_comes_back_when_it_opens_and_seldom_before() {
             "{opens}: {at:?}"
         );
     }
-    // It opens early, or nobody knows when: it is noticed soon at first, and later at least once per longest delay queue.
+    // If it opens early, or at an unknown time, that is noticed soon at first, and later at least
+    // once per longest delay queue.
     let early = |left: Duration| cold(left + secs(3600));
     for (opens, most, late) in [(3, 2, 5), (60, 4, 300), (3600, 20, 300)] {
         for (deliveries, at) in [outage(secs(opens), early), outage(secs(opens), away)] {
@@ -1087,7 +1089,7 @@ fn a_clock_that_cannot_be_read_is_told_once_a_minute() {
     assert_eq!(told, vec![("a".to_owned(), 1, why); 2]);
 }
 
-/// A machine so busy that an answer takes a millisecond for each job: half a guard is enough for 25.
+/// On a busy machine an answer takes a millisecond per job, so half a guard is enough for 25.
 #[test]
 fn jobs_start_though_all_of_them_together_would_be_answered_too_late() {
     let mut desk = Desk::new(80);
@@ -1102,7 +1104,7 @@ fn jobs_start_though_all_of_them_together_would_be_answered_too_late() {
         let answers = vec![vec![START]; asked.len()];
         let done = desk.answer(MS * asked.len() as u32, answers);
         started += done.dispatched.len();
-        // What was not used is given back before anybody asks.
+        // Unused permits are returned before any other question.
         let done = desk.step(MS * 5);
         asked = done.asked;
         if asked.is_empty() {
@@ -1130,7 +1132,8 @@ fn what_cannot_be_told_holds_nobody_up() {
     assert_eq!(done.settled.len(), 1, "it is told again");
 }
 
-/// Redis may have charged what it did not answer, and a lease is held for a minute unless it is given back.
+/// Redis may have charged an unanswered question. A lease is held for a minute unless it is
+/// released.
 #[test]
 fn places_that_a_lost_answer_may_have_taken_are_given_back_when_the_gate_answers() {
     let second = Duration::from_secs(1);
@@ -1168,7 +1171,7 @@ fn places_that_a_lost_answer_may_have_taken_are_given_back_when_the_gate_answers
         .flat_map(|name| [format!("{name}:0"), format!("{name}:1")]);
     assert_eq!(permits, expected.collect::<Vec<_>>());
     assert!(given_back.iter().all(|one| one.end == End::Unused));
-    // Who knows whether the others were charged? They are let be.
+    // It is unknown whether the others were charged, so they are left alone.
     assert!(
         settled
             .iter()
@@ -1198,7 +1201,7 @@ fn what_the_downstream_says_of_its_limits_is_told_once_and_holds_nobody_up() {
             ..Outcome::Done.into()
         };
         desk.scheduler.finished(desk.now, key, MS, attempt);
-        // The gate never answers to it.
+        // The gate never answers this question.
         let done = desk.step(MS);
         assert_eq!(done.acked.len(), 1);
         told.extend(done.advertised);

@@ -1,4 +1,5 @@
-//! What the scheduler does while calls fail: whom it tells, whose attempts are used, who waits, and who is the probe.
+//! The scheduler while calls fail: its reports to breakers, used attempts, waiting jobs, and the
+//! choice of the probe.
 
 use std::time::Duration;
 
@@ -40,7 +41,7 @@ fn failed(trouble: Trouble) -> Attempt {
     }
 }
 
-/// Closed, after so many failures.
+/// Returns a closed standing after this many failures.
 pub fn closed(failures: u64) -> Standing {
     Standing {
         now_ms: STORE_MS,
@@ -49,7 +50,7 @@ pub fn closed(failures: u64) -> Standing {
     }
 }
 
-/// Open for so long.
+/// Returns an open standing for this long.
 pub fn open(wait_ms: u64) -> Standing {
     Standing {
         is_open: true,
@@ -66,7 +67,7 @@ fn granted() -> Standing {
     }
 }
 
-/// What was told, in words.
+/// Returns the reports as text.
 pub fn words(done: &Done) -> Vec<String> {
     let word = |(whose, event): &(Whose, Event)| {
         let whose = match whose {
@@ -76,7 +77,7 @@ pub fn words(done: &Done) -> Vec<String> {
         let event = match event {
             Event::Failed { started_ms, of, .. } => {
                 let what = if *started_ms == 0 { "" } else { "probe " };
-                // The ids of these jobs are random.
+                // The IDs of these jobs are random.
                 let of = if of.len() > 9 { "job" } else { of };
                 format!("{what}failed of {of:?}")
             }
@@ -102,7 +103,7 @@ impl Desk {
         self.step(MS * 5)
     }
 
-    /// A job failed because there was no connection, and that opened the API's breaker.
+    /// Makes a job fail without a connection, which opens the API's breaker.
     fn shut(&mut self) -> Done {
         let key = self.start_one();
         self.fails(key, Trouble::Unreachable);
@@ -123,7 +124,7 @@ fn whom_a_failure_is_told_depends_on_its_kind() {
     let mut desk = desk();
     let key = desk.start_one();
     let done = desk.fails(key, Trouble::Failing);
-    // The script knows which of the tenant's calls is a probe, by when it began.
+    // The script recognizes the tenant's probe by its start time.
     assert_eq!(
         words(&done),
         ["a: probe failed of \"job\"", "api: failed of \"a\""]
@@ -134,7 +135,7 @@ fn whom_a_failure_is_told_depends_on_its_kind() {
     assert_eq!(words(&done), ["api: failed of \"\""]);
 }
 
-/// Nothing was called.
+/// Returns an attempt without a call.
 pub fn unwritten(outcome: Outcome, trouble: Option<Trouble>) -> Attempt {
     Attempt {
         fate: Fate::Unwritten,
@@ -162,7 +163,7 @@ fn a_failure_of_a_tenant_alone_is_not_told_to_the_api() {
     let key = desk.answer(MS, vec![vec![CAPACITY]]).prepared[0];
     let now = desk.now;
     desk.scheduler.prepared(now, key, Some(MS), Err(no_token()));
-    // When its preparation began tells whether it was a probe.
+    // The start of its preparation tells whether it was a probe.
     let done = desk.step(MS);
     assert_eq!(words(&done), ["a: probe failed of \"job\""]);
     let (_, Event::Failed { started_ms, .. }) = &done.reported[0] else {
@@ -217,7 +218,8 @@ fn while_the_breakers_are_closed_a_failure_uses_an_attempt_and_once_one_opens_no
             Some(attempt) => assert_eq!(attempt_of(&done), attempt),
             None => {
                 assert!(done.published.is_empty() && done.acked.is_empty());
-                // It asks again: the gate says how long its tenant is closed. While nobody may call the API, it waits here.
+                // It asks again, and the gate says how long its tenant is suspended. While no job
+                // may call the API, it waits here.
                 assert_eq!(done.asked.is_empty(), api.is_open);
             }
         }
@@ -272,7 +274,7 @@ fn while_the_api_s_breaker_is_open_nobody_asks_and_one_job_is_the_probe() {
     let done = desk.deliver(Source::Fresh, &["a", "b", "b"]);
     assert!(done.asked.is_empty(), "closed");
 
-    // Looked at each second, since another worker's probe may succeed.
+    // Checked every second, since another worker's probe may succeed.
     let done = desk.step(SECOND);
     assert_eq!(words(&done), ["api: may I?"]);
     assert!(desk.told(vec![open(500)]).asked.is_empty());
@@ -295,14 +297,14 @@ fn while_the_api_s_breaker_is_open_nobody_asks_and_one_job_is_the_probe() {
     let done = desk.answer(MS, vec![vec![START]]);
     let (probe, ..) = done.dispatched[0];
     desk.scheduler.finished(desk.now, probe, MS, Outcome::Done);
-    // The API answers: all may ask at once.
+    // The API answers, so all jobs may ask at once.
     let done = desk.step(MS * 5);
     assert!(words(&done).contains(&"api: sound".to_owned()));
     let jobs: usize = done.asked.iter().map(|ask| ask.asks.len()).sum();
     assert_eq!(jobs, 3);
 }
 
-/// Whose job the next probe is, and which: it is asked for and starts.
+/// Requests and starts the next probe. Returns its job.
 fn next_probe(desk: &mut Desk) -> (Key, Job) {
     desk.step(SECOND * 2);
     desk.told(vec![granted()]);
@@ -314,7 +316,7 @@ fn next_probe(desk: &mut Desk) -> (Key, Job) {
 fn jobs_and_tenants_that_have_failed_are_probes_after_those_that_have_not() {
     let mut desk = desk();
     desk.shut();
-    // Of tenant b the first job fails whatever the API does.
+    // The first job of tenant b fails whatever the API does.
     desk.deliver(Source::Fresh, &["b", "b"]);
     let (probe, first) = next_probe(&mut desk);
     assert_eq!(
@@ -328,7 +330,7 @@ fn jobs_and_tenants_that_have_failed_are_probes_after_those_that_have_not() {
     assert_eq!(second.tenant.as_str(), "b");
     desk.fails(probe, Trouble::Failing);
     desk.told(vec![closed(1), open(1_000)]);
-    // Both have failed, and take turns; c has not.
+    // Both have failed and take turns. c has not failed.
     desk.deliver(Source::Fresh, &["c"]);
     let (probe, third) = next_probe(&mut desk);
     assert_eq!(third.tenant.as_str(), "c");
@@ -381,7 +383,8 @@ fn a_probe_that_leaves_while_its_call_is_prepared_is_given_back() {
             .prepared(now, key, Some(MS), Err(refused.into()));
         assert!(words(&desk.step(MS)).contains(&"api: release".to_owned()));
         if session_ends {
-            // It looks again, or nobody would ever start here. No job could be the probe, so it looks once a second.
+            // It looks again, since otherwise no job would ever start here. No job could be the
+            // probe, so it looks once a second.
             desk.scheduler.session_up(2);
             assert_eq!(words(&desk.told(vec![open(0)])), ["api: look"]);
             assert_eq!(words(&desk.told(vec![open(0)])), [""; 0]);
@@ -494,6 +497,6 @@ fn a_free_probe_is_a_job_s_as_soon_as_it_wants_it() {
     desk.answer(MS, vec![vec![wait(21, 1)]]);
     assert_eq!(words(&desk.step(MS)), ["api: release", "api: look"]);
     assert_eq!(words(&desk.told(vec![open(0), open(0)])), [""; 0]);
-    // A look each second would ask at the same moment of each window.
+    // A look every second would always ask at the same moment of each window.
     assert_eq!(words(&desk.step(MS * 30)), ["api: may I?"]);
 }

@@ -1,4 +1,5 @@
-//! Whom a 429 closes, and what a worker does where that is all tenants, by the scheduler alone.
+//! The scope of a 429, and a worker's behavior if all tenants are throttled, with the scheduler
+//! alone.
 
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ fn refused() -> Outcome {
     }
 }
 
-/// All are closed for so long.
+/// Returns a standing in which all tenants are throttled for this long.
 fn named(left_ms: u64) -> Standing {
     Standing {
         closed_until_ms: STORE_MS + left_ms,
@@ -33,7 +34,7 @@ fn named(left_ms: u64) -> Standing {
     }
 }
 
-/// A desk whose limits have these scopes.
+/// Returns a desk whose limits have these scopes.
 fn scoped(throttle_scope: ThrottleScope, scopes: &[Scope]) -> Desk {
     let limit = |(number, scope): (usize, &Scope)| {
         let (name, guard) = (format!("limit-{number}"), MS * 50);
@@ -48,7 +49,7 @@ fn scoped(throttle_scope: ThrottleScope, scopes: &[Scope]) -> Desk {
     })
 }
 
-/// Starts a job; who watches looks first.
+/// Starts a job. A watching scheduler looks at the API's breaker first.
 fn start(desk: &mut Desk, watches: bool) -> Key {
     let done = desk.deliver(Source::Fresh, &["a"]);
     assert_eq!(done.asked.is_empty(), watches);
@@ -59,7 +60,7 @@ fn start(desk: &mut Desk, watches: bool) -> Key {
     desk.answer(MS, vec![vec![START]]).dispatched[0].0
 }
 
-/// A job is refused, which closes all, as the store is told.
+/// Makes the API refuse a job, which throttles all tenants, and stores that.
 fn close(desk: &mut Desk) {
     let key = start(desk, true);
     desk.scheduler.finished(desk.now, key, MS, refused());
@@ -74,7 +75,7 @@ fn whom_a_429_closes_follows_the_limits_or_is_set() {
     for (scope, scopes, expected) in [
         (Set::Auto, &[Scope::Global][..], &Whose::Api),
         (Set::Auto, &[Scope::Tenant], &mine),
-        // It may be either's: the narrower one is closed.
+        // Either scope may be meant, so the narrower one is throttled.
         (Set::Auto, &[Scope::Global, Scope::Tenant], &mine),
         (Set::Tenant, &[Scope::Global], &mine),
         (Set::Global, &[Scope::Tenant], &Whose::Api),

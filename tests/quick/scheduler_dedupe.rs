@@ -1,4 +1,5 @@
-//! Jobs with dedupe keys: each asks first whether it is the first, who is goes on for good, and the others are acked.
+//! Jobs with dedupe keys: each first asks whether it is the first. The first one continues for
+//! good, and the others are acked.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +23,7 @@ fn job(id: &str) -> Message {
     job
 }
 
-/// A desk that knows the store's clock.
+/// Returns a desk that knows the store's clock.
 fn desk() -> Desk {
     let mut desk = Desk::new(4);
     let key = desk.start_one();
@@ -98,7 +99,7 @@ fn who_was_the_first_does_not_ask_again_behind_a_delay_queue() {
         .published
         .remove(0);
     assert_eq!(again.message.header("x-sluicegate-first"), Field::Int(1));
-    // In a publisher's message that means nothing.
+    // In a publisher's message this header has no meaning.
     let forged = again.message.with_headers(&[], &["x-sluicegate-trip"]);
     let done = desk.deliver_messages(Source::Fresh, vec![forged]);
     assert_eq!(done.deduped.len(), 1);
@@ -165,7 +166,7 @@ fn a_job_without_a_key_asks_nobody_and_a_bad_key_makes_a_dead_letter() {
     let bad = job("1").with_headers(&[("x-dedupe-key", HeaderValue::Text("k".repeat(256)))], &[]);
     let done = desk.deliver_messages(Source::Fresh, vec![bad]);
     assert_eq!(&*done.published[0].1.queue, "jobs.dead");
-    // An expired job is no first: nobody would be called.
+    // An expired job must not become the first, since it would not be called.
     let mut expired = job("2");
     expired.properties = expired.properties.with_expiration("0".into());
     desk.answer(MS, vec![vec![START]]);

@@ -1,4 +1,4 @@
-//! Jobs in delay queues: who waits in the worker's memory, for how long, and who makes room.
+//! Jobs in delay queues: which ones wait in the worker's memory, for how long, and which make room.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn tenant() -> (&'static str, HeaderValue) {
     ("x-tenant", HeaderValue::Text("a".to_owned()))
 }
 
-/// A job that is in the delay queue for `wait_ms`, until then.
+/// Returns a job in the delay queue for `wait_ms`, until `until_ms`.
 fn in_delay_queue(wait_ms: u64, until_ms: u64) -> Outgoing {
     let levels = DelayLevels::new(Duration::from_secs(300));
     let names = QueueNames::new("jobs", &levels);
@@ -29,7 +29,7 @@ fn in_delay_queue(wait_ms: u64, until_ms: u64) -> Outgoing {
     }
 }
 
-/// A desk that knows the store's clock: it shows [`STORE_MS`] at the returned time.
+/// Returns a desk that knows the store's clock, which shows [`STORE_MS`] at the returned time.
 fn desk() -> (Desk, Duration) {
     let mut desk = Desk::new(4);
     desk.start_one();
@@ -37,7 +37,7 @@ fn desk() -> (Desk, Duration) {
     (desk, at)
 }
 
-/// It was to wait for 10 s, and Redis's clock went back by an hour meanwhile.
+/// The job was to wait for 10 s, and Redis's clock went back by an hour in the meantime.
 #[test]
 fn a_clock_that_was_stepped_back_puts_no_retry_off_for_longer_than_its_wait() {
     let (mut desk, _) = desk();
@@ -83,13 +83,13 @@ fn a_job_asks_a_little_before_its_turn_and_waits_on_where_it_is() {
     desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
     desk.actions();
     assert!(desk.arrives(outgoing).asked.is_empty());
-    // 100 ms before, and up to a twelfth of the wait.
+    // 100 ms early, and up to a twelfth of the wait.
     let at = desk.scheduler.next_tick(desk.now).expect("it waits");
     assert!((sent + MS * 9_070..=sent + MS * 9_900).contains(&at));
     assert!(desk.step(at - desk.now - MS).asked.is_empty());
     let asked = desk.step(MS).asked;
     assert_eq!(asked[0].asks[0].ticket.map(|ticket| ticket.number), Some(4));
-    // Its turn is as far as it was told: no delay queue, and a question at the turn.
+    // Its turn has not changed: it stays out of delay queues and asks at its turn.
     let turn = sent + MS * 10_000;
     let left = u64::try_from((turn - desk.now - MS).as_millis()).expect("a second");
     let done = desk.answer(MS, vec![vec![wait(left, 4)]]);
@@ -103,7 +103,7 @@ fn a_job_asks_a_little_before_its_turn_and_waits_on_where_it_is() {
         desk.answer(MS, vec![vec![wait(left, 4)]]);
     }
     assert_eq!(desk.step(turn - desk.now).asked.len(), 1);
-    // A turn that is much later than it was told is waited for in a delay queue.
+    // A turn much later than promised is waited for in a delay queue.
     let done = desk.answer(MS, vec![vec![wait(5_000, 4)]]);
     assert_eq!(&*done.published[0].1.queue, "jobs.delay.from-4000");
 }
@@ -137,7 +137,7 @@ fn a_job_that_comes_late_asks_at_once_and_a_clock_that_went_back_keeps_it_no_lon
     let late = desk.arrives(in_delay_queue(10_000, STORE_MS - 5_000));
     assert_eq!(late.asked.len(), 1);
     desk.answer(MS, vec![vec![START]]);
-    // Of an hour that the clock lost it waits for what it was told.
+    // If the clock lost an hour, the job waits as long as promised.
     assert!(
         desk.arrives(in_delay_queue(10_000, STORE_MS + 3_600_000))
             .asked
@@ -151,7 +151,7 @@ fn a_job_that_comes_late_asks_at_once_and_a_clock_that_went_back_keeps_it_no_lon
 #[test]
 fn without_a_clock_a_job_waits_from_its_arrival_on() {
     let mut desk = Desk::new(4);
-    // It asks for the clock, and for nothing else.
+    // It only asks for the clock.
     let asked = desk.arrives(in_delay_queue(10_000, 0)).asked;
     assert!(asked[0].asks.is_empty());
     assert!(desk.answer(MS, vec![vec![]]).dispatched.is_empty());
@@ -184,13 +184,14 @@ fn a_priority_is_not_for_delay_queues_and_is_back_behind_them() {
 #[test]
 fn in_a_full_window_in_disorder_the_last_make_room() {
     let (mut desk, at) = desk();
-    // A prefetch of 80, and 4 that may run, make windows of 14. All entered the delay queue now, the last is due first.
+    // A prefetch of 80 and 4 possible calls make windows of 14. All of them enter the delay queue
+    // now, and the last is due first.
     for n in 0..14 {
         let wait_ms = 10_000 - 130 * n;
         let done = desk.arrives(in_delay_queue(wait_ms, STORE_MS + wait_ms));
         assert!(done.published.is_empty());
     }
-    // From 8 s on whoever is behind may be due.
+    // From 8 s on, jobs behind them may be due.
     let moved = desk.step(at + MS * 8_100 - desk.now).published;
     assert_eq!(moved.len(), 1);
     let (_, outgoing) = &moved[0];
@@ -214,7 +215,7 @@ fn how_often_a_job_was_put_into_a_delay_queue_travels_with_it_to_its_dead_letter
         Field::Int(number) => Some(number),
         _ => None,
     };
-    // A publisher's word counts for nothing.
+    // A publisher's header has no effect.
     let claimed = message(&[tenant(), (headers::WAITS, HeaderValue::Int(7))]);
     desk.deliver_messages(Source::Fresh, vec![claimed]);
     for (number, wait_ms) in [(1, 1_000), (2, 10_000), (3, 200_000)] {
@@ -260,7 +261,7 @@ fn the_first_turn_that_a_job_was_told_goes_with_it_and_its_start_is_held_against
         Field::Text(text) => Promise::read(text),
         _ => None,
     };
-    // A publisher's word counts for nothing.
+    // A publisher's header has no effect.
     let claim = HeaderValue::Text("1:1".to_owned());
     let claimed = message(&[tenant(), (headers::PROMISE, claim)]);
     desk.deliver_messages(Source::Fresh, vec![claimed]);
@@ -282,7 +283,7 @@ fn the_first_turn_that_a_job_was_told_goes_with_it_and_its_start_is_held_against
         Fact::Promised(off) => Some(*off),
         _ => None,
     });
-    // By the store's clock, which stands still here.
+    // Measured by the store's clock, which stands still here.
     let off = off.expect("it was held against it");
     assert_eq!((off.ms, off.is_late, off.is_kept), (10_000, false, false));
 }

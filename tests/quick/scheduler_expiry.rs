@@ -1,4 +1,4 @@
-//! Until when a job may be called: wherever it waits, it is never called later, and ends as a dead letter.
+//! Expiry: wherever a job waits, it is never called later, and ends as a dead letter.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::scheduler::{CAPACITY, Desk, Done, MS, START, message, trip, wait};
 
 const STORE_MS: i64 = 1_700_000_000_000;
 
-/// Of tenant `a`, with an expiration of so many milliseconds.
+/// Returns a job of tenant `a` that expires after this many milliseconds.
 fn expiring(ms: u64) -> Message {
     let mut job = message(&[("x-tenant", HeaderValue::Text("a".into()))]);
     let properties = job.properties.clone();
@@ -20,7 +20,7 @@ fn expiring(ms: u64) -> Message {
     job
 }
 
-/// A desk that knows the store's clock: it says `STORE_MS` at `now`.
+/// Returns a desk that knows the store's clock, which shows `STORE_MS` at `now`.
 fn desk(concurrency: usize) -> Desk {
     let mut desk = Desk::new(concurrency);
     let key = desk.start_one();
@@ -54,7 +54,7 @@ fn a_job_that_waits_in_a_delay_queue_comes_back_once_it_has_expired_and_is_not_a
     assert!((3_000..=3_500).contains(&trip), "{trip}");
     let travelling = outgoing.message;
     let ends = travelling.header("x-sluicegate-expires");
-    // It was seen 5 ms before it was asked for, and the clock was read by the answer.
+    // It was seen 5 ms before its question, and the answer brought the clock.
     assert_eq!(ends, Field::Int(STORE_MS + 3_000));
     let kept = travelling.header("x-sluicegate-expiration");
     assert_eq!(kept, Field::Text("3000"));
@@ -114,7 +114,7 @@ fn a_permit_ends_before_its_job_expires() {
     let asked_at = desk.now;
     let done = desk.answer(MS, vec![vec![START]]);
     let (key, _, deadline) = done.dispatched[0];
-    // The reading of this test's clock stands still, so that 5 ms are counted twice.
+    // The test's clock reading stands still, so 5 ms count twice.
     assert!(deadline < asked_at + MS * 20, "{deadline:?}");
     desk.scheduler.finished(desk.now, key, MS, Outcome::Late);
     desk.step(MS * 19);
@@ -133,7 +133,7 @@ fn jobs_that_expire_while_a_permit_is_missing_do_not_take_it() {
     desk.step(MS * 1_000);
     desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
     dead(&desk.step(MS));
-    // Nothing is left that could be asked for.
+    // No other job is left to ask for.
     let asked = desk.deliver(Source::Fresh, &["a"]).asked;
     assert_eq!((asked.len(), asked[0].asks.len()), (1, 1));
 }
@@ -177,7 +177,7 @@ fn who_says_when_a_job_was_published_is_believed_by_the_stores_clock() {
     assert_eq!(done.asked.len(), 1);
     desk.step(MS * 300);
     dead(&desk.deliver_messages(Source::Fresh, vec![job()]));
-    // Whole seconds: it may have been at their end.
+    // Timestamps have whole seconds, so it may have been published at their end.
     let mut job = expiring(1_000);
     let seconds = u64::try_from(STORE_MS / 1000).expect("positive");
     job.properties = job.properties.with_timestamp(seconds - 2);

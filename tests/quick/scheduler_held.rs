@@ -1,4 +1,5 @@
-//! Jobs that were held unacked for as long as RabbitMQ may allow: they are let go, wherever they wait, and nothing else is.
+//! Jobs that were unacked for as long as RabbitMQ may allow are released wherever they wait. No
+//! others are.
 
 use std::time::Duration;
 
@@ -12,7 +13,8 @@ use crate::scheduler::{CAPACITY, Desk, Done, MS, by_header, settings, trip, usua
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// RabbitMQ's timeout is 100 s, and calls take 10 s at most: jobs wait for 50 s.
+/// Returns a desk with a RabbitMQ timeout of 100 s and calls of up to 10 s, so that jobs wait for
+/// up to 50 s.
 fn desk(concurrency: usize) -> Desk {
     Desk::of(Settings {
         holding: Holding::new(100 * SECOND, 10 * SECOND),
@@ -24,7 +26,7 @@ fn published(done: Done) -> Vec<Outgoing> {
     done.published.into_iter().map(|(_, it)| it).collect()
 }
 
-/// What leaves within `time`, in steps of a second.
+/// Returns the jobs that leave within this many seconds, in steps of one second.
 fn leaves_within(desk: &mut Desk, seconds: u32) -> Vec<Outgoing> {
     (0..seconds)
         .flat_map(|_| published(desk.step(SECOND)))
@@ -103,7 +105,7 @@ fn a_shorter_timeout_counts_for_what_is_there_already() {
     let timeout = 40 * SECOND;
     desk.scheduler.timeout_is(desk.now, timeout);
     assert_eq!(published(desk.step(MS)).len(), 1, "it waited for 20 s");
-    // A longer one is no news.
+    // A longer timeout changes nothing.
     desk.deliver(Source::Fresh, &["a"]);
     desk.scheduler.timeout_is(desk.now, 100 * SECOND);
     assert_eq!(leaves_within(&mut desk, 25).len(), 1);
@@ -119,7 +121,7 @@ fn while_the_timeout_is_not_known_jobs_wait_for_a_moment_only() {
     desk.start_one();
     desk.deliver(Source::Fresh, &["a"]);
     assert_eq!(leaves_within(&mut desk, 25).len(), 1);
-    // Had it been shorter than a minute, that would be known by then.
+    // A timeout below a minute would be known by then.
     desk.step(45 * SECOND);
     desk.deliver(Source::Fresh, &["a"]);
     assert!(leaves_within(&mut desk, 45).is_empty());

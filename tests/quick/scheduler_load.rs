@@ -1,4 +1,5 @@
-//! What is known of the load: by how much starts are late, which jobs wait although there is room, and for whom.
+//! Facts about the load: how late starts are, and which jobs wait although there is room, and for
+//! what.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::scheduler::{Desk, MS, START, STORE_MS, message, wait};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The delays of the starts since this was asked last, and whether their jobs are named.
+/// Returns the delays of the starts since the last call, and whether their jobs are named.
 fn starts(desk: &mut Desk) -> Vec<(Duration, bool)> {
     let facts = desk.scheduler.take_facts().into_iter();
     let started = |fact| match fact {
@@ -37,7 +38,7 @@ fn a_new_job_is_due_when_it_comes() {
     let mut desk = Desk::new(4);
     desk.deliver(Source::Fresh, &["a"]);
     desk.answer(7 * MS, vec![vec![START]]);
-    // The desk looks a moment after it delivers.
+    // The desk takes its facts a moment after it delivers.
     assert_eq!(starts(&mut desk), [(12 * MS, false)]);
 }
 
@@ -89,7 +90,7 @@ fn a_job_whose_permit_expired_waits_on_since_it_came() {
     desk.deliver(Source::Fresh, &["a"]);
     let done = desk.answer(60 * SECOND, vec![vec![START]]);
     assert!(done.dispatched.is_empty(), "too late for its permit");
-    // What was not used is given back first.
+    // Unused permits are returned first.
     assert_eq!(desk.step(5 * MS).settled.len(), 1);
     let settled = Ok(vec![Ok(())]);
     (desk.scheduler).settled(desk.now, ShardId::default(), settled);
@@ -230,7 +231,7 @@ fn a_publishers_timestamp_tells_how_long_a_new_job_was_queued() {
         "without a timestamp, and not new"
     );
     desk.deliver_messages(Source::Fresh, vec![stamped()]);
-    // A timestamp has whole seconds: it was published at the end of its own at the latest.
+    // A timestamp has whole seconds: the job was published at the end of its second at the latest.
     let age = queued(&mut desk);
     assert!(
         age.len() == 1 && (39 * SECOND..40 * SECOND).contains(&age[0]),

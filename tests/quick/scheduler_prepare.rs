@@ -1,4 +1,4 @@
-//! The scheduler alone: calls are prepared before their permits are asked for.
+//! The scheduler alone: calls are prepared before their permits are requested.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ use sluicegate::handler::{Attempt, Fate, Outcome};
 
 use crate::scheduler::{CAPACITY, Desk, MS, START, wait};
 
-/// What opening a connection to a far API takes.
+/// The time to open a connection to a distant API.
 const SETUP: Duration = Duration::from_millis(240);
 
-/// Nothing is there at once.
+/// Returns a desk without open connections.
 fn cold(concurrency: usize) -> Desk {
     let mut desk = Desk::new(concurrency);
     desk.ready = 0;
     desk
 }
 
-/// A job that may start, and whose call is to be prepared.
+/// Returns a job that may start and whose call is being prepared.
 fn preparing(desk: &mut Desk) -> Key {
     desk.deliver(Source::Fresh, &["a"]);
     desk.answer(MS, vec![vec![CAPACITY]]).prepared[0]
@@ -80,7 +80,7 @@ fn those_with_a_call_are_asked_for_first_and_the_order_is_kept_behind_them() {
     assert!(desk.step(MS).asked.is_empty());
     let key = done.dispatched[0].0;
     desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
-    // Its connection serves the next one.
+    // Its connection serves the next job.
     let asked = desk.step(MS).asked;
     assert_eq!((asked[0].asks.len(), asked[0].budget), (1, 1));
 }
@@ -142,11 +142,11 @@ fn a_held_job_prepares_one_set_up_before_its_turn() {
     desk.ready = 0;
     desk.deliver(Source::Due, &["a", "a"]);
     desk.answer(MS, vec![vec![wait(400, 1)]]);
-    // It is limited: the other asks without a slot.
+    // The tenant is limited, so the other job asks without a slot.
     assert_eq!(desk.step(MS * 2).asked[0].asks.len(), 1);
     let done = desk.answer(MS, vec![vec![wait(397, 2)]]);
     assert!(done.prepared.is_empty() && done.published.is_empty());
-    // What it took, and 20 ms.
+    // As long as the preparation took, plus 20 ms.
     assert!(desk.step(MS * 136).prepared.is_empty());
     let done = desk.step(MS);
     assert_eq!(done.prepared.len(), 1, "there is one slot");
@@ -178,7 +178,7 @@ fn a_lost_session_leaves_what_was_prepared() {
     let key = preparing(&mut desk);
     desk.scheduler.session_up(1);
     assert_eq!(desk.actions().released, [key]);
-    // Its successor has the slot, whenever the old one is done.
+    // Its successor gets the slot even before the old preparation has ended.
     let other = preparing(&mut desk);
     assert_ne!(key, other);
     prepared(&mut desk, key);

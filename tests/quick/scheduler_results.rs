@@ -1,4 +1,4 @@
-//! Results: who is told what of a job's end, and that the ack comes last.
+//! Results: what is reported about a job's end and to whom, and that the ack comes last.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ fn exchange() -> ResultsTo {
     }
 }
 
-/// A job of tenant `a` whose publisher waits at `reply_to`.
+/// Returns a job of tenant `a` whose publisher waits at `reply_to`.
 fn job(reply_to: &str) -> Message {
     let plain = message(&[("x-tenant", HeaderValue::Text("a".to_owned()))]);
     let headers = plain.properties.headers().clone().expect("its tenant");
@@ -157,7 +157,7 @@ fn the_result_of_a_dead_letter_goes_first_then_the_letter_then_the_ack() {
     assert!(done.acked.is_empty());
     let (key, letter) = &done.published[0];
     assert_eq!(&*letter.queue, "jobs.dead");
-    // A reply is asked for by whoever replays it, too.
+    // A replayed job also requests a reply.
     assert_eq!(letter.message.reply_to(), Some("asker"));
     desk.scheduler.moved(desk.now, vec![(*key, Ok(()))]);
     assert_eq!(desk.actions().acked, [1]);
@@ -182,7 +182,7 @@ fn a_message_that_is_no_job_and_a_job_that_expires_have_results() {
 
     let mut late = job("asker");
     late.properties = late.properties.with_expiration("1000".into());
-    // It was published long ago.
+    // The job was published long ago.
     let done = desk.deliver_messages(Source::Fresh, vec![late]);
     let (_, reply) = one(&done);
     assert_eq!(text(reply, "x-sluicegate-result"), "expired");
@@ -212,7 +212,8 @@ fn what_is_not_an_end_has_no_result_and_its_answer_is_not_told_later() {
         desk.scheduler.session_up(1);
         desk.actions();
     }
-    // Nothing is told of the call before, when its attempts are used up in a later one that had no answer.
+    // If its attempts are used up in a later call without an answer, nothing is reported of an
+    // earlier call.
     let mut desk = desk_with_attempts(1);
     let key = start(&mut desk, job("asker"));
     let failed = Outcome::Retry {
@@ -360,7 +361,7 @@ fn a_job_that_was_called_ends_though_too_many_results_wait() {
     desk.scheduler.replied_to(desk.now, failed.collect());
     let done = desk.step(MS);
     assert_eq!(done.acked.len(), 30 - share);
-    // And none is sent before it is known whether another one is taken.
+    // No result is sent before it is known whether another attempt follows.
     assert!(done.replies.is_empty());
     let key = start(&mut desk, job("asker"));
     desk.scheduler
@@ -385,7 +386,7 @@ fn with_its_session_a_result_is_forgotten() {
     desk.scheduler.replied_to(desk.now, vec![(key, Ok(()))]);
     assert!(desk.actions().acked.is_empty(), "it is called again");
     assert!(desk.step(60 * SECOND).replies.is_empty());
-    // What has ended after its session is told by the call that follows.
+    // If its session was lost before it ended, the next call's result is reported.
     let mut desk = self::desk(ResultsTo::ReplyTo);
     let key = start(&mut desk, job("asker"));
     desk.scheduler.session_up(2);

@@ -1,4 +1,5 @@
-//! The scheduler alone, where limits tell a tenant's jobs apart: what it asks for, and in which name.
+//! The scheduler alone, with limits that tell a tenant's jobs apart: its questions, and under which
+//! labels.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,7 +73,7 @@ fn a_tenants_jobs_are_asked_for_by_their_labels_in_one_round_and_share_its_quota
     assert_eq!(shown(&asked), ["t /a 2/2", "t /b 1/1", "t /c 1/1"]);
     assert!(asked.iter().all(|ask| ask.limits.len() == 2));
 
-    // Two tenants keep their shares, each among its labels.
+    // Two tenants keep their shares, divided among their labels.
     let mut desk = of_paths(4);
     let jobs = ["/a", "/b", "/c"].map(|at| [job("t", at), job("u", at)]);
     let asked = desk.deliver_messages(Source::Fresh, jobs.into_iter().flatten().collect());
@@ -104,12 +105,12 @@ fn those_that_lack_a_permit_ask_again_in_their_order_and_those_that_wait_do_not(
     let jobs = ["/b", "/a", "/b", "/c", "/a"].map(|at| job("t", at)).into();
     let asked = desk.deliver_messages(Source::Fresh, jobs).asked;
     assert_eq!(shown(&asked), ["t /b 1/1", "t /a 1/1"]);
-    // There is no room for /a: what it did not use is left, and now all are asked for.
+    // There is no quota for /a. Its unused slot is free, and now all jobs ask.
     let done = desk.answer(MS, vec![vec![START], vec![wait(60_000, 1)]]);
     assert_eq!((done.dispatched.len(), done.published.len()), (1, 1));
     let asked = desk.step(MS * 5).asked;
     assert_eq!(shown(&asked), ["t /b 1/1", "t /c 1/0", "t /a 1/0"]);
-    // None but a permit is missing for /c.
+    // /c lacks only a permit.
     let again = desk.answer(MS, vec![vec![START], vec![CAPACITY], vec![wait(60_001, 2)]]);
     assert_eq!((again.dispatched.len(), again.published.len()), (1, 1));
     assert_eq!(shown(&desk.step(MS * 5).asked), ["t /c 1/0"]);
@@ -144,7 +145,7 @@ fn what_goes_back_keeps_its_order_across_labels() {
     let next = desk.scheduler.next_tick(desk.now).expect("it tries again");
     let asked = desk.step(next - desk.now).asked;
     assert_eq!(costs(&asked), [[1, 3], [2, 4]]);
-    // Too late for some, which come first then, no permit for others.
+    // The answer is too late for some jobs, which come first afterwards, and others got no permit.
     let late = desk.answer(MS * 26, vec![vec![START, CAPACITY], vec![CAPACITY, START]]);
     assert!(late.dispatched.is_empty());
     desk.step(MS * 5);
@@ -226,7 +227,7 @@ fn a_value_that_tells_nothing_apart_is_a_dead_letter_or_empty_for_the_limits_of_
         "header x-path has 256 bytes; 255 at most can be; the limit path tells jobs apart by it";
     assert_eq!(dead.message.header("x-sluicegate-reason"), Field::Text(why));
 
-    // The same limits are another worker's.
+    // The same limits are those of another worker.
     let mut desk = Desk::new(4);
     let own: Policy = limit("default", Scope::Tenant).into();
     let mut known = Known::default();
@@ -244,7 +245,7 @@ fn a_value_that_tells_nothing_apart_is_a_dead_letter_or_empty_for_the_limits_of_
     assert_eq!(asked.asked[0].labels, label(""));
 }
 
-/// What a job becomes on its way through a delay queue.
+/// Returns a job after its trip through a delay queue.
 #[track_caller]
 fn through_a_delay_queue(desk: &mut Desk, job: Message) -> Outgoing {
     let asked = desk.deliver_messages(Source::Fresh, vec![job]).asked;
@@ -264,7 +265,7 @@ fn through_a_delay_queue(desk: &mut Desk, job: Message) -> Outgoing {
 fn a_job_keeps_the_routing_key_of_its_publisher() {
     let with_key = |key: &str| Message {
         routing_key: key.to_owned(),
-        // Only what came back from a delay queue may say this.
+        // Only a job from a delay queue may have this header.
         ..message(&[
             ("x-tenant", text("t")),
             ("x-sluicegate-routing-key", text("forged")),
@@ -284,7 +285,7 @@ fn a_job_keeps_the_routing_key_of_its_publisher() {
         let found: Vec<_> = asked[0].labels.iter().collect();
         assert_eq!(found, [(&Scope::RoutingKey, key)]);
     }
-    // So does the tenant.
+    // The tenant from the routing key is kept as well.
     let policy: Policy = limit("default", Scope::Tenant).into();
     let mut desk = Desk::with(4, policy, TenantField::RoutingKey);
     let back = through_a_delay_queue(&mut desk, with_key("acme"));
@@ -325,7 +326,7 @@ fn a_job_that_waits_for_a_lease_asks_when_a_call_has_ended() {
     desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
     let told = desk.step(MS);
     assert_eq!((told.settled.len(), told.asked.len()), (1, 0));
-    // The first of the two, once; the other one comes back in its time.
+    // The first of the two asks once. The other one returns at its time.
     desk.scheduler
         .settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
     let asked = desk.step(MS * 5).asked;
@@ -336,7 +337,7 @@ fn a_job_that_waits_for_a_lease_asks_when_a_call_has_ended() {
     assert_eq!(desk.step(MS * 100).asked[0].asks.len(), 1);
 }
 
-/// Three of ten jobs have to wait; of the others those with a permit start.
+/// Makes three of ten jobs wait. Of the others, those with a permit start.
 fn answers(asked: &[TenantAsk], rolls: &mut impl Iterator<Item = u8>) -> Vec<Vec<Answer>> {
     let one = |ask: &TenantAsk| {
         let mut left = ask.budget;

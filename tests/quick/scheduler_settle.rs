@@ -1,4 +1,5 @@
-//! The scheduler tells the gate how calls have ended, and what becomes of that while some tenants' primary is away.
+//! The scheduler reports to the gate how calls have ended, also while some tenants' primary is
+//! unavailable.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use sluicegate::rules::tenant::Tenant;
 
 use crate::scheduler::{Desk, MS, START, wait};
 
-/// A desk where each tenant may have one call under way.
+/// Returns a desk where each tenant may have one running call.
 fn of_places() -> Desk {
     let running = Limit::concurrent("running", 1).expect("in range");
     let tenant = TenantField::Header("x-tenant".into());
@@ -23,7 +24,7 @@ fn away() -> GateError {
     GateError::Unreachable("refused".into())
 }
 
-/// The primary of `a` is lost; that of `b` answers.
+/// Answers settlements while the primary of `a` is unavailable and that of `b` works.
 fn told_but_for_a(settled: &[TenantSettled]) -> SettleReplies {
     let reply = |told: &TenantSettled| match told.tenant.as_str() {
         "a" => Err(away()),
@@ -64,7 +65,7 @@ fn a_tenant_that_cannot_be_told_holds_back_no_other() {
         assert_eq!(asked[0].tenant.as_str(), "b", "its next one is woken");
         of_b = desk.answer(MS, vec![vec![START]]).dispatched[0].0;
     }
-    // What is told again is the same call: if only the answer was lost, it counts once.
+    // A repeated settlement has the same name: if only the answer was lost, it counts once.
     let again = desk.step(MS * 150).settled;
     assert_eq!(again, first_call.into_iter().collect::<Vec<_>>());
     desk.scheduler
@@ -111,7 +112,7 @@ fn a_tenant_that_cannot_be_told_is_given_up_while_others_are_told() {
     assert!(desk.scheduler.is_idle());
 }
 
-/// One that arrived after its call's end would take the lease anew, for a whole lease.
+/// A renewal that arrives after its call's end would take the lease again, for a whole lease.
 #[test]
 fn a_renewal_that_failed_is_not_repeated_but_the_next_is_sooner() {
     let mut desk = of_places();
@@ -135,7 +136,7 @@ fn a_renewal_that_failed_is_not_repeated_but_the_next_is_sooner() {
         "{renewals:?}"
     );
     desk.step(Duration::from_secs(6));
-    // The end comes while a renewal is under way, which is lost.
+    // The end comes while a renewal is in flight, which is then lost.
     desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
     assert!(desk.step(MS).settled.is_empty());
     desk.scheduler
@@ -147,7 +148,7 @@ fn a_renewal_that_failed_is_not_repeated_but_the_next_is_sooner() {
     assert!(desk.scheduler.is_idle());
 }
 
-/// A call without an answer in time may be read later: its lease is held, however its job goes on.
+/// A call that timed out may be read later, so its lease is held, however its job continues.
 #[test]
 fn the_lease_of_a_call_that_was_given_up_is_held_until_it_ends() {
     let second = Duration::from_secs(1);
@@ -190,7 +191,7 @@ fn the_lease_of_a_call_that_was_given_up_is_held_until_it_ends() {
         assert!(desk.now < at, "nothing is told");
     };
 
-    // It is heard of, which is told until it is known.
+    // Its end becomes known, which is reported until the gate knows.
     let (mut desk, permit) = given_up();
     desk.scheduler.abandoned_is_over(&permit, true);
     let over = [("a", End::Abandoned { for_ms: 0 })];
@@ -204,7 +205,8 @@ fn the_lease_of_a_call_that_was_given_up_is_held_until_it_ends() {
     desk.scheduler.abandoned_is_over(&permit, true);
     assert_eq!(desk.step(60 * second).settled, [], "once");
 
-    // It is not: what the gate may have forgotten is told anew, for the rest of the time.
+    // Its end does not become known. What the gate may have lost is reported again, for the
+    // remaining time.
     let (mut desk, permit) = given_up();
     let begun = desk.now;
     for failed in [true, false, false] {
@@ -230,7 +232,8 @@ fn the_lease_of_a_call_that_was_given_up_is_held_until_it_ends() {
     );
 }
 
-/// The API said that nothing is left, or refused: the other jobs of the tenant would go on calling.
+/// The API reported that no quota is left, or refused. Without the block, the tenant's other jobs
+/// would still be called.
 #[test]
 fn a_block_that_the_gate_did_not_take_is_told_again_for_the_rest_of_its_time() {
     let minute = Duration::from_secs(60);
@@ -272,12 +275,12 @@ fn a_block_that_the_gate_did_not_take_is_told_again_for_the_rest_of_its_time() {
     }
 }
 
-/// Nothing is left until a time in whole seconds, which may be over two seconds sooner.
+/// No quota is left until a time in whole seconds, which may be over two seconds sooner.
 #[test]
 fn our_limits_decide_where_they_keep_the_apis_and_its_headers_only_round() {
     let second = Duration::from_secs(1);
     for (quotas, used_up, told) in [
-        // The desk's limit is 20 in a second.
+        // The desk's limit is 20 per second.
         ("20/0", 3, Some(1)),
         ("20/1", 3, Some(1)),
         ("20/0", 2, None),

@@ -1,4 +1,4 @@
-//! Questions to servers of a store that decide apart from each other.
+//! Questions to servers of a store that decide independently.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ fn of(tenant: &str) -> ShardId {
     ShardId::named(&tenant[..1])
 }
 
-/// Each tenant is in the shard of its first letter.
+/// Returns a desk where each tenant's first letter determines its shard.
 fn desk(concurrency: usize) -> Desk {
     let mut desk = Desk::new(concurrency);
     let shards = Shards::by(|tenant| of(tenant.as_str()));
@@ -66,7 +66,7 @@ fn permits_are_kept_for_an_answer_as_long_as_it_may_start_something() {
     let asked = desk.deliver(Source::Fresh, &["b"]).asked;
     assert!(asked.is_empty(), "both may start");
     assert!(desk.step(5 * MS).asked.is_empty());
-    // Half of the guard after the question: its answer would come too late.
+    // After half of the guard, an answer would be too late.
     let at = desk.scheduler.next_tick(desk.now).expect("a timer");
     assert!(at - desk.now < 25 * MS);
     let asked = desk.step(at - desk.now).asked;

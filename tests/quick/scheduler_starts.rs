@@ -1,4 +1,4 @@
-//! From when on a job may be called: wherever it waits, it is not asked for earlier, and its time counts once.
+//! Delayed starts: wherever a job waits, it does not ask earlier, and its delay counts once.
 
 use sluicegate::broker::{Message, Source};
 use sluicegate::handler::Outcome;
@@ -10,7 +10,7 @@ use crate::scheduler::{Desk, Done, MS, START, message, trip, wait};
 const STORE_MS: i64 = 1_700_000_000_000;
 const DAY_MS: i64 = 86_400_000;
 
-/// Of tenant `a`, with one more header.
+/// Returns a job of tenant `a` with one more header.
 fn job(name: &str, value: HeaderValue) -> Message {
     let tenant = ("x-tenant", HeaderValue::Text("a".into()));
     message(&[tenant, (name, value)])
@@ -20,7 +20,7 @@ fn delayed(ms: i64) -> Message {
     job("x-delay", HeaderValue::Int(ms))
 }
 
-/// A desk that knows the store's clock: it says `STORE_MS` at `now`.
+/// Returns a desk that knows the store's clock, which shows `STORE_MS` at `now`.
 fn desk() -> Desk {
     let mut desk = Desk::new(4);
     let key = desk.start_one();
@@ -29,7 +29,7 @@ fn desk() -> Desk {
     desk
 }
 
-/// The one message that is on its way to a delay queue, which is confirmed.
+/// Returns the only message on its way to a delay queue, and confirms it.
 #[track_caller]
 fn travelling(desk: &mut Desk, mut done: Done) -> Message {
     assert!(done.asked.is_empty() && done.dispatched.is_empty());
@@ -58,7 +58,7 @@ fn a_short_delay_is_spent_in_memory_and_then_the_job_asks() {
     let done = desk.deliver_messages(Source::Fresh, vec![delayed(300)]);
     assert!(done.asked.is_empty() && done.published.is_empty());
     assert!(desk.step(MS * 250).asked.is_empty());
-    // The clock is known within what its last reading took.
+    // The clock is known to the precision of its last reading.
     let asked = (0..80).any(|_| !desk.step(MS).asked.is_empty());
     assert!(asked);
     let done = desk.answer(MS, vec![vec![START]]);
@@ -75,7 +75,7 @@ fn a_long_delay_is_counted_once_and_travels_as_a_time() {
     assert!((0..=20).contains(&late), "{late} ms after its time");
     assert!(trip(&first).wait_ms <= 300_000, "one trip of many");
     assert_eq!(first.header("x-delay"), Field::Int(3 * DAY_MS));
-    // From trip to trip the time stays what it is, however often.
+    // The start time stays the same on every trip.
     let mut travels = first;
     for _ in 0..20 {
         desk.step(MS * 300_000);
@@ -106,7 +106,7 @@ fn what_came_back_after_its_time_asks_at_once_and_a_retry_does_not_delay_again()
     desk.step(MS * 1_100);
     let done = desk.deliver_messages(Source::Due, vec![travels]);
     assert_eq!(done.asked.len(), 1);
-    // Denied, it waits for its turn, and not for its delay.
+    // When denied, it waits for its turn, and not for its delay.
     let done = desk.answer(MS, vec![vec![wait(10_000, 1)]]);
     let travels = travelling(&mut desk, done);
     assert!(trip(&travels).wait_ms <= 10_000);
@@ -161,7 +161,7 @@ fn only_a_publishers_word_of_the_start_counts_in_the_work_queue() {
     );
     let done = desk.deliver_messages(Source::Fresh, vec![forged]);
     assert_eq!(done.asked.len(), 1);
-    // Nor does a header that only workers set hide what the publisher says.
+    // A header that only workers set does not hide the publisher's either.
     let hidden =
         delayed(60_000).with_headers(&[("x-sluicegate-attempt", HeaderValue::Int(1))], &[]);
     let done = desk.deliver_messages(Source::Fresh, vec![hidden]);

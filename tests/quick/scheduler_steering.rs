@@ -1,4 +1,5 @@
-//! What operators ask: from the moment when a worker follows it no job is called against it, wherever it was, and none is lost.
+//! Operators' instructions: once a worker follows them, no job is called against them, wherever it
+//! was, and none is lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use sluicegate::rules::tenant::Tenant;
 
 use crate::scheduler::{CAPACITY, Desk, Done, MS, START, message, wait};
 
-/// A job of tenant `a` with this id.
+/// Returns a job of tenant `a` with this ID.
 fn job(id: &str) -> Message {
     let job = message(&[("x-tenant", HeaderValue::Text("a".into()))]);
     job.with_id_if_missing(id)
@@ -33,7 +34,7 @@ fn steer<const N: usize>(desk: &mut Desk, all: [Instruction; N]) -> Done {
     desk.step(Duration::ZERO)
 }
 
-/// So many permits are given back, and that is known.
+/// Confirms all returned permits. Returns their number.
 fn given_back(desk: &mut Desk) -> usize {
     let settled = desk.step(MS).settled.len();
     let known = Ok(vec![Ok(()); settled]);
@@ -56,14 +57,14 @@ fn what_is_tried_of_a_tenants_limit_is_a_shadow_of_its_questions_alone() {
     let done = desk.deliver_messages(Source::Fresh, vec![job("1")]);
     assert_eq!(shadows(&done), [("default.tried".to_owned(), 1)]);
     desk.answer(MS, vec![vec![wait(300, 4)]]);
-    // The next question is without, since another tenant's is tried.
+    // The next question has none of it, since another tenant's limit is tried.
     let other = Tenant::parse("b").expect("a tenant");
     steer(&mut desk, [tried(other)]);
     let done = desk.step(300 * MS);
     assert_eq!(shadows(&done), []);
 }
 
-/// The ids of the jobs that go to `queue`.
+/// Returns the IDs of the jobs that go to `queue`.
 fn sent(done: &Done, queue: &str) -> Vec<String> {
     let there = (done.published.iter()).filter(|(_, outgoing)| &*outgoing.queue == queue);
     let id = |outgoing: &Message| outgoing.id().unwrap_or_default().to_owned();

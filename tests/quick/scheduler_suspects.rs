@@ -1,4 +1,4 @@
-//! Jobs that were delivered again: what the scheduler tells the gate of their calls, and who waits.
+//! Redelivered jobs: the scheduler's notes to the gate on their calls, and waiting jobs.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::scheduler::{
 const SECOND: Duration = Duration::from_secs(1);
 const ALONE: Verdict = Verdict::Alone { crashes: 2 };
 
-/// Jobs with ids of their own.
+/// Returns jobs with their own IDs.
 fn jobs(ids: &[&str]) -> Vec<Message> {
     let job = |id: &&str| {
         let plain = message(&[("x-tenant", HeaderValue::Text("a".to_owned()))]);
@@ -33,7 +33,7 @@ fn jobs(ids: &[&str]) -> Vec<Message> {
     ids.iter().map(job).collect()
 }
 
-/// What was told: `job: what`.
+/// Returns the notes as text: `job: note`.
 fn words(done: &Done) -> Vec<String> {
     let word = |suspected: &sluicegate::gate::Suspected| {
         let what = match suspected.note {
@@ -59,7 +59,7 @@ impl Desk {
         self.step(3 * MS)
     }
 
-    /// A suspect that runs.
+    /// Starts a suspect.
     fn suspect_runs(&mut self, id: &str) -> Key {
         assert_eq!(words(&self.again(&[id])), [format!("{id}: begin")]);
         assert_eq!(self.heard(&[Verdict::Go]).asked.len(), 1);
@@ -121,7 +121,7 @@ fn a_suspect_is_noted_before_it_asks_and_until_it_has_ended() {
         reason: "502".to_owned(),
     };
     let done = desk.ends(key, retry);
-    // It was called, and its worker lives: it is no suspect any more.
+    // It was called and its worker is alive, so it is no longer a suspect.
     assert_eq!(words(&done), ["x: answered"]);
     let (_, moved) = &done.published[0];
     assert_eq!(moved.message.header(headers::SUSPECT), Field::Missing);
@@ -131,7 +131,7 @@ fn a_suspect_is_noted_before_it_asks_and_until_it_has_ended() {
 
 #[test]
 fn a_note_ends_with_what_it_was_for_whatever_the_way() {
-    // It is told to wait: it has no slot any more.
+    // It must wait and gives up its slot.
     let mut desk = Desk::new(8);
     desk.again(&["x"]);
     desk.heard(&[Verdict::Go]);
@@ -140,7 +140,7 @@ fn a_note_ends_with_what_it_was_for_whatever_the_way() {
     told.extend(words(&done));
     assert_eq!(told, ["x: end"]);
 
-    // Its session is lost before it started, or while it is noted.
+    // Its session is lost before it starts, or while the note is written.
     for verdict in [None, Some(Verdict::Go)] {
         let mut desk = Desk::new(8);
         desk.again(&["x"]);
@@ -151,11 +151,11 @@ fn a_note_ends_with_what_it_was_for_whatever_the_way() {
         assert_eq!(told, ["x: end"], "{verdict:?}");
     }
 
-    // A call that was not made says nothing of its job, which asks again.
+    // A call that was not made says nothing about its job, which asks again.
     let mut desk = Desk::new(8);
     let key = desk.suspect_runs("x");
     assert_eq!(words(&desk.ends(key, Outcome::Late)), ["x: end"]);
-    // First its permit is given back.
+    // Its permit is returned first.
     (desk.scheduler).settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
     assert_eq!(words(&desk.heard(&[Verdict::Go])), ["x: begin"]);
     desk.heard(&[Verdict::Go]);
@@ -187,7 +187,7 @@ fn a_worker_that_ends_in_order_leaves_no_note() {
     let end = Note::End { answered: false };
     assert!(told.iter().all(|word| word.note == end));
 
-    // A soft stop waits until they are told.
+    // A graceful stop waits until notes are written.
     let mut desk = Desk::new(8);
     let key = desk.suspect_runs("x");
     desk.scheduler.drain();
@@ -241,7 +241,7 @@ fn who_may_be_under_way_elsewhere_waits_in_a_delay_queue_and_is_a_suspect_still(
     }
     assert_eq!(told[0], "x: begin");
 
-    // For a moment it waits here.
+    // A short wait is spent here.
     let mut desk = Desk::new(8);
     desk.again(&["x"]);
     let done = desk.heard(&[Verdict::Wait { ms: 300 }]);
@@ -255,10 +255,10 @@ fn those_with_crashes_are_begun_one_at_a_time() {
     desk.again(&["1", "2"]);
     let done = desk.heard(&[ALONE; 2]);
     assert_eq!(words(&done), ["1: alone"]);
-    // The other waits, here or in a delay queue, and is known there.
+    // The other one waits here or in a delay queue, and remains a suspect there.
     let (_, moved) = &done.published[0];
     assert_eq!(moved.message.header(headers::SUSPECT), Field::Int(2));
-    // Who has none is called beside it.
+    // A job that has not crashed is called at the same time.
     assert_eq!(words(&desk.again(&["3"])), [""; 0]);
     let done = desk.heard(&[Verdict::Go]);
     assert_eq!(words(&done), ["3: begin"]);
@@ -266,7 +266,7 @@ fn those_with_crashes_are_begun_one_at_a_time() {
     let key = desk.answer(MS, vec![vec![START]]).dispatched[0].0;
     assert_eq!(words(&desk.ends(key, Outcome::Done)), ["1: answered"]);
     desk.answer(MS, vec![vec![START]]);
-    // Its turn is over when the gate knows that its call has ended.
+    // Its turn ends when the gate knows that its call has ended.
     let done = desk.again(&["4"]);
     assert_eq!(words(&done), [""; 0]);
     let done = desk.heard(&[Verdict::Go]);
@@ -309,13 +309,14 @@ fn a_gate_that_cannot_be_told_lets_suspects_wait_as_all_jobs_do() {
     desk.scheduler.suspected(desk.now, shard, Err(away()));
     let done = desk.step(MS);
     assert!(done.published.is_empty());
-    // It may have been noted: that is ended when the gate answers again, and then it begins anew.
+    // The note may have been written. It is ended when the gate answers again, and then the call
+    // begins again.
     let mut told = words(&done);
     told.extend((0..10).flat_map(|_| words(&desk.step(200 * MS))));
     assert_eq!(told, ["x: end"]);
     assert_eq!(words(&desk.heard(&[Verdict::Go])), ["x: begin"]);
 
-    // Of one tenant's primary: its jobs wait, and nobody else does.
+    // If only one tenant's primary fails, only its jobs wait.
     let mut desk = Desk::new(8);
     desk.again(&["x", "y"]);
     let verdicts = vec![Err(away()), Ok(Verdict::Go)];

@@ -1,4 +1,4 @@
-//! The spans of jobs: what is told, what they belong to, and what a job carries on its way.
+//! The spans of jobs: their contents, their parents, and the trace context that a job carries.
 
 use sluicegate::broker::{Message, Source};
 use sluicegate::engine::action::{Results, ResultsTo};
@@ -130,7 +130,7 @@ fn a_retry_is_in_the_same_trace_and_names_its_first_call() {
         carried,
         format!("{}:{:016x}", root.context, called.context.span)
     );
-    // Another worker, which has other ids.
+    // Another worker has other IDs.
     for (source, is_ours) in [(Source::Delay(3), true), (Source::Fresh, false)] {
         desk.deliver_messages(source, vec![moved.clone()]);
         if is_ours {

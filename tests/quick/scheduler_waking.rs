@@ -1,4 +1,5 @@
-//! Jobs that ask anew since an operator changed what they wait for: each once for each change, wherever it is, and nobody else.
+//! Jobs ask again after an operator changed what they wait for: each once per change, wherever it
+//! is, and no others.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,14 +23,14 @@ fn wake(desk: &mut Desk, tenant: Option<Tenant>, number: u64) -> Done {
     desk.step(Duration::ZERO)
 }
 
-/// The tickets with which jobs ask.
+/// Returns the tickets with which jobs ask.
 fn tickets(done: &Done) -> Vec<Option<u64>> {
     let asks = done.asked.iter().flat_map(|question| &question.asks);
     asks.map(|ask| ask.ticket.map(|ticket| ticket.number))
         .collect()
 }
 
-/// The message that leaves, and is confirmed.
+/// Returns the message that leaves, and confirms it.
 fn leaves(desk: &mut Desk, done: Done) -> Outgoing {
     let (key, outgoing) = done.published.into_iter().next().expect("it leaves");
     desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
@@ -37,7 +38,7 @@ fn leaves(desk: &mut Desk, done: Done) -> Outgoing {
     outgoing
 }
 
-/// A job of tenant `a` that was told to wait for so long, on its way to a delay queue.
+/// Returns a job of tenant `a` with a wait of `wait_ms`, on its way to a delay queue.
 fn parked(desk: &mut Desk, wait_ms: u64, ticket: u64) -> Outgoing {
     desk.deliver(Source::Fresh, &["a"]);
     let done = desk.answer(MS, vec![vec![wait(wait_ms, ticket)]]);
@@ -71,7 +72,7 @@ fn what_waits_in_memory_asks_in_the_order_of_its_tickets() {
     assert_eq!(tickets(&done), [Some(7), Some(8), Some(9)]);
     let waits = vec![wait(400, 7), wait(90_000, 8), wait(90_000, 9)];
     let done = desk.answer(MS, vec![waits]);
-    // Their places are for those behind them.
+    // They make room for the jobs behind them.
     assert_eq!(done.published.len(), 2);
     for (_, outgoing) in &done.published {
         assert_eq!(woken(&outgoing.message), Some(2));
@@ -91,7 +92,7 @@ fn what_comes_out_of_a_delay_queue_asks_once_for_each_change() {
     let again = leaves(&mut desk, done);
     assert!(desk.arrives(again.clone()).asked.is_empty());
     assert_eq!(tickets(&wake(&mut desk, named("a"), 8)), [Some(4)]);
-    // An older one is no news, and what has ended is none.
+    // An older instruction changes nothing, and neither does an ended one.
     desk.answer(MS, vec![vec![wait(200_000, 4)]]);
     for instructions in [vec![Instruction::Wake(None, 5)], Vec::new()] {
         let steering = Arc::new(Steering::of(instructions));
@@ -121,7 +122,7 @@ fn an_answer_of_before_is_asked_for_once_more() {
     assert_eq!(tickets(&desk.step(MS)), [Some(4)]);
     let done = desk.answer(MS, vec![vec![wait(200_000, 4)]]);
     assert_eq!(woken(&leaves(&mut desk, done).message), Some(7));
-    // Whoever comes now has asked after it.
+    // A job that arrives now asks after the change.
     desk.deliver(Source::Fresh, &["a"]);
     let done = desk.answer(MS, vec![vec![wait(200_000, 5)]]);
     assert_eq!(woken(&leaves(&mut desk, done).message), Some(7));
@@ -162,7 +163,7 @@ fn a_delayed_start_in_memory_waits_for_its_time() {
     assert_eq!(tickets(&desk.step(100 * MS)), [None]);
 }
 
-/// A publisher can't set it.
+/// Publishers can't set the header.
 #[test]
 fn what_a_publisher_says_of_it_counts_for_nothing() {
     let mut desk = desk();

@@ -1,5 +1,6 @@
-//! The house rules that no compiler keeps: who may know whom, headers of the Lua scripts, short files,
-//! executable scripts, no hidden panics. Each rule is also run over a text that breaks it.
+//! The house rules that the compiler does not check: dependencies between modules, headers of the
+//! Lua scripts, short files, executable scripts, and no hidden panics. Each rule is also tested on
+//! a text that breaks it.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,16 +9,16 @@ use kit::root;
 use kit::sources::{File, files};
 use proptest::test_runner::RngSeed;
 
-/// Lines of code in one file at most: comments, blank lines and unit tests not counted.
+/// Maximum number of code lines per file, without comments, blank lines and unit tests.
 const MAX_LINES: usize = 450;
 
-/// The rule's offences in `files`, one a line.
+/// Returns the violations of the rule in `files`, one per line.
 fn offences(files: &[File], rule: impl Fn(&File) -> Vec<String>) -> String {
     let all: Vec<String> = files.iter().flat_map(rule).collect();
     all.join("\n")
 }
 
-/// Whether `line` has `word` with nothing before it that would make it the end of a longer name.
+/// Returns true if `line` contains `word`, but not as the end of a longer name.
 fn names(line: &str, word: &str) -> bool {
     line.match_indices(word).any(|(at, _)| {
         let before = line[..at].chars().next_back();
@@ -35,13 +36,15 @@ fn forbid(file: &File, words: &[&str], why: &str) -> Vec<String> {
     found
 }
 
-/// A topic's folder has its decisions and its I/O; these files of it do I/O, or are the door that names them.
+/// Files in the folders of topics that do I/O or re-export such files. The other files of these
+/// folders decide.
 const TOPICS_IO: [(&str, &[&str]); 2] = [
     ("src/gate/epoch/", &["mod.rs", "watch"]),
     ("src/gate/fleet/", &["mod.rs", "registry.rs"]),
 ];
 
-/// What decides does no I/O, reads no clock and knows nobody else: all of `rules`, and the other files of topics.
+/// Decisions do no I/O, read no clock and know no other modules: all of `rules`, and the other
+/// files of topics.
 fn decisions_are_pure(file: &File) -> Vec<String> {
     let is_pure = TOPICS_IO.iter().any(|(folder, io)| {
         (file.path.strip_prefix(folder))
@@ -79,7 +82,7 @@ fn decisions_are_pure(file: &File) -> Vec<String> {
     )
 }
 
-/// The engine knows traits, never the servers behind them.
+/// The engine knows traits, but not the servers that implement them.
 fn engine_knows_traits(file: &File) -> Vec<String> {
     if !file.path.starts_with("src/engine") {
         return Vec::new();
@@ -95,7 +98,8 @@ fn engine_knows_traits(file: &File) -> Vec<String> {
     forbid(file, &words, "the engine knows the traits only")
 }
 
-/// The scheduler decides: what has happened, the engine's loop logs and counts (`engine::observer`), and the clock is an argument.
+/// The scheduler decides. The engine's loop logs and counts the facts (`engine::observer`), and the
+/// clock is an argument.
 fn the_scheduler_only_decides(file: &File) -> Vec<String> {
     if !file.path.starts_with("src/engine/scheduler") {
         return Vec::new();
@@ -120,7 +124,7 @@ fn the_scheduler_only_decides(file: &File) -> Vec<String> {
     )
 }
 
-/// One place wires the concrete servers: `app`; programs may, too.
+/// Only `app` and programs name the concrete servers.
 fn only_app_wires(file: &File) -> Vec<String> {
     let both = ["AmqpBroker", "RedisGate"]
         .iter()
@@ -132,7 +136,7 @@ fn only_app_wires(file: &File) -> Vec<String> {
     Vec::new()
 }
 
-/// A panic in the wrong place is an outage: `expect` says why it cannot happen, `unwrap` says nothing.
+/// A panic in the wrong place is an outage. `expect` says why it can't happen; `unwrap` does not.
 fn no_unwrap(file: &File) -> Vec<String> {
     let mut found = Vec::new();
     for (number, line) in file.code().filter(|(_, line)| line.contains(".unwrap()")) {
@@ -152,7 +156,7 @@ fn short(file: &File) -> Vec<String> {
     Vec::new()
 }
 
-/// A script that takes arguments says what they are; parts that others are put together from take none.
+/// A script with arguments documents them. Parts of scripts take none.
 fn lua_header(file: &File) -> Vec<String> {
     let lines = || file.text.lines();
     let is_entry =
@@ -168,7 +172,8 @@ fn lua_header(file: &File) -> Vec<String> {
         .collect()
 }
 
-/// A file that two packages include is compiled twice, and belongs to none: what they share is a package.
+/// A file that two packages include would be compiled twice and belong to neither. Shared code must
+/// be a package.
 fn no_included_files(file: &File) -> Vec<String> {
     let lines = file.text.lines().enumerate();
     let includes = lines.filter(|(_, line)| {
@@ -180,10 +185,10 @@ fn no_included_files(file: &File) -> Vec<String> {
         .collect()
 }
 
-/// Names and ports may be drawn: no result depends on them.
+/// Files that may use random names and ports, since no result depends on them.
 const MAY_DRAW: [&str; 2] = ["tests/kit/servers.rs", "tests/it/secrets.rs"];
 
-/// A test that draws what it does passes and fails by luck.
+/// A test with random steps would pass or fail by chance.
 fn nothing_is_drawn(file: &File) -> Vec<String> {
     if MAY_DRAW.contains(&file.path.as_str()) {
         return Vec::new();
@@ -247,7 +252,8 @@ fn nothing_is_included_by_path() {
 #[test]
 fn no_test_depends_on_luck() {
     assert_tidy(offences(&files(&["tests"], ".rs"), nothing_is_drawn));
-    // cargo says it to all tests (.cargo/config.toml). A program that was started without cargo wants the variable.
+    // cargo sets it for all tests (.cargo/config.toml). A program started without cargo needs the
+    // variable.
     let seed = proptest::test_runner::Config::default().rng_seed;
     assert!(matches!(seed, RngSeed::Fixed(_)), "PROPTEST_RNG_SEED");
 }
@@ -273,7 +279,7 @@ fn scripts_can_be_run() {
     }
 }
 
-/// Each rule must find what breaks it, at its line, and nothing in what keeps it.
+/// Each rule must find a violation at its line, and none in a text that follows it.
 #[test]
 fn every_rule_can_fail() {
     type Rule = fn(&File) -> Vec<String>;
@@ -290,7 +296,7 @@ fn every_rule_can_fail() {
             concat!("\n    #", "[path = \"../b.rs\"]\n    mod b;"),
             "workers/a/main.rs:2",
         ),
-        // Behind what unit tests need, all else is read.
+        // Code after unit tests is checked.
         (
             decisions_are_pure,
             "src/rules/a.rs",

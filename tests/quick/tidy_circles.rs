@@ -1,25 +1,27 @@
-//! Who imports whom in a folder: the files of a topic, of `src/config` and of `src/engine` form no circle, and those of the first two
-//! import nothing from above.
+//! Imports within a folder: the files of a topic, of `src/config` and of `src/engine` form no
+//! cycle, and those of the first two import nothing from higher layers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use kit::sources::{File, files};
 
-/// Modules by the modules that they import.
+/// Modules with the modules that they import.
 type Imports = BTreeMap<String, BTreeSet<String>>;
 
-/// The module that `file` of `folder` is; `None`: the folder's own `mod.rs`, which names all of them.
+/// Returns the module of `file` in `folder`, or `None` for the folder's own `mod.rs`, which names
+/// all of them.
 fn module(folder: &str, file: &File) -> Option<String> {
     let path = file.path.strip_prefix(folder)?.strip_prefix('/')?;
     let first = path.split('/').next()?.trim_end_matches(".rs");
     (first != "mod").then(|| first.to_owned())
 }
 
-/// The names that `code` takes from the module `path`, such as `Z`, `a` and `b` of `super::{Z, a, b::C}`.
+/// Returns the names that `code` takes from the module `path`, such as `Z`, `a` and `b` of
+/// `super::{Z, a, b::C}`.
 fn names(code: &str, path: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for (at, _) in code.match_indices(path) {
-        // `super::super::a` is no sibling, and neither is `x::super::a`.
+        // `super::super::a` is not a sibling, and neither is `x::super::a`.
         if code[..at].ends_with(|c: char| c.is_alphanumeric() || c == ':' || c == '_') {
             continue;
         }
@@ -35,7 +37,7 @@ fn names(code: &str, path: &str) -> BTreeSet<String> {
                     }
                     word.clear();
                     match c {
-                        // What follows is in the module that was just named.
+                        // Further names are in the module that was just named.
                         ':' => within = true,
                         ',' if depth <= 1 => within = false,
                         '}' => {
@@ -64,7 +66,7 @@ fn code_of(file: &File) -> String {
     lines.join("\n")
 }
 
-/// Who imports whom among the modules of `folder`.
+/// Returns the imports among the modules of `folder`.
 fn imports(folder: &str, files: &[File]) -> Imports {
     let parent = folder.replacen("src/", "crate::", 1).replace('/', "::") + "::";
     let mut imports = Imports::new();
@@ -86,8 +88,8 @@ fn imports(folder: &str, files: &[File]) -> Imports {
     imports
 }
 
-/// What is left of `imports` when all who import nobody are taken away, again and again: those in circles, and those who import
-/// them.
+/// Removes modules without imports until none is left. The rest are modules in cycles, and those
+/// that import them.
 fn circles(mut imports: Imports) -> Imports {
     loop {
         let done: BTreeSet<String> = (imports.iter())
@@ -104,7 +106,7 @@ fn circles(mut imports: Imports) -> Imports {
     }
 }
 
-/// The folders of the crate that `file` names, but for those in `known`.
+/// Returns the crate's folders that `file` names, without those in `known`.
 fn from_above(file: &File, known: &[&str]) -> Vec<String> {
     let found = names(&code_of(file), "crate::").into_iter();
     found
@@ -120,7 +122,7 @@ fn the_files_of_config_form_no_circle() {
     assert_eq!(circles(imports), Imports::new());
 }
 
-/// What `mod.rs` gives to the outside has a file of its own inside, from which it is taken.
+/// A name that `mod.rs` re-exports has its own file, and other files import it from there.
 #[test]
 fn the_files_of_config_take_nothing_through_their_own_door() {
     let mut found = Vec::new();
@@ -155,7 +157,7 @@ fn config_imports_the_rules_alone() {
     assert_eq!(found, [""; 0]);
 }
 
-/// The parts of the scheduler, which have its state (docs/decisions/scheduler.md).
+/// The parts of the scheduler, which hold its state (docs/decisions/scheduler.md).
 const PARTS: [&str; 16] = [
     "admission",
     "agenda",
@@ -175,7 +177,7 @@ const PARTS: [&str; 16] = [
     "settlement",
 ];
 
-/// Whether a part of the scheduler names it: a part knows its own state alone.
+/// Returns true if a part names the scheduler. A part may know only its own state.
 fn names_the_scheduler(file: &File) -> bool {
     code_of(file).contains("Scheduler")
 }
