@@ -1,4 +1,4 @@
-//! The admin port, as an operator's systems see it.
+//! The admin port as an operator's systems see it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,12 +17,12 @@ const ANY_PORT: Admin = Admin {
     operator_token: None,
 };
 
-/// The whole answer to `GET path`.
+/// Returns the complete answer to `GET path`.
 async fn get(listen: SocketAddr, path: &str) -> String {
     get_with(listen, path, "").await
 }
 
-/// The whole answer to `GET path` with more lines of headers.
+/// Returns the complete answer to `GET path` with additional header lines.
 pub async fn get_with(listen: impl ToSocketAddrs, path: &str, headers: &str) -> String {
     let mut stream = TcpStream::connect(listen).await.expect("it listens");
     let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n{headers}connection: close\r\n\r\n");
@@ -38,7 +38,7 @@ pub async fn get_with(listen: impl ToSocketAddrs, path: &str, headers: &str) -> 
     answer
 }
 
-/// Of one pipeline without a name.
+/// Returns a board with one unnamed pipeline.
 fn board(health: &Arc<Health>) -> Arc<Board> {
     let seen = Seen {
         health: Arc::clone(health),
@@ -70,7 +70,7 @@ async fn a_worker_is_ready_when_nothing_is_missing() {
 
     health.set_redis(true);
     assert!(ready().await.starts_with("HTTP/1.1 200 "));
-    // One primary that admits is enough; the others are named.
+    // One primary that admits is enough. The others are named.
     let primaries = |admitting, recovering, away| Primaries {
         admitting,
         recovering,
@@ -83,7 +83,7 @@ async fn a_worker_is_ready_when_nothing_is_missing() {
     assert!(ready().await.ends_with("\r\n\r\nready\n"));
     health.set_consuming(false);
     assert!(ready().await.starts_with("HTTP/1.1 503 "));
-    // What is not ready lives.
+    // A worker that is not ready is alive.
     assert!(
         get(server.listen, "/livez")
             .await
@@ -145,8 +145,8 @@ async fn a_taken_port_is_named() {
     assert_eq!(why.to_string(), expected);
 }
 
-/// More clients than are served at once say nothing: they are dropped, and the next one gets its answer.
-/// (The test's time jumps whenever everything waits.)
+/// More clients than are served at once send nothing. They are dropped, and the next one gets its
+/// answer. (The test's time jumps whenever everything waits.)
 #[tokio::test(start_paused = true)]
 async fn slow_clients_are_dropped() {
     let server = serve(&ANY_PORT, board(&Arc::default()))
@@ -185,7 +185,7 @@ async fn a_long_head_is_refused() {
         .await
         .expect("the buffers hold it");
     let mut answer = Vec::new();
-    // The connection is closed with bytes unread: the answer may be lost on its way.
+    // The connection is closed with unread bytes, so the answer may be lost on its way.
     let _ = stream.read_to_end(&mut answer).await;
     assert!(
         answer.is_empty() || answer.starts_with(b"HTTP/1.1 431 "),
@@ -240,7 +240,8 @@ async fn only_who_shows_the_token_sees_more_than_whether_it_lives_and_is_ready()
         format!("x-token: Bearer {TOKEN}\r\n"),
     ];
     for headers in &bad {
-        // A server for each of them: after ten wrong tokens a minute, others are refused slowly.
+        // One server per configuration: after ten wrong tokens in a minute, further ones are
+        // refused slowly.
         let server = serve(&admin, board(&health)).await.expect("a free port");
         let listen = server.listen;
         for path in [
@@ -281,7 +282,8 @@ async fn only_who_shows_the_token_sees_more_than_whether_it_lives_and_is_ready()
     server.stop().await;
 }
 
-/// Before, 64 of them kept everybody out for 10 s, and the next 64 for 10 s more: these for more than a minute.
+/// Formerly, 64 such connections blocked all clients for 10 s, and the next 64 for another 10 s.
+/// These would block them for more than a minute.
 #[tokio::test]
 async fn connections_that_say_nothing_keep_nobody_out() {
     let server = serve(&ANY_PORT, board(&Arc::default()));

@@ -1,4 +1,4 @@
-//! `/api/v1` of a worker as users start it, on real servers: who may ask, what is shown, and what each action does.
+//! `/api/v1` of a worker as users start it, on real servers: access, views and actions.
 
 use std::net::SocketAddr;
 
@@ -39,7 +39,7 @@ impl Answer {
     }
 }
 
-/// The answer to `method path` with these lines of headers, each with its end.
+/// Returns the answer to `method path` with these header lines, each with its line end.
 pub async fn send(
     listen: SocketAddr,
     method: &str,
@@ -103,7 +103,7 @@ impl Port {
     }
 }
 
-/// A worker with both tokens, and few calls.
+/// A worker with both tokens and a low limit.
 pub struct Run {
     pub bed: Bed,
     pub yaml: String,
@@ -136,7 +136,7 @@ impl Run {
         until(&format!("{number} calls"), || self.api.count() >= number).await;
     }
 
-    /// Waits until so many messages are in the queue that holds these.
+    /// Waits until this many messages are in the queues of this kind.
     async fn holds(&self, kind: &str, number: u64) {
         loop {
             let queues = self.port.get("/queues").await.is(200);
@@ -255,10 +255,10 @@ async fn only_those_with_a_token_look_and_only_operators_act() {
             );
         }
     }
-    // An operator sees the metrics, too.
+    // An operator may see the metrics, too.
     let metrics = send(listen, "GET", "/metrics", (&act, "")).await;
     assert_eq!(metrics.status, 200);
-    // Only the two that were let in are written down.
+    // Only the two permitted actions are audited.
     let done = run.port.get("/audit").await.is(200);
     assert_eq!(done["entries"].as_array().map(Vec::len), Some(2), "{done}");
     run.worker.stop();
@@ -280,7 +280,7 @@ async fn without_tokens_this_machine_looks_and_nobody_acts() {
     for local in ["localhost", "127.0.0.1", &listen.to_string(), "LOCALHOST:1"] {
         assert_eq!(ask("GET", &format!("host: {local}\r\n")).await.status, 200);
     }
-    // A page of another site whose name leads here, and what asks for others.
+    // A page of another site whose name resolves to this address, and requests for other hosts.
     for other in [
         "host: example.com\r\n",
         "host: localhost.example.com:9464\r\n",
@@ -303,7 +303,7 @@ async fn without_tokens_this_machine_looks_and_nobody_acts() {
 async fn actions_do_what_the_commands_do_and_are_written_down() {
     let run = Run::start(MANY).await;
     let port = run.port;
-    // Of hostile names, too: this one is between slashes.
+    // Hostile names work, too. This one has slashes around it.
     let (tenant, name) = ("a%2Fb%3Fc%23%25%20%7B%7D%2A%3A", "a/b?c#% {}*:");
     let paused = port
         .post(&format!("/tenants/{tenant}/pause"), &json!({"for": "1h"}))
@@ -322,7 +322,7 @@ async fn actions_do_what_the_commands_do_and_are_written_down() {
         .publish(&run.yaml, [job(name, "one"), job("other", "two")])
         .await;
     run.calls(1).await;
-    // The other one's.
+    // The call is the other job's.
     assert_eq!(run.api.calls()[0].job, "two");
     let job_path = format!("/tenants/{tenant}/jobs/one");
     let document = Document::of(port).await;
@@ -400,7 +400,7 @@ async fn actions_do_what_the_commands_do_and_are_written_down() {
     assert_eq!(drained["all"], "draining");
     let resumed = port.post("/resume", &json!({})).await.is(200);
     assert_eq!(resumed["was"], "drain");
-    // It was cancelled before anybody could call it.
+    // It was cancelled before any call.
     run.holds("dead", 1).await;
     let letters = port.get("/dead/letters?tenant=acme").await;
     document.check_of("get", "/dead/letters", &letters);
@@ -427,7 +427,7 @@ async fn actions_do_what_the_commands_do_and_are_written_down() {
     assert_eq!(dropped["dropped"], 0);
     assert_eq!(run.api.count(), 4);
 
-    // What makes no sense is refused, and not written down.
+    // Invalid requests are refused and not audited.
     for (path, body, words) in [
         ("/tenants/acme/limit", json!({}), "say one of max"),
         (
@@ -499,7 +499,7 @@ async fn actions_do_what_the_commands_do_and_are_written_down() {
             "dead replay",
             "dead replay",
             "dead drop",
-            // This one was begun: the queues' names are known then.
+            // This action was begun, since the queues' names are known only then.
             "tenant divert",
             "tenant divert",
         ]
@@ -538,7 +538,7 @@ async fn the_audit_keeps_the_last_thousand_and_pages_stay_where_they_are() {
         peer: "here".to_owned(),
         action: "tenant pause",
         of: serde_json::Map::new(),
-        // One that is too long is shortened.
+        // A long entry is shortened.
         request: json!({"reason": "x".repeat(10 * number)}),
         failed: None,
     };
@@ -555,7 +555,7 @@ async fn the_audit_keeps_the_last_thousand_and_pages_stay_where_they_are() {
             assert!(entry.to_string().len() < 5_000);
             numbers.push(entry["number"].as_u64().expect("a number"));
         }
-        // What comes meanwhile moves no page.
+        // New entries don't move the pages.
         if numbers.len() == 300 {
             run.port
                 .post("/tenants/acme/reset", &json!({}))
@@ -594,7 +594,7 @@ async fn dead_letters_are_shown_in_pages_with_bodies_that_are_bounded() {
     run.holds("dead", 3).await;
     let mut ids = Vec::new();
     for offset in 0..3 {
-        // Those that were looked at go back a moment later.
+        // Messages that were read return to the queue a moment later.
         run.holds("dead", 3).await;
         let path = format!("/dead/letters?limit=1&offset={offset}");
         let page = run.port.get(&path).await.is(200);

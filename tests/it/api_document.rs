@@ -1,5 +1,5 @@
-//! docs/openapi.json against the server: each path and status of it is tried, and each answer has the form that it names.
-//! `RENEW_PAGES=1 cargo test --test it api_document::` writes the file anew.
+//! Checks docs/openapi.json against the server: every path and status is tried, and every answer
+//! has the documented form. `RENEW_PAGES=1 cargo test --test it api_document::` rewrites the file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,15 +17,15 @@ use crate::api::{Answer, JSON, OPERATOR, Port, READER, Run, send};
 
 const FILE: &str = "docs/openapi.json";
 
-/// What is tried: by method and path, the statuses.
+/// The tried statuses, by method and path.
 #[derive(Default)]
 struct Tried(BTreeMap<String, BTreeSet<String>>);
 
-/// The file, and its schemas.
+/// The document and its schemas.
 pub struct Document(Value);
 
 impl Document {
-    /// Each method and path, and what is said of it.
+    /// Returns each method and path with its description.
     fn operations(&self) -> Vec<(&str, &str, &Value)> {
         let paths = self.0["paths"].as_object().expect("paths");
         let mut all = Vec::new();
@@ -37,17 +37,17 @@ impl Document {
         all
     }
 
-    /// What the server at `listen` says.
+    /// Fetches the document from the server at `port`.
     pub async fn of(port: Port) -> Self {
         Self(port.get("/openapi.json").await.is(200))
     }
 
-    /// `answer` to `method path` is what is said of its status.
+    /// Checks that `answer` to `method path` matches the description of its status.
     pub fn check_of(&self, method: &str, path: &str, answer: &Answer) {
         self.check(&self.0["paths"][path][method], answer);
     }
 
-    /// `answer` is what `operation` says of its status.
+    /// Checks that `answer` matches the description in `operation` of its status.
     fn check(&self, operation: &Value, answer: &Answer) {
         let said = &operation["responses"][answer.status.to_string()];
         let (kind, content) = (said["content"].as_object())
@@ -77,12 +77,12 @@ impl Tried {
     }
 }
 
-/// `path` with values.
+/// Returns `path` with values.
 fn filled(path: &str) -> String {
     path.replace("{tenant}", "acme").replace("{id}", "letter")
 }
 
-/// A body that this path takes.
+/// Returns a body that this path accepts.
 fn body(path: &str) -> Value {
     match path {
         "/tenants/{tenant}/limit" => json!({"max": 9, "for": "1h"}),
@@ -106,7 +106,7 @@ async fn ask(
 async fn each_path_and_status_of_the_document_is_what_the_server_answers() {
     let run = Run::start("max-requests: 5, window-size: 1h, plans: {pro: {max-requests: 9}}, tenants: {big: {plan: pro}, own: {max-requests: 2}}").await;
     let listen = run.port.0;
-    // One that nobody can call.
+    // A letter that can't be called.
     let letter = sluicegate::broker::Message {
         routing_key: String::new(),
         properties: lapin::BasicProperties::default().with_message_id("letter".into()),
@@ -136,7 +136,7 @@ async fn each_path_and_status_of_the_document_is_what_the_server_answers() {
         let asked = filled(path);
         let says = |status: &str| !operation["responses"][status].is_null();
         let mut answers = Vec::new();
-        // A dead letter that somebody else looks at is not there for a moment.
+        // A dead letter that another request reads is missing for a moment.
         let mut answer = ask(listen, (method, &asked), (good, &body)).await;
         while path == "/dead/letters/{id}" && answer.status == 404 {
             answer = ask(listen, (method, &asked), (good, &body)).await;
@@ -183,13 +183,13 @@ async fn each_path_and_status_of_the_document_is_what_the_server_answers() {
         found.insert("default".to_owned());
         assert_eq!(found, said, "{method} {path}");
     }
-    // Whatever is away, it says that it lives.
+    // Liveness does not depend on the servers.
     let lives = send(away.listen, "GET", "/livez", ("host: x\r\n", "")).await;
     assert_eq!(lives.status, 200);
     run.worker.stop();
 }
 
-/// The port of a pipeline whose servers are not there.
+/// The port of a pipeline whose servers are unavailable.
 struct Away {
     listen: SocketAddr,
     _server: sluicegate::admin::AdminServer,

@@ -1,4 +1,5 @@
-//! `/api/v1` of several pipelines, after a change of the configuration, beside servers that hang, in a Redis Cluster; and the page's examples.
+//! `/api/v1` of several pipelines, after a change of the configuration, with servers that hang, and
+//! in a Redis Cluster; and the page's examples.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use crate::cli::sluicegate;
 use crate::gate_topology::connect;
 use crate::pipelines::{File, consume, to};
 
-/// The file with both tokens.
+/// Returns the configuration with both tokens.
 fn with_tokens(yaml: &str) -> String {
     let tokens = format!("admin: {{token: {READER}, operator-token: {OPERATOR}, listen");
     yaml.replace("admin: {listen", &tokens)
@@ -53,7 +54,7 @@ async fn pipelines_are_named_and_what_is_in_force_is_shown_after_a_change() {
     let words = "there is no pipeline \"tow\"; there are: one, two; did you mean two?";
     assert_eq!(problem["detail"], words);
 
-    // What is for all is for all of them, and each has an audit of its own.
+    // An action for all pipelines applies to each, and each has its own audit log.
     let paused = port.post("/pause", &json!({"for": "1h"})).await.is(200);
     for name in ["one", "two"] {
         assert_eq!(paused["pipelines"][name]["all"], "paused", "{paused}");
@@ -91,7 +92,7 @@ async fn pipelines_are_named_and_what_is_in_force_is_shown_after_a_change() {
     file.write(&with_tokens(&file.yaml(&[one(9)])));
     worker.says(&["pipeline stopped"]).await;
     let shown = async {
-        // Now it is the only one.
+        // It is the only one now.
         while port.get("/limits").await.is(200)["limits"][0]["max_requests"] != 9 {
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;
         }
@@ -101,7 +102,7 @@ async fn pipelines_are_named_and_what_is_in_force_is_shown_after_a_change() {
     worker.stop();
 }
 
-/// The port of a pipeline with these servers.
+/// Returns the port of a pipeline with these servers.
 async fn port_of(yaml: &str) -> AdminServer {
     sluicegate::app::install_tls_provider();
     let config = Config::parse("servers.yaml", yaml, std::iter::empty()).expect("valid");
@@ -118,7 +119,7 @@ async fn port_of(yaml: &str) -> AdminServer {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_that_hang_hang_no_other_answer() {
-    // They take connections, and never say anything.
+    // These servers accept connections but never answer.
     let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = silent.local_addr().expect("it is bound");
     let yaml = format!("amqp: {{url: 'amqp://{address}'}}\nredis: {{url: 'redis://{address}'}}\n");
@@ -138,7 +139,7 @@ async fn servers_that_hang_hang_no_other_answer() {
     asked.push(tokio::spawn(async move {
         port.post("/pause", &json!({})).await
     }));
-    // They wait, and so do others for nobody.
+    // Those requests wait, but others don't.
     let lives = send(port.0, "GET", "/livez", ("host: x\r\n", "")).await;
     assert_eq!(lives.status, 200);
     assert_eq!(port.get("/pipelines").await.status, 200);
@@ -157,7 +158,8 @@ async fn more_requests_than_are_answered_at_once_are_told_to_come_again() {
     let yaml = format!("amqp: {{url: 'amqp://{address}'}}\nredis: {{url: 'redis://{address}'}}\n");
     let server = port_of(&yaml).await;
     let port = Port(server.listen);
-    // Two may have a connection to RabbitMQ, which says nothing; of ten that come within that time the others are told at once.
+    // Up to two requests may have a connection to RabbitMQ, which does not answer. Of ten
+    // simultaneous ones, the others fail at once.
     let asked: Vec<_> = (0..10)
         .map(|_| tokio::spawn(async move { port.get("/queues").await }))
         .collect();
@@ -201,7 +203,7 @@ async fn a_cluster_has_one_audit() {
     assert_eq!((page.entries.len(), page.next), (1, None));
 }
 
-/// The page's examples, as they are pasted.
+/// Runs the page's examples as pasted.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_examples_of_the_page_run_as_pasted() {
     let run = Run::start("max-requests: 5, window-size: 1h").await;
@@ -236,7 +238,7 @@ async fn the_examples_of_the_page_run_as_pasted() {
         String::from_utf8_lossy(&done.stderr),
     );
     assert!(done.status.success(), "{out}{err}");
-    // An answer each; what a worker says of itself ends no line.
+    // Each has one answer. A worker's report in it has no line breaks.
     let answers: Vec<Value> = serde_json::Deserializer::from_str(&out)
         .into_iter()
         .collect::<Result<_, _>>()
@@ -262,7 +264,7 @@ async fn what_was_begun_is_finished_also_for_those_who_left() {
     let asking = tokio::spawn(async move {
         send(listen, "POST", "/api/v1/drain", (&headers, "{}")).await;
     });
-    // It is written down first; what follows begins with a connection to RabbitMQ.
+    // The action is audited first. The rest begins with a connection to RabbitMQ.
     run.worker
         .says(&["an operator asks by HTTP", "drain"])
         .await;
@@ -309,7 +311,7 @@ async fn what_commands_change_is_written_down_too() {
             assert_eq!(newest["of"]["tenant"], "acme", "{newest}");
         }
     }
-    // Where Redis is away, what needs RabbitMQ alone is done all the same.
+    // If Redis is unavailable, actions on RabbitMQ alone still work.
     let redis = format!("127.0.0.1:{}", free_port());
     let yaml = run
         .yaml
@@ -319,7 +321,7 @@ async fn what_commands_change_is_written_down_too() {
     let done = done.exited(0);
     let note = "note: this is not written to the audit: Redis can't be reached: ";
     assert!(done.err.starts_with(note), "{done:?}");
-    // What only looks is not.
+    // Views do not.
     let yaml = run.yaml.clone();
     let look = move || sluicegate(&yaml, &["inspect", "acme"]);
     let done = tokio::task::spawn_blocking(look).await;

@@ -1,4 +1,5 @@
-//! Publishers and queues that misbehave: whatever they name or refuse, the jobs of other tenants go on, and each job of theirs ends.
+//! Publishers and queues that misbehave. Whatever they name or refuse, the jobs of other tenants
+//! continue, and each of their own jobs ends.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,7 +21,7 @@ fn bed(rabbit: &Rabbit) -> Bed {
     Bed::on(rabbit.url(), shared_redis().url())
 }
 
-/// With results for whoever asks.
+/// Returns a configuration with results on request.
 fn yaml(bed: &Bed, limits: &str, api: &Api) -> String {
     let http = format!("http: {{url: '{}'}}", api.url());
     let yaml = bed.yaml(limits, &api.url(), "");
@@ -46,7 +47,7 @@ fn results(worker: &Process) -> usize {
     all.iter().map(|series| counted(worker, series)).sum()
 }
 
-/// How often each job was called.
+/// Returns the number of calls of each job.
 fn calls(api: &Api) -> BTreeMap<String, usize> {
     let mut calls = BTreeMap::new();
     for call in api.calls() {
@@ -59,7 +60,8 @@ fn called(api: &Api, tenant: &str) -> usize {
     api.calls().iter().filter(|it| it.tenant == tenant).count()
 }
 
-/// A queue that takes messages and confirms none, as one without its majority: it stands still.
+/// Declares a queue that takes messages but confirms none, like one without its majority: it stands
+/// still.
 async fn silent_queue(rabbit: &Rabbit, name: &str) {
     let connection = Connection::connect(rabbit.url(), ConnectionProperties::default());
     let connection = connection.await.expect("RabbitMQ answers");
@@ -90,7 +92,7 @@ fn stand_still(rabbit: &Rabbit, queue: &str, still: bool) {
     });
 }
 
-/// RabbitMQ 3.10 closes the connection over some of these names.
+/// RabbitMQ 3.10 closes the connection because of some of these names.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reply_to_that_closes_the_connection_costs_its_own_job_its_result_and_nobody_else_anything()
  {
@@ -116,7 +118,7 @@ async fn a_reply_to_that_closes_the_connection_costs_its_own_job_its_result_and_
     let calls = calls(&api);
     assert_eq!(calls.len(), 80);
     assert!(calls.values().all(|calls| *calls == 1), "{calls:?}");
-    // None of them comes again.
+    // None of them is delivered again.
     let worker = PROGRAM.start(&yaml);
     bed.publish(&yaml, [job("good", "last")]).await;
     until("the last is called", || called(&api, "good") >= 61).await;
@@ -134,7 +136,7 @@ async fn a_reply_queue_that_confirms_nothing_stops_no_other_tenant_and_its_jobs_
     let worker = PROGRAM.start(&yaml);
     bed.publish(&yaml, asking("evil", EVIL, &["silent"])).await;
     until("they are called", || called(&api, "evil") == EVIL).await;
-    // Its results are in the way of none, whether it is known to be silent or not.
+    // Its results delay no others, whether the queue is known to be silent or not.
     for round in 0..3 {
         let jobs = (0..50).map(|n| job("good", format!("{round}-{n}")));
         bed.publish(&yaml, jobs).await;
@@ -196,7 +198,7 @@ async fn dead_letters_that_are_refused_stop_no_good_job_and_are_not_lost() {
     let ready = worker.get("/readyz").unwrap_or_default();
     assert!(ready.contains("stuck"), "{ready}");
     tokio::task::block_in_place(|| rabbit.ctl(&["clear_policy", &policy]));
-    // Each is there in the end, with its reason, and none was called for it once more.
+    // Each ends as a dead letter with its reason, and none was called again because of it.
     let mut letters = BTreeMap::new();
     let begun = tokio::time::Instant::now();
     while letters.len() < BAD + 100 {
@@ -217,7 +219,8 @@ async fn dead_letters_that_are_refused_stop_no_good_job_and_are_not_lost() {
     assert!(calls.values().all(|calls| *calls == 1), "{calls:?}");
 }
 
-/// A dead letters' queue without its majority confirms nothing: jobs wait in delay queues all the same, each called once.
+/// A dead-letter queue without its majority confirms nothing. Jobs still wait in delay queues, and
+/// each is called once.
 #[tokio::test(flavor = "multi_thread")]
 async fn dead_letters_that_are_not_confirmed_stop_no_job_that_waits() {
     let rabbit = Rabbit::start();

@@ -1,4 +1,4 @@
-//! One conformance suite for every broker.
+//! One conformance suite for all brokers.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -96,7 +96,7 @@ async fn unacked_messages_come_again_and_stale_tags_do_nothing<B: Broker>(mut be
     assert_eq!(found, ["a", "b", "c"]);
     assert!(again.iter().all(|delivery| delivery.redelivered));
     assert!(again.iter().all(|d| d.tag.session == bed.session));
-    // Tags of the session before have the same numbers on the broker; they must ack nothing.
+    // Tags of the previous session have the same numbers at the broker. They must ack nothing.
     bed.broker.ack(tags(&first)).await;
     bed.cut().await;
     let third = bed.take(3).await;
@@ -113,7 +113,8 @@ async fn acks_out_of_order_and_repeated_leave_the_rest<B: Broker>(mut bed: Bed<B
     bed.broker.ack(vec![tags[4], tags[1], tags[4]]).await;
     bed.broker.ack(vec![tags[0], tags[1]]).await;
     bed.broker.ack(vec![tags[3], tags[4]]).await;
-    // The session still works: the broker would have closed it over a tag that was acked twice.
+    // The session still works. The broker would have closed it because of a tag that was acked
+    // twice.
     bed.nothing_but_a_marker().await;
     bed.reopen().await;
     let mut left = ids(&bed.take(2).await);
@@ -149,7 +150,7 @@ async fn a_missing_queue_returns_the_message<B: Broker>(mut bed: Bed<B>) {
     let missing = "no such queue".into();
     let batch = vec![to(&missing, "x")];
     assert_eq!(bed.publish(batch).await, [Err(PublishError::Returned)]);
-    // The connection survives it.
+    // The connection survives.
     bed.nothing_but_a_marker().await;
     let long = "q".repeat(300).into();
     assert_eq!(
@@ -185,7 +186,8 @@ async fn results_go_where_they_belong_and_one_without_a_target_harms_no_other<B:
         assert_eq!(*delivery.message.properties.delivery_mode(), Some(2));
     }
     bed.broker.ack(tags(&taken)).await;
-    // An exchange to which nothing is bound, and one that does not exist, which closes a channel of RabbitMQ.
+    // An exchange without bindings, and one that does not exist, which closes a channel of
+    // RabbitMQ.
     for exchange in ["amq.direct", "no such exchange", "no such exchange"] {
         let key = kit::servers::unique("key");
         let batch = vec![reply(exchange, &key, "a"), reply(exchange, &key, "b")];
@@ -209,7 +211,7 @@ async fn results_go_where_they_belong_and_one_without_a_target_harms_no_other<B:
 async fn answers_stand_in_the_order_of_the_batch<B: Broker>(mut bed: Bed<B>) {
     let missing = "no such queue".into();
     let is_missing = |n: usize| n.is_multiple_of(7) || n > 900;
-    // Ids repeat: the same id goes to a queue and to none, and twice to one queue.
+    // IDs repeat: the same ID goes to a queue and to none, and twice to one queue.
     let batch: Vec<Outgoing> = (0..1000)
         .map(|n| {
             let queue = if is_missing(n) {
@@ -241,7 +243,7 @@ async fn a_delay_queue_gives_a_window_of_its_messages_in_their_order<B: Broker>(
         let delay_queue = bed.names.delay(route).clone();
         let names: Vec<String> = (0..3 * WINDOW).map(|n| n.to_string()).collect();
         for name in &names {
-            // One by one: two channels publish, so a batch may overtake another.
+            // One at a time, since two channels publish and a batch may overtake another.
             assert_eq!(bed.publish(vec![to(&delay_queue, name)]).await, [Ok(())]);
         }
         let first = bed.take(WINDOW).await;
@@ -249,12 +251,12 @@ async fn a_delay_queue_gives_a_window_of_its_messages_in_their_order<B: Broker>(
         assert_eq!(ids(&first), names[..WINDOW]);
         let more = tokio::time::timeout(Duration::from_millis(300), bed.events.recv()).await;
         assert!(more.is_err(), "{more:?}");
-        // Another delay queue is not held up.
+        // Other delay queues are not blocked.
         let other = &bed.names.delays()[30].clone();
         assert_eq!(bed.publish(vec![to(other, "other")]).await, [Ok(())]);
         let beside = bed.take(1).await;
         assert_eq!(ids(&beside), ["other"]);
-        // Acks of one delay queue leave the others alone, though they share a channel.
+        // Acks in one delay queue don't affect the others, though they share a channel.
         bed.broker.ack(tags(&first)).await;
         for _ in 0..2 {
             let next = bed.take(WINDOW).await;
@@ -285,7 +287,7 @@ async fn a_delay_queue_gives_back_in_order_what_a_lost_session_had<B: Broker>(mu
     bed.broker.close().await;
 }
 
-/// Every type that RabbitMQ keeps.
+/// Returns a header of every type that RabbitMQ keeps.
 fn all_headers() -> FieldTable {
     let list = vec![AMQPValue::Boolean(true), AMQPValue::LongLongInt(1)];
     let inner: BTreeMap<ShortString, AMQPValue> =
@@ -354,7 +356,8 @@ async fn headers_survive_a_delay_queue_and_are_stripped<B: Broker>(mut bed: Bed<
     bed.broker.close().await;
 }
 
-/// AMQP has them, and RabbitMQ's tables have one kind of text: a handler's message may be made with them all the same.
+/// AMQP has short texts, but RabbitMQ's tables have only one text type. A handler's message may
+/// still contain them.
 async fn short_texts_in_headers_arrive_as_texts<B: Broker>(mut bed: Bed<B>) {
     let headers = |text: fn(&str) -> AMQPValue| -> FieldTable {
         let table: BTreeMap<ShortString, AMQPValue> = [("k".into(), text("deep"))].into();
@@ -457,7 +460,7 @@ async fn clients_that_have_room_take_turns<B: Broker>(mut bed: Bed<B>) {
     let all: Vec<&str> = all.iter().map(String::as_str).collect();
     bed.publish_fresh(&all).await;
     let (mine, theirs) = (bed.take(20).await, other.take(20).await);
-    // What both have room for, and 40 more: these go to whoever has room first.
+    // As many as both have room for, and 40 more, which go to the first that has room.
     let more = names(40, 2 * prefetch + 40);
     let more: Vec<&str> = more.iter().map(String::as_str).collect();
     bed.publish_fresh(&more).await;

@@ -1,4 +1,4 @@
-//! RabbitMQ alone: what it refuses, and how the client heals.
+//! RabbitMQ alone: what it refuses, and how the client recovers.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ async fn refusal(url: &str, queue: &str, queue_type: QueueType) -> BrokerError {
     connected.err().expect("it is refused")
 }
 
-/// The shared server's URL with another user, password or virtual host.
+/// Returns the shared server's URL with another user, password or virtual host.
 fn url(user: &str, password: &str, vhost: &str) -> String {
     let mut url = url::Url::parse(shared_rabbit().url()).expect("a URL");
     url.set_username(user).expect("it has a host");
@@ -56,7 +56,7 @@ fn url(user: &str, password: &str, vhost: &str) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_queue_with_other_arguments_is_named_with_what_differs() {
     let server = shared_rabbit().url();
-    // A transient queue, a classic one where a quorum one is wanted, and the other way round.
+    // A transient queue, a classic queue instead of a quorum queue, and the reverse.
     let transient = unique("transient");
     declare_plain(&transient, false).await;
     let error = refusal(server, &transient, QueueType::Classic).await;
@@ -133,7 +133,7 @@ async fn refusals_are_told_apart_and_hold_no_password() {
     );
     assert!(!error.is_misconfiguration());
     assert!(!format!("{error} {error:?}").contains("hunter2"));
-    // A server that speaks no TLS.
+    // A server without TLS.
     let tls = url("guest", "hunter2", "/%2f").replacen("amqp:", "amqps:", 1);
     let error = refusal(&tls, &queue, QueueType::Quorum).await;
     assert!(
@@ -177,7 +177,7 @@ async fn a_misconfiguration_is_told_once_and_healed_when_it_is_gone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn deleted_queues_come_back() {
     let mut bed = quorum().await;
-    // The session ends and the next one declares it.
+    // The session ends, and the next one declares the queue.
     for queue in [bed.names.due.clone(), bed.names.delays()[3].clone()] {
         delete(&queue).await;
         assert!(matches!(bed.event().await, Event::Down { .. }));
@@ -205,7 +205,8 @@ async fn a_full_queue_nacks_and_takes_again_when_there_is_room() {
         definition,
     ]);
     let mut refused = 0;
-    // A quorum queue notices its length a little late, so the first refusal may come after some more.
+    // A quorum queue notices its length with a delay, so the first refusal may come after some
+    // more.
     for n in 0..500 {
         match bed.publish(vec![to(&full, &n.to_string())]).await[0] {
             Ok(()) => {}
@@ -237,7 +238,7 @@ async fn what_closes_the_channel_is_found_among_others_and_costs_nobody_else_any
     bed.nothing_but_a_marker().await;
     let dead = bed.names.dead.clone();
     let mut poison = to(&dead, "poison");
-    // The broker closes the channel over a foreign user id.
+    // The broker closes the channel because of a foreign user ID.
     poison.message.properties = (message("poison").properties).with_user_id("somebody".into());
     let mut batch: Vec<_> = (0..20).map(|n| to(&dead, &n.to_string())).collect();
     batch.insert(7, poison.clone());
@@ -295,7 +296,7 @@ async fn a_command_publishes_fetches_acks_and_counts() {
     let second = client.get(&dead).await.expect("up").expect("a message");
     assert_eq!(second.message.id(), Some("b"));
     assert!(client.get(&dead).await.expect("up").is_none());
-    // What was not acked is there again.
+    // Messages without an ack are in the queue again.
     client.close().await;
     let client = Client::connect(&config, &levels()).await.expect("up");
     assert_eq!(client.depth(&dead).await.expect("up"), 1);

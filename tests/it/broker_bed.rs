@@ -1,4 +1,4 @@
-//! What the broker's tests stand on: a session that can be cut, and what arrives in it.
+//! The base of the broker's tests: a session that can be cut, and its deliveries.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,20 +15,20 @@ use sluicegate::rules::delays::{DelayLevels, QueueNames};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
-/// Nothing takes this long; it only ends a test that hangs.
+/// A deadline that ends a hanging test. No step takes this long.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Short trips, so that tests end soon.
+/// Short trips, so that tests are short.
 pub fn levels() -> DelayLevels {
     DelayLevels::new(Duration::from_millis(200))
 }
 
-/// Small enough that batches, prefetch and queues all matter.
+/// Small enough that batches, prefetch and queue lengths all matter.
 pub const PREFETCH: u16 = 100;
-/// What a worker has of each delay queue.
+/// Size of a worker's window of each delay queue.
 pub const WINDOW: usize = 12;
 
-/// A channel to the shared RabbitMQ, for what others do there.
+/// Opens a channel to the shared RabbitMQ for another client's actions.
 pub async fn channel() -> Channel {
     let properties = ConnectionProperties::default();
     let link = Connection::connect(shared_rabbit().url(), properties).await;
@@ -36,7 +36,7 @@ pub async fn channel() -> Channel {
     link.create_channel().await.expect("a channel")
 }
 
-/// `url`: one, or several with commas between them.
+/// Returns a configuration for `url`, which may be several URLs separated by commas.
 pub fn amqp(url: &str, queue: &str, queue_type: QueueType) -> Amqp {
     Amqp {
         url: AmqpServers {
@@ -57,9 +57,10 @@ pub struct Bed<B> {
     pub names: QueueNames,
     pub events: mpsc::Receiver<Event>,
     pub session: u64,
-    /// So often acks right before a clean close may be lost: RabbitMQ loses those of a quorum queue that is slow just then.
+    /// Number of times that acks right before a clean close may be lost: RabbitMQ loses those of a
+    /// quorum queue that is slow at that moment.
     pub lost_acks: usize,
-    /// The publishing connection was up in this session.
+    /// Whether the publishing connection was up in this session.
     publishes: bool,
     cut: Box<dyn Fn() + Send + Sync>,
     another: Another<B>,
@@ -68,7 +69,7 @@ pub struct Bed<B> {
 /// Makes another broker on the same queues.
 type Another<B> = Arc<dyn Fn() -> (B, mpsc::Receiver<Event>) + Send + Sync>;
 
-/// In memory.
+/// Creates a bed in memory.
 pub async fn memory() -> Bed<MemoryBroker> {
     let (broker, events) = MemoryBroker::start("jobs", &levels(), PREFETCH, WINDOW);
     let (killer, server) = (broker.clone(), broker.clone());
@@ -78,22 +79,22 @@ pub async fn memory() -> Bed<MemoryBroker> {
     Bed::up(broker, names, events, cut, another).await
 }
 
-/// The shared RabbitMQ, through a proxy that can be cut.
+/// Creates a bed on the shared RabbitMQ, through a proxy that can be cut.
 pub async fn rabbit(queue_type: QueueType) -> Bed<AmqpBroker> {
     on(shared_rabbit(), &unique("jobs"), queue_type).await
 }
 
-/// Quorum queues on the shared RabbitMQ.
+/// Creates a bed with quorum queues on the shared RabbitMQ.
 pub async fn quorum() -> Bed<AmqpBroker> {
     rabbit(QueueType::Quorum).await
 }
 
-/// Classic work queues on the shared RabbitMQ.
+/// Creates a bed with classic work queues on the shared RabbitMQ.
 pub async fn classic() -> Bed<AmqpBroker> {
     rabbit(QueueType::Classic).await
 }
 
-/// `queue` on a RabbitMQ, through a proxy that can be cut.
+/// Creates a bed with `queue` on a RabbitMQ, through a proxy that can be cut.
 pub async fn on(rabbit: &Rabbit, queue: &str, queue_type: QueueType) -> Bed<AmqpBroker> {
     let (proxy, url) = Proxy::before(rabbit.url(), Ways::OPEN, 0).await;
     let amqp = amqp(&url, queue, queue_type);
@@ -134,7 +135,7 @@ impl<B: Broker> Bed<B> {
         event.expect("an event in time").expect("events go on")
     }
 
-    /// Waits for the next session; what arrived before is dropped.
+    /// Waits for the next session. Earlier events are dropped.
     pub async fn wait_up(&mut self) {
         loop {
             if let Event::Up { session } = self.event().await {
@@ -152,12 +153,12 @@ impl<B: Broker> Bed<B> {
         self.wait_up().await;
     }
 
-    /// Cuts whatever there is.
+    /// Cuts all connections.
     pub fn lose_connections(&self) {
         (self.cut)();
     }
 
-    /// Cuts the session of a broker that is stopped: its events end.
+    /// Cuts the session of a stopped broker, whose events then end.
     pub async fn cut_for_good(&mut self) {
         (self.cut)();
         self.publishes = false;
@@ -169,7 +170,7 @@ impl<B: Broker> Bed<B> {
         assert_eq!(lost, 1);
     }
 
-    /// Another client of the same queues. Its session can't be cut.
+    /// Creates another client of the same queues. Its session can't be cut.
     pub async fn join(&self) -> Self {
         let (broker, events) = (self.another)();
         let another = Arc::clone(&self.another);
@@ -177,8 +178,8 @@ impl<B: Broker> Bed<B> {
         Self::up(broker, self.names.clone(), events, cut, another).await
     }
 
-    /// Closes cleanly, which sends all acks before it, and goes on with another broker on the same
-    /// queues. A cut may lose acks that are on their way.
+    /// Closes the broker cleanly, which sends all earlier acks, and continues with another broker
+    /// on the same queues. A cut may lose acks in flight.
     pub async fn reopen(&mut self) {
         self.broker.close().await;
         (self.broker, self.events) = (self.another)();
@@ -186,7 +187,7 @@ impl<B: Broker> Bed<B> {
         self.wait_up().await;
     }
 
-    /// The next `count` deliveries.
+    /// Takes the next `count` deliveries.
     pub async fn take(&mut self, count: usize) -> Vec<Delivery> {
         let mut taken = Vec::new();
         while taken.len() < count {
@@ -202,13 +203,13 @@ impl<B: Broker> Bed<B> {
         taken
     }
 
-    /// Nothing else is there: a message published now is the next one.
+    /// Checks that nothing else is queued: a message published now is the next delivery.
     pub async fn nothing_but_a_marker(&mut self) {
         let before = self.before_a_marker().await;
         assert!(before.is_empty(), "{:?}", ids(&before));
     }
 
-    /// What comes before a marker that is published now.
+    /// Returns the deliveries before a marker that is published now.
     pub async fn before_a_marker(&mut self) -> Vec<Delivery> {
         let marker = unique("marker");
         self.publish_fresh(&[&marker]).await;
@@ -227,8 +228,8 @@ impl<B: Broker> Bed<B> {
         }
     }
 
-    /// The first time in a session it waits for the publishing connection, which comes up by itself and
-    /// may take more than one attempt: nothing was sent before.
+    /// Publishes a batch. The first call in a session waits for the publishing connection, which
+    /// comes up by itself, possibly after several attempts. Nothing was sent before.
     pub async fn publish(&mut self, batch: Vec<Outgoing>) -> Vec<Result<(), PublishError>> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -242,7 +243,7 @@ impl<B: Broker> Bed<B> {
         }
     }
 
-    /// Into the work queue.
+    /// Publishes to the work queue.
     pub async fn publish_fresh(&mut self, ids: &[&str]) {
         let batch = ids.iter().map(|id| to(&self.names.fresh, id)).collect();
         assert_eq!(self.publish(batch).await, vec![Ok(()); ids.len()]);

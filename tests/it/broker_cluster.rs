@@ -14,19 +14,20 @@ use tokio::time::{Instant, timeout};
 
 use crate::broker_bed::{PATIENCE, amqp, ids, levels, tags, to};
 
-/// Not many: what delay queues had sent to a queue whose leader died they send again in rounds of 32, seconds apart
-/// (docs/decisions/delay-queues.md).
+/// A small number: messages that delay queues had sent to a queue whose leader died are sent again
+/// in rounds of 32, with seconds in between (docs/decisions/delay-queues.md).
 const JOBS: usize = 600;
-/// Nothing has come for so long: what is left waits for the node that died. RabbitMQ 3.10 may hold what a delay queue had sent
-/// to a leader on it until it is back, whatever its timeout says.
+/// How long without a delivery until the remaining jobs are assumed to wait for the dead node.
+/// RabbitMQ 3.10 may hold messages that a delay queue had sent to a leader on that node until the
+/// node is back, whatever its timeout.
 const SILENCE: Duration = Duration::from_secs(20);
 
-/// Where the consuming connection is.
+/// Returns the node of the consuming connection.
 fn node_in_use(cluster: &RabbitCluster) -> &Rabbit {
     let listed = cluster.nodes[0].ctl(&["list_connections", "pid", "client_properties"]);
     let ours = (listed.lines()).find(|line| line.contains("sluicegate consume"));
     let ours = ours.unwrap_or_else(|| panic!("no connection in {listed}"));
-    // `<private20000@127.0.0.1.1.2.3>`: a node is named after its port.
+    // In `<private20000@127.0.0.1.1.2.3>` the node is named after its port.
     let port = |node: &Rabbit| {
         let after = node.url().rsplit(':').next().expect("a port");
         after.trim_end_matches("/%2f").to_owned()
@@ -35,7 +36,7 @@ fn node_in_use(cluster: &RabbitCluster) -> &Rabbit {
     cluster.nodes.iter().find(named).expect("one of the three")
 }
 
-/// Publishes until all is confirmed.
+/// Publishes until everything is confirmed.
 async fn publish_all(broker: &AmqpBroker, mut batch: Vec<Outgoing>) {
     let begun = Instant::now();
     while !batch.is_empty() {
@@ -52,8 +53,9 @@ async fn publish_all(broker: &AmqpBroker, mut batch: Vec<Outgoing>) {
     }
 }
 
-/// Moves each job through a delay queue, until all have come back. In between the worker's node dies; it comes back when nothing else
-/// does. How often the session was lost, and whether the node is still dead.
+/// Moves each job through a delay queue until all have returned. In the middle, the worker's node
+/// dies. It returns when nothing else happens. Returns the number of lost sessions, and whether the
+/// node is still dead.
 async fn move_all(
     broker: &AmqpBroker,
     events: &mut mpsc::Receiver<Event>,
@@ -87,7 +89,7 @@ async fn move_all(
                     queue: names.delay(levels.choose(50 + n as u64)).clone(),
                     message: delivery.message.clone().for_republish(),
                 });
-                // A queue without a leader takes nothing, also where the session is whole.
+                // A queue without a leader accepts nothing, even in an intact session.
                 publish_all(broker, moves.collect()).await;
                 broker.ack(tags(&fresh)).await;
             }

@@ -1,4 +1,4 @@
-//! A RabbitMQ of its own: killed, frozen, out of memory. Nothing confirmed is lost.
+//! A private RabbitMQ that is killed, frozen or out of memory. No confirmed message is lost.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -41,7 +41,7 @@ async fn moved_through_a_kill(queue_type: QueueType) {
             Event::Deliveries(batch) => {
                 let (fresh, due): (Vec<_>, Vec<_>) =
                     batch.into_iter().partition(|d| d.source == Source::Fresh);
-                // Come back from its delay queue: done, as far as it is confirmed so.
+                // Jobs from a delay queue are done once their acks are confirmed.
                 done.extend(ids(&due));
                 bed.broker.ack(tags(&due)).await;
                 // consume -> delay queue -> confirm -> ack
@@ -91,10 +91,11 @@ async fn a_memory_alarm_stops_publishes_only_and_ends_without_a_new_session() {
     tokio::task::block_in_place(|| rabbit.ctl(&["set_vm_memory_high_watermark", "0.0001"]));
     let fresh = bed.names.fresh.clone();
     let mut publishing = Box::pin(bed.broker.publish(vec![to(&fresh, "c")]));
-    // Longer than any confirm is waited for otherwise. Whoever is told that it failed would publish it once more.
+    // Longer than any other wait for a confirm. A caller that got an error would publish the
+    // message again.
     let told = timeout(Duration::from_secs(20), &mut publishing).await;
     assert!(told.is_err(), "{told:?}");
-    // Deliveries and acks go on; the publish of c went nowhere yet.
+    // Deliveries and acks continue. The publish of c has not been delivered yet.
     let mut taken = Vec::new();
     while taken.len() < 2 {
         let event = timeout(PATIENCE, bed.events.recv()).await;
@@ -115,7 +116,7 @@ async fn a_memory_alarm_stops_publishes_only_and_ends_without_a_new_session() {
         }
         rabbit.ctl(&["set_vm_memory_high_watermark", "0.6"]);
     });
-    // It was queued when the alarm began, so it comes, in the same session.
+    // It was queued when the alarm began, so it arrives in the same session.
     let told = timeout(PATIENCE, publishing).await;
     assert_eq!(told.expect("the alarm is over"), [Ok(())]);
     let late = bed.take(1).await;
@@ -154,7 +155,7 @@ async fn a_frozen_broker_is_given_up_in_bounded_time_and_found_again() {
     loop {
         let taken = bed.take(1).await;
         bed.broker.ack(tags(&taken)).await;
-        // The one that was not confirmed may have arrived, too.
+        // The unconfirmed one may have arrived, too.
         if ids(&taken) == ["y"] {
             break;
         }

@@ -1,4 +1,4 @@
-//! Properties that a client library refuses to send, or to read: they cost nobody the session.
+//! Properties that a client library refuses to send or to read. They never cost the session.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use sluicegate::rules::job::Field;
 use crate::broker_bed::{amqp, levels, quorum, rabbit, tags};
 use crate::broker_raw::{Raw, long, short};
 
-/// Flags and values of a message with `table` as its headers.
+/// Returns the flags and values of a message with `table` as its headers.
 fn headers(table: &[u8]) -> Vec<u8> {
     [&[0x20, 0][..], &long(table)].concat()
 }
@@ -22,9 +22,9 @@ fn entry(name: &[u8], kind: u8, value: &[u8]) -> Vec<u8> {
     [&short(name)[..], &[kind], value].concat()
 }
 
-/// A list in a list, `depth` times.
+/// Returns a list nested `depth` times.
 fn nested(depth: usize) -> Vec<u8> {
-    // From the outermost: each level has 5 bytes, the innermost a void.
+    // From the outside in: each level has 5 bytes, the innermost a void.
     let mut value: Vec<u8> = (0..depth)
         .flat_map(|level| {
             let inside = u32::try_from((depth - level - 1) * 5 + 1).expect("small");
@@ -35,7 +35,7 @@ fn nested(depth: usize) -> Vec<u8> {
     [&short(b"nested")[..], &value].concat()
 }
 
-/// Properties that can't be used, with what is said about them.
+/// Returns unusable properties with the reported problems.
 fn unusable() -> Vec<(&'static str, Vec<u8>)> {
     let table = entry(b"t", b'F', &long(&entry(b"\xfe", b't', &[1])));
     vec![
@@ -60,7 +60,7 @@ fn unusable() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Strange, and usable.
+/// Returns unusual but usable properties.
 fn usable() -> Vec<Vec<u8>> {
     let types = [
         entry(b"t", b't', &[1]),
@@ -89,7 +89,8 @@ fn usable() -> Vec<Vec<u8>> {
     ]
 }
 
-/// What is unusable says why and holds what came; beside it everything goes on, in one session.
+/// Unusable messages report the reason and keep their content. Everything else continues in the
+/// same session.
 async fn each_becomes_a_message(queue_type: QueueType) {
     let mut bed = rabbit(queue_type).await;
     let mut raw = Raw::connect(shared_rabbit().url());
@@ -120,7 +121,7 @@ async fn each_becomes_a_message(queue_type: QueueType) {
         let kept = kept.as_slice();
         assert!(kept.len() > 100_000 || kept == came, "{part}");
         assert!(came.starts_with(kept), "{part}");
-        // It can be moved like any other.
+        // It can be moved like any other message.
         let moved = Outgoing {
             queue: bed.names.dead.clone(),
             message: message.for_republish().with_id_if_missing(&part),
@@ -129,7 +130,7 @@ async fn each_becomes_a_message(queue_type: QueueType) {
         bed.broker.ack(vec![delivery.tag]).await;
     }
     assert_eq!(expected, HashMap::new());
-    // Who reads the dead letters is told the same, and not what is wrong with the wrapping.
+    // Readers of dead letters see the same reason, not a problem of the wrapping.
     let config = amqp(shared_rabbit().url(), &fresh, queue_type);
     let client = Client::connect_existing(&config, &levels())
         .await
@@ -187,7 +188,7 @@ async fn strange_properties_survive_a_delay_queue() {
     }
 }
 
-/// The publisher's headers.
+/// Returns the publisher's headers.
 fn shown(message: &Message) -> String {
     format!("{:?}", message.clone().for_republish().properties.headers())
 }
@@ -197,7 +198,7 @@ async fn a_routing_key_that_is_not_utf8_costs_nobody_the_session() {
     let mut bed = quorum().await;
     let mut raw = Raw::connect(shared_rabbit().url());
     raw.bind(&bed.names.fresh, "amq.topic");
-    // Whatever other tests bind there gets it, too: nobody else does.
+    // Queues that other tests bind there would get it, too, but no other test binds any.
     raw.publish("amq.topic", b"k.\xff", &[0, 0], b"body");
     let taken = bed.take(1).await;
     assert_eq!(taken[0].message.routing_key, "");

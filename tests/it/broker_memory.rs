@@ -1,4 +1,4 @@
-//! The broker in memory: what the real one cannot be told to do.
+//! The broker in memory: behavior that the real one can't be made to show.
 
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ async fn delay_queues_keep_their_jobs_through_an_outage() {
         bed.broker.publish(vec![to(&delay_queue, "x")]).await,
         [Ok(())]
     );
-    // It was given to the client at once.
+    // It was delivered to the client at once.
     assert_eq!((bed.broker.waiting(), bed.broker.unacked()), (0, 1));
     let began = Instant::now();
     bed.broker.kill_session_for(Duration::from_secs(30));

@@ -1,4 +1,5 @@
-//! The smallest AMQP 0-9-1 publisher: it sends the bytes that it is given, where a client library would refuse.
+//! A minimal AMQP 0-9-1 publisher. It sends the bytes it is given, which a client library would
+//! refuse.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -7,7 +8,7 @@ use std::time::Duration;
 const METHOD: u8 = 1;
 const HEADER: u8 = 2;
 const BODY: u8 = 3;
-/// RabbitMQ's largest frame; a body is smaller here.
+/// RabbitMQ's maximum frame size. Bodies are smaller here.
 const FRAME_MAX: u32 = 128 << 10;
 
 /// A connection with one channel in confirm mode.
@@ -39,7 +40,7 @@ impl Raw {
         raw
     }
 
-    /// Publishes to `exchange`; `properties` are the flags and the values. Waits for the confirm.
+    /// Publishes to `exchange` and waits for the confirm. `properties` are the flags and values.
     pub fn publish(&mut self, exchange: &str, key: &[u8], properties: &[u8], body: &[u8]) {
         let to = [&[0, 0][..], &short(exchange.as_bytes()), &short(key), &[0]];
         self.method(1, 60, 40, &to.concat());

@@ -1,4 +1,4 @@
-//! The worker as a process: messages that nobody can read beside a good end.
+//! The worker as a process: unreadable messages during a graceful end.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -17,7 +17,7 @@ use crate::PROGRAM;
 use crate::broker_bed::PATIENCE;
 use crate::broker_raw::{Raw, short};
 
-/// A worker; dropped, it is killed.
+/// A worker. Dropping it kills the process.
 struct Worker(Child);
 
 impl Worker {
@@ -36,7 +36,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // It has ended when the test went well.
+        // It has ended already if the test passed.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -79,13 +79,13 @@ dispatch: {{http: {{url: 'http://127.0.0.1:9/'}}}}
     let log =
         std::thread::spawn(move || BufReader::new(pipe).lines().collect::<Result<Vec<_>, _>>());
 
-    // The body has a tenant, so only the properties are wrong.
+    // The body names a tenant, so only the properties are invalid.
     let body = br#"{"tenant": "acme"}"#;
     let fresh = client.names().fresh.clone();
     let mut raw = Raw::connect(shared_rabbit().url());
     let bad_id = [&[0, 0x80][..], &short(b"\xff")].concat();
     raw.publish("", fresh.as_bytes(), &bad_id, body);
-    // Its death shows that the publishing connection is up.
+    // This dead letter shows that the publishing connection is up.
     let dead = client.names().dead.clone();
     ready(&client, &dead, 1).await;
 

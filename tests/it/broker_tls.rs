@@ -1,4 +1,5 @@
-//! `amqps://`: who is trusted, on a RabbitMQ with a certificate for `localhost` alone, and whom it lets in.
+//! `amqps://`: trust and client certificates, on a RabbitMQ with a certificate for `localhost`
+//! only.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,14 +13,14 @@ use tokio::net::TcpStream;
 
 use crate::broker_bed::{PATIENCE, amqp, levels, message};
 
-/// A RabbitMQ that takes TLS on a port of its own, too.
+/// A RabbitMQ that also accepts TLS, on its own port.
 pub struct Listening {
     pub rabbit: Rabbit,
     pub port: u16,
 }
 
 impl Listening {
-    /// With `server.pem` of `papers`, and `more` lines of rabbitmq.conf.
+    /// Starts it with `server.pem` of `papers` and `more` lines of rabbitmq.conf.
     pub async fn start(papers: &Papers, more: &[&str]) -> Self {
         let port = free_port();
         let setting =
@@ -33,7 +34,7 @@ impl Listening {
         let mut all: Vec<&str> = settings.iter().map(String::as_str).collect();
         all.extend(more);
         let rabbit = Rabbit::start_with(&all);
-        // It greets at its other port before it listens at this one.
+        // It accepts connections at its other port before it listens at this one.
         let listens = async {
             while TcpStream::connect(("127.0.0.1", port)).await.is_err() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -140,7 +141,7 @@ async fn a_rabbitmq_that_wants_certificates_takes_those_of_its_authority_alone()
         let error = refusal(&rabbit.at("127.0.0.1", papers.tls("client"))).await;
         assert!(error.contains("not valid for name"), "{version}: {error}");
 
-        // The next connection shows what is in the file then.
+        // The next connection shows the file's certificate of that time.
         let (name, later) = ("later", papers.tls("later"));
         for suffix in ["pem", "key"] {
             papers.write(

@@ -1,4 +1,5 @@
-//! The commands as a user meets them: help, exit codes, one clear line for each error. No server needed.
+//! The commands as a user meets them: help, exit statuses, and one clear line per error. No server
+//! is needed.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -6,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 
 use crate::PROGRAM;
 
-/// What a command did.
+/// The result of a command.
 #[derive(Debug)]
 pub struct Done {
     pub code: Option<i32>,
@@ -25,21 +26,21 @@ impl From<Output> for Done {
 }
 
 impl Done {
-    /// It ended with `code`; shows all of it if not.
+    /// Checks that it ended with `code`, and shows everything if not.
     #[track_caller]
     pub fn exited(self, code: i32) -> Self {
         assert_eq!(self.code, Some(code), "{self:?}");
         self
     }
 
-    /// Its output as JSON.
+    /// Returns its output as JSON.
     #[track_caller]
     pub fn json(&self) -> serde_json::Value {
         serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 }
 
-/// `sluicegate` with nothing of this process's environment that could change it.
+/// Returns `sluicegate` without variables of this process's environment that could change it.
 fn command(folder: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(PROGRAM.0);
     for (name, _) in std::env::vars_os() {
@@ -60,7 +61,7 @@ pub fn sluicegate_with(yaml: Option<&str>, args: &[&str], input: &[u8]) -> Done 
     sluicegate_in(folder.path(), args, input)
 }
 
-/// Runs `sluicegate args` in `folder`, with `input` as standard input.
+/// Runs `sluicegate args` in `folder` with `input` as standard input.
 pub fn sluicegate_in(folder: &Path, args: &[&str], input: &[u8]) -> Done {
     let mut child = command(folder, args)
         .stdin(Stdio::piped())
@@ -70,7 +71,7 @@ pub fn sluicegate_in(folder: &Path, args: &[&str], input: &[u8]) -> Done {
         .expect("it starts");
     let mut stdin = child.stdin.take().expect("piped");
     let input = input.to_vec();
-    // A thread of its own: the child may write before it has read everything.
+    // Uses a thread, since the child may write before it has read everything.
     let writer = std::thread::spawn(move || stdin.write_all(&input));
     let done = child.wait_with_output().expect("it ends").into();
     // The child may end without reading all of its input.
@@ -83,7 +84,7 @@ pub fn sluicegate(yaml: &str, args: &[&str]) -> Done {
     sluicegate_with(Some(yaml), args, b"")
 }
 
-/// Every command, with those above it.
+/// Every command with its parents.
 pub const COMMANDS: &[&[&str]] = &[
     &[],
     &["init"],
@@ -137,7 +138,7 @@ fn every_command_has_help_with_an_example() {
             "{args:?}: {}",
             done.out
         );
-        // Those that have none take it, and do not offer it.
+        // Commands without a configuration accept the option but don't show it.
         let alone = ["init", "test", "echo", "schema", "completions", "man"];
         let offers = !args.first().is_some_and(|name| alone.contains(name));
         assert_eq!(
@@ -400,7 +401,7 @@ rate-limiter:
 
 #[test]
 fn a_server_that_is_not_there_is_exit_code_1_and_one_line() {
-    // Nobody listens on port 1 of this machine.
+    // No server listens on port 1 of this machine.
     let yaml = "
 amqp: {url: 'amqp://u:hunter2@127.0.0.1:1/%2f'}
 redis: {url: 'redis://:hunter2@127.0.0.1:1/0'}
@@ -451,7 +452,7 @@ redis: {url: 'redis://:hunter2@127.0.0.1:1/0'}
     assert_eq!(json["ok"], false);
 }
 
-/// `run` with servers that are not there.
+/// Returns a configuration for `run` with servers that don't exist.
 fn run_nowhere(listen: &str) -> String {
     format!(
         "

@@ -1,4 +1,4 @@
-//! `sluicegate check` measures the ways to its servers, and leaves no trace there.
+//! `sluicegate check` measures the connections to its servers and leaves no trace there.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -54,7 +54,7 @@ async fn it_measures_all_ways_and_leaves_no_queue_and_calls_nobody() {
         (most / expected - 1.0).abs() < 0.01 + rounding,
         "{most}, {expected}: {json}"
     );
-    // What looked is gone, and was no call.
+    // The measuring connections are closed, and none was a call.
     assert_eq!(api.count(), 0);
     until("the API has taken its connections", || {
         api.door.opened() >= 5
@@ -130,7 +130,7 @@ async fn tls_is_measured_apart_with_and_without_a_proxy() {
     assert_eq!(proxy.asked().len(), 5);
     assert_eq!(api.count(), 0);
 
-    // Nobody that is trusted has signed this one.
+    // This certificate is not signed by a trusted authority.
     let strangers = Papers::new();
     let other = strangers.keys(Some("ca.pem"), None);
     let out = sluicegate(&bed().yaml(LIMITS, &api.url(), &other), &["check"])
@@ -175,7 +175,7 @@ async fn a_rabbitmq_that_takes_nothing_is_a_warning() {
     assert_eq!(queues.trim(), "", "its own queue is deleted");
 }
 
-/// What the command prints on a terminal.
+/// Returns what the command prints on a terminal.
 fn on_a_terminal(yaml: &str, command: &str) -> String {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("sluicegate.yaml");

@@ -8,18 +8,18 @@ use std::time::{Duration, Instant};
 
 use crate::PROGRAM;
 
-/// A running one; dropped, it is killed.
+/// A running echo. Dropping it kills the process.
 struct Echo(Child);
 
 impl Drop for Echo {
     fn drop(&mut self) {
-        // An error says that it has ended.
+        // An error means that it has ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Starts one on any port with `args`, and reads what it says first.
+/// Starts an echo on any port with `args`, and reads its first lines.
 fn echo(folder: &Path, args: &[&str]) -> (Echo, Lines<BufReader<ChildStdout>>, String) {
     let mut child = Command::new(PROGRAM.0)
         .args(["echo", "--listen", "127.0.0.1:0"])
@@ -36,7 +36,7 @@ fn echo(folder: &Path, args: &[&str]) -> (Echo, Lines<BufReader<ChildStdout>>, S
     (echo, lines, begins)
 }
 
-/// The whole answer to a call for `tenant`.
+/// Returns the complete answer to a call for `tenant`.
 fn call(address: &str, tenant: &str, body: &str) -> String {
     let mut stream = TcpStream::connect(address).expect("it listens");
     let length = body.len();
@@ -54,7 +54,7 @@ fn call(address: &str, tenant: &str, body: &str) -> String {
 #[test]
 fn echo_prints_what_comes_and_is_strict_where_it_is_told_to() {
     let folder = tempfile::tempdir().expect("a folder");
-    // It has no configuration, so a wrong one is not its affair.
+    // It has no configuration, so an invalid one does not matter.
     std::fs::write(folder.path().join("sluicegate.yaml"), "no: such").expect("written");
     let (_echo, mut lines, begins) = echo(folder.path(), &["--limit", "1/1h"]);
     let mut line = || lines.next().expect("a line").expect("text");

@@ -1,4 +1,4 @@
-//! `sluicegate health`, as a container's health check runs it.
+//! `sluicegate health` as a container's health check runs it.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
@@ -11,7 +11,7 @@ use crate::cli::{Done, sluicegate, sluicegate_with};
 
 const TOKEN: &str = "0123456789abcdef";
 
-/// An admin port of a worker of which `health` is known, with [`TOKEN`].
+/// Starts an admin port with [`TOKEN`] for a worker with this `health`.
 async fn admin(health: &Arc<Health>) -> AdminServer {
     let seen = Seen {
         health: Arc::clone(health),
@@ -29,7 +29,7 @@ async fn admin_of(board: Board) -> AdminServer {
     serve(&admin, Arc::new(board)).await.expect("a free port")
 }
 
-/// `sluicegate health args`, next to what it asks.
+/// Runs `sluicegate health args` next to the server it asks.
 async fn health(yaml: String, args: &'static [&'static str]) -> Done {
     let all = [&["health"], args].concat();
     let run = move || sluicegate(&yaml, &all);
@@ -41,13 +41,13 @@ async fn the_exit_status_says_whether_a_worker_is_ready() {
     let known = Arc::new(Health::default());
     let server = admin(&known).await;
     let port = server.listen.port();
-    // It listens on all addresses, and is asked here.
+    // The worker listens on all addresses and is asked on this one.
     let yaml = format!("admin: {{listen: '0.0.0.0:{port}', token: {TOKEN}}}\n");
 
     known.set_rabbitmq(true);
     known.set_consuming(true);
     let done = health(yaml.clone(), &[]).await.exited(1);
-    // What is missing is told to those alone who show the token.
+    // Missing parts are reported only to callers with the token.
     assert_eq!(done.out, "not ready\nRedis does not answer\n");
     assert_eq!(done.err, "", "it has been said");
     health(yaml.clone(), &["--live"]).await.exited(0);
@@ -111,7 +111,7 @@ pipelines: {mail: {}, orders: {}}
     assert_eq!(own.exited(0).out, "ready\n");
     let own = health(yaml.clone(), &["--pipeline", "mail"]).await;
     assert_eq!(own.exited(1).out, "not ready\nRedis does not answer\n");
-    // The process lives, whichever pipeline is asked for.
+    // The process is alive for every pipeline.
     let lives = health(yaml.clone(), &["--live", "--pipeline", "mail"]).await;
     lives.exited(0);
     mail.set_redis(true);
@@ -129,7 +129,7 @@ pipelines: {mail: {}, orders: {}}
         wrong.err.ends_with("there are: mail, orders\n"),
         "{wrong:?}"
     );
-    // A worker that was started with other pipelines knows no such one, and says so.
+    // A worker that was started with other pipelines reports that it does not know this one.
     let older = yaml.replace("orders: {}", "orders: {}, new: {}");
     let unknown = health(older, &["--pipeline", "new"]).await.exited(1);
     assert!(
@@ -151,15 +151,15 @@ fn what_is_no_worker_is_not_well() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let listen = listener.local_addr().expect("it is bound");
     let yaml = format!("admin: {{listen: '{listen}'}}\n");
-    // Nobody accepts.
+    // No server accepts the connection.
     let silent = sluicegate(&yaml, &["health"]).exited(1);
     let says = format!("error: {listen}: no answer within 3s\n");
     assert_eq!(silent.err, says);
     let other = std::thread::spawn(move || {
-        // The first one has waited in vain.
+        // The first client has timed out.
         for _ in 0..2 {
             let (mut stream, _) = listener.accept().expect("somebody asks");
-            // Who has gone away reads nothing.
+            // A client that has gone away reads nothing.
             let _ = stream.write_all(b"220 mail.example ESMTP\r\n");
         }
     });

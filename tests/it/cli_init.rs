@@ -1,4 +1,5 @@
-//! `sluicegate init`: a file that is there, private, valid, and never written over unasked.
+//! `sluicegate init`: the file exists, is private and valid, and is never overwritten without
+//! --force.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! `sluicegate inspect` and `check`: what the API says of its limits, and the policies of other workers.
+//! `sluicegate inspect` and `check`: the API's advertised limits, and the policies of other
+//! workers.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,7 @@ use crate::cli::sluicegate;
 use crate::cli_servers::{config, yaml};
 use crate::running::Running;
 
-/// Nothing takes this long; it only ends a test that hangs.
+/// A deadline that ends a hanging test. No step takes this long.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A handler that is never called.
@@ -37,7 +38,7 @@ fn text(yaml: &str, tenant: &str) -> String {
     sluicegate(yaml, &["inspect", tenant]).exited(0).out
 }
 
-/// Until the worker has noted what the API said to `tenant`.
+/// Waits until the worker has stored the API's advertised limits for `tenant`.
 async fn advertised(yaml: &str, tenant: &str) -> Value {
     let begun = Instant::now();
     loop {
@@ -103,7 +104,7 @@ async fn what_the_api_says_of_its_limits_is_shown_with_a_warning_where_it_is_low
         }
         worker.signal(Signal::TERM);
         assert!(worker.ended().success());
-        // Two calls said the same, and it was told once.
+        // Two calls had the same limits, which were reported once.
         assert_eq!(worker.count(&["WARN", WARNING]), usize::from(warns));
         headers = vec![("x-ratelimit-limit", "2")];
     }
@@ -128,7 +129,7 @@ async fn the_policies_of_other_workers_are_shown_beside_those_of_the_file() {
     let check = |yaml: &str| sluicegate(yaml, &["check"]).exited(0).out;
     assert!(!check(&own).contains("another configuration"));
 
-    // Only another one is in force.
+    // Only the other policy is in force.
     let worker = Running::configured(&other, Nothing);
     let only = "another configuration is enforced, and this one by no worker: default, calls";
     let begun = Instant::now();
@@ -142,7 +143,7 @@ async fn the_policies_of_other_workers_are_shown_beside_those_of_the_file() {
     assert!(text_of_b.contains("also      no worker enforces the limits of this file\n"));
     assert_eq!(inspect(&other, "b")["in_force"], true);
 
-    // Both are.
+    // Both policies are in force.
     register(&own).await;
     for (yaml, tenant, limits, beside) in [
         (
@@ -203,7 +204,7 @@ async fn the_policies_of_other_workers_are_shown_beside_those_of_the_file() {
     worker.stop().await;
 }
 
-/// Until `inspect` of the tenant `acme` is as `wanted`.
+/// Waits until `inspect` of the tenant `acme` is as `wanted`.
 async fn inspected(yaml: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
     let begun = Instant::now();
     loop {
@@ -241,7 +242,7 @@ async fn inspect_and_check_say_until_when_nothing_starts_after_redis_lost_data()
     redis.ctl(&["flushall"]);
     let is_told = |found: &Value| found["recovery_wait_until_ms"].as_u64() > Some(0);
     let found = inspected(&yaml, "the worker has noticed", is_told).await;
-    // A window, and no job is admitted in it although quota is available.
+    // During this window no job is admitted, although quota is available.
     let number = |key: &str| found[key].as_u64().expect("a number");
     let wait = number("recovery_wait_until_ms") - number("now_ms");
     assert!((1_000_000..=3_601_000).contains(&wait), "{found}");

@@ -1,4 +1,4 @@
-//! `sluicegate completions` and `sluicegate man`: what packages bring besides the program.
+//! `sluicegate completions` and `sluicegate man`: further files for packages.
 
 use std::process::{Command, Stdio};
 
@@ -34,7 +34,7 @@ fn bash_offers_what_it_completes() {
     assert_eq!(done.exited(0).out, "replay\n");
 }
 
-/// A reader that has seen enough is no failure of ours: `sluicegate man | head`.
+/// A reader that stops early is not an error, as in `sluicegate man | head`.
 #[test]
 fn a_reader_may_stop_early() {
     for args in ["man", "completions bash"] {
@@ -60,7 +60,7 @@ fn every_command_has_a_page_with_its_example() {
         let page = page.unwrap_or_else(|error| panic!("{name}: {error}"));
         assert!(page.contains(".TH"), "{name}");
         assert!(page.contains("Example"), "{name}");
-        // As roff writes a minus.
+        // roff escapes a minus.
         let example = format!("  {}", [&["sluicegate"], *path].concat().join(" "));
         let example = example.replace('-', "\\-");
         assert!(page.contains(example.trim_end()), "{name}: {page}");

@@ -1,4 +1,5 @@
-//! Commands that act on all pipelines where none is named: `pause --all`, `resume --all`, `drain`. One worker, real servers.
+//! Commands that act on all pipelines unless one is named: `pause --all`, `resume --all`, `drain`.
+//! One worker, real servers.
 
 use std::sync::Arc;
 
@@ -13,12 +14,12 @@ use crate::pipelines::{File, consume, done, to};
 
 const MANY: &str = "max-requests: 1000, window-size: 1s";
 
-/// `sluicegate args`, while the APIs go on.
+/// Runs `sluicegate args` while the APIs continue.
 fn runs(yaml: &str, args: &[&str]) -> Done {
     tokio::task::block_in_place(|| sluicegate(yaml, args))
 }
 
-/// A worker with two pipelines, of which `orders` has two queues.
+/// A worker with two pipelines. `orders` has two queues.
 struct Two {
     file: File,
     yaml: String,
@@ -49,7 +50,7 @@ impl Two {
             orders,
             mail,
         };
-        // It has said of both that it is there.
+        // The worker has reported for both pipelines.
         until("the worker to be known", || {
             let resumed = two.json(&["resume", "--all"]);
             ["orders", "mail"].map(|name| &resumed["pipelines"][name]["workers"])
@@ -68,7 +69,7 @@ impl Two {
         self.runs(&args).exited(0).json()
     }
 
-    /// A job for the second queue of `orders`.
+    /// Publishes a job to the second queue of `orders`.
     async fn publish_bulk(&self, id: &str) {
         let queue = self.file.queue("orders");
         let yaml = format!(
@@ -117,7 +118,7 @@ async fn all_pipelines_are_paused_drained_and_resumed_unless_one_is_named() {
         let series = format!("sluicegate_paused{{pipeline=\"{name}\"}}");
         assert_eq!(two.worker.metric(&series), Some(1.0));
     }
-    // One that is named is resumed alone, and answers as one without others does.
+    // A named pipeline is resumed alone, with the same output as a single one.
     let resumed = two.json(&["resume", "--all", "--pipeline", "mail"]);
     assert_eq!(
         (&resumed["was"], &resumed["workers_following"]),
@@ -144,7 +145,7 @@ async fn all_pipelines_are_paused_drained_and_resumed_unless_one_is_named() {
     for name in ["orders", "mail"] {
         assert_eq!(drained["pipelines"][name]["empty"], true, "{drained}");
     }
-    // What is published meanwhile stays, in whichever queue of its pipeline.
+    // Jobs published in the meantime stay, in either queue of the pipeline.
     two.file.publish("orders", "acme", 2).await;
     two.publish_bulk("more-bulk").await;
     two.file.publish("mail", "acme", 1).await;
@@ -196,7 +197,7 @@ async fn a_drain_waits_for_all_and_names_what_is_not_empty() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pipeline_that_can_not_be_reached_keeps_no_other_from_being_paused() {
     let file = File::new();
-    // It keeps its port, so that nobody else answers there.
+    // It keeps its port, so that no other server answers there.
     let nobody = Api::start().await;
     nobody.door.refuse().await;
     let address = nobody.door.address;
@@ -211,7 +212,7 @@ async fn a_pipeline_that_can_not_be_reached_keeps_no_other_from_being_paused() {
     assert_eq!(all["there"]["all"], "paused", "{paused:?}");
     let error = all["away"]["error"].as_str().expect("an error");
     assert_eq!(paused.err, format!("error: away: {error}\n"));
-    // It was put there indeed.
+    // The instruction was posted there.
     let there = ["resume", "--all", "--json", "--pipeline", "there"];
     assert_eq!(runs(&yaml, &there).exited(0).json()["was"], "pause");
     let text = runs(&yaml, &["pause", "--all"]).exited(1);
@@ -219,7 +220,7 @@ async fn a_pipeline_that_can_not_be_reached_keeps_no_other_from_being_paused() {
     let alone = ["pause", "--all", "--json", "--pipeline", "away"];
     let alone = runs(&yaml, &alone).exited(1);
     assert_eq!((&*alone.out, alone.err), ("", format!("error: {error}\n")));
-    // None is asked where one is not there.
+    // If a name is unknown, no pipeline is asked.
     let other = runs(&yaml, &["drain", "--pipeline", "ther"]).exited(2);
     assert!(other.err.contains("did you mean there?"), "{other:?}");
 }

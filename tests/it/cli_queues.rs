@@ -1,4 +1,5 @@
-//! `sluicegate queues remove-old` on a real RabbitMQ: no job is lost, and nothing is touched while an older worker may run.
+//! `sluicegate queues remove-old` on a real RabbitMQ: no job is lost, and nothing changes while an
+//! older worker may run.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use sluicegate::rules::delays::earlier::delay_queues;
 use crate::cli::sluicegate;
 use crate::cli_servers::{config, yaml};
 
-/// What an earlier version had set, and never an expired job within this test.
+/// The earlier version's setting. No job expires within this test.
 const MAX_DELAY: Duration = Duration::from_secs(3_600);
 const REMOVE: [&str; 6] = [
     "queues",
@@ -36,7 +37,7 @@ async fn connect() -> (Connection, Channel) {
     (link, channel)
 }
 
-/// As the earlier version declared it.
+/// Declares a queue as the earlier version did.
 async fn declare(channel: &Channel, name: &str, target: &str) {
     let text = |text: &str| AMQPValue::LongString(text.into());
     let ttl = name
@@ -113,7 +114,7 @@ async fn queues_of_an_earlier_version_are_emptied_and_deleted_and_no_job_is_lost
     let mut ids = BTreeSet::new();
     for (at, queue) in old.iter().enumerate() {
         declare(&channel, queue, &due).await;
-        // More than are moved at once, in one; and one has none.
+        // One queue has more jobs than are moved at once, and one has none.
         for job in 0..[130, 0, 3][at] {
             let id = format!("{at}-{job}");
             publish(&channel, queue, &id).await;
@@ -121,7 +122,7 @@ async fn queues_of_an_earlier_version_are_emptied_and_deleted_and_no_job_is_lost
         }
     }
 
-    // A worker of that version takes jobs from the work queue's own queues, and from no delay queue.
+    // A worker of that version consumes from the work queue's own queues, but from no delay queue.
     let consuming = channel.basic_consume(
         due.as_str().into(),
         "older".into(),

@@ -1,4 +1,4 @@
-//! The commands, where limits are of all tenants, or of a header's value.
+//! The commands with limits for all tenants or for values of a header.
 
 use serde_json::{Value, json};
 

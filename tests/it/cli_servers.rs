@@ -1,4 +1,4 @@
-//! The commands against real servers.
+//! The commands with real servers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,8 @@ use sluicegate::rules::tenant::Tenant;
 use crate::PROGRAM;
 use crate::cli::{sluicegate, sluicegate_with};
 
-/// A queue and a prefix of its own on the shared servers, with few delay queues.
+/// Returns a configuration with its own queue and prefix on the shared servers, and with few delay
+/// queues.
 pub fn yaml() -> String {
     let name = unique("cli");
     format!(
@@ -57,8 +58,8 @@ pub async fn drain(client: &Client, queue: &Arc<str>) -> Vec<Message> {
     messages
 }
 
-/// Waits until `number` messages are ready in the dead queue: what a closed connection held goes back a moment
-/// later.
+/// Waits until `number` messages are ready in the dead-letter queue. Messages of a closed
+/// connection return a moment later.
 async fn buried(client: &Client, number: u32) {
     let queue = &client.names().dead;
     let all_there = async {
@@ -70,7 +71,8 @@ async fn buried(client: &Client, number: u32) {
         .unwrap_or_else(|_| panic!("{number} messages are not back in {queue}"));
 }
 
-/// When the first of them died, in milliseconds since 1970; the others did so later by as many minutes as their ids are.
+/// When the first of them died, in milliseconds since the Unix epoch. The others died as many
+/// minutes later as their IDs say.
 const DIED: u64 = 1_700_000_000_000;
 
 fn letter(id: &str, tenant: &str, reason: &str) -> Message {
@@ -89,7 +91,7 @@ fn letter(id: &str, tenant: &str, reason: &str) -> Message {
     message.with_headers(&set, &[])
 }
 
-/// Dead letters in the dead queue.
+/// Puts dead letters into the dead-letter queue.
 pub async fn bury(client: &Client, letters: &[(&str, &str, &str)]) {
     let queue = Arc::clone(&client.names().dead);
     let batch: Vec<Outgoing> = letters
@@ -195,7 +197,7 @@ async fn publish_reads_lines_and_says_which_are_bad() {
     let ids: Vec<_> = ids.iter().filter_map(Message::id).collect();
     assert_eq!((ids.len(), ids.last()), (2, Some(&"piped")));
 
-    // As editors of Windows write it.
+    // The format of Windows editors.
     std::fs::write(
         file,
         "\u{feff}{\"tenant\":42,\"id\":1}\r\n\r\n{\"tenant\":7.5}\r\n",
@@ -265,7 +267,7 @@ async fn check_looks_and_changes_nothing() {
     );
     assert!(!done.out.contains("warn  rabbitmq"), "{}", done.out);
 
-    // Another type than what exists.
+    // Another type than the existing queues have.
     let classic = yaml.replace("amqp: {", "amqp: {queue-type: classic, ");
     let done = sluicegate(&classic, &["check"]).exited(1);
     assert!(
@@ -398,7 +400,7 @@ async fn inspect_tells_what_is_used_and_who_waits() {
 async fn looking_at_dead_letters_leaves_them_there() {
     let yaml = yaml();
     let queue = config(&yaml).amqp.queue;
-    // A name that is misspelt must not look like a queue where all is well, and looking must not create it.
+    // A misspelled name must not look like an empty queue, and looking must not create it.
     for _ in 0..2 {
         let none = sluicegate(&yaml, &["dead", "list"]).exited(1);
         let no_queue = format!(" has no queue '{queue}.dead': see that amqp.queue is right");
@@ -421,7 +423,7 @@ async fn looking_at_dead_letters_leaves_them_there() {
     for _ in 0..3 {
         buried(&client, 3).await;
         let done = sluicegate(&yaml, &["dead", "list"]).exited(0);
-        // The newest first, wherever RabbitMQ has put them.
+        // The newest first, in whatever order RabbitMQ has them.
         let lines = [
             "3  a\\u{1b}[2J  Tue, 14 Nov 2023 23:04:20 GMT  attempt 5  HTTP 422: again",
             "2  b           Tue, 14 Nov 2023 23:03:20 GMT  attempt 5  HTTP 503",
@@ -562,7 +564,7 @@ async fn replay_starts_jobs_afresh_and_drop_deletes_them() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn replay_acks_nothing_that_rabbitmq_has_not_taken() {
-    // A server of its own: a policy keeps the work queue from taking more than one message.
+    // A private server: a policy lets the work queue take only one message.
     let rabbit = Rabbit::start();
     let yaml = format!(
         "amqp: {{url: '{}', queue: full, queue-type: classic}}\ndelay: {{max-delay: 1s}}\n",

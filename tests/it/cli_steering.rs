@@ -1,4 +1,5 @@
-//! What operators ask of workers that run: `job`, `pause --all`, `resume --all`, `drain`, `tenant divert`. Two workers, real servers.
+//! Operators' instructions to running workers: `job`, `pause --all`, `resume --all`, `drain`,
+//! `tenant divert`. Two workers, real servers.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -18,10 +19,10 @@ use crate::cli::{Done, sluicegate};
 use crate::cli_servers::{bury, client, yaml};
 use crate::running::Running;
 
-/// Nothing takes this long; it only ends a test that hangs.
+/// A deadline that ends a hanging test. No step takes this long.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Counts the calls of each job. Those of `slow-*` last until they are let go.
+/// Counts the calls of each job. Calls of `slow-*` last until they are released.
 #[derive(Clone)]
 struct Calls {
     made: Arc<Mutex<BTreeMap<String, usize>>>,
@@ -59,7 +60,7 @@ impl Calls {
         self.made.lock().expect("no panic").values().sum()
     }
 
-    /// Waits until so many calls were made; more are a fault.
+    /// Waits until this many calls were made. More are an error.
     async fn are(&self, number: usize) {
         until(&format!("{number} calls"), || self.all() >= number).await;
         assert_eq!(self.all(), number);
@@ -76,7 +77,7 @@ async fn until(what: &str, mut there: impl FnMut() -> bool) {
     assert!(ended.is_ok(), "never: {what}");
 }
 
-/// Two workers, which call as one.
+/// Two workers that count their calls together.
 struct Fleet {
     yaml: String,
     calls: Calls,
@@ -94,7 +95,7 @@ impl Fleet {
         }
     }
 
-    /// `args`, without waiting in the threads that the workers run in.
+    /// Runs `args` without blocking the threads that the workers run in.
     async fn runs(&self, args: &[&str]) -> Done {
         let (yaml, args) = (self.yaml.clone(), args.iter().map(|it| (*it).to_owned()));
         let args: Vec<String> = args.collect();
@@ -140,7 +141,7 @@ fn ids(name: &str, numbers: std::ops::Range<usize>) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_job_is_a_dead_letter_and_is_called_only_when_it_is_replayed() {
-    // 5 an hour.
+    // 5 per hour.
     let fleet = Fleet::start(yaml());
     fleet.is_complete().await;
     fleet.publish("acme", ids("j", 0..9)).await;
@@ -167,7 +168,7 @@ async fn a_cancelled_job_is_a_dead_letter_and_is_called_only_when_it_is_replayed
     let letter = listed.json();
     assert_eq!(letter["id"], one);
     assert_eq!(letter["reason"], "cancelled by an operator");
-    // Nobody has it any more, and what became of it is known.
+    // No worker has the job any more, and its end is known.
     let show = [&["job", "show"][..], &of, &["--wait", "0s"]].concat();
     assert_eq!(fleet.json(&show).await["seen"]["state"], "cancelled");
 
@@ -177,7 +178,7 @@ async fn a_cancelled_job_is_a_dead_letter_and_is_called_only_when_it_is_replayed
         .exited(0);
     fleet.calls.are(8).await;
     assert_eq!(fleet.calls.of(one), 0);
-    // Somebody publishes it again, or RabbitMQ has a copy: it stays cancelled.
+    // If the job is published again, or RabbitMQ has a copy, it stays cancelled.
     fleet.publish("acme", [one.to_owned()]).await;
     let dead = client(&fleet.yaml).await;
     let queue = Arc::clone(&dead.names().dead);
@@ -222,7 +223,7 @@ async fn a_call_in_flight_is_not_interrupted_and_a_job_that_nobody_saw_is_cancel
     fleet.publish("acme", ["later".to_owned()]).await;
     let args = [&later[..], &["--wait", "60s"]].concat();
     assert_eq!(fleet.json(&args).await["state"], "cancelled");
-    // What is undone is undone for all.
+    // Undoing applies to all workers.
     let undone = cancel("undone");
     fleet.json(&[&undone[..], &["--wait", "0s"]].concat()).await;
     let done = fleet.json(&[&undone[..], &["--undo"]].concat()).await;
@@ -282,7 +283,7 @@ async fn a_paused_fleet_calls_nobody_also_after_a_restart_and_goes_on_when_it_re
     fleet.publish("acme", ids("k", 0..2)).await;
     let paused = |worker: &Running| worker.shows("sluicegate_paused 1");
     assert!(fleet.workers.iter().all(paused));
-    // A worker that starts now follows before its first call.
+    // A worker that starts now follows the instruction before its first call.
     let late = Running::configured(&fleet.yaml, fleet.calls.clone());
     until("a third worker is paused", || paused(&late)).await;
     for args in [&["inspect", "acme"][..], &["check"]] {
@@ -293,7 +294,7 @@ async fn a_paused_fleet_calls_nobody_also_after_a_restart_and_goes_on_when_it_re
             done.out
         );
     }
-    // Why a job waits is that, whatever its limits have.
+    // The pause is the reason for the wait, whatever the job's limits have.
     let inspected = fleet.json(&["inspect", "acme"]).await;
     assert_eq!(inspected["waits_for"], "pause", "{inspected:#}");
     let work = client(&fleet.yaml).await;
@@ -314,7 +315,7 @@ async fn a_paused_fleet_calls_nobody_also_after_a_restart_and_goes_on_when_it_re
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_drained_fleet_finishes_what_it_has_and_takes_no_new_job_until_it_resumes() {
-    // One in two seconds: the second waits.
+    // One call per two seconds, so the second job waits.
     let yaml = yaml().replace(
         "max-requests: 5, window-size: 1h",
         "max-requests: 1, window-size: 2s",
@@ -331,7 +332,7 @@ async fn a_drained_fleet_finishes_what_it_has_and_takes_no_new_job_until_it_resu
     assert!(done.err.contains("not empty within 1s: "), "{}", done.err);
     assert!(done.err.contains("1 call in flight"), "{}", done.err);
     fleet.calls.go.add_permits(1);
-    // A job that was on its way to a worker when it stopped consuming goes back a moment later.
+    // A job in flight to a worker that stopped consuming returns a moment later.
     let begun = Instant::now();
     loop {
         let done = fleet.json(&["drain", "--wait", "100s"]).await;
@@ -377,7 +378,7 @@ fn what_can_not_be_asked_is_refused() {
     }
 }
 
-/// Waits until `queue` has so many messages ready.
+/// Waits until `queue` has this many ready messages.
 async fn holds(client: &Client, queue: &str, number: u32) {
     let queue: Arc<str> = queue.into();
     let waits = async {
@@ -442,7 +443,7 @@ async fn dead_letters_are_replayed_not_faster_than_asked_and_ctrl_c_loses_none()
     ];
     let began = Instant::now();
     let done = sluicegate(&yaml, &args).exited(0).json();
-    // Two at once, the others a fifth of a second after each other.
+    // Two at once, the others a fifth of a second apart.
     assert!(began.elapsed() >= Duration::from_millis(800));
     assert_eq!(
         (&done["replayed"], &done["interrupted"]),

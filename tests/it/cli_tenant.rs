@@ -1,4 +1,4 @@
-//! `sluicegate tenant`: seen by `inspect`, and by a worker that runs.
+//! `sluicegate tenant`: its effects on `inspect` and on a running worker.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::cli::sluicegate;
 use crate::cli_servers::{config, yaml};
 use crate::running::Running;
 
-/// Nothing takes this long; it only ends a test that hangs.
+/// A deadline that ends a hanging test. No step takes this long.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn inspect(yaml: &str, tenant: &str) -> Value {
@@ -23,7 +23,7 @@ fn inspect(yaml: &str, tenant: &str) -> Value {
     sluicegate(yaml, &args).exited(0).json()
 }
 
-/// `number` fresh jobs of `tenant` ask to start.
+/// Asks for `number` new jobs of `tenant`.
 async fn ask(yaml: &str, tenant: &str, number: usize) {
     let config = config(yaml);
     let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix).expect("a gate");
@@ -68,7 +68,7 @@ async fn inspect_shows_what_an_operator_changed() {
     assert!(done.out.starts_with("resumed acme\n"), "{}", done.out);
     assert_eq!(open_in(&inspect(&yaml, "acme")), 0);
 
-    // Without --for: a year, and it says so.
+    // The default of --for is a year, which the output says.
     let done = sluicegate(&yaml, &["tenant", "pause", "acme", "--json"]).exited(0);
     let until = done.json()["until_ms"].as_u64().expect("a number");
     let found = inspect(&yaml, "acme");
@@ -129,7 +129,7 @@ async fn one_of_several_limits_can_be_changed() {
     let yaml = yaml().replace("rate-limiter: {max-requests: 5, window-size: 1h}", several);
     sluicegate(&yaml, &["tenant", "limit", "a", "5"]).exited(2);
     sluicegate(&yaml, &["tenant", "limit", "a", "7", "--limit", "tokens"]).exited(0);
-    // A plan that its jobs may name has a limit of this name.
+    // A plan that its jobs may name has a limit with this name.
     sluicegate(&yaml, &["tenant", "limit", "a", "8", "--limit", "default"]).exited(0);
     let found = inspect(&yaml, "a");
     let shown = |at: usize| {
@@ -149,7 +149,7 @@ async fn one_of_several_limits_can_be_changed() {
     );
 }
 
-/// Writes down whose jobs it was given.
+/// Records the tenants of its jobs.
 #[derive(Clone, Default)]
 struct Recorder(Arc<Mutex<Vec<String>>>);
 
@@ -185,7 +185,7 @@ async fn until(what: &str, mut there: impl FnMut() -> bool) {
     assert!(ended.is_ok(), "never: {what}");
 }
 
-/// Waits until `number` units of `tenant` stand in its line.
+/// Waits until `number` units of `tenant` are in its waitlist.
 async fn waiting(yaml: &str, tenant: &str, number: u64) {
     until(&format!("{number} waiting of {tenant}"), || {
         inspect(yaml, tenant)["waiting"] == number
@@ -222,7 +222,7 @@ async fn a_running_worker_starts_no_job_of_a_paused_tenant_and_goes_on_when_it_r
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_running_worker_keeps_a_limit_that_an_operator_raises_and_lowers() {
-    // 5 an hour.
+    // 5 per hour.
     let yaml = yaml();
     let calls = Recorder::default();
     let worker = Running::configured(&yaml, calls.clone());

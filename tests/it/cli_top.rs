@@ -1,4 +1,4 @@
-//! `sluicegate top` as an operator meets it: in a terminal, over real servers and two workers.
+//! `sluicegate top` as an operator meets it: in a terminal, with real servers and two workers.
 
 use std::io::{Read as _, Write as _};
 use std::num::NonZero;
@@ -25,16 +25,16 @@ use tokio::task::block_in_place;
 use crate::PROGRAM;
 use crate::cli::{Done, sluicegate};
 
-/// Nothing takes this long; it only ends a test that hangs.
+/// A deadline that ends a hanging test. No step takes this long.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// No text of it may reach the terminal as it is.
+/// A name with characters that must not reach the terminal unchanged.
 const HOSTILE: &str = "\u{202e}evil\u{200b}日本";
 
 fn some(number: u16) -> NonZero<u16> {
     NonZero::new(number).expect("a terminal has rows and columns")
 }
 
-/// `sluicegate top` in a terminal of its own.
+/// `sluicegate top` in its own terminal.
 struct Top {
     pty: Arc<Pty>,
     screen: Arc<Mutex<vt100::Parser>>,
@@ -63,7 +63,7 @@ impl Top {
         let (reads, shown) = (Arc::clone(&pty), Arc::clone(&screen));
         std::thread::spawn(move || {
             let mut bytes = [0; 4096];
-            // It ends by an error, when the program has closed the terminal.
+            // The loop ends with an error once the program has closed the terminal.
             while let Ok(number @ 1..) = (&*reads).read(&mut bytes) {
                 let mut shown = shown.lock().expect("nobody panics");
                 shown.process(&bytes[..number]);
@@ -104,7 +104,7 @@ impl Top {
         self.pty.resize(Size::new(rows, columns)).expect("resized");
     }
 
-    /// Waits until all of these are on the screen together: what it shows then.
+    /// Waits until all of these are on the screen at once. Returns the screen's text.
     #[track_caller]
     fn shows(&self, parts: &[&str]) -> impl Future<Output = String> {
         let caller = std::panic::Location::caller();
@@ -125,7 +125,7 @@ impl Top {
         }
     }
 
-    /// Another configuration, which is there at once as a whole.
+    /// Replaces the configuration atomically.
     fn has_file(&self, yaml: &str) {
         let [new, file] = ["new.yaml", "sluicegate.yaml"].map(|name| self.folder.path().join(name));
         std::fs::write(&new, yaml).expect("written");
@@ -137,7 +137,8 @@ impl Top {
         kill_process(Pid::from_raw(id).expect("an id"), signal).expect("it runs");
     }
 
-    /// It ends with this status, and the terminal is as it was: the usual screen, a cursor, lines that are echoed.
+    /// Checks that it ends with this status and has restored the terminal: the usual screen, a
+    /// cursor, and echoed lines.
     async fn ends(mut self, status: i32) -> String {
         let begun = Instant::now();
         let ended = loop {
@@ -160,7 +161,7 @@ impl Top {
     }
 }
 
-/// Killed where a test has ended early.
+/// Kills the program if a test has ended early.
 impl Drop for Top {
     fn drop(&mut self) {
         let _ = self.child.kill();
@@ -176,7 +177,7 @@ struct Two {
 }
 
 impl Two {
-    /// Two workers that let each tenant have one call an hour.
+    /// Starts two workers with a limit of one call per tenant and hour.
     async fn start() -> Self {
         let api = Api::start().await;
         let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
@@ -194,14 +195,14 @@ impl Two {
         block_in_place(|| sluicegate(&self.yaml, args).exited(0))
     }
 
-    /// Until when the gate has the tenant suspended, and by whom; `None`: it has not.
+    /// Returns until when the gate suspends the tenant and why, or `None` if it does not.
     fn suspended(&self, tenant: &str) -> Option<String> {
         let found = self.command(&["inspect", tenant, "--json"]).json();
         let is = found["suspended_until_ms"].as_u64() > found["now_ms"].as_u64();
         is.then(|| found["suspended_by"].as_str().expect("a text").to_owned())
     }
 
-    /// The actions in the audit with who did them, the newest first.
+    /// Returns the audited actions with their operators, the newest first.
     async fn audit(&self) -> Vec<Value> {
         let url = SecretUrl::new(&self.bed.redis);
         let gate = RedisGate::connect(&url, &self.bed.name).expect("a url");
@@ -262,7 +263,7 @@ async fn who_waits_longest_is_found_and_paused_and_resumed() {
     }
     assert!(top.has_colours());
 
-    // Who waits longest, why, until when.
+    // The tenant that waits longest, with the reason and the end.
     top.types("2");
     let text = top
         .shows(&[
@@ -292,12 +293,12 @@ async fn who_waits_longest_is_found_and_paused_and_resumed() {
     ])
     .await;
 
-    // On a smaller screen, too.
+    // Also on a smaller screen.
     top.resize(24, 80);
     top.shows(&["tenant many", "p pause  r resume  l limit"])
         .await;
 
-    // Asked back, and not done without a yes.
+    // Needs a confirmation, and is not done without a yes.
     top.types("p\r");
     top.shows(&[
         "Pause many for 1h: no worker starts a job of it.",
@@ -337,7 +338,7 @@ async fn who_waits_longest_is_found_and_paused_and_resumed() {
         .await;
     assert_eq!(two.suspended("many"), None);
 
-    // A limit, and the configured one again.
+    // Another limit, then the configured one again.
     top.types("l5\r\r");
     top.shows(&["Limit default of many: max-requests is 5 for 1h"])
         .await;
@@ -345,7 +346,7 @@ async fn who_waits_longest_is_found_and_paused_and_resumed() {
     top.shows(&["max-requests is 5 until", "/5*"]).await;
     top.types("cy");
     top.shows(&["max-requests is the configured one"]).await;
-    // What is tried denies nothing, and says what it would do; then it is enforced, or ended.
+    // A tried limit denies nothing and shows what it would do. Then it is enforced, or ended.
     top.types("t5\r\r");
     top.shows(&["Try max-requests 5 for the limit default of many for 1h"])
         .await;
@@ -388,7 +389,7 @@ async fn who_waits_longest_is_found_and_paused_and_resumed() {
         expected.map(|it| Value::from(format!("tenant {it}")))
     );
 
-    // What workers do is seen when it happens.
+    // Changes at the workers are shown when they happen.
     top.types("\u{1b}");
     top.shows(&["[2 Tenants]"]).await;
     two.command(&["pause", "--all", "--for", "1h"]);
@@ -421,7 +422,7 @@ async fn dead_letters_are_shown_and_replayed() {
     let top = Top::start(&yaml, &["--no-color"], (24, 80));
     top.shows(&["1 worker, 1 ready"]).await;
     top.types("4");
-    // Those that died a moment later are fetched by the key.
+    // Later dead letters are fetched with the key.
     let begun = Instant::now();
     while !top.text().contains("4 dead letters, the newest first") {
         assert!(begun.elapsed() < PATIENCE, "{}", top.text());
@@ -477,7 +478,7 @@ async fn a_server_that_hangs_leaves_the_screen_alive() {
         tokio::time::sleep(20 * MS).await;
     }
     top.shows(&["no tenant has jobs at these workers"]).await;
-    // Away altogether, and no key is needed to leave.
+    // Redis is unavailable, and leaving needs no further key.
     block_in_place(|| redis.stop());
     top.shows(&["NO ANSWER from Redis since", "can't be reached"])
         .await;
@@ -496,7 +497,8 @@ async fn a_configuration_that_changes_is_read_again() {
     top.has_file(&yaml("max-requests: 37, window-size: 1h"));
     top.shows(&["0/37 ", "the configuration has changed, and was read again"])
         .await;
-    // What can't be used leaves the old one, and is said for as long as it is there.
+    // An unusable configuration leaves the old one in use, and is reported for as long as it is
+    // there.
     top.has_file(&yaml("max-requests: many"));
     let text = top
         .shows(&["OLD CONFIGURATION", "sluicegate.yaml:", "max-requests"])

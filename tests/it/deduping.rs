@@ -1,4 +1,5 @@
-//! Jobs that are published twice (`x-dedupe-key`): one of each key is called, whoever takes them, and the others are told so and counted.
+//! Jobs that are published twice (`x-dedupe-key`): one job per key is called, whichever worker
+//! takes it. The others are reported and counted as duplicates.
 
 use std::collections::HashMap;
 
@@ -19,7 +20,7 @@ fn with_key(job: Message, key: &str) -> Message {
     job.with_headers(&[("x-dedupe-key", HeaderValue::Text(key.to_owned()))], &[])
 }
 
-/// How often each job was called.
+/// Returns the number of calls of each job.
 fn calls_of(calls: &[Call]) -> HashMap<&str, usize> {
     let mut of = HashMap::new();
     for call in calls {
@@ -38,13 +39,14 @@ async fn of_jobs_with_one_key_one_is_called_by_two_workers() {
     let mut all = Vec::new();
     for copy in 0..3 {
         for key in 0..KEYS {
-            // Ids of their own, and one id: a publisher that lost a confirm, or forgot that it published.
+            // With different IDs, and with the same ID: a publisher that lost a confirm, or forgot
+            // that it had published.
             let (key, id) = (format!("k:{key}*"), format!("{copy}/{key}"));
             all.push(with_key(job("own", id), &key));
             all.push(with_key(job("same", format!("same/{key}")), &key));
         }
     }
-    // The keys of other tenants are others, and no key is none.
+    // Other tenants' keys are different keys. Jobs without a key are never duplicates.
     all.extend((0..KEYS).map(|n| job("none", format!("none/{n}"))));
     let jobs = all.len();
     bed.publish(&yaml, all).await;
@@ -73,7 +75,7 @@ async fn who_was_the_first_is_it_after_its_worker_was_killed() {
     const KEYS: usize = 20;
     let api = Api::start().await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
-    // Few at once, so that jobs are anywhere when the worker ends; most wait in delay queues.
+    // Few at once, so that jobs are in all places when the worker ends. Most wait in delay queues.
     let limits = "max-requests: 10, window-size: 1s, guard: 100ms";
     let yaml = bed.yaml(limits, &api.url(), "") + DEDUPE + "delay: {max-in-memory: 200ms}\n";
     api.answers(|_| Reply::ok().after(100 * MS));
@@ -127,7 +129,7 @@ async fn whoever_waits_for_a_duplicate_is_told_and_a_replayed_letter_is_none() {
         "{}",
         second.err
     );
-    // A dead letter was the first with its key all the same.
+    // A dead letter was still the first with its key.
     assert_eq!(publish("bad", "b").exited(1).json()["result"], "dead");
     assert_eq!(publish("3", "b").exited(1).json()["result"], "duplicate");
     let calls = api.count();

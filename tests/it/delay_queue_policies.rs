@@ -1,4 +1,4 @@
-//! Policies that an operator sets on all queues, and what delay queues make of them.
+//! Operators' policies on all queues, and their effects on delay queues.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use crate::broker_bed::{Bed, WINDOW, ids, levels, message, quorum, tags, to};
 
-/// A policy on the delay queues of the bed's queue, and how to be rid of it.
+/// A policy on the delay queues of the bed's queue. Dropping it removes the policy.
 struct Policy(String);
 
 impl Policy {
@@ -36,7 +36,7 @@ impl Drop for Policy {
     }
 }
 
-/// The next delivery, whatever else happens.
+/// Returns the next delivery and skips other events.
 async fn next<B: Broker>(bed: &mut Bed<B>) -> Delivery {
     loop {
         if let Event::Deliveries(mut batch) = bed.event().await {
@@ -50,14 +50,14 @@ async fn next<B: Broker>(bed: &mut Bed<B>) -> Delivery {
 async fn what_a_time_to_live_takes_from_a_delay_queue_is_not_lost() {
     let mut bed = quorum().await;
     let delay_queue = bed.names.delay(levels().choose(200)).clone();
-    // What is in a worker's hands does not expire: so the window is filled first.
+    // Jobs in a worker's window don't expire, so the window is filled first.
     let batch = (0..WINDOW)
         .map(|n| to(&delay_queue, &n.to_string()))
         .collect();
     assert!(bed.broker.publish(batch).await.iter().all(Result::is_ok));
     let held = bed.take(WINDOW).await;
     let _policy = Policy::set(&bed, r#"{"message-ttl": 100}"#);
-    // A message that the queue takes before it knows of the policy has no time to live.
+    // A message that arrives before the queue knows the policy has no time to live.
     let back = loop {
         let published = bed.broker.publish(vec![to(&delay_queue, "x")]).await;
         assert_eq!(published, [Ok(())]);
@@ -123,7 +123,7 @@ async fn what_is_delivered_too_often_for_a_policy_is_not_lost() {
 #[tokio::test(flavor = "multi_thread")]
 async fn in_a_delay_queue_nobody_passes() {
     let mut bed = quorum().await;
-    // Without a consumer, so that all of them are there before the first is taken.
+    // Without a consumer, so that all of them are queued before the first is taken.
     bed.broker.stop_consuming().await;
     let delay_queue = bed.names.delay(levels().choose(200)).clone();
     for (id, priority) in [("first", 0), ("urgent", 9), ("third", 5)] {

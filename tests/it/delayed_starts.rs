@@ -1,5 +1,5 @@
-//! Jobs whose publishers say when they may start (`x-delay`, `x-not-before`): by the API's own clock none is called earlier, and each
-//! is called, whoever ends on the way.
+//! Delayed starts (`x-delay`, `x-not-before`): by the API's own clock no job is called early, and
+//! each is called, whichever worker ends on the way.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -19,7 +19,7 @@ use crate::cli_servers;
 
 const JOBS: i64 = 25;
 
-/// Jobs wait in memory and in delay queues, and take several of these.
+/// Jobs wait in memory and in delay queues, and make several trips.
 const DELAYS: &str = "delay: {max-in-memory: 200ms, max-delay: 1s}\n";
 
 fn since_1970() -> Duration {
@@ -43,7 +43,7 @@ async fn nobody_is_called_before_its_time_while_a_worker_is_killed() {
     let api = Api::start().await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
     let yaml = bed.yaml("max-requests: 1000, window-size: 1s", &api.url(), "") + DELAYS;
-    // Some fail once: their next attempts do not wait for their delay again.
+    // Some fail once. Their next attempts do not wait for their delay again.
     api.answers(|call| match call.attempt {
         1 if call.job.ends_with('0') => Reply::status(500),
         _ => Reply::ok(),
@@ -59,7 +59,8 @@ async fn nobody_is_called_before_its_time_while_a_worker_is_killed() {
     let mut all = Vec::new();
     for n in 0..JOBS {
         let ms = 120 * n;
-        // A delay from when a worker sees it, from when it was published, and a time.
+        // A delay from when a worker first sees the job, a delay from when it was published, and a
+        // time.
         for (kind, headers) in [
             ("seen", vec![("x-delay", ms)]),
             (
@@ -121,7 +122,7 @@ async fn nobody_is_called_before_its_time_while_a_worker_is_killed() {
         Field::Text(reason) => reason.to_owned(),
         _ => panic!("a reason: {letter:?}"),
     };
-    // The worker that was killed may have had one of them in its hands, which then became a dead letter twice.
+    // The killed worker may have held a job that then became a dead letter twice.
     let of_jobs: HashMap<_, _> = (letters.iter())
         .map(|letter| (letter.id(), reason(letter)))
         .collect();

@@ -1,12 +1,12 @@
-//! `sluicegate demo` in small: each scenario ends by itself with figures. What depends on the machine's speed (P2, P3) is
-//! counted, and not asserted here: `scripts/demo` is for that.
+//! `sluicegate demo` in small: each scenario ends by itself with figures. Figures that depend on
+//! the machine's speed (P2, P3) are counted but not asserted here; `scripts/demo` does that.
 
 use serde_json::Value;
 
 use crate::cli::sluicegate;
 use crate::cli_servers::yaml;
 
-/// Runs a scenario of 2 tenants in windows of 200 ms and more, and gives its figures.
+/// Runs a scenario of 2 tenants with windows of 200 ms and more. Returns its figures.
 fn demo(scenario: &str, jobs: &str) -> Value {
     let args = [
         "demo",
@@ -39,7 +39,7 @@ fn demo(scenario: &str, jobs: &str) -> Value {
     figures
 }
 
-/// The limits that were counted, and the fullest window of each.
+/// Returns the counted limits with the fullest window of each.
 fn limits(figures: &Value) -> Vec<(&str, u64)> {
     let limits = figures["never_exceeded"]["limits"]
         .as_array()
@@ -89,7 +89,7 @@ fn calls_and_tokens() {
 fn throttling() {
     let figures = demo("throttling", "30");
     let p2 = &figures["never_exceeded"];
-    // Each 12th call of a tenant.
+    // Every 12th call of a tenant.
     assert!(p2["closings"].as_u64() >= Some(4), "{p2}");
 }
 
@@ -139,10 +139,10 @@ fn pipelines_beside_each_other() {
             "{name}: {figures:#}"
         );
         assert_eq!(of["tenants"][0]["tenant"], format!("{name}-1"));
-        // What an outage of the API costs is no promise broken.
+        // The costs of an API's outage break no promise.
         assert_eq!(of["never_idle"].is_object(), name != "away");
     }
-    // What depends on no clock: the course, and who was called where.
+    // These figures depend on no clock: the stages, and which calls reached which API.
     let p10 = &figures["pipelines_apart"];
     assert!(p10["calls"].as_u64() >= Some(40), "{p10}");
     assert!(p10["failed_calls"].as_u64() >= Some(1), "{p10}");

@@ -1,5 +1,5 @@
-//! What a fleet says of itself: two workers as users start them, a thousand tenants, a worker that stops and one that dies; in a cluster,
-//! and with few rights.
+//! A fleet's reports: two workers as users start them, a thousand tenants, a worker that stops and
+//! one that dies; in a cluster, and with minimal permissions.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,19 +26,19 @@ use crate::cli::sluicegate;
 use crate::gate_topology::connect;
 
 const TENANTS: usize = 1_000;
-/// Of the tenant with the most jobs.
+/// Number of jobs of the tenant with the most jobs.
 const MANY: usize = 100;
-/// No text of it may reach a terminal as it is.
+/// A name with characters that must not reach a terminal unchanged.
 const HOSTILE: &str = "\u{202e}{evil}\"*%:\u{200b}";
 
-/// The keys of reports that there are.
+/// Returns the keys of existing reports.
 fn keys_of(prefix: &str) -> Vec<String> {
     let keys = shared_redis().ctl(&["keys", &format!("{prefix}:%report:*")]);
     let keys = keys.lines().map(|key| key.trim().to_owned());
     keys.filter(|key| !key.is_empty()).collect()
 }
 
-/// The fields of `value` are those that the page lists under `head`.
+/// Checks that the fields of `value` are those that the page lists under `head`.
 fn has_listed_fields(value: &Value, head: &str) {
     let page = kit::sources::page("docs/OBSERVABILITY.md");
     let (_, table) = page.split_once(head).expect(head);
@@ -62,7 +62,7 @@ struct Two {
 }
 
 impl Two {
-    /// Two workers that let each tenant have one call an hour.
+    /// Starts two workers with a limit of one call per tenant and hour.
     async fn start() -> Self {
         let (bed, api) = (
             Bed::on(shared_rabbit().url(), shared_redis().url()),
@@ -88,7 +88,7 @@ admin: {{listen: '127.0.0.1:0'}}
         }
     }
 
-    /// What a command shows.
+    /// Returns a command's JSON output.
     fn json(&self, args: &[&str]) -> Value {
         let args = [args, &["--json"]].concat();
         tokio::task::block_in_place(|| sluicegate(&self.yaml, &args).exited(0).json())
@@ -98,7 +98,7 @@ admin: {{listen: '127.0.0.1:0'}}
         tokio::task::block_in_place(|| sluicegate(&self.yaml, args).exited(0).out)
     }
 
-    /// So many workers are shown, and none says nothing.
+    /// Returns true if this many workers are shown and none is silent.
     fn are(&self, number: usize) -> bool {
         let shown = self.json(&["workers"]);
         let silent = &shown["not_known"]["silent_workers"];
@@ -140,7 +140,7 @@ async fn a_thousand_tenants_at_two_workers_are_seen_until_these_stop_and_die() {
     let all = names.iter().flat_map(|name| jobs(name, 2));
     (two.bed.publish(&two.yaml, all.chain(jobs("many", MANY)))).await;
 
-    // Who has the most is first, whatever worker has them.
+    // The tenant with the most jobs is first, whichever worker has them.
     until("the tenant with the most jobs to be the first", || {
         let shown = two.json(&["tenants", "--sort", "denied", "--limit", "1"]);
         let first = &shown["tenants"][0];
@@ -175,7 +175,7 @@ async fn a_thousand_tenants_at_two_workers_are_seen_until_these_stop_and_die() {
     assert!(text.contains("--limit shows more"), "{text}");
     assert!(text.starts_with("TENANT "), "{text}");
 
-    // One that stops says so; one that dies is missed when its key expires.
+    // A worker that stops reports it. One that dies is missed once its key expires.
     two.workers.remove(0).stop();
     assert!(two.are(1), "{}", two.text(&["workers"]));
     two.workers[0].signal(Signal::KILL);
@@ -186,7 +186,8 @@ async fn a_thousand_tenants_at_two_workers_are_seen_until_these_stop_and_die() {
     until("no report", || keys_of(&two.bed.name).is_empty()).await;
 }
 
-/// Each report has its bounds, and whatever waits is in the view: with its tenant's name, or among what is left out.
+/// Checks that each report keeps its bounds and every waiting job is in the view: under its
+/// tenant's name, or among the omitted ones.
 fn is_bounded_and_complete(prefix: &str, seen: &reports::Fleet) {
     let view = &seen.view;
     let waiting: u64 = view.workers.iter().map(|it| it.report.waiting).sum();
@@ -230,7 +231,7 @@ async fn a_look_can_be_taken_again_and_again() {
     }
 }
 
-/// Workers that are known on all boards, and what each says.
+/// Registers workers on all boards, each with a report.
 async fn speak(gate: &Arc<RedisGate>, number: usize) -> Vec<Registry> {
     let mut workers = Vec::new();
     for pid in 0..number {
@@ -275,7 +276,7 @@ async fn in_a_cluster_reports_are_at_all_primaries_and_a_lost_one_hides_its_own(
     assert!(each.iter().all(|number| *number > 0), "{each:?}");
 
     cluster.primaries[0].kill();
-    // The others' boards have all names still; what the lost one has is not known.
+    // The other boards still have all names. The lost primary's reports are not known.
     for worker in &mut workers {
         worker.exchange().await.expect("two answer");
     }
@@ -308,7 +309,7 @@ async fn what_is_no_report_is_told_apart_from_none() {
         [1, 2, 1]
     );
     assert!(view.tenants[0].at_least);
-    // A key of another type is an error of its own.
+    // A key of another type causes its own error.
     redis.ctl(&["del", &key(3)]);
     redis.ctl(&["hset", &key(3), "a", "b"]);
     let fleet = see(&gate).await.expect("it answers");

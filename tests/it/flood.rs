@@ -1,5 +1,6 @@
-//! Floods against the bounds of docs/GUARANTEES.md: small ones, which would break a bound that depends on how much waits.
-//! `cargo bench --bench figures -- flood` runs the large ones.
+//! Floods against the bounds of docs/GUARANTEES.md: small ones, which would exceed a bound that
+//! grows with the number of waiting jobs. `cargo bench --bench figures -- flood` runs the large
+//! ones.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -18,21 +19,21 @@ use sluicegate::rules::headers::HeaderValue;
 use crate::PROGRAM;
 use crate::http::downstream::{Downstream, Then};
 
-/// Nothing takes this long; it only ends a test that hangs.
+/// A deadline that ends a hanging test. No step takes this long.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// What a worker has without any job, in kB; a debug build has 27 MB.
+/// Memory of a worker without jobs, in kB. A debug build has 27 MB.
 const EMPTY_KB: u64 = 40 << 10;
-/// What a call takes, in kB, and how many there are at once.
+/// Memory per call, in kB, and the number of concurrent calls.
 const CALL_KB: u64 = 128;
 const CALLS: u64 = 64;
-/// All that there are.
+/// Number of delay queues.
 const LANES: u64 = 35;
-/// So much a job in the worker's memory takes beside its body and headers, in kB.
+/// Memory per job in the worker besides its body and headers, in kB.
 const JOB_KB: u64 = 8;
 
 const DONE: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 
-/// A worker's configuration and what it works on.
+/// A worker's configuration and servers.
 struct Bed {
     yaml: String,
     redis: Redis,
@@ -42,8 +43,9 @@ struct Bed {
 }
 
 impl Bed {
-    /// A limit of `max` jobs an hour for each tenant, and `http` to send them to. With the long guard no permit runs out on a
-    /// machine that is very busy. Without a breaker: an API whose answers have no end is called on.
+    /// Creates a bed with a limit of `max` jobs per hour and tenant, and calls to `http`. With the
+    /// long guard no permit expires on a busy machine. There is no breaker, so that calls continue
+    /// to an API with endless answers.
     async fn new(prefetch: u64, max: u32, http: &str) -> Self {
         let (name, redis) = (unique("flood"), Redis::start());
         let yaml = format!(
@@ -70,7 +72,7 @@ impl Bed {
         }
     }
 
-    /// Publishes jobs of these ids and tenants, with bodies of `size` bytes.
+    /// Publishes jobs with these IDs and tenants, and bodies of `size` bytes.
     async fn publish(&self, jobs: impl IntoIterator<Item = (String, String)>, size: u64) {
         let body = Bytes::from(vec![b'x'; usize::try_from(size).expect("a size")]);
         let fresh = &self.client.names().fresh;
@@ -95,12 +97,12 @@ impl Bed {
         }
     }
 
-    /// Waits until so many jobs are in delay queues.
+    /// Waits until this many jobs are in delay queues.
     async fn parked(&self, count: u32) {
         let names = self.client.names();
         let all_there = async {
             loop {
-                // Those in the worker's hands, too.
+                // Includes jobs in the worker's windows.
                 let list = ["list_queues", "--no-table-headers", "name", "messages"];
                 let listed = tokio::task::block_in_place(|| shared_rabbit().ctl(&list));
                 let in_a_delay_queue = |line: &str| {
@@ -121,7 +123,7 @@ impl Bed {
         assert!(ended.is_ok(), "{count} jobs are not in delay queues");
     }
 
-    /// What tenants have in Redis, but for the marks of calls that ended in the last minute.
+    /// Returns the tenants' data in Redis without the marks of calls that ended in the last minute.
     fn kept(&self) -> Kept {
         const COUNT: &str = "local keys, bytes, lasting = 0, 0, 0
             for _, key in ipairs(redis.call('KEYS', ARGV[1])) do
@@ -139,7 +141,7 @@ impl Bed {
         Kept { keys, bytes }
     }
 
-    /// The worker never had more than is promised.
+    /// Checks that the worker never exceeded its bound.
     #[track_caller]
     fn holds(&self, worker: &Process, size: u64) {
         let (peak, bound) = (worker.peak_kb(), self.bound_kb(size));
@@ -148,8 +150,8 @@ impl Bed {
         assert!(peak <= bound, "{peak} kB; {bound} kB at most");
     }
 
-    /// What a worker with jobs of `size` bytes may have at most, in kB: what all of its consumers may be given, and copies of
-    /// what is on its way to a delay queue.
+    /// Returns the maximum memory of a worker with jobs of `size` bytes, in kB: the prefetch of all
+    /// its consumers, and copies of jobs in flight to a delay queue.
     fn bound_kb(&self, size: u64) -> u64 {
         let share = (self.prefetch / 8).max(1);
         let window = share + CALLS.min(self.prefetch);
@@ -158,19 +160,20 @@ impl Bed {
     }
 }
 
-/// Keys, and the bytes of Redis that they take.
+/// The number of keys and their bytes in Redis.
 #[derive(Debug)]
 struct Kept {
     keys: u64,
     bytes: u64,
 }
 
-/// Of each of two channels that publish: a batch of 4 MiB and one message, twice in the client's buffers.
+/// Returns the copies of two publishing channels: a batch of 4 MiB and one message each, twice in
+/// the client's buffers.
 fn copies_kb(size: u64) -> u64 {
     4 * ((4 << 10) + size.div_ceil(1024))
 }
 
-/// Waits for so many calls.
+/// Waits for this many calls.
 async fn calls(downstream: &Downstream, count: usize) {
     let all_there = async {
         while downstream.requests().len() < count {
@@ -185,7 +188,7 @@ async fn calls(downstream: &Downstream, count: usize) {
 async fn a_backlog_waits_in_rabbitmq_and_nowhere_else() {
     const SIZE: u64 = 32 << 10;
     const JOBS: u32 = 3_000;
-    // One starts, and the others wait.
+    // One job starts, and the others wait.
     let downstream = Downstream::answering(DONE, Then::Keep).await;
     let bed = Bed::new(100, 1, &format!("http://{}/", downstream.addr)).await;
     let worker = PROGRAM.start(&bed.yaml);
@@ -194,7 +197,7 @@ async fn a_backlog_waits_in_rabbitmq_and_nowhere_else() {
     bed.parked(JOBS - 1).await;
     let kept = bed.kept();
     println!("flood: {JOBS} jobs of {SIZE} bytes wait: {kept:?}");
-    // The line, the log, and what is known of the log.
+    // The waitlist, the log, and the HASH next to the log.
     assert!(kept.keys <= 3 && kept.bytes <= 1_024, "{kept:?}");
     bed.holds(&worker, SIZE);
 }
@@ -205,7 +208,7 @@ async fn many_tenants_with_the_longest_names_take_what_is_promised() {
     let downstream = Downstream::answering(DONE, Then::Keep).await;
     let bed = Bed::new(100, 1, &format!("http://{}/", downstream.addr)).await;
     let worker = PROGRAM.start(&bed.yaml);
-    // 255 bytes, of which most become three in a key.
+    // 255 bytes, most of which become three in a key.
     let name = |n: u64| format!("{n:05}{}", "%:é{}*".repeat(35) + "12345");
     let jobs = (0..TENANTS).map(|n| (name(n), name(n)));
     assert!(jobs.clone().all(|(id, _)| id.len() == 255));
@@ -225,7 +228,7 @@ async fn many_tenants_with_the_longest_names_take_what_is_promised() {
     assert_eq!(sent, (0..TENANTS).map(name).collect());
     let kept = bed.kept();
     println!("flood: {TENANTS} tenants of 255 bytes: {kept:?}");
-    // Two keys of up to 765 bytes and the prefix.
+    // Two keys of up to 765 bytes plus the prefix.
     assert!(
         kept.keys <= 2 * TENANTS && kept.bytes <= 2_560 * TENANTS,
         "{kept:?}"
@@ -254,7 +257,7 @@ async fn answers_without_an_end_take_what_is_promised() {
 async fn the_prefetch_bounds_what_large_bodies_take() {
     const SIZE: u64 = 16 << 20;
     const JOBS: u32 = 16;
-    // One starts, and the others wait.
+    // One job starts, and the others wait.
     let downstream = Downstream::answering(DONE, Then::Keep).await;
     let bed = Bed::new(1, 1, &format!("http://{}/", downstream.addr)).await;
     let worker = PROGRAM.start(&bed.yaml);

@@ -1,6 +1,8 @@
-//! What is said of when jobs start, on real servers: promises are kept, `inspect --what-if` says what happens, `explain` where a job stands.
+//! Forecasts of starts on real servers: promises are kept, `inspect --what-if` predicts what
+//! happens, and `explain` shows a job's position.
 //!
-//! `FORECAST_SECONDS=60 cargo test --test it forecasts::promises -- --nocapture` prints how far off promises were, for longer backlogs.
+//! `FORECAST_SECONDS=60 cargo test --test it forecasts::promises -- --nocapture` prints the errors
+//! of promises for longer backlogs.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +18,7 @@ use crate::cli::{Done, sluicegate};
 use crate::cli_servers::{bury, client};
 
 const TENANTS: [&str; 4] = ["a", "b", "c", "d"];
-/// Starts of each tenant in a window, and how long that is.
+/// Number of starts per tenant and window, and the window's length.
 const PER_WINDOW: usize = 10;
 const WINDOW_SECONDS: usize = 20;
 
@@ -27,7 +29,7 @@ fn sum(workers: &[Process], series: &str) -> f64 {
     of_each.sum()
 }
 
-/// Bounds of the histogram's buckets, and how many of the jobs were off by more than the last and at most by this.
+/// Returns the bounds of the histogram's buckets with the number of jobs in each.
 fn off(workers: &[Process], side: &str) -> Vec<(String, f64)> {
     let bounds = [
         "0.001", "0.01", "0.05", "0.1", "0.25", "0.5", "1.0", "2.5", "+Inf",
@@ -40,13 +42,13 @@ fn off(workers: &[Process], side: &str) -> Vec<(String, f64)> {
     bounds.iter().map(bucket).collect()
 }
 
-/// Two workers and a backlog of each tenant, whose jobs wait for so long at most.
+/// Runs two workers with a backlog per tenant, whose jobs wait for up to `seconds`.
 async fn promises_of(seconds: usize) {
     let (bed, api) = (
         Bed::on(shared_rabbit().url(), shared_redis().url()),
         Api::start().await,
     );
-    // Short waits are in workers' memories, long ones in delay queues.
+    // Short waits are in workers' memory, long ones in delay queues.
     let limits = format!("max-requests: {PER_WINDOW}, window-size: {WINDOW_SECONDS}s, guard: 2s");
     let yaml = bed.yaml(&limits, &api.url(), "") + "delay: {max-in-memory: 2s}\n";
     let workers = [(); 2].map(|()| PROGRAM.start(&yaml));
@@ -67,7 +69,7 @@ async fn promises_of(seconds: usize) {
     }
     println!("{kept} of {} promises were kept", promised());
     assert!(promised() <= (each * TENANTS.len()) as f64);
-    // A turn that was told wrong is off by windows.
+    // A wrong turn would be off by whole windows.
     let near = |side| {
         let buckets = off(&workers, side);
         let below = buckets.iter().find(|(le, _)| le == "2.5");
@@ -80,8 +82,9 @@ async fn promises_of(seconds: usize) {
     );
 }
 
-/// By a few seconds, whatever else this machine does meanwhile: a window is 20 s. That promises are kept within 2 % of the wait or 100 ms
-/// is shown in simulated time (tests/simulation/backlog.rs).
+/// Errors are at most a few seconds, whatever else this machine does, and a window is 20 s.
+/// tests/simulation/backlog.rs shows in simulated time that promises are kept within 2 % of the
+/// wait or 100 ms.
 #[tokio::test(flavor = "multi_thread")]
 async fn promises_are_kept_on_real_servers() {
     let seconds = std::env::var("FORECAST_SECONDS");
@@ -89,7 +92,7 @@ async fn promises_are_kept_on_real_servers() {
     promises_of(seconds).await;
 }
 
-/// A worker that lets each tenant have 5 calls at once, and 20 jobs of `acme`.
+/// A worker that lets each tenant have 5 concurrent calls, with 20 jobs of `acme`.
 struct Slow {
     yaml: String,
     worker: Process,
@@ -97,7 +100,7 @@ struct Slow {
 }
 
 impl Slow {
-    /// Five calls an hour.
+    /// Five calls per hour.
     async fn start() -> Self {
         Self::of("max-requests: 5, window-size: 1h, plan-header: x-plan, plans: {gold: {max-requests: 10, window-size: 1h}}").await
     }
@@ -140,7 +143,7 @@ fn hours(value: &Value) -> f64 {
 async fn limits_that_hold_each_other_up_have_one_end() {
     let both = "limits: [{name: hour, max-requests: 5, window-size: 1h}, {name: both, max-requests: 7, window-size: 100m}]";
     let slow = Slow::of(both).await;
-    // By each limit alone the last would start after 200 minutes.
+    // By each limit alone, the last job would start after 200 minutes.
     let found = slow.inspect(&["--what-if", "resume"]);
     for end in [
         &found["waitlist_end_in_ms"],
@@ -169,7 +172,7 @@ async fn what_if_says_when_the_backlog_would_end_and_changes_nothing() {
     ] {
         let args: Vec<&str> = changes.iter().flat_map(|it| ["--what-if", *it]).collect();
         let found = slow.inspect(&args)["what_if"].clone();
-        // Between the first call and this look little time has passed.
+        // Little time has passed between the first call and this look.
         let near = |value: &Value, expected: f64| (hours(value) - expected).abs() < 0.1;
         assert!(
             near(&found["now"]["ends_in_ms"], 3.0),
@@ -251,7 +254,7 @@ async fn explain_says_where_each_job_stands_and_when_it_starts() {
         assert!((hours(&told["starts_in_ms"]) - turn).abs() < 0.1, "{told}");
         let (starts, promised) = (&told["starts_at_ms"], &told["promised_at_ms"]);
         let apart = starts.as_i64().expect("ms") - promised.as_i64().expect("ms");
-        // A job that starts a little late puts off those behind it.
+        // A job that starts a little late delays those behind it.
         assert!(apart.abs() < 60_000, "{told}");
         places.push(place);
     }
@@ -265,7 +268,7 @@ async fn explain_says_where_each_job_stands_and_when_it_starts() {
         (&told["sure"], &told["place"]),
         (&"unknown".into(), &Value::Null)
     );
-    // An operator pauses the tenant: all starts are put off.
+    // An operator pauses the tenant, which postpones all starts.
     slow.runs(&["tenant", "pause", "acme", "--for", "10h"])
         .exited(0);
     let id = &waiting[0];
@@ -342,7 +345,7 @@ async fn explain_says_why_a_job_is_a_dead_letter_and_how_to_replay_it() {
     let path = "/tenants/acme/jobs/o-7/explanation?wait=1s";
     let answer = Port::of(&slow.worker).await.get(path).await.is(200);
     assert_eq!(answer["dead_letter"]["reason"], "the API answered 422");
-    // A job that is cancelled says so by its worker, and by its dead letter.
+    // A cancelled job is reported by its worker and by its dead letter.
     let waiting = (0..20).map(|number| format!("acme-{number}"));
     let called: BTreeSet<String> = slow.api.calls().into_iter().map(|call| call.job).collect();
     let id = waiting.into_iter().find(|id| !called.contains(id));
@@ -357,7 +360,7 @@ async fn explain_says_why_a_job_is_a_dead_letter_and_how_to_replay_it() {
     ] {
         assert!(text.contains(words), "{words} is not in {text}");
     }
-    // What the text says to do, done: a worker has the job again.
+    // The command from the output works: a worker has the job again.
     let replay = ["dead", "replay", "--tenant=acme", "--id=o-7"];
     slow.runs(&replay).exited(0);
     let json = [&args("o-7")[..], &["--wait", "1m", "--json"]].concat();
@@ -366,7 +369,8 @@ async fn explain_says_why_a_job_is_a_dead_letter_and_how_to_replay_it() {
     assert_ne!(told["seen"], Value::Null, "{told}");
 }
 
-/// A look for one job is short, however long the queue is: each message of it costs a delivery.
+/// A search for one job is short, however long the queue is, since each message read costs a
+/// delivery.
 #[tokio::test(flavor = "multi_thread")]
 async fn explain_takes_no_long_dead_letter_queue_apart() {
     let slow = Slow::start().await;
@@ -381,7 +385,7 @@ async fn explain_takes_no_long_dead_letter_queue_apart() {
     let told = slow.runs(&last).exited(1).json();
     assert_eq!(told["dead_letter"], Value::Null);
     let look = |name: &str| told["dead_letters"][name].as_u64().expect("a number");
-    // It ends after five seconds, too.
+    // It also ends after five seconds.
     assert!(look("looked_at") <= 1_000, "{told}");
     assert_eq!(look("looked_at") + look("not_looked_at"), 1_200, "{told}");
 }

@@ -1,4 +1,4 @@
-//! The gate at a Redis that lets not everybody in: users with few rights, TLS.
+//! The gate at a Redis with restricted access: users with few permissions, TLS.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use sluicegate::rules::report::Report;
 
 use crate::gate_topology::configured;
 
-/// Lets `worker` do what `rule` says, on keys that begin with `prefix`.
+/// Allows `worker` what `rule` says, on keys that begin with `prefix`.
 fn allow(redis: &Redis, prefix: &str, rule: &[&str]) {
     let keys = format!("~{prefix}:*");
     let mut words = vec![
@@ -44,7 +44,7 @@ fn gate(servers: &RedisServers, prefix: &str, algorithm: Algorithm) -> Limited<R
     Limited::new(gate, limit(algorithm, 5, LONG))
 }
 
-/// A worker watches the epoch, decides and leaves.
+/// Checks that a worker may watch the epoch, decide and leave.
 async fn a_workers_gate_is_allowed(servers: &RedisServers, prefix: &str, limits: &Limits) {
     let worker = RedisGate::connect(servers, prefix).expect("good urls");
     let worker = worker.watching(Duration::from_secs(60));
@@ -84,7 +84,7 @@ async fn the_documented_rights_suffice() {
     let health = gate.check(&gate.limits).await.expect("allowed");
     assert_eq!(health.maxmemory_policy.as_deref(), Some("noeviction"));
     a_workers_gate_is_allowed(&servers, "p", &gate.limits).await;
-    // Who may not ask for INFO is told less.
+    // A user without INFO learns less.
     redis.ctl(&["acl", "setuser", "worker", "-info"]);
     let health = gate.check(&gate.limits).await.expect("allowed");
     assert_eq!(health.maxmemory_policy, None);
@@ -97,10 +97,10 @@ async fn who_may_only_read_can_check() {
     let mut rule = documented_rule();
     rule.push("-@write");
     allow(&redis, "p", &rule);
-    // What a worker left long ago, and no other has taken out.
+    // A policy that a worker left long ago and no other has removed.
     let old = ["abc", "a policy", "abc:times", "1:1:1"];
     redis.ctl(&[&["hset", "p:%policies"], &old[..]].concat());
-    // One that may write lives.
+    // A worker that may write is alive.
     let now = redis.ctl(&["time"]);
     let spoke = format!("{}999:0:", now.lines().next().expect("seconds").trim());
     redis.ctl(&["hset", "p:%board", "w:abc", &spoke]);
@@ -181,7 +181,7 @@ async fn a_missing_right_is_named() {
     }
 }
 
-/// A Redis that takes TLS, on the third of its ports, and wants a certificate of `papers`.
+/// Starts a Redis with TLS on the third of its ports that requires a certificate of `papers`.
 pub fn server(papers: &Papers, name: &str, more: &[&str]) -> Redis {
     let setting = |key: &str, file: &str| format!("{key} {}", papers.path(file).display());
     let settings = [
@@ -219,7 +219,7 @@ async fn tls_is_with_our_ca_the_right_host_and_our_certificate_alone() {
     let other_client = papers.keys(Some("ca.pem"), None) + &foreign.keys(None, Some("client"));
     for (keys, words) in [
         (other_host, "not valid for name"),
-        // The system's CAs do not know ours.
+        // The system's CAs don't include ours.
         (
             format!("{localhost}{}", papers.keys(None, Some("client"))),
             "see redis.ca-file",
@@ -235,7 +235,8 @@ async fn tls_is_with_our_ca_the_right_host_and_our_certificate_alone() {
         ),
     ] {
         let gate = gate(&configured(&keys), "p", Algorithm::FixedWindow);
-        // Our first words may meet a closed connection before the reason is read; not every time.
+        // The first bytes sent may meet a closed connection before the reason is read, but not
+        // every time.
         for last in 0.. {
             match gate.ping().await {
                 Err(GateError::Unreachable(why)) if why.contains(words) => break,

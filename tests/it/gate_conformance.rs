@@ -1,4 +1,5 @@
-//! What every gate does, on Redis: in real time. tests/quick/gate_conformance.rs has the gates in memory.
+//! The conformance of gates on Redis, in real time. tests/quick/gate_conformance.rs tests the gates
+//! in memory.
 
 use kit::gate::conformance::conforms;
 use kit::gate::shares::shares_conform;
@@ -16,7 +17,8 @@ async fn the_redis_gate_conforms() {
     }
 }
 
-/// Several workers on one Redis, each with a connection of its own, never start more than the limit together.
+/// Several workers on one Redis, each with its own connection, never start more than the limit
+/// together.
 #[tokio::test]
 async fn workers_share_the_limit() {
     let prefix = unique("shared");

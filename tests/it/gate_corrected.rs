@@ -1,4 +1,4 @@
-//! What is given back, or cost something else in fact, makes no decision slower, however long the log is.
+//! Returned or corrected units make no decision slower, however long the log is.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,17 +14,17 @@ use sluicegate::gate::{
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::scope::Labels;
 
-/// Starts in the log. One of them that was given back took a decision 100 times as long.
+/// Number of starts in the log. A single returned one once made a decision 100 times as slow.
 const STARTS: usize = 9_000;
 
-/// What Redis did for one decision.
+/// Redis's work for one decision.
 #[derive(Debug, Clone, Copy)]
 struct Work {
     micros: u64,
     commands: u64,
 }
 
-/// Commands of Redis's statistics, with how often they were called and how long they took.
+/// Returns the commands in Redis's statistics with their numbers of calls and times.
 fn commands(stats: &str) -> impl Iterator<Item = (&str, u64, u64)> {
     stats.lines().filter_map(|line| {
         let (name, figures) = line.strip_prefix("cmdstat_")?.split_once(':')?;
@@ -36,7 +36,8 @@ fn commands(stats: &str) -> impl Iterator<Item = (&str, u64, u64)> {
     })
 }
 
-/// Of a few decisions the quickest, since the machine does other things, too, and the one with the most commands.
+/// Returns the fastest of a few decisions, since the machine has other load, and the most commands
+/// of any.
 async fn work(
     redis: &Redis,
     gate: &Limited<RedisGate>,
@@ -96,14 +97,16 @@ async fn tell(gate: &Limited<RedisGate>, settled: Vec<Settled>) {
     assert!(replies.iter().all(Result::is_ok));
 }
 
-/// So many times the commands at most, and about as many times the time: half more is allowed to a machine that does other things.
+/// Checks that the commands grow at most by the factor `times`, and the time by about as much; half
+/// more is allowed for other load on the machine.
 fn is_flat(what: &str, times: u64, before: Work, after: Work) {
     println!("{what}: {after:?} in place of {before:?}");
     assert!(after.commands <= times * before.commands, "{what}");
     assert!(2 * after.micros <= 3 * times * before.micros, "{what}");
 }
 
-/// Decisions with room, and for a job that waits, as ever more of a log is given back and corrected.
+/// Measures decisions with room, and for a waiting job, while more and more of a log is returned
+/// and corrected.
 async fn decisions_stay_as_quick(cost: fn(usize) -> u32) {
     let redis = Redis::start();
     let gate = RedisGate::connect(&SecretUrl::new(redis.url()), &unique("corrected"));
@@ -132,7 +135,7 @@ async fn decisions_stay_as_quick(cost: fn(usize) -> u32) {
         assert_eq!(started(decided(&replies, 0)), 1000);
         let now_ms = replies[0].as_ref().expect("a decision").now_ms;
         receipts.extend(receipts_of(&question, now_ms, decided(&replies, 0)));
-        // The next ones start at another moment.
+        // The next ones start at another millisecond.
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     let all: u64 = receipts.iter().map(|it| u64::from(it.cost)).sum();
@@ -166,14 +169,14 @@ async fn decisions_stay_as_quick(cost: fn(usize) -> u32) {
             _ => assert_ne!(shown.limits[0].count, all, "{what}"),
         }
         gate.limits = limit(1_000_000);
-        // Where jobs wait already, one that is fresh does.
+        // A new job would wait if others do.
         let had = Some(Ticket::HAD_ITS_TURN);
         let room = work(&redis, &gate, had, |it| matches!(it, Answer::Capacity)).await;
         gate.limits = limit(4_000);
         let waits = work(&redis, &gate, None, |it| matches!(it, Answer::Wait { .. })).await;
         let [first_room, first_waits] = *before.get_or_insert([room, waits]);
         is_flat(&format!("{what}, with room"), 2, first_room, room);
-        // What came late counts at the end: where it was looked for, costs change on the way.
+        // Late calls count at the end of the log: near it, costs vary between the search's guesses.
         let times = if what == "500 late" { 4 } else { 2 };
         is_flat(
             &format!("{what}, a job that waits"),
@@ -230,10 +233,10 @@ async fn a_call_that_came_late_counts_from_when_it_came() {
         let (receipt, end) = (first[0].clone(), End::Late);
         tell(&gate, vec![Settled { receipt, end }]).await;
     }
-    // Room from 1,100 on as ever, then from 1,400 on: behind the first that waits.
+    // The first waiting job starts at 1,100 as before, the next one behind it at 1,400.
     assert_eq!(wait_at(600).await, 500);
     assert_eq!(wait_at(600).await, 800);
-    // What is told of it later finds it.
+    // Later settlements of it find it.
     for receipt in [first[0].clone(), second[0].clone()] {
         let end = End::Unused;
         tell(&gate, vec![Settled { receipt, end }]).await;

@@ -1,4 +1,5 @@
-//! What the gate knows of suspects: the script on a real Redis against the model, and what it leaves behind.
+//! The gate's notes on suspects: the script on a real Redis compared with the model, and the data
+//! it leaves behind.
 
 use kit::gate::{tenant, three};
 use kit::servers::{shared_redis, unique};
@@ -28,7 +29,7 @@ const BEGIN: Note = Note::Begin {
     alone: true,
 };
 
-/// Anything, of one of a few jobs, by one of a few workers, of which some have a comma in their name.
+/// Returns any note on one of a few jobs by one of a few workers, some with a comma in their names.
 fn any(random: &mut SmallRng) -> Suspected {
     let note = match random.random_range(0..8) {
         0..4 => Note::Begin {
@@ -54,7 +55,7 @@ async fn the_script_says_what_the_model_says() {
         for step in 0..30 {
             let forward = [0, 1, LEASE_MS / 4, LEASE_MS - 1, LEASE_MS, 3 * LEASE_MS];
             now_ms += forward[random.random_range(0..forward.len())];
-            // It is stepped back, at times.
+            // The clock is stepped back at times.
             now_ms -= u64::from(random.random_bool(0.1)) * 10 * LEASE_MS;
             gates.set_clock(now_ms * 1000 + random.random_range(0..1000));
             let batch: Vec<_> = (0..random.random_range(1..6))

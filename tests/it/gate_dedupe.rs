@@ -1,4 +1,5 @@
-//! What the gate knows of dedupe keys: the script on a real Redis against the model, and what it leaves behind.
+//! The gate's dedupe keys: the script on a real Redis compared with the model, and the data it
+//! leaves behind.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use sluicegate::config::SecretUrl;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Candidate, Deduped, Gate, GateError};
 
-/// Longer than a test: by Redis's own clock no key expires in it.
+/// Longer than a test, so that no key expires by Redis's own clock.
 const LASTS_MS: u64 = 600_000;
 
 fn connect(prefix: &str) -> RedisGate {
@@ -30,7 +31,7 @@ fn candidate(key: &str, job: &str, by: &str) -> Candidate {
     }
 }
 
-/// One of a few jobs, with one of a few keys, in the hands of one of a few workers.
+/// Returns one of a few jobs with one of a few keys, at one of a few workers.
 fn any(random: &mut SmallRng) -> Candidate {
     let mut any = |of: [&'static str; 3]| of[random.random_range(0..3)];
     let (key, job) = (any(["k", "x:{y}%*\u{e4}", "7"]), any(["1", "a,b\n,", ""]));
@@ -51,7 +52,7 @@ async fn the_script_says_what_the_model_says() {
         for step in 0..30 {
             let forward = [0, 1, LASTS_MS / 4, LASTS_MS - 1, LASTS_MS, 3 * LASTS_MS];
             now_ms += forward[random.random_range(0..forward.len())];
-            // It is stepped back, at times.
+            // The clock is stepped back at times.
             now_ms -= u64::from(random.random_bool(0.1)) * LASTS_MS;
             let micros = now_ms * 1000 + random.random_range(0..1000);
             gates.set_clock(micros);

@@ -1,4 +1,4 @@
-//! A Redis that forgets what was started: nothing exceeds the limit, and starts go on by themselves.
+//! A Redis that loses starts: the limit is never exceeded, and starts resume by themselves.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 const MAX: usize = 4;
 const WINDOW: Duration = Duration::from_millis(1_500);
 const GUARD: Duration = Duration::from_millis(500);
-/// What must happen happens within this.
+/// Deadline for anything that must happen.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn short() -> Limits {
@@ -33,15 +33,16 @@ fn watching(url: &str, prefix: &str, limits: &Limits) -> Limited<RedisGate> {
     Limited::new(gate.watching(memory), limits.clone())
 }
 
-/// Two workers on one Redis, and everything that they dispatched.
+/// Two workers on one Redis, and all their starts.
 struct Fleet {
     gates: Vec<Limited<RedisGate>>,
     /// The ticket of each worker's job.
     tickets: Vec<Option<Ticket>>,
     starts: Vec<Instant>,
-    /// Questions that may have been charged without a start: they came too late, or their answer did not count.
+    /// Questions that may have been charged without a start, since they were late or their answer
+    /// did not count.
     unused: u64,
-    /// The answers that said that Redis may have forgotten.
+    /// The answers that reported a possible data loss.
     colds: Vec<(Duration, String)>,
 }
 
@@ -61,7 +62,7 @@ impl Fleet {
         }
     }
 
-    /// Each worker asks for one job, and dispatches it if it may while its permit is good.
+    /// Each worker asks for one job and starts it if it may, while its permit is valid.
     async fn round(&mut self) {
         for (gate, ticket) in self.gates.iter().zip(&mut self.tickets) {
             let asked = Instant::now();
@@ -94,7 +95,7 @@ impl Fleet {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 
-    /// Goes on until `count` more have started.
+    /// Continues until `count` more have started.
     async fn run(&mut self, count: usize) {
         let (wanted, begun) = (self.starts.len() + count, Instant::now());
         while self.starts.len() < wanted {
@@ -107,7 +108,7 @@ impl Fleet {
         }
     }
 
-    /// The most that were dispatched in any window.
+    /// Returns the maximum number of starts in any window.
     fn worst(&self) -> usize {
         let within = |first: &Instant| {
             let inside = |at: &&Instant| **at >= *first && **at - *first < WINDOW;
@@ -149,7 +150,8 @@ async fn a_first_start_is_none_and_an_empty_redis_may_be_one() {
         }
         other => panic!("{other:?}"),
     }
-    // Nothing was charged for what did not start, and the operator's word opens it for all.
+    // Nothing was charged for jobs that did not start, and the operator's declaration opens it for
+    // all.
     let shown = careful.inspect(&tenant("t")).await.expect("it answers");
     assert_eq!((shown.limits[0].count, shown.waiting), (0, 0));
     let told = watching(redis.url(), &prefix, &limits);
@@ -175,7 +177,7 @@ async fn an_emptied_redis_lets_nothing_pass_for_a_window() {
     }
 }
 
-/// What counts for a day elsewhere is nothing to a limit of seconds.
+/// Usage that counts for a day in another limit does not affect a limit of seconds.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_window_stops_its_own_tenants_alone() {
     let redis = Redis::start();
@@ -195,7 +197,7 @@ async fn a_long_window_stops_its_own_tenants_alone() {
     assert_eq!(fleet.worst(), MAX);
     fleet.assert_cold("emptied while workers ran");
     for gate in &fleet.gates {
-        // In one batch with one that may start.
+        // In one batch with a job that may start.
         let batch = [question(gate), gate.question("other", 1, &[FRESH])];
         let replies = gate.ask(&batch).await.expect("one of them is decided");
         match &replies[0] {
@@ -218,7 +220,7 @@ async fn a_restart_with_all_data_is_no_loss() {
     redis.restart();
     fleet.run(8).await;
     assert!(fleet.colds.iter().all(|(_, why)| !why.contains("lost")));
-    // What was decided and not believed is charged all the same; nothing else is.
+    // Decisions that did not count are still charged. Nothing else is.
     let shown = fleet.gates[0].inspect(&tenant("t")).await;
     let count = shown.expect("it answers").limits[0].count;
     let (starts, unused) = (fleet.starts.len() as u64, fleet.unused);
@@ -252,7 +254,7 @@ async fn a_worker_that_can_not_vouch_delays_the_others_by_a_window_at_most() {
     fleet.run(2).await;
     fleet.assert_cold("not all workers have confirmed");
 
-    // One that ended in order delays nobody.
+    // A worker that ended gracefully delays no other.
     let limits: Limits = limit(Algorithm::SlidingWindow, 1000, LONG).into();
     let mut fleet = Fleet::new(redis.url(), &limits).await;
     fleet.run(8).await;
@@ -275,7 +277,8 @@ async fn a_lost_script_cache_is_no_loss() {
     assert!(fleet.colds.is_empty());
 }
 
-/// An address that leads to one server or another, as a failover does. Returns it, and where it leads.
+/// Creates an address that leads to one server or another, as in a failover. Returns it and the
+/// port it leads to.
 async fn switch(to: &Redis) -> (String, Arc<AtomicU64>) {
     let port = Arc::new(AtomicU64::new(port(to)));
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -300,7 +303,7 @@ fn port(redis: &Redis) -> u64 {
     port.parse().expect("a number")
 }
 
-/// A replica that has all of the primary's data.
+/// Starts a replica that has all of the primary's data.
 async fn replica_of(primary: &Redis) -> Redis {
     let replica = Redis::start_with(&["repl-diskless-sync-delay 0"]);
     replica.ctl(&["replicaof", "127.0.0.1", &port(primary).to_string()]);
@@ -322,7 +325,7 @@ async fn a_promoted_replica_that_lags_is_a_loss_and_a_complete_one_is_none() {
     let mut fleet = Fleet::new(&url, &short()).await;
     fleet.run(1).await;
     let replica = replica_of(&primary).await;
-    // Replication that begins is no loss.
+    // The beginning of a replication is not a loss.
     fleet.run(1).await;
     assert!(fleet.colds.iter().all(|(_, why)| why.contains("changed")));
     replica.ctl(&["replicaof", "no", "one"]);
@@ -354,7 +357,7 @@ async fn a_full_redis_lets_nothing_pass_and_goes_on_when_there_is_room() {
     redis.ctl(&["config", "set", "maxmemory", "1"]);
     let before = fleet.starts.len();
     let begun = Instant::now();
-    // Long enough for scripts that begin by deleting, which Redis lets go on.
+    // Long enough for scripts that begin with a deletion, which Redis lets continue.
     while begun.elapsed() < WINDOW + GUARD {
         fleet.round().await;
     }
@@ -371,7 +374,7 @@ async fn a_full_redis_lets_nothing_pass_and_goes_on_when_there_is_room() {
     assert!(fleet.colds.is_empty());
 }
 
-/// Leaves no room for keys that expire.
+/// Leaves no memory for keys that expire.
 fn evict_all(redis: &Redis) {
     redis.ctl(&["config", "set", "maxmemory", "1"]);
     let begun = Instant::now();
@@ -380,7 +383,7 @@ fn evict_all(redis: &Redis) {
     }
 }
 
-/// Eviction takes the keys of limits, which expire, and spares the epoch.
+/// Eviction removes the keys of limits, which expire, and spares the epoch.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redis_that_evicts_lets_nothing_pass_for_a_window() {
     let redis = Redis::start_with(&["maxmemory 1gb", "maxmemory-policy volatile-ttl"]);
@@ -390,7 +393,7 @@ async fn a_redis_that_evicts_lets_nothing_pass_for_a_window() {
         evict_all(&redis);
         redis.ctl(&["config", "set", "maxmemory", "1gb"]);
         if restart {
-            // It counts anew, so that nobody sees what was evicted before.
+            // The restarted server counts from 0, so earlier evictions are hidden.
             redis.restart();
         }
         fleet.run(2 * MAX).await;
@@ -399,7 +402,8 @@ async fn a_redis_that_evicts_lets_nothing_pass_for_a_window() {
     }
 }
 
-/// While the policy is noeviction batches don't look; a heartbeat does, and finds what has changed.
+/// While the policy is noeviction, batches don't check evictions. Heartbeats do, and notice a
+/// change.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_heartbeat_notices_evictions_by_a_policy_that_was_set_while_workers_run() {
     let redis = Redis::start();
@@ -420,7 +424,8 @@ async fn a_heartbeat_notices_evictions_by_a_policy_that_was_set_while_workers_ru
     }
 }
 
-/// A script that has deleted something may go on writing though memory is full: then all of it is written.
+/// A script that has deleted a key may continue to write though memory is full. In that case it
+/// writes everything.
 #[tokio::test]
 async fn a_script_that_runs_out_of_memory_admits_what_it_writes_or_nothing() {
     let redis = Redis::start();
@@ -439,7 +444,7 @@ async fn a_script_that_runs_out_of_memory_admits_what_it_writes_or_nothing() {
             Ok::<_, GateError>(started(decided(&replies, 0)))
         };
         assert_eq!(ask().await.expect("a decision"), 3);
-        // Everything of before is over, and is pruned by who comes next.
+        // All earlier entries have expired, and the next question prunes them.
         clock.store(begin + 2 * 60_000_000 + 1_000, Ordering::Relaxed);
         redis.ctl(&["config", "set", "maxmemory", "1"]);
         let full = ask().await;
@@ -458,7 +463,7 @@ async fn only_the_epoch_has_no_expiry_and_workers_that_are_gone_leave_it() {
     let prefix = unique("keys");
     let limits: Limits = limit(Algorithm::SlidingWindow, 1, 1_000).into();
     let epoch = format!("{prefix}:%epoch");
-    // As old workers have left it; the hash's size stays bounded.
+    // Entries of former workers. The hash's size stays bounded.
     for old in 0..100 {
         redis.ctl(&["hset", &epoch, &format!("w:{old}"), "7:1000"]);
     }
@@ -468,14 +473,14 @@ async fn only_the_epoch_has_no_expiry_and_workers_that_are_gone_leave_it() {
         .await
         .expect("a decision");
     let keys = redis.ctl(&["keys", "*"]);
-    // The epoch, the waitlist, the log, and what is known of the log.
+    // The epoch, the waitlist, the log, and the HASH next to the log.
     assert_eq!(keys.lines().count(), 4, "{keys}");
     for key in keys.lines() {
         let eternal = redis.ctl(&["pttl", key]) == "-1";
         assert_eq!(eternal, key == epoch, "{key}");
     }
     let begun = Instant::now();
-    // Four fields of its own: id, run, cold, and its pulse.
+    // The hash's own four fields: id, run, cold, and its pulse.
     while redis.ctl(&["hlen", &epoch]) != "4" {
         assert!(begun.elapsed() < PATIENCE, "old workers stay");
         gate.ping().await.expect("Redis answers");
@@ -486,7 +491,7 @@ async fn only_the_epoch_has_no_expiry_and_workers_that_are_gone_leave_it() {
     assert_eq!(started(decided(&replies, 0)), 1);
 }
 
-/// So its first start can't be lost unseen; and when it ends nobody waits for its word.
+/// Otherwise its first start could be lost unnoticed. When the worker ends, no other waits for it.
 #[tokio::test]
 async fn a_worker_that_waits_is_heard_of_until_it_ends() {
     let redis = Redis::start();

@@ -1,4 +1,5 @@
-//! Limits that learn: the scripts on a real Redis, the model, and the client code for Redis on a store in memory say the same.
+//! Adaptive limits: the scripts on a real Redis, the model, and the client code for Redis on a
+//! store in memory agree.
 
 use std::time::Duration;
 
@@ -22,7 +23,8 @@ fn limit(name: &str, algorithm: Algorithm, max: u64) -> Limit {
     limit.with_band(40)
 }
 
-/// Each algorithm alone, with its usual burst and another one; and several limits, of which all tenants share some.
+/// Returns each algorithm alone, with its default burst and another one; and several limits, some
+/// of which all tenants share.
 fn sets() -> Vec<Limits> {
     let mut sets: Vec<Limits> = Vec::new();
     for algorithm in Algorithm::ALL {
@@ -56,7 +58,7 @@ enum Step {
     Change(Change),
 }
 
-/// What came of it, and what can be seen then.
+/// The results of a step, and the visible state after it.
 type Seen = (Option<TenantReply>, Vec<Sunk>, Inspection);
 
 async fn play(gate: &impl Gate, limits: &Limits, step: &Step) -> Seen {
@@ -82,7 +84,7 @@ async fn play(gate: &impl Gate, limits: &Limits, step: &Step) -> Seen {
     (reply, sunk, seen.expect("it answers"))
 }
 
-/// What may happen; `started` are the calls whose answers are not here yet.
+/// Returns any possible step. `started` are the calls without an answer so far.
 fn any(random: &mut SmallRng, limits: &Limits, now_ms: u64, started: &[(u64, u32)]) -> Step {
     let of = tenant(["acme", "beta"][usize::from(random.random_bool(0.3))]);
     match random.random_range(0..10) {
@@ -148,7 +150,7 @@ async fn what_is_learned_is_the_same_on_every_gate() {
             let mut micros = BEGIN_US;
             let (mut started, mut last): (Vec<(u64, u32)>, Vec<u32>) = (Vec::new(), Vec::new());
             for place in 0..40 {
-                // All of it within the hour that a waitlist is kept for.
+                // All of these are within the hour that a waitlist is kept.
                 let forward = [0, 40, 700, WINDOW_MS, 3 * WINDOW_MS, 40 * WINDOW_MS];
                 micros += 1_000 * forward[random.random_range(0..forward.len())];
                 gates.set_clock(micros);
@@ -179,7 +181,8 @@ async fn what_is_learned_is_the_same_on_every_gate() {
     assert!(sunk > 200 && risen > 200, "{sunk} sank, {risen} rose");
 }
 
-/// So many commands the scripts run while `call` does its work, themselves left out.
+/// Returns the number of commands that scripts run during `call`, without the calls of the scripts
+/// themselves.
 async fn commands<T>(redis: &Redis, call: impl Future<Output = T>) -> (u64, T) {
     redis.ctl(&["CONFIG", "RESETSTAT"]);
     let came = call.await;
@@ -193,7 +196,7 @@ async fn commands<T>(redis: &Redis, call: impl Future<Output = T>) -> (u64, T) {
     (calls.sum(), came)
 }
 
-/// Commands of a start, and of a job that must wait.
+/// The commands of a start, and of a job that must wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Cost {
     start: u64,
@@ -201,7 +204,7 @@ struct Cost {
 }
 
 async fn cost(redis: &Redis, gate: &Limited<RedisGate>, id: &str) -> Cost {
-    // The first of a tenant makes its keys.
+    // A tenant's first question creates its keys.
     ask(gate, id, 1, &[FRESH]).await;
     let (start, answers) = commands(redis, ask(gate, id, 1, &[FRESH])).await;
     assert_eq!(started(&answers), 1, "{answers:?}");
@@ -212,7 +215,8 @@ async fn cost(redis: &Redis, gate: &Limited<RedisGate>, id: &str) -> Cost {
     Cost { start, wait }
 }
 
-/// A limit that is adaptive costs nothing until it has learned, and then what one costs that an operator set.
+/// An adaptive limit costs nothing until it has learned, and then as much as an operator's
+/// override.
 #[tokio::test]
 async fn what_is_learned_costs_a_decision_no_command_more_than_an_operators_limit() {
     let redis = Redis::start();

@@ -1,4 +1,5 @@
-//! What a tenant that has used its limit up takes of a real Redis, by algorithm and limit, against what the rules say of it.
+//! The memory that a tenant with an exhausted limit takes in a real Redis, by algorithm and limit,
+//! compared with the rules' estimate.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,16 +12,16 @@ use sluicegate::config::SecretUrl;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::rules::limit::{Algorithm, Limit};
 
-/// The starts are spread over the window in so many steps: more than it has segments.
+/// Number of steps over which the starts are spread in the window: more than it has segments.
 const STEPS: u64 = 250;
 const WINDOW_MS: u64 = 3_600_000;
 /// On both sides of 128 entries, up to which Redis stores a sorted set as one text.
 const SIZES: [u64; 7] = [10, 100, 128, 129, 1_000, 10_000, 100_000];
 
-/// A limit of `max` that jobs have used up, and the bytes of the keys in which it is counted.
+/// Returns the bytes of the keys of a limit of `max` that jobs have exhausted.
 async fn used_up(redis: &Redis, connection: &mut Connection, limit: &Limit) -> u64 {
     redis.ctl(&["flushall"]);
-    // In one aligned window.
+    // All within one aligned window.
     let span = limit.span().max(1) * 1_000;
     let clock = Arc::new(AtomicU64::new(BEGIN_US / span * span + 1_000));
     let micros = Arc::clone(&clock);
@@ -37,7 +38,7 @@ async fn used_up(redis: &Redis, connection: &mut Connection, limit: &Limit) -> u
             assert_eq!(started(&answers), jobs, "{limit:?}");
             used += jobs as u64;
         }
-        // Calls in flight would be given up.
+        // Otherwise calls in flight would be given up.
         if limit.algorithm() != Algorithm::Concurrency {
             let pause = (WINDOW_MS - 10_000) * 1_000 / STEPS;
             clock.fetch_add(pause, Ordering::SeqCst);
@@ -84,14 +85,14 @@ async fn what_a_tenant_takes_is_what_the_rules_say() {
         for max in SIZES {
             let limit = limit(algorithm, max);
             let stored = algorithm.rules().stored(limit.terms());
-            // No workers make as many calls at once.
+            // No fleet makes this many calls at once.
             if max > 10_000 && algorithm.holds_leases() {
                 continue;
             }
             let bytes = used_up(&redis, &mut connection, &limit).await;
             let said = stored.bytes();
             println!("{:21} {max:6}: {bytes:8} {said:8}", algorithm.name());
-            // Other versions store keys and short texts a little differently.
+            // Other versions store keys and short texts slightly differently.
             if bytes > said * 12 / 10 + 100 || said > bytes * 14 / 10 + 100 {
                 wrong.push((algorithm, max, bytes, said));
             }

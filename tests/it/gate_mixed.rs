@@ -1,5 +1,5 @@
-//! Jobs of one tenant under different limits: plans, tenants' own limits, configurations that are changed. Whatever they
-//! are, none of them forgets what another counts: a plan with a long window, on Redis and in
+//! Jobs of one tenant under different limits: plans, tenants' own limits, and changed
+//! configurations. Whatever they are, none of them loses what another counts, on Redis and in
 //! memory. tests/simulation/gate_mixed.rs has random histories.
 
 use std::sync::Arc;
@@ -20,7 +20,8 @@ fn limit(name: &str, algorithm: Algorithm, (max, window, guard): (u64, u64, u64)
     Limit::new(name, algorithm, max, window, guard).expect("in range")
 }
 
-/// When jobs of the second set started, in ms, where for a minute a job of each of two sets asks ten times a second.
+/// Returns when jobs of the second set started, in milliseconds, if a job of each of two sets asks
+/// ten times per second for a minute.
 async fn starts_of_second(gate: &impl Gate, clock: &AtomicU64, sets: &[Limits; 2]) -> Vec<u64> {
     let begin = clock.load(Ordering::SeqCst);
     let mut tickets: [Option<Ticket>; 2] = [None; 2];
@@ -58,7 +59,7 @@ async fn starts_of_second(gate: &impl Gate, clock: &AtomicU64, sets: &[Limits; 2
 async fn a_plan_with_a_long_window_keeps_it_beside_jobs_with_a_short_one() {
     for (algorithm, window, most) in [
         (Algorithm::SlidingWindow, 30_000, 3),
-        // What it holds at first, and what flows in.
+        // The bucket's initial content plus the inflow.
         (Algorithm::TokenBucket, 1000, 3 + 3),
         (Algorithm::FixedWindow, 30_000, 2 * 3),
     ] {

@@ -1,5 +1,5 @@
-//! The scripts give the model's answers, for random histories on a real Redis. tests/simulation/gate_model.rs shows that the model
-//! exceeds no limit.
+//! The scripts give the model's answers for random histories on a real Redis.
+//! tests/simulation/gate_model.rs shows that the model exceeds no limit.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,14 +32,14 @@ use sluicegate::rules::scope::{Labels, Scope};
 use sluicegate::rules::tenant::Tenant;
 use sluicegate::rules::usage::Clock;
 
-/// What `lua/corrections.lua` promises of the fields beside a log with these members: behind the oldest entry every sum is that of
-/// its entries, and every entry that was corrected is there.
+/// Checks the promises of `lua/corrections.lua` for the fields next to a log with these members:
+/// after the oldest entry every sum matches its entries, and every corrected entry is present.
 fn sums_are_those_of_the_entries(
     members: &[Vec<u8>],
     fields: &HashMap<String, Vec<u8>>,
 ) -> Result<(), TestCaseError> {
     let number = |bytes: &[u8]| (bytes.iter()).fold(0, |sum, byte| sum << 8 | i64::from(*byte));
-    // Six bytes with a sign.
+    // A signed number of six bytes.
     let signed = |bytes: &[u8]| number(bytes) << 16 >> 16;
     let ours = members.iter().filter(|m| m.len() == 19 && m[0] == 1);
     let costs: HashMap<i64, i64> = (ours.map(|m| (number(&m[1..7]), number(&m[15..19])))).collect();
@@ -74,10 +74,11 @@ fn sums_are_those_of_the_entries(
     Ok(())
 }
 
-/// A history is begun so often at most.
+/// Maximum number of attempts per history.
 const TRIES: u32 = 5;
 
-/// What came, or why not: an answer that did not come in time says nothing of the scripts.
+/// Returns the answer, or rejects the history if the answer timed out, which says nothing about the
+/// scripts.
 fn heard<T>(answer: Result<T, GateError>) -> Result<T, TestCaseError> {
     answer.map_err(|error| match error {
         GateError::Unreachable(why) => TestCaseError::reject(why),
@@ -116,8 +117,8 @@ impl Bench {
         }
     }
 
-    /// Plays a history with limits of `sets`, of which some are `shared`. The gate gives an answer up after two seconds: a history in
-    /// which one did not come is begun anew.
+    /// Plays a history with limits of `sets`, some of which may be `shared`. The gate times out
+    /// after two seconds; a history with a timeout is started again.
     fn play(&self, sets: &[Limits], shared: bool, steps: &[Step]) -> Result<(), TestCaseError> {
         for _ in 1..TRIES {
             match self.play_once(sets, shared, steps) {
@@ -149,7 +150,7 @@ impl Bench {
         let mut now_of = 0;
         let mut calls = 0;
         let mut raw = self.redis.get_connection().expect("Redis answers");
-        // What all tenants share is there for the next history, and after one that failed.
+        // Keys that all tenants share would affect the next history, also after a failure.
         for key in self.all_keys(&mut raw) {
             let _: () = raw.del(key).expect("Redis answers");
         }
@@ -168,7 +169,7 @@ impl Bench {
                 .or_default();
             let Given { tickets, receipts } = given;
             if let Step::Ask { .. } | Step::Settle { .. } = step {
-                // Redis's clock is far behind the test's: windows that ended are deleted here.
+                // Redis's clock is far behind the test's, so expired windows are deleted here.
                 for state in world.0.values_mut() {
                     state.usage.load_own(&[], clock, 0);
                 }
@@ -178,7 +179,7 @@ impl Bench {
                         .query(&mut raw)
                         .expect("Redis answers");
                 }
-                // What is asked counts in this window, what came late perhaps in the next one.
+                // Questions count in this window, and late calls perhaps in the next one.
                 for (limit, place) in limits.all().iter().zip(&keys.limits) {
                     if limit.algorithm() == Algorithm::FixedWindow {
                         let ends = |later| (place.index + later) * limit.window_ms();
@@ -366,7 +367,8 @@ impl Bench {
     }
 }
 
-/// What is asked of the gate as things stand, and if something were different: by the clock now this and now that.
+/// Returns questions for forecasts as things stand and under other conditions, which vary with the
+/// clock.
 fn what_if(limits: &[Limit], clock: Clock, ticket: Option<&(Ticket, u32)>) -> [Asked; 2] {
     let turn = clock.now_ms as usize;
     let place = match (turn % 3, ticket) {
@@ -470,7 +472,8 @@ fn any_index() -> prop::sample::Index {
     any.expect("any will do").current()
 }
 
-/// It counted in a window in which nothing was asked. Where the clock comes by again, and nobody knows of that, both have forgotten it.
+/// The call counted in a window without questions. When the clock passes it again unnoticed, both
+/// have forgotten it.
 #[test]
 fn what_came_late_goes_with_its_fixed_window() {
     let window = 1_000_000;
@@ -499,7 +502,7 @@ fn what_came_late_goes_with_its_fixed_window() {
     played.unwrap_or_else(|why| panic!("{why}"));
 }
 
-/// A call may cost a thousand times what it was charged, and a worker sends no larger number than a billion.
+/// A call may cost a thousand times its charge, and a worker sends no number above a billion.
 #[test]
 fn a_bucket_that_a_call_left_far_below_empty_is_the_models() {
     let bucket = |algorithm, max, days: u64| {
@@ -510,7 +513,7 @@ fn a_bucket_that_a_call_left_far_below_empty_is_the_models() {
         bucket(Algorithm::LeakyBucket, 1_000_000, 31),
         bucket(Algorithm::TokenBucket, 1, 31),
         bucket(Algorithm::TokenBucket, 1_000_000, 1),
-        // Once empty it is full again in 80,000 years.
+        // Once empty, it takes 80,000 years to fill.
         bucket(Algorithm::TokenBucket, 1, 31)
             .map(|limit| limit.with_burst(1_000_000).expect("in range")),
     ]
@@ -534,7 +537,7 @@ fn a_bucket_that_a_call_left_far_below_empty_is_the_models() {
         let steps = [
             Step::Limit { which },
             fresh(),
-            // Once just below empty, and once when it is there already.
+            // Once just below empty, and once when it is already there.
             end(),
             fresh(),
             Step::Forward { micros: day / 2 },
@@ -550,8 +553,8 @@ fn a_bucket_that_a_call_left_far_below_empty_is_the_models() {
     }
 }
 
-/// Thousands of waitlists, never the same, start at once while two others wait, of which one has vanished: what is known of
-/// those that do not wait is bounded, and nobody who waits is forgotten.
+/// Thousands of waitlists, all different, start at once while two others wait, one of which has
+/// vanished. The state of waitlists that don't wait is bounded, and no waiting one is lost.
 #[test]
 fn lines_that_start_at_once_do_not_pile_up_where_others_wait() {
     let bench = Bench::new();

@@ -1,4 +1,4 @@
-//! The gate and the server: lost scripts, lost connections, keys of others, memory.
+//! The gate and its server: lost scripts, lost connections, foreign keys, memory.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ fn connect(redis: &Redis, prefix: &str, limits: impl Into<Limits>) -> Limited<Re
     Limited::new(gate, limits)
 }
 
-/// The clock, and the first two keys of the tenant `t`: its waitlist and its limit's.
+/// Returns the clock and the first two keys of the tenant `t`: its waitlist's and its limit's.
 async fn keys_of_t(gate: &Limited<RedisGate>, prefix: &str) -> (u64, [String; 2]) {
     let shown = gate.inspect(&tenant("t")).await.expect("Redis answers");
     let layout = Layout::of(&gate.limits, &tenant("t"), &Labels::default());
@@ -157,7 +157,7 @@ async fn every_key_expires_at_the_end_of_what_it_says() {
                 .arg(&key)
                 .query(&mut raw(shared_redis()))
                 .expect("Redis answers");
-            // The counter remembers two windows, and its waitlist may be as long.
+            // The counter keeps two windows, and its waitlist may be as long.
             let most = if key.ends_with(":line") {
                 3_600_000 + 3 * LONG + 11
             } else if key.contains(":counter:") {
@@ -165,10 +165,11 @@ async fn every_key_expires_at_the_end_of_what_it_says() {
             } else if key.ends_with(":spans") {
                 3 * LONG
             } else if key.contains(":segments:") {
-                // To the end of its segment, and then for a window that is rounded up.
+                // Until the end of its segment, plus a window that is rounded up.
                 LONG + LONG / 128 + 128 + 1
             } else {
-                // A bucket's span has the millisecond of its clock and the lateness that it forgives.
+                // A bucket's span includes its clock's millisecond and the lateness that it
+                // forgives.
                 LONG + 11
             };
             assert!(left > 0 && left.unsigned_abs() <= most, "{key}: {left}");
@@ -176,7 +177,7 @@ async fn every_key_expires_at_the_end_of_what_it_says() {
     }
 }
 
-/// The generation of a reset is what makes tickets of before worthless: jobs with them may be away for a day.
+/// A reset's generation invalidates earlier tickets. Jobs with such tickets may be away for a day.
 #[tokio::test]
 async fn a_reset_is_remembered_until_the_last_job_of_before_is_back() {
     let prefix = unique("reset");
@@ -312,7 +313,8 @@ async fn a_key_of_another_type_is_named() {
     }
 }
 
-/// Limits of several algorithms and scopes: waitlists with two labels each, and all that they share.
+/// Returns limits of several algorithms and scopes: waitlists with two labels each, and everything
+/// that they share.
 fn many_limits() -> Limits {
     use Algorithm::{FixedWindow, SlidingCounter, SlidingWindow, Strict, TokenBucket};
     let (path, key) = (Scope::Header("path".to_owned()), Scope::RoutingKey);
@@ -334,7 +336,8 @@ fn many_limits() -> Limits {
     Limits::new(limits.collect()).expect("their names differ")
 }
 
-/// A gate for [`many_limits`], a question of `t`'s jobs, of which some wait already, and all keys of it.
+/// Returns a gate for [`many_limits`], a question of `t`'s jobs, some of which already wait, and
+/// all of its keys.
 async fn many(prefix: &str) -> (Limited<RedisGate>, TenantAsk, Vec<String>) {
     let gate = connect(shared_redis(), prefix, many_limits());
     let labels = Labels::of(&gate.limits, |_| "x".to_owned());
@@ -367,7 +370,8 @@ async fn of_many_keys_the_one_of_another_type_is_named() {
                 let said = format!("the key {name} holds a list");
                 assert!(message.contains(&said), "{name}: {message}");
             }
-            // The next fixed windows are not looked at yet, nor are large jobs where there are none.
+            // The next fixed windows are not read yet, and large jobs are not either if there are
+            // none.
             Ok(_) => assert!(was_there.is_err(), "{name} is not read"),
             other => panic!("{other:?}"),
         }
@@ -416,7 +420,7 @@ async fn a_switch_of_the_algorithm_touches_no_key_of_the_other() {
         let answers = ask(&gate, "t", 1, &[FRESH]).await;
         assert_eq!(answers.len(), 1);
     }
-    // The waitlist, one for each algorithm, and the longest span of the sliding windows.
+    // The waitlist, one key per algorithm, and the longest span of the sliding windows.
     assert_eq!(
         keys(shared_redis(), &prefix).len(),
         Algorithm::ALL.len() + 2
@@ -508,7 +512,8 @@ async fn refusals_say_what_to_do_and_keep_the_password() {
         .next()
         .expect("an address")
         .to_owned();
-    // A server that was restarted with a password asks for it, too: another connection may mend that.
+    // A server that was restarted with a password asks for it as well. Another connection may fix
+    // that.
     for (url, is_refused) in [
         (format!("redis://:wrong-7781@{address}"), true),
         (format!("redis://{address}"), false),

@@ -1,5 +1,5 @@
-//! What the reference scripts get wrong, shown on them, and shown to be gone. Each script here is the reference's
-//! behaviour in its own words: the clock is an argument, so that nobody has to wait for the end of a window.
+//! Errors of the reference scripts, shown on them and absent here. Each script has the reference's
+//! behavior in our own words. The clock is an argument, so that no test waits for a window's end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,14 +12,15 @@ use sluicegate::gate::Answer;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::rules::limit::{Algorithm, Limit};
 
-/// Counts all attempts; the key lives a whole window from the first.
+/// Counts all attempts. The key lives for a whole window from the first.
 const SEED_FIXED: &str = "
     local key = KEYS[1] .. ':' .. math.floor(ARGV[1] / ARGV[2])
     local count = redis.call('INCR', key)
     if count == 1 then redis.call('EXPIRE', key, ARGV[2]) end
     return { count > tonumber(ARGV[3]) and 0 or 1, count, redis.call('TTL', key) }";
 
-/// The client's clock, a random member (in Redis before 7 the same in every run), a ttl of the whole window.
+/// Uses the client's clock, a random member (before Redis 7 the same in every run), and a TTL of
+/// the whole window.
 const SEED_SLIDING: &str = "
     math.randomseed(0)
     redis.call('ZREMRANGEBYSCORE', KEYS[1], 0, ARGV[1] - ARGV[2])
@@ -29,7 +30,8 @@ const SEED_SLIDING: &str = "
     redis.call('ZADD', KEYS[1], ARGV[1], ARGV[1] .. '-' .. math.random())
     return { 1, count, tonumber(ARGV[2]) }";
 
-/// Allowed, count and ttl in the seed's own unit (seconds for fixed, milliseconds for sliding).
+/// Returns whether it is allowed, the count and the TTL in the script's own unit (seconds for
+/// fixed, milliseconds for sliding).
 fn seed(script: &str, key: &str, now: u64, window: u64, max: u64) -> (u64, u64, u64) {
     let client = redis::Client::open(shared_redis().url()).expect("a good url");
     redis::cmd("EVAL")
@@ -43,7 +45,7 @@ fn seed(script: &str, key: &str, now: u64, window: u64, max: u64) -> (u64, u64, 
         .expect("the script runs")
 }
 
-/// Our gate, with a clock in milliseconds.
+/// Returns our gate with a clock in milliseconds.
 fn ours(
     algorithm: Algorithm,
     max: u64,
@@ -60,7 +62,7 @@ fn ours(
     Limited::new(gate, limit)
 }
 
-/// A whole multiple of 10 s, in milliseconds.
+/// A multiple of 10 s, in milliseconds.
 const BEGIN_MS: u64 = BEGIN_US / 1000;
 
 #[tokio::test]
@@ -124,7 +126,7 @@ async fn a_clock_of_the_client_does_not_count() {
         "a client whose clock is ahead passes at once"
     );
 
-    // Ours is not told what the client's clock shows: in production the argument is empty.
+    // Our gate ignores the client's clock: in production the argument is empty.
     let gate = kit::gate::redis_gate(kit::gate::limit(Algorithm::SlidingWindow, 1, 10_000));
     assert_eq!(started(&ask(&gate, "t", 2, &[FRESH; 2]).await), 1);
     let now = gate
