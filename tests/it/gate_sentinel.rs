@@ -10,7 +10,7 @@ use sluicegate::rules::limit::Algorithm;
 
 use crate::gate_topology::{configured, starts_again};
 
-/// The first server of a configuration behind `sentinels`.
+/// Returns the first server of a configuration behind `sentinels`.
 fn behind(sentinels: &[Redis], name: &str) -> RedisServers {
     let list: Vec<String> = sentinels
         .iter()
@@ -30,7 +30,7 @@ async fn a_failover_by_sentinel_is_followed() {
     assert_eq!(started(&ask(&gate, "t", 1, &[FRESH]).await), 1);
     gate.ping().await.expect("the primary answers");
 
-    // A primary that became a replica, which Sentinel does not know yet.
+    // A primary that became a replica, which Sentinel has not noticed yet.
     let [first, second, _] = &set.servers[..] else {
         panic!("three servers");
     };
@@ -48,7 +48,7 @@ async fn a_failover_by_sentinel_is_followed() {
     first.ctl(&["replicaof", "no", "one"]);
     starts_again(&gate, "t").await;
 
-    // The primary dies, and the sentinels are away: none of them knows another one.
+    // The primary dies and the sentinels don't answer, so no other server is known.
     set.sentinels.iter().for_each(Redis::pause);
     first.kill();
     let dead = gate.ask(&[gate.question("t", 1, &[FRESH])]).await;

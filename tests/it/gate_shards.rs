@@ -1,5 +1,5 @@
-//! A Redis Cluster whose primaries forget, fail over and are lost: nothing exceeds a limit, each primary's tenants alone feel
-//! it, and starts go on by themselves.
+//! A Redis Cluster whose primaries lose data, fail over and are lost: no limit is exceeded, only
+//! each primary's own tenants are affected, and starts resume by themselves.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use crate::gate_topology::{configured, tenants_of};
 pub const MAX: usize = 4;
 pub const WINDOW: Duration = Duration::from_millis(1_500);
 pub const GUARD: Duration = Duration::from_millis(500);
-/// What must happen happens within this.
+/// Deadline for anything that must happen.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn short() -> Limits {
@@ -29,7 +29,7 @@ pub fn short() -> Limits {
         .into()
 }
 
-/// More than anybody asks for.
+/// Returns a limit above any test's demand.
 fn much(window_ms: u64) -> Limits {
     limit(Algorithm::SlidingWindow, 100_000, window_ms).into()
 }
@@ -42,13 +42,13 @@ fn watching(cluster: &RedisCluster, prefix: &str, limits: &Limits) -> Limited<Re
     Limited::new(gate.watching(memory), limits.clone())
 }
 
-/// A tenant, and all that was dispatched for it.
+/// A tenant and all its starts.
 pub struct Flow {
     id: String,
     /// The ticket of each worker's job.
     tickets: Vec<Option<Ticket>>,
     starts: Vec<Instant>,
-    /// Why nothing was decided, each once.
+    /// The reasons for undecided questions, each once.
     colds: Vec<String>,
 }
 
@@ -66,7 +66,7 @@ impl Fleet {
         Self::of(cluster, prefix, ids, limits).await
     }
 
-    /// The same with these tenants.
+    /// Creates a fleet with these tenants.
     pub async fn of(
         cluster: &RedisCluster,
         prefix: String,
@@ -90,7 +90,8 @@ impl Fleet {
         }
     }
 
-    /// Each worker asks for one job of each tenant, and dispatches it if it may while its permit is good.
+    /// Each worker asks for one job of each tenant and starts it if it may, while its permit is
+    /// valid.
     pub async fn round(&mut self) {
         for (worker, gate) in self.gates.iter().enumerate() {
             let batch: Vec<_> = self
@@ -129,7 +130,7 @@ impl Fleet {
                     Err(_) => {}
                 }
             }
-            // What a worker does every 2 s.
+            // Workers do this every 2 s.
             if let Err(GateError::Refused(why)) = gate.ping().await {
                 panic!("{why}");
             }
@@ -137,7 +138,7 @@ impl Fleet {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 
-    /// Goes on until `count` more of the jobs of `flows` have started.
+    /// Continues until `count` more jobs of `flows` have started.
     pub async fn run(&mut self, flows: &[usize], count: usize) {
         let wanted: Vec<usize> = self.flows.iter().map(|f| f.starts.len() + count).collect();
         let begun = Instant::now();
@@ -151,13 +152,13 @@ impl Fleet {
         }
     }
 
-    /// The most that were dispatched for any tenant in any window.
+    /// Returns the maximum number of starts of any tenant in any window.
     pub fn worst(&self) -> usize {
         let flows = self.flows.iter();
         flows.map(|flow| worst(&flow.starts)).max().unwrap_or(0)
     }
 
-    /// The most that were dispatched for all tenants together in any window.
+    /// Returns the maximum number of starts of all tenants together in any window.
     pub fn worst_of_all(&self) -> usize {
         let starts = self.flows.iter().flat_map(|flow| &flow.starts);
         worst(&starts.copied().collect::<Vec<_>>())
@@ -167,7 +168,7 @@ impl Fleet {
         assert_eq!(self.worst(), MAX);
     }
 
-    /// Why nothing started, when all that was only looked at is left out.
+    /// Returns the reasons why nothing started, without those of mere looks.
     pub fn losses(&self, flow: usize) -> Vec<&str> {
         let colds = self.flows[flow].colds.iter().map(String::as_str);
         let loss = |why: &&str| !why.contains("changed while") && !why.contains("it moves");
@@ -179,7 +180,7 @@ impl Fleet {
     }
 }
 
-/// The most of `starts` in any window.
+/// Returns the maximum of `starts` in any window.
 fn worst(starts: &[Instant]) -> usize {
     let within = |first: &Instant| {
         let inside = |at: &&Instant| **at >= *first && **at - *first < WINDOW;
@@ -188,7 +189,7 @@ fn worst(starts: &[Instant]) -> usize {
     starts.iter().map(within).max().unwrap_or(0)
 }
 
-/// From now on the replica of the primary `at` hears nothing.
+/// Cuts off the replica of the primary `at` from now on.
 pub fn cut_off(cluster: &RedisCluster, at: usize) {
     let (primary, replica) = (&cluster.primaries[at], &cluster.replicas[at]);
     primary.ctl(&["acl", "setuser", "default", "-psync", "-sync", "-replconf"]);
@@ -199,7 +200,7 @@ pub fn cut_off(cluster: &RedisCluster, at: usize) {
     });
 }
 
-/// The replica becomes the primary, whatever the others say, and they learn it.
+/// Makes the replica a primary without the others' consent, which then learn of it.
 pub fn take_over(cluster: &RedisCluster, at: usize) {
     let replica = &cluster.replicas[at];
     assert_eq!(replica.ctl(&["cluster", "failover", "takeover"]), "OK");
@@ -277,7 +278,7 @@ async fn a_promoted_replica_that_lags_is_a_loss_of_its_tenants_and_a_complete_on
     take_over(&cluster, 0);
     fleet.run(&[0, 1, 2], 2 * MAX).await;
     fleet.keeps_the_limit();
-    // Where it took so long to take over that none of it counts any more, it is a doubt.
+    // If the takeover took so long that no lost usage counts any more, the reason is a doubt.
     let told = fleet.losses(0);
     assert!(
         told.iter()
@@ -288,7 +289,7 @@ async fn a_promoted_replica_that_lags_is_a_loss_of_its_tenants_and_a_complete_on
         assert_eq!(fleet.losses(other), Vec::<&str>::new());
     }
 
-    // Nobody waits for a window that lasts a month.
+    // No job waits for a window of a month.
     let mut fleet = Fleet::new(&cluster, &much(LONG)).await;
     fleet.run(&[0, 1, 2], 4).await;
     let primary = &cluster.primaries[2];
@@ -360,20 +361,20 @@ async fn a_lost_primary_keeps_nobody_else_from_agreeing() {
         [0; 3].map(|_| replies.next().is_some_and(Result::is_ok))
     };
     assert_eq!(ask().await, [true; 3]);
-    // Each of them in turn would have been the one with the only registry.
+    // Each in turn, since a single registry could have been on any of them.
     for lost in 0..3 {
         cluster.primaries[lost].kill();
         let begun = Instant::now();
         let mut others = [true; 3];
         others[lost] = false;
         let mut last = u64::try_from(lost).expect("small") * 1_000;
-        // What was agreed before it was lost is over by then.
+        // Earlier agreements have expired by then.
         let over = begun + Duration::from_millis(AGREED_FOR_MS + 500);
         let mut rounds = 0;
         while rounds < 2 {
             assert!(begun.elapsed() < PATIENCE, "the others do not go on");
             last += 1;
-            // A changed policy takes effect, too.
+            // A changed policy takes effect as well.
             let agreed = registry.switch_to(named(last + 2)).await;
             tokio::time::sleep(Duration::from_secs(1)).await;
             let Ok(agreed) = agreed else { continue };
@@ -381,7 +382,8 @@ async fn a_lost_primary_keeps_nobody_else_from_agreeing() {
             let seen = look(&gate).await;
             let went_on = ask().await;
             assert!(!went_on[lost], "nobody knows what is in force there");
-            // On a busy machine all this may take longer than an agreement lasts, or an answer longer than it is waited for.
+            // On a busy machine this may take longer than an agreement lasts, or an answer longer
+            // than the timeout.
             let in_time =
                 agreed.registries.len() == 2 && tokio::time::Instant::now() < agreed.until;
             let Some(seen) = seen.ok().filter(|_| in_time) else {
@@ -406,7 +408,7 @@ async fn a_lost_primary_keeps_nobody_else_from_agreeing() {
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        // The others' agreements may be over by now.
+        // The others' agreements may have expired by now.
         assert!(!ask().await[lost], "what it says is not enforced yet");
         let begun = Instant::now();
         loop {

@@ -1,4 +1,5 @@
-//! A limit that all tenants share in a Redis Cluster: all of its keys are on one primary, which may be lost.
+//! A limit that all tenants share in a Redis Cluster: all of its keys are on one primary, which may
+//! be lost.
 
 use kit::gate::shares::shares_conform;
 use kit::gate::{LONG, limit};
@@ -10,12 +11,12 @@ use sluicegate::rules::scope::Scope;
 use crate::gate_shards::{Fleet, GUARD, MAX, WINDOW, cut_off, take_over};
 use crate::gate_topology::connect;
 
-/// By its tag all keys share a slot.
+/// Returns a prefix with a hash tag, so that all keys share a slot.
 fn prefix() -> String {
     format!("{{{}}}:rate", unique("x"))
 }
 
-/// So many for each tenant, and [`MAX`] for all of them.
+/// Returns limits per tenant, and of [`MAX`] for all tenants together.
 fn limits() -> Limits {
     let named = |name: &str, max: usize| {
         let limit = Limit::new(name, Algorithm::SlidingWindow, max as u64, WINDOW, GUARD);
@@ -36,7 +37,7 @@ async fn the_gate_on_one_slot_of_a_cluster_conforms() {
 async fn the_primary_of_a_global_limit_may_forget_and_be_lost() {
     let cluster = RedisCluster::start(&["appendonly no"]);
     let mut prefixes = std::iter::repeat_with(prefix);
-    // The other ones are asked whether they know of a lost one.
+    // The other primaries are asked what they know of a lost one.
     let prefix = prefixes.find(|prefix| cluster.owner(prefix) != 1);
     let prefix = prefix.expect("it goes on for ever");
     let at = cluster.owner(&prefix);

@@ -1,4 +1,5 @@
-//! A Redis Cluster with a lost primary, and calls that hold leases: those of the other primaries' tenants are given back and kept.
+//! A Redis Cluster with a lost primary, and calls that hold leases: those of the other primaries'
+//! tenants are released and renewed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,9 +31,9 @@ use crate::cli::sluicegate;
 use crate::gate_shards::PATIENCE;
 use crate::gate_topology::{configured, tenants_of};
 
-/// Jobs of the tenant whose primary answers; each needs the lease of the one before.
+/// Number of jobs of the tenant whose primary answers. Each needs the previous job's lease.
 const JOBS: usize = 30;
-/// Less than a worker goes on telling a lost primary what it does not hear.
+/// Shorter than the time that a worker keeps repeating settlements to a lost primary.
 const SOON: Duration = Duration::from_secs(40);
 
 fn gate(cluster: &RedisCluster, prefix: &str) -> RedisGate {
@@ -48,7 +49,7 @@ fn one_at_a_time() -> Limit {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_lost_primary_does_not_hear_the_others_do() {
     let cluster = RedisCluster::start(&[]);
-    // What stops the calls of all tenants is at the primary that will be lost.
+    // The suspension of all tenants is on the primary that will be lost.
     let prefix = std::iter::repeat_with(|| unique("places"))
         .find(|prefix| cluster.owner(&Keys::new(prefix).in_cluster().breaker(&Whose::Api)) == 1)
         .expect("one of three has it");
@@ -76,7 +77,7 @@ async fn what_a_lost_primary_does_not_hear_the_others_do() {
         });
     }
     cluster.primaries[1].kill();
-    // Again, as a worker does: it counts once.
+    // Repeated, as a worker would. It counts once.
     for _ in 0..2 {
         let replies = gate.settle(&batch).await.expect("two primaries answer");
         let lost = matches!(replies[1], Err(GateError::Unreachable(_)));
@@ -91,7 +92,7 @@ async fn what_a_lost_primary_does_not_hear_the_others_do() {
     let replies = gate.ask(&batch).await.expect("two primaries answer");
     assert_eq!([0, 2].map(|at| started(decided(&replies, at))), [1, 1]);
 
-    // Whoever looks is told what can't be seen.
+    // The command's output includes what can't be read.
     let yaml = format!(
         "redis: {{prefix: '{prefix}', url: '{},{}'}}",
         cluster.primaries[0].url(),
@@ -113,7 +114,7 @@ async fn what_a_lost_primary_does_not_hear_the_others_do() {
     assert!(checked.contains("error redis"), "{checked}");
 }
 
-/// Counts what was acked; what is published is lost.
+/// Counts acks. Published messages are lost.
 struct Acked(AtomicUsize);
 
 impl Broker for Acked {
@@ -134,7 +135,7 @@ impl Broker for Acked {
     async fn close(&self) {}
 }
 
-/// The calls of `slow` last until they are let go; those of the others end at once.
+/// Calls of `slow` last until they are released. Other calls end at once.
 struct Calls {
     slow: String,
     go: Semaphore,
@@ -186,7 +187,7 @@ fn settings() -> Settings {
     let open = kit::settings::open(JOBS);
     Settings {
         policy: one_at_a_time().into(),
-        // All jobs that wait are held.
+        // All waiting jobs stay in memory.
         prefetch: 16 * JOBS,
         live: Changeable {
             max_in_memory: Duration::from_secs(300),

@@ -1,4 +1,5 @@
-//! Slots of a Redis Cluster that move between its primaries: nothing exceeds a limit, and nobody waits without need.
+//! Slots of a Redis Cluster that move between its primaries: no limit is exceeded, and no job waits
+//! needlessly.
 
 use std::time::Instant;
 
@@ -16,7 +17,7 @@ async fn a_slot_that_moves_under_load_takes_what_was_started_along() {
     let mut fleet = Fleet::new(&cluster, &short()).await;
     fleet.run(&[0, 1, 2], MAX + 1).await;
     let slot = fleet.slot(&cluster, 0);
-    // There, back, and there again: what was believed of it once is not believed twice.
+    // There, back, and there again: an earlier handover does not count twice.
     for (from, to) in [(from, to), (to, from), (from, to)] {
         let moving = cluster.begin_move(slot, from, to);
         fleet.round().await;
@@ -27,8 +28,8 @@ async fn a_slot_that_moves_under_load_takes_what_was_started_along() {
         fleet.run(&[0, 1, 2], MAX).await;
     }
     fleet.keeps_the_limit();
-    // Nothing is taken for lost. At most a window is waited for, where the machine was too busy for the word of the primary
-    // that had the slot: gate::epoch::shard has a test of what happens at once.
+    // Nothing counts as lost. The wait is at most a window, if the machine was too busy for the
+    // former primary's handover. gate::epoch::shard tests what happens at once.
     for flow in 0..3 {
         let told = fleet.losses(flow);
         assert!(
@@ -43,7 +44,8 @@ async fn the_slot_of_an_epoch_may_move_too() {
     let cluster = RedisCluster::start(&[]);
     let mut fleet = Fleet::new(&cluster, &short()).await;
     fleet.run(&[0, 1, 2], MAX + 1).await;
-    // The highest of the first primary is none of the highest of the second; that of the third is.
+    // The first primary's highest slot is not the highest of the second one, but the third one's
+    // is.
     for (slot, from, to) in [(5_460, 0, 1), (16_383, 2, 1), (16_383, 1, 2)] {
         let (from, to) = (&cluster.primaries[from], &cluster.primaries[to]);
         let moving = cluster.begin_move(slot, from, to);
@@ -54,7 +56,7 @@ async fn the_slot_of_an_epoch_may_move_too() {
         fleet.run(&[0, 1, 2], 2 * MAX).await;
     }
     fleet.keeps_the_limit();
-    // Only a primary's own epoch stays.
+    // Only each primary's own epoch remains.
     until("one epoch for each primary", || {
         let epochs = |node: &Redis| {
             let keys = node.ctl(&["keys", &format!("{}:*:%epoch", fleet.prefix)]);
@@ -70,7 +72,7 @@ async fn a_primary_that_joins_gets_slots_under_load() {
     let mut fleet = Fleet::new(&cluster, &short()).await;
     fleet.run(&[0, 1, 2], MAX + 1).await;
     let new = cluster.another();
-    // The lowest first, as `redis-cli` does it; with each the new primary's epoch changes its slot.
+    // The lowest first, as `redis-cli` does. With each, the new primary's epoch changes its slot.
     let slots = [0, 1, 2].map(|flow| fleet.slot(&cluster, flow));
     for (flow, slot) in slots.into_iter().enumerate() {
         for slot in [slot, slot + 1] {
@@ -91,7 +93,7 @@ async fn a_primary_that_joins_gets_slots_under_load() {
         assert!(begun.elapsed() < PATIENCE, "{}", epochs());
         fleet.gates[0].ping().await.expect("all answer");
     }
-    // All that it has is its own by now: what it forgets stops those tenants.
+    // All of its slots are claimed by now, so losing data stops their tenants.
     new.ctl(&["flushall"]);
     fleet.run(&[0, 1, 2], 2 * MAX).await;
     fleet.keeps_the_limit();
@@ -101,7 +103,7 @@ async fn a_primary_that_joins_gets_slots_under_load() {
     }
 }
 
-/// What `redis-cli --cluster fix` does when a primary is lost for good.
+/// The procedure of `redis-cli --cluster fix` for a primary that is lost for good.
 #[tokio::test(flavor = "multi_thread")]
 async fn slots_of_a_primary_that_is_gone_wait_for_a_window_at_another() {
     let cluster = RedisCluster::start(&[]);
@@ -114,7 +116,7 @@ async fn slots_of_a_primary_that_is_gone_wait_for_a_window_at_another() {
     );
     cluster.primaries[2].kill();
     cluster.replicas[2].kill();
-    // With the highest, so that the heir's epoch gets another slot.
+    // Includes the highest slot, so that the new owner's epoch gets another slot.
     for node in [heir, &cluster.primaries[0]] {
         for slot in [slot.as_str(), "16383"] {
             assert_eq!(node.ctl(&["cluster", "setslot", slot, "node", &id]), "OK");
@@ -133,7 +135,7 @@ async fn slots_of_a_primary_that_is_gone_wait_for_a_window_at_another() {
     }
 }
 
-/// Whatever comes together. `STORM_SEEDS=FROM..TO` tries others.
+/// Combines random events. `STORM_SEEDS=FROM..TO` selects other seeds.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_storm_exceeds_no_limit_and_ends() {
     let seeds = std::env::var("STORM_SEEDS").unwrap_or_else(|_| "1..2".to_owned());

@@ -1,4 +1,5 @@
-//! What operators ask, and who is the first with a dedupe key, in a Redis Cluster: a board for each primary, and a tenant's keys in one slot.
+//! Operators' instructions and dedupe keys in a Redis Cluster: a board per primary, and all keys of
+//! a tenant in one slot.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -40,14 +41,15 @@ fn candidate(id: &str, key: &str, job: &str) -> Candidate {
     }
 }
 
-/// Who is the first of each, asked in one batch; `None`: its primary did not answer.
+/// Returns for each candidate whether it is the first, in one batch, or `None` if its primary did
+/// not answer.
 async fn first(gate: &RedisGate, batch: &[Candidate]) -> Vec<Option<bool>> {
     let deduped = gate.dedupe(batch).await.expect("most answer");
     let first = |it: Result<Deduped, _>| Some(it.ok()? == Deduped::First);
     deduped.into_iter().map(first).collect()
 }
 
-/// The keys below `prefix` that this primary has.
+/// Returns the keys below `prefix` on this primary.
 fn keys(primary: &Redis, prefix: &str) -> Vec<String> {
     let keys = primary.ctl(&["keys", &format!("{prefix}:*")]);
     keys.lines().map(|key| key.trim().to_owned()).collect()
@@ -128,7 +130,7 @@ async fn the_first_with_a_key_goes_along_with_its_slot_and_a_lost_primary_is_fel
     assert_eq!(firsts("5").await, [Some(false), Some(false), None]);
 }
 
-/// A worker's view of all boards.
+/// Returns a worker's view of all boards.
 fn worker(gate: &Arc<RedisGate>) -> Registry {
     let own = Named::new(Policy::from(much())).expect("it is small");
     Registry::new(Arc::clone(gate), own)
@@ -171,7 +173,7 @@ async fn what_is_asked_is_on_the_board_of_each_primary_until_it_is_dropped() {
         worker.exchange().await.expect("all answer");
         assert_eq!(not_yet().await, (number + 1, 0));
     }
-    // What one board says alone is in force, too: the command that put it there may have failed at the others.
+    // An instruction on a single board is in force, too: the command may have failed at the others.
     cluster.primaries[0].kill();
     let hold = Instruction::All(Hold::Paused);
     assert!(put(&gate, &hold, LASTS_MS).await.is_err());
@@ -198,7 +200,7 @@ async fn what_is_asked_is_on_the_board_of_each_primary_until_it_is_dropped() {
     assert_eq!(agreed.steering.hold, None);
 }
 
-/// The number of the one call to ask anew that each board has, for `id` alone.
+/// Returns the number of the only wake instruction for `id`, which must be the same on each board.
 fn wake_of(seen: &[Seen], id: &str) -> u64 {
     let numbers = |board: &Seen| -> Vec<u64> {
         let posted = board.posted.iter();
@@ -251,7 +253,8 @@ async fn a_trial_and_a_diverted_tenant_are_known_at_all_primaries_and_the_limit_
         let all = seen.iter().map(|board| board.posted.iter());
         all.map(|posted| posted.filter(is_trial).count()).collect()
     };
-    // Another max is no end of the trial; that which is tried is one, in the change that wakes.
+    // Setting another max does not end the trial. Setting the tried one does, in the same change
+    // that wakes jobs.
     let changed = change(&gate, tenant(id), max_is(120)).await;
     assert!(changed.is_ok());
     let after_another = seen().await;
@@ -290,7 +293,7 @@ async fn clocks_that_were_set_back_wake_all_the_same() {
     let gate = gate(cluster, &prefix);
     let second = woken(Arc::clone(&gate)).await;
     assert!(second > first, "{second} {first}");
-    // When the first ones have ended, the versions know of them.
+    // Later versions account for instructions that have ended.
     let names = [Instruction::Wake(Some(tenant(id)), 0).name()];
     drop_all(&gate, &names).await.expect("all answer");
     let third = woken(Arc::clone(&gate)).await;

@@ -1,5 +1,5 @@
-//! The store in memory gives the scripts of the epoch and of the registry the meaning that they have on Redis: workers with the same
-//! random histories on both hear the same.
+//! The store in memory treats the scripts of the epoch and the registry as Redis does: workers with
+//! the same random histories on both get the same answers.
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -26,12 +26,13 @@ const SEEDS: u64 = 24;
 const STEPS: usize = 60;
 const WORKERS: usize = 3;
 const WINDOW: Duration = Duration::from_secs(600);
-/// What the clock moves between two steps, in microseconds: nothing or, since a worker's idleness is measured by its own clock, more than
-/// a step takes on any machine; for as long as a worker is silent that is dropped; back.
+/// How far the clock moves between two steps, in microseconds: nothing, or more than a step takes
+/// on any machine, since a worker measures its idleness by its own clock; or as long as a silent
+/// worker is kept; or backwards.
 const TICK_US: Range<u64> = 20_000_000..60_000_000;
 const LEAP_US: Range<u64> = 60_000_000..2_000_000_000;
 const BACK_US: Range<u64> = 20_000_000..300_000_000;
-/// Redis drops keys by its own clock: it is behind the tests' always.
+/// Redis drops keys by its own clock, which is always behind the test's.
 const AHEAD_US: u64 = 1_000_000_000_000;
 
 type Clock = Arc<AtomicU64>;
@@ -68,7 +69,7 @@ fn heard<T: Debug>(result: Result<T, GateError>) -> String {
     format!("{result:?}")
 }
 
-/// What a worker does.
+/// A worker's action.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Begin(Start),
@@ -78,13 +79,13 @@ enum Step {
     Switch(u64),
     Look,
     Put(usize, u64),
-    /// The one, where this is its text, ends with the other.
+    /// Posts the second instruction. The first one ends if it has this text.
     Instead(usize, Option<&'static str>, usize, u64),
     Drop(usize),
     See,
 }
 
-/// What an operator asks.
+/// Returns an operator's instruction.
 fn instruction(number: usize) -> Instruction {
     let job = |id: &str| (tenant("t:{x}"), id.to_owned(), 7);
     match number {
@@ -155,7 +156,7 @@ impl Worker {
                     board
                         .posted
                         .sort_by_key(|(instruction, _)| instruction.name());
-                    // Each has names of its own.
+                    // The workers' names differ.
                     let workers = board.workers.drain(..);
                     let mut workers: Vec<_> =
                         workers.map(|(_, it)| (it.at_ms, it.follows)).collect();

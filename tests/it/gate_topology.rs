@@ -1,4 +1,4 @@
-//! The gate on a Redis Cluster: many nodes, lost ones, slots on their way.
+//! The gate on a Redis Cluster: several nodes, lost nodes, moving slots.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use sluicegate::rules::limit::{Algorithm, Limit};
 
 use crate::cli::sluicegate;
 
-/// What these keys of the section `redis` mean.
+/// Parses these keys of the section `redis`.
 pub fn configured(keys: &str) -> RedisServers {
     let text = format!("redis: {{{keys}}}");
     let config = Config::parse("c.yaml", &text, std::iter::empty());
     config.expect("a good configuration").redis.url
 }
 
-/// A gate that knows two of the primaries: the others are found.
+/// Returns a gate that knows two of the primaries and finds the others.
 pub fn connect(cluster: &RedisCluster, prefix: &str, limit: Limit) -> Limited<RedisGate> {
     let [first, second, _] = &cluster.primaries[..] else {
         panic!("three primaries");
@@ -31,7 +31,7 @@ pub fn connect(cluster: &RedisCluster, prefix: &str, limit: Limit) -> Limited<Re
     Limited::new(gate, limit)
 }
 
-/// `count` ids for each primary, with keys that begin with `prefix`.
+/// Returns `count` IDs for each primary, with keys that begin with `prefix`.
 pub fn tenants_of(cluster: &RedisCluster, prefix: &str, count: usize) -> [Vec<String>; 3] {
     let mut found: [Vec<String>; 3] = Default::default();
     for number in 0..1_000 {
@@ -47,7 +47,7 @@ pub fn tenants_of(cluster: &RedisCluster, prefix: &str, count: usize) -> [Vec<St
     panic!("a primary without tenants");
 }
 
-/// Asks until the gate starts a job of `id`; the errors before that must be passing ones.
+/// Asks until the gate starts a job of `id`. Errors before that must be temporary.
 pub async fn starts_again(gate: &Limited<RedisGate>, id: &str) {
     let mut last = String::new();
     for _ in 0..300 {
@@ -202,7 +202,7 @@ async fn a_lost_primary_is_felt_by_its_tenants_alone_until_its_replica_takes_ove
         replica.ctl(&["dbsize"]) == cluster.primaries[0].ctl(&["dbsize"])
     });
 
-    // A frozen one and a dead one. Neither error is one of the whole gate.
+    // A frozen and a dead primary. Neither causes an error of the whole gate.
     cluster.primaries[0].pause();
     for dead in [false, true] {
         if dead {
@@ -229,7 +229,7 @@ async fn a_lost_primary_is_felt_by_its_tenants_alone_until_its_replica_takes_ove
         others.iter().all(knows)
     });
     starts_again(&gate, &mine[0]).await;
-    // The replica had what the primary had decided.
+    // The replica had the primary's decisions.
     let answers = ask(&gate, &mine[0], 9, &[FRESH; 3]).await;
     assert_eq!(started(&answers), 1);
     gate.ping().await.expect("three primaries");
@@ -267,7 +267,8 @@ async fn a_slot_that_moves_takes_its_tenants_along() {
     let (from, to) = (&cluster.primaries[0], &cluster.primaries[1]);
     let moving = cluster.begin_move(slot, from, to);
     moving.keys();
-    // Its keys are on their way. A call with one key is sent on; one with several waits until all have arrived.
+    // Its keys are moving. A call with one key is redirected. A call with several keys waits until
+    // all have arrived.
     gate.block(&tenant(id).into(), Duration::from_secs(1), "test")
         .await
         .expect("sent on");
@@ -344,7 +345,7 @@ async fn check_takes_a_cluster_that_is_configured_as_one_and_no_other() {
         );
         assert!(!done.out.contains("error redis"), "{}", done.out);
     }
-    // Also the one that serves the tenant which is tried.
+    // Including the node with the tested tenant.
     for node in [first, second, third] {
         let alone = format!("url: '{}'", node.url());
         let done = sluicegate(&yaml(&alone), &["check"]).exited(1);

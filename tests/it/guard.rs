@@ -1,7 +1,8 @@
-//! What `guard: strict` and `guard: 50ms` promise of the arrivals at an API, however long its calls take: a real
-//! RabbitMQ and Redis, two workers, and an API whose network delays requests and answers by up to 2 s.
+//! The promises of `guard: strict` and `guard: 50ms` for arrivals at an API, however long its calls
+//! take: a real RabbitMQ and Redis, two workers, and an API whose network delays requests and
+//! answers by up to 2 s.
 //!
-//! `cargo test --test it guard:: -- --nocapture` prints what was seen.
+//! `cargo test --test it guard:: -- --nocapture` prints the observations.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -24,28 +25,28 @@ use sluicegate::rules::headers::HeaderValue;
 use sluicegate::rules::job::Job;
 use tokio::time::Instant;
 
-/// Nothing takes this long; it only ends a test that hangs.
+/// A deadline that ends a hanging test. No step takes this long.
 const PATIENCE: Duration = Duration::from_secs(300);
 const MS: Duration = Duration::from_millis(1);
 const TENANTS: [&str; 2] = ["a", "b"];
 const WORKERS: usize = 2;
 
-/// A limit, and the network before the API.
+/// A limit, and the network in front of the API.
 #[derive(Debug, Clone, Copy)]
 struct Case {
     max: usize,
     window: Duration,
-    /// As in the configuration.
+    /// The guard as in the configuration.
     guard: &'static str,
-    /// What a request takes, and an answer.
+    /// The delays of a request and of an answer.
     there: Range,
     back: Range,
-    /// Jobs of each tenant.
+    /// Number of jobs per tenant.
     jobs: usize,
     seed: u64,
 }
 
-/// A call, by the API's clock.
+/// A call by the API's clock.
 #[derive(Debug, Clone)]
 struct Arrival {
     job: String,
@@ -53,10 +54,10 @@ struct Arrival {
     at: Instant,
 }
 
-/// When the handler was called for a job, and whether its permit was still good after that moment.
+/// When the handler was called for a job, and whether its permit was still valid after that moment.
 type Called = (Instant, bool);
 
-/// The worker's own handler, and when it was called for each job.
+/// The worker's own handler, which records when it was called for each job.
 #[derive(Clone)]
 struct Timed {
     http: Arc<HttpHandler>,
@@ -80,28 +81,28 @@ impl PreparingHandler for Timed {
 
     async fn send(&self, job: &Job, ready: Self::Ready, permit: Permit) -> Attempt {
         let now = Instant::now();
-        // A job whose permit was late is called again; it is sent by the last call.
+        // A job with an expired permit is called again, and the last call sends it.
         let called = (now, permit.is_good());
         (self.called.lock().expect("nobody panics")).insert(job.id.clone(), called);
         self.http.send(job, ready, permit).await
     }
 }
 
-/// What was seen.
+/// The observations of a run.
 struct Seen {
     arrivals: Vec<Arrival>,
     called: BTreeMap<String, Called>,
 }
 
 impl Seen {
-    /// Each tenant's arrivals in order.
+    /// Returns a tenant's arrivals in order.
     fn times(&self, tenant: &str) -> Vec<Instant> {
         let own = self.arrivals.iter().filter(|call| call.tenant == tenant);
         own.map(|call| call.at).collect()
     }
 
-    /// How many arrivals came when the window that ends with them was full already, and the most in any window: all
-    /// half-open windows, to the nanosecond.
+    /// Returns how many arrivals came when the window that ends with them was already full, and the
+    /// maximum in any window: all half-open windows, to the nanosecond.
     fn violations(&self, case: &Case) -> (usize, usize) {
         let (mut violations, mut fullest) = (0, 0);
         for tenant in TENANTS {
@@ -112,21 +113,23 @@ impl Seen {
         (violations, fullest)
     }
 
-    /// From the call of the handler to the arrival.
+    /// Returns the time from the handler's call to the arrival.
     fn way(&self, call: &Arrival) -> Duration {
         call.at - self.called[&call.job].0
     }
 
-    /// By how much the way varied.
+    /// Returns how much this time varied.
     fn variation(&self) -> Duration {
         let ways = || self.arrivals.iter().map(|call| self.way(call));
         let longest = ways().max().expect("there are arrivals");
         longest - ways().min().expect("there are arrivals")
     }
 
-    /// What `guard` promises of the calls whose ways varied by less than half of it, the other half being the permit's: as many
-    /// of the calls as there are such, whatever the machine did to the rest. How many of these came too early, and how many
-    /// were compared: with a whole limit's worth of them before it, and none but them in between.
+    /// Checks the promise of `guard` on calls whose latency varied by less than half of it, since
+    /// the permit takes the other half. It selects the largest set of such calls, whatever the
+    /// machine did to the rest. Returns how many of these came too early, and how many were
+    /// compared: those with a whole limit's worth of such calls before them and none but these in
+    /// between.
     fn promised(&self, case: &Case, guard: Duration) -> (usize, usize) {
         let good = |call: &&Arrival| self.called[&call.job].1;
         let mut ways: Vec<Duration> = (self.arrivals.iter().filter(good))
@@ -140,7 +143,7 @@ impl Seen {
         };
         let (mut early, mut compared) = (0, 0);
         for tenant in TENANTS {
-            // Those in a row, and all.
+            // Consecutive ones, and all.
             let (mut row, mut times) = (0, Vec::new());
             for call in self.arrivals.iter().filter(|call| call.tenant == tenant) {
                 if !good(&call) || !like(least)(&self.way(call)) {
@@ -265,8 +268,8 @@ async fn run(case: Case) -> Seen {
     seen
 }
 
-/// The most arrivals in any window when ways from the sending to the API vary by so much: starts are `max` in each window
-/// and guard, and a permit is used within half a guard.
+/// Returns the maximum number of arrivals in any window if latencies to the API vary by
+/// `variation`: at most `max` starts per window plus guard, and a permit used within half a guard.
 fn most(case: &Case, guard: Duration, variation: Duration) -> usize {
     let apart = case.window + variation + guard / 2;
     let spans = apart.as_nanos().div_ceil((case.window + guard).as_nanos());
@@ -290,9 +293,10 @@ async fn a_strict_guard_shows_no_violation_at_any_latency() {
     assert_eq!(seen.violations(&case).0, 0);
 }
 
-/// A permit is used within half a guard, so the promise holds for calls whose ways vary by less than the other half. The
-/// machine adds to the ways, to some more than to others: which calls are meant is measured for each, and runs are
-/// repeated until so many were compared.
+/// Minimum number of compared calls. A permit is used within half a guard, so the promise holds for
+/// calls whose latency varies by less than the other half. The machine adds latency to some calls
+/// more than to others, so the latency of each call is measured, and runs are repeated until enough
+/// were compared.
 const COMPARED: usize = 20;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -329,7 +333,8 @@ async fn a_guard_shows_no_violation_while_latency_varies_by_less() {
     }
 }
 
-/// What was seen of calls of one tenant, by when the handler was called and what the way took (ms).
+/// Returns the observations of one tenant's calls, by the time of the handler's call and the
+/// latency (ms).
 fn ways(calls: &[(u64, u64)]) -> Seen {
     let begun = Instant::now();
     let at = |ms| begun + Duration::from_millis(ms);
@@ -363,12 +368,13 @@ fn only_calls_with_ways_of_one_kind_are_compared() {
     // One too many, and one too early.
     assert_eq!(promised(&[(0, 9), (1, 9), (2, 9)]), (1, 1));
     assert_eq!(promised(&[(0, 33), (0, 9), (970, 33)]), (1, 1));
-    // The machine kept one of them.
+    // The machine delayed one of them.
     assert_eq!(promised(&[(0, 9), (1, 900), (990, 9), (2000, 9)]), (0, 0));
     assert_eq!(promised(&[]), (0, 0));
 }
 
-/// Beyond the guard the limit is not promised: this says what was seen, and that the excess is what the variation explains.
+/// Beyond the guard the limit is not promised. This test prints the observations and checks that
+/// the variation explains the excess.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_guard_shows_when_latency_varies_by_more_is_told() {
     let case = Case {

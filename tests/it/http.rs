@@ -1,4 +1,4 @@
-//! The HTTP handler against downstreams that answer as they like.
+//! The HTTP handler with APIs that give any answer.
 
 mod abandoned;
 mod calls;
@@ -31,7 +31,7 @@ fn job(id: &str) -> Job {
     Job::new(id, Tenant::parse("acme").expect("a tenant"), "{}")
 }
 
-/// Good for longer than any test takes.
+/// Returns a permit that outlasts any test.
 fn permit() -> Permit {
     Permit::until(tokio::time::Instant::now() + Duration::from_secs(3600))
 }
@@ -48,7 +48,7 @@ fn handler(url: impl Into<String>, timeout: Duration) -> HttpHandler {
     HttpHandler::new(&http(url, timeout), 4).expect("a usable url")
 }
 
-/// No test waits for this; it is there for a machine that is very busy.
+/// A timeout for busy machines. No test waits for it.
 const LONG: Duration = Duration::from_secs(60);
 
 async fn outcome(downstream: &Downstream) -> Outcome {
@@ -64,12 +64,12 @@ fn answer(status: &str, headers: &str, body: &str) -> String {
     )
 }
 
-/// The outcome, without its reason, of one answer.
+/// Checks the outcome of one answer, without its reason.
 async fn check(status: &str, headers: &str, expected: &str) {
     check_by(&Answers::default(), status, headers, expected).await;
 }
 
-/// The same where `answers` says what an answer means.
+/// Does the same with `answers` as the meaning of answers.
 async fn check_by(answers: &Answers, status: &str, headers: &str, expected: &str) {
     let downstream = Downstream::answering(answer(status, headers, "why"), Then::Keep).await;
     let http = Http {
@@ -275,7 +275,7 @@ async fn the_downstream_gets_the_job() {
     ] {
         assert_eq!(request.header(name), Some(value.as_bytes()), "{name}");
     }
-    // Nothing that would make the answer unreadable, or another request necessary.
+    // No header that would make the answer unreadable or require another request.
     for name in [
         "accept-encoding",
         "expect",
@@ -347,7 +347,7 @@ async fn interim_answers_without_an_end_are_a_failure() {
         matches!(outcome, Outcome::Retry { after: None, .. }),
         "{outcome:?}"
     );
-    // On a machine that is very busy it is none.
+    // On a busy machine there may be none.
     assert!(downstream.requests().len() <= 1);
 }
 
@@ -405,7 +405,7 @@ async fn an_endless_body_is_left() {
             Outcome::Reject { reason } => assert!(reason.len() < 320, "{reason}"),
             other => panic!("{status}: {other:?}"),
         }
-        // What the buffers of two sockets hold, and no more, was sent beyond the bound.
+        // Only the buffers of two sockets were sent beyond the bound.
         assert!(downstream.repeated().await < 64 * 1024 * 1024);
     }
 }
@@ -422,7 +422,8 @@ async fn a_reason_is_one_short_line() {
     assert!(reason.len() <= "the API answered 404 Not Found: ".len() + 256);
 }
 
-/// A request over a reused connection that the server closes without an answer has been seen: it is not sent again.
+/// A request on a reused connection that the server closes without an answer may have been read, so
+/// it is not sent again.
 #[tokio::test]
 async fn a_request_that_may_have_been_seen_is_not_sent_again() {
     let downstream = Downstream::start(|request| match request.of_connection {
@@ -448,8 +449,8 @@ async fn a_request_that_may_have_been_seen_is_not_sent_again() {
     panic!("no connection was ever reused");
 }
 
-/// The server closes each idle connection while the next call starts: whichever of them is first, one call is
-/// one request at most, and what the server has answered counts.
+/// The server closes each idle connection while the next call starts. Whichever happens first, one
+/// call is at most one request, and the server's answer counts.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_call_is_one_request_whatever_becomes_of_the_connection() {
     const CALLS: usize = 300;
@@ -459,7 +460,7 @@ async fn one_call_is_one_request_whatever_becomes_of_the_connection() {
     for n in 0..CALLS {
         match handler.handle(&job(&n.to_string()), permit()).await {
             Outcome::Done => done += 1,
-            // It was closed after the request was written, or before.
+            // It was closed before or after the request was written.
             Outcome::Retry { .. } | Outcome::Late => {}
             other => panic!("{other:?}"),
         }
@@ -476,7 +477,7 @@ async fn one_call_is_one_request_whatever_becomes_of_the_connection() {
 
 #[tokio::test]
 async fn a_refused_connection_is_a_failure_without_secrets() {
-    // Bound, so that nobody else gets the port, but not listening.
+    // Bound, so that no other process gets the port, but not listening.
     let socket = TcpSocket::new_v4().expect("a socket");
     socket
         .bind("127.0.0.1:0".parse().expect("an address"))
@@ -577,7 +578,7 @@ async fn configured_headers_are_sent_and_never_shown() {
 async fn a_secret_that_is_cut_in_two_is_not_shown() {
     const KEY: &str = "sk-0123456789";
     let begun = &KEY[..KEY.len() / 2];
-    // It crosses the end of what is kept; or the answer breaks off in the middle of it.
+    // The secret crosses the end of the kept text, or the answer breaks off in the middle of it.
     let kept = answer("400 Bad Request", "", &format!("{}{KEY}", " ".repeat(4090)));
     let broken = format!("HTTP/1.1 400 Bad Request\r\ncontent-length: 99\r\n\r\nno key {begun}");
     for (answer, then, shown) in [
@@ -614,7 +615,7 @@ fn an_unusable_url_says_what_is_wrong_and_nothing_else() {
     }
 }
 
-/// Time goes on by so much at once.
+/// Advances the time.
 async fn later(time: Duration) {
     tokio::time::pause();
     tokio::time::advance(time).await;

@@ -1,4 +1,4 @@
-//! What a worker takes for a body in which it looks for something: as much as for any other of that size.
+//! A worker needs no more memory to search a body than for any other body of that size.
 
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::api::Api;
@@ -7,10 +7,11 @@ use kit::{Bed, job, until};
 use crate::PROGRAM;
 
 const SIZE: usize = 8 << 20;
-/// Both are read in the same way but for this. A tree of the list takes 140 MB.
+/// Allowed difference: both are read in the same way otherwise. A tree of the list would take 140
+/// MB.
 const MORE_KB: u64 = 24 << 10;
 
-/// The most memory that a worker had which found no tenant in `body`, in kB.
+/// Returns the peak memory, in kB, of a worker that found no tenant in `body`.
 async fn peak_kb(body: Vec<u8>) -> u64 {
     let api = Api::start().await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());

@@ -1,4 +1,5 @@
-//! A limit that learns, on real servers: an API gives less than our limit says, and then as much.
+//! An adaptive limit on real servers: an API grants less than the configured limit, and later as
+//! much.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +17,7 @@ use crate::cli::sluicegate;
 
 const WINDOW: Duration = Duration::from_millis(500);
 
-/// What an API takes in any window, which its users do not know.
+/// The API's limit in any window, which its users don't know.
 #[derive(Default)]
 struct Hidden {
     takes: AtomicUsize,
@@ -75,11 +76,11 @@ async fn a_limit_sinks_to_what_the_api_gives_and_rises_when_it_gives_more() {
     let words = sluicegate(&yaml, &["inspect", "acme"]).exited(0).out;
     assert!(words.contains(" of 20 in force"), "{words}");
     assert!(words.contains("the API answered 429 at "), "{words}");
-    // Without, a quarter of all calls would be refused.
+    // Without learning, a quarter of all calls would be refused.
     until("many calls were made", || api.count() >= 400).await;
     let (calls, refused) = (api.count(), hidden.refused());
     assert!(refused * 10 < calls, "{refused} of {calls} are refused");
-    // What the operator may do about it; and the API says it again.
+    // The operator resets the tenant, and the API refuses again.
     sluicegate(&yaml, &["tenant", "reset", "acme"]).exited(0);
     let again = || worker.count(&[lowered, "from=20"]) == 2;
     until("it has learned again", again).await;
@@ -101,7 +102,7 @@ async fn a_limit_sinks_to_what_the_api_gives_and_rises_when_it_gives_more() {
     worker.stop();
 }
 
-/// What can't be meant says so, with its line.
+/// Invalid settings are refused with their line.
 #[test]
 fn bands_that_make_no_sense_are_refused() {
     let bed = Bed::on("amqp://127.0.0.1:1", "redis://127.0.0.1:1");

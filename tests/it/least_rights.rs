@@ -1,4 +1,4 @@
-//! A whole worker, and the commands, with the permissions and the ACL rule of the documentation and no others.
+//! A complete worker, and the commands, with exactly the documented permissions and ACL rule.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -22,11 +22,11 @@ use crate::broker_bed::{amqp, levels};
 use crate::cli::sluicegate;
 use crate::http::downstream::{Downstream, Then};
 
-/// Nothing takes this long; it only ends a test that hangs.
+/// A deadline that ends a hanging test. No step takes this long.
 const PATIENCE: Duration = Duration::from_secs(120);
 const PASSWORD: &str = "sesame-4711";
 
-/// What the documentation gives `user`: configure, write and read, for the queue `queue`.
+/// Returns the documented permissions of `user` (configure, write and read) for the queue `queue`.
 fn documented(user: &str, queue: &str) -> [String; 3] {
     let document = kit::sources::page("docs/DEPLOYMENT.md");
     let begin = format!("rabbitmqctl set_permissions -p / {user} ");
@@ -43,7 +43,7 @@ fn documented(user: &str, queue: &str) -> [String; 3] {
     all.try_into().expect("three patterns")
 }
 
-/// A user of the shared RabbitMQ with these permissions; gone when it is dropped.
+/// A user of the shared RabbitMQ with these permissions. Dropping it removes the user.
 struct User(String);
 
 impl User {
@@ -129,14 +129,14 @@ admin: {{listen: '127.0.0.1:0'}}
     );
     std::fs::write(&file, &yaml).expect("written");
 
-    // From a server without any of the queues: the worker makes them.
+    // The server has none of the queues yet, so the worker creates them.
     let mut worker = PROGRAM.start_with(&file);
     worker.says(&["RabbitMQ: consuming"]).await;
     let jobs = ["1", "2", "3", "again", "bad", "6"];
     for id in jobs {
         sluicegate(&yaml, &["publish", "--tenant", "acme", "--id", id]).exited(0);
     }
-    // Each once, one twice.
+    // Each job once, and one of them twice.
     until("all calls", || {
         downstream.requests().len() == jobs.len() + 1
     })
@@ -160,7 +160,7 @@ admin: {{listen: '127.0.0.1:0'}}
     ] {
         sluicegate(&yaml, args).exited(0);
     }
-    // The queue by which confirms are measured is one that they may make.
+    // The user may create the queue that measures confirms.
     let json = sluicegate(&yaml, &["check", "--json"]).exited(0).json();
     assert_eq!(
         json["measured"]["rabbitmq_confirm"]["samples"], 10,
@@ -185,7 +185,7 @@ admin: {{listen: '127.0.0.1:0'}}
     shared_redis().ctl(&["acl", "deluser", &name]);
 }
 
-/// An exchange with a queue of the same name behind it, for any routing key.
+/// Declares an exchange with a queue of the same name for any routing key.
 async fn exchange_with_queue(channel: &Channel, name: &str) {
     let (none, options) = (FieldTable::default(), ExchangeDeclareOptions::default());
     let kind = ExchangeKind::Fanout;
@@ -199,7 +199,7 @@ async fn exchange_with_queue(channel: &Channel, name: &str) {
     binding.await.expect("a binding");
 }
 
-/// The next message of `queue`.
+/// Returns the next message of `queue`.
 async fn next(channel: &Channel, queue: &str) -> BasicGetMessage {
     let begun = Instant::now();
     loop {
@@ -270,7 +270,7 @@ admin: {{listen: '127.0.0.1:0'}}
     let asking = channel.queue_declare(queue.as_str().into(), options, FieldTable::default());
     assert!(asking.await.is_err(), "the done queue ends with its worker");
 
-    // Without the right to the done queue it is named, and nothing is forwarded.
+    // Without permission for the done queue, the log names it, and nothing is forwarded.
     user.may(&documented("worker", &name));
     let worker = PROGRAM.start(&yaml);
     worker
@@ -282,7 +282,8 @@ admin: {{listen: '127.0.0.1:0'}}
 #[tokio::test(flavor = "multi_thread")]
 async fn each_missing_permission_is_named() {
     let user = User::new(&unique("user"), &documented("worker", "nothing"));
-    // Which of the three, what it lacks (nothing: everything), and what the error names.
+    // The index of the permission, the missing part (empty for all of it), and the text in the
+    // error.
     for (which, lacks, named) in [
         (0, "", ".dead'"),
         (0, "due", ".due'"),
@@ -292,7 +293,7 @@ async fn each_missing_permission_is_named() {
         (2, "recheck", ".recheck'"),
         (2, "delay", ".delay."),
     ] {
-        // A queue of its own: a user needs less where it exists.
+        // A separate queue, since a user needs fewer permissions for an existing one.
         let name = unique("least");
         let mut permissions = documented("worker", &name);
         permissions[which] = match lacks {

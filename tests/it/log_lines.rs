@@ -1,4 +1,5 @@
-//! What a worker says of its tenants: when they are closed and open again, in a few lines however many they are.
+//! A worker's log of its tenants: when they close and open again, in few lines however many there
+//! are.
 
 use kit::api::Api;
 use kit::process::Process;
@@ -10,7 +11,7 @@ use crate::cli::sluicegate;
 
 const TENANTS: usize = 40;
 
-/// So many tenants were closed: those that have a line each, and those that were summed up.
+/// Returns the number of closed tenants with a line each, and of those that were summed up.
 fn closed(worker: &Process) -> (usize, usize) {
     let log = worker.log();
     let said = "tenant closed: its jobs wait for a limit";
@@ -32,7 +33,8 @@ async fn tenants_that_close_are_a_few_lines_and_a_sum() {
     worker.says(&["RabbitMQ: consuming"]).await;
     let all = (0..TENANTS).flat_map(|tenant| jobs(&format!("t{tenant}"), 5).collect::<Vec<_>>());
     bed.publish(&yaml, all).await;
-    // Four jobs of each are denied, which is one closing. The sum is told while nothing happens any more.
+    // Four jobs of each are denied, which closes each once. The sum is logged when nothing else
+    // happens.
     let all_told = || closed(&worker).0 + closed(&worker).1 == TENANTS;
     until("each is told of", all_told).await;
     let (said, _) = closed(&worker);

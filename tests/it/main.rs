@@ -1,4 +1,4 @@
-//! The one integration binary, a module for each subject.
+//! The integration test binary, with a module per subject.
 mod admin;
 mod api;
 mod api_document;
@@ -101,5 +101,5 @@ mod zoo;
 
 use kit::process::Program;
 
-/// As cargo built it for these tests.
+/// The program that cargo built for these tests.
 const PROGRAM: Program = Program(env!("CARGO_BIN_EXE_sluicegate"));

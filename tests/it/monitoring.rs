@@ -1,4 +1,5 @@
-//! What `distribution` has for Prometheus, Grafana and KEDA fits what a worker shows, and the runbook; and a real Prometheus takes it.
+//! The files in `distribution` for Prometheus, Grafana and KEDA match a worker's metrics and the
+//! runbook, and a real Prometheus accepts them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -36,21 +37,22 @@ fn list(value: &Value) -> &[Value] {
         .unwrap_or_else(|| panic!("no list: {value}"))
 }
 
-/// All rules.
+/// Returns all rules.
 fn rules() -> Vec<Value> {
     let groups = yaml(RULES)["groups"].take();
     let all = list(&groups).iter().flat_map(|group| list(&group["rules"]));
     all.cloned().collect()
 }
 
-/// Names of alerts (`alert`), or of what is recorded (`record`).
+/// Returns the names of alerts (`alert`) or of recorded series (`record`).
 fn named(kind: &str) -> BTreeSet<String> {
     let rules = rules();
     let names = rules.iter().filter_map(|rule| rule[kind].as_str());
     names.map(str::to_owned).collect()
 }
 
-/// The expressions of the dashboard's panels, with the title of each, as Grafana asks for all pipelines.
+/// Returns the expressions of the dashboard's panels with their titles, as Grafana evaluates them
+/// for all pipelines.
 fn panels() -> Vec<(String, String)> {
     let dashboard: Value = serde_json::from_str(&read(DASHBOARD)).expect("JSON");
     let mut found = Vec::new();
@@ -72,7 +74,7 @@ fn panels() -> Vec<(String, String)> {
     found
 }
 
-/// What KEDA asks for.
+/// Returns KEDA's query.
 fn scaled_by() -> String {
     let triggers = yaml(KEDA)["spec"]["triggers"].take();
     let [trigger] = list(&triggers) else {
@@ -81,7 +83,7 @@ fn scaled_by() -> String {
     text(&trigger["metadata"]["query"]).to_owned()
 }
 
-/// Every expression, with where it is.
+/// Returns every expression with its position.
 fn expressions() -> Vec<(String, String)> {
     let of_rule = |rule: &Value| {
         let name = rule["alert"].as_str().or(rule["record"].as_str());
@@ -94,7 +96,7 @@ fn expressions() -> Vec<(String, String)> {
     all
 }
 
-/// The words in `expression` that begin with `sluicegate`: metrics, and what is recorded.
+/// Returns the words in `expression` that begin with `sluicegate`: metrics and recorded series.
 fn metrics_in(expression: &str) -> BTreeSet<&str> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || "_:".contains(c);
     let words = expression.split(|c: char| !is_part(c));
@@ -103,7 +105,7 @@ fn metrics_in(expression: &str) -> BTreeSet<&str> {
         .collect()
 }
 
-/// The names of all series, as Prometheus stores them, without those that are deprecated.
+/// Returns the names of all series as Prometheus stores them, without deprecated ones.
 fn series() -> BTreeSet<String> {
     let encoded = Metrics::of(Some("a")).encode();
     let old: Vec<&str> = (encoded.lines())
@@ -181,7 +183,7 @@ fn every_alert_has_its_section_in_the_runbook_and_every_section_its_alert() {
 fn every_metric_and_label_in_rules_dashboard_and_keda_is_one_of_the_workers() {
     let (series, recorded) = (series(), named("record"));
     let encoded = Metrics::of(Some("a")).encode();
-    // Prometheus and Grafana give these.
+    // Labels that Prometheus and Grafana add.
     let given = ["job", "pipeline", "instance", "le"];
     for (place, expression) in expressions() {
         let used = metrics_in(&expression);
@@ -190,7 +192,7 @@ fn every_metric_and_label_in_rules_dashboard_and_keda_is_one_of_the_workers() {
             let known = series.contains(name) || recorded.contains(name);
             assert!(known, "{place}: no worker has {name}");
         }
-        // `label="value"`
+        // The form `label="value"`.
         let pairs = expression.split("=\"").collect::<Vec<_>>();
         for pair in pairs.windows(2) {
             let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -199,7 +201,7 @@ fn every_metric_and_label_in_rules_dashboard_and_keda_is_one_of_the_workers() {
             let known = encoded.contains(&format!("{label}=\"{value}\""));
             assert!(known || given.contains(&label), "{place}: {label}={value}");
         }
-        // `by (label, label)`
+        // The form `by (label, label)`.
         for listed in expression.split("by (").skip(1) {
             let labels = listed.split(')').next().unwrap_or_default();
             for label in labels.split(", ") {
@@ -242,7 +244,7 @@ fn the_dashboard_asks_for_its_data_source_and_loads_nothing() {
     assert_eq!(different.len(), ids.len());
 }
 
-/// The values of `query`, or none yet.
+/// Returns the values of `query`, or none yet.
 fn values(prometheus: &Prometheus, query: &str) -> Vec<f64> {
     let answer = prometheus
         .query("/api/v1/query?", query)
@@ -260,20 +262,20 @@ fn values(prometheus: &Prometheus, query: &str) -> Vec<f64> {
 async fn a_real_prometheus_scrapes_a_worker_and_evaluates_all_of_it() {
     let api = Api::start().await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
-    // Two of a tenant's jobs start, and the others wait for an hour.
+    // Two jobs of a tenant start, and the others wait for an hour.
     let limits = "limits: [{name: hourly, max-requests: 2, window-size: 1h}]";
     let yaml = bed.yaml(limits, &api.url(), ", timeout: 300s");
     let yaml = yaml.replace("dispatch: {", "dispatch: {concurrency: 1, ");
     bed.publish(&yaml, jobs("a", 4)).await;
     let worker = PROGRAM.start(&yaml);
     until("two calls", || api.count() == 2).await;
-    // One that is no job: a dead letter.
+    // An invalid message becomes a dead letter.
     let mut stray = job("a", "stray");
     stray.properties = lapin::BasicProperties::default().with_message_id("stray".into());
     bed.publish(&yaml, [stray]).await;
     let denied = "sluicegate_denials_total{limit=\"hourly\"}";
     until("two denials", || worker.metric(denied) >= Some(2.0)).await;
-    // The only slot is taken for as long as the API stands still, and another job needs it.
+    // The only slot is in use while the API is frozen, and another job needs it.
     api.stand_still(true);
     bed.publish(&yaml, [job("b", "first"), job("c", "second")])
         .await;
@@ -299,7 +301,8 @@ async fn a_real_prometheus_scrapes_a_worker_and_evaluates_all_of_it() {
         ("sluicegate_worker_slots", 1.0),
         ("sluicegate_backlog_jobs{state=\"dead\"}", 1.0),
         ("sluicegate:backlog_jobs:max{state=\"dead\"}", 1.0),
-        // The two that wait are in the window of their delay queue, and the one that lacks a slot is in memory, too.
+        // The two waiting jobs are in the window of their delay queue, and the job without a slot
+        // is in memory, too.
         ("sluicegate_backlog_jobs{state=\"ready\"}", 0.0),
         ("sluicegate_tenants{state=\"waiting\"}", 2.0),
         ("sluicegate_denials_total{limit=\"hourly\"}", 2.0),
@@ -308,7 +311,7 @@ async fn a_real_prometheus_scrapes_a_worker_and_evaluates_all_of_it() {
     }
     let idle_for = || values(&prometheus, "sluicegate_oldest_ready_seconds > 1").len();
     until("a job that is due", || idle_for() == 1).await;
-    // Of a counter that grows all the time two samples are enough.
+    // Two samples are enough for a counter that always grows.
     until("the share of the slots", || {
         values(&prometheus, "sluicegate:saturation:ratio5m > 0.1").len() == 1
     })
@@ -332,7 +335,7 @@ async fn a_real_prometheus_scrapes_a_worker_and_evaluates_all_of_it() {
     })
     .await;
 
-    // Each rule has been evaluated, without an error.
+    // Each rule was evaluated without an error.
     let evaluated = || {
         let answer = prometheus.get("/api/v1/rules").unwrap_or_default();
         let answer: Value = serde_json::from_str(&answer).unwrap_or_default();
@@ -353,7 +356,7 @@ async fn a_real_prometheus_scrapes_a_worker_and_evaluates_all_of_it() {
     };
     until("all rules", evaluated).await;
     for (place, expression) in expressions() {
-        // Whether it has a value or not, it is understood.
+        // The expression is valid, with or without a value.
         values(&prometheus, &expression);
         let has_value =
             !place.starts_with("Sluicegate") && place != "sluicegate:late_starts:ratio5m";

@@ -1,4 +1,4 @@
-//! Moves to another Redis and another RabbitMQ while jobs wait, as docs/OPERATIONS.md has them.
+//! Moves to another Redis and another RabbitMQ while jobs wait, as docs/OPERATIONS.md describes.
 
 use std::process::Command;
 
@@ -12,10 +12,10 @@ use tempfile::TempDir;
 use crate::PROGRAM;
 use crate::cli::sluicegate;
 
-/// Nothing of it is over while a test runs.
+/// Its window does not end during a test.
 const HOURLY: &str = "max-requests: 5, window-size: 1h";
 
-/// Five jobs of `acme` are called, and three wait.
+/// Leaves three waiting jobs of `acme` after five calls.
 async fn with_waiting_jobs(bed: &Bed, api: &Api) -> String {
     let yaml = bed.yaml(HOURLY, &api.url(), "");
     let worker = PROGRAM.start(&yaml);
@@ -32,7 +32,8 @@ fn to(yaml: &str, old: &Redis, new: &Redis) -> String {
     moved
 }
 
-/// A worker that is told that Redis knows all that counts. None of the fleet has seen how it came to be there.
+/// Starts a worker with the declaration that Redis has all usage that counts. No worker has seen
+/// how the data got there.
 fn told_that_all_is_known(yaml: &str, folder: &TempDir) -> Process {
     let file = folder.path().join("moved.yaml");
     std::fs::write(&file, yaml).expect("written");
@@ -63,7 +64,7 @@ async fn a_redis_that_was_copied_to_knows_all_that_was_called() {
 
     let (yaml, folder) = (to(&yaml, &old, &new), TempDir::new().expect("a folder"));
     let worker = told_that_all_is_known(&yaml, &folder);
-    // Nobody waits for an hour, and nobody is called beyond the limit.
+    // No job waits for an hour, and none is called beyond the limit.
     bed.publish(&yaml, [job("other", "other-1"), job("acme", "acme-new")])
         .await;
     let inspect = || {
@@ -96,12 +97,13 @@ async fn an_empty_redis_admits_nothing_until_it_is_told_to() {
     assert_eq!(api.count(), 5);
     worker.stop();
 
-    // An operator who knows that nothing counts any more says so, for one start. Where that is not so, the limit begins anew.
+    // An operator who knows that no earlier start counts declares it for one start. If that is
+    // wrong, the limit starts over.
     let folder = TempDir::new().expect("a folder");
     let worker = told_that_all_is_known(&yaml, &folder);
     let called = |tenant: &str| counts::times(&api.calls(), tenant).len();
     until("the other tenant's call", || called("other") == 1).await;
-    // Three jobs wait, and ask anew.
+    // Three jobs wait and ask again.
     until("calls beyond the old limit", || called("acme") == 5 + 3).await;
     bed.publish(&yaml, [job("acme", "acme-new")]).await;
     until("one more", || called("acme") == 5 + 4).await;
@@ -121,7 +123,7 @@ async fn workers_on_two_rabbitmqs_keep_one_limit_until_the_old_one_is_empty() {
         .await;
     let old_worker = PROGRAM.start(&before);
     until("the first calls", || api.count() >= MAX).await;
-    // Publishers go first. From now on nothing new comes to the old one.
+    // Publishers go first. From now on nothing new arrives at the old server.
     bed.publish(&after, (0..12).map(|n| job("acme", format!("new-{n}"))))
         .await;
     let new_worker = PROGRAM.start(&after);

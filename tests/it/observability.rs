@@ -1,5 +1,5 @@
-//! What docs/OBSERVABILITY.md lists is what the commands have: JSON fields and exit statuses. The rest of the page is in
-//! tests/quick/observability.rs.
+//! The lists in docs/OBSERVABILITY.md match the commands: JSON fields and exit statuses.
+//! tests/quick/observability.rs checks the rest of the page.
 
 use std::collections::BTreeSet;
 
@@ -11,12 +11,12 @@ use crate::cli_servers::yaml;
 
 const PAGE: &str = include_str!("../../docs/OBSERVABILITY.md");
 
-/// The section of the page with this heading.
+/// Returns the section of the page with this heading.
 fn section(heading: &str) -> &'static str {
     sources::section(PAGE, heading)
 }
 
-/// The fields of `value`, without those in it.
+/// Returns the fields of `value`, without nested ones.
 fn fields(value: &Value) -> BTreeSet<&str> {
     let object = value.as_object().expect("an object");
     object.keys().map(String::as_str).collect()

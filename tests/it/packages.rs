@@ -1,5 +1,5 @@
-//! What `distribution` brings fits the program: configurations are valid, probes ask what answers, names match. What installs and runs
-//! them is scripts/test-packages.
+//! The files in `distribution` match the program: configurations are valid, probes ask existing
+//! paths, and names agree. scripts/test-packages installs and runs the packages.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -26,7 +26,7 @@ fn yaml(text: &str) -> Value {
     serde_saphyr::from_str(text).unwrap_or_else(|why| panic!("{why}: {text}"))
 }
 
-/// The documents of `text`.
+/// Returns the documents of `text`.
 fn documents(text: &str) -> Vec<Value> {
     let parts = format!("\n{text}");
     let parts = parts
@@ -35,7 +35,7 @@ fn documents(text: &str) -> Vec<Value> {
     parts.map(yaml).collect()
 }
 
-/// The manifests as `kubectl apply -k` takes them.
+/// Returns the manifests as `kubectl apply -k` applies them.
 fn manifests() -> Vec<Value> {
     let folder = "distribution/kubernetes";
     let listed = yaml(&read(&format!("{folder}/kustomization.yaml")));
@@ -59,7 +59,7 @@ fn manifests() -> Vec<Value> {
     all.flat_map(|text| documents(&text)).collect()
 }
 
-/// The chart, rendered with `set`.
+/// Returns the chart rendered with `set`.
 fn chart(set: &[&str]) -> Vec<Value> {
     let cache = tempfile::tempdir().expect("a folder");
     let output = Command::new("go")
@@ -89,7 +89,8 @@ fn of_kind<'a>(all: &'a [Value], kind: &str) -> &'a Value {
     }
 }
 
-/// What a worker in a pod finds, in a folder of the test: `secrets` are its files.
+/// Returns the configuration that a worker in a pod finds, in a folder of the test. `secrets` are
+/// its files.
 fn config(all: &[Value], secrets: &[(&str, &str)]) -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir().expect("a folder");
     for (name, text) in secrets {
@@ -103,14 +104,14 @@ fn config(all: &[Value], secrets: &[(&str, &str)]) -> (tempfile::TempDir, String
     (folder, text)
 }
 
-/// As somebody sets them.
+/// Secrets as an operator would set them.
 const SET: [(&str, &str); 3] = [
     ("amqp-url", "amqp://worker:secret@rabbitmq/%2f"),
     ("redis-url", "redis://worker:secret@redis:6379"),
     ("admin-token", "0123456789abcdef"),
 ];
 
-/// What must hold of a Deployment and all that belongs to it.
+/// Checks a Deployment and everything that belongs to it.
 async fn fit(all: &[Value], has_secret: bool) {
     let deployment = of_kind(all, "Deployment");
     let pod = &deployment["spec"]["template"];
@@ -123,7 +124,7 @@ async fn fit(all: &[Value], has_secret: bool) {
         assert_eq!(&pod["metadata"]["labels"][name], value, "{name}");
     }
 
-    // The configuration is valid once the secrets are set, and all of them are there.
+    // The configuration is valid once the secrets are set, and all of them exist.
     let (_folder, text) = config(all, &SET);
     let done = sluicegate(&text, &["check", "--offline"]).exited(0);
     assert!(!done.out.contains("error"), "{done:?}");
@@ -149,7 +150,7 @@ async fn fit(all: &[Value], has_secret: bool) {
             SET.iter().all(|(name, _)| names.contains(name)),
             "{names:?}"
         );
-        // As it comes it is no secret, so no worker takes it.
+        // The supplied value is a placeholder, so no worker accepts it.
         let texts = secret["stringData"].as_object().expect("files").iter();
         let texts: Vec<_> = texts
             .map(|(name, text)| (&**name, text.as_str().expect("a text")))
@@ -172,7 +173,7 @@ async fn fit(all: &[Value], has_secret: bool) {
     assert_eq!(mounted("/etc/sluicegate"), "config");
     let image = format!("sluicegate:{}", env!("CARGO_PKG_VERSION"));
     assert_eq!(container["image"], image);
-    // As the image's user, and nothing more.
+    // Runs as the image's user with no further rights.
     let dockerfile = read("Dockerfile");
     let user = &spec["securityContext"]["runAsUser"];
     assert!(dockerfile.contains(&format!("\nUSER {user}:{user}\n")));
@@ -180,14 +181,14 @@ async fn fit(all: &[Value], has_secret: bool) {
     assert_eq!(rights["readOnlyRootFilesystem"], true);
     assert_eq!(rights["capabilities"]["drop"][0], "ALL");
 
-    // What ends in order has the time for it.
+    // The grace period suffices for a graceful end.
     let parsed = Config::parse("c.yaml", &text, std::iter::empty()).expect("valid");
     let grace = spec["terminationGracePeriodSeconds"]
         .as_u64()
         .expect("seconds");
     assert!(grace > parsed.dispatch.shutdown_timeout.as_secs() + 5);
 
-    // Probes ask a port that is there, and paths that a worker answers to those without the token.
+    // Probes use an existing port, and paths that a worker answers without the token.
     let port = &container["ports"][0];
     assert_eq!(port["containerPort"], parsed.admin.listen.port());
     assert!(
@@ -229,7 +230,7 @@ async fn the_chart_fits_the_program() {
     assert_eq!(about["appVersion"], env!("CARGO_PKG_VERSION"));
 }
 
-/// The configuration that packages install, as it comes and as its comments say.
+/// The configuration that packages install, unchanged and with the changes in its comments.
 #[test]
 fn the_packaged_configuration_is_valid() {
     let text = read("distribution/sluicegate.yaml");
@@ -242,7 +243,8 @@ fn the_packaged_configuration_is_valid() {
     assert!(!done.out.contains(nowhere), "{done:?}");
 }
 
-/// Unit, packages and image name the same file, and the unit waits for a worker's orderly end.
+/// The unit, the packages and the image name the same file, and the unit waits for a worker's
+/// graceful end.
 #[test]
 fn the_configuration_is_where_all_look_for_it() {
     let file = read("distribution/debian/conffiles");

@@ -1,4 +1,5 @@
-//! The page at `/ui`, as a browser asks for it and as others do: who may look and act, what every answer has, what lasts.
+//! The page at `/ui`, requested by a browser and by others: access to views and actions, the
+//! headers of all answers, and long-lived streams.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,17 +17,17 @@ use tokio::time::timeout;
 use crate::api::{Answer, OPERATOR, READER, Run, send};
 
 const FORM: &str = "content-type: application/x-www-form-urlencoded\r\n";
-/// As many as look at once.
+/// Maximum number of concurrent streams.
 const MOST_STREAMS: usize = 32;
 
-/// Somebody at a browser: what they have is sent with each request.
+/// A browser. Its cookies are sent with each request.
 #[derive(Clone)]
 pub struct Browser {
     listen: SocketAddr,
     cookies: Vec<String>,
 }
 
-/// `text` as a form or a query has it.
+/// Encodes `text` for a form or a query.
 pub fn encoded(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
@@ -56,7 +57,7 @@ impl Browser {
         send(self.listen, "POST", path, (&headers, form)).await
     }
 
-    /// As its own page does.
+    /// Posts as its own page does.
     async fn post(&self, path: &str, form: &str) -> Answer {
         let own = format!(
             "{FORM}origin: http://{}\r\nsec-fetch-site: same-origin\r\n",
@@ -85,7 +86,7 @@ impl Browser {
         browser
     }
 
-    /// What the forms of this browser's pages have.
+    /// Returns the token in the forms of this browser's pages.
     async fn form_token(&self) -> String {
         let form = self.get("/ui/act?do=pause&tenant=acme").await;
         assert_eq!(form.status, 200, "{form:?}");
@@ -103,7 +104,8 @@ fn header<'a>(answer: &'a Answer, name: &str) -> Option<&'a str> {
     lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
 }
 
-/// Nothing in it runs, or looks as it says itself: the policy would forbid it, and a browser would show a page that does nothing.
+/// Checks that the answer has no scripts or styles inline. The policy would forbid them, and a
+/// browser would show a broken page.
 fn is_plain(answer: &Answer) {
     let policy = header(answer, "content-security-policy").expect("a policy");
     for part in [
@@ -237,15 +239,15 @@ async fn who_has_no_session_signs_in_first_and_every_answer_is_strict() {
             .contains("; secure")
     );
 
-    // What a cookie opens ends at /ui.
+    // The cookie is valid only for /ui.
     let api = reader.get("/api/v1/workers").await;
     assert_eq!(api.status, 401, "{api:?}");
     assert_eq!(reader.get("/metrics").await.status, 401);
-    // A program shows its token as it does to /api/v1.
+    // A program sends its token as for /api/v1.
     let bearer = format!("host: {listen}\r\nauthorization: Bearer {READER}\r\n");
     assert_eq!(send(listen, "GET", "/ui", (&bearer, "")).await.status, 200);
 
-    // What a link of another site asks for is asked for again, from here.
+    // A request from a link on another site is repeated from here.
     let link = format!(
         "{}sec-fetch-site: cross-site\r\nsec-fetch-mode: navigate\r\nsec-fetch-dest: document\r\n",
         reader.headers()
@@ -291,10 +293,10 @@ async fn an_action_takes_an_operators_session_its_own_form_and_its_own_site() {
             .contains("for=operator")
     );
     let refusals = [
-        // Who only looks.
+        // Readers.
         (reader.post("/ui/act", &form).await, "operator"),
         (Browser::of(listen).post("/ui/act", &form).await, "operator"),
-        // Another session's form, none, a wrong one.
+        // Another session's token, none, and a wrong one.
         (
             Browser::signed_in(listen, OPERATOR)
                 .await
@@ -354,7 +356,7 @@ async fn an_action_takes_an_operators_session_its_own_form_and_its_own_site() {
     assert_eq!(operator.get("/ui/act?do=none").await.status, 404);
     assert_eq!(run.port.get("/audit").await.is(200)["entries"], json!([]));
 
-    // A link asks back, and does nothing.
+    // A link asks for confirmation and changes nothing.
     let asked = operator.get("/ui/act?do=pause&tenant=acme").await;
     assert!(asked.body.contains("<h1>Pause acme?</h1>"), "{asked:?}");
     is_plain(&asked);
@@ -412,7 +414,7 @@ async fn wrong_tokens_are_refused_slowly_and_keep_no_right_one_out() {
         let answer = send(server.listen, "GET", path, (headers, "")).await;
         answer.status
     };
-    // At most four each second, whichever door they try.
+    // At most four per second, over all paths.
     let began = Instant::now();
     let sign_in = async || browser.post("/ui/sign-in", "token=wrong").await.status;
     let all = tokio::join!(
@@ -435,7 +437,7 @@ async fn wrong_tokens_are_refused_slowly_and_keep_no_right_one_out() {
     server.stop().await;
 }
 
-/// The port of a pipeline whose servers are not there.
+/// Returns the port of a pipeline whose servers are unavailable.
 async fn port_of(token: Option<&str>) -> AdminServer {
     sluicegate::app::install_tls_provider();
     let port = kit::servers::free_port();
@@ -473,7 +475,7 @@ async fn without_a_token_this_machine_looks_and_a_server_that_is_away_is_said() 
         assert_eq!(answer.status, 403, "{answer:?}");
         assert!(answer.body.contains("set admin.token"));
     }
-    // Nobody acts.
+    // Actions are disabled.
     let act = Browser::of(listen).get("/ui/act?do=pause-all").await;
     assert_eq!(act.status, 403);
     assert!(act.body.contains("admin.operator-token"), "{act:?}");
@@ -503,7 +505,7 @@ impl Stream {
         }
     }
 
-    /// Reads on until it has said this.
+    /// Reads until the stream contains this text.
     async fn says(&mut self, words: &str) {
         let reading = async {
             let mut bytes = [0; 16 * 1024];
@@ -519,7 +521,7 @@ impl Stream {
     async fn ends(&mut self) {
         let mut rest = Vec::new();
         let reading = self.stream.read_to_end(&mut rest);
-        // It may be reset.
+        // The connection may be reset.
         let _ = timeout(PATIENCE, reading).await.expect("it does not end");
     }
 }
@@ -539,7 +541,7 @@ async fn a_stream_lasts_says_what_is_new_and_ends_with_its_session() {
     );
     assert!(stream.text.contains("cache-control: no-store"));
     stream.text.clear();
-    // Longer than any other connection may last, and while more come than are open at once.
+    // Longer than any other connection may last, and while more arrive than may be open at once.
     tokio::time::sleep(Duration::from_secs(11)).await;
     let mut idle = Vec::new();
     for _ in 0..70 {
@@ -563,7 +565,7 @@ async fn a_stream_lasts_says_what_is_new_and_ends_with_its_session() {
     stream.says("event: out").await;
     stream.ends().await;
 
-    // A worker that stops ends them, and waits for none.
+    // A worker that stops ends them without waiting.
     operator = Browser::signed_in(listen, OPERATOR).await;
     let mut stream = Stream::of(&operator, "/ui").await;
     stream.says("\"id\":\"workers\"").await;
@@ -591,7 +593,7 @@ async fn streams_have_a_bound_and_pages_have_none_of_it() {
         "pages are shown all the same"
     );
     drop(streams.pop());
-    // A seat is free once the worker has seen that its viewer is gone.
+    // A place becomes free once the worker has noticed that its viewer is gone.
     let seated = async {
         loop {
             let mut stream = Stream::of(&reader, "/ui").await;
@@ -607,7 +609,7 @@ async fn streams_have_a_bound_and_pages_have_none_of_it() {
     run.worker.stop();
 }
 
-/// Names that somebody chose so that a page goes wrong.
+/// Names chosen to break a page.
 pub const HOSTILE: [&str; 7] = [
     "<script>document.title='owned'</script>",
     "\"><img src=x onerror=alert(1)>",
@@ -669,7 +671,7 @@ async fn names_that_others_chose_are_text_wherever_they_are_shown() {
 
 fn is_plain_of_others(answer: &Answer) {
     let mut body = answer.body.to_lowercase();
-    // What a form sends again is as it was.
+    // Values that a form sends again are unchanged.
     while let Some((before, rest)) = body.split_once(" value=\"") {
         let (_, after) = rest.split_once('"').expect("its end");
         body = format!("{before}{after}");
@@ -727,7 +729,8 @@ async fn several_pipelines_are_chosen_by_name() {
     worker.stop();
 }
 
-/// What is counted, not how long it takes: who does not look costs Redis nothing, and all who look at the same cost what one does.
+/// Counts questions, not times: without viewers Redis has no load, and any number of viewers of the
+/// same view cause the load of one.
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_costs_redis_nothing_and_many_cost_what_one_does() {
     let redis = kit::servers::Redis::start();
@@ -739,7 +742,8 @@ async fn nobody_costs_redis_nothing_and_many_cost_what_one_does() {
     let worker = crate::PROGRAM.start(&yaml.replace("admin: {listen", &tokens));
     let port = crate::api::Port::of(&worker).await;
     let reader = Browser::signed_in(port.0, READER).await;
-    // What is asked of the page alone: the boards are written by workers, and read by nobody else with this command.
+    // Counts the page's own questions: workers write the boards, and nothing else reads them with
+    // this command.
     let asked = || -> u64 {
         let stats = redis.ctl(&["info", "commandstats"]);
         let line = stats
@@ -761,7 +765,7 @@ async fn nobody_costs_redis_nothing_and_many_cost_what_one_does() {
     let (began, before) = (std::time::Instant::now(), asked());
     tokio::time::sleep(Duration::from_secs(6)).await;
     let (looks, spent) = (asked() - before, began.elapsed().as_secs());
-    // Two looks at the fleet, once in two seconds; each asks for one report, of one worker.
+    // Two looks at the fleet, once every two seconds. Each reads one report of one worker.
     assert!(
         looks >= 2 && looks <= 2 * (spent / 2 + 2),
         "{looks} in {spent} s"

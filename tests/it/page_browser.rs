@@ -1,5 +1,5 @@
-//! The page in a real browser: each view, each action with its asking back, what changes by itself, workers that go away and come back,
-//! many tenants, and names that somebody chose to harm it.
+//! The page in a real browser: each view, each action with its confirmation, live updates, workers
+//! that go away and come back, many tenants, and harmful names.
 
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
@@ -21,10 +21,10 @@ use crate::PROGRAM;
 use crate::api::{OPERATOR, Port, READER};
 use crate::page::HOSTILE;
 
-/// Tenants that wait.
+/// Number of waiting tenants.
 const TENANTS: usize = 10_000;
 
-/// A browser of its own, without a window.
+/// A private browser without a window.
 struct Chromium {
     client: Client,
     driver: Process,
@@ -36,7 +36,7 @@ impl Chromium {
         let (port, profile) = (free_port(), tempfile::tempdir().expect("a folder"));
         let mut command = Command::new("chromedriver");
         command.arg(format!("--port={port}")).stdin(Stdio::null());
-        // What the browser keeps besides its profile goes there, too.
+        // Files that the browser keeps outside its profile.
         command
             .env("HOME", profile.path())
             .env("TMPDIR", profile.path());
@@ -79,14 +79,14 @@ impl Chromium {
         self.client.goto(&url).await.expect("it is shown");
     }
 
-    /// What can be read of the page.
+    /// Returns the visible text of the page.
     async fn text(&self) -> String {
         let script = "return document.body.innerText";
         let text = self.client.execute(script, vec![]).await.expect("it runs");
         text.as_str().expect("a text").to_owned()
     }
 
-    /// Waits until the page says all of this, by itself.
+    /// Waits until the page shows all of this by itself.
     async fn says(&self, words: &[&str]) -> String {
         let begun = Instant::now();
         loop {
@@ -105,7 +105,8 @@ impl Chromium {
         found.unwrap_or_else(|why| panic!("{selector}: {why}"))
     }
 
-    /// Clicks on what is found there. What is live may be replaced just then: it is looked for again.
+    /// Clicks on an element. Live elements may be replaced at that moment, so it is searched for
+    /// again.
     async fn click_on(&self, what: Locator<'_>) {
         let begun = Instant::now();
         loop {
@@ -130,13 +131,13 @@ impl Chromium {
         self.click_on(Locator::Css(selector)).await;
     }
 
-    /// What an expression of JavaScript is.
+    /// Evaluates a JavaScript expression.
     async fn is(&self, expression: &str) -> Value {
         let script = format!("return {expression}");
         self.client.execute(&script, vec![]).await.expect("it runs")
     }
 
-    /// Writes into the field of this name.
+    /// Writes into the field with this name.
     async fn write(&self, name: &str, value: &str) {
         let field = self.at(&format!("main [name='{name}']")).await;
         field.clear().await.expect("it can be cleared");
@@ -149,7 +150,8 @@ impl Chromium {
         self.press("main button.main").await;
     }
 
-    /// Follows the link of an action, is asked back, and says yes: the page says that it is done.
+    /// Follows the link of an action, confirms it, and waits until the page reports that it is
+    /// done.
     async fn does(&self, link: &str, question: &str, fields: &[(&str, &str)]) -> String {
         self.click(link).await;
         self.says(&[question, "It is written to the audit"]).await;
@@ -161,7 +163,7 @@ impl Chromium {
             .await
     }
 
-    /// All that the page took is the worker's own.
+    /// Checks that the page loaded only resources of the worker itself.
     async fn takes_nothing_from_elsewhere(&self) {
         let own = "performance.getEntriesByType('resource').every(it => it.name.startsWith(location.origin))";
         assert_eq!(self.is(own).await, json!(true));
@@ -174,7 +176,7 @@ impl Chromium {
     }
 }
 
-/// Two workers, and an API that some tenants anger.
+/// Two workers, and an API that throttles some tenants.
 struct Fleet {
     bed: Bed,
     yaml: String,
@@ -235,7 +237,7 @@ async fn an_operator_sees_and_does_all_of_it_in_a_browser() {
         .collect();
     fleet.bed.publish(&fleet.yaml, few).await;
 
-    // A reader signs in, and comes to what they asked for.
+    // A reader signs in and reaches the requested page.
     browser.open(listen, "/ui/tenants?search=acm").await;
     browser.says(&["Sign in", "Token"]).await;
     browser.sign_in("no-token-of-ours", "").await;
@@ -246,7 +248,7 @@ async fn an_operator_sees_and_does_all_of_it_in_a_browser() {
     browser.sign_in(READER, "").await;
     browser.says(&["Tenants", "Reader", "Live", "acme"]).await;
 
-    // Who waits, and why.
+    // A waiting tenant, and the reason.
     browser.click("acme").await;
     browser
         .says(&["acme", "Waiting", "is used up", "Empty at", "1 call in 1h"])
@@ -259,7 +261,7 @@ async fn an_operator_sees_and_does_all_of_it_in_a_browser() {
     assert!(!ends.is_empty(), "a clock runs");
     browser.takes_nothing_from_elsewhere().await;
 
-    // It changes by itself, and whoever reads with the keyboard stays where they are.
+    // It updates by itself and keeps the keyboard focus.
     let focus = "(document.querySelector('.part-limits .scroll').focus(), document.activeElement.className)";
     assert_eq!(browser.is(focus).await, json!("scroll"));
     let tile = "document.querySelector('.part-now .tiles dd').textContent";
@@ -274,7 +276,7 @@ async fn an_operator_sees_and_does_all_of_it_in_a_browser() {
     let focused = browser.is("document.activeElement.className").await;
     assert_eq!(focused, json!("scroll"), "the focus stays");
 
-    // Who only looks is asked for the other token, and then back to the question.
+    // A reader is asked for the other token, and then returns to the question.
     browser.click("Pause…").await;
     browser
         .says(&["To change something takes admin.operator-token"])
@@ -299,7 +301,7 @@ async fn an_operator_sees_and_does_all_of_it_in_a_browser() {
     keyboard(&browser, listen).await;
     many(&browser, &fleet).await;
 
-    // The audit has all of it.
+    // The audit log has all actions.
     browser.open(listen, "/ui/audit").await;
     let audit = browser.says(&["tenant pause", "anna"]).await;
     for action in [
@@ -320,7 +322,7 @@ async fn an_operator_sees_and_does_all_of_it_in_a_browser() {
         assert!(audit.contains(action), "{action} is not in\n{audit}");
     }
 
-    // Another worker goes away: it is shown.
+    // Another worker goes away, which is shown.
     browser.open(listen, "/ui").await;
     browser
         .says(&[
@@ -332,7 +334,8 @@ async fn an_operator_sees_and_does_all_of_it_in_a_browser() {
     fleet.second.signal(Signal::KILL);
     browser.says(&["Gone since"]).await;
 
-    // This worker goes away: the page says so, keeps what it showed, and goes on when it is back.
+    // This worker goes away. The page says so, keeps its contents, and continues when the worker is
+    // back.
     browser.open(listen, "/ui/tenant?name=acme").await;
     browser.says(&["Live", "Waiting"]).await;
     let first = fleet.first.take().expect("it runs");
@@ -341,13 +344,13 @@ async fn an_operator_sees_and_does_all_of_it_in_a_browser() {
     assert!(text.contains("acme") && text.contains("Empty at"), "{text}");
     let again = PROGRAM.start(&fleet.yaml);
     Port::of(&again).await;
-    // Its sessions are new.
+    // The new worker has no sessions.
     browser.says(&["Signed out. Load the page again."]).await;
     browser.client.refresh().await.expect("it is shown");
     browser.sign_in(READER, "").await;
     browser.says(&["Live", "acme", "Reader"]).await;
 
-    // Where no token is asked for, it goes on by itself.
+    // Without a required token, it continues by itself.
     again.stop();
     let open = fleet.yaml.replace(
         &format!("token: {READER}, operator-token: {OPERATOR}, "),
@@ -367,7 +370,7 @@ async fn an_operator_sees_and_does_all_of_it_in_a_browser() {
     twice.stop();
 }
 
-/// Each of them, asked back.
+/// Runs each action, with its confirmation.
 async fn actions(browser: &Chromium, fleet: &Fleet) {
     browser.open(fleet.listen, "/ui/tenant?name=acme").await;
     browser
@@ -383,7 +386,7 @@ async fn actions(browser: &Chromium, fleet: &Fleet) {
         )
         .await;
     browser.says(&["instead of 1"]).await;
-    // Tried first, and then enforced.
+    // First tried, then enforced.
     browser
         .does(
             "Try a limit first…",
@@ -403,7 +406,7 @@ async fn actions(browser: &Chromium, fleet: &Fleet) {
         .await;
     let text = browser.says(&["2 calls in 1h", "instead of 1"]).await;
     assert!(!text.contains("Tried default"), "{text}");
-    // Where a limit is changed it can be tried, too, with what is written there.
+    // The form for a changed limit can also try it with the entered values.
     browser.click("Change a limit…").await;
     browser.write("max", "4").await;
     browser.press("main button[value=try]").await;
@@ -430,7 +433,7 @@ async fn actions(browser: &Chromium, fleet: &Fleet) {
     browser.says(&["Cancel the job acme-4 of acme?"]).await;
     browser.press("main button.main").await;
     browser.says(&["Done: Cancel the job acme-4 of acme"]).await;
-    // What makes no sense is said, and what was written stays.
+    // Invalid input is reported and stays in the form.
     browser.click("Pause…").await;
     browser.write("for", "soon").await;
     browser.press("main button.main").await;
@@ -455,7 +458,7 @@ async fn actions(browser: &Chromium, fleet: &Fleet) {
     browser
         .does("Resume calls…", "Resume the calls of all tenants?", &[])
         .await;
-    // A tenant that the API closed is opened.
+    // A tenant that the API throttled is resumed.
     browser.open(fleet.listen, "/ui/tenants?sort=closed").await;
     browser.says(&["rude"]).await;
     browser.click("rude").await;
@@ -496,19 +499,19 @@ async fn dead_letters(browser: &Chromium, listen: SocketAddr) {
             .await;
         browser.does(link, question, &[]).await;
     }
-    // One was replayed, and the other is gone for good.
+    // One was replayed, and the other was deleted.
     browser.open(listen, "/ui/dead?tenant=wrong-too").await;
     browser.says(&["No dead letter is like this."]).await;
 }
 
-/// Whatever a name is, its page is reached by its link, and nothing of it runs.
+/// A page with any name is reachable by its link, and no part of the name runs.
 async fn hostile(browser: &Chromium, listen: SocketAddr) {
     for (place, name) in HOSTILE.into_iter().enumerate() {
         let query: String = url::form_urlencoded::byte_serialize(name.as_bytes()).collect();
         browser
             .open(listen, &format!("/ui/tenants?search={query}"))
             .await;
-        // Its first row is there as soon as a worker names it.
+        // Its first row appears as soon as a worker names the tenant.
         browser.press("tbody th a").await;
         browser.says(&["What to do", "Limits"]).await;
         let url = browser.client.current_url().await.expect("it");
@@ -529,7 +532,7 @@ async fn hostile(browser: &Chromium, listen: SocketAddr) {
     }
 }
 
-/// All of it can be reached without a mouse.
+/// Everything is reachable without a mouse.
 async fn keyboard(browser: &Chromium, listen: SocketAddr) {
     browser.open(listen, "/ui").await;
     browser.says(&["Workers", "For all workers"]).await;
@@ -539,7 +542,7 @@ async fn keyboard(browser: &Chromium, listen: SocketAddr) {
     assert_eq!(first, json!("Skip to content"));
     let left_out = "[...document.querySelectorAll('a, button, input:not([type=hidden])')].filter(it => it.tabIndex < 0).length";
     assert_eq!(browser.is(left_out).await, json!(0));
-    // What a screen reader goes by.
+    // Elements that screen readers use.
     let script = "return [
         document.documentElement.lang === 'en', document.querySelectorAll('main').length === 1, document.querySelectorAll('h1').length === 1,
         document.querySelectorAll('nav:not([aria-label])').length === 0, document.querySelectorAll('th:not([scope])').length === 0,
@@ -582,7 +585,7 @@ async fn keyboard(browser: &Chromium, listen: SocketAddr) {
         .expect("it can be");
 }
 
-/// Ten thousand tenants wait: pages are as long as before, and one of them is found by its name.
+/// Ten thousand tenants wait: pages stay as short as before, and a search finds a tenant by name.
 async fn many(browser: &Chromium, fleet: &Fleet) {
     let all = (0..TENANTS).map(|number| job(&format!("m-{number:05}"), number));
     fleet.bed.publish(&fleet.yaml, all).await;

@@ -1,4 +1,5 @@
-//! Several pipelines in one worker: whatever happens to one, the others go on. A worker as users start it, on real servers.
+//! Several pipelines in one worker: events in one don't affect the others. A worker as users start
+//! it, on real servers.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use tempfile::TempDir;
 use crate::PROGRAM;
 use crate::cli::sluicegate;
 
-/// A file whose pipelines have queues and keys of this test's own.
+/// A file whose pipelines have this test's own queues and keys.
 pub struct File {
     folder: TempDir,
     pub bed: Bed,
@@ -33,7 +34,7 @@ impl File {
         format!("{}-{pipeline}", self.bed.name)
     }
 
-    /// A line of a pipeline with a queue of its own: `sections` is what it says beside.
+    /// Returns the line of a pipeline with its own queue and these other `sections`.
     pub fn pipeline(&self, name: &str, sections: &str) -> String {
         let queue = self.queue(name);
         format!("  {name}: {{amqp: {{queue: '{queue}'}}, {sections}}}\n")
@@ -104,7 +105,8 @@ async fn neither_an_api_that_is_down_nor_a_flood_disturbs_another_pipeline() {
     ];
     let worker = file.start(&lines);
     consume(&worker, &["flooded", "calm", "down"]).await;
-    // The flood fills the prefetch and the delivery windows of delay queues; the calls of the other one fail all the time.
+    // The flood fills the prefetch and the windows of delay queues, and all calls of the other
+    // pipeline fail.
     for tenant in 0..10 {
         file.publish("flooded", &format!("flood-{tenant}"), 300)
             .await;
@@ -117,13 +119,13 @@ async fn neither_an_api_that_is_down_nor_a_flood_disturbs_another_pipeline() {
         worker.metric(&done("calm")) == Some(20.0)
     })
     .await;
-    // The others were at it all the while.
+    // The others were active all the time.
     assert!(worker.metric(&done("flooded")) < Some(3_000.0));
     assert_eq!(worker.metric(&done("down")), Some(0.0));
     let calls = calm.calls();
     assert_eq!((calls.len(), counts::repeated(&calls)), (20, 0));
     assert!(calls.iter().all(|call| call.attempt == 1));
-    // The same tenant has a limit of its own in each pipeline, and each is kept.
+    // The same tenant has a separate limit in each pipeline, and each is kept.
     let (fullest, early) = counts::windows(&counts::times(&calls, "acme"), 5, SECOND);
     assert_eq!(early, 0, "the fullest window had {fullest}");
     for tenant in 0..10 {
@@ -136,12 +138,12 @@ async fn neither_an_api_that_is_down_nor_a_flood_disturbs_another_pipeline() {
         let restarts = format!("sluicegate_pipeline_restarts_total{{pipeline=\"{pipeline}\"}}");
         assert_eq!(worker.metric(&restarts), Some(0.0));
     }
-    // One head for each family, though three pipelines have it.
+    // One header per metric family, though three pipelines have it.
     let metrics = worker.get("/metrics").expect("it answers");
     let head = "# TYPE sluicegate_dispatches counter";
     assert_eq!(metrics.matches(head).count(), 1);
 
-    // It is back: nothing is lost, and nothing was given up.
+    // The API is back: no job was lost or given up.
     down.door.take().await;
     until("its first calls", || down.count() > 0).await;
     worker.stop();
@@ -175,7 +177,7 @@ async fn a_pipeline_whose_rabbitmq_is_away_is_named_and_the_others_work() {
     assert!(own("away").is_some_and(|said| said.starts_with("not ready\n")));
     assert_eq!(own("other").as_deref(), Some("there is no such pipeline\n"));
 
-    // The file names another one now: that pipeline alone is started again.
+    // The file now names another server, and only that pipeline is restarted.
     let lines = [
         lines[0].clone(),
         file.pipeline("away", &to(&api.url(), FEW)),
@@ -192,7 +194,7 @@ async fn a_pipeline_whose_rabbitmq_is_away_is_named_and_the_others_work() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reload_adds_changes_and_removes_pipelines() {
     let (first, second) = (Api::start().await, Api::start().await);
-    // The call in flight when its pipeline is removed.
+    // The call is in flight when its pipeline is removed.
     second.answers(|_| Reply::ok().after(4 * SECOND));
     let file = File::new();
     let one = |limits: &str| file.pipeline("one", &to(&first.url(), limits));
@@ -200,7 +202,7 @@ async fn a_reload_adds_changes_and_removes_pipelines() {
     let worker = file.start(&[one(FEW), two.clone()]);
     consume(&worker, &["one", "two"]).await;
 
-    // A wrong one is refused as a whole: neither is anything added, nor changed.
+    // An invalid file is refused as a whole: nothing is added or changed.
     let wrong = file.pipeline("three", "delay: {max-delay: never}");
     file.write(&file.yaml(&[one("max-requests: 9"), wrong]));
     worker
@@ -212,7 +214,7 @@ async fn a_reload_adds_changes_and_removes_pipelines() {
         assert_eq!(worker.metric(&refused(name)), Some(1.0));
     }
 
-    // One is changed as it runs, one is removed while it makes a call, one is added.
+    // One pipeline is changed while it runs, one is removed during a call, and one is added.
     file.publish("two", "acme", 1).await;
     until("the call", || second.count() == 1).await;
     let three = file.pipeline("three", &to(&first.url(), FEW));
@@ -237,7 +239,7 @@ async fn a_reload_adds_changes_and_removes_pipelines() {
     assert_eq!(worker.metric(&done("two")), None, "its series are gone");
     assert_eq!(worker.get("/readyz").as_deref(), Some("ready\n"));
 
-    // It takes another start, and gets it by itself.
+    // The change requires a restart, which happens by itself.
     let other = "dispatch: {shutdown-timeout: 7s, http: {url: 'http://127.0.0.1:9/'}}";
     file.write(&file.yaml(&[file.pipeline("one", other), three]));
     worker
@@ -252,7 +254,7 @@ async fn a_reload_adds_changes_and_removes_pipelines() {
         worker.metric("sluicegate_pipeline_restarts_total{pipeline=\"one\"}"),
         Some(0.0)
     );
-    // What was there is as it was: the removed one left its queue and its jobs.
+    // The removed pipeline's queue and jobs remain.
     file.publish("two", "acme", 1).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(second.count(), 1);
@@ -285,7 +287,7 @@ async fn commands_are_for_the_pipeline_that_is_named() {
     );
     sluicegate(&yaml, &[&publish[..], &orders].concat()).exited(0);
 
-    // One of them alone, with its name all the same.
+    // One of them alone, still with its name.
     let path = file.write(&yaml);
     let mut command = std::process::Command::new(PROGRAM.0);
     command
@@ -304,7 +306,7 @@ async fn commands_are_for_the_pipeline_that_is_named() {
     let inspected = inspected.exited(0).json();
     assert_eq!(inspected["tenant"], "acme", "{inspected}");
 
-    // Without a name all are checked.
+    // Without a name, all pipelines are checked.
     let checked = sluicegate(&yaml, &["check", "--json"]).exited(0).json();
     for name in ["mail", "orders"] {
         let checks = &checked["pipelines"][name]["checks"];
@@ -357,7 +359,7 @@ admin: {{listen: '127.0.0.1:0'}}
 ",
         api.url()
     );
-    // Both have a backlog before a worker is there.
+    // Both have a backlog before a worker starts.
     let client = bed.client(&yaml).await;
     let more = &client.names().more()[0];
     for (queue, kind) in [(&client.names().fresh, "jobs"), (more, "bulk")] {
@@ -376,7 +378,8 @@ admin: {{listen: '127.0.0.1:0'}}
     let all = (2 * EACH - 1) as f64;
     until("all jobs", || worker.metric(series) == Some(all)).await;
     let calls = api.calls();
-    // Three of four are of the heavier queue while both have jobs; in which order acks arrive is chance.
+    // Three of four calls are of the heavier queue while both have jobs. The order of acks is
+    // random.
     let heavy = calls[..120]
         .iter()
         .filter(|call| call.job.starts_with("jobs-"));
@@ -390,7 +393,8 @@ admin: {{listen: '127.0.0.1:0'}}
     let ids: Vec<_> = dead.iter().filter_map(|letter| letter.id()).collect();
     assert_eq!(ids, ["bulk-9"]);
 
-    // One queue alone gets all that it needs; a job that its worker had comes back to another.
+    // A single queue gets everything it needs, and a job that a worker held returns to another
+    // worker.
     let worker = PROGRAM.start(&yaml);
     worker.says(&["RabbitMQ: consuming"]).await;
     let before = api.count();

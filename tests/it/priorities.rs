@@ -1,4 +1,5 @@
-//! Levels of a tenant's jobs (`x-priority`): turns by their weights, whichever worker asks, and nobody starves.
+//! Levels of a tenant's jobs (`x-priority`): turns by weight, whichever worker asks, without
+//! starvation.
 
 use kit::api::{Api, Call};
 use kit::servers::{shared_rabbit, shared_redis};
@@ -9,16 +10,16 @@ use sluicegate::rules::headers::HeaderValue;
 use crate::PROGRAM;
 use crate::cli::sluicegate;
 
-/// Of each level.
+/// Number of jobs per level.
 const JOBS: usize = 100;
-/// A window's worth starts in the order in which it comes.
+/// The jobs of one window start in the order of their arrival.
 const LIMITS: &str = "max-requests: 14, window-size: 1s, guard: 100ms";
 const LEVELS: &str = "job: {priorities: {high: 4, normal: 2, low: 1}}\n";
 
 fn of_level(level: &str, n: usize) -> Message {
     let job = job("acme", format!("{level}-{n}"));
     match level {
-        // It names none.
+        // Jobs without a level.
         "normal" => job,
         _ => job.with_headers(&[("x-priority", HeaderValue::Text(level.to_owned()))], &[]),
     }
@@ -34,7 +35,7 @@ async fn levels_have_turns_by_their_weights_over_a_long_backlog_of_two_workers()
     let api = Api::start().await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
     let yaml = bed.yaml(LIMITS, &api.url(), "") + LEVELS;
-    // The least important come first, so that order of arrival can't be what is seen.
+    // The least important arrive first, so that the order of arrival can't be the observed one.
     let all = ["low", "normal", "high"].into_iter();
     let all: Vec<_> = all
         .flat_map(|level| (0..JOBS).map(move |n| of_level(level, n)))
@@ -47,7 +48,8 @@ async fn levels_have_turns_by_their_weights_over_a_long_backlog_of_two_workers()
     }
     let calls = api.calls();
     assert_eq!(calls.len(), 3 * JOBS, "each once");
-    // While all wait: behind the first window, until most of the first level are called.
+    // While jobs of all levels wait: after the first window, until most of the first level are
+    // called.
     let last = calls
         .iter()
         .enumerate()
@@ -59,8 +61,9 @@ async fn levels_have_turns_by_their_weights_over_a_long_backlog_of_two_workers()
     let turns = &calls[14..=last];
     let [high, normal, low] = ["high", "normal", "low"].map(|level| of(turns, level));
     println!("turns: {high} high, {normal} normal, {low} low");
-    // By the weights 4 to 2 to 1: of 80, 40 and 20. Equal shares would have as many of each, order of importance none of the last. Where
-    // the machine stands still for a second, a window's worth goes in another order.
+    // The weights are 4, 2 and 1: of 140 calls, 80, 40 and 20. Equal shares would be the same
+    // number of each, and a strict order would have none of the last. If the machine pauses for a
+    // second, one window's calls come in another order.
     assert!(
         (25..=60).contains(&normal) && (8..=36).contains(&low) && low < normal,
         "{high} high, {normal} normal, {low} low"
@@ -71,7 +74,7 @@ async fn levels_have_turns_by_their_weights_over_a_long_backlog_of_two_workers()
 async fn inspect_counts_what_waits_of_each_level() {
     let api = Api::start().await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
-    // One is called; the others wait for longer than the test takes.
+    // One job is called, and the others wait longer than the test takes.
     let yaml = bed.yaml("max-requests: 1, window-size: 1h", &api.url(), "") + LEVELS;
     let worker = PROGRAM.start(&yaml);
     bed.publish(&yaml, [of_level("normal", 0)]).await;

@@ -1,4 +1,4 @@
-//! The examples of docs/publishers, run as they are written. `scripts/test` installs their clients.
+//! Runs the examples of docs/publishers as written. `scripts/test` installs their clients.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -9,13 +9,13 @@ use sluicegate::rules::job::{self, Field};
 
 use crate::cli_servers::{client, config, drain, yaml};
 
-/// An example, and what runs it.
+/// An example and its command.
 struct Example {
-    /// The page, and what its code begins with there.
+    /// The page, and the beginning of its code there.
     page: &'static str,
     fence: &'static str,
     file: &'static str,
-    /// Where its client is, which Debian's packages install; empty: it comes with `npm`.
+    /// The path of its client from Debian's packages, or empty if `npm` installs it.
     client: &'static str,
     command: &'static [&'static str],
 }

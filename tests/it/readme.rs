@@ -1,4 +1,4 @@
-//! The quickstart runs as it is pasted, and ends with a wait that `inspect` shows.
+//! Runs the quickstart as pasted. It ends with a wait that `inspect` shows.
 
 use std::io::Read as _;
 use std::os::unix::process::CommandExt as _;
@@ -11,24 +11,24 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::PROGRAM;
 
-/// Nothing takes this long; it only ends a test that hangs.
+/// A deadline that ends a hanging test. No step takes this long.
 const PATIENCE: Duration = Duration::from_secs(120);
 const PAGE: &str = include_str!("../../docs/QUICKSTART.md");
 
-/// A shell with all that it starts; dropped, all of it is killed.
+/// A shell with everything it starts. Dropping it kills all of it.
 struct Shell(Child);
 
 impl Drop for Shell {
     fn drop(&mut self) {
         if let Some(group) = Pid::from_raw(self.0.id().cast_signed()) {
-            // An error says that nothing of it runs any more.
+            // An error means that none of it runs any more.
             let _ = kill_process_group(group, Signal::KILL);
         }
         let _ = self.0.wait();
     }
 }
 
-/// The page's first shell block.
+/// Returns the page's first shell block.
 fn block() -> &'static str {
     let (_, block) = PAGE.split_once("```sh\n").expect("a shell block");
     block.split_once("```").expect("its end").0
@@ -41,7 +41,7 @@ fn the_quickstart_runs_as_pasted_and_shows_a_wait() {
         .lines()
         .partition(|line| line.starts_with("cargo install "));
     assert_eq!(install.len(), 1, "the binary of this build stands for it");
-    // The usual port may be somebody else's here.
+    // Another process may use the default port here.
     let (usual, free) = ("127.0.0.1:8080", format!("127.0.0.1:{}", free_port()));
     let mut script = rest.join("\n");
     for (pasted, here) in [
@@ -71,7 +71,7 @@ fn the_quickstart_runs_as_pasted_and_shows_a_wait() {
         .env("SLUICEGATE_REDIS__URL", shared_redis().url())
         .env("SLUICEGATE_ADMIN__LISTEN", "127.0.0.1:0")
         .stdin(Stdio::null())
-        // Those that it leaves behind would keep a pipe open.
+        // Processes left behind would keep a pipe open.
         .stdout(file())
         .stderr(Stdio::null())
         .process_group(0)
@@ -93,7 +93,8 @@ fn the_quickstart_runs_as_pasted_and_shows_a_wait() {
         std::thread::sleep(Duration::from_millis(20));
     };
     assert!(status.success(), "{status}: {}", said());
-    // Calls that have started may be on their way. On a busy machine a permit may come too late: then another job is first.
+    // Calls that have started may be in flight. On a busy machine a permit may come too late, and
+    // another job is first.
     let called = |said: &str| {
         let line = |number| format!("200 acme order-{number} attempt 1: {{\"order\": {number}}}\n");
         (1..=5)
@@ -111,7 +112,7 @@ fn the_quickstart_runs_as_pasted_and_shows_a_wait() {
     let (_, end) = said.rsplit_once("tenant    acme\n").expect("inspect");
     for line in [
         "  used    3 of 3, 0 free\n",
-        // One of the two may be in RabbitMQ yet.
+        // One of the two may still be in RabbitMQ.
         " waiting, the last is admitted in ",
         "why       the limit default is used up: the next unit is available in ",
     ] {

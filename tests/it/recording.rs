@@ -1,4 +1,5 @@
-//! `run --record`: a worker that starts again records beside what is there, and one that can't record does its jobs.
+//! `run --record`: a worker that restarts records next to the existing file, and one that can't
+//! record still does its jobs.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -13,7 +14,7 @@ use crate::cli::sluicegate_in;
 
 const JOBS: usize = 3;
 
-/// A worker with the configuration in `folder`, which records in `file`.
+/// Starts a worker with the configuration in `folder` that records to `file`.
 fn recording(folder: &Path, file: &str) -> Process {
     let mut command = Command::new(PROGRAM.0);
     command.args(["run", "--config", "sluicegate.yaml", "--record", file]);

@@ -1,4 +1,5 @@
-//! A configuration that changes under a running worker, and the registry by which workers agree, on real servers.
+//! A configuration that changes while a worker runs, and the registry through which workers agree,
+//! on real servers.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,11 +27,11 @@ use tempfile::TempDir;
 use crate::PROGRAM;
 use crate::running::Running;
 
-/// What must happen happens within this, on any machine.
+/// Deadline for anything that must happen, on any machine.
 const PATIENCE: Duration = Duration::from_secs(90);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Configurations of one queue that differ in their limits.
+/// Configurations of one queue with different limits.
 struct Bed {
     folder: TempDir,
     name: String,
@@ -99,7 +100,7 @@ fn load(path: &Path) -> Config {
     Config::load(Some(path), std::iter::empty()).expect("valid")
 }
 
-/// When calls began, of all workers that share it.
+/// The starts of calls of all workers that share it.
 #[derive(Clone, Default)]
 struct Calls(Arc<Mutex<Vec<Instant>>>);
 
@@ -115,7 +116,7 @@ impl Calls {
         self.0.lock().expect("nobody panics").len()
     }
 
-    /// The most in any second that begins after `since`.
+    /// Returns the maximum number in any second that begins after `since`.
     fn most_since(&self, since: Instant) -> usize {
         let mut calls = self.0.lock().expect("nobody panics").clone();
         calls.retain(|at| *at >= since);
@@ -269,7 +270,7 @@ async fn a_broken_file_is_refused_and_what_takes_a_restart_is_told() {
     let refused = ["configuration refused", "worker.yaml:3", "max-requests"];
     worker.says(&refused).await;
 
-    // Told again when it is asked for again, and not otherwise.
+    // Reported again on another request, and not otherwise.
     worker.signal(Signal::HUP);
     wait("a second refusal", || worker.count(&refused) == 2).await;
 
@@ -304,7 +305,8 @@ async fn a_file_that_is_away_or_hangs_for_a_while_is_read_again() {
     let mut worker = PROGRAM.start_with(&file);
     worker.says(&["RabbitMQ: consuming"]).await;
 
-    // A file that it names is away while it changes, and comes back later. It is refused once.
+    // A file that it names is missing during the change and returns later. The change is refused
+    // once.
     std::fs::remove_file(&url).expect("it is there");
     bed.write("worker.yaml", &limits(6));
     let refused = ["configuration refused", "redis-url", "can't be read"];
@@ -314,7 +316,7 @@ async fn a_file_that_is_away_or_hangs_for_a_while_is_read_again() {
     worker.says(&["configuration applied", "new limits"]).await;
     assert_eq!(worker.count(&refused), 1);
 
-    // That file hangs, as nothing writes to the pipe. The worker goes on as before.
+    // That file hangs, since no process writes to the pipe. The worker continues as before.
     std::fs::remove_file(&url).expect("it is there");
     let made = std::process::Command::new("mkfifo").arg(&url).status();
     assert!(made.expect("it runs").success());
@@ -346,7 +348,7 @@ fn named(max: u64) -> Named {
     Named::new(policy(max)).expect("small")
 }
 
-/// A gate whose clock the test moves, and its prefix.
+/// Returns a gate with a clock that the test controls, and its prefix.
 fn gate(clock: &Arc<AtomicU64>) -> (Arc<RedisGate>, String) {
     let (prefix, clock) = (unique("registry"), Arc::clone(clock));
     let yaml = format!("redis: {{url: '{}'}}", shared_redis().url());
@@ -356,7 +358,7 @@ fn gate(clock: &Arc<AtomicU64>) -> (Arc<RedisGate>, String) {
     (Arc::new(gate), prefix)
 }
 
-/// A clock like Redis's, so that keys do not expire at once.
+/// Returns a clock close to Redis's, so that keys don't expire at once.
 fn test_clock() -> Arc<AtomicU64> {
     let now = std::time::SystemTime::UNIX_EPOCH
         .elapsed()
@@ -386,7 +388,7 @@ async fn workers_learn_of_each_other_until_nobody_used_a_policy_for_its_memory()
         3
     );
     pass(MARGIN_MS + 1_000);
-    // One was in force before the switch, two until then.
+    // One policy was in force before the switch, two until then.
     assert_eq!(two.exchange().await.expect("agreed").fleet.policies(), 2);
     pass(1);
     assert_eq!(two.exchange().await.expect("agreed").fleet.policies(), 1);
@@ -396,7 +398,7 @@ async fn workers_learn_of_each_other_until_nobody_used_a_policy_for_its_memory()
     let left = shared_redis().ctl(&["PTTL", &format!("{prefix}:%policies")]);
     assert!(left.trim().parse::<i64>().expect("a number") > 0, "{left}");
 
-    // Redis forgets: what is known is kept, and a text that it lacks is sent again.
+    // Redis loses the registry. Known policies are kept, and a missing text is sent again.
     assert_eq!(one.exchange().await.expect("agreed").fleet.policies(), 2);
     shared_redis().ctl(&["DEL", &format!("{prefix}:%policies")]);
     assert_eq!(two.exchange().await.expect("agreed").fleet.policies(), 1);
@@ -429,7 +431,8 @@ async fn too_many_policies_are_refused_and_one_that_cannot_be_read_stops() {
     );
 }
 
-/// More edits within a day than there may be policies, each by workers that start anew, beside a tenant with a day's window.
+/// More edits within a day than the maximum number of policies, each by restarted workers, next to
+/// a tenant with a window of a day.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_differs_in_short_windows_is_not_kept_for_the_longest() {
     let clock = test_clock();

@@ -27,13 +27,13 @@ impl Running {
         }
     }
 
-    /// One that is configured by `yaml`.
+    /// Starts a worker with the configuration `yaml`.
     pub fn configured<H: Handler>(yaml: &str, handler: H) -> Self {
         let config = config(&format!("{yaml}admin: {{listen: '127.0.0.1:0'}}\n"));
         Self::start(Worker::new(config, handler).expect("a worker"))
     }
 
-    /// All metrics, a series on each line.
+    /// Returns all metrics, one series per line.
     pub fn metrics(&self) -> String {
         self.metrics.encode()
     }

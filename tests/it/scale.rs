@@ -1,4 +1,5 @@
-//! What docs/SCALING.md shows of more servers: three primaries share the gate's work, and two work queues share the tenants.
+//! The claims of docs/SCALING.md about more servers: three primaries share the gate's work, and two
+//! work queues share the tenants.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -26,11 +27,11 @@ use sluicegate::rules::limit::Algorithm;
 use crate::PROGRAM;
 use crate::gate_topology::configured;
 
-/// Tenants, of which each has a job in each batch.
+/// Number of tenants, each with one job per batch.
 const TENANTS: usize = 300;
 const BATCHES: usize = 20;
 
-/// What scripts cost a Redis.
+/// The cost of scripts in a Redis.
 #[derive(Debug, Clone, Copy)]
 struct Scripts {
     calls: u64,
@@ -38,10 +39,10 @@ struct Scripts {
 }
 
 impl Scripts {
-    /// Since its statistics were reset.
+    /// Reads the cost since the statistics were reset.
     fn of(redis: &Redis) -> Self {
         let stats = redis.ctl(&["info", "commandstats"]);
-        // cmdstat_evalsha:calls=COUNT,usec=MICROS,…
+        // The format is cmdstat_evalsha:calls=COUNT,usec=MICROS,…
         let line = stats
             .lines()
             .find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
@@ -61,7 +62,8 @@ impl fmt::Display for Scripts {
     }
 }
 
-/// The same jobs of the same tenants through a gate on `servers`, whose addresses are the configuration `keys`.
+/// Runs the same jobs of the same tenants through a gate on `servers`, whose addresses are the
+/// configuration `keys`.
 async fn work(keys: &str, servers: &[Redis]) -> Vec<Scripts> {
     let limit = limit(Algorithm::SlidingWindow, 1_000, LONG);
     let gate = RedisGate::connect(configured(keys), &unique("scale")).expect("a good url");
@@ -71,7 +73,7 @@ async fn work(keys: &str, servers: &[Redis]) -> Vec<Scripts> {
     let batch: Vec<_> = (0..TENANTS)
         .map(|n| gate.question(&format!("tenant-{n}"), 1, &[FRESH]))
         .collect();
-    // What is done once, such as to load the scripts, is no cost of a job.
+    // One-time work such as loading the scripts is not part of a job's cost.
     gate.ask(&batch).await.expect("all answer");
     for server in servers {
         server.ctl(&["config", "resetstat"]);
@@ -96,7 +98,7 @@ async fn three_primaries_do_a_third_of_the_work_each() {
     for share in &shares {
         println!("of three primaries: {share}");
     }
-    // A script for each tenant of a batch, and a pulse for each primary of a batch.
+    // One script per tenant of a batch, and one pulse per primary of a batch.
     let batches = BATCHES as u64;
     assert!(
         (jobs..=jobs + 2 * batches).contains(&alone.calls),
@@ -112,7 +114,7 @@ async fn three_primaries_do_a_third_of_the_work_each() {
     }
 }
 
-/// An exchange that spreads messages over the queues by their tenants.
+/// Declares an exchange that spreads messages over the queues by their tenants.
 async fn spread(channel: &Channel, exchange: &str, queues: &[String; 2]) {
     let hashed = AMQPValue::LongString("x-tenant".into());
     let mut arguments = FieldTable::default();
@@ -122,7 +124,7 @@ async fn spread(channel: &Channel, exchange: &str, queues: &[String; 2]) {
     let declared = channel.exchange_declare(exchange.into(), kind, options, arguments);
     declared.await.expect("the plugin is there");
     for queue in queues {
-        // As many points of the ring for each.
+        // An equal number of points on the ring for each.
         let (options, none) = (QueueBindOptions::default(), FieldTable::default());
         let bound = channel.queue_bind(
             queue.as_str().into(),
@@ -135,7 +137,7 @@ async fn spread(channel: &Channel, exchange: &str, queues: &[String; 2]) {
     }
 }
 
-/// The tenants of the jobs in `queue`, which stay there.
+/// Returns the tenants of the jobs in `queue`, which stay there.
 async fn tenants_in(link: &Connection, queue: &str) -> BTreeSet<String> {
     let channel = link.create_channel().await.expect("a channel");
     let mut tenants = BTreeSet::new();
@@ -170,7 +172,8 @@ async fn publish(channel: &Channel, exchange: &str, tenant: &str, id: &str) {
 }
 
 const QUEUES: usize = 2;
-/// For all tenants together: more than either queue has tenants, and less than both.
+/// The limit of all tenants together: more than the tenants of either queue, and less than those of
+/// both.
 const ALL: usize = 160;
 const PEOPLE: usize = 200;
 
@@ -180,7 +183,7 @@ async fn two_work_queues_share_the_tenants_and_one_redis_their_limits() {
     let api = Api::start().await;
     let prefix = unique("scale");
     let queues: [String; QUEUES] = [0, 1].map(|n| format!("{prefix}-{n}"));
-    // A file for each queue; all else is the same in both. No window ends while this runs.
+    // One file per queue, otherwise equal. No window ends during this test.
     let yaml = queues.each_ref().map(|queue| {
         format!(
             "amqp: {{url: '{}', queue: '{queue}'}}
@@ -237,7 +240,7 @@ admin: {{listen: '127.0.0.1:0'}}
         sum(fresh) >= 2.0 * PEOPLE as f64 && sum(done) >= ALL as f64
     })
     .await;
-    // All others have been denied, and nothing more starts.
+    // All others were denied, and nothing more starts.
     let denied = "sluicegate_decisions_total{answer=\"wait\"}";
     until("what the others are told", || {
         sum(denied) >= (2 * PEOPLE - ALL) as f64
@@ -253,6 +256,6 @@ admin: {{listen: '127.0.0.1:0'}}
         *of.entry(&call.tenant).or_default() += 1;
     }
     assert!(of.values().all(|calls| *calls == 1), "{of:?}");
-    // Neither queue has as many tenants as started.
+    // Neither queue has as many tenants as have started.
     assert!(each.iter().all(|calls| *calls > Some(0.0)), "{each:?}");
 }

@@ -1,5 +1,5 @@
-//! Nothing that a run writes holds a secret: not at the most talkative log level, not in errors of servers that refuse
-//! it, not in what a downstream's echo brings back.
+//! No output of a run contains a secret: not at the most verbose log level, not in errors of
+//! servers that refuse it, and not in what an API's echo returns.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -25,28 +25,28 @@ use crate::broker_tls::Listening;
 use crate::gate_access::server;
 use crate::http::downstream::{Downstream, Manner, Then};
 
-/// What must happen happens within this, on any machine.
+/// Deadline for anything that must happen, on any machine.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Everything that anything in the process says.
+/// Enables all log output of the process.
 const LOUD: &str = "trace,lapin=trace,lapin::io_loop=trace,amq_protocol=trace,redis=trace,hyper=trace,hyper_util=trace,rustls=trace,tokio=trace";
 
-/// The secrets of a test, and what they look like in an output.
+/// The secrets of a test, with their forms in an output.
 #[derive(Default)]
 struct Secrets(Vec<(String, Vec<Vec<u8>>)>);
 
 impl Secrets {
-    /// A new one. Its text needs no encoding anywhere; `%40` stands behind it where a test puts it into a url.
+    /// Creates a secret. Its text needs no encoding anywhere; tests append `%40` to it in a URL.
     fn make(&mut self, what: &str) -> String {
         let text = format!("Zq{what}{:016x}", rand::random::<u64>());
         self.add(what, text.as_bytes());
         text
     }
 
-    /// One that is there already.
+    /// Adds an existing secret.
     fn add(&mut self, what: &str, bytes: &[u8]) {
         let numbers: Vec<String> = bytes.iter().map(u8::to_string).collect();
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        // As itself, as `Debug` shows bytes, and as people dump them.
+        // As it is, as `Debug` shows bytes, and as hex.
         let forms = vec![
             bytes.to_vec(),
             numbers.join(", ").into_bytes(),
@@ -57,7 +57,7 @@ impl Secrets {
         self.0.push((what.to_owned(), forms));
     }
 
-    /// The private key in the PEM file, as its text and as its bytes.
+    /// Adds the private key in the PEM file, as text and as bytes.
     fn add_key(&mut self, what: &str, papers: &Papers, name: &str) {
         let pem = papers.read(&format!("{name}.key"));
         let line = pem.lines().nth(1).expect("a line of base64");
@@ -66,7 +66,7 @@ impl Secrets {
         self.add(what, &der[24..]);
     }
 
-    /// The user and the password as Basic authorization has them.
+    /// Adds the user and the password in the form of Basic authorization.
     fn add_basic(&mut self, user: &str, password: &str) {
         let basic = BASE64_STANDARD.encode(format!("{user}:{password}"));
         self.add("basic", basic.as_bytes());
@@ -85,7 +85,7 @@ impl Secrets {
         }
     }
 
-    /// Looks into all files under `folder`; how many bytes they have.
+    /// Searches all files under `folder`. Returns their total size in bytes.
     #[track_caller]
     fn are_not_under(&self, folder: &Path) -> usize {
         let mut read = 0;
@@ -101,12 +101,13 @@ impl Secrets {
         read
     }
 
-    /// Looks at what every process of this machine was called with; a test that gives a secret to a tool waits for it first.
+    /// Searches the arguments of every process on this machine. A test that passes a secret to a
+    /// tool waits for the tool's end first.
     #[track_caller]
     fn are_no_arguments(&self) {
         for entry in fs::read_dir("/proc").expect("/proc") {
             let path = entry.expect("an entry").path();
-            // Most are no processes, and processes end.
+            // Most entries are not processes, and processes end.
             for name in ["cmdline", "comm"] {
                 if let Ok(bytes) = fs::read(path.join(name)) {
                     self.are_not_in(&path.join(name).display().to_string(), &bytes);
@@ -116,7 +117,8 @@ impl Secrets {
     }
 }
 
-/// Where a run may write: its working folder, with the outputs of all commands, and its folder for temporary files.
+/// The places where a run may write: its working folder, which includes the output of all commands,
+/// and its temporary folder.
 struct Place {
     config: TempDir,
     out: TempDir,
@@ -144,7 +146,7 @@ impl Place {
         path.display().to_string()
     }
 
-    /// Starts `sluicegate args`, whose outputs go to files called `name`.
+    /// Starts `sluicegate args` with its output in files called `name`.
     fn start(&self, name: &str, args: &[&str]) -> Child {
         let to = |suffix: &str| {
             let path = self.out.path().join(format!("{name}.{suffix}"));
@@ -171,7 +173,7 @@ impl Place {
             .expect("it starts")
     }
 
-    /// Runs `sluicegate args` to its end; what it printed.
+    /// Runs `sluicegate args` to its end. Returns its output.
     fn run(&self, name: &str, args: &[&str], code: i32) -> String {
         let status = self.start(name, args).wait().expect("it ends");
         let out = self.text(&format!("{name}.out"));
@@ -184,7 +186,7 @@ impl Place {
         fs::read_to_string(self.out.path().join(file)).unwrap_or_default()
     }
 
-    /// Waits until all of `words` stand in the log of the worker `name`.
+    /// Waits until all of `words` are in the log of the worker `name`.
     async fn says(&self, name: &str, words: &[&str]) {
         let file = format!("{name}.err");
         until(&format!("{words:?} in {file}"), || {
@@ -208,14 +210,14 @@ fn signal(child: &Child, signal: Signal) {
     kill_process(Pid::from_raw(id).expect("an id"), signal).expect("it runs");
 }
 
-/// The answer of the admin port to `GET path`.
+/// Returns the admin port's answer to `GET path`.
 async fn ask(listen: &str, path: &str, token: Option<&str>) -> String {
     let token = token.map(|token| format!("authorization: Bearer {token}\r\n"));
     get_with(listen, path, &token.unwrap_or_default()).await
 }
 
-/// A downstream that sends the head of each request back in its answer, in the body and in headers; the job's id says which
-/// status.
+/// Starts an API that returns the head of each request in its answer, in the body and in headers.
+/// The job's ID selects the status.
 async fn echo(tls: Option<tokio_rustls::TlsAcceptor>) -> Downstream {
     let manner = Manner {
         tls,
@@ -243,13 +245,13 @@ async fn echo(tls: Option<tokio_rustls::TlsAcceptor>) -> Downstream {
     .await
 }
 
-/// A user of RabbitMQ who may do everything.
+/// Adds a user of RabbitMQ with all permissions.
 fn user(rabbit: &Rabbit, name: &str, password: &str) {
     rabbit.ctl(&["add_user", name, password]);
     rabbit.ctl(&["set_permissions", name, ".*", ".*", ".*"]);
 }
 
-/// What the HTTP API shows.
+/// The paths of the HTTP API.
 const API: [&str; 9] = [
     "/api/v1/openapi.json",
     "/api/v1/pipelines",
@@ -325,7 +327,7 @@ log: {{level: '{LOUD}'}}
     };
     place.write("sluicegate.yaml", &yaml(tokens));
 
-    // What a debugger or a panic would print.
+    // The output of a debugger or a panic.
     let loaded = Config::load(
         Some(&place.file()),
         place
@@ -354,7 +356,7 @@ log: {{level: '{LOUD}'}}
         place.run(&format!("publish-{id}"), &args, 0);
     }
     secrets.are_no_arguments();
-    // The one that is always answered 429 waits.
+    // The job that is always answered with 429 waits.
     until("three dead letters", || {
         place.run("dead", &["dead", "list", "--json"], 0);
         place.text("dead.out").lines().count() == 3
@@ -402,7 +404,7 @@ log: {{level: '{LOUD}'}}
         place.run(name, &args, 0);
     }
 
-    // Mistakes that stand beside a secret, and in it.
+    // Mistakes next to a secret, and in it.
     let good = yaml(tokens);
     let broken = [
         yaml(&format!("token: {token}, operator-token: {token}")),
@@ -463,7 +465,7 @@ async fn no_error_of_a_server_that_refuses_holds_a_secret() {
         format!("127.0.0.1:{}", url.port().expect("a port"))
     };
     let (rabbit, redis) = (address(shared.url()), address(shared_redis().url()));
-    // The downstream refuses by its answers; a second one is none.
+    // The API refuses by its answers. A second address has no API.
     let downstream = echo(None).await;
     let amqp_urls = [
         format!("amqp://{name}:{amqp}%40@{rabbit}/%2f"),
@@ -494,7 +496,7 @@ log: {{level: '{LOUD}', format: json}}
         )
     };
     let http = |at: &str| format!("http://us%40r:{api}%40@{at}/?key={api}");
-    // All at once: most of them wait for somebody who is silent.
+    // All at once, since most of them wait for a server that does not answer.
     let mut commands = Vec::new();
     let mut workers = Vec::new();
     for (number, (rabbit, redis)) in amqp_urls.iter().zip(&redis_urls).enumerate() {
@@ -526,7 +528,7 @@ log: {{level: '{LOUD}', format: json}}
         let status = command.wait().expect("it ends");
         assert_eq!(status.code(), Some(1), "{file}");
     }
-    // RabbitMQ lets us in, Redis does not.
+    // RabbitMQ accepts the login, and Redis does not.
     let good = format!("amqp://{name}:{right}@{rabbit}/%2f");
     place.write(
         "sluicegate.yaml",
@@ -623,7 +625,7 @@ async fn no_output_of_a_worker_holds_its_access_token_or_the_secret_for_it() {
         secrets.add_basic("shop", &client);
         let refuses = Arc::new(AtomicBool::new(true));
         let (told, given) = (Arc::clone(&refuses), token.clone());
-        // What it refuses it repeats, as the code of the error, too.
+        // It repeats what it refuses, also as the error's code.
         let tokens = Downstream::start(move |request| {
             let head = String::from_utf8_lossy(&request.head).replace(['"', '\r', '\n'], "");
             let body = String::from_utf8_lossy(&request.body).into_owned();
@@ -688,7 +690,7 @@ log: {{level: '{LOUD}'}}
                 ],
             )
             .await;
-        // Nothing is called until there is one.
+        // No call is made without a token.
         let calls = || api.requests().len();
         assert_eq!(calls(), 0);
         refuses.store(false, Ordering::Relaxed);
@@ -714,7 +716,8 @@ log: {{level: '{LOUD}'}}
     }
 }
 
-/// Says that it is ready and rejects each job, with all that it inherited: for the log, and for the dead letter.
+/// A program that reports ready and rejects each job with its inherited environment, for the log
+/// and for the dead letter.
 const TALKATIVE: &str = r#"env >&2; echo '{"ready": true}'; while read -r job; do printf '{"call": %s, "outcome": "reject", "reason": "%s", "body": "%s"}\n' "$(echo "$job" | sed 's/[^0-9]*//; s/,.*//')" "inherited $(env | tr -cd 'A-Za-z0-9=_' | tail -c 400)" "$(env | tr -cd 'A-Za-z0-9=_ ')"; done"#;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -724,7 +727,7 @@ async fn no_pipeline_no_program_and_no_forwarded_job_shows_a_secret() {
         ["Top", "Program", "Forward", "Mail", "Client", "Access"].map(|what| secrets.make(what));
     secrets.add_basic("acme-app", &client);
     let (name, given) = (unique("ways"), access.clone());
-    // Each pipeline has a login of its own.
+    // Each pipeline has its own login.
     for (who, password) in [
         ("programs", &program),
         ("orders", &forward),
@@ -829,7 +832,7 @@ log: {{level: '{LOUD}'}}
         let show = ["dead", "show", "bad-1", "--json"];
         place.run(&format!("show-{pipeline}"), &[&show[..], &of].concat(), 0);
     }
-    // No client of this tenant is known.
+    // This tenant has no client.
     let unknown = [
         "publish",
         "--tenant",
@@ -859,7 +862,7 @@ log: {{level: '{LOUD}'}}
         let answer = ask(listen, path, None).await;
         secrets.are_not_in(path, answer.as_bytes());
     }
-    // What is missing is told; with a login that is refused, too.
+    // Missing permissions are reported, and so is a refused login.
     place.run("check", &["check"], 1);
     assert!(place.text("check.out").contains("jobs can't be forwarded"));
     let wrong = rabbit("orders", &secrets.make("Wrong"));
@@ -875,7 +878,7 @@ log: {{level: '{LOUD}'}}
     assert!(secrets.are_not_under(place.out.path()) > 10_000);
 }
 
-/// The configuration that was written.
+/// Returns the configuration that was written.
 fn place_text(place: &Place) -> String {
     fs::read_to_string(place.file()).expect("it is there")
 }

@@ -1,4 +1,5 @@
-//! The private servers do what tests rely on: they keep their data, freeze, come back and leave nothing behind.
+//! The private servers do what tests rely on: they keep their data, freeze, come back, and leave
+//! nothing behind.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -6,7 +7,8 @@ use std::time::Duration;
 
 use kit::servers::{Rabbit, Redis, shared_rabbit, shared_redis};
 
-/// A frozen server accepts (its kernel does) and answers nothing; thawed it answers what was asked.
+/// A frozen server accepts connections (its kernel does) and answers nothing. Once resumed, it
+/// answers.
 fn frozen_then_answering(url: &str, hello: &[u8], pause: impl Fn(), resume: impl Fn()) {
     let url = url::Url::parse(url).expect("the scripts print a URL");
     let address = (url.host_str().expect("a host"), url.port().expect("a port"));

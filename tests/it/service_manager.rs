@@ -1,4 +1,5 @@
-//! A worker as a unit of systemd with `Type=notify` and a watchdog, without systemd: the test listens in its place.
+//! A worker as a systemd unit with `Type=notify` and a watchdog, without systemd: the test listens
+//! instead.
 
 use std::io::Write;
 use std::os::unix::net::UnixDatagram;
@@ -12,14 +13,14 @@ use rustix::process::Signal;
 
 use crate::PROGRAM;
 
-/// What the worker has said, in the place of systemd.
+/// The worker's messages, received instead of systemd.
 struct Manager {
     socket: UnixDatagram,
     heard: Vec<String>,
 }
 
 impl Manager {
-    /// Listens until `words` have come `times` times more.
+    /// Listens until `words` have arrived `times` more times.
     async fn hears(&mut self, words: &str, times: usize) {
         let count = |heard: &[String]| heard.iter().filter(|line| *line == words).count();
         let enough = count(&self.heard) + times;
@@ -81,7 +82,7 @@ async fn a_worker_says_when_it_is_ready_and_lives_while_its_servers_do_not_answe
     assert!(!manager.has_heard("READY=1"), "{:?}", manager.heard);
     redis.resume();
     manager.hears("READY=1", 1).await;
-    // It has nothing to do, and nobody answers it: no reason to restart it.
+    // An idle worker whose servers don't answer must not be restarted.
     manager.hears("WATCHDOG=1", 3).await;
     redis.pause();
     rabbit.pause();

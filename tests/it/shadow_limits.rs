@@ -1,5 +1,6 @@
-//! Shadow limits on real servers, as users have them: what they say agrees with a sum over the API's own log, and a limit that is promoted
-//! holds from then on with all that its shadow counted. And what they cost Redis.
+//! Shadow limits on real servers as users have them: their reports agree with the API's own log,
+//! and a promoted limit applies from then on with everything that its shadow counted. Also their
+//! cost in Redis.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -31,7 +32,8 @@ fn write(path: &Path, text: &str) {
     std::fs::rename(&new, path).expect("renamed");
 }
 
-/// When each of these calls would have come, had there been at most [`MAX`] in any `window` and one queue before the API.
+/// Returns when each of these calls would have arrived with at most [`MAX`] in any `window` and one
+/// queue in front of the API.
 fn virtual_times(calls: &[Instant], window: Duration) -> Vec<Instant> {
     let mut times: Vec<Instant> = Vec::new();
     for call in calls {
@@ -44,7 +46,7 @@ fn virtual_times(calls: &[Instant], window: Duration) -> Vec<Instant> {
     times
 }
 
-/// What the API of `worker` answers to a program of this machine.
+/// Returns the answer of the API of `worker` to a local program.
 fn by_api(worker: &Process, path: &str) -> Value {
     let log = worker.log();
     let said = |line: &String| Some(line.split("admin.listen=").nth(1)?.trim().to_owned());
@@ -95,7 +97,7 @@ async fn a_shadow_says_what_the_apis_log_says_and_holds_with_what_it_counted_onc
         waits.clone().filter(|wait| !wait.is_zero()).count(),
         waits.max().expect("calls"),
     );
-    // All came at once, so that no way to the API tells otherwise.
+    // All calls arrived at once, so latencies make no difference.
     assert!(spread < WINDOW, "{spread:?}: the machine was stopped");
     assert_eq!(waited, BURST - MAX);
     let near = |ms: f64| (ms - longest.as_secs_f64() * 1e3).abs() <= spread.as_secs_f64() * 1e3;
@@ -146,7 +148,7 @@ async fn a_shadow_says_what_the_apis_log_says_and_holds_with_what_it_counted_onc
         "{listed}"
     );
 
-    // Promoted: what follows waits until enough of what the shadow counted is over.
+    // After promotion, further jobs wait until enough of the shadow's usage has expired.
     let enforced = limits("");
     write(&file, &enforced);
     worker.says(&["configuration applied", "new limits"]).await;
@@ -236,7 +238,8 @@ async fn another_max_that_an_operator_tries_denies_nothing_and_holds_with_all_st
         assert!(text.contains(line), "{line}\n{text}");
     }
 
-    // Set: what follows waits until enough of all that started is over. It is tried no more.
+    // After the limit is set, further jobs wait until enough of all usage has expired. The trial
+    // has ended.
     let done = tenant(&few).exited(0).out;
     assert!(
         done.starts_with("limit few of acme: max-requests is 5 until "),
@@ -258,7 +261,7 @@ async fn another_max_that_an_operator_tries_denies_nothing_and_holds_with_all_st
         assert!(in_window.count() <= MAX, "call {at}");
     }
 
-    // It ends by itself, by a word, and with what is set.
+    // A trial ends by itself, by a command, and when its max is set.
     let one = ["other", "1", "--limit", "few", "--shadow"];
     tenant(&[&one[..], &["--for", "1s"]].concat()).exited(0);
     until("its end", || shadows("other").is_empty()).await;
@@ -269,14 +272,15 @@ async fn another_max_that_an_operator_tries_denies_nothing_and_holds_with_all_st
         let ended = tenant(&args).exited(0).out;
         assert!(shadows("other").is_empty(), "{ended}");
     }
-    // What is set to another max is tried on.
+    // If another max is set, the trial continues.
     tenant(&one).exited(0);
     tenant(&["other", "7", "--limit", "few"]).exited(0);
     assert_eq!(shadows("other")[0]["max_requests"], 1);
     worker.stop();
 }
 
-/// What Redis did: commands within scripts by name, and how long scripts took, in microseconds.
+/// Returns Redis's work: commands within scripts by name, and the run time of scripts in
+/// microseconds.
 fn done(redis: &Redis) -> (Vec<(String, u64)>, u64) {
     let stats = redis.ctl(&["info", "commandstats"]);
     let mut took = 0;
@@ -363,7 +367,8 @@ async fn a_decision_without_shadows_costs_what_it_did_and_a_shadow_a_few_command
         );
         commands_of.push(commands);
     }
-    // The clock, the waitlist, the log: sliding_shortcut.lua. What a shadow adds is read and written once, whatever its algorithm.
+    // The clock, the waitlist and the log: sliding_shortcut.lua. A shadow's additions are read and
+    // written once, whatever its algorithm.
     let (none, with) = commands_of.split_first().expect("seven");
     assert!(*none <= 8.0, "{none}");
     assert!(

@@ -1,4 +1,4 @@
-//! `simulate` and `test` as a user meets them: without servers.
+//! `simulate` and `test` as a user meets them, without servers.
 
 use std::path::Path;
 
@@ -94,7 +94,7 @@ fn several_configurations_stand_side_by_side_and_in_one_picture() {
         .iter()
         .find(|line| line[0] == "makespan")
         .expect("a line");
-    // 100 jobs are ten windows, and twenty; the first one begins at once.
+    // 100 jobs are ten windows, and twenty. The first window begins at once.
     assert_eq!(makespan[1..], ["9.05", "s", "19.1", "s"]);
     let svg = std::fs::read_to_string(folder.join("a.svg")).expect("a picture");
     assert_eq!(
@@ -103,7 +103,8 @@ fn several_configurations_stand_side_by_side_and_in_one_picture() {
         "used and backlog of each"
     );
     assert!(svg.starts_with("<svg ") && svg.contains("new.yaml: makespan 19.1 s"));
-    // Those of the second one have gaps, in which the first one shows; so has its line in the legend.
+    // The second configuration's lines have gaps that show the first one's, and so does its line in
+    // the legend.
     let dashed = |begin: &str| {
         let lines = svg.lines().filter(|line| line.starts_with(begin));
         lines
@@ -249,20 +250,20 @@ fn a_run_in_which_nothing_ends_is_over_all_the_same_and_says_why() {
         (&figures["unfinished"], &figures["left"]["why"]),
         (&5.into(), &"still".into())
     );
-    // Redis may be far away: a worker has measured how far.
+    // Redis may be far away: a worker knows the measured latency.
     let far = ["--burst", "5", "--redis-latency", "400ms", "--json"];
     let figures = &simulate(&far).exited(0).json()["configurations"][0];
     assert_eq!(figures["unfinished"], 0, "{figures}");
-    // Who waits at the end has waited until then.
+    // Jobs that still wait at the end have waited until then.
     let some = simulate(&["--burst", "500", "--within", "10s"])
         .exited(0)
         .out;
     assert!(some.contains("≥ 10.0 s"), "{some}");
-    // What will have its turn is not given up.
+    // Jobs that will have a turn are not given up.
     let args = ["--burst", "2", "--api-limit", "1/3h", "--json"];
     let figures = &simulate(&args).exited(0).json()["configurations"][0];
     assert_eq!(figures["unfinished"], 0, "{figures}");
-    // A wait ends with the first call, the job with its last.
+    // A wait ends with the first call, and the job with its last.
     assert_eq!(figures["waits"]["max"], 0.0, "{figures}");
     assert!(
         figures["done_after"]["max"].as_f64() > Some(10_800.0),
@@ -409,7 +410,7 @@ fn cases_hold_or_are_shown_with_what_came_instead() {
     ] {
         assert!(bad.out.contains(words), "{words}: {}", bad.out);
     }
-    // What a wrong file says comes before any case is played.
+    // Errors in a file are reported before any case is played.
     let typo = sluicegate_in(folder, &["test", "good.yaml", "typo.yaml"], b"").exited(2);
     assert!(
         typo.out.is_empty() && typo.err.contains("typo.yaml:"),

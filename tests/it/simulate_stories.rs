@@ -1,6 +1,6 @@
-//! The stories of docs/SIMULATE.md: each command that stands there prints the table below it.
+//! The stories in docs/SIMULATE.md: each command prints the table below it.
 //!
-//! `RENEW_PAGES=1 cargo test --test it simulate_stories::` writes the tables anew.
+//! `RENEW_PAGES=1 cargo test --test it simulate_stories::` rewrites the tables.
 
 use std::path::Path;
 
@@ -8,17 +8,17 @@ use kit::root;
 
 use crate::cli::sluicegate_in;
 
-/// What opens a command, and the table that it prints, or the first lines of it.
+/// The beginnings of a command and of its printed table, or the table's first lines.
 const COMMAND: &str = "```\nsluicegate simulate ";
 const TABLE: &str = "```text\n";
 const END: &str = "\n```\n";
 
-/// The files that the stories speak of.
+/// Writes the files in the stories.
 fn configurations(stories: &str, folder: &Path) {
     let write = |name: &str, text: &str| {
         std::fs::write(folder.join(name), text).expect("written");
     };
-    // `NAME.yaml` has `TEXT`, and those that are said to differ from it in a number.
+    // `NAME.yaml` contains `TEXT`. Other files are described by the number in which they differ.
     let mut rest = stories;
     while let Some((before, after)) = rest.split_once(".yaml` has `") {
         let (_, name) = before.rsplit_once('`').expect("a name's beginning");

@@ -1,7 +1,7 @@
-//! The simulation against what it simulates: the same load on real servers, with the same figures within 3 % or 100 ms.
-//! Each run of the tests plays two of them, and demands that nothing is quicker live: how late it is is a matter of the machine, too.
-//! `SIMULATED_AND_LIVE=all cargo test --test it simulated_live:: -- --nocapture` runs all workloads, and prints the table of
-//! docs/SIMULATE.md.
+//! The simulation compared with reality: the same load on real servers gives the same figures
+//! within 3 % or 100 ms. Each test run plays two workloads and requires that nothing is faster
+//! live, since delays also depend on the machine. `SIMULATED_AND_LIVE=all cargo test --test it
+//! simulated_live:: -- --nocapture` runs all workloads and prints the table of docs/SIMULATE.md.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -26,17 +26,17 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::PROGRAM;
 
-/// A figure may differ by this part of it,
+/// Allowed relative difference of a figure.
 const PART: f64 = 0.03;
-/// or by so many seconds.
+/// Allowed absolute difference in seconds.
 const SECONDS: f64 = 0.1;
-/// Fixed windows begin with the load; others begin anywhere.
+/// Fixed windows begin with the load. Other windows begin at any time.
 const ALIGNED: Duration = Duration::from_secs(5);
 
 struct Workload {
     name: &'static str,
     limits: &'static str,
-    /// Jobs that are all there at the beginning, and those that come by a rate.
+    /// Jobs that exist at the beginning, and jobs that arrive at a rate.
     burst: usize,
     rate: Option<&'static str>,
     tenants: usize,
@@ -44,7 +44,7 @@ struct Workload {
     latency: &'static str,
     api_limit: Option<&'static str>,
     workers: usize,
-    /// It runs each time.
+    /// Whether it runs each time.
     always: bool,
 }
 
@@ -169,20 +169,21 @@ impl Workload {
             most: Duration::from_secs(3_600),
             work: u64::MAX,
         };
-        // A thread of its own: this one has a runtime already, in real time.
+        // A separate thread, since this one already has a runtime in real time.
         let play = || simulate(&setup, jobs, &Default::default());
         let history = std::thread::scope(|scope| scope.spawn(play).join().expect("no panic"));
         Figures::of(&config.rate_limiter.policy, jobs, &history)
     }
 
-    /// On real servers, with an API that is the same.
+    /// Runs the load on real servers with an equivalent API.
     async fn live(&self, jobs: &Arc<Vec<Job>>) -> (Config, Figures) {
         let (api, described) = (Api::start().await, self.api());
         let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
         let yaml = bed.yaml(self.limits, &api.url(), "");
         let config = Config::parse("live.yaml", &yaml, std::iter::empty()).expect("valid");
         let workers: Vec<_> = (0..self.workers).map(|_| PROGRAM.start(&yaml)).collect();
-        // Each has called once: its connections are open. Of another tenant, long enough before.
+        // Each slot has made a call, so its connection is open. The calls are of another tenant,
+        // and long enough before.
         let warm = (0..20).map(|number| job("warm-up", format!("warm-{number}")));
         bed.publish(&yaml, warm).await;
         until("all are warm", || api.count() >= 20).await;
@@ -287,7 +288,8 @@ impl Workload {
         (config, figures)
     }
 
-    /// Both, and a row of the table; what does not agree. `may_be_late`: the machine has other work, which makes live runs longer.
+    /// Runs both. Returns a row of the table, and the differences. `may_be_late` allows live runs
+    /// to take longer, since the machine has other load.
     async fn both(&self, may_be_late: bool) -> (String, Vec<String>) {
         let jobs = self.jobs();
         let (config, live) = self.live(&jobs).await;
@@ -340,7 +342,7 @@ async fn what_is_simulated_is_what_happens() {
         return;
     }
     for workload in WORKLOADS.iter().filter(|workload| workload.always) {
-        // On a slow machine nothing is quicker than in the simulation.
+        // On a slow machine nothing is faster than in the simulation.
         let (row, differ) = workload.both(true).await;
         println!("{row}");
         assert!(differ.is_empty(), "{differ:#?}");

@@ -1,4 +1,4 @@
-//! A worker that may start nothing, since it can't agree with the others on what is in force.
+//! A worker that may start no job, since it can't agree with the others on the policies in force.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -11,7 +11,7 @@ use crate::PROGRAM;
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_may_start_nothing_says_so_and_lets_its_jobs_go() {
     let api = Api::start().await;
-    // Under way until there is no agreement any more.
+    // In flight until the agreement has expired.
     api.answers(|call| match call.job.as_str() {
         "slow" => Reply::ok().after(9 * SECOND),
         _ => Reply::ok(),
@@ -31,7 +31,7 @@ async fn a_worker_that_may_start_nothing_says_so_and_lets_its_jobs_go() {
     }
     assert!(worker.get("/readyz").is_some_and(|text| text == "ready\n"));
 
-    // What a later version may write.
+    // A policy that a later version might write.
     let (registry, id) = (format!("{}:%policies", bed.name), "f".repeat(40));
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.expect("after 1970").as_millis();
@@ -43,7 +43,7 @@ async fn a_worker_that_may_start_nothing_says_so_and_lets_its_jobs_go() {
     assert_eq!(worker.metric("sluicegate_agreed"), Some(0.0));
     let rests = || worker.metric("sluicegate_rests_total");
     until("what waits is let go", || rests() == Some(1.0)).await;
-    // Others could take them now.
+    // Other workers could take them now.
     while ready().await < 5 {
         tokio::time::sleep(SECOND / 50).await;
     }

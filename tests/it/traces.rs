@@ -22,10 +22,10 @@ use crate::worker_results::{queue, results};
 
 const DONE: &str = "sluicegate_dispatches_total{outcome=\"done\"}";
 const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
-/// In none of our logs.
+/// A value that must not be in our logs.
 const SECRET: &str = "kept-from-logs";
 
-/// A worker with these variables, beside those for `collector`.
+/// Starts a worker with these variables in addition to those for `collector`.
 fn start(yaml: &str, collector: &Collector, set: &[(&str, &str)]) -> (Process, TempPath) {
     let mut config = NamedTempFile::with_suffix(".yaml").expect("a file");
     config.write_all(yaml.as_bytes()).expect("written");
@@ -120,7 +120,7 @@ async fn a_jobs_spans_are_in_its_publishers_trace_and_its_context_goes_on() {
     worker.stop();
     let spans = collector.spans();
 
-    // The second job waited for the first one's window, until an operator allowed more.
+    // The second job waited for the first one's window, until an operator raised the limit.
     let parent = parse(PARENT);
     let of_second = spans
         .iter()
@@ -188,7 +188,7 @@ async fn a_jobs_spans_are_in_its_publishers_trace_and_its_context_goes_on() {
         ("", &root.id, &root.id)
     );
 
-    // What nobody can mean, and what nobody but a worker may say.
+    // Invalid trace contexts, and headers that only a worker may set.
     let hostile = called("hostile", 1);
     assert!(![parent.trace, parse(&other).trace].contains(&hostile.trace));
 
@@ -216,7 +216,7 @@ async fn a_collector_that_hangs_or_refuses_costs_spans_and_no_job() {
     bed.publish(&yaml, jobs("acme", 100)).await;
     until("all calls", || worker.metric(DONE) == Some(100.0)).await;
     let lost = "sluicegate_spans_lost_total";
-    // Two spans of each job, and room for 8.
+    // Two spans per job, and room for 8.
     until("spans are lost", || worker.metric(lost) >= Some(100.0)).await;
     let reason = "reason=\"no answer within 500ms\"";
     worker.says(&["WARN", "traces can't be sent", reason]).await;
@@ -230,7 +230,7 @@ async fn a_collector_that_hangs_or_refuses_costs_spans_and_no_job() {
     collector.answers(0);
     bed.publish(&yaml, jobs("last", 1)).await;
     until("the last call", || worker.metric(DONE) == Some(112.0)).await;
-    // It ends although nobody takes the rest.
+    // The worker ends although the remaining spans are not accepted.
     worker.stop();
     assert!(!log.contains(SECRET), "{log}");
 }

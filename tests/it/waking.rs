@@ -1,5 +1,5 @@
-//! Jobs that wait see at once what an operator or a changed file has changed, those in delay queues as well, and the waitlist counts all of
-//! them meanwhile.
+//! Waiting jobs notice at once what an operator or a changed file has changed, including those in
+//! delay queues, and the waitlist counts all of them in the meantime.
 
 use std::cell::Cell;
 
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::PROGRAM;
 use crate::cli::{Done, sluicegate};
 
-/// More than the windows of all delay queues have room for.
+/// More than fit into the windows of all delay queues.
 const JOBS: usize = 400;
 
 struct Waiting {
@@ -60,7 +60,8 @@ impl Waiting {
         found["waiting"].as_u64().expect("a number")
     }
 
-    /// They came back by themselves only minutes later. How far from the truth the waitlist was at best while a part of them was called.
+    /// Waits until all jobs are called, which would happen only minutes later by itself. Returns
+    /// the smallest error of the waitlist while some of them were called.
     async fn all_are_called(&self) -> usize {
         let off = Cell::new(JOBS);
         until("all calls", || {
@@ -102,18 +103,18 @@ async fn so_do_those_of_all_tenants_and_a_raised_limit_is_seen_as_soon() {
     waiting.all_are_called().await;
 }
 
-/// Workers that read one file, and jobs that wait under its limit of 10 in 2 s.
+/// Workers that read one file, and jobs that wait under its limit of 10 per 2 s.
 struct Filed {
     bed: Bed,
     api: Api,
     file: NamedTempFile,
 }
 
-/// With 10 in 2 s these take two minutes, with 40 half a minute.
+/// Number of jobs: two minutes with 10 per 2 s, and half a minute with 40.
 const FILED: usize = 600;
 
 impl Filed {
-    /// `max` in 2 s.
+    /// Returns a configuration with a limit of `max` per 2 s.
     fn yaml(bed: &Bed, api: &Api, max: usize) -> String {
         let limits = format!("max-requests: {max}, window-size: 2s");
         bed.yaml(&limits, &api.url(), "")
@@ -139,7 +140,7 @@ impl Filed {
         worker
     }
 
-    /// All jobs wait for their turns, most of them in delay queues.
+    /// Waits until all jobs wait for their turns, most of them in delay queues.
     async fn jobs_wait(&self, workers: &[Process]) {
         let yaml = Self::yaml(&self.bed, &self.api, 10);
         self.bed.publish(&yaml, jobs("acme", FILED)).await;
@@ -153,7 +154,8 @@ impl Filed {
         .await;
     }
 
-    /// Calls in the ten seconds that begin five seconds after `changed`: 50 by the old limit, 200 by the new one.
+    /// Returns the calls in the ten seconds that begin five seconds after `changed`: 50 by the old
+    /// limit, 200 by the new one.
     async fn calls_after(&self, changed: Instant) -> usize {
         let from = changed + 5 * SECOND;
         tokio::time::sleep_until(from + 10 * SECOND).await;
@@ -170,7 +172,8 @@ impl Filed {
     }
 }
 
-/// Half of the time has to be lost for the number that is asked for to be missed, and more than that until it is met by the old limit.
+/// Minimum number of these calls. Half of the time must be lost to miss it, and the old limit can't
+/// reach it.
 const MOST: usize = 120;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -201,7 +204,7 @@ async fn so_is_one_that_was_raised_while_no_worker_ran() {
     filed.jobs_wait(std::slice::from_ref(&worker)).await;
     worker.stop();
     filed.allow(40);
-    // By then what the worker had in force is not known any more.
+    // By then the worker's former policy is no longer known.
     tokio::time::sleep(14 * SECOND).await;
     let _worker = filed.worker().await;
     let calls = filed.calls_after(Instant::now()).await;

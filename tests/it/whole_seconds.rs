@@ -1,5 +1,5 @@
-//! An API whose windows begin with a tenant's first call, and whose headers name their end in whole seconds, rounded up
-//! (express-rate-limit).
+//! An API whose windows begin with a tenant's first call, and whose headers give their end in whole
+//! seconds, rounded up (express-rate-limit).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -16,12 +16,12 @@ const LIMIT: u32 = 20;
 const WINDOW: Duration = Duration::from_secs(2);
 const JOBS: usize = 120;
 
-/// What one tenant did with its windows.
+/// One tenant's use of its windows.
 #[derive(Default)]
 struct Window {
     ends: Option<(Instant, SystemTime)>,
     calls: u32,
-    /// How long the tenant had a full window to use, and did not call.
+    /// How long the tenant had an unused window and made no call.
     idle: Duration,
     refused: u32,
 }
@@ -81,7 +81,8 @@ async fn a_reset_in_whole_seconds_costs_no_quota() {
             of_tenant().next_back().expect("calls").at - of_tenant().next().expect("calls").at;
         println!("{tenant}: {took:?}, {refused} refused, {idle:?} idle between 6 windows");
         assert_eq!(refused, 0, "{tenant}");
-        // Between six windows 0.1 s; each header that was taken at its word would add up to two seconds.
+        // 0.1 s between each of six windows. Each header taken literally would add up to two
+        // seconds.
         assert!(
             idle < 2 * SECOND + 500 * MS,
             "{tenant}: {idle:?} idle of {took:?}"

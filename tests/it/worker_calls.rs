@@ -1,4 +1,4 @@
-//! A worker whose calls carry what their jobs say.
+//! A worker whose calls include values of their jobs.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -20,7 +20,7 @@ use crate::PROGRAM;
 use crate::cli::sluicegate;
 use crate::http::downstream::{Downstream, Then};
 
-/// What `calls`' path, query and one header say.
+/// Returns the path, the query and one header of each call.
 fn said(api: &Api) -> Vec<(String, String)> {
     let calls = api.calls().into_iter().map(|call| {
         let path = call.uri.path_and_query().expect("a path").to_string();
@@ -54,7 +54,8 @@ async fn calls_go_where_their_jobs_say_and_a_job_that_does_not_say_is_a_dead_let
             |yaml: &str, id: &str, body: &str| sluicegate(yaml, &["publish", "--id", id, body]);
         publish(&yaml, "o 1", r#"{"customer": "a/b", "order": 7}"#).exited(0);
         publish(&yaml, "o2", r#"{"customer": "c d", "order": "x&y"}"#).exited(0);
-        // A publisher of its own is told at once, one who does not know the worker's configuration is not.
+        // Our own publisher refuses it at once. A publisher that does not know the worker's
+        // configuration does not.
         let refused = publish(&yaml, "o3", r#"{"customer": "c"}"#).exited(2);
         let why = "json:/order is missing; dispatch.http.url needs it";
         assert!(refused.err.contains(why), "{}", refused.err);
@@ -112,7 +113,8 @@ async fn whole_numbers_are_tenants_in_headers_and_in_bodies() {
                 body: format!("{{\"customer_id\": {body}}}").into(),
             }
         };
-        // All these integers are one tenant's, whatever their size; of its five jobs three are called.
+        // All these integers name one tenant, whatever their size. Three of its five jobs are
+        // called.
         let jobs = [
             (AMQPValue::LongInt(42), "42"),
             (AMQPValue::ShortShortInt(42), "42"),
@@ -177,7 +179,7 @@ async fn jobs_wait_while_there_is_no_access_token_and_are_called_with_one_then()
     for id in ["1", "2", "3", "4", "5"] {
         sluicegate(&yaml, &["publish", "--tenant", "acme", "--id", id, "{}"]).exited(0);
     }
-    // A while in which each would use up all its attempts.
+    // Long enough for each job to use up all its attempts.
     let stops = "calls of the API stop, but for one probe at a time";
     let wait_for = async |what: &dyn Fn() -> bool| {
         let seen = async {
@@ -192,7 +194,7 @@ async fn jobs_wait_while_there_is_no_access_token_and_are_called_with_one_then()
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(api.count(), 0);
     refuses.store(false, Ordering::Relaxed);
-    // No call is left over for a permit that an attempt without a token had used.
+    // Attempts without a token have used no permit, so no call is missing.
     wait_for(&|| api.count() == 5).await;
     for call in api.calls() {
         assert_eq!(call.headers["authorization"], "Bearer token-1");
@@ -202,7 +204,7 @@ async fn jobs_wait_while_there_is_no_access_token_and_are_called_with_one_then()
     worker.stop();
 }
 
-/// The log says through which proxy, and nothing says its password.
+/// The log names the proxy, and nothing shows its password.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_proxy_of_the_environment_counts_but_for_hosts_in_no_proxy() {
     for (variables, is_used) in [

@@ -1,4 +1,5 @@
-//! A whole worker on a Redis that was emptied while jobs wait for their turn, and on a cluster that loses a primary.
+//! A complete worker on a Redis that was emptied while jobs wait for their turn, and on a cluster
+//! that loses a primary.
 
 use std::time::{Duration, Instant};
 
@@ -86,7 +87,7 @@ async fn a_worker_on_an_emptied_redis_waits_for_an_operator_or_a_window() {
     let levels = DelayLevels::new(config.delay.max_delay);
     let done = |count| format!("sluicegate_dispatches_total{{outcome=\"done\"}} {count}");
 
-    // On a new system there is nothing to forget.
+    // A new system has nothing to lose.
     assert!(!in_use(&config.amqp, &levels).await.expect("it answers"));
     publish(&config, &levels, "busy", 5).await;
     assert!(!in_use(&config.amqp, &levels).await.expect("it answers"));
@@ -96,18 +97,18 @@ async fn a_worker_on_an_emptied_redis_waits_for_an_operator_or_a_window() {
     let first = start(&config, false);
     until(&first, &done(2)).await;
     assert!(first.shows("sluicegate_gate_recovering 0"));
-    // It takes jobs; later three of them wait in delay queues.
+    // It takes jobs. Later three of them wait in delay queues.
     assert!(in_use(&config.amqp, &levels).await.expect("it answers"));
     let delay_queues = "sluicegate_delays_total{where=\"recheck\"} 3";
     until(&first, delay_queues).await;
     first.stop().await;
-    // A queue's count follows its confirms.
+    // A queue's count lags behind its confirms.
     let begun = Instant::now();
     while !in_use(&config.amqp, &levels).await.expect("it answers") {
         assert!(begun.elapsed() < PATIENCE, "nobody waits in a delay queue");
     }
 
-    // Jobs wait, so some were started; how many is not known.
+    // Jobs wait, so some were started, but their number is unknown.
     redis.ctl(&["flushall"]);
     publish(&config, &levels, "calm", 1).await;
     let careful = start(&config, false);
@@ -117,7 +118,7 @@ async fn a_worker_on_an_emptied_redis_waits_for_an_operator_or_a_window() {
     assert!(careful.shows(&done(0)));
     careful.stop().await;
 
-    // Those that wait in delay queues ask anew: two of them start, and the new one.
+    // Jobs in delay queues ask again: two of them start, and the new one does.
     let told = start(&config, true);
     until(&told, &done(3)).await;
     assert!(told.shows("sluicegate_gate_recovering 0"));
@@ -147,7 +148,7 @@ async fn a_worker_on_a_cluster_goes_on_where_no_primary_is_lost() {
     until(&worker, &done(3)).await;
 
     cluster.primaries[0].kill();
-    // What the workers had agreed on is over by then.
+    // The workers' agreements have expired by then.
     tokio::time::sleep(Duration::from_millis(AGREED_FOR_MS + 1_000)).await;
     for tenant in [&lost, &flushed, &other] {
         publish(&config, &levels, tenant, 1).await;
@@ -188,7 +189,7 @@ async fn one_primary_that_may_admit_nothing_is_seen() {
     });
     assert_eq!(metric("sluicegate_gate_recovering"), Some(0.0));
 
-    // The others go on, so it is ready, and says what waits.
+    // The others continue, so the worker is ready, and reports what waits.
     cluster.primaries[1].ctl(&["flushall"]);
     happens("one recovers", || primaries("recovering") == Some(1.0));
     assert_eq!(primaries("admitting"), Some(2.0));
@@ -220,7 +221,8 @@ async fn one_primary_that_may_admit_nothing_is_seen() {
     worker.stop();
 }
 
-/// Of a server that hangs nobody knows it before a time-out of seconds. What is asked and told meanwhile elsewhere does not wait.
+/// A hanging server is noticed only after a timeout of seconds. Questions and settlements at other
+/// servers don't wait for it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_primary_that_hangs_keeps_no_tenant_of_another_waiting() {
     let cluster = RedisCluster::start(&[]);
@@ -288,7 +290,7 @@ async fn queues_that_are_being_declared_are_not_taken_for_used_ones() {
             let (amqp, levels) = (config.amqp.clone(), levels.clone());
             tokio::spawn(async move { Client::connect(&amqp, &levels).await })
         };
-        // A worker that starts beside the first publisher, at whatever moment.
+        // A worker may start at any moment next to the first publisher.
         while !publisher.is_finished() {
             assert!(!in_use(&config.amqp, &levels).await.expect("it answers"));
         }

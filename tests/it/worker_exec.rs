@@ -1,4 +1,4 @@
-//! Workers that give jobs to programs (`dispatch.exec`).
+//! Workers that pass jobs to programs (`dispatch.exec`).
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -17,19 +17,20 @@ fn bed() -> Bed {
     Bed::on(shared_rabbit().url(), shared_redis().url())
 }
 
-/// Says that it is ready, and then runs `commands` for each job, which they have in `$job`, with the number of its call in `$call`.
+/// Returns a script that reports ready and then runs `commands` for each job, with the job in
+/// `$job` and the number of its call in `$call`.
 fn each_job(commands: &str) -> String {
     let call = "call=${job#'{\"call\":'}; call=${call%%,*}";
     format!("echo '{{\"ready\": true}}'; while IFS= read -r job; do {call}; {commands}; done")
 }
 
-/// A command that answers with `fields` and the number of the call.
+/// Returns a command that answers with `fields` and the number of the call.
 fn answer(fields: &str) -> String {
     let fields = fields.replace('"', "\\\"");
     format!("echo \"{{\\\"call\\\": $call, {fields}}}\"")
 }
 
-/// A worker's configuration with a shell that runs `script`.
+/// Returns a configuration with a shell that runs `script`.
 fn yaml(bed: &Bed, limits: &str, script: &str, more: &str) -> String {
     let command = serde_json::json!(["sh", "-c", script]);
     with_command(bed, limits, &command.to_string(), more)
@@ -44,7 +45,7 @@ fn with_command(bed: &Bed, limits: &str, command: &str, more: &str) -> String {
 
 const MANY: &str = "max-requests: 1000, window-size: 1s";
 
-/// The reasons of all dead letters, once there are so many.
+/// Returns the reasons of all dead letters once there are `count`.
 async fn reasons(bed: &Bed, yaml: &str, count: usize) -> Vec<String> {
     let mut letters = Vec::new();
     let begun = Instant::now();
@@ -59,7 +60,8 @@ async fn reasons(bed: &Bed, yaml: &str, count: usize) -> Vec<String> {
     letters.iter().map(reason).collect()
 }
 
-/// The dead letter of a job whose program runs `commands`; `word` is in its reason.
+/// Checks that the job of a program that runs `commands` becomes a dead letter with `word` in its
+/// reason.
 async fn fails(commands: &str, more: &str, word: &str) -> Process {
     let bed = bed();
     let yaml = yaml(&bed, MANY, &each_job(commands), more);
@@ -74,7 +76,7 @@ async fn fails(commands: &str, more: &str, word: &str) -> Process {
     worker
 }
 
-/// The example `name` does all jobs of two tenants, each once, and each tenant within its limit.
+/// Checks that the example does all jobs of two tenants, each once, within each tenant's limit.
 async fn example(command: &str, job_of: fn(&Call) -> String) {
     let api = Api::start().await;
     let (bed, folder) = (bed(), tempfile::tempdir().expect("a folder"));
@@ -100,7 +102,8 @@ async fn example(command: &str, job_of: fn(&Call) -> String) {
     for tenant in ["one", "two"] {
         let of = calls.iter().filter(|call| job_of(call).starts_with(tenant));
         let times: Vec<Instant> = of.map(|call| call.at).collect();
-        // However long a program takes from its job to its call; Redis counts whole milliseconds.
+        // Allows for the time between a job and its call in the program. Redis counts whole
+        // milliseconds.
         for six in times.windows(6) {
             let took = six[5] - six[0];
             assert!(
@@ -113,7 +116,8 @@ async fn example(command: &str, job_of: fn(&Call) -> String) {
     assert_eq!(bed.dead(&yaml).await, []);
 }
 
-/// A command that runs `command`, which is a file of docs/workers behind its program, with the url of `api`.
+/// Returns a command that runs `command`, a program with a file of docs/workers, with the URL of
+/// `api`.
 fn folder_with_url(folder: &TempDir, api: &Api, command: &str) -> String {
     let (program, file) = command.split_once(' ').expect("a program and a file");
     let file = root().join("docs/workers").join(file);
@@ -244,7 +248,8 @@ async fn rubbish_and_lines_without_an_end_are_no_answers() {
     fails(&rejects, "", "no such order").await.stop();
 }
 
-/// A job is only acked for the answer of a program that had it, though answers come twice and jobs have the same id.
+/// A job is acked only for the answer of a program that had it, even if answers are repeated and
+/// jobs share an ID.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_comes_twice_acks_no_other_job() {
     const JOBS: usize = 60;
@@ -328,7 +333,8 @@ async fn programs_end_with_their_worker() {
     let worker = PROGRAM.start(&yaml(&bed, MANY, &script, ""));
     worker.says(&["program: said-by-it"]).await;
     worker.says(&["starting"]).await;
-    // Its trap is set, and the worker knows that it is ready, before it says so.
+    // The program has set its trap, and the worker knows that it is ready, before this line is
+    // logged.
     worker.stop();
     let told = std::fs::read_to_string(&log).expect("it was told to end");
     assert_eq!(told, "stopped\n");

@@ -1,5 +1,6 @@
-//! A failover behind one name: the address of Redis leads to another server, and the old primary becomes its replica and keeps its
-//! connections, as with a DNS name, a Kubernetes Service or a managed Redis.
+//! A failover behind one name: the address of Redis leads to another server, and the old primary
+//! becomes its replica and keeps its connections, as with DNS, a Kubernetes Service or a managed
+//! Redis.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use crate::PROGRAM;
 const JOBS: usize = 400;
 const MAX: usize = 20;
 
-/// A primary, its replica, and one address before both.
+/// A primary, its replica, and one address in front of both.
 struct Pair {
     first: Redis,
     second: Redis,
@@ -39,7 +40,7 @@ impl Pair {
         }
     }
 
-    /// The replica takes over, and the name leads to it. The former primary follows it.
+    /// Promotes the replica and makes the name lead to it. The former primary follows it.
     fn fail_over(&self) {
         replicated(&self.first, &self.second);
         self.second.ctl(&["replicaof", "no", "one"]);

@@ -37,7 +37,7 @@ async fn a_worker_that_cannot_reach_the_api_leaves_the_jobs_to_one_that_can() {
 
     let unfit = PROGRAM.start(&sick);
     let beside = all_called(&bed, &api, &healthy).await;
-    // A worker that keeps its share takes ten times as long.
+    // A worker that kept its share would take ten times as long.
     assert!(
         beside < 3 * alone + 5 * SECOND,
         "{beside:?}, alone {alone:?}"

@@ -37,7 +37,7 @@ pub async fn queue(channel: &Channel, name: &str) {
     declared.await.expect("a queue");
 }
 
-/// The next message of `queue`, acked.
+/// Returns the next message of `queue` after acking it.
 pub async fn next(channel: &Channel, queue: &str) -> lapin::message::BasicGetMessage {
     let getting = async {
         loop {
@@ -68,7 +68,7 @@ pub fn header(message: &lapin::message::BasicGetMessage, name: &str) -> Option<S
     }
 }
 
-/// Says of the job of `message` what `body` says.
+/// Reports `body` about the job of `message`.
 async fn say(channel: &Channel, message: &lapin::message::BasicGetMessage, body: &str) {
     let queue = header(message, "x-sluicegate-done").expect("a queue");
     let token = header(message, "x-sluicegate-done-token").expect("a token");
@@ -111,7 +111,7 @@ async fn a_job_goes_on_as_its_publisher_made_it() {
     let sent = jobs.clone();
     let worker = PROGRAM.start(&yaml);
     bed.publish(&yaml, jobs).await;
-    // The second and the third wait, in a delay queue or in memory, and carry headers of ours there.
+    // The second and the third wait, in a delay queue or in memory, where they have our headers.
     for _ in 0..3 {
         let got = next(&channel, &work).await;
         let id = got.properties.message_id().clone();
@@ -161,7 +161,7 @@ async fn a_job_that_nobody_takes_is_kept_and_one_that_would_come_back_or_be_lost
     }
 }
 
-/// RabbitMQ is far away: what it has late counts from then, as a call of an API would.
+/// RabbitMQ is far away: a late handover counts from its arrival, as an API's call would.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_handover_that_is_late_counts_from_when_it_came() {
     let (way, far) = Proxy::before(shared_rabbit().url(), Ways::OPEN, 5).await;
@@ -211,7 +211,7 @@ async fn a_job_is_done_when_its_worker_says_so() {
         assert!(got.expect("an answer").is_none(), "{why}");
     };
     none("one at a time").await;
-    // What strangers say changes nothing.
+    // Reports by strangers change nothing.
     let options = BasicPublishOptions::default();
     let nobody = BasicProperties::default().with_correlation_id("0".into());
     for properties in [BasicProperties::default(), nobody] {
@@ -231,7 +231,7 @@ async fn a_job_is_done_when_its_worker_says_so() {
     .await;
     let third = next(&channel, &work).await;
     say(&channel, &third, "rubbish").await;
-    // Two are left, one of which was tried already: nobody says anything of the next one, in time.
+    // Two are left, and one of them was tried already. No report about the next one comes in time.
     let fourth = next(&channel, &work).await;
     let begun = tokio::time::Instant::now();
     worker.says(&["dispatch.forward.timeout"]).await;

@@ -1,4 +1,5 @@
-//! A RabbitMQ that closes channels whose deliveries are unacked for less than a minute or two, and workers that do not know it.
+//! A RabbitMQ that closes channels with deliveries that are unacked for less than a minute or two,
+//! and workers that don't know about it.
 
 use std::time::Duration;
 
@@ -11,19 +12,20 @@ use crate::PROGRAM;
 
 fn rabbit(timeout: Duration) -> Rabbit {
     let timeout = format!("consumer_timeout = {}", timeout.as_millis());
-    // RabbitMQ looks for old deliveries once a minute, or so often.
+    // RabbitMQ checks for old deliveries once a minute by default.
     Rabbit::start_with(&[
         &timeout,
         "advanced {rabbit, [{channel_tick_interval, 5000}]}",
     ])
 }
 
-/// Sessions that were lost.
+/// Returns the number of lost sessions.
 fn lost(worker: &Process) -> usize {
     worker.count(&["the session is gone"])
 }
 
-/// One slot and long calls: jobs that wait for it, or for their turns in delay queues, are let go before RabbitMQ takes them back.
+/// One slot and long calls: jobs that wait for it, or for their turns in delay queues, are released
+/// before RabbitMQ takes them back.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_session_is_lost_though_jobs_wait_for_longer_than_rabbitmq_allows() {
     let rabbit = rabbit(30 * SECOND);
@@ -46,7 +48,8 @@ async fn no_session_is_lost_though_jobs_wait_for_longer_than_rabbitmq_allows() {
     worker.stop();
 }
 
-/// Redis lost its data: the jobs of the long window wait for it to pass, and those of another tenant go on.
+/// Redis lost its data: the jobs with the long window wait until it has passed, and those of
+/// another tenant continue.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_recovery_wait_outlasts_rabbitmqs_timeout_without_a_lost_session() {
     let (rabbit, redis) = (rabbit(60 * SECOND), Redis::start());

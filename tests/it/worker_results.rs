@@ -1,4 +1,4 @@
-//! A worker that tells how its jobs end, to whoever waits for them.
+//! A worker that reports how its jobs end.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -20,7 +20,8 @@ use crate::cli::sluicegate;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Answers by the job's id: what begins with `bad` is rejected, with `long` has a long body.
+/// Starts an API that answers by the job's ID: jobs that begin with `bad` are rejected, and those
+/// with `long` have a long answer.
 async fn api() -> Api {
     let api = Api::start().await;
     api.answers(|call: &Call| {
@@ -61,7 +62,7 @@ async fn job(channel: &Channel, work: &str, id: &str, reply_to: &str) {
         .with_reply_to(reply_to.into())
         .with_headers(headers);
     if id.starts_with("old") {
-        // It was published long ago.
+        // The job was published long ago.
         properties = properties
             .with_timestamp(1_600_000_000)
             .with_expiration("60000".into());
@@ -77,7 +78,7 @@ async fn job(channel: &Channel, work: &str, id: &str, reply_to: &str) {
 /// A result: its body, and its headers as text.
 pub type Result = (String, HashMap<String, String>);
 
-/// The next `count` results in `queue`, by the correlation ids of their jobs.
+/// Returns the next `count` results in `queue` by the correlation IDs of their jobs.
 pub async fn results(channel: &Channel, queue: &str, count: usize) -> HashMap<String, Result> {
     let mut found = HashMap::new();
     let all = async {
@@ -142,7 +143,7 @@ async fn who_asked_hears_of_jobs_that_are_done_dead_and_expired() {
         job(&channel, &work, id, &asker).await;
     }
     job(&channel, &work, "lost", "no such queue").await;
-    // A publisher can't have the worker write to its own queues.
+    // A publisher can't make the worker write to the worker's own queues.
     job(&channel, &work, "own", &format!("{work}.dead")).await;
     let worker = PROGRAM.start(&yaml);
     let results = results(&channel, &asker, jobs.len()).await;
@@ -191,7 +192,7 @@ async fn who_asked_hears_of_jobs_that_are_done_dead_and_expired() {
         counted(&worker, "unroutable") == 2 && counted(&worker, "published") == 5
     })
     .await;
-    // Each job has left its queue, and only the dead ones are elsewhere.
+    // Each job has left its queue, and only the dead letters are elsewhere.
     let dead = sluicegate(&yaml, &["dead", "list", "--json"]).exited(0);
     assert_eq!(dead.out.lines().count(), 3, "{}", dead.out);
     assert_eq!(worker.count(&["a result has no target"]), 2);
@@ -242,11 +243,11 @@ async fn results_go_to_an_exchange_and_one_that_does_not_exist_keeps_no_job() {
     let bound = channel.queue_bind(to, from, "ends".into(), options, none);
     bound.await.expect("it is bound");
     publish("4");
-    // Without a correlation id it is the job's id.
+    // Without a correlation ID, the job's ID is used.
     let found = results(&channel, &ends, 1).await;
     assert_eq!(found["4"].0, "made 4");
     until("it is counted", || counted(&worker, "published") == 1).await;
-    // Each was called once: no session was lost.
+    // Each was called once, so no session was lost.
     assert_eq!(api.count(), 5);
     worker.stop();
     let (options, name) = (Default::default(), exchange.as_str().into());

@@ -1,4 +1,4 @@
-//! A worker on real servers, where the routing key says whose a job is.
+//! A worker on real servers with the tenant in the routing key.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,7 @@ use crate::cli::sluicegate;
 use crate::cli_servers::{config, yaml};
 use crate::running::Running;
 
-/// Nothing takes this long; it only ends a test that hangs.
+/// A deadline that ends a hanging test. No step takes this long.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Counts the calls by tenant and body.
@@ -50,7 +50,7 @@ impl Counter {
     }
 }
 
-/// A channel on which the work queue is bound to `amq.topic` with each of `keys`.
+/// Returns a channel on which the work queue is bound to `amq.topic` with each of `keys`.
 async fn bound(yaml: &str, keys: &[String]) -> Channel {
     let config = config(yaml);
     let levels = DelayLevels::new(config.delay.max_delay);
@@ -119,7 +119,7 @@ async fn each_routing_key_has_its_quota_and_all_tenants_have_one() {
         let args = ["inspect", tenant, "--routing-key", key, "--json"];
         sluicegate(&yaml, &args).exited(0).json()
     };
-    // One key after the other, so that each is at its end when the next one comes.
+    // One key after the other, so that each is at its limit before the next.
     let steps = [("x", 0, 2), ("x", 1, 4), ("y", 0, 5)];
     for (tenant, key, started) in steps {
         for _ in 0..4 {

@@ -1,4 +1,4 @@
-//! A worker that lacks something: it names what that is, and no job pays for it.
+//! A worker that lacks a resource names it, and no job fails because of it.
 
 use std::io::Write;
 use std::process::Command;
@@ -15,7 +15,8 @@ use crate::cli::sluicegate;
 
 const LIMITS: &str = "max-requests: 1000, window-size: 1s";
 
-/// `sluicegate COMMAND` with `yaml`, in a process that may have so many descriptors.
+/// Returns `sluicegate COMMAND` with `yaml`, in a process with a maximum of `most` file
+/// descriptors.
 fn with_descriptors(most: u32, command: &str, yaml: &str) -> (Command, NamedTempFile) {
     let mut config = NamedTempFile::with_suffix(".yaml").expect("a file");
     config.write_all(yaml.as_bytes()).expect("written");
@@ -33,7 +34,7 @@ fn with_descriptors(most: u32, command: &str, yaml: &str) -> (Command, NamedTemp
 async fn without_file_descriptors_jobs_wait_and_use_no_attempt() {
     const JOBS: usize = 200;
     let api = Api::start().await;
-    // So that each of the calls that may run at once wants a connection of its own.
+    // Slow answers, so that each concurrent call needs its own connection.
     api.answers(|_| Reply::ok().after(Duration::from_millis(200)));
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
     let yaml = bed.yaml(LIMITS, &api.url(), "")
@@ -63,7 +64,7 @@ async fn limits_of_rabbitmq_are_named_by_run_and_check() {
     let api = Api::start().await;
     let bed = Bed::on(rabbit.url(), shared_redis().url());
     let yaml = bed.yaml(LIMITS, &api.url(), "");
-    // Few channels are enough.
+    // A few channels are enough.
     sluicegate(&yaml, &["check"]).exited(0);
     let worker = PROGRAM.start(&yaml);
     bed.publish(&yaml, jobs("acme", 3)).await;

@@ -1,4 +1,4 @@
-//! A worker whose tenants have access tokens of their own: one without a token is in nobody else's way.
+//! A worker with access tokens per tenant: a tenant without a token does not affect the others.
 
 use kit::api::{Api, Call, Reply};
 use kit::servers::{shared_rabbit, shared_redis};
@@ -6,14 +6,14 @@ use kit::{Bed, SECOND, jobs, until};
 
 use crate::PROGRAM;
 
-/// Of each tenant that gets a token.
+/// Number of jobs of each tenant that gets a token.
 const JOBS: usize = 60;
-/// Of each other one.
+/// Number of jobs of each other tenant.
 const JOBS_WITHOUT: usize = 20;
 const HEALTHY: [&str; 3] = ["good-1", "good-2", "good-3"];
 const HANGING: usize = 24;
 
-/// Answers as `call`'s tenant, which its path names, wants it.
+/// Answers as the tenant of `call`, which the path names, requires.
 fn token(call: &Call) -> Reply {
     let tenant = call.uri.path().trim_matches('/');
     match tenant.split('-').next() {
@@ -33,7 +33,7 @@ async fn tenants_whose_tokens_are_refused_or_hang_stop_no_others() {
     let (api, tokens) = (Api::start().await, Api::start().await);
     tokens.answers(token);
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
-    // An answer that hangs is waited for beyond the end of this test.
+    // The wait for a hanging answer outlasts this test.
     let http = format!(
         ", timeout: 10m, oauth2: {{token-url: '{}{{tenant}}', client-id: x, client-secret: hunter2}}",
         tokens.url()
@@ -57,7 +57,7 @@ async fn tenants_whose_tokens_are_refused_or_hang_stop_no_others() {
     })
     .await;
     assert_eq!(api.count(), HEALTHY.len() * JOBS, "each once, and no other");
-    // The API is sound.
+    // The API itself works.
     worker.says(&["calls of this tenant stop", "revoked"]).await;
     let stops = worker.count(&["calls of the API stop"]);
     assert_eq!(stops, 0, "{}", worker.log().join("\n"));

@@ -1,4 +1,4 @@
-//! Calls that are given up: what is known of them, and when they end.
+//! Calls that time out: what is known of them, and when they end.
 
 use std::task::Poll;
 
@@ -13,14 +13,14 @@ use super::*;
 const SHORT: Duration = Duration::from_millis(200);
 const LEASE: Duration = Duration::from_secs(40);
 
-/// An API that stands still: whoever connects lies in its backlog.
+/// Starts a frozen API: connections stay in its backlog.
 async fn still() -> (TcpListener, String) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let url = format!("http://{}/", listener.local_addr().expect("it is bound"));
     (listener, url)
 }
 
-/// A handler that reads on two connections.
+/// Returns a handler that watches two abandoned calls.
 fn impatient(url: String) -> HttpHandler {
     let http = Http {
         abandoned: LEASE,
@@ -41,7 +41,7 @@ async fn given_up(handler: &HttpHandler, job: &Job) -> LateEnd {
     }
 }
 
-/// Reads the request that lies there.
+/// Reads the waiting request.
 async fn read(stream: &mut TcpStream) {
     let mut read = Vec::new();
     while !read.ends_with(b"{}") {
@@ -57,7 +57,7 @@ async fn a_call_that_is_given_up_ends_with_its_answer_or_its_connection() {
     for ending in ["answer", "close", "reset"] {
         let mut ended = given_up(&handler, &job("1")).await;
         assert_eq!(poll!(&mut ended), Poll::Pending);
-        // The API goes on.
+        // The API continues.
         let (mut stream, _) = api.accept().await.expect("it lies there");
         read(&mut stream).await;
         assert_eq!(poll!(&mut ended), Poll::Pending);
@@ -88,7 +88,7 @@ async fn what_the_apis_machine_has_not_taken_is_recalled() {
     let why = why.expect_err("a reset, and not an end").kind();
     assert_eq!(why, std::io::ErrorKind::ConnectionReset);
     assert!(read.len() < large.body.len(), "{} bytes", read.len());
-    // Part of it has arrived, and nothing tells what becomes of that.
+    // A part of it has arrived, and its end never becomes known.
     let never = tokio::time::timeout(SHORT, ended).await;
     assert!(never.is_err());
 }
@@ -102,7 +102,7 @@ async fn no_more_connections_are_read_on_than_calls_may_run() {
     let mut streams = Vec::new();
     for _ in &ends {
         let (mut stream, _) = api.accept().await.expect("it lies there");
-        // What was acknowledged is read, also of a connection that is closed.
+        // Acknowledged bytes are read, even from a closed connection.
         read(&mut stream).await;
         streams.push(stream);
     }
@@ -113,7 +113,7 @@ async fn no_more_connections_are_read_on_than_calls_may_run() {
         open += usize::from(closed.is_err());
     }
     assert_eq!(open, 2);
-    // Who wants to know no more frees a place.
+    // Dropping the interest frees a place.
     drop(ends);
     let _ended = given_up(&handler, &job("5")).await;
     let (mut stream, _) = api.accept().await.expect("it lies there");
@@ -134,7 +134,7 @@ async fn a_connection_that_was_never_open_costs_no_permit() {
     );
 }
 
-/// A connection that the API closes, having read the call, is the end of it.
+/// A call ends if the API closes its connection after having read it.
 #[tokio::test]
 async fn a_call_whose_connection_the_api_ends_is_over() {
     let (api, url) = still().await;

@@ -1,4 +1,4 @@
-//! What a call carries of its job: method, path, query and headers.
+//! The parts of a call that depend on its job: method, path, query and headers.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -14,13 +14,13 @@ use sluicegate::rules::tenant::Tenant;
 use super::downstream::{Downstream, Request, Then};
 use super::{answer, permit};
 
-/// A configuration whose `dispatch.http` has `keys`, and calls `path` of an API at `server`.
+/// Returns a configuration with `keys` in `dispatch.http` that calls `path` of an API at `server`.
 fn config(server: &str, path: &str, keys: &str) -> Config {
     let yaml = format!("dispatch: {{http: {{url: 'http://{server}{path}', timeout: 60s{keys}}}}}");
     Config::parse("c.yaml", &yaml, std::iter::empty()).expect("valid")
 }
 
-/// The job of a message of `acme`, with this body and these headers more.
+/// Returns the job of a message of `acme` with this body and additional headers.
 fn read(
     config: &Config,
     body: &str,
@@ -41,7 +41,7 @@ fn read(
     Ok(job)
 }
 
-/// What the API sees of it.
+/// Returns the request that the API receives.
 async fn request(path: &str, keys: &str, body: &str, headers: &[(&str, HeaderValue)]) -> Request {
     let downstream = Downstream::answering(answer("200 OK", "", ""), Then::Keep).await;
     let config = config(&downstream.addr.to_string(), path, keys);
@@ -204,7 +204,8 @@ async fn what_is_the_same_in_a_url_with_placeholders_is_shown_to_nobody() {
     }
 }
 
-/// Handles a job of `tenant` for an API that echoes what it gets in a 400, and gives its reason and the API's request.
+/// Handles a job of `tenant` with an API that echoes the request in a 400. Returns the reason and
+/// the request.
 async fn echoed(keys: &str, tenant: &str) -> (String, Option<Request>) {
     let downstream = Downstream::start(|request: &Request| {
         let body = format!("no: {}", String::from_utf8_lossy(&request.head));

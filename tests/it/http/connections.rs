@@ -1,4 +1,4 @@
-//! Which connections calls go over, and what becomes of them.
+//! Connections of calls, and their reuse.
 
 use futures_util::future::join_all;
 use tokio::sync::watch;
@@ -12,7 +12,7 @@ fn ok() -> (Vec<u8>, Then) {
 
 #[tokio::test]
 async fn one_connection_serves_one_call_after_another() {
-    // Each way for an answer to end, and interim answers that came before the last one.
+    // Each way an answer can end, and interim answers before it.
     let downstream = Downstream::start(|request| {
         let interim = "HTTP/1.1 103 Early Hints\r\n\r\n".repeat(50);
         let last = match request.of_connection % 4 {
@@ -27,7 +27,7 @@ async fn one_connection_serves_one_call_after_another() {
         (format!("{interim}{last}").into(), Then::Keep)
     })
     .await;
-    // More than what may come before one answer, counted over all of them.
+    // More than the maximum before one answer, counted over all of them.
     let handler = handler(format!("http://{}/", downstream.addr), LONG);
     for call in 1..=400 {
         assert_eq!(handler.handle(&job("1"), permit()).await, Outcome::Done);
@@ -89,7 +89,8 @@ async fn an_idle_connection_that_the_server_closed_is_not_used() {
         let outcome = handler.handle(&job("1"), permit()).await;
         assert_eq!(outcome, Outcome::Done);
         downstream.ends(call).await;
-        // The runtime looks at its sockets before it wakes a sleeper: it has seen the end, too.
+        // The runtime polls its sockets before it wakes a sleeping task, so it has seen the end,
+        // too.
         tokio::time::sleep(Duration::from_millis(1)).await;
         assert_eq!(downstream.opened(), call);
         assert_eq!(downstream.requests().len(), call);
@@ -121,7 +122,7 @@ async fn a_connection_whose_answer_was_not_read_to_its_end_is_closed() {
 
 #[tokio::test]
 async fn a_call_that_is_given_up_closes_its_connection() {
-    // The downstream waits for the next request, and sees the connection's end.
+    // The API waits for the next request, and sees the connection's end.
     let downstream = Downstream::answering("", Then::Keep).await;
     let handler = handler(format!("http://{}/", downstream.addr), LONG);
     let job = job("1");
@@ -141,7 +142,7 @@ async fn a_call_that_is_given_up_closes_its_connection() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flood_of_interim_answers_is_left() {
     let downstream = Downstream::answering("", Then::Flood).await;
-    // Without a bound this would take as long as the timeout, which has another reason.
+    // Without a bound this would take until the timeout, which has another reason.
     let Outcome::Retry {
         after: None,
         reason,

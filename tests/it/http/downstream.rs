@@ -1,4 +1,4 @@
-//! A downstream that answers byte by byte as a test wants it, and records what it was sent.
+//! An API that answers byte by byte as a test requires, and records its requests.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -12,45 +12,45 @@ use tokio_rustls::TlsAcceptor;
 /// What follows an answer.
 #[derive(Clone, Copy)]
 pub enum Then {
-    /// The next request of the connection.
+    /// The connection's next request.
     Keep,
     /// The connection's end.
     Close,
-    /// Nothing, for ever.
+    /// Nothing, forever.
     Hang,
     /// Chunks of 64 KiB, until the client closes the connection.
     Repeat,
-    /// This again and again as fast as it is taken, until the client closes the connection.
+    /// This text again and again as fast as it is read, until the client closes the connection.
     Endless(&'static str),
-    /// One byte each millisecond, until the client closes the connection.
+    /// One byte per millisecond, until the client closes the connection.
     Drip,
-    /// An interim answer each millisecond, until the client closes the connection.
+    /// An interim answer per millisecond, until the client closes the connection.
     Interim,
-    /// Interim answers as fast as they are taken, until the client closes the connection.
+    /// Interim answers as fast as they are read, until the client closes the connection.
     Flood,
 }
 
-/// How a downstream differs from one that speaks plain HTTP and answers at once.
+/// How an API differs from one that speaks plain HTTP and answers at once.
 #[derive(Default)]
 pub struct Manner {
     pub tls: Option<TlsAcceptor>,
-    /// Connections are accepted, and TLS goes on when this is true.
+    /// Connections are accepted, but TLS continues only once this is true.
     pub set_up: Option<watch::Receiver<bool>>,
-    /// Requests are recorded, and answered when this is true.
+    /// Requests are recorded, but answered only once this is true.
     pub answers: Option<watch::Receiver<bool>>,
 }
 
-/// A request as it came.
+/// A request as received.
 #[derive(Clone)]
 pub struct Request {
-    /// Which request of its connection it was, from 0.
+    /// Its number on its connection, from 0.
     pub of_connection: usize,
     pub head: Vec<u8>,
     pub body: Vec<u8>,
 }
 
 impl Request {
-    /// The lines of the head: the request line, then `name: value`.
+    /// Returns the lines of the head: the request line, then `name: value`.
     pub fn lines(&self) -> Vec<&[u8]> {
         self.head
             .split(|byte| *byte == b'\n')
@@ -58,14 +58,14 @@ impl Request {
             .collect()
     }
 
-    /// Method and target.
+    /// Returns the method and target.
     pub fn what(&self) -> String {
         let line = String::from_utf8_lossy(self.lines()[0]).into_owned();
         let what = line.strip_suffix(" HTTP/1.1");
         what.unwrap_or_else(|| panic!("{line:?}")).to_owned()
     }
 
-    /// The value of the header `name`, which stands there once at most.
+    /// Returns the value of the header `name`, which must occur at most once.
     pub fn header(&self, name: &str) -> Option<&[u8]> {
         let prefix = format!("{name}: ");
         let mut values = self
@@ -78,7 +78,7 @@ impl Request {
     }
 }
 
-/// A listening downstream; it ends with the test's runtime.
+/// A listening API. It ends with the test's runtime.
 pub struct Downstream {
     pub addr: SocketAddr,
     shared: Arc<Shared>,
@@ -88,21 +88,21 @@ struct Shared {
     manner: Manner,
     requests: Mutex<Vec<Request>>,
     repeated: Mutex<Option<usize>>,
-    /// Connections until now.
+    /// Number of connections so far.
     opened: watch::Sender<usize>,
-    /// Those of them that have ended.
+    /// Number of ended connections.
     ended: watch::Sender<usize>,
 }
 
 impl Downstream {
-    /// Gives each request the answer that `answer` has for it.
+    /// Answers each request with `answer`.
     pub async fn start(
         answer: impl Fn(&Request) -> (Vec<u8>, Then) + Send + Sync + 'static,
     ) -> Self {
         Self::with(Manner::default(), answer).await
     }
 
-    /// As [`Downstream::start`], in this manner.
+    /// Like [`Downstream::start`], in this manner.
     pub async fn with(
         manner: Manner,
         answer: impl Fn(&Request) -> (Vec<u8>, Then) + Send + Sync + 'static,
@@ -127,7 +127,8 @@ impl Downstream {
                 tokio::spawn(async move {
                     let manner = &shared.manner;
                     wait_for(manner.set_up.clone()).await;
-                    // An error: the client has closed the connection, or does not trust us.
+                    // An error means that the client has closed the connection or does not trust
+                    // the server.
                     match &manner.tls {
                         None => drop(serve(stream, &*answer, &shared).await),
                         Some(tls) => {
@@ -149,7 +150,7 @@ impl Downstream {
         Self::start(move |_| (answer.clone(), then)).await
     }
 
-    /// All requests until now.
+    /// Returns all requests so far.
     pub fn requests(&self) -> Vec<Request> {
         self.shared
             .requests
@@ -158,7 +159,8 @@ impl Downstream {
             .clone()
     }
 
-    /// The bytes that [`Then::Repeat`] or [`Then::Endless`] wrote, once the client has closed the connection.
+    /// Returns the bytes written by [`Then::Repeat`] or [`Then::Endless`], once the client has
+    /// closed the connection.
     pub async fn repeated(&self) -> usize {
         loop {
             if let Some(bytes) = *self.shared.repeated.lock().expect("no thread panicked") {
@@ -168,17 +170,17 @@ impl Downstream {
         }
     }
 
-    /// All connections until now.
+    /// Returns the number of connections so far.
     pub fn opened(&self) -> usize {
         *self.shared.opened.borrow()
     }
 
-    /// Waits until so many connections were opened.
+    /// Waits until this many connections were opened.
     pub async fn opens(&self, count: usize) {
         reach(&self.shared.opened, count).await;
     }
 
-    /// Waits until so many connections have ended.
+    /// Waits until this many connections have ended.
     pub async fn ends(&self, count: usize) {
         reach(&self.shared.ended, count).await;
     }
@@ -192,7 +194,7 @@ async fn reach(counter: &watch::Sender<usize>, count: usize) {
 
 async fn wait_for(gate: Option<watch::Receiver<bool>>) {
     if let Some(mut gate) = gate {
-        // An error: the test has ended.
+        // An error means that the test has ended.
         let _ = gate.wait_for(|open| *open).await;
     }
 }
@@ -233,7 +235,7 @@ async fn serve(
             }
             Then::Endless(piece) => {
                 let pieces = piece.repeat(0x10000 / piece.len());
-                // A head that comes alone has other bounds than one with more behind it.
+                // A head that arrives alone has other bounds than one with more bytes after it.
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 repeat(&mut stream, &pieces, shared).await;
             }
@@ -246,7 +248,7 @@ async fn serve(
     Ok(())
 }
 
-/// Writes `chunk` until the client closes the connection, and notes how many bytes that were.
+/// Writes `chunk` until the client closes the connection, and records the number of bytes.
 async fn repeat(stream: &mut (impl AsyncWrite + Unpin), chunk: &str, shared: &Shared) {
     let mut written = 0;
     while stream.write_all(chunk.as_bytes()).await.is_ok() {

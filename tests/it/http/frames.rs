@@ -1,4 +1,4 @@
-//! An API's end of HTTP/2 connections, frame by frame as a test wants it.
+//! The API's end of HTTP/2 connections, frame by frame.
 
 use kit::papers::Papers;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -16,25 +16,26 @@ const PING: u8 = 6;
 const GO_AWAY: u8 = 7;
 const WINDOW_UPDATE: u8 = 8;
 
-/// Flags: of DATA and HEADERS, of HEADERS, and of SETTINGS and PING.
+/// Flags of DATA and HEADERS, of HEADERS, and of SETTINGS and PING.
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 const ACK: u8 = 1;
 
-/// Settings: how many streams the client may open at once, and how much of a request it may send unasked.
+/// Settings: the maximum number of concurrent streams, and the initial window of a request in
+/// bytes.
 pub const STREAMS: u16 = 3;
 pub const WINDOW: u16 = 4;
 
-/// Reasons.
+/// Error codes.
 pub const NO_ERROR: u32 = 0;
 pub const REFUSED: u32 = 7;
 pub const CANCEL: u32 = 8;
 
-/// Header blocks (RFC 7541): of an answer 200, of an interim answer 103.
+/// Header blocks (RFC 7541) of an answer 200 and of an interim answer 103.
 const OK: &[u8] = &[0x88];
 const EARLY_HINTS: &[u8] = b"\x08\x03103";
 
-/// An API that chooses HTTP/2.
+/// An API that negotiates HTTP/2.
 pub struct Api {
     listener: TcpListener,
     tls: TlsAcceptor,
@@ -52,7 +53,7 @@ impl Api {
         }
     }
 
-    /// The configuration of who calls it.
+    /// Returns a configuration that calls it.
     pub fn http(&self, timeout: Duration) -> Http {
         let address = self.listener.local_addr().expect("it is bound");
         Http {
@@ -61,15 +62,15 @@ impl Api {
         }
     }
 
-    /// Who calls it, with up to four calls at once.
+    /// Returns a handler that calls it with up to four concurrent calls.
     pub fn handler(&self, timeout: Duration) -> HttpHandler {
         HttpHandler::new(&self.http(timeout), 4).expect("usable files")
     }
 
-    /// Takes the next connection, and says these settings.
+    /// Accepts the next connection and sends these settings.
     pub async fn accept(&self, settings: &[(u16, u32)]) -> Peer {
         let (stream, _) = self.listener.accept().await.expect("a connection");
-        // Nagle's algorithm would add delays of its own.
+        // Nagle's algorithm would add its own delays.
         stream.set_nodelay(true).expect("a socket");
         let mut stream = self.tls.accept(stream).await.expect("it trusts us");
         let mut preface = [0; 24];
@@ -80,7 +81,7 @@ impl Api {
         peer
     }
 
-    /// Takes the next connection, and answers the first call on it.
+    /// Accepts the next connection and answers its first call.
     pub async fn answers(&self, settings: &[(u16, u32)]) -> Peer {
         let mut peer = self.accept(settings).await;
         let stream = peer.request().await;
@@ -98,18 +99,19 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// The stream that is reset, and why.
+    /// Returns the reset stream and the error code.
     pub fn reset(&self) -> Option<(u32, u32)> {
         let reason = self.payload.first_chunk().copied().map(u32::from_be_bytes);
         (self.kind == RESET).then(|| (self.stream, reason.expect("it has one")))
     }
 }
 
-/// A connection. Dropped, it is closed.
+/// A connection. Dropping it closes the connection.
 pub struct Peer(TlsStream<TcpStream>);
 
 impl Peer {
-    /// The next frame that says something of a call, or that the client goes away; `None`: it is closed.
+    /// Returns the next frame of a call or of the client's shutdown, or `None` if the connection is
+    /// closed.
     pub async fn read(&mut self) -> Option<Frame> {
         loop {
             let mut head = [0; 9];
@@ -135,7 +137,7 @@ impl Peer {
         }
     }
 
-    /// Reads to the end of a request; its stream.
+    /// Reads until the end of a request. Returns its stream.
     pub async fn request(&mut self) -> u32 {
         loop {
             let frame = self.read().await.expect("a request");
@@ -145,7 +147,7 @@ impl Peer {
         }
     }
 
-    /// Reads to the connection's end; all that came.
+    /// Reads until the connection's end. Returns all frames.
     pub async fn rest(&mut self) -> Vec<Frame> {
         let mut frames = Vec::new();
         let rest = async {
@@ -161,7 +163,7 @@ impl Peer {
 
     async fn write(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
         let frame = bytes(kind, flags, stream, payload);
-        // An error is the client's end of the connection, which is read next.
+        // An error means that the client has ended the connection, which is read next.
         let _ = self.0.write_all(&frame).await;
         let _ = self.0.flush().await;
     }
@@ -182,17 +184,17 @@ impl Peer {
             .await;
     }
 
-    /// Answers 200, and a body without an end.
+    /// Answers 200 with a body without an end.
     pub async fn answer_for_ever(&mut self, stream: u32) -> Vec<Frame> {
         self.write(HEADERS, END_HEADERS, stream, OK).await;
-        // No more than the client lets a server send unasked.
+        // At most the window that the client grants initially.
         for _ in 0..8 {
             self.write(DATA, 0, stream, &[b'x'; 8 * 1024]).await;
         }
         vec![self.read().await.expect("it is open")]
     }
 
-    /// Lets the client send so many bytes more.
+    /// Lets the client send this many more bytes.
     pub async fn takes(&mut self, stream: u32, bytes: u32) {
         self.write(WINDOW_UPDATE, 0, stream, &bytes.to_be_bytes())
             .await;
@@ -202,17 +204,18 @@ impl Peer {
         self.write(RESET, 0, stream, &reason.to_be_bytes()).await;
     }
 
-    /// Goes away after `last`.
+    /// Sends GOAWAY after the stream `last`.
     pub async fn go_away(&mut self, last: u32, reason: u32) {
         let payload = [last.to_be_bytes(), reason.to_be_bytes()].concat();
         self.write(GO_AWAY, 0, 0, &payload).await;
     }
 
-    /// Pings, or gives interim answers, until the client closes the connection; the bytes that were written.
+    /// Sends pings or interim answers until the client closes the connection. Returns the number of
+    /// bytes.
     pub async fn floods(&mut self, stream: Option<u32>) -> usize {
         let one = match stream {
             Some(stream) => bytes(HEADERS, END_HEADERS, stream, EARLY_HINTS),
-            // An answer to a ping that nobody sent.
+            // An answer to a ping that was never sent.
             None => bytes(PING, ACK, 0, &[0; 8]),
         };
         let many = one.repeat(1000);
@@ -224,7 +227,7 @@ impl Peer {
     }
 }
 
-/// A frame as it is written.
+/// Encodes a frame.
 fn bytes(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).expect("a short frame");
     let mut frame = length.to_be_bytes()[1..].to_vec();

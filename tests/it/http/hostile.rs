@@ -1,11 +1,11 @@
-//! Answers that are meant to do harm: each ends the call within a bound, and nothing of it reaches others.
+//! Malicious answers: each ends its call within a bound, and none affects other calls.
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::*;
 
-/// What the buffers of two sockets hold, and no more, is sent beyond what is read.
+/// Maximum number of bytes sent beyond those read: the buffers of two sockets.
 const MOST_SENT: usize = 64 << 20;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -21,7 +21,7 @@ async fn no_part_of_an_answer_is_read_without_an_end() {
         ("HTTP/1.1 200 OK\r\na: b\r\n", " c\r\n", false),
         ("", "HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n", false),
         ("HTTP/1.1 100 Continue\r\n", "a: b\r\n", false),
-        // Bodies: they have no say in what becomes of the job.
+        // Bodies don't affect the job's outcome.
         ("HTTP/1.1 200 OK\r\n\r\n", "x", true),
         (endless, "x", true),
         (chunked, "1\r\nx\r\n", true),
@@ -46,7 +46,7 @@ async fn no_part_of_an_answer_is_read_without_an_end() {
     }
 }
 
-/// The timeout is for the whole call: it does not begin anew with each byte.
+/// The timeout is for the whole call: it does not restart with each byte.
 #[tokio::test]
 async fn an_answer_byte_by_byte_ends_with_the_timeout() {
     for (start, done) in [
@@ -59,7 +59,7 @@ async fn an_answer_byte_by_byte_ends_with_the_timeout() {
         let job = job("1");
         let ended = handler.handle(&job, permit());
         let ended = tokio::time::timeout(LONG, ended).await.expect("it ends");
-        // On a machine that is very busy the head is late, too.
+        // On a busy machine the head is late, too.
         let late = matches!(&ended, Outcome::Retry { reason, .. } if reason.contains("within"));
         assert!(late || (done && ended == Outcome::Done), "{ended:?}");
     }
@@ -97,7 +97,8 @@ async fn a_redirect_takes_nothing_to_another_host() {
     assert_eq!(elsewhere.opened(), 0);
 }
 
-/// Answers with errors by a seed. Whatever each is taken for, the call is one request, and the next call gets its own answer.
+/// Seeded answers with errors. Whatever they are taken for, each call is one request, and the next
+/// call gets its own answer.
 #[tokio::test]
 async fn garbage_is_some_answer_or_none_and_harms_no_other_call() {
     const CALLS: u64 = 400;

@@ -1,4 +1,4 @@
-//! Calls that carry an access token, which a token endpoint gives.
+//! Calls with an access token from a token endpoint.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
@@ -11,14 +11,14 @@ use tokio::time::Instant;
 use super::downstream::{Manner, Request};
 use super::*;
 
-/// A token endpoint of the tests: its n-th good answer is the token `token-n`.
+/// A token endpoint for tests: its n-th successful answer is the token `token-n`.
 struct Endpoint {
     downstream: Downstream,
     status: Arc<AtomicU16>,
 }
 
 impl Endpoint {
-    /// Its tokens live for so many seconds.
+    /// Starts an endpoint whose tokens live for this many seconds.
     async fn start(life: u64) -> Self {
         Self::with(Manner::default(), life).await
     }
@@ -59,7 +59,7 @@ impl Endpoint {
         self.downstream.requests()
     }
 
-    /// Waits until so many requests have come.
+    /// Waits until this many requests have arrived.
     async fn is_asked(&self, times: usize) {
         let asked = async {
             while self.requests().len() < times {
@@ -82,7 +82,7 @@ impl Endpoint {
     }
 }
 
-/// Calls of `api` with tokens of `endpoint`.
+/// Returns a configuration that calls `api` with tokens of `endpoint`.
 fn with_tokens(api: &Downstream, endpoint: &Endpoint, timeout: Duration) -> Http {
     Http {
         oauth2: Some(endpoint.oauth2("http")),
@@ -94,7 +94,7 @@ async fn api() -> Downstream {
     Downstream::answering(answer("200 OK", "", "fine"), Then::Keep).await
 }
 
-/// With which tokens `api` was called, in this order.
+/// Returns the tokens of the calls to `api`, in order.
 fn carried(api: &Downstream) -> Vec<String> {
     let text = |request: &Request| {
         let value = request.header("authorization").expect("each call has one");
@@ -145,7 +145,7 @@ async fn a_token_is_renewed_before_it_expires_and_no_call_waits_for_that() {
     later(Duration::from_secs(740)).await;
     assert_eq!(handler.handle(&job("2"), permit()).await, Outcome::Done);
     assert_eq!(endpoint.requests().len(), 1);
-    // The next answer takes its time; the token is good until then.
+    // The next answer takes a while, and the old token remains valid until then.
     endpoint.answers(500);
     later(Duration::from_secs(11)).await;
     endpoint.is_asked(2).await;
@@ -247,7 +247,7 @@ async fn a_token_that_the_api_refuses_is_renewed_at_once_unless_it_is_young() {
     assert_eq!(carried(&api).last().expect("a call"), "Bearer token-2");
     assert_eq!(endpoint.requests().len(), 2);
 
-    // What is configured of a 401 counts.
+    // The configured meaning of a 401 counts.
     let mut answers = Answers::default();
     let which = Which::parse("401").expect("a status");
     assert!(answers.set(which, Meaning::Reject));
@@ -335,7 +335,7 @@ async fn answers_without_a_token_or_without_an_end_are_failures() {
         };
         let http = with_tokens(&api, &endpoint, Duration::from_millis(300));
         let handler = HttpHandler::new(&http, 4).expect("usable");
-        // The first wait may end before the first answer does.
+        // The first wait may end before the first answer.
         let mut said = String::new();
         for _ in 0..10 {
             match handler.handle(&job("1"), permit()).await {

@@ -1,4 +1,4 @@
-//! Calls whose access token is that of their tenant.
+//! Calls with access tokens per tenant.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -52,13 +52,13 @@ impl Endpoint {
         }
     }
 
-    /// The secret of this client is `secret` from now on.
+    /// Sets the secret of this client from now on.
     fn knows(&self, id: &'static str, secret: &'static str) {
         let mut secrets = self.secrets.lock().expect("whole");
         secrets.insert(id, secret);
     }
 
-    /// The file of this tenant.
+    /// Writes the file of this tenant.
     fn write(&self, tenant: &str, text: &str) {
         std::fs::write(self.folder.path().join(tenant), text).expect("written");
     }
@@ -88,7 +88,7 @@ fn job_of(tenant: &str) -> Job {
     job
 }
 
-/// Echoes the token, and refuses those whose number is in `refused`.
+/// Echoes the token, and refuses those whose numbers are in `refused`.
 async fn api(refused: &'static str) -> Downstream {
     Downstream::start(move |request| {
         let text = String::from_utf8_lossy(request.header("authorization").unwrap_or_default());
@@ -101,7 +101,7 @@ async fn api(refused: &'static str) -> Downstream {
     .await
 }
 
-/// With which tenant and token `api` was called, each once.
+/// Returns the tenants and tokens of the calls to `api`, each once.
 fn carried(api: &Downstream) -> Vec<String> {
     let text = |request: &Request| {
         let of = |name| String::from_utf8_lossy(request.header(name).unwrap_or_default());
@@ -138,7 +138,7 @@ async fn each_tenant_has_a_token_of_its_own_which_is_fetched_once() {
     let mut asked: Vec<_> = asked.iter().map(Request::what).collect();
     asked.sort();
     assert_eq!(asked, ["POST /a", "POST /b"]);
-    // A job of a tenant that has one need not be prepared, and no other has.
+    // A job needs no preparation if its tenant has a token. No other tenant has one.
     let mut ready = handler
         .at_once_for(&job_of("a").tenant)
         .expect("a token, and a connection");
@@ -165,7 +165,7 @@ async fn a_tenant_whose_client_is_refused_fails_alone_and_goes_on_with_a_new_sec
         assert_eq!(outcome, expected);
         assert_eq!(handler.handle(&job_of("b"), permit()).await, Outcome::Done);
     }
-    // Within a pause nobody asks again.
+    // During a pause no request is made.
     let of = |path: &str| {
         let requests = endpoint.downstream.requests();
         requests
@@ -209,7 +209,7 @@ async fn a_tenants_token_is_renewed_while_it_has_jobs_and_when_the_api_refuses_i
     later(ONE_TOKEN * 3 / 4 - Duration::from_secs(10)).await;
     assert_eq!(call().await, Outcome::Done);
     assert_eq!(endpoint.downstream.requests().len(), 1);
-    // From then on the next one is fetched, and calls carry the old one until it is there.
+    // From then on the next token is fetched, and calls use the old one until it arrives.
     later(Duration::from_secs(11)).await;
     let patience = Instant::now() + LONG;
     let reason = loop {
@@ -222,7 +222,7 @@ async fn a_tenants_token_is_renewed_while_it_has_jobs_and_when_the_api_refuses_i
     };
     assert_eq!(reason, "the API answered 401 Unauthorized: Bearer ***!");
     assert_eq!(endpoint.downstream.requests().len(), 2);
-    // It is young: the job may be at fault.
+    // The token is new, so the job may be at fault.
     assert!(matches!(call().await, Outcome::Retry { .. }));
     assert_eq!(endpoint.downstream.requests().len(), 2);
     later(Duration::from_secs(10)).await;
@@ -264,7 +264,7 @@ async fn endpoints_that_hang_hold_up_no_other_tenants() {
         let attempt = handler.prepare(job).await.err().expect("there is no token");
         (attempt.outcome, attempt.trouble)
     };
-    // Each comes again before its token's request ends, and uses no attempt.
+    // Each returns before its token's request ends, and uses no attempt.
     let all = futures_util::future::join_all(hanging.iter().map(prepare)).await;
     for end in all {
         assert!(matches!(end, (Outcome::Snooze { .. }, None)), "{end:?}");
@@ -273,7 +273,7 @@ async fn endpoints_that_hang_hold_up_no_other_tenants() {
     while handler.handle(&job_of("good"), permit()).await != Outcome::Done {
         assert!(Instant::now() < patience);
     }
-    // The requests that have waited longest give up for others; their tenants have failed.
+    // The requests that have waited longest are canceled for others, and their tenants have failed.
     let patience = Instant::now() + LONG;
     loop {
         if let (Outcome::Retry { .. }, trouble) = prepare(&hanging[0]).await {
@@ -307,7 +307,7 @@ async fn a_token_that_lives_for_a_moment_is_not_fetched_for_each_call() {
         let attempt = handler.prepare(&job_of("a")).await;
         assert!(attempt.is_err(), "it has expired");
     }
-    // The pauses between attempts are a second and more.
+    // The pauses between attempts are at least a second.
     let fetched = tokens.requests().len();
     assert!(fetched <= 5, "{fetched}");
 }

@@ -8,7 +8,7 @@ use sluicegate::config::SecretUrl;
 
 use super::*;
 
-/// `http` through `proxy`, which is told `user`.
+/// Returns a handler of `http` through `proxy` with the credentials `user`.
 fn through(proxy: &ConnectProxy, user: &str, http: Http) -> HttpHandler {
     let url = format!("http://{user}{}", proxy.door.address);
     let http = Http {
@@ -18,7 +18,7 @@ fn through(proxy: &ConnectProxy, user: &str, http: Http) -> HttpHandler {
     HttpHandler::new(&http, 4).expect("usable")
 }
 
-/// The text that Basic authorization has for `us:p@ss`.
+/// The Basic authorization of `us:p@ss`.
 const BASIC: &str = "Basic dXM6cEBzcw==";
 
 #[tokio::test]
@@ -52,7 +52,7 @@ async fn calls_go_through_a_tunnel_with_and_without_tls() {
     }
 }
 
-/// What the proxy's machine acknowledges the API may see much later.
+/// The API may receive bytes much later than the proxy's machine acknowledges them.
 #[tokio::test]
 async fn through_a_proxy_no_arrival_is_reported_and_without_one_it_is() {
     let papers = Papers::new();
@@ -67,7 +67,7 @@ async fn through_a_proxy_no_arrival_is_reported_and_without_one_it_is() {
             let permit = permit();
             let attempt = handler.attempt(&job("1"), permit.clone()).await;
             assert_eq!(attempt.outcome, Outcome::Done);
-            // All of it that is seen from outside: whether a way was set.
+            // The only visible sign is whether a way was set.
             assert_eq!(format!("{permit:?}").contains("OnceLock(Way)"), is_reported);
         }
     }

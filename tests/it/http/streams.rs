@@ -1,4 +1,4 @@
-//! HTTP/2: calls share connections, each on a stream of its own.
+//! HTTP/2: calls share connections, each on its own stream.
 
 use std::task::Poll;
 
@@ -16,7 +16,7 @@ use super::*;
 const SHORT: Duration = Duration::from_millis(300);
 const LEASE: Duration = Duration::from_secs(40);
 
-/// A handler, and the connection on which its first call was answered.
+/// Returns a handler and the connection on which its first call was answered.
 async fn met(settings: &[(u16, u32)]) -> (Api, HttpHandler, Peer) {
     let api = Api::start().await;
     let handler = api.handler(LONG);
@@ -24,7 +24,7 @@ async fn met(settings: &[(u16, u32)]) -> (Api, HttpHandler, Peer) {
     (api, handler, peer)
 }
 
-/// The next call opens a connection, and is answered.
+/// Makes a call that opens a connection and is answered.
 async fn meets(api: &Api, handler: &HttpHandler, settings: &[(u16, u32)]) -> Peer {
     let job = job("1");
     let (outcome, peer) = join!(handler.handle(&job, permit()), api.answers(settings));
@@ -32,18 +32,18 @@ async fn meets(api: &Api, handler: &HttpHandler, settings: &[(u16, u32)]) -> Pee
     peer
 }
 
-/// What was sent is seen by who looks at a socket.
+/// Waits until sent bytes are visible to readers of the socket.
 async fn arrives() {
-    // The runtime looks at its sockets before it wakes a sleeper.
+    // The runtime polls its sockets before it wakes a sleeping task.
     tokio::time::sleep(Duration::from_millis(20)).await;
 }
 
-/// What was sent is acknowledged: the kernel may do it as late as this.
+/// Waits until sent bytes are acknowledged, which the kernel may delay by this time.
 async fn acknowledged() {
     tokio::time::sleep(SHORT).await;
 }
 
-/// For timers, and for nobody else.
+/// Advances the time for timers only.
 async fn passes(time: Duration) {
     tokio::time::pause();
     tokio::time::advance(time).await;
@@ -85,7 +85,7 @@ async fn calls_share_a_connection_to_a_server_that_offers_http_2() {
     };
     let handler = HttpHandler::new(&http, 8).expect("usable files");
     assert_eq!(handler.handle(&job("1"), permit()).await, Outcome::Done);
-    // More than the server takes unasked of one call, and of all calls together.
+    // More than the server's window for one call, and for all calls together.
     let jobs: Vec<_> = (0..8).map(|number| large(number * 200_000)).collect();
     for _ in 0..3 {
         for job in &jobs[..3] {
@@ -148,7 +148,7 @@ async fn a_server_that_offers_http_1_1_alone_gets_that_and_so_does_who_wants_it(
     }
 }
 
-/// A call has its stream before its permit is asked for.
+/// A call has its stream before its permit is requested.
 #[tokio::test]
 async fn no_more_calls_are_prepared_than_the_server_takes() {
     for most in [1, 3] {
@@ -226,7 +226,7 @@ async fn a_refused_call_uses_no_attempt_and_many_in_a_row_do() {
     for number in 0..12 {
         let refuses = async {
             let stream = peer.request().await;
-            // An answer in between begins the row anew.
+            // An answer in between restarts the count.
             match number {
                 3 => peer.answer(stream).await,
                 _ => peer.reset(stream, REFUSED).await,
@@ -262,7 +262,7 @@ async fn another_reset_of_the_server_uses_an_attempt() {
         "{attempt:?}"
     );
     assert!(matches!(attempt.fate, Fate::Unknown));
-    // The connection is as good as before.
+    // The connection remains usable.
     let answers = async {
         let stream = peer.request().await;
         peer.answer(stream).await;
@@ -280,7 +280,7 @@ async fn a_server_that_goes_away_ends_what_it_has_begun_and_nothing_else() {
             let (first, _) = (peer.request().await, peer.request().await);
             peer.go_away(first, reason).await;
             arrives().await;
-            // A new call goes to another connection.
+            // A new call uses another connection.
             let (outcome, _other) = join!(handler.handle(&c, permit()), api.answers(&[]));
             assert_eq!(outcome, Outcome::Done);
             peer.answer(first).await;
@@ -309,7 +309,7 @@ async fn the_end_of_an_idle_connection_is_seen_before_a_permit_is_asked_for() {
         assert!(!handler.is_ready(&mut prepared));
         assert!(handler.at_once().is_none());
         meets(&api, &handler, &[]).await;
-        // Whoever sends all the same has sent nothing.
+        // A call that is sent anyway has sent nothing.
         let attempt = handler.send(&job("1"), prepared, permit()).await;
         assert_eq!(attempt.outcome, Outcome::Late);
     }
@@ -333,7 +333,7 @@ async fn an_idle_connection_that_is_shared_is_closed_in_time() {
     peer.rest().await;
 }
 
-/// What the server does not take at once is sent as it takes it; nobody else is behind it.
+/// A large body is sent as the server's window allows, and delays no other call.
 #[tokio::test]
 async fn a_large_body_is_sent_as_the_server_takes_it() {
     let (_api, handler, mut peer) = met(&[(WINDOW, 1000)]).await;
@@ -434,7 +434,7 @@ async fn a_call_over_a_stream_that_is_given_up_ends_with_its_answer_its_stream_o
     }
 }
 
-/// Part of it has arrived, and nothing tells what becomes of that; the rest is not sent.
+/// A part of it has arrived, and its end never becomes known. The rest is not sent.
 #[tokio::test]
 async fn what_the_server_does_not_take_of_a_call_is_recalled() {
     let api = Api::start().await;
@@ -467,7 +467,7 @@ async fn what_the_server_does_not_take_of_a_call_is_recalled() {
     assert!(tokio::time::timeout(SHORT, ended).await.is_err());
 }
 
-/// One that is given up takes no others with it.
+/// An abandoned call does not end others.
 #[tokio::test]
 async fn calls_beside_one_that_is_given_up_go_on() {
     let (_api, handler, mut peer) = met(&[]).await;
@@ -484,7 +484,7 @@ async fn calls_beside_one_that_is_given_up_go_on() {
         };
         join!(handler.handle(&good, permit()), answers).0
     };
-    // Nobody wants to know how it ends.
+    // No task waits for its end.
     let (lost, beside) = join!(handler.handle(&lost, permit()), beside);
     let (after, reason) = (
         None,
@@ -514,7 +514,7 @@ async fn the_death_of_a_connection_ends_all_calls_on_it_once() {
     meets(&api, &handler, &[]).await;
 }
 
-/// What belongs to no answer is not read without an end.
+/// Frames that belong to no answer are not read without a bound.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flood_of_frames_is_left() {
     for interim in [true, false] {

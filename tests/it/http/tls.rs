@@ -1,4 +1,4 @@
-//! Downstreams that speak TLS.
+//! APIs with TLS.
 
 use kit::papers::Papers;
 use sluicegate::config::Tls;
@@ -9,13 +9,13 @@ use tokio_rustls::TlsAcceptor;
 use super::downstream::Manner;
 use super::*;
 
-/// A server at 127.0.0.1, with a certificate for `host`.
+/// Returns a server at 127.0.0.1 with a certificate for `host`.
 fn server(papers: &Papers, host: &str) -> TlsAcceptor {
     papers.issue("server", &[host]);
     papers.acceptor("server", None)
 }
 
-/// A handler with TLS as `tls` says.
+/// Returns a handler with the TLS settings `tls`.
 fn handler_with(tls: Tls, downstream: &Downstream, timeout: Duration) -> HttpHandler {
     let http = Http {
         tls,
@@ -93,7 +93,7 @@ async fn what_is_wrong_with_a_certificate_is_said_with_what_to_do() {
     }
 }
 
-/// The promise of the guard: what is sent is sent on a good permit, however long the set-up took.
+/// The guard's promise: a request is sent only with a valid permit, however long the setup took.
 #[tokio::test]
 async fn a_permit_that_runs_out_during_set_up_sends_nothing() {
     let ca = Papers::called("ours");
@@ -156,7 +156,7 @@ async fn a_downstream_that_wants_certificates_takes_those_of_its_authority_alone
         ),
     ] {
         let handler = handler_with(tls, &downstream, LONG);
-        // The request may meet a closed connection before the reason is read; not every time.
+        // The request may meet a closed connection before the reason is read, but not every time.
         for last in 0.. {
             let outcome = handler.handle(&job("1"), permit()).await;
             let Outcome::Retry { reason, .. } = outcome else {

@@ -1,5 +1,5 @@
-//! Jobs go to real workers of other kinds: Celery, and Node with amqplib. `scripts/test` installs Python and Node; Celery and
-//! amqplib come from PyPI and npm.
+//! Jobs for real workers of other kinds: Celery, and Node with amqplib. `scripts/test` installs
+//! Python and Node; Celery and amqplib come from PyPI and npm.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -24,7 +24,8 @@ fn run(what: &str, command: &mut Command) -> Output {
     output
 }
 
-/// Most jobs of `log` that were under way at once, and how many have ended: it has a line for each begin and each end.
+/// Returns the maximum number of concurrent jobs in `log`, and the number of ended ones. The log
+/// has a line for each begin and each end.
 fn most(log: &Path) -> (usize, usize) {
     let text = std::fs::read_to_string(log).unwrap_or_default();
     let (mut now, mut most, mut ended) = (0, 0, 0);
@@ -41,7 +42,8 @@ fn most(log: &Path) -> (usize, usize) {
     (most, ended)
 }
 
-/// The forwarding worker and its queue, for workers with the code of `file`, in which each `from` is `to`.
+/// The forwarding worker and its queue, for workers with the code of `file` after replacing each
+/// `from` by `to`.
 struct Theirs {
     bed: Bed,
     queue: String,
@@ -76,8 +78,8 @@ impl Theirs {
         Process::start(command)
     }
 
-    /// Twelve jobs are done by workers that would take many at once; never more than two are.
-    /// Those that become dead letters do so for `dead`.
+    /// Checks that workers that would run many jobs at once do twelve jobs, with never more than
+    /// two at once. `dead` is the reason of those that become dead letters.
     async fn never_more_than_two(&self, sluice: Process, dead: Option<&str>) {
         let log = self.folder.path().join("log");
         until("all are done", || most(&log).1 >= 12).await;
@@ -133,7 +135,7 @@ async fn a_celery_worker_never_has_more_than_max_concurrent() {
     let worker = theirs.start(celery);
     worker.says(&["ready"]).await;
     let sluice = PROGRAM.start(&theirs.yaml);
-    // Its queues are there.
+    // Its queues exist.
     theirs.bed.client(&theirs.yaml).await.close().await;
     std::fs::write(theirs.folder.path().join("publish.py"), publisher()).expect("written");
     let mut publish = Command::new(venv.join("bin/python"));
@@ -143,13 +145,14 @@ async fn a_celery_worker_never_has_more_than_max_concurrent() {
         .env("AMQP_URL", shared_rabbit().url())
         .env("WORK", &theirs.bed.name);
     run("publishing", &mut publish);
-    // What a task raises is no success: tried again, and then a dead letter that says it.
+    // An exception in a task is a failure: it is retried, and then becomes a dead letter with that
+    // reason.
     (theirs.never_more_than_two(sluice, Some("ValueError('no such order')"))).await;
     assert!(worker.count(&["succeeded"]) >= 12, "{:#?}", worker.log());
     worker.signal(rustix::process::Signal::TERM);
 }
 
-/// How the page publishes tasks, twelve of them and one that fails.
+/// Returns the page's code that publishes tasks, for twelve tasks and one that fails.
 fn publisher() -> String {
     let page = page("docs/HANDLERS.md");
     let code = page
@@ -172,7 +175,7 @@ async fn a_node_worker_never_has_more_than_max_concurrent() {
     run("npm", npm.current_dir(theirs.folder.path()));
     let channel = channel().await;
     queue(&channel, &theirs.queue).await;
-    // Three workers with prefetch 1 would have three at once.
+    // Three workers with prefetch 1 would run three at once.
     let mut workers = Vec::new();
     for _ in 0..3 {
         let mut node = Command::new("node");
