@@ -74,7 +74,7 @@ pub async fn send(
     }
 }
 
-/// The port of a worker.
+/// A worker's admin port.
 #[derive(Clone, Copy)]
 pub struct Port(pub SocketAddr);
 

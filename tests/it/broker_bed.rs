@@ -66,7 +66,7 @@ pub struct Bed<B> {
     another: Another<B>,
 }
 
-/// Makes another broker on the same queues.
+/// Creates another broker on the same queues.
 type Another<B> = Arc<dyn Fn() -> (B, mpsc::Receiver<Event>) + Send + Sync>;
 
 /// Creates a bed in memory.

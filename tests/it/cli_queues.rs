@@ -104,7 +104,7 @@ async fn queues_of_an_earlier_version_are_emptied_and_deleted_and_no_job_is_lost
 
     let (link, channel) = connect().await;
     let all = delay_queues(work, MAX_DELAY);
-    // Those of the longest waits: no job expires by itself.
+    // The queues of the longest waits, so that no job expires by itself.
     let old = [
         &all[all.len() - 9],
         &all[all.len() - 8],

@@ -118,7 +118,7 @@ impl Fleet {
         }
     }
 
-    /// Waits until both say that they are there.
+    /// Waits until both workers have reported.
     async fn is_complete(&self) {
         let waits = async {
             while self.json(&["resume", "--all"]).await["workers"] != 2 {
@@ -158,7 +158,7 @@ async fn a_cancelled_job_is_a_dead_letter_and_is_called_only_when_it_is_replayed
         (&done["workers"], &done["workers_following"]),
         (&2.into(), &2.into())
     );
-    // It is asked once, whoever asks again.
+    // The request is made once, even if it is repeated.
     let again = fleet.json(&args).await;
     assert_eq!(
         (&again["state"], &again["until_ms"]),

@@ -539,7 +539,7 @@ log: {{level: '{LOUD}', format: json}}
     signal(&worker, Signal::TERM);
     worker.wait().expect("it ended");
 
-    // Both do, and the downstream does not, or is none.
+    // Both accept the password, and the API does not, or there is no API.
     let address = downstream.addr.to_string();
     for (number, at) in [&address, "127.0.0.1:1", &rabbit].iter().enumerate() {
         place.write(
