@@ -171,7 +171,7 @@ pub struct Ends {
 /// Like [`put`], and removes `ends` from each board in the same step.
 ///
 /// # Errors
-/// As [`put`].
+/// Like [`put`].
 pub async fn put_instead(
     gate: &RedisGate,
     ends: Option<Ends>,
@@ -199,7 +199,7 @@ pub async fn put_instead(
 /// Removes the instructions with these names from all boards.
 ///
 /// # Errors
-/// As [`put`].
+/// Like [`put`].
 pub async fn drop_all(gate: &RedisGate, names: &[String]) -> Result<Versions, GateError> {
     let words = [&["drop".to_owned()], names].concat();
     change(gate, words).await

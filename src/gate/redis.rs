@@ -72,7 +72,7 @@ impl RedisGate {
     /// Like [`RedisGate::connect`], over the shared connections of `links`.
     ///
     /// # Errors
-    /// As [`RedisGate::connect`].
+    /// Like [`RedisGate::connect`].
     pub fn connect_by(
         links: &Links,
         servers: &RedisServers,

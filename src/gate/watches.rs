@@ -148,7 +148,7 @@ impl Watches {
     /// known.
     ///
     /// # Errors
-    /// As [`Watch::ready`].
+    /// Like [`Watch::ready`].
     pub async fn ready(
         &self,
         (link, finder): (&Link, &Finder),
@@ -217,7 +217,7 @@ impl Watches {
     /// one has answered since the failure and within [`LATELY`].
     ///
     /// # Errors
-    /// As [`of_all`], if no job may start at any primary.
+    /// Like [`of_all`], if no job may start at any primary.
     pub async fn others_go_on(
         &self,
         (link, finder): (&Link, &Finder),
@@ -262,7 +262,7 @@ impl Watches {
     /// Looks at all primaries, and shows each that this worker is alive.
     ///
     /// # Errors
-    /// As [`of_all`], if no job may start at any primary.
+    /// Like [`of_all`], if no job may start at any primary.
     pub async fn heartbeat(
         &self,
         link: &Link,

@@ -19,7 +19,7 @@ use crate::broker_bed::{PATIENCE, amqp, ids, levels, tags, to};
 const JOBS: usize = 600;
 /// How long without a delivery until the remaining jobs are assumed to wait for the dead node.
 /// RabbitMQ 3.10 may hold messages that a delay queue had sent to a leader on that node until the
-/// node is back, whatever its timeout.
+/// node is back, regardless of its timeout.
 const SILENCE: Duration = Duration::from_secs(20);
 
 /// Returns the node of the consuming connection.

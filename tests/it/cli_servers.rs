@@ -423,7 +423,7 @@ async fn looking_at_dead_letters_leaves_them_there() {
     for _ in 0..3 {
         buried(&client, 3).await;
         let done = sluicegate(&yaml, &["dead", "list"]).exited(0);
-        // The newest first, in whatever order RabbitMQ has them.
+        // The newest comes first, regardless of RabbitMQ's order.
         let lines = [
             "3  a\\u{1b}[2J  Tue, 14 Nov 2023 23:04:20 GMT  attempt 5  HTTP 422: again",
             "2  b           Tue, 14 Nov 2023 23:03:20 GMT  attempt 5  HTTP 503",

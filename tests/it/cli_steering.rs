@@ -294,7 +294,7 @@ async fn a_paused_fleet_calls_nobody_also_after_a_restart_and_goes_on_when_it_re
             done.out
         );
     }
-    // The pause is the reason for the wait, whatever the job's limits have.
+    // The pause is the reason for the wait, even if the job's limits have room.
     let inspected = fleet.json(&["inspect", "acme"]).await;
     assert_eq!(inspected["waits_for"], "pause", "{inspected:#}");
     let work = client(&fleet.yaml).await;

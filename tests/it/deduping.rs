@@ -39,8 +39,8 @@ async fn of_jobs_with_one_key_one_is_called_by_two_workers() {
     let mut all = Vec::new();
     for copy in 0..3 {
         for key in 0..KEYS {
-            // With different IDs, and with the same ID: a publisher that lost a confirm, or forgot
-            // that it had published.
+            // The copies have different IDs or the same ID, as if the publisher lost a confirm or
+            // forgot that it had published.
             let (key, id) = (format!("k:{key}*"), format!("{copy}/{key}"));
             all.push(with_key(job("own", id), &key));
             all.push(with_key(job("same", format!("same/{key}")), &key));

@@ -123,7 +123,7 @@ async fn what_is_delivered_too_often_for_a_policy_is_not_lost() {
 #[tokio::test(flavor = "multi_thread")]
 async fn in_a_delay_queue_nobody_passes() {
     let mut bed = quorum().await;
-    // Without a consumer, so that all of them are queued before the first is taken.
+    // There is no consumer yet, so all of them are queued before the first is taken.
     bed.broker.stop_consuming().await;
     let delay_queue = bed.names.delay(levels().choose(200)).clone();
     for (id, priority) in [("first", 0), ("urgent", 9), ("third", 5)] {

@@ -140,7 +140,7 @@ async fn a_thousand_tenants_at_two_workers_are_seen_until_these_stop_and_die() {
     let all = names.iter().flat_map(|name| jobs(name, 2));
     (two.bed.publish(&two.yaml, all.chain(jobs("many", MANY)))).await;
 
-    // The tenant with the most jobs is first, whichever worker has them.
+    // The tenant with the most jobs is first, no matter which worker has them.
     until("the tenant with the most jobs to be the first", || {
         let shown = two.json(&["tenants", "--sort", "denied", "--limit", "1"]);
         let first = &shown["tenants"][0];

@@ -143,7 +143,7 @@ fn hours(value: &Value) -> f64 {
 async fn limits_that_hold_each_other_up_have_one_end() {
     let both = "limits: [{name: hour, max-requests: 5, window-size: 1h}, {name: both, max-requests: 7, window-size: 100m}]";
     let slow = Slow::of(both).await;
-    // By each limit alone, the last job would start after 200 minutes.
+    // With each limit alone, the last job would start after 200 minutes.
     let found = slow.inspect(&["--what-if", "resume"]);
     for end in [
         &found["waitlist_end_in_ms"],

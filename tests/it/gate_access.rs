@@ -158,7 +158,7 @@ async fn a_missing_right_is_named() {
         rule.extend(taken);
         allow(&redis, prefix, &rule);
         let gate = gate(&servers, "p", Algorithm::SlidingWindow);
-        // The second start is the one that writes the waitlist.
+        // The second start writes the waitlist.
         match gate.ask(&[gate.question("t", 9, &[FRESH; 9])]).await {
             Err(GateError::Refused(why)) => {
                 assert!(why.contains("docs/DEPLOYMENT.md"), "{taken:?}: {why}");

@@ -197,7 +197,7 @@ async fn a_long_window_stops_its_own_tenants_alone() {
     assert_eq!(fleet.worst(), MAX);
     fleet.assert_cold("emptied while workers ran");
     for gate in &fleet.gates {
-        // In one batch with a job that may start.
+        // The question is in one batch with a question about a job that may start.
         let batch = [question(gate), gate.question("other", 1, &[FRESH])];
         let replies = gate.ask(&batch).await.expect("one of them is decided");
         match &replies[0] {

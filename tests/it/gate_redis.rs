@@ -165,7 +165,7 @@ async fn every_key_expires_at_the_end_of_what_it_says() {
             } else if key.ends_with(":spans") {
                 3 * LONG
             } else if key.contains(":segments:") {
-                // Until the end of its segment, plus a window that is rounded up.
+                // It expires at the end of its segment plus a window, rounded up.
                 LONG + LONG / 128 + 128 + 1
             } else {
                 // A bucket's span includes its clock's millisecond and the lateness that it

@@ -253,7 +253,7 @@ async fn a_whole_cluster_that_is_away_is_an_error_of_the_gate() {
     starts_again(&gate, "t").await;
 }
 
-/// With calls at each step.
+/// Makes calls at each step of the move.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slot_that_moves_takes_its_tenants_along() {
     let cluster = RedisCluster::start(&[]);

@@ -97,7 +97,7 @@ async fn the_documented_rights_suffice_for_a_whole_worker_and_every_command() {
     words.extend(&rule[2..]);
     assert_eq!(shared_redis().ctl(&words), "OK");
 
-    // Jobs that wait, that fail once, and that are refused.
+    // Jobs that wait, fail once, or are refused.
     let downstream = Downstream::start(|request| {
         let (id, attempt) = (request.header("x-job-id"), request.header("x-attempt"));
         let status = match (id.unwrap_or_default(), attempt.unwrap_or_default()) {

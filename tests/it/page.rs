@@ -414,7 +414,7 @@ async fn wrong_tokens_are_refused_slowly_and_keep_no_right_one_out() {
         let answer = send(server.listen, "GET", path, (headers, "")).await;
         answer.status
     };
-    // At most four per second, over all paths.
+    // The limit is four per second for all paths together.
     let began = Instant::now();
     let sign_in = async || browser.post("/ui/sign-in", "token=wrong").await.status;
     let all = tokio::join!(

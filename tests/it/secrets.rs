@@ -46,7 +46,7 @@ impl Secrets {
     fn add(&mut self, what: &str, bytes: &[u8]) {
         let numbers: Vec<String> = bytes.iter().map(u8::to_string).collect();
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        // As it is, as `Debug` shows bytes, and as hex.
+        // The plain text, the bytes as `Debug` shows them, and hex.
         let forms = vec![
             bytes.to_vec(),
             numbers.join(", ").into_bytes(),

@@ -368,7 +368,7 @@ async fn a_decision_without_shadows_costs_what_it_did_and_a_shadow_a_few_command
         commands_of.push(commands);
     }
     // The clock, the waitlist and the log: sliding_shortcut.lua. A shadow's additions are read and
-    // written once, whatever its algorithm.
+    // written once, with any algorithm.
     let (none, with) = commands_of.split_first().expect("seven");
     assert!(*none <= 8.0, "{none}");
     assert!(

@@ -11,7 +11,7 @@ use crate::PROGRAM;
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_may_start_nothing_says_so_and_lets_its_jobs_go() {
     let api = Api::start().await;
-    // In flight until the agreement has expired.
+    // Some calls are in flight until the agreement has expired.
     api.answers(|call| match call.job.as_str() {
         "slow" => Reply::ok().after(9 * SECOND),
         _ => Reply::ok(),

@@ -204,7 +204,7 @@ async fn so_is_one_that_was_raised_while_no_worker_ran() {
     filed.jobs_wait(std::slice::from_ref(&worker)).await;
     worker.stop();
     filed.allow(40);
-    // By then the worker's former policy is no longer known.
+    // The worker's former policy is no longer known by then.
     tokio::time::sleep(14 * SECOND).await;
     let _worker = filed.worker().await;
     let calls = filed.calls_after(Instant::now()).await;

@@ -113,7 +113,7 @@ async fn whole_numbers_are_tenants_in_headers_and_in_bodies() {
                 body: format!("{{\"customer_id\": {body}}}").into(),
             }
         };
-        // All these integers name one tenant, whatever their size. Three of its five jobs are
+        // All these integers name one tenant, regardless of their size. Three of its five jobs are
         // called.
         let jobs = [
             (AMQPValue::LongInt(42), "42"),

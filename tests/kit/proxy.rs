@@ -75,9 +75,9 @@ impl Way {
 /// Both directions.
 #[derive(Debug, Clone, Copy)]
 pub struct Ways {
-    /// From the party that connects.
+    /// Sent by the party that connects.
     pub there: Way,
-    /// To the party that connects.
+    /// Sent to the party that connects.
     pub back: Way,
 }
 
@@ -107,9 +107,9 @@ impl Ways {
 /// One direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
-    /// From the party that connects.
+    /// Sent by the party that connects.
     There,
-    /// To the party that connects.
+    /// Sent to the party that connects.
     Back,
 }
 

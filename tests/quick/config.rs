@@ -578,7 +578,7 @@ fn no_error_and_no_form_of_the_config_shows_a_password() {
                         inner => format!("{outer}:\n  {inner}:\n    {leaf}:{value}\n"),
                     });
                 }
-                // In a place where no value belongs.
+                // The URL is in a place where no value belongs.
                 texts.push(format!("{url}\n"));
                 texts.push(format!("amqp: {url}\n"));
                 texts.push(format!("'{url}': 1\n"));

@@ -90,7 +90,7 @@ fn a_wrong_placeholder_says_what_is_meant_and_nothing_of_the_url() {
         let shown = words.starts_with("dispatch.http.url: has a p");
         assert!(shown && !words.contains(url), "{words}");
     }
-    // In one run, together with all other mistakes.
+    // It is reported together with all other mistakes.
     let both = parse("url: 'https://{id}/', forward-headers: [a, a]").expect_err("two mistakes");
     assert_eq!(both.lines().count(), 2, "{both}");
     let header = wrong("url: 'https://h/', headers: {x-key: 'hunter2 {tennant}'}");

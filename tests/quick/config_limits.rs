@@ -408,7 +408,7 @@ fn lists_and_maps_can_be_set_by_the_environment() {
         &[
             (list, "[{name: a, window-size: 1}, {name: b}]"),
             ("SLUICEGATE_RATE_LIMITER__TENANTS", "acme: {plan: free}"),
-            // For limits that have a burst.
+            // Only for limits with a burst.
             ("SLUICEGATE_RATE_LIMITER__BURST", "9"),
         ],
     )

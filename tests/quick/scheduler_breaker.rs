@@ -316,7 +316,7 @@ fn next_probe(desk: &mut Desk) -> (Key, Job) {
 fn jobs_and_tenants_that_have_failed_are_probes_after_those_that_have_not() {
     let mut desk = desk();
     desk.shut();
-    // The first job of tenant b fails whatever the API does.
+    // The first job of tenant b fails regardless of the API.
     desk.deliver(Source::Fresh, &["b", "b"]);
     let (probe, first) = next_probe(&mut desk);
     assert_eq!(

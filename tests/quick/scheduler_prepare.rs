@@ -146,7 +146,7 @@ fn a_held_job_prepares_one_set_up_before_its_turn() {
     assert_eq!(desk.step(MS * 2).asked[0].asks.len(), 1);
     let done = desk.answer(MS, vec![vec![wait(397, 2)]]);
     assert!(done.prepared.is_empty() && done.published.is_empty());
-    // As long as the preparation took, plus 20 ms.
+    // It is the duration of the preparation, plus 20 ms.
     assert!(desk.step(MS * 136).prepared.is_empty());
     let done = desk.step(MS);
     assert_eq!(done.prepared.len(), 1, "there is one slot");

@@ -1,4 +1,5 @@
-//! How long this machine ran nothing. A promise about time cannot be judged on a machine that pauses for longer.
+//! Measures how long this machine was paused. A promise about time can't be checked on a machine
+//! with long pauses.
 
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};

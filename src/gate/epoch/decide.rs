@@ -25,7 +25,7 @@ pub const FORGET_MS: u64 = 60_000;
 /// admissions close again and again for a millisecond.
 const ROUNDING_MS: u64 = 100;
 
-/// What a worker itself knows.
+/// A worker's own knowledge.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Known {
     /// Its name in the hash.

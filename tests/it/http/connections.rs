@@ -142,7 +142,7 @@ async fn a_call_that_is_given_up_closes_its_connection() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flood_of_interim_answers_is_left() {
     let downstream = Downstream::answering("", Then::Flood).await;
-    // Without a bound this would take until the timeout, which has another reason.
+    // Without a limit, the call would end with the timeout, which has another reason.
     let Outcome::Retry {
         after: None,
         reason,

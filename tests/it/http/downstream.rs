@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
-/// What follows an answer.
+/// What happens on the connection after an answer.
 #[derive(Clone, Copy)]
 pub enum Then {
     /// The connection's next request.

@@ -187,7 +187,7 @@ impl Peer {
     /// Answers 200 with a body without an end.
     pub async fn answer_for_ever(&mut self, stream: u32) -> Vec<Frame> {
         self.write(HEADERS, END_HEADERS, stream, OK).await;
-        // At most the window that the client grants initially.
+        // This is no more than the window that the client grants initially.
         for _ in 0..8 {
             self.write(DATA, 0, stream, &[b'x'; 8 * 1024]).await;
         }

@@ -211,7 +211,7 @@ async fn tenants_take_turns(gate: &impl Gate) {
     assert_eq!((usage.count, usage.waiting, own), (6, 8, 0));
 
     // There is room for four, in turns: one for each tenant, including the new one, and the fourth
-    // is the first tenant's again, in whatever order they ask.
+    // is the first tenant's again, in any order of questions.
     desk.settle("a", unused(&first[..4])).await;
     let answers = desk.ask("c", &[FRESH; 2]).await;
     let c = tickets_of(&answers);

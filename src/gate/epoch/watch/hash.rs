@@ -182,7 +182,7 @@ mod tests {
                 assert!(!write(&mut kept, &read, &[(OWN, value)]), "{value}");
                 assert_eq!(pulse(&kept), number + 1, "{value}");
             }
-            // After another read it is written.
+            // It is written after another read.
             let read = fields(&kept);
             let name = format!("{}:2500", number + 1);
             assert!(write(&mut kept, &read, &[(OWN, &name)]));

@@ -113,7 +113,7 @@ fn each_broken_promise_is_found() {
     // A job that never arrived is lost, and its permit was idle.
     assert_eq!(failing(|o| _ = o.arrivals.remove(0)), ["P1", "P3"]);
     assert_eq!(failing(|o| drop(o.dead.pop())), ["P1"]); // rejected, but no dead letter
-    assert_eq!(failing(|o| o.dead[0].id = "0".into()), ["P1"]); // a dead letter that was not caused by the API
+    assert_eq!(failing(|o| o.dead[0].id = "0".into()), ["P1"]); // no reason for a dead letter
     assert_eq!(failing(|o| _ = o.confirmed.pop()), ["P1"]);
     assert_eq!(failing(|o| o.left = 1), ["P1"]);
     assert_eq!(failing(|o| o.arrivals[2].mono_ns -= SECOND / 10), ["P2"]); // 0.95 s after two others
