@@ -36,7 +36,7 @@ local key, what = KEYS[1], ARGV[2]
 local version = redis.call('HGET', key, 'version') or '0'
 
 local function changed()
-  -- At least the clock, so that a version of a lost board does not occur again.
+  -- The version is never behind the clock, so a version of a lost board is not reused.
   version = int(math.max(tonumber(version) + 1, now))
   redis.call('HSET', key, 'version', version)
 end

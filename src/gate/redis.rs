@@ -106,15 +106,15 @@ impl RedisGate {
 
     /// Makes the gate watch for data loss, as workers need it: it admits no job while Redis may
     /// lack usage that still counts. A start counts for at most `memory`; questions with limits
-    /// that look back further extend it. In a cluster each primary is watched on its own: one that
-    /// lost data stops its own tenants only.
+    /// that look back further extend it. In a cluster each primary is watched separately, so data
+    /// loss affects only the tenants of its primary.
     pub fn watching(mut self, memory: Duration) -> Self {
         self.watch = Some(Watches::new(memory));
         self
     }
 
-    /// Sets what is known of earlier starts, and checks what Redis knows. Before this call, a Redis
-    /// without an epoch counts as one that lost data.
+    /// Sets the knowledge of earlier starts, and checks the state of Redis. Before this call, a
+    /// Redis without an epoch is assumed to have lost data.
     ///
     /// # Errors
     /// [`GateError`] if no job may be admitted yet. The call need not be repeated.

@@ -48,7 +48,7 @@ struct Inner {
     /// The longest and the shortest look-back of any limit in a question.
     span: Duration,
     shortest: Duration,
-    /// What is known of starts before this worker's.
+    /// Knowledge of starts before the worker began.
     start: Option<Start>,
     /// Since when questions at each epoch have failed.
     failing: BTreeMap<String, Instant>,
@@ -89,7 +89,7 @@ impl Watches {
         }
     }
 
-    /// Sets what is known of starts before this worker's.
+    /// Sets the knowledge of starts before the worker began.
     pub fn set_start(&self, start: Start) {
         let mut inner = self.inner();
         inner.start = Some(start);
@@ -213,8 +213,8 @@ impl Watches {
         }
     }
 
-    /// Checks whether any primary other than those that `failed` still works. It asks them, unless
-    /// one has answered since the failure and within [`LATELY`].
+    /// Checks whether any primary that has not `failed` still works. It asks them, unless one has
+    /// answered since the failure and within [`LATELY`].
     ///
     /// # Errors
     /// Like [`of_all`], if no job may start at any primary.
@@ -346,9 +346,9 @@ fn at<'a>(
     }
 }
 
-/// Combines the answers of all primaries. One that may admit is enough. If none may, a recovering
-/// primary takes precedence over one that failed, and of these the one that opens first determines
-/// the wait.
+/// Combines the answers of all primaries. The result is `Ok` if any primary may admit. If none may,
+/// recovering primaries take precedence over failed ones, and the primary that opens first
+/// determines the wait.
 fn of_all(each: Vec<Result<(), GateError>>) -> Result<(), GateError> {
     if each.iter().any(Result::is_ok) {
         return Ok(());

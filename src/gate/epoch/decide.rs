@@ -41,8 +41,7 @@ pub struct Known {
     /// The shortest look-back of any question: the longest of that question's limits, in
     /// milliseconds.
     pub shortest_ms: u64,
-    /// What is known of starts before this worker's. It matters until the worker has found an
-    /// epoch.
+    /// Knowledge of starts before the worker began. It matters until the worker has found an epoch.
     pub start: Start,
     /// Whether it has seen an epoch, closed or not. Other workers may have started jobs under it.
     pub seen: bool,
@@ -50,7 +49,7 @@ pub struct Known {
     pub shard: Option<Shard>,
 }
 
-/// What is known about earlier starts when a worker begins.
+/// Knowledge of earlier starts when a worker begins.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Start {
     /// Jobs wait for their turn or other workers are alive, so jobs were started lately, or nothing
@@ -223,8 +222,8 @@ pub fn decide(stored: &Stored, known: &Known, memory: &Memory, now: u64, new_id:
     }
 }
 
-/// Decides on a server other than the one that the epoch was last confirmed for. No worker admits
-/// jobs until it is confirmed.
+/// Decides on a server that the epoch has not been confirmed for. No worker admits jobs until it
+/// is confirmed.
 fn another_memory(stored: &Stored, known: &Known, memory: &Memory, now: u64) -> Step {
     let run = memory.text();
     let confirmed = || vec![field("run", &run), field("next", "")];

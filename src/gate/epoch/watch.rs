@@ -183,7 +183,7 @@ impl Watch {
         self.shortest_ms.fetch_min(span, Ordering::Relaxed);
     }
 
-    /// Sets what is known of starts before this worker's.
+    /// Sets the knowledge of starts before the worker began.
     pub fn set_start(&self, start: Start) {
         self.state().start = start;
     }

@@ -225,7 +225,7 @@ impl Fleet {
     pub(super) fn join(&self, tenant: &Tenant, plan: Option<&str>) -> Limits {
         let own = self.own.limits(tenant, plan);
         let of = |other: &Other| -> Limits {
-            // With another header the job may have another plan, or none.
+            // If the header differs, the job may have another plan, or none.
             let same_header = other.policy.plan_header() == self.own.plan_header();
             let plan = plan.filter(|_| same_header);
             other.policy.limits(tenant, plan).clone()

@@ -43,7 +43,7 @@ pub struct Full;
 
 impl Board {
     fn change(&mut self, now_ms: u64) -> u64 {
-        // At least the clock, so that a version of a lost board does not occur again.
+        // The version is never behind the clock, so a version of a lost board is not reused.
         self.version = (self.version + 1).max(now_ms);
         self.version
     }

@@ -8,8 +8,8 @@
 //! limits are enforced through the later policy. So after an edit of limits with windows of
 //! seconds, the old policy is dropped after seconds, however long other windows are.
 //!
-//! Of two policies that were last used at the same time, the one with the larger name is the later
-//! one, so that they don't supersede each other. The relation is transitive: if A supersedes B and
+//! If two policies were last used at the same time, the larger name counts as the later policy, so
+//! they don't supersede each other. The relation is transitive: if A supersedes B and
 //! B supersedes C, A has C's limits as well, since the limits that reach back to C are the same in
 //! all three.
 

@@ -193,7 +193,7 @@ impl Link {
         }
     }
 
-    /// Returns all primaries. `anew` ignores what is known of them.
+    /// Returns all primaries. `anew` first renews the map of a cluster.
     pub async fn shards(&self, anew: bool) -> Result<Shards, GateError> {
         match &self.way {
             Way::Cluster(cluster) => Box::pin(cluster.shards(anew)).await,
@@ -289,7 +289,7 @@ fn client(url: &SecretUrl, pems: &Pems) -> Result<Client, GateError> {
                 "{url} is no Redis url; it must look like redis://user:password@host:6379/0"
             ))
         })?;
-    // With TLS to the sentinels alone, or to the primary alone, the others need no certificates.
+    // If only the sentinels or only the primary use TLS, the others need no certificates.
     let encrypted = matches!(info.addr(), ConnectionAddr::TcpTls { .. });
     let client = match certificates(pems).filter(|_| encrypted) {
         Some(certificates) => Client::build_with_tls(info, certificates),

@@ -169,8 +169,8 @@ proptest! {
             away = away.filter(|(_, until)| *until > number);
             storm.bed.pass(millis, &mut workers.each_mut());
         }
-        // Without further blows all workers admit again after a moment, the time to vouch, or a
-        // span, whatever they ask.
+        // If there are no further blows, all workers admit again after a moment, after the time to
+        // vouch, or after a span, for all questions.
         for (span, after) in [(SHORT, DOUBT_MS + SHORT), (SPAN, SPAN)] {
             for _ in 0..(after + SETTLE_MS) / 1_000 + 3 {
                 for worker in &mut workers {
