@@ -1,7 +1,7 @@
 //! A worker needs no more memory to search a body than for any other body of that size.
 
-use kit::servers::{shared_rabbit, shared_redis};
 use kit::api::Api;
+use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, job, until};
 
 use crate::PROGRAM;
@@ -35,5 +35,8 @@ async fn a_list_of_millions_takes_no_more_memory_than_a_text() {
     list.extend(b"0,".repeat(SIZE / 2));
     list.extend(b"0]");
     let (text, list) = (peak_kb(text).await, peak_kb(list).await);
-    assert!(list < text + MORE_KB, "{list} kB for a list, {text} for a text");
+    assert!(
+        list < text + MORE_KB,
+        "{list} kB for a list, {text} for a text"
+    );
 }

@@ -57,6 +57,7 @@ mod gate_store;
 mod gate_topology;
 mod guard;
 mod http;
+mod large_bodies;
 mod learned_limits;
 mod least_rights;
 mod log_lines;
