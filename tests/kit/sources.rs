@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use crate::root;
 
 /// A file of the repository.
+#[derive(Debug, Clone)]
 pub struct File {
     /// The path from the repository's root, with `/`.
     pub path: String,

@@ -44,3 +44,4 @@ mod scheduler_traces;
 mod scheduler_waking;
 mod tidy;
 mod tidy_circles;
+mod tidy_files;
