@@ -1,17 +1,17 @@
 //! The promises in a user's world: workers as users start them, real servers with their own defaults, and ways and APIs as they
 //! are outside. A file for each circumstance; `kit` has what they stand on.
 
-mod line10_scope;
-mod line11_broker_ends;
-mod line12_crashes;
-mod line1_far_api;
-mod line2_far_redis;
-mod line3_way;
-mod line4_abandoned;
-mod line5_mixed;
-mod line7_outage;
-mod line8_expiry;
-mod line9_answers;
+mod abandoned_calls;
+mod answers;
+mod broker_ends;
+mod crashes;
+mod expiry;
+mod far_api;
+mod far_redis;
+mod late_calls;
+mod mixed_plans;
+mod outage;
+mod throttle_scope;
 
 use hyper::Version;
 use kit::api::{Api, Manner, Reply};

@@ -1,4 +1,4 @@
-//! Line 1: what takes long is done before a permit is asked for, so no permit is used up by it.
+//! What takes long is done before a permit is asked for, so no permit is used up by it.
 
 use std::sync::Arc;
 

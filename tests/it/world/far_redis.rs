@@ -1,4 +1,4 @@
-//! Line 2: Redis far away. Jobs flow, the limit holds, and the worker says what it costs.
+//! Redis is far away. Jobs flow, the limit holds, and the worker says what it costs.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Line 5: jobs of one tenant under different limits. What those with short windows no longer count, those with long ones do.
+//! Jobs of one tenant under different limits. What those with short windows no longer count, those with long ones do.
 
 use kit::api::Api;
 use kit::process::Process;

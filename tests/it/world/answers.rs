@@ -1,4 +1,4 @@
-//! Line 9: what an answer means is not the same at every API.
+//! What an answer means is not the same at every API.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

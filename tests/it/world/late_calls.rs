@@ -1,4 +1,4 @@
-//! Line 3: the way to the API varies by more than the guard. With what users have by default the limit holds, since a call that
+//! The way to the API varies by more than the guard. With what users have by default the limit holds, since a call that
 //! came late counts from when it came; `guard-budget` says how much of the quota that may cost.
 
 use std::time::Duration;
