@@ -48,10 +48,7 @@ pub trait Rules: Sync {
     /// Describes for the documentation how many units start: L is `max-requests`, W is `window-size`.
     fn about(&self) -> &'static str;
 
-    /// Describes [`Rules::worst_case`] in the same notation.
-    fn worst_words(&self) -> &'static str;
-
-    /// Describes which windows the limit holds in, for the output of `check`: a number of calls "in any" minute.
+    /// How its windows lie, in the words of `check`: so many calls "in any" minute.
     fn window_words(&self) -> &'static str;
 
     /// Returns the source of the algorithm's file in `lua/`: the functions of [`Usage`] over Redis.

@@ -74,12 +74,7 @@ pub const ANSWERED: &str = "x-sluicegate-answered";
 /// The prefix of the API's response headers in a result.
 pub const ANSWER_PREFIX: &str = "x-answer-";
 
-/// All headers that only results have. Results also have [`ATTEMPT`], [`REASON`] and [`FIRST_CALL`].
-pub const OF_RESULTS: [&str; 8] = [
-    RESULT, STATUS, TRUNCATED, JOB_ID, TENANT, PUBLISHED, CALLED, ANSWERED,
-];
-
-/// The queue to which the worker of a forwarded job reports that the job is done (`dispatch.forward.done`).
+/// In a job that is forwarded: the queue where its worker says that it is done (`dispatch.forward.done`).
 pub const DONE: &str = "x-sluicegate-done";
 /// The `correlation_id` for the report on a forwarded job.
 pub const DONE_TOKEN: &str = "x-sluicegate-done-token";

@@ -12,7 +12,8 @@ use sluicegate::gate::keys::Keys;
 use sluicegate::metrics::Metrics;
 use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::headers::{
-    DONE, DONE_TOKEN, HeaderValue, OF_RESULTS, OURS, PROPERTIES, UNREADABLE,
+    ANSWERED, CALLED, DONE, DONE_TOKEN, HeaderValue, JOB_ID, OURS, PROPERTIES, PUBLISHED, RESULT,
+    STATUS, TENANT, TRUNCATED, UNREADABLE,
 };
 use sluicegate::rules::layout::Layout;
 use sluicegate::rules::limit::{Algorithm, DEFAULT_LIMIT, Limit, Unit};
@@ -140,7 +141,10 @@ fn texts_are_found_however_they_are_laid_out() {
 fn every_header_is_listed_and_no_other() {
     let mut known: BTreeSet<String> = OURS.map(str::to_owned).into();
     known.extend([UNREADABLE.to_owned(), PROPERTIES.to_owned()]);
-    known.extend(OF_RESULTS.map(str::to_owned));
+    let of_results = [
+        RESULT, STATUS, TRUNCATED, JOB_ID, TENANT, PUBLISHED, CALLED, ANSWERED,
+    ];
+    known.extend(of_results.map(str::to_owned));
     known.extend([DONE, DONE_TOKEN].map(str::to_owned));
     let starts = ["x-sluicegate-", "x-ratelimit-", "retry-after"];
     assert_eq!(names(&listed("Headers"), &starts), known);

@@ -85,10 +85,6 @@ impl Rules for Token {
         "`burst` at once, refilled with L in W"
     }
 
-    fn worst_words(&self) -> &'static str {
-        "`burst` + L - 1"
-    }
-
     fn keys(&self) -> Keys {
         Keys::Own {
             kind: "token",
@@ -110,10 +106,6 @@ impl Rules for Leaky {
 
     fn about(&self) -> &'static str {
         "one each W / L, and `burst` at once"
-    }
-
-    fn worst_words(&self) -> &'static str {
-        "L + `burst` - 1"
     }
 
     fn keys(&self) -> Keys {

@@ -20,10 +20,6 @@ impl Rules for Counter {
         "L in the window before now, estimated from two counters"
     }
 
-    fn worst_words(&self) -> &'static str {
-        "2 L - 1"
-    }
-
     fn window_words(&self) -> &'static str {
         "in about any"
     }

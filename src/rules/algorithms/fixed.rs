@@ -17,10 +17,6 @@ impl Rules for FixedWindow {
         "L in each window that begins at a multiple of W since 1970 (UTC)"
     }
 
-    fn worst_words(&self) -> &'static str {
-        "2 L, across an edge"
-    }
-
     fn window_words(&self) -> &'static str {
         "in each aligned"
     }

@@ -77,10 +77,6 @@ impl Rules for Strict {
         "L in any W, calls in flight included"
     }
 
-    fn worst_words(&self) -> &'static str {
-        "L"
-    }
-
     fn keys(&self) -> Keys {
         Keys::Own {
             kind: "strict",
@@ -102,10 +98,6 @@ impl Rules for Concurrency {
 
     fn about(&self) -> &'static str {
         "L calls in flight"
-    }
-
-    fn worst_words(&self) -> &'static str {
-        "L at once"
     }
 
     fn keys(&self) -> Keys {

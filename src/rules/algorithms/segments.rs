@@ -20,10 +20,6 @@ impl Rules for SlidingSegments {
         "L in any W, counted by 192nds of it"
     }
 
-    fn worst_words(&self) -> &'static str {
-        "L"
-    }
-
     fn window_words(&self) -> &'static str {
         "in any"
     }

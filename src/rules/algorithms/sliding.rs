@@ -21,10 +21,6 @@ impl Rules for SlidingWindow {
         "L in any W"
     }
 
-    fn worst_words(&self) -> &'static str {
-        "L"
-    }
-
     fn window_words(&self) -> &'static str {
         "in any"
     }
