@@ -64,6 +64,7 @@ use pool::{Pool, Pooled};
 pub use reach::{Reach, reach};
 use requests::Requests;
 pub use setup::HttpHandlerError;
+use token_endpoint::Unfetched;
 use tokens::{NoToken, Token, Tokens};
 
 /// Calls one API.
@@ -126,24 +127,19 @@ impl HttpHandler {
         match tokens.wait(tenant, deadline).await {
             Ok(token) => Ok(Some(token)),
             Err(NoToken::InTime(why)) => {
-                let is_shortage = why.as_ref().is_some_and(|why| why.is_shortage);
+                let is_local = (why.as_ref()).is_some_and(|why| why.trouble == Trouble::Local);
                 let why = why.map_or(String::new(), |it| format!(": {}", it.why));
                 let why = format!("{}{why}", self.too_late("no access token"));
-                let trouble = match is_shortage {
+                let trouble = match is_local {
                     true => Trouble::Local,
                     false => Trouble::Unreachable,
                 };
                 Err(unprepared(trouble, why))
             }
-            Err(NoToken::Failed(why)) => Err(unprepared(
-                Trouble::Tenant,
-                format!("no access token: {why}"),
-            )),
+            Err(NoToken::Failed(Unfetched { why, trouble })) => {
+                Err(unprepared(trouble, format!("no access token: {why}")))
+            }
             Err(NoToken::Pending(after)) => Err(Outcome::Snooze { after }.into()),
-            Err(NoToken::Short(why)) => Err(unprepared(
-                Trouble::Local,
-                format!("no access token: {why}"),
-            )),
             Err(NoToken::NoClient(why)) => Err(why.into()),
         }
     }

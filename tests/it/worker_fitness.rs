@@ -57,6 +57,40 @@ async fn a_worker_that_cannot_reach_the_api_leaves_the_jobs_to_one_that_can() {
     assert!(bed.dead(&healthy).await.is_empty());
 }
 
+/// The tenants' breakers, which all workers share, stay closed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_cannot_reach_the_server_of_tokens_stops_no_tenant() {
+    let (api, tokens) = (Api::start().await, Api::start().await);
+    tokens.answers(|_| Reply::ok().body(r#"{"access_token": "t", "expires_in": 3600}"#));
+    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let of = |api: &str, tokens: &str| {
+        let oauth2 = format!(
+            ", oauth2: {{token-url: '{tokens}{{tenant}}', client-id: x, client-secret: hunter2}}"
+        );
+        bed.yaml("max-requests: 1000, window-size: 1s", api, &oauth2)
+    };
+    let nowhere = "http://127.0.0.1:9/";
+    let (healthy, sick) = (of(&api.url(), &tokens.url()), of(nowhere, nowhere));
+    let unfit = PROGRAM.start(&sick);
+    for tenant in ["acme", "bert"] {
+        bed.publish(&sick, jobs(tenant, JOBS)).await;
+    }
+    unfit
+        .says(&["this worker can't make calls", "no access token"])
+        .await;
+    let sound = PROGRAM.start(&healthy);
+    until("all calls", || api.count() >= 2 * JOBS).await;
+    for worker in [&unfit, &sound] {
+        let stops = worker.count(&["calls of this tenant stop"]);
+        assert_eq!(stops, 0, "{}", worker.log().join("\n"));
+    }
+    sound.stop();
+    unfit.stop();
+    let calls = api.calls();
+    assert_eq!(calls.len(), 2 * JOBS, "each once");
+    assert!(calls.iter().all(|call| call.attempt == 1));
+}
+
 /// All of its jobs are in delay queues by then.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_alone_finds_its_few_jobs_again_when_the_api_is_back() {

@@ -23,6 +23,7 @@ use super::pool::{Pool, Pooled};
 use super::proxy::Proxy;
 use super::requests::{AGENT, uri};
 use crate::config::{ClientAuth, OAuth2, TENANT};
+use crate::rules::breaker::Trouble;
 use crate::rules::job::call::{Place, encode};
 use crate::rules::tenant::Tenant;
 use crate::shortage;
@@ -71,15 +72,15 @@ pub(super) struct Granted {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Unfetched {
     pub why: String,
-    /// Whether this machine lacked a resource that is needed to ask.
-    pub is_shortage: bool,
+    /// Who is at fault. The server of the tokens is the same for all tenants, so one that can't be reached is no tenant's failure.
+    pub trouble: Trouble,
 }
 
 impl From<String> for Unfetched {
     fn from(why: String) -> Self {
         Self {
             why,
-            is_shortage: false,
+            trouble: Trouble::Tenant,
         }
     }
 }
@@ -226,7 +227,8 @@ impl Endpoint {
             let words = no_connection(why.as_ref(), self.encrypted);
             Unfetched {
                 why: format!("no connection to the token's url: {words}"),
-                is_shortage: shortage::of(why.as_ref()).is_some(),
+                trouble: shortage::of(why.as_ref())
+                    .map_or(Trouble::Unreachable, |_| Trouble::Local),
             }
         })?;
         Ok(self.ask_over(pooled, client).await?)

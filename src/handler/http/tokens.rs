@@ -193,22 +193,10 @@ pub(super) enum NoToken {
     /// There was no token in time; with the last failure, if there was one.
     InTime(Option<Unfetched>),
     /// The tenant's last attempt failed.
-    Failed(String),
+    Failed(Unfetched),
     /// The tenant's first attempt is in progress. Its job should not wait here but return after
     /// this time.
     Pending(Duration),
-    /// This machine lacked a resource that is needed to ask.
-    Short(String),
     /// A token can't be requested without a usable client.
     NoClient(NoRequest),
-}
-
-impl From<Unfetched> for NoToken {
-    /// Converts the failure of the tenant's last attempt.
-    fn from(Unfetched { why, is_shortage }: Unfetched) -> Self {
-        match is_shortage {
-            true => Self::Short(why),
-            false => Self::Failed(why),
-        }
-    }
 }

@@ -77,7 +77,7 @@ enum Failure {
 impl From<Failure> for NoToken {
     fn from(why: Failure) -> Self {
         match why {
-            Failure::Fetch(why) => why.into(),
+            Failure::Fetch(why) => Self::Failed(why),
             Failure::Client(why) => Self::NoClient(why),
         }
     }
@@ -131,7 +131,7 @@ impl State {
     /// Returns the reason why a job stops waiting.
     fn pending(&self) -> NoToken {
         match (self.unfetched(), self.asked) {
-            (Some(why), _) => why.clone().into(),
+            (Some(why), _) => NoToken::Failed(why.clone()),
             (None, asked) => {
                 let [least, most] = AGAIN;
                 let elapsed = asked.map_or(least, |asked| asked.elapsed());
@@ -184,7 +184,7 @@ impl ByTenant {
         let Ok(state) = timeout_at(until, known).await else {
             return Err(kept.borrow().pending());
         };
-        let failed = || NoToken::Failed("it was refused".to_owned());
+        let failed = || NoToken::Failed("it was refused".to_owned().into());
         let state = state.map_err(|_| failed())?;
         match (state.usable(), state.failed()) {
             (Some(token), _) => Ok(Arc::clone(token)),
