@@ -76,6 +76,7 @@ impl Reporter {
         report.over_ms = millis(tenants.over);
         report.tenants.clone_from(&tenants.busiest);
         report.left_out = tenants.left_out;
+        report.advice = tenants.advice.clone().unwrap_or_default();
         report
     }
 }

@@ -413,4 +413,6 @@ pub struct Tenants {
     pub busiest: Vec<OfTenant>,
     /// The sum over all other tenants.
     pub left_out: LeftOut,
+    /// How the API seems to count where it refuses calls within the limits; `None`: it does not.
+    pub advice: Option<String>,
 }

@@ -31,6 +31,8 @@ const MAX_TENANTS: usize = 10_000;
 pub struct Refusals {
     tenants: HashMap<Tenant, Counts, RandomState>,
     swept: Duration,
+    /// The last advice, and when it was given.
+    advised: Option<(Duration, String)>,
 }
 
 /// The calls of one tenant since its first refusal.
@@ -80,8 +82,21 @@ impl Refusals {
         }
     }
 
-    /// Returns advice on the refusals of `tenant`, whose limits are `limits`, or `None` if they are few.
-    pub fn advice(&self, tenant: &Tenant, limits: &[Limit]) -> Option<String> {
+    /// Returns advice on the refusals of `tenant`, whose limits are `limits`, or `None` if they are
+    /// few. Remembers it for an hour.
+    pub fn advise(&mut self, now: Duration, tenant: &Tenant, limits: &[Limit]) -> Option<String> {
+        let advice = self.advice(tenant, limits)?;
+        self.advised = Some((now, format!("{advice} (tenant {tenant})")));
+        Some(advice)
+    }
+
+    /// Returns the last advice and its tenant, if it is less than an hour old.
+    pub fn last_advice(&self, now: Duration) -> Option<&str> {
+        let (at, advice) = self.advised.as_ref()?;
+        (*at + MEMORY > now).then_some(advice)
+    }
+
+    fn advice(&self, tenant: &Tenant, limits: &[Limit]) -> Option<String> {
         let counts = self.tenants.get(tenant)?;
         let Counts {
             calls,
@@ -192,6 +207,22 @@ mod tests {
         }
         let advice = refusals.advice(&tenant(1), &[limit(sliding)]);
         assert_eq!(advice, None, "they were under way together");
+    }
+
+    #[test]
+    fn the_last_advice_is_remembered_for_an_hour() {
+        let (mut refusals, limits) = (Refusals::default(), [limit(Algorithm::SlidingWindow)]);
+        for burst in 0..3 {
+            refusals.refused(SECOND * burst, &tenant(1), SECOND * burst);
+        }
+        assert_eq!(refusals.advise(SECOND, &tenant(2), &limits), None);
+        assert_eq!(refusals.last_advice(SECOND), None);
+        let advice = refusals
+            .advise(SECOND, &tenant(1), &limits)
+            .expect("advice");
+        let last = format!("{advice} (tenant 1)");
+        assert_eq!(refusals.last_advice(MEMORY), Some(&*last));
+        assert_eq!(refusals.last_advice(SECOND + MEMORY), None);
     }
 
     #[test]

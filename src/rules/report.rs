@@ -70,6 +70,9 @@ pub struct Report {
     /// The sums over all other tenants.
     #[serde(default)]
     pub left_out: LeftOut,
+    /// How the API seems to count where it refuses calls within the limits; empty: it does not.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub advice: String,
 }
 
 /// The load of a worker.
@@ -262,7 +265,12 @@ impl Report {
     pub fn write(mut self) -> String {
         self.format = FORMAT;
         self.notes.truncate(MOST_LINES);
-        let texts = [&mut self.host, &mut self.version, &mut self.pipeline];
+        let texts = [
+            &mut self.host,
+            &mut self.version,
+            &mut self.pipeline,
+            &mut self.advice,
+        ];
         texts.into_iter().chain(&mut self.notes).for_each(cut);
         loop {
             let text = serde_json::to_string(&self).expect("texts and numbers are always JSON");

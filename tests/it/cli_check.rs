@@ -3,12 +3,12 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use kit::api::{Api, Manner};
+use kit::api::{Api, Manner, Reply};
 use kit::connect::ConnectProxy;
 use kit::papers::Papers;
 use kit::proxy::{Proxy, Ways};
 use kit::servers::{Rabbit, shared_rabbit, shared_redis};
-use kit::{Bed, until};
+use kit::{Bed, jobs, until};
 use serde_json::Value;
 
 use crate::PROGRAM;
@@ -145,6 +145,30 @@ async fn tls_is_measured_apart_with_and_without_a_proxy() {
         line.is_some_and(|line| line.contains("dispatch.http.ca-file")),
         "{out}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_api_that_refuses_calls_within_the_limit_is_a_warning_that_names_an_algorithm() {
+    let (api, bed) = (Api::start().await, bed());
+    api.answers(|_| Reply::status(429));
+    let yaml = bed.yaml("max-requests: 10, window-size: 200ms", &api.url(), "");
+    let line = || {
+        let said = sluicegate(&yaml, &["check"]).exited(0).out;
+        let line = said.lines().find(|line| line.contains("were refused"));
+        line.map(str::to_owned)
+    };
+    let worker = PROGRAM.start(&yaml);
+    assert_eq!(line(), None);
+    bed.publish(&yaml, jobs("acme", 5)).await;
+    worker.says(&["the API seems to want an even flow"]).await;
+    until("a worker says so", || line().is_some()).await;
+    let line = line().expect("said");
+    assert!(line.starts_with("warn  api       1 worker: "), "{line}");
+    assert!(
+        line.contains("use leaky-bucket-algo (tenant acme)"),
+        "{line}"
+    );
+    worker.stop();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -157,6 +157,7 @@ impl Scheduler {
             waiting,
             busiest,
             left_out,
+            advice: self.refusals.last_advice(now).map(str::to_owned),
         };
         let store_ms = self.clock.at_least(now).unwrap_or_default();
         self.tallies.told(now, store_ms);

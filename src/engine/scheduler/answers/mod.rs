@@ -43,7 +43,7 @@ impl Scheduler {
         };
         let (tenant, plan) = (&job.claims.tenant, job.claims.plan.as_deref());
         let limits = self.agreement.own().limits(tenant, plan);
-        let reason = match self.refusals.advice(tenant, limits) {
+        let reason = match self.refusals.advise(now, tenant, limits) {
             Some(advice) => format!("{reason}; {advice}"),
             None => reason,
         };

@@ -7,14 +7,15 @@ use sluicegate::broker::BrokerError;
 use sluicegate::broker::amqp::{Confirms, QueueState, confirms, inventory};
 use sluicegate::config::{Config, Http, RedisTopology, show_duration};
 use sluicegate::gate::GateError;
-use sluicegate::gate::boards;
 use sluicegate::gate::redis::{Health, NODE_OF_A_CLUSTER, RedisGate};
+use sluicegate::gate::reports::{self, Fleet};
 use sluicegate::handler::http::{Reach, reach};
 use sluicegate::operator::others::{Others, others as others_of};
 use sluicegate::operator::{NotDone, hold};
 use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::holding::Holding;
 use sluicegate::rules::limit::Limits;
+use sluicegate::rules::report::view::View;
 use sluicegate::rules::tenant::Tenant;
 
 use super::findings::{Findings, Level};
@@ -240,9 +241,19 @@ pub(super) async fn redis(
         let (level, text) = recovery_in_words(&jobs, &recovery);
         findings.add(level, WHAT, format!("{primary}{text}"));
     }
-    match held(config).await {
-        Ok(words) if words.is_empty() => {}
-        Ok(words) => findings.add(Level::Warn, WHAT, words),
+    match fleet(config).await {
+        Ok(fleet) => {
+            let held = hold::held_in_words(&fleet.boards);
+            if !held.is_empty() {
+                findings.add(Level::Warn, WHAT, held);
+            }
+            if let Some(words) = advice_in_words(&fleet.view) {
+                findings.add(Level::Warn, "api", words);
+            }
+            for error in &fleet.failed {
+                findings.add(Level::Error, WHAT, gate(error));
+            }
+        }
         Err(error) => findings.add(Level::Error, WHAT, gate(&error)),
     }
     match others(config).await {
@@ -314,10 +325,18 @@ fn recovery_in_words(jobs: &str, recovery: &Recovery) -> (Level, String) {
     }
 }
 
-/// Returns the operators' instructions for all workers.
-async fn held(config: &Config) -> Result<String, GateError> {
+/// Returns the reports of the running workers.
+async fn fleet(config: &Config) -> Result<Fleet, GateError> {
     let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
-    Ok(hold::held_in_words(&boards::see(&gate).await?))
+    reports::see(&gate).await
+}
+
+/// Returns what workers have concluded from refused calls, as one of them says it: they call the same API.
+fn advice_in_words(view: &View) -> Option<String> {
+    let all = view.workers.iter().map(|worker| &*worker.report.advice);
+    let some: Vec<&str> = all.filter(|advice| !advice.is_empty()).collect();
+    let workers = count(some.len() as u64, "worker");
+    some.first().map(|advice| format!("{workers}: {advice}"))
 }
 
 /// Returns the other policies that workers enforce, or enforced within the longest window.
