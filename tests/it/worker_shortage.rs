@@ -118,6 +118,20 @@ async fn limits_of_rabbitmq_are_named_by_run_and_check() {
         "{said}"
     );
 
+    // Results have two more.
+    rabbit.ctl(&[
+        "set_vhost_limits",
+        "-p",
+        "no-connection",
+        r#"{"max-connections": 3}"#,
+    ]);
+    sluicegate(&one, &["check"]).exited(0);
+    let http = format!("http: {{url: '{}'}}", api.url());
+    let results = one.replace(&http, &format!("{http}, results: {{to: reply-to}}"));
+    assert_ne!(results, one);
+    let said = sluicegate(&results, &["check"]).exited(1).out;
+    assert!(said.contains("connection limit"), "{said}");
+
     rabbit.ctl(&["add_user", "limited", "limited"]);
     rabbit.ctl(&["set_permissions", "limited", ".*", ".*", ".*"]);
     rabbit.ctl(&["set_user_limits", "limited", r#"{"max-connections": 0}"#]);

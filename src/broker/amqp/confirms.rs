@@ -41,19 +41,19 @@ pub enum Confirms {
 }
 
 /// Publishes some messages to a queue of the work queue's type, one after the other. The queue has
-/// a unique name and is deleted afterwards.
-pub async fn confirms(amqp: &config::Amqp) -> Confirms {
-    match measured(amqp).await {
+/// a unique name and is deleted afterwards. Opens two connections, as a worker does, and `more`.
+pub async fn confirms(amqp: &config::Amqp, more: usize) -> Confirms {
+    match measured(amqp, more).await {
         Ok(confirms) => confirms,
         Err(why) => Confirms::Unknown(why),
     }
 }
 
-async fn measured(amqp: &config::Amqp) -> Result<Confirms, BrokerError> {
+async fn measured(amqp: &config::Amqp, more: usize) -> Result<Confirms, BrokerError> {
     let link = Nodes::new(amqp)?.turns().open(NAME).await?;
     // A user that may declare delay queues may declare this queue, too.
     let name: Arc<str> = format!("{}.delay.check-{}", amqp.queue, Ulid::new()).into();
-    let found = with_queue(&link, &name, amqp.queue_type).await;
+    let found = with_queue(&link, &name, (amqp.queue_type, more)).await;
     link.close().await;
     found
 }
@@ -63,13 +63,13 @@ async fn measured(amqp: &config::Amqp) -> Result<Confirms, BrokerError> {
 async fn with_queue(
     link: &Link,
     name: &Arc<str>,
-    queue_type: config::QueueType,
+    (queue_type, more): (config::QueueType, usize),
 ) -> Result<Confirms, BrokerError> {
     let mut queue = Queue::kept(name, queue_type);
     (queue.arguments).push(("x-expires", HeaderValue::Int(EXPIRES_MS)));
     let (target, channel) = (&link.target, link.channel().await?);
     target.rpc("queue.declare", queue.declare(&channel)).await?;
-    let confirms = confirms_of(target, name).await;
+    let confirms = confirms_of(target, name, more).await;
     // The name fits: the work queue's length is bounded.
     let name = ShortString::from(&**name);
     let deleting = channel.queue_delete(name, QueueDeleteOptions::default());
@@ -77,8 +77,16 @@ async fn with_queue(
     confirms
 }
 
-async fn confirms_of(target: &Target, queue: &Arc<str>) -> Result<Confirms, BrokerError> {
+async fn confirms_of(
+    target: &Target,
+    queue: &Arc<str>,
+    more: usize,
+) -> Result<Confirms, BrokerError> {
     let link = Link::open(target, NAME).await?;
+    let mut others = Vec::with_capacity(more);
+    for _ in 0..more {
+        others.push(Link::open(target, NAME).await?);
+    }
     let confirms = match timeout(CONFIRM_TIMEOUT, published(&link, queue)).await {
         Ok(published) => published,
         Err(_) if link.blocked() => {
@@ -90,7 +98,9 @@ async fn confirms_of(target: &Target, queue: &Arc<str>) -> Result<Confirms, Brok
             "no confirm within {CONFIRM_TIMEOUT:?}"
         ))),
     };
-    link.close().await;
+    for link in others.into_iter().chain([link]) {
+        link.close().await;
+    }
     confirms
 }
 

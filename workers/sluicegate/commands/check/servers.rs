@@ -5,7 +5,7 @@ use std::time::Duration;
 use rustix::process::{Resource, getrlimit};
 use sluicegate::broker::BrokerError;
 use sluicegate::broker::amqp::{Confirms, QueueState, confirms, inventory};
-use sluicegate::config::{Config, Http, RedisTopology, show_duration};
+use sluicegate::config::{Config, Http, RedisTopology, ResultsTo, show_duration};
 use sluicegate::gate::GateError;
 use sluicegate::gate::redis::{Health, NODE_OF_A_CLUSTER, RedisGate};
 use sluicegate::gate::reports::{self, Fleet};
@@ -119,7 +119,7 @@ pub(super) async fn rabbitmq(
     }
     findings.add(Level::Ok, WHAT, unacked(config));
     way::rabbitmq(config, findings).await;
-    match confirms(&config.amqp).await {
+    match confirms(&config.amqp, more_connections(config)).await {
         Confirms::Took(took) => {
             measured.confirm = Times::of(took);
             if let Some((level, text)) = measured.confirm_in_words(terms) {
@@ -141,6 +141,18 @@ pub(super) async fn rabbitmq(
             format!("how long confirms take was not measured: {why}"),
         ),
     }
+}
+
+/// Returns the number of connections to RabbitMQ that a worker opens on demand, in addition to the
+/// two for its jobs.
+fn more_connections(config: &Config) -> usize {
+    let results = match config.dispatch.results.to {
+        ResultsTo::None => 0,
+        ResultsTo::Exchange => 1,
+        // RabbitMQ's direct reply-to has one of its own.
+        ResultsTo::ReplyTo => 2,
+    };
+    results + usize::from(config.dispatch.forward.is_some())
 }
 
 /// Number of file descriptors that a worker needs in addition to those of its calls.
