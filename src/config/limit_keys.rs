@@ -57,15 +57,15 @@ keys! {
         .note("In a list in which an item says `unit: cost`, items without a unit count calls. With such common `limits`, those of plans and tenants do, too, unless `rate-limiter.unit` (or the plan's) is set.");
     GUARD: Guard = text(
         "rate-limiter.guard",
-        "`auto`: 50 ms, less for windows below 200 ms and for buckets whose window is below 1250 ms; a duration below half the window; or `strict`, for `sliding-window-algo`: a unit is available a window after the answer, and calls in flight always count, so the limit holds at any latency",
+        "`auto`: 50 ms, less for windows below 200 ms and for buckets whose window is below 1250 ms; a duration below half the window; or `strict`, for `sliding-window-algo`: a unit is available again a window after the answer, and calls in flight always count, so the limit holds at any latency",
         || shape::duration(Duration::ZERO, MAX_WINDOW, &["auto", "strict"]),
         guard,
     )
         .default("auto")
         .example("10ms")
         .live()
-        .about("By how much the way from the gate to the API can vary without effect; it costs guard / window of the throughput.")
-        .note("What comes later counts, with `sliding-window-algo` and `fixed-window-algo`, from when the worker detects it: see [the guard](LIMITS.md#the-guard).");
+        .about("How much the latency from the gate to the API can vary without effect; it costs guard / window of the throughput.")
+        .note("With `sliding-window-algo` and `fixed-window-algo`, a call that is later than that counts from when the worker detects it. See [the guard](LIMITS.md#the-guard).");
     GUARD_BUDGET: f64 = text("rate-limiter.guard-budget", "`0%` to `100%`", guard_budget_schema, guard_budget)
         .default("1%")
         .example("7%")

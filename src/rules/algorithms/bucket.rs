@@ -281,8 +281,8 @@ impl Bucket {
 }
 
 /// Returns what a full bucket may hold beyond `burst` tokens at a start: what flows in during the lateness that it forgives. If starts
-/// are kept apart, it is only so much of it that the next start is `window / max` and [`Terms::apart_us`] later at least. Below 0, the
-/// next start waits longer than the refill takes.
+/// are kept apart, it is lower, so that the next start is at least `window / max` and [`Terms::apart_us`] later. Below 0, the next start
+/// waits longer than the refill takes.
 fn allowance(terms: &Terms) -> i64 {
     let max = u64::from(terms.max());
     let forgiven = (terms.lateness_ms() * max).cast_signed();
@@ -290,7 +290,7 @@ fn allowance(terms: &Terms) -> i64 {
         return forgiven;
     }
     let apart = u64::from(terms.apart_us()) * max;
-    // What must flow in until the next start.
+    // The inflow until the next start, at the least.
     let needed = match terms.capacity() {
         // Starts are whole milliseconds apart, so this is not reached a millisecond earlier.
         1 => ((1000 * terms.window_ms() + apart).div_ceil(1000 * max) - 1) * max + 1,
