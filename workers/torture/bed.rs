@@ -1,6 +1,7 @@
 //! Everything that runs, and how it is broken and mended.
 
 mod deletion;
+pub mod rude;
 mod struck;
 
 use std::path::PathBuf;
@@ -40,13 +41,13 @@ pub struct Slot {
     pub worker: Mutex<Worker>,
     pub to_rabbit: Arc<Proxy>,
     pub to_redis: Arc<Proxy>,
+    pub to_downstream: Arc<Proxy>,
 }
 
 /// Everything that runs.
 pub struct Bed {
     pub history: Arc<History>,
     pub downstream: Arc<Downstream>,
-    pub to_downstream: Arc<Proxy>,
     pub rabbit: Arc<Rabbits>,
     pub redis: Arc<Redises>,
     pub slots: Vec<Slot>,
@@ -76,6 +77,7 @@ impl Bed {
         match kind.part() {
             _ if clusters::is_ours(kind) => clusters::perform(self, fault).await,
             Part::Worker => self.worker(number, fault).await?,
+            Part::Rabbit if kind.is_rude() => self.rude(number, fault).await?,
             Part::Rabbit => self.rabbit(number, fault).await,
             Part::Redis => self.redis(fault).await?,
             Part::Downstream => self.downstream(fault).await,
@@ -87,14 +89,21 @@ impl Bed {
     async fn downstream(&self, fault: Fault) {
         match fault.kind {
             Kind::DownstreamFar => {
-                self.to_downstream.set(Ways::round_trip(far(fault.way)));
+                let all = |ways| {
+                    for slot in &self.slots {
+                        slot.to_downstream.set(ways);
+                    }
+                };
+                all(Ways::round_trip(far(fault.way)));
                 sleep(fault.lasts).await;
-                self.to_downstream.set(Ways::OPEN);
+                all(Ways::OPEN);
             }
             Kind::DownstreamRefuse => {
-                self.to_downstream.door.refuse().await;
-                sleep(fault.lasts.min(SHORT)).await;
-                self.to_downstream.door.take().await;
+                refuse(self.slots.iter(), fault.lasts.min(SHORT)).await;
+            }
+            Kind::DownstreamRefuseMost => {
+                let (before, after) = self.slots.split_at(fault.worker);
+                refuse(before.iter().chain(&after[1..]), rude::lasts(&fault)).await;
             }
             Kind::DownstreamStill => {
                 self.downstream.stand_still(true);
@@ -276,6 +285,17 @@ impl Bed {
     }
 }
 
+/// The downstream refuses the connections of these workers for a while.
+async fn refuse(slots: impl Iterator<Item = &Slot> + Clone, lasts: Duration) {
+    for slot in slots.clone() {
+        slot.to_downstream.door.refuse().await;
+    }
+    sleep(lasts).await;
+    for slot in slots {
+        slot.to_downstream.door.take().await;
+    }
+}
+
 /// A round trip: 50 to 250 ms in each direction.
 fn slow(way: u8) -> Duration {
     Duration::from_millis(100 + 200 * u64::from(way))
@@ -385,6 +405,10 @@ fn how(fault: &Fault) -> (Option<usize>, String) {
             ),
         ),
         Kind::DownstreamHang | Kind::DownstreamRefuse => (None, format!("for {}", seconds(SHORT))),
+        Kind::DownstreamRefuseMost => (one, rude::how(fault)),
+        Kind::RudeReplies | Kind::RudeJobs | Kind::RudeTenant | Kind::RudeFlood => {
+            (None, rude::how(fault))
+        }
         Kind::DownstreamStill => {
             let seconds = fault.lasts.clamp(STILL.0, STILL.1).as_secs_f64();
             (None, format!("for {seconds:.1} s"))

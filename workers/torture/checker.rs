@@ -4,6 +4,7 @@ mod cancels;
 mod closings;
 mod keys;
 mod lives;
+mod neighbors;
 mod starts;
 #[cfg(test)]
 mod tests;
@@ -108,6 +109,14 @@ pub enum Finding {
     Uncancelled { job: Job },
     /// A job is done, and was cancelled.
     Both { job: Job },
+    /// Few jobs of a tenant were done within some seconds while a neighbor was rude and nothing else was broken.
+    Felt {
+        tenant: u32,
+        kind: Kind,
+        at: u64,
+        done: u64,
+        allowed: u64,
+    },
     /// A worker ended by itself, or not as it should have.
     Worker { worker: usize, how: String },
 }
@@ -200,6 +209,17 @@ impl fmt::Display for Finding {
                 )
             }
             Self::Both { job } => write!(f, "job {job} is done, and was cancelled"),
+            Self::Felt {
+                tenant,
+                kind,
+                at,
+                done,
+                allowed,
+            } => write!(
+                f,
+                "tenant {tenant} had {done} of {allowed} jobs done during {kind}, from {:.6} s on",
+                seconds(at)
+            ),
             Self::Worker { worker, how } => write!(f, "worker {worker}: {how}"),
         }
     }
@@ -236,6 +256,8 @@ pub struct Verdict {
     pub faults: BTreeMap<Kind, usize>,
     /// Of these, so many waited for what did not come: a moment, an empty queue.
     pub missed: usize,
+    /// The fewest jobs of a tenant that were done in a span while a neighbor was rude, and what its limit allowed.
+    pub neighbors: Option<(u64, u64)>,
     /// The highest attempt that a call said.
     pub attempts: u32,
     pub findings: Vec<Finding>,
@@ -286,6 +308,7 @@ pub fn check(events: &[Event], rules: Rules) -> Verdict {
     verdict.starts(&lives);
     verdict.keys(&keys, &broken);
     verdict.cancels(&lives, &broken, rules);
+    verdict.neighbors(events, (&lives, &broken), rules);
     for event in events {
         match &event.what {
             What::Broken { kind, .. } => *verdict.faults.entry(*kind).or_default() += 1,

@@ -2,6 +2,7 @@
 
 use clap::ValueEnum;
 
+use crate::downstream::TOKENS;
 use crate::faults::Kind;
 use crate::others;
 use crate::plan::{Settings, quoted};
@@ -16,17 +17,17 @@ pub enum Dispatch {
 }
 
 impl Dispatch {
-    /// Whether `kind` can be done: nobody's connection to the downstream can be broken where there is none.
+    /// Whether `kind` can be done: there must be a connection to the downstream to break, and other workers know no rude jobs.
     pub fn has(self, kind: Kind) -> bool {
         let is_on_the_way = matches!(
             kind,
             Kind::DownstreamFar | Kind::DownstreamRefuse | Kind::DownstreamStill
         );
-        self == Self::Http || !is_on_the_way
+        self == Self::Http || !(is_on_the_way || kind.is_rude())
     }
 
-    /// Keys of the section `dispatch`, as lines.
-    pub fn yaml(self, settings: &Settings<'_>) -> String {
+    /// Keys of the section `dispatch`, as lines. `tokens`: calls need an access token of their tenant.
+    pub fn yaml(self, settings: &Settings<'_>, tokens: bool) -> String {
         let Settings {
             queue,
             downstream,
@@ -34,10 +35,15 @@ impl Dispatch {
             ..
         } = settings;
         match self {
-            Self::Http => format!(
-                "  http:\n    url: {}\n    timeout: 5s\n    abandoned: 2s\n",
-                quoted(&format!("{downstream}/{worker}/{life}"))
-            ),
+            Self::Http => {
+                let url = quoted(&format!("{downstream}/{worker}/{life}"));
+                let http = format!("  http:\n    url: {url}\n    timeout: 5s\n    abandoned: 2s\n");
+                if !tokens {
+                    return http;
+                }
+                let url = quoted(&format!("{downstream}{TOKENS}{{tenant}}"));
+                format!("{http}    oauth2: {{token-url: {url}, client-id: x, client-secret: x}}\n")
+            }
             Self::Forward => format!(
                 "  forward:\n    exchange: {}\n    routing-key: {}\n    done: true\n    timeout: {}s\n",
                 quoted(&others::name(queue)),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Empty};
+use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::RETRY_AFTER;
 use hyper::server::conn::http1;
@@ -23,8 +23,11 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use trial::apart::Apart;
 
+use crate::bed::rude::{RUDE, WAYS};
 use crate::history::{Answer, History, Job, What};
 
+/// The path of requests for access tokens; their tenant follows.
+pub const TOKENS: &str = "/token/";
 /// What a 429 names as `Retry-After`, in whole seconds.
 pub const CLOSED: Duration = Duration::from_secs(1);
 
@@ -246,10 +249,10 @@ impl Drop for Open<'_> {
     }
 }
 
-async fn call(api: Arc<Api>, request: Request<Incoming>) -> Result<Response<Empty<Bytes>>, Cut> {
+async fn call(api: Arc<Api>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Cut> {
     let at = api.history.now();
     let Some(caller) = caller(&request) else {
-        return Ok(status(StatusCode::NOT_FOUND));
+        return Ok(other(&request).await);
     };
     let job = caller.job;
     let mut open = api.arrived(at, caller);
@@ -273,8 +276,24 @@ async fn call(api: Arc<Api>, request: Request<Incoming>) -> Result<Response<Empt
     }
 }
 
-fn status(status: StatusCode) -> Response<Empty<Bytes>> {
-    let mut response = Response::new(Empty::new());
+/// Answers calls for rude tenants, which no job of the history makes, and requests for access tokens.
+async fn other<B>(request: &Request<B>) -> Response<Full<Bytes>> {
+    let [revoked, waiting, hanging] = WAYS;
+    let asks = request.uri().path().strip_prefix(TOKENS);
+    let of = asks.or_else(|| header(request.headers(), "x-tenant"));
+    match (asks.is_some(), of.unwrap_or_default()) {
+        (true, tenant) if tenant.starts_with(revoked) => status(StatusCode::UNAUTHORIZED),
+        (true, tenant) if tenant.starts_with(waiting) => std::future::pending().await,
+        // Tokens are asked for all the time.
+        (true, _) => Response::new(Full::from(r#"{"access_token": "t", "expires_in": 4}"#)),
+        (false, tenant) if tenant.starts_with(hanging) => std::future::pending().await,
+        (false, tenant) if tenant.starts_with(RUDE) => status(StatusCode::OK),
+        _ => status(StatusCode::NOT_FOUND),
+    }
+}
+
+fn status(status: StatusCode) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::default());
     *response.status_mut() = status;
     response
 }

@@ -104,6 +104,16 @@ pub enum Kind {
     DownstreamRefuse,
     /// The downstream reads nothing until the workers give up, and then all of it (not in `all` yet)
     DownstreamStill,
+    /// The downstream refuses connections of all workers but one, and ends those that are there (not in `all`)
+    DownstreamRefuseMost,
+    /// Rude tenants want results in queues whose names close connections, or that refuse, or confirm nothing (not in `all`)
+    RudeReplies,
+    /// A rude publisher publishes invalid jobs, while the queue of dead letters is full (not in `all`)
+    RudeJobs,
+    /// Rude tenants have many jobs and get no access token, or wait for one in vain, or are never answered (not in `all`)
+    RudeTenant,
+    /// A rude tenant has many jobs (not in `all`)
+    RudeFlood,
     /// SIGKILL of one node of RabbitMQ's cluster, which is started again
     RabbitNodeKill,
     /// SIGSTOP of one node of RabbitMQ's cluster, and SIGCONT
@@ -184,7 +194,11 @@ impl Kind {
             | Self::RabbitNodeStop
             | Self::RabbitNodeRestart
             | Self::RabbitNodeCut
-            | Self::RabbitLeaderCut => Part::Rabbit,
+            | Self::RabbitLeaderCut
+            | Self::RudeReplies
+            | Self::RudeJobs
+            | Self::RudeTenant
+            | Self::RudeFlood => Part::Rabbit,
             Self::RedisKill
             | Self::RedisRestart
             | Self::RedisStop
@@ -208,6 +222,7 @@ impl Kind {
             Self::DownstreamHang
             | Self::DownstreamFar
             | Self::DownstreamRefuse
+            | Self::DownstreamRefuseMost
             | Self::DownstreamStill => Part::Downstream,
         }
     }
@@ -215,9 +230,12 @@ impl Kind {
     /// A job may run again after it though it had ended: its ack, or the worker that owed it, may be lost. A worker that
     /// ends in order, a Redis in any state and a downstream that hangs or is far away are no excuse.
     pub fn repeats_jobs(self) -> bool {
-        let keeps_connections = matches!(self, Self::RabbitMemory | Self::RabbitDisk);
+        let refuses = matches!(self, Self::DownstreamRefuse | Self::DownstreamRefuseMost);
+        let alarms = matches!(self, Self::RabbitMemory | Self::RabbitDisk);
+        let keeps_connections = alarms || self.is_rude();
         // What a worker gave up may be read, and done, when the downstream goes on; an answer ends with the connection.
-        matches!(self, Self::DownstreamStill | Self::DownstreamRefuse)
+        self == Self::DownstreamStill
+            || refuses
             || self.kills()
             || self.stops()
             || (self.part() == Part::Rabbit && !keeps_connections)
@@ -266,12 +284,27 @@ impl Kind {
 
     /// Calls are not seen, or not in their order, or were cut by the downstream itself: how many attempts there were is not known.
     pub fn hides_attempts(self) -> bool {
-        matches!(self, Self::DownstreamRefuse | Self::DownstreamStill)
+        matches!(
+            self,
+            Self::DownstreamRefuse | Self::DownstreamRefuseMost | Self::DownstreamStill
+        )
+    }
+
+    /// One participant misbehaves, which the other tenants must not feel.
+    pub fn is_rude(self) -> bool {
+        matches!(
+            self,
+            Self::DownstreamRefuseMost
+                | Self::RudeReplies
+                | Self::RudeJobs
+                | Self::RudeTenant
+                | Self::RudeFlood
+        )
     }
 
     /// It is done only where it is named: it makes the whole run another one, or is more than what is promised.
     pub fn is_named(self) -> bool {
-        matches!(self, Self::RedisEvict | Self::DownstreamStill)
+        matches!(self, Self::RedisEvict | Self::DownstreamStill) || self.is_rude()
     }
 
     /// Redis may not know what has started: nothing starts until nothing of it counts any more.

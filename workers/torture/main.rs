@@ -31,7 +31,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::Parser;
-use kit::proxy::{Proxy, Ways};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Mutex;
 use tokio::task::{JoinSet, spawn_blocking};
@@ -239,7 +238,6 @@ async fn set_up(args: &Args, plan: &Plan, folder: &Path, queue: &str) -> Result<
     let urls = rabbit.urls().into_iter().map(|url| url.parse());
     let history = Arc::new(History::new());
     let downstream = Arc::new(Downstream::start(plan.seed, Arc::clone(&history))?);
-    let to_downstream = Arc::new(Proxy::start(downstream.address(), Ways::OPEN, 0).await);
     let common = Arc::new(Common {
         plan: plan.clone(),
         program: program(args)?,
@@ -249,7 +247,7 @@ async fn set_up(args: &Args, plan: &Plan, folder: &Path, queue: &str) -> Result<
         rabbit: urls.collect::<Result<_, _>>()?,
         redis: redis.url().parse()?,
         found_by: redis.found_by(),
-        to_downstream: Arc::clone(&to_downstream),
+        downstream: downstream.address(),
     });
     let mut slots = Vec::with_capacity(plan.workers);
     for number in 0..plan.workers {
@@ -257,6 +255,7 @@ async fn set_up(args: &Args, plan: &Plan, folder: &Path, queue: &str) -> Result<
         slots.push(Slot {
             to_rabbit: worker.to_rabbit(),
             to_redis: worker.to_redis(),
+            to_downstream: worker.to_downstream(),
             worker: Mutex::new(worker),
         });
     }
@@ -274,7 +273,6 @@ async fn set_up(args: &Args, plan: &Plan, folder: &Path, queue: &str) -> Result<
         operator: (common.program.clone(), config),
         history,
         downstream,
-        to_downstream,
         rabbit,
         redis,
         slots,

@@ -44,7 +44,7 @@ pub struct Args {
     /// For how long jobs are published and things broken; then all must come to rest
     #[arg(long, default_value_t = 2.0)]
     pub minutes: f64,
-    /// Kinds of faults, with commas between them; `all` (but redis-evict and downstream-still), `none`, and `-KIND` leaves one out
+    /// Kinds of faults, with commas between them; `all` (but redis-evict, downstream-still and rude neighbors), `none`, and `-KIND` leaves one out
     #[arg(
         long,
         default_value = "all",
@@ -188,10 +188,11 @@ impl Plan {
         }
     }
 
-    /// Workers have breakers where the API is away. Elsewhere they have none: with them nobody outside can tell which failures
-    /// use an attempt, and without them each must.
+    /// Workers have breakers where the API is away, or a neighbor is rude. Elsewhere they have none: with them it can't be told from
+    /// outside which failures use an attempt, and without them each must.
     fn breakers(&self) -> bool {
-        self.kinds.contains(&Kind::DownstreamRefuse)
+        let mut kinds = self.kinds.iter();
+        kinds.any(|kind| *kind == Kind::DownstreamRefuse || kind.is_rude())
     }
 
     /// The time in which a tenant may start its limit: what throughput is measured against.
@@ -220,7 +221,9 @@ impl Plan {
             max,
             ..
         } = settings;
-        let to = self.dispatch.yaml(settings);
+        // Each tenant needs a token where one may get none.
+        let tokens = self.kinds.contains(&Kind::RudeTenant);
+        let to = self.dispatch.yaml(settings, tokens);
         format!(
             "amqp:\n  url: {amqp}\n  queue: {queue}\n  prefetch: 100\n\
              redis:\n{redis}  prefix: {PREFIX}\n\
@@ -437,6 +440,7 @@ mod tests {
         for args in [
             ["--guard", "strict"],
             ["--guard", "100"],
+            ["--faults", "rude-tenant"],
             ["--dispatch", "forward"],
         ] {
             let text = plan(&args).expect("a plan").yaml(&Settings {

@@ -69,6 +69,12 @@ pub fn table(verdict: &Verdict, run: &Run, left: u64) -> String {
         "closed by 429",
         format!("{closings} times; {ignored} times a call came late"),
     );
+    if let Some((done, allowed)) = verdict.neighbors {
+        line(
+            "beside rude neighbors",
+            format!("a tenant had {done} of {allowed} jobs done in 10 s, or more"),
+        );
+    }
     line(
         "used while all was whole",
         match used.seconds {

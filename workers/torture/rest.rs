@@ -10,10 +10,13 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::Failure;
 use crate::bed::Bed;
+use crate::bed::rude::RUDE;
 use crate::history::What;
 
 /// A run that does nothing for so long will not come to rest: longer than any wait of a worker.
 const STUCK: Duration = Duration::from_secs(180);
+/// Limit on the wait for rest: a job that is called again and again does not come to rest either.
+const LONGEST: Duration = Duration::from_secs(600);
 /// Between two looks.
 const LOOK: Duration = Duration::from_secs(2);
 /// One request to RabbitMQ.
@@ -25,7 +28,8 @@ const WITHIN: Duration = Duration::from_secs(30);
 /// # Errors
 /// RabbitMQ does not answer.
 pub async fn come_to_rest(bed: &Bed) -> Result<u64, Failure> {
-    let mut seen = (0, Instant::now());
+    let began = Instant::now();
+    let mut seen = (0, began);
     let mut waited = usize::MAX;
     loop {
         sleep(LOOK).await;
@@ -33,7 +37,7 @@ pub async fn come_to_rest(bed: &Bed) -> Result<u64, Failure> {
         if happened != seen.0 {
             seen = (happened, Instant::now());
         }
-        let stuck = seen.1.elapsed() > STUCK;
+        let stuck = seen.1.elapsed() > STUCK || began.elapsed() > LONGEST;
         // A job that used up its attempts waits for ever by the downstream's account: hence the queues.
         let waits = bed.history.waiting_in_all();
         if stuck || waits == 0 || waits == waited {
@@ -87,6 +91,7 @@ pub async fn read_the_dead(bed: &Bed) -> Result<usize, Failure> {
                 job,
                 reason: reason(properties),
             }),
+            None if id.is_some_and(|id| id.as_str().starts_with(RUDE)) => {}
             None => strangers += 1,
         }
         timeout(WITHIN, message.delivery.ack(BasicAckOptions::default())).await??;

@@ -26,6 +26,27 @@ pub fn queue(work: &str) -> String {
     format!("{work}-results")
 }
 
+/// Declares a quorum queue for results.
+///
+/// # Errors
+/// RabbitMQ does not answer.
+pub async fn declare(url: &str, queue: &str) -> Result<(), Failure> {
+    let connecting = Connection::connect(url, ConnectionProperties::default());
+    let connection = timeout(WITHIN, connecting).await??;
+    let channel = timeout(WITHIN, connection.create_channel()).await??;
+    let durable = QueueDeclareOptions {
+        durable: true,
+        ..QueueDeclareOptions::default()
+    };
+    let mut arguments = FieldTable::default();
+    let kind = AMQPValue::LongString("quorum".into());
+    arguments.insert("x-queue-type".into(), kind);
+    let declaring = channel.queue_declare(queue.into(), durable, arguments);
+    timeout(WITHIN, declaring).await??;
+    timeout(WITHIN, connection.close(200, "done".into())).await??;
+    Ok(())
+}
+
 /// Takes results until it is dropped.
 pub struct Listener {
     /// The nodes that it may connect to, in turn.
@@ -42,20 +63,7 @@ impl Listener {
     /// RabbitMQ does not answer.
     pub async fn declare(&self) -> Result<(), Failure> {
         let url = self.urls.first().map_or("", String::as_str);
-        let connecting = Connection::connect(url, ConnectionProperties::default());
-        let connection = timeout(WITHIN, connecting).await??;
-        let channel = timeout(WITHIN, connection.create_channel()).await??;
-        let durable = QueueDeclareOptions {
-            durable: true,
-            ..QueueDeclareOptions::default()
-        };
-        let mut arguments = FieldTable::default();
-        let kind = AMQPValue::LongString("quorum".into());
-        arguments.insert("x-queue-type".into(), kind);
-        let declaring = channel.queue_declare(queue(&self.work).into(), durable, arguments);
-        timeout(WITHIN, declaring).await??;
-        timeout(WITHIN, connection.close(200, "done".into())).await??;
-        Ok(())
+        declare(url, &queue(&self.work)).await
     }
 
     /// Takes results; after any trouble it connects anew, and a result may come again.

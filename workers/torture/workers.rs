@@ -39,16 +39,10 @@ pub struct Common {
     pub redis: url::Url,
     /// Instead of `redis`, where workers find the servers by themselves.
     pub found_by: Option<String>,
-    /// The way to the downstream.
-    pub to_downstream: Arc<Proxy>,
+    pub downstream: SocketAddr,
 }
 
 impl Common {
-    /// Where the downstream is called.
-    fn downstream(&self) -> String {
-        format!("http://{}", self.to_downstream.door.address)
-    }
-
     /// A configuration for commands: as a worker's, and straight to the servers.
     ///
     /// # Errors
@@ -60,7 +54,7 @@ impl Common {
             amqp: &amqp.join(","),
             redis: self.found_by.as_ref().unwrap_or(&redis),
             queue: &self.queue,
-            downstream: &self.downstream(),
+            downstream: &format!("http://{}", self.downstream),
             worker: (0, 0),
             admin: (Ipv4Addr::LOCALHOST, 0).into(),
             max: MAX,
@@ -80,6 +74,7 @@ struct Setup {
     common: Arc<Common>,
     to_rabbit: Arc<Proxy>,
     to_redis: Arc<Proxy>,
+    to_downstream: Arc<Proxy>,
 }
 
 /// One worker, in its present life.
@@ -134,7 +129,7 @@ impl Setup {
             amqp: &rabbit,
             redis: common.found_by.as_ref().unwrap_or(&redis),
             queue: &common.queue,
-            downstream: &common.downstream(),
+            downstream: &format!("http://{}", self.to_downstream.door.address),
             worker: (self.number, self.life),
             admin: self.admin,
             max: self.max,
@@ -179,6 +174,7 @@ impl Worker {
             max,
             to_rabbit: Arc::new(Proxy::start_all(&nodes, Ways::OPEN, 0).await),
             to_redis: Arc::new(Proxy::start(redis, Ways::OPEN, 0).await),
+            to_downstream: Arc::new(Proxy::start(common.downstream, Ways::OPEN, 0).await),
             common,
         };
         clocks::step(&setup.clock(), 0)?;
@@ -194,6 +190,11 @@ impl Worker {
     /// What is on its way to Redis.
     pub fn to_redis(&self) -> Arc<Proxy> {
         Arc::clone(&self.setup.to_redis)
+    }
+
+    /// The way to the downstream.
+    pub fn to_downstream(&self) -> Arc<Proxy> {
+        Arc::clone(&self.setup.to_downstream)
     }
 
     /// SIGKILL.

@@ -242,6 +242,11 @@ impl Broken {
         self.between(from, to, aftermath, which).last()
     }
 
+    /// Times in which a neighbor is rude.
+    pub fn rude(&self) -> impl Iterator<Item = (Kind, u64, u64)> {
+        self.0.iter().copied().filter(|(kind, ..)| kind.is_rude())
+    }
+
     /// How many there were.
     pub fn count(
         &self,

@@ -2,6 +2,7 @@
 
 mod cancels;
 mod keys;
+mod neighbors;
 mod starts;
 mod told;
 

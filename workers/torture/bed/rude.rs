@@ -1,0 +1,164 @@
+//! Rude neighbors: publishers, tenants and queues that misbehave. `checker::neighbors` judges what the other tenants get meanwhile.
+
+use std::time::Duration;
+
+use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{BasicProperties, Connection, ConnectionProperties};
+use tokio::task::block_in_place;
+use tokio::time::{sleep, timeout};
+
+use super::Bed;
+use crate::Failure;
+use crate::faults::Kind;
+use crate::history::What;
+use crate::results;
+use crate::schedule::Fault;
+
+/// Prefix of the ids of rude jobs and the names of rude tenants. No other job or tenant has it.
+pub const RUDE: &str = "rude-";
+/// Prefixes of the names of rude tenants: their access token is refused, their token endpoint hangs, or their calls hang.
+pub const WAYS: [&str; 3] = ["rude-revoked", "rude-waiting", "rude-hanging"];
+/// Number of jobs of one fault: more than all workers hold together.
+const JOBS: usize = 600;
+/// Number of rude tenants if a fault has several, each with a limit of its own.
+const TENANTS: usize = 20;
+/// RabbitMQ closes the connection over a publish to some of these.
+const CLOSING: [&str; 3] = [
+    "amq.rabbitmq.reply-to.g2dkAA.x",
+    "amq.rabbitmq.reply-to.garbage",
+    "amq.rabbitmq.reply-to.",
+];
+/// The shortest time that a neighbor is rude.
+const SHORTEST: Duration = Duration::from_secs(20);
+/// A rude job may be called for this time, in milliseconds.
+const EXPIRATION: &str = "20000";
+/// Limit on all publishes of a fault, confirms included.
+const WITHIN: Duration = Duration::from_secs(30);
+
+/// Returns how long the neighbor is rude.
+pub(super) fn lasts(fault: &Fault) -> Duration {
+    fault.lasts.max(SHORTEST)
+}
+
+/// The fault in words.
+pub(super) fn how(fault: &Fault) -> String {
+    let way = usize::from(fault.way);
+    let what = match fault.kind {
+        Kind::RudeReplies => ["closing connections, ", "refusing, ", "silent, "][way],
+        Kind::RudeTenant => ["without a token, ", "waiting for a token, ", "hanging, "][way],
+        _ => "",
+    };
+    format!("{what}for {:.1} s", lasts(fault).as_secs_f64())
+}
+
+/// Returns the `n`th job of fault `number`, whose results go to `queue`.
+fn job((number, fault): (u64, &Fault), n: usize, queue: &str) -> BasicProperties {
+    let text = |text: String| AMQPValue::LongString(text.into());
+    let tenant = match fault.kind {
+        Kind::RudeReplies => Some(text(format!("{RUDE}{}", n % TENANTS))),
+        Kind::RudeTenant => {
+            let tenants = if fault.way == 1 { TENANTS } else { 1 };
+            let name = WAYS[usize::from(fault.way)];
+            Some(text(format!("{name}-{}", n % tenants)))
+        }
+        Kind::RudeFlood => Some(text(RUDE.to_owned())),
+        // Invalid: without a tenant, or with one that is no name.
+        _ => n.is_multiple_of(2).then_some(AMQPValue::Double(0.5)),
+    };
+    let mut headers = FieldTable::default();
+    if let Some(tenant) = tenant {
+        headers.insert("x-tenant".into(), tenant);
+    }
+    let properties = BasicProperties::default()
+        .with_message_id(format!("{RUDE}{number}-{n}").into())
+        .with_expiration(EXPIRATION.into())
+        .with_delivery_mode(2)
+        .with_headers(headers);
+    match (fault.kind, fault.way) {
+        (Kind::RudeReplies, 0) => properties.with_reply_to(CLOSING[n % CLOSING.len()].into()),
+        (Kind::RudeReplies, _) => properties.with_reply_to(queue.into()),
+        _ => properties,
+    }
+}
+
+impl Bed {
+    /// Lets a neighbor be rude for a while. Records a missed fault if its jobs can't be published.
+    pub(super) async fn rude(&self, number: u64, fault: Fault) -> Result<(), Failure> {
+        let queue = results::queue(&format!("{}-{RUDE}{number}", self.names.fresh));
+        let ctl = |args: &[&str]| {
+            block_in_place(|| self.rabbit.ctl(args));
+        };
+        let full = match (fault.kind, fault.way) {
+            (Kind::RudeJobs, _) => Some(&*self.names.dead),
+            (Kind::RudeReplies, 1) => Some(&*queue),
+            _ => None,
+        };
+        let is_silent = (fault.kind, fault.way) == (Kind::RudeReplies, 2);
+        // A queue's process that stands still is as one without its majority.
+        let process = |what: &str| {
+            ctl(&[
+                "eval",
+                &format!(
+                    "{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<\"/\">>, queue, <<\"{queue}\">>)), sys:{what}(amqqueue:get_pid(Q))."
+                ),
+            ]);
+        };
+        if fault.kind == Kind::RudeReplies {
+            results::declare(self.rabbit.url(), &queue).await?;
+        }
+        if let Some(full) = full {
+            let (pattern, refuses) = (
+                format!("^{}$", full.replace('.', "\\.")),
+                r#"{"max-length": 1, "overflow": "reject-publish"}"#,
+            );
+            ctl(&[
+                "set_policy",
+                "--apply-to",
+                "queues",
+                RUDE,
+                &pattern,
+                refuses,
+            ]);
+        }
+        if is_silent {
+            process("suspend");
+        }
+        if (timeout(WITHIN, self.publish((number, &fault), &queue)).await)
+            .is_ok_and(|sent| sent.is_ok())
+        {
+            sleep(lasts(&fault)).await;
+        } else {
+            self.history.add(What::Missed { fault: number });
+        }
+        if is_silent {
+            process("resume");
+        }
+        if full.is_some() {
+            ctl(&["clear_policy", RUDE]);
+        }
+        if fault.kind == Kind::RudeReplies {
+            ctl(&["delete_queue", &queue]);
+        }
+        Ok(())
+    }
+
+    /// Publishes the jobs of a fault.
+    async fn publish(&self, fault: (u64, &Fault), queue: &str) -> lapin::Result<()> {
+        let connecting = Connection::connect(self.rabbit.url(), ConnectionProperties::default());
+        let connection = connecting.await?;
+        let channel = connection.create_channel().await?;
+        (channel.confirm_select(ConfirmSelectOptions::default())).await?;
+        let mut confirms = Vec::with_capacity(JOBS);
+        for n in 0..JOBS {
+            let (fresh, options) = ((&*self.names.fresh).into(), BasicPublishOptions::default());
+            let sent =
+                channel.basic_publish("".into(), fresh, options, b"{}", job(fault, n, queue));
+            confirms.push(sent.await?);
+        }
+        for confirm in confirms {
+            confirm.await?;
+        }
+        connection.close(200, "done".into()).await
+    }
+}

@@ -1,0 +1,83 @@
+//! The jobs of other tenants while a neighbor is rude.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::lives::{Broken, Lives};
+use super::{Finding, Rules, Verdict};
+use crate::history::{Event, What};
+
+/// Length of the spans in which jobs are counted, in nanoseconds.
+const SPAN: u64 = 10_000_000_000;
+/// In each span, a tenant must have 1 / `PART` of the jobs done that its limit allows. A tenant that feels its neighbor has next to none.
+const PART: u64 = 8;
+/// Beginning of a fault that does not count, in nanoseconds: workers still call the jobs that they hold.
+const SUPPLY: u64 = 5_000_000_000;
+/// Maximum time that other faults have an effect after their end: a strict guard holds the places of a killed worker's calls for a minute.
+const AFTERMATH: Duration = Duration::from_secs(65);
+
+impl Verdict {
+    /// Finds tenants with few jobs done while a neighbor was rude and nothing else was broken. A job counts once, even if it was called
+    /// again.
+    pub(super) fn neighbors(
+        &mut self,
+        events: &[Event],
+        (lives, broken): (&Lives, &Broken),
+        rules: Rules,
+    ) {
+        let mut max = None;
+        let mut draining = u64::MAX;
+        for event in events {
+            match event.what {
+                What::Limit { max: first } => max = max.or(Some(first)),
+                What::Draining => draining = event.at,
+                _ => {}
+            }
+        }
+        let allowed = SPAN / rules.window * max.unwrap_or_default();
+        let mut done: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+        for (job, life) in &lives.jobs {
+            let first = life.calls.iter().find(|call| call.is_done());
+            done.entry(job.tenant)
+                .or_default()
+                .extend(first.map(|call| call.at));
+        }
+        done.values_mut().for_each(|times| times.sort_unstable());
+        for (kind, begins, mended) in broken.rude() {
+            let (from, to) = (begins + SUPPLY, mended.min(draining));
+            let other = broken.latest(from, to, AFTERMATH, |kind| !kind.is_rude());
+            if other.is_some() {
+                continue;
+            }
+            for (tenant, times) in &done {
+                let Some((at, done)) = fewest(times, from, to) else {
+                    continue;
+                };
+                let least = self.neighbors.get_or_insert((done, allowed));
+                least.0 = done.min(least.0);
+                if done * PART < allowed {
+                    self.findings.push(Finding::Felt {
+                        tenant: *tenant,
+                        kind,
+                        at,
+                        done,
+                        allowed,
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// Returns the span between `from` and `to` that has the fewest of the sorted `times`, and how many; `None` if it is shorter than a span.
+fn fewest(times: &[u64], from: u64, to: u64) -> Option<(u64, u64)> {
+    let until = |at: u64| times.partition_point(|time| *time < at) as u64;
+    // The span with the fewest begins at `from` or right after a time.
+    let begins = times.iter().map(|time| time + 1).filter(|at| *at > from);
+    [from]
+        .into_iter()
+        .chain(begins)
+        .filter(|at| at + SPAN <= to)
+        .map(|at| (at, until(at + SPAN) - until(at)))
+        .min_by_key(|(_, done)| *done)
+}

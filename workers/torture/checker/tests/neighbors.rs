@@ -1,0 +1,98 @@
+//! Tenants beside a rude neighbor.
+
+use super::*;
+
+/// `done` jobs of tenant 0 and 100 of tenant 1 within 10 s in which each may have 200, after 5 s in which only tenant 1 has some.
+fn beside(done: u32, kind: Kind) -> Story {
+    beside_until(16_000, done, kind)
+}
+
+/// The same, and the neighbor goes on until `mended`.
+fn beside_until(mended: u64, done: u32, kind: Kind) -> Story {
+    let mut story = Story::new();
+    story.broken(1000, mended, kind);
+    let mut publish = |tenant, number, ms| {
+        let job = Job { tenant, number };
+        story.published(0, job);
+        story.called(ms, job, 1, Answer::Done);
+    };
+    for number in 0..done {
+        publish(0, number, 6000 + 90 * u64::from(number));
+    }
+    for number in 0..100 {
+        publish(1, number, 6000 + 99 * u64::from(number));
+    }
+    publish(1, 100, 3000);
+    story
+}
+
+#[test]
+fn each_tenant_gets_an_eighth_of_its_limit_or_more() {
+    let verdict = beside(25, Kind::RudeJobs).verdict();
+    assert!(verdict.holds(), "{:?}", verdict.findings);
+    assert_eq!(verdict.neighbors, Some((25, 200)));
+    let verdict = beside(24, Kind::RudeJobs).verdict();
+    let felt = Finding::Felt {
+        tenant: 0,
+        kind: Kind::RudeJobs,
+        at: 6000 * MS,
+        done: 24,
+        allowed: 200,
+    };
+    assert_eq!(verdict.findings, [felt]);
+}
+
+#[test]
+fn a_pause_is_not_made_up_for() {
+    // Tenant 0 has 100 jobs done in 9 s, and tenant 1 100 in 10 s.
+    let mut story = beside_until(36_000, 100, Kind::RudeJobs);
+    // After a pause, tenant 0 has as many as it may.
+    for number in 0..400 {
+        let job = Job {
+            tenant: 0,
+            number: 1000 + number,
+        };
+        story.published(0, job);
+        story.called(20_000 + 50 * u64::from(number), job, 1, Answer::Done);
+    }
+    let findings = story.verdict().findings;
+    let tenants: Vec<_> = (findings.iter())
+        .map(|finding| match finding {
+            Finding::Felt { tenant, done, .. } => (*tenant, *done),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(tenants, [(1, 0)], "not tenant 0");
+}
+
+#[test]
+fn a_job_that_is_called_again_and_again_counts_once() {
+    let mut story = beside(24, Kind::DownstreamRefuseMost);
+    let job = Job {
+        tenant: 0,
+        number: 7,
+    };
+    for call in 0..20 {
+        story.called(12_000 + 200 * call, job, 1, Answer::Done);
+    }
+    let rules = Rules {
+        windows_hold: false,
+        ..RULES
+    };
+    let findings = story.verdict_by(rules).findings;
+    assert!(
+        matches!(findings[..], [Finding::Felt { done: 24, .. }]),
+        "{findings:?}"
+    );
+}
+
+#[test]
+fn nothing_is_asked_where_something_else_is_broken_or_the_run_ends() {
+    assert!(beside(0, Kind::RedisCut).verdict().holds());
+    let mut story = beside(0, Kind::RudeJobs);
+    story.broken(2000, 2100, Kind::RedisCut);
+    assert!(story.verdict().holds());
+    let mut story = beside(0, Kind::RudeJobs);
+    story.add(5500, What::Draining);
+    assert_eq!(story.verdict().neighbors, None);
+}
