@@ -20,7 +20,7 @@ pub struct Fleet {
     pub view: View,
     /// Operators' instructions at each board that answered.
     pub boards: Vec<boards::Seen>,
-    /// Number of live workers whose reports were not read because of [`MOST_WORKERS`].
+    /// Number of live workers whose reports were not read because of `MOST_WORKERS`.
     pub unasked: usize,
     /// Errors of boards or reports in a cluster that could not be read. There may be more workers.
     pub failed: Vec<GateError>,

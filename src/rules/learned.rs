@@ -50,7 +50,7 @@ pub struct Learned {
     pub told: u32,
     /// The time until which the advertised limits apply, in milliseconds since the epoch.
     pub told_until_ms: u64,
-    /// The highest number of units that counted during the last event. [`Learned::refused`] of them were refused.
+    /// The highest number of units that counted during the last event. `refused` of them were refused.
     pub seen: u64,
     /// The number of units that were refused during the last event.
     pub refused: u64,
