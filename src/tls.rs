@@ -31,7 +31,7 @@ pub(crate) fn client(tls: &Tls) -> Result<ClientConfig, String> {
 /// # Errors
 /// No known case.
 #[cfg(feature = "http")]
-pub(crate) fn nobody() -> Result<ClientConfig, String> {
+pub(crate) fn untrusting() -> Result<ClientConfig, String> {
     build(RootCertStore::empty(), &Pems::default())
 }
 

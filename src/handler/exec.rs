@@ -7,7 +7,7 @@
 //! program replaces it.
 
 mod child;
-mod lines;
+mod line_reader;
 mod pool;
 mod stderr;
 
@@ -17,14 +17,14 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::ruled::retry;
+use super::verdicts::retry;
 use super::{Attempt, Outcome, Permit, PreparingHandler};
 use crate::config::Exec;
 use crate::rules::job::Job;
-use pool::{Pool, Ready, Work};
+use pool::{Pool, ProgramJob, Ready};
 
 /// Time that programs get to end by themselves.
-const GRACE: Duration = Duration::from_secs(5);
+const STOP_GRACE: Duration = Duration::from_secs(5);
 
 /// Gives jobs to programs.
 pub struct ExecHandler {
@@ -48,7 +48,7 @@ impl ExecHandler {
     /// Returns a future that ends all programs after the worker has ended.
     pub fn closer(&self) -> impl Future<Output = ()> + use<> {
         let pool = Arc::clone(&self.pool);
-        async move { pool.close(GRACE).await }
+        async move { pool.close(STOP_GRACE).await }
     }
 }
 
@@ -70,7 +70,7 @@ impl PreparingHandler for ExecHandler {
     async fn send(&self, job: &Job, ready: Ready, permit: Permit) -> Attempt {
         let (reply, answer) = oneshot::channel();
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
-        let work = Work {
+        let work = ProgramJob {
             call,
             id: job.id.clone(),
             line: job.line(call),
@@ -81,7 +81,7 @@ impl PreparingHandler for ExecHandler {
             return Outcome::Late.into();
         }
         // The program ended after it was offered: nothing was written.
-        let Ok(_seat) = ready.give(work) else {
+        let Ok(_claim) = ready.give(work) else {
             return Outcome::Late.into();
         };
         let gone = || retry("the program's task has ended").into();

@@ -11,7 +11,7 @@ use std::time::Duration;
 use rand::RngCore;
 use tokio::time::timeout;
 
-use super::ruled::{self, retry, unprepared};
+use super::verdicts::{self, retry, unprepared};
 use super::{Attempt, Fate, LateEnd, Outcome, Permit, PreparingHandler, Trouble};
 use crate::broker::amqp::Forwarder;
 use crate::broker::forwarding::{Expected, Forwarding};
@@ -24,9 +24,9 @@ use crate::rules::job::Job;
 use crate::rules::verdict::{self, Verdict};
 
 /// Maximum length of a name in AMQP, in bytes.
-const LONGEST_NAME: usize = 255;
+const MAX_NAME_BYTES: usize = 255;
 /// Maximum time to wait for a connection.
-const CONNECTS_WITHIN: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Forwards jobs.
 pub struct ForwardHandler<F = Forwarder> {
@@ -81,10 +81,10 @@ impl<F: Forwarding> ForwardHandler<F> {
                 Some(of_jobs) => of_jobs.render(job, ""),
             },
         };
-        if key.len() > LONGEST_NAME {
+        if key.len() > MAX_NAME_BYTES {
             let length = key.len();
             return Err(format!(
-                "its routing key would have {length} bytes; {LONGEST_NAME} are possible"
+                "its routing key would have {length} bytes; {MAX_NAME_BYTES} are possible"
             ));
         }
         if self.exchange.is_empty() && self.own.has(&key) {
@@ -122,7 +122,7 @@ impl<F: Forwarding> ForwardHandler<F> {
     async fn end(&self, job: &Job, mut expected: Expected) -> Attempt {
         let within = self.timeout;
         match timeout(within, expected.end()).await {
-            Ok(Some(body)) => said(&body, &job.id),
+            Ok(Some(body)) => report_attempt(&body, &job.id),
             Ok(None) => retry("nobody waits for its end any more").into(),
             Err(_) => Attempt {
                 fate: abandoned(expected),
@@ -147,16 +147,16 @@ fn abandoned(mut expected: Expected) -> Fate {
 }
 
 /// Turns a worker's report on the job `id` into an attempt. An empty report means done.
-fn said(body: &[u8], id: &str) -> Attempt {
+fn report_attempt(body: &[u8], id: &str) -> Attempt {
     if body.is_empty() {
-        return ruled::attempt(Verdict::DONE);
+        return verdicts::attempt(Verdict::DONE);
     }
     let why = match verdict::read(body) {
         Ok(verdict) if verdict.call.is_some() => {
             "it names a call, which only programs of dispatch.exec are given".to_owned()
         }
         Ok(verdict) if verdict.id.as_ref().is_none_or(|of| of == id) => {
-            return ruled::attempt(verdict);
+            return verdicts::attempt(verdict);
         }
         Ok(_) => "it has the id of another job".to_owned(),
         Err(why) => why.to_string(),
@@ -183,10 +183,10 @@ impl<F: Forwarding> PreparingHandler for ForwardHandler<F> {
     }
 
     async fn prepare(&self, _: &Job) -> Result<(), Attempt> {
-        let up = timeout(CONNECTS_WITHIN, self.forwarder.up()).await;
+        let up = timeout(CONNECT_TIMEOUT, self.forwarder.up()).await;
         up.map_err(|_| {
             let why = format!(
-                "RabbitMQ takes no jobs for workers: no connection within {CONNECTS_WITHIN:?}"
+                "RabbitMQ takes no jobs for workers: no connection within {CONNECT_TIMEOUT:?}"
             );
             unprepared(Trouble::Unreachable, why)
         })
@@ -218,7 +218,7 @@ impl<F: Forwarding> PreparingHandler for ForwardHandler<F> {
         let published = self.forwarder.publish(outgoing).await;
         is_there.store(published.is_ok(), Ordering::Relaxed);
         let (why, expected) = match (published, expected) {
-            (Ok(()), None) => return ruled::attempt(Verdict::DONE),
+            (Ok(()), None) => return verdicts::attempt(Verdict::DONE),
             (Ok(()), Some(expected)) => return self.end(job, expected).await,
             (Err(why), expected) => (why, expected),
         };
@@ -255,9 +255,9 @@ mod tests {
 
     #[test]
     fn nothing_is_done_and_nonsense_is_tried_again() {
-        assert_eq!(said(b"", "7").outcome, Outcome::Done);
+        assert_eq!(report_attempt(b"", "7").outcome, Outcome::Done);
         assert_eq!(
-            said(br#"{"outcome":"done","id":"7"}"#, "7").outcome,
+            report_attempt(br#"{"outcome":"done","id":"7"}"#, "7").outcome,
             Outcome::Done
         );
         for (body, word) in [
@@ -266,7 +266,7 @@ mod tests {
             (b"ok", "no verdict"),
             (b"\xff", "no verdict"),
         ] {
-            let attempt = said(body, "7");
+            let attempt = report_attempt(body, "7");
             let Outcome::Retry { reason, .. } = &attempt.outcome else {
                 panic!("{attempt:?}")
             };

@@ -4,7 +4,7 @@ pub mod exec;
 pub mod forward;
 #[cfg(feature = "http")]
 pub mod http;
-mod ruled;
+mod verdicts;
 
 use std::fmt;
 use std::future::Future;
@@ -64,15 +64,15 @@ pub enum Outcome {
 #[derive(Debug, Clone)]
 pub struct Permit {
     send_by: Instant,
-    way: Arc<OnceLock<Way>>,
+    arrival: Arc<OnceLock<ArrivalProbe>>,
 }
 
 /// Tells whether the written request has arrived.
-struct Way(Box<dyn Fn() -> bool + Send + Sync>);
+struct ArrivalProbe(Box<dyn Fn() -> bool + Send + Sync>);
 
-impl fmt::Debug for Way {
+impl fmt::Debug for ArrivalProbe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Way")
+        f.write_str("ArrivalProbe")
     }
 }
 
@@ -81,7 +81,7 @@ impl Permit {
     pub fn until(send_by: Instant) -> Self {
         Self {
             send_by,
-            way: Arc::default(),
+            arrival: Arc::default(),
         }
     }
 
@@ -97,17 +97,19 @@ impl Permit {
     /// guard covers goes unnoticed.
     pub fn written(&self, has_arrived: impl Fn() -> bool + Send + Sync + 'static) {
         // A permit is for one call: only the first report counts.
-        let _ = self.way.set(Way(Box::new(has_arrived)));
+        let _ = self.arrival.set(ArrivalProbe(Box::new(has_arrived)));
     }
 
     /// Returns true if the arrival of the call can be observed.
     pub(crate) fn is_watched(&self) -> bool {
-        self.way.get().is_some()
+        self.arrival.get().is_some()
     }
 
     /// Returns whether the call has arrived, or `None` if that can't be observed.
     pub(crate) fn has_arrived(&self) -> Option<bool> {
-        self.way.get().map(|Way(has_arrived)| has_arrived())
+        self.arrival
+            .get()
+            .map(|ArrivalProbe(has_arrived)| has_arrived())
     }
 }
 

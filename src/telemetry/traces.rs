@@ -6,13 +6,13 @@ mod client;
 #[cfg(feature = "otlp")]
 mod data;
 #[cfg(not(feature = "otlp"))]
-mod none;
+mod disabled;
 #[cfg(feature = "otlp")]
 mod otlp;
 #[cfg(feature = "otlp")]
 mod variables;
 
 #[cfg(not(feature = "otlp"))]
-pub(crate) use self::none::{begin, record, sampler};
+pub(crate) use self::disabled::{begin, record, sampler};
 #[cfg(feature = "otlp")]
 pub(crate) use self::otlp::{begin, record, sampler};

@@ -9,18 +9,18 @@ use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::process::{self, ChildStdin, ChildStdout, Command};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::lines::{Line, Lines};
-use super::stderr::{self, Told};
+use super::line_reader::{LineReader, ReadLine};
+use super::stderr::{self, LogRateLimit};
 use crate::config::{Exec, env_name};
 use crate::rules::verdict::{self, MAX_VERDICT};
 use crate::shortage;
 
 /// Time for a program that has closed its output to end, before it is killed.
-const ENDS_WITHIN: Duration = Duration::from_millis(500);
+const EXIT_TIMEOUT: Duration = Duration::from_millis(500);
 /// Time for a killed program to disappear.
-const GONE_WITHIN: Duration = Duration::from_secs(5);
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval at which a program's end is polled.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A running program. Dropping it kills the program and all processes that it has started.
 pub(super) struct Child {
@@ -28,7 +28,7 @@ pub(super) struct Child {
     group: Group,
     /// Standard input; `None` once it is closed.
     input: Option<ChildStdin>,
-    output: Lines<BufReader<ChildStdout>>,
+    output: LineReader<BufReader<ChildStdout>>,
 }
 
 /// The process group of a program. The group's ID stays reserved until the program is reaped, which
@@ -80,7 +80,7 @@ impl From<String> for NotStarted {
 
 impl Child {
     /// Starts the program and waits until it reports that it is ready.
-    pub async fn start(exec: &Exec, told: Arc<Told>) -> Result<Self, NotStarted> {
+    pub async fn start(exec: &Exec, stderr_limit: Arc<LogRateLimit>) -> Result<Self, NotStarted> {
         let first = exec.command.split_first();
         let (program, arguments) = first.ok_or_else(|| "there is no command".to_owned())?;
         let mut command = Command::new(program);
@@ -119,12 +119,12 @@ impl Child {
         let (Some(input), Some(output), Some(errors)) = pipes else {
             return Err(format!("{program} has no pipes").into());
         };
-        tokio::spawn(stderr::log(errors, id.unwrap_or_default(), told));
+        tokio::spawn(stderr::log(errors, id.unwrap_or_default(), stderr_limit));
         let mut child = Self {
             process,
             group,
             input: Some(input),
-            output: Lines::new(BufReader::new(output), MAX_VERDICT),
+            output: LineReader::new(BufReader::new(output), MAX_VERDICT),
         };
         let within = exec.start_timeout;
         match timeout(within, child.line()).await {
@@ -141,9 +141,11 @@ impl Child {
     /// Reads the next line. An error says why there is none.
     pub async fn line(&mut self) -> Result<Vec<u8>, String> {
         match self.output.next().await {
-            Ok(Line::Whole(line)) => Ok(line),
-            Ok(Line::TooLong) => Err(format!("it wrote a line of more than {MAX_VERDICT} bytes")),
-            Ok(Line::End) => Err(self.end_in_words().await),
+            Ok(ReadLine::Whole(line)) => Ok(line),
+            Ok(ReadLine::TooLong) => {
+                Err(format!("it wrote a line of more than {MAX_VERDICT} bytes"))
+            }
+            Ok(ReadLine::End) => Err(self.end_in_words().await),
             Err(why) => Err(format!("its output can't be read: {why}")),
         }
     }
@@ -174,7 +176,7 @@ impl Child {
     }
 
     async fn end_in_words(&mut self) -> String {
-        match self.has_ended(ENDS_WITHIN).await {
+        match self.has_ended(EXIT_TIMEOUT).await {
             Some(how) => format!("it ended {how}"),
             None => "it closed its output".to_owned(),
         }
@@ -187,7 +189,7 @@ impl Child {
             if ended.is_some() || Instant::now() >= until {
                 return ended;
             }
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -203,7 +205,7 @@ impl Child {
     pub async fn kill(mut self) {
         self.group.signal(Signal::KILL);
         // A process that can't be killed is left to the system.
-        if timeout(GONE_WITHIN, self.process.wait()).await.is_ok() {
+        if timeout(KILL_TIMEOUT, self.process.wait()).await.is_ok() {
             // The system may give the group's ID to other processes from now on.
             self.group.0 = None;
         }

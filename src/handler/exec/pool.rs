@@ -13,20 +13,20 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 use super::child::{Child, Failed, NotStarted};
-use super::stderr::Told;
+use super::stderr::LogRateLimit;
 use crate::config::Exec;
-use crate::handler::ruled::{self, retry, unprepared};
+use crate::handler::verdicts::{self, retry, unprepared};
 use crate::handler::{Attempt, Outcome, Permit, Trouble};
 use crate::rules::retry::Reconnect;
 use crate::rules::verdict::{self, Verdict};
 
 /// Minimum interval at which the same reason is logged again.
-const REMIND: Duration = Duration::from_secs(60);
+const REMINDER_INTERVAL: Duration = Duration::from_secs(60);
 /// Run time after which a program counts as good even if it served no job.
-const GOOD_RUN: Duration = Duration::from_secs(60);
+const MIN_GOOD_RUN: Duration = Duration::from_secs(60);
 
 /// A job for a program.
-pub(super) struct Work {
+pub(super) struct ProgramJob {
     /// Number of the call, which the answer must repeat.
     pub call: u64,
     pub id: String,
@@ -37,8 +37,8 @@ pub(super) struct Work {
 
 /// An idle program, reserved for a job.
 pub struct Ready {
-    offer: oneshot::Sender<Work>,
-    _seat: Seat,
+    offer: oneshot::Sender<ProgramJob>,
+    _claim: ProgramClaim,
 }
 
 impl Ready {
@@ -47,30 +47,33 @@ impl Ready {
         !self.offer.is_closed()
     }
 
-    /// Gives the job to the program. Fails if the program has ended meanwhile. The seat must be
+    /// Gives the job to the program. Fails if the program has ended meanwhile. The claim must be
     /// kept until the job has ended.
-    pub(super) fn give(self, work: Work) -> Result<Seat, ()> {
-        let Self { offer, _seat: seat } = self;
-        offer.send(work).map(|()| seat).map_err(drop)
+    pub(super) fn give(self, work: ProgramJob) -> Result<ProgramClaim, ()> {
+        let Self {
+            offer,
+            _claim: claim,
+        } = self;
+        offer.send(work).map(|()| claim).map_err(drop)
     }
 }
 
 /// A call that wants or has a program. The pool has as many programs as it ever had seats at once.
-pub(super) struct Seat(Arc<Shared>);
+pub(super) struct ProgramClaim(Arc<PoolState>);
 
-impl Drop for Seat {
+impl Drop for ProgramClaim {
     fn drop(&mut self) {
         self.0.seats.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-struct Shared {
+struct PoolState {
     exec: Exec,
-    idle: Mutex<Vec<oneshot::Sender<Work>>>,
+    idle: Mutex<Vec<oneshot::Sender<ProgramJob>>>,
     offered: Notify,
     seats: AtomicUsize,
     programs: AtomicUsize,
-    told: Arc<Told>,
+    stderr_limit: Arc<LogRateLimit>,
     /// Called for each program that another one replaces.
     replaced: Box<dyn Fn() + Send + Sync>,
     /// Whether the last program could not be started because this machine lacked a resource.
@@ -82,19 +85,19 @@ struct Shared {
 }
 
 /// The pool of programs.
-pub(super) struct Pool(Arc<Shared>);
+pub(super) struct Pool(Arc<PoolState>);
 
 impl Pool {
     /// Starts the first program, so that a command that can't run shows at once. Must be called
     /// within a tokio runtime.
     pub fn new(exec: &Exec, replaced: impl Fn() + Send + Sync + 'static) -> Self {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PoolState {
             exec: exec.clone(),
             idle: Mutex::default(),
             offered: Notify::new(),
             seats: AtomicUsize::new(0),
             programs: AtomicUsize::new(0),
-            told: Arc::new(Told::new()),
+            stderr_limit: Arc::new(LogRateLimit::new()),
             replaced: Box::new(replaced),
             is_short: AtomicBool::new(false),
             last: Mutex::default(),
@@ -110,7 +113,7 @@ impl Pool {
         let offer = self.0.take()?;
         Some(Ready {
             offer,
-            _seat: self.0.seat(),
+            _claim: self.0.claim(),
         })
     }
 
@@ -119,13 +122,16 @@ impl Pool {
         let shared = &self.0;
         let within = shared.exec.start_timeout;
         let deadline = Instant::now() + within;
-        let seat = shared.seat();
+        let claim = shared.claim();
         loop {
             let mut offered = pin!(shared.offered.notified());
             // Registers before looking, so that a program offered in between is not missed.
             offered.as_mut().enable();
             if let Some(offer) = shared.take() {
-                return Ok(Ready { offer, _seat: seat });
+                return Ok(Ready {
+                    offer,
+                    _claim: claim,
+                });
             }
             if timeout_at(deadline, offered).await.is_err() {
                 let last = shared.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -161,8 +167,8 @@ impl Drop for Pool {
     }
 }
 
-impl Shared {
-    fn take(&self) -> Option<oneshot::Sender<Work>> {
+impl PoolState {
+    fn take(&self) -> Option<oneshot::Sender<ProgramJob>> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             let offer = idle.pop()?;
@@ -172,12 +178,12 @@ impl Shared {
         }
     }
 
-    fn seat(self: &Arc<Self>) -> Seat {
+    fn claim(self: &Arc<Self>) -> ProgramClaim {
         let seats = self.seats.fetch_add(1, Ordering::Relaxed) + 1;
         if seats > self.programs.load(Ordering::Relaxed) {
             self.add_program();
         }
-        Seat(Arc::clone(self))
+        ProgramClaim(Arc::clone(self))
     }
 
     fn add_program(self: &Arc<Self>) {
@@ -193,7 +199,7 @@ impl Shared {
         let mut pauses = Reconnect::default();
         while !self.stop.is_cancelled() {
             let started = tokio::select! {
-                started = Child::start(&self.exec, Arc::clone(&self.told)) => started,
+                started = Child::start(&self.exec, Arc::clone(&self.stderr_limit)) => started,
                 () = self.stop.cancelled() => return,
             };
             let (began, mut served) = (Instant::now(), 0_u64);
@@ -213,9 +219,9 @@ impl Shared {
                 }
             };
             let Some(why) = why else { return };
-            self.tell(&why, served);
+            self.log_restart(&why, served);
             (self.replaced)();
-            if served > 0 || began.elapsed() >= GOOD_RUN {
+            if served > 0 || began.elapsed() >= MIN_GOOD_RUN {
                 pauses.reset();
             }
             let pause = pauses.next(rand::random());
@@ -228,14 +234,14 @@ impl Shared {
 
     /// Time that a program gets to end by itself.
     fn grace(&self) -> Duration {
-        super::GRACE.min(self.exec.timeout)
+        super::STOP_GRACE.min(self.exec.timeout)
     }
 
     /// Offers `child` for one job after another. Returns the reason why it is no longer usable, or
     /// `None` if the pool is closed.
     async fn serve(&self, child: &mut Child, served: &mut u64) -> Option<String> {
         loop {
-            let (offer, mut offered) = oneshot::channel::<Work>();
+            let (offer, mut offered) = oneshot::channel::<ProgramJob>();
             {
                 let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
                 idle.retain(|offer| !offer.is_closed());
@@ -271,8 +277,8 @@ impl Shared {
     }
 
     /// Performs one job. Returns the reason if the program is no longer usable.
-    async fn work(&self, child: &mut Child, work: Work) -> Option<String> {
-        let Work {
+    async fn work(&self, child: &mut Child, work: ProgramJob) -> Option<String> {
+        let ProgramJob {
             call,
             id,
             line,
@@ -294,7 +300,7 @@ impl Shared {
         let (outcome, why) = match answer {
             Ok(answer) => match answer_to(call, &id, &answer) {
                 Ok(verdict) => {
-                    let _ = reply.send(ruled::attempt(verdict));
+                    let _ = reply.send(verdicts::attempt(verdict));
                     return None;
                 }
                 Err(why) => (
@@ -317,9 +323,9 @@ impl Shared {
         Some(why)
     }
 
-    fn tell(&self, why: &str, served: u64) {
+    fn log_restart(&self, why: &str, served: u64) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = last.0 == why && last.1.is_some_and(|at| at.elapsed() < REMIND);
+        let known = last.0 == why && last.1.is_some_and(|at| at.elapsed() < REMINDER_INTERVAL);
         if known {
             debug!(
                 reason = why,
@@ -352,7 +358,7 @@ fn answer_to(call: u64, id: &str, line: &[u8]) -> Result<Verdict, String> {
 }
 
 /// Returns a job that arrived at the last moment as late: its program has not seen it.
-fn not_begun(offered: &mut oneshot::Receiver<Work>) {
+fn not_begun(offered: &mut oneshot::Receiver<ProgramJob>) {
     offered.close();
     if let Ok(work) = offered.try_recv() {
         let _ = work.reply.send(Outcome::Late.into());

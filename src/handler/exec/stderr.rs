@@ -8,27 +8,27 @@ use tokio::process::ChildStderr;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::lines::{Line, Lines};
+use super::line_reader::{LineReader, ReadLine};
 
 /// Maximum length of a line in bytes; a longer one is left out.
-const LONGEST: usize = 4 << 10;
-/// Maximum number of lines of all programs that are logged per [`SPAN`].
-const MOST: u32 = 100;
-const SPAN: Duration = Duration::from_secs(10);
+const MAX_LINE_BYTES: usize = 4 << 10;
+/// Maximum number of lines of all programs that are logged per [`WINDOW`].
+const MAX_LINES: u32 = 100;
+const WINDOW: Duration = Duration::from_secs(10);
 
 /// Counts logged lines.
 #[derive(Debug)]
-pub(super) struct Told(Mutex<Span>);
+pub(super) struct LogRateLimit(Mutex<LogWindow>);
 
 #[derive(Debug)]
-struct Span {
+struct LogWindow {
     since: Instant,
     lines: u32,
 }
 
-impl Told {
+impl LogRateLimit {
     pub fn new() -> Self {
-        Self(Mutex::new(Span {
+        Self(Mutex::new(LogWindow {
             since: Instant::now(),
             lines: 0,
         }))
@@ -37,33 +37,33 @@ impl Told {
     /// Counts a line. Returns whether to log it, and whether it is the first line not to be logged.
     fn has_room(&self) -> (bool, bool) {
         let mut span = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if span.since.elapsed() >= SPAN {
-            *span = Span {
+        if span.since.elapsed() >= WINDOW {
+            *span = LogWindow {
                 since: Instant::now(),
                 lines: 0,
             };
         }
         span.lines = span.lines.saturating_add(1);
-        (span.lines <= MOST, span.lines == MOST + 1)
+        (span.lines <= MAX_LINES, span.lines == MAX_LINES + 1)
     }
 }
 
 /// Logs the lines that the program `pid` writes, until it ends.
-pub(super) async fn log(errors: ChildStderr, pid: i32, told: std::sync::Arc<Told>) {
-    let mut lines = Lines::new(BufReader::new(errors), LONGEST);
+pub(super) async fn log(errors: ChildStderr, pid: i32, limit: std::sync::Arc<LogRateLimit>) {
+    let mut lines = LineReader::new(BufReader::new(errors), MAX_LINE_BYTES);
     loop {
         let text = match lines.next().await {
-            Ok(Line::Whole(line)) => printable(&line),
-            Ok(Line::TooLong) if lines.skip().await.is_ok() => {
-                format!("(a line of more than {LONGEST} bytes)")
+            Ok(ReadLine::Whole(line)) => printable(&line),
+            Ok(ReadLine::TooLong) if lines.skip().await.is_ok() => {
+                format!("(a line of more than {MAX_LINE_BYTES} bytes)")
             }
-            Ok(Line::TooLong | Line::End) | Err(_) => return,
+            Ok(ReadLine::TooLong | ReadLine::End) | Err(_) => return,
         };
-        let (logged, is_first) = told.has_room();
+        let (logged, is_first) = limit.has_room();
         if logged {
             info!(pid, "program: {text}");
         } else if is_first {
-            warn!("programs write more than is logged: {MOST} lines in {SPAN:?}");
+            warn!("programs write more than is logged: {MAX_LINES} lines in {WINDOW:?}");
         }
     }
 }
@@ -81,12 +81,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_log_has_room_for_so_many_lines_and_says_so_once() {
-        let told = Told::new();
-        let all: Vec<_> = (0..MOST + 5).map(|_| told.has_room()).collect();
+        let limit = LogRateLimit::new();
+        let all: Vec<_> = (0..MAX_LINES + 5).map(|_| limit.has_room()).collect();
         assert_eq!(all.iter().filter(|(logged, _)| *logged).count(), 100);
         assert_eq!(all.iter().filter(|(_, first)| *first).count(), 1);
-        tokio::time::advance(SPAN).await;
-        assert_eq!(told.has_room(), (true, false));
+        tokio::time::advance(WINDOW).await;
+        assert_eq!(limit.has_room(), (true, false));
     }
 
     #[test]

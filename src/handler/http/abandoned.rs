@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
-use super::call::{Exchange, Failure, Sent};
+use super::call::{CallFailure, CallResult, Exchange};
 use crate::handler::{Fate, LateEnd};
 
 /// Abandons calls.
@@ -54,7 +54,7 @@ impl Abandoned {
     }
 
     /// Returns the fate of a call whose connection failed before there was an answer.
-    pub(super) fn failed(&self, why: &Failure) -> Fate {
+    pub(super) fn failed(&self, why: &CallFailure) -> Fate {
         match is_of_the_way(why) {
             true => self.fate(LateEnd::never()),
             false => Fate::Unknown,
@@ -70,15 +70,18 @@ impl Abandoned {
 /// Waits until the call has ended: the API answers or closes the connection.
 async fn ended(mut exchange: Exchange) {
     match exchange.answer().await {
-        Sent::Failed(why) if is_of_the_way(&why) => std::future::pending().await,
-        Sent::Answered(_) | Sent::Unwritten | Sent::Refused(_) | Sent::Failed(_) => {}
+        CallResult::Failed(why) if is_of_the_way(&why) => std::future::pending().await,
+        CallResult::Answered(_)
+        | CallResult::Unwritten
+        | CallResult::Refused(_)
+        | CallResult::Failed(_) => {}
     }
 }
 
 /// Returns true if our own machine gave up the connection because the peer was silent. That reveals
 /// nothing about the call. An API that closes or resets the connection discards unread bytes, so
 /// nothing of the call arrives after that.
-fn is_of_the_way(why: &Failure) -> bool {
+fn is_of_the_way(why: &CallFailure) -> bool {
     let kind = why.io().map(std::io::Error::kind);
     matches!(
         kind,

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use super::call::Failure;
+use super::call::CallFailure;
 use super::text::explain;
 use crate::{shortage, tls};
 
@@ -16,16 +16,16 @@ pub(super) fn no_connection(why: &(dyn Error + 'static), encrypted: bool) -> Str
         (None, true) => tls::setup_advice(why, SECTION),
         (None, false) => None,
     };
-    told(why, advice)
+    with_advice(why, advice)
 }
 
 /// Explains why a request has no answer.
-pub(super) fn no_answer(why: &Failure) -> String {
-    told(why, tls::advice(why, SECTION))
+pub(super) fn no_answer(why: &CallFailure) -> String {
+    with_advice(why, tls::advice(why, SECTION))
 }
 
 /// Formats the error with its advice.
-fn told(why: &(dyn Error + 'static), advice: Option<String>) -> String {
+fn with_advice(why: &(dyn Error + 'static), advice: Option<String>) -> String {
     let words = explain(why);
     match advice {
         Some(advice) => format!("{words} ({advice})"),

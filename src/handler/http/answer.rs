@@ -8,8 +8,8 @@ use hyper::StatusCode;
 use hyper::header::HeaderMap;
 
 use super::failed;
-use super::kept::Kept;
 use super::redaction::{Redaction, drop_begun, hide};
+use super::result_fields::ResultFields;
 use super::text::one_line;
 use super::tokens::Token;
 use crate::handler::{Answered, Attempt, Fate, Outcome, Trouble};
@@ -17,7 +17,7 @@ use crate::rules::answers::{Answers, Meaning, Pushback, Verdict, verdict};
 
 /// Number of bytes of a body that are kept: the part that is shown, and room for a secret that
 /// crosses its end.
-const KEPT: usize = 4 * 1024;
+const MAX_KEPT_BYTES: usize = 4 * 1024;
 
 /// An answer to a request.
 pub(super) struct Answer {
@@ -49,7 +49,7 @@ pub(super) struct Reader {
     /// Secrets to hide if an API echoes our request.
     pub(super) redaction: Redaction,
     /// Parts of answers to keep for results, or `None` if there are no results.
-    pub(super) kept: Option<Kept>,
+    pub(super) kept: Option<ResultFields>,
 }
 
 impl Reader {
@@ -57,7 +57,7 @@ impl Reader {
     pub(super) fn keeps(&self) -> usize {
         // One more byte shows whether the body goes on.
         let for_results = self.kept.as_ref().map_or(0, |kept| kept.max_body + 1);
-        for_results.max(KEPT)
+        for_results.max(MAX_KEPT_BYTES)
     }
 
     /// Turns an answer into the attempt of its job.
@@ -117,10 +117,10 @@ impl Reader {
 
     /// Returns the first bytes of the body as one line of text, without our secrets.
     fn shown(&self, answer: &Answer) -> String {
-        let kept = answer.start.len().min(KEPT);
+        let kept = answer.start.len().min(MAX_KEPT_BYTES);
         let secrets = self.redaction.with(answer.secrets());
         let mut text = hide(&answer.start[..kept], &secrets);
-        if !answer.cut && answer.start.len() < KEPT {
+        if !answer.cut && answer.start.len() < MAX_KEPT_BYTES {
             return one_line(&String::from_utf8_lossy(&text));
         }
         drop_begun(&mut text, &secrets);

@@ -14,23 +14,23 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::socket::Stream;
 
-type Failure = Arc<dyn Error + Send + Sync>;
+type SharedError = Arc<dyn Error + Send + Sync>;
 
 /// Number of bytes that may still be read. Clones share it.
 #[derive(Clone)]
-pub(super) struct Bounds(Arc<Shared>);
+pub(super) struct Bounds(Arc<BoundsState>);
 
-struct Shared {
+struct BoundsState {
     /// Bound in bytes.
     most: usize,
     left: AtomicUsize,
-    failure: OnceLock<Failure>,
+    failure: OnceLock<SharedError>,
 }
 
 impl Bounds {
     /// Creates a bound of `most` bytes.
     pub(super) fn new(most: usize) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(BoundsState {
             most,
             left: AtomicUsize::new(most),
             failure: OnceLock::new(),
@@ -44,7 +44,7 @@ impl Bounds {
 
     /// Returns the first read error with its causes. The user of the stream may pass on only its
     /// text.
-    pub(super) fn failure(&self) -> Option<Failure> {
+    pub(super) fn failure(&self) -> Option<SharedError> {
         self.0.failure.get().cloned()
     }
 
@@ -85,7 +85,7 @@ impl AsyncRead for Bounded {
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         if let Err(why) = ready!(Pin::new(&mut self.stream).poll_read(cx, buf)) {
-            let (kind, why) = (why.kind(), Failure::from(Box::from(why)));
+            let (kind, why) = (why.kind(), SharedError::from(Box::from(why)));
             // Only the first error is kept.
             let _ = self.bounds.0.failure.set(Arc::clone(&why));
             return Poll::Ready(Err(io::Error::new(kind, why)));

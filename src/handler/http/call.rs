@@ -13,26 +13,26 @@ use crate::handler::Permit;
 /// A request in flight. Dropping it ends it: its connection is closed or its stream reset.
 pub(super) enum Exchange {
     /// Over HTTP/1.1.
-    Own(connection::Exchange),
+    Own(connection::OwnExchange),
     /// Over HTTP/2.
-    Stream(stream::Exchange),
+    Stream(stream::StreamExchange),
 }
 
 /// Result of a request.
-pub(super) enum Sent {
+pub(super) enum CallResult {
     /// The head of the answer has arrived.
     Answered(Parts),
     /// The connection was closed before a byte of the request was written.
     Unwritten,
     /// The API has read the request and reports that it did nothing with it.
-    Refused(Failure),
+    Refused(CallFailure),
     /// The API may have seen the request.
-    Failed(Failure),
+    Failed(CallFailure),
 }
 
 /// The reason why there is no answer.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Failure {
+pub(super) enum CallFailure {
     #[error(transparent)]
     Own(hyper::Error),
     #[error(transparent)]
@@ -40,9 +40,9 @@ pub(super) enum Failure {
 }
 
 /// The body of an answer broke off.
-pub(super) struct Broken;
+pub(super) struct BodyBroken;
 
-impl Failure {
+impl CallFailure {
     /// Returns the I/O error among the causes, if there is one.
     pub(super) fn io(&self) -> Option<&io::Error> {
         match self {
@@ -57,7 +57,7 @@ impl Failure {
 
 impl Exchange {
     /// Waits for the head of the answer.
-    pub(super) async fn answer(&mut self) -> Sent {
+    pub(super) async fn answer(&mut self) -> CallResult {
         match self {
             Self::Own(exchange) => exchange.answer().await,
             Self::Stream(exchange) => exchange.answer().await,
@@ -65,7 +65,7 @@ impl Exchange {
     }
 
     /// Returns the next part of the answer's body, or `None` if it has ended or there is no answer.
-    pub(super) async fn next(&mut self) -> Option<Result<Bytes, Broken>> {
+    pub(super) async fn next(&mut self) -> Option<Result<Bytes, BodyBroken>> {
         match self {
             Self::Own(exchange) => exchange.next().await,
             Self::Stream(exchange) => exchange.next().await,

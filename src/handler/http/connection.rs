@@ -13,7 +13,7 @@ use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 
 use super::bounded::{Bounded, Bounds};
-use super::call::{Broken, Failure, Sent};
+use super::call::{BodyBroken, CallFailure, CallResult};
 use super::socket::{Socket, Stream};
 
 /// Maximum size of the read buffer in bytes, and so of an answer's head.
@@ -23,23 +23,23 @@ const MAX_BUFFER: usize = 64 * 1024;
 /// not counted by the reader of the body.
 const MAX_READ: usize = 4 * MAX_BUFFER;
 
-type Wire = http1::Connection<TokioIo<Bounded>, Full<Bytes>>;
-type Answer = Result<Response<Incoming>, TrySendError<Request<Full<Bytes>>>>;
+type Http1Wire = http1::Connection<TokioIo<Bounded>, Full<Bytes>>;
+type Http1Answer = Result<Response<Incoming>, TrySendError<Request<Full<Bytes>>>>;
 
 /// An open connection. Dropping it closes it.
 pub(super) struct Connection {
     sender: http1::SendRequest<Full<Bytes>>,
     /// The connection's I/O; `None` once it is closed.
-    wire: Option<Wire>,
+    wire: Option<Http1Wire>,
     bounds: Bounds,
     socket: Socket,
 }
 
 /// A request in flight, with its connection. Dropping it closes the connection.
-pub(super) struct Exchange {
+pub(super) struct OwnExchange {
     /// Boxed, since it has nearly two kilobytes that would be moved.
     connection: Box<Connection>,
-    answer: Pin<Box<dyn Future<Output = Answer> + Send>>,
+    answer: Pin<Box<dyn Future<Output = Http1Answer> + Send>>,
     /// Body of the answer, once its head has arrived.
     body: Option<Incoming>,
     /// Number of bytes written to the connection before this request.
@@ -72,12 +72,12 @@ impl Connection {
         self.wire.is_some() && self.sender.is_ready()
     }
 
-    /// Prepares to send `request`. The first poll of [`Exchange::answer`] writes it.
-    pub(super) fn send(mut self: Box<Self>, request: Request<Bytes>) -> Exchange {
+    /// Prepares to send `request`. The first poll of [`OwnExchange::answer`] writes it.
+    pub(super) fn send(mut self: Box<Self>, request: Request<Bytes>) -> OwnExchange {
         self.bounds.renew();
         let whole = request.body().len();
         let answer = self.sender.try_send_request(request.map(Full::new));
-        Exchange {
+        OwnExchange {
             answer: Box::pin(answer),
             body: None,
             whole: whole.try_into().unwrap_or(u64::MAX),
@@ -98,9 +98,9 @@ impl Connection {
     }
 }
 
-impl Exchange {
+impl OwnExchange {
     /// Waits for the head of the answer.
-    pub(super) async fn answer(&mut self) -> Sent {
+    pub(super) async fn answer(&mut self) -> CallResult {
         let Self {
             connection,
             answer,
@@ -116,17 +116,17 @@ impl Exchange {
                 connection.bounds.renew();
                 let (head, rest) = answer.into_parts();
                 *body = Some(rest);
-                Sent::Answered(head)
+                CallResult::Answered(head)
             }
             Err(mut why) => match why.take_message() {
-                Some(_) => Sent::Unwritten,
-                None => Sent::Failed(Failure::Own(why.into_error())),
+                Some(_) => CallResult::Unwritten,
+                None => CallResult::Failed(CallFailure::Own(why.into_error())),
             },
         }
     }
 
     /// Returns the next part of the answer's body, or `None` if it has ended or there is no answer.
-    pub(super) async fn next(&mut self) -> Option<Result<Bytes, Broken>> {
+    pub(super) async fn next(&mut self) -> Option<Result<Bytes, BodyBroken>> {
         let Self {
             connection, body, ..
         } = self;
@@ -140,7 +140,7 @@ impl Exchange {
         let data = frame
             .await?
             .map(|frame| frame.into_data().unwrap_or_default());
-        Some(data.map_err(|_| Broken))
+        Some(data.map_err(|_| BodyBroken))
     }
 
     /// Returns the connection for the next call. The answer must have been read to its end.

@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-/// Counts connections that are being opened and calls that need one.
+/// OpeningCounts connections that are being opened and calls that need one.
 pub(super) struct Openings {
-    counts: Mutex<Counts>,
+    counts: Mutex<OpeningCounts>,
     changed: Arc<Notify>,
 }
 
-struct Counts {
+struct OpeningCounts {
     /// Calls that have no connection yet.
     wanted: usize,
     /// Connections that are being opened.
@@ -25,7 +25,7 @@ impl Openings {
     /// Starts with the assumption that a connection takes one call, until a server offers more.
     /// `changed` is notified when another call may fit on an existing connection.
     pub(super) fn new(changed: Arc<Notify>) -> Self {
-        let counts = Counts {
+        let counts = OpeningCounts {
             wanted: 0,
             under_way: 0,
             each: 1,
@@ -37,21 +37,21 @@ impl Openings {
     }
 
     /// Registers a call that needs a connection, for as long as the returned value lives.
-    pub(super) fn want(&self) -> Wanted<'_> {
+    pub(super) fn want(&self) -> Demand<'_> {
         self.lock().wanted += 1;
-        Wanted(self)
+        Demand(self)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Counts> {
+    fn lock(&self) -> MutexGuard<'_, OpeningCounts> {
         // The counts are consistent at any time.
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A call that needs a connection.
-pub(super) struct Wanted<'a>(&'a Openings);
+pub(super) struct Demand<'a>(&'a Openings);
 
-impl<'a> Wanted<'a> {
+impl<'a> Demand<'a> {
     /// Resolves after the next change of the existing connections or of those being opened.
     pub(super) fn change(&self) -> Notified<'a> {
         self.0.changed.notified()
@@ -69,7 +69,7 @@ impl<'a> Wanted<'a> {
     }
 }
 
-impl Drop for Wanted<'_> {
+impl Drop for Demand<'_> {
     fn drop(&mut self) {
         self.0.lock().wanted -= 1;
     }

@@ -19,7 +19,7 @@ use super::call::Exchange;
 use super::connection::Connection;
 use super::openings::{Opening, Openings};
 use super::proxy::{Connector, Proxy};
-use super::shared::{Shared, Slot};
+use super::shared_connection::{SharedConnection, StreamSlot};
 use super::socket::{Sockets, Stream};
 use super::stream;
 
@@ -29,7 +29,7 @@ const HTTP2: &[u8] = b"h2";
 
 /// Idle connections are closed after this time. It is shorter than the usual 5 s of servers, so
 /// that hardly any request is written to a connection that the server is closing.
-pub(super) const IDLE: Duration = Duration::from_secs(4);
+pub(super) const MAX_IDLE: Duration = Duration::from_secs(4);
 
 /// Opens connections to one server and keeps the reusable ones.
 pub(super) struct Pool {
@@ -39,19 +39,19 @@ pub(super) struct Pool {
     server: Uri,
     /// Maximum number of idle connections, and of calls that share one connection.
     most: usize,
-    open: Mutex<Open>,
+    open: Mutex<OpenConnections>,
     openings: Openings,
     /// Notified when another call may fit on a shared connection.
     changed: Arc<Notify>,
 }
 
 #[derive(Default)]
-struct Open {
+struct OpenConnections {
     /// Idle connections with the time until which each is kept, soonest first.
     idle: Vec<(Instant, Box<Connection>)>,
     /// Shared connections. One is opened only if no other has room. There are therefore no more of
     /// them than calls, except for ones being opened and some idle ones.
-    shared: Vec<Arc<Shared>>,
+    shared: Vec<Arc<SharedConnection>>,
     /// Whether a task waits to close idle connections.
     swept: bool,
 }
@@ -105,21 +105,21 @@ impl Pool {
     }
 
     /// Takes a stream of a shared connection.
-    fn slot(&self) -> Option<Slot> {
+    fn slot(&self) -> Option<StreamSlot> {
         let now = Instant::now();
         let mut open = self.lock();
-        let kept = |shared: &Arc<Shared>| shared.kept_until(now).is_some();
+        let kept = |shared: &Arc<SharedConnection>| shared.kept_until(now).is_some();
         let (shared, ended) = mem::take(&mut open.shared).into_iter().partition(kept);
         open.shared = shared;
         let shared = open.shared.clone();
         drop(open);
         // Dropped outside the lock, since ending a connection notifies the server.
         drop::<Vec<_>>(ended);
-        shared.iter().find_map(Shared::take)
+        shared.iter().find_map(SharedConnection::take)
     }
 
-    fn kept(self: &Arc<Self>, connection: Box<Connection>, until: Instant) -> Kept {
-        Kept {
+    fn kept(self: &Arc<Self>, connection: Box<Connection>, until: Instant) -> TakenConnection {
+        TakenConnection {
             connection: Some(connection),
             until,
             pool: Arc::clone(self),
@@ -152,14 +152,14 @@ impl Pool {
         if !speaks_http2(&stream) {
             let connection = Connection::over(stream).await?;
             opening.ended(1);
-            let kept = self.kept(Box::new(connection), Instant::now() + IDLE);
+            let kept = self.kept(Box::new(connection), Instant::now() + MAX_IDLE);
             return Ok(Pooled(Carrier::Own(kept)));
         }
-        let shared = Shared::over(stream, self.most, Arc::clone(&self.changed)).await?;
+        let shared = SharedConnection::over(stream, self.most, Arc::clone(&self.changed)).await?;
         let slot = shared.take().ok_or("the server takes no call")?;
         let room = shared.room();
         let mut open = self.lock();
-        if self.sweeps(&mut open, Instant::now() + IDLE) {
+        if self.sweeps(&mut open, Instant::now() + MAX_IDLE) {
             open.shared.push(shared);
         }
         drop(open);
@@ -170,7 +170,7 @@ impl Pool {
 
     /// Keeps `connection` for the next call after it was used.
     pub(super) fn put_back(self: &Arc<Self>, connection: Box<Connection>) {
-        self.put(connection, Instant::now() + IDLE);
+        self.put(connection, Instant::now() + MAX_IDLE);
     }
 
     /// Keeps `connection` until `until` if it is reusable and there is room.
@@ -190,7 +190,7 @@ impl Pool {
 
     /// Makes sure that a task closes unused connections at `first` or earlier. Returns false
     /// without a runtime, in which case no calls are made any more.
-    fn sweeps(self: &Arc<Self>, open: &mut Open, first: Instant) -> bool {
+    fn sweeps(self: &Arc<Self>, open: &mut OpenConnections, first: Instant) -> bool {
         if !open.swept {
             let Ok(runtime) = Handle::try_current() else {
                 return false;
@@ -225,7 +225,7 @@ impl Pool {
         next
     }
 
-    fn lock(&self) -> MutexGuard<'_, Open> {
+    fn lock(&self) -> MutexGuard<'_, OpenConnections> {
         // The state is consistent at any time.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -235,8 +235,8 @@ impl Pool {
 pub struct Pooled(Carrier);
 
 enum Carrier {
-    Own(Kept),
-    Stream(Slot),
+    Own(TakenConnection),
+    Stream(StreamSlot),
 }
 
 impl Pooled {
@@ -257,28 +257,28 @@ impl Pooled {
                 Some(Exchange::Own(connection.send(request)))
             }
             Carrier::Stream(slot) => {
-                stream::Exchange::send(slot, request, whole).map(Exchange::Stream)
+                stream::StreamExchange::send(slot, request, whole).map(Exchange::Stream)
             }
         }
     }
 }
 
 /// A connection that is taken for one call. Dropping it unused returns it to its pool.
-struct Kept {
+struct TakenConnection {
     /// The connection; `None` once it is used. A used connection that is not given back is closed.
     connection: Option<Box<Connection>>,
     until: Instant,
     pool: Arc<Pool>,
 }
 
-impl Kept {
+impl TakenConnection {
     fn is_ready(&mut self) -> bool {
         let open = self.connection.as_mut().is_some_and(|it| it.is_ready());
         open && Instant::now() < self.until
     }
 }
 
-impl Drop for Kept {
+impl Drop for TakenConnection {
     fn drop(&mut self) {
         if let Some(connection) = self.connection.take() {
             self.pool.put(connection, self.until);

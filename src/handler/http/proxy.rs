@@ -17,7 +17,7 @@ use tower_service::Service;
 use super::socket::{Sockets, Tcp};
 use crate::config::Http;
 
-type Failure = Box<dyn Error + Send + Sync>;
+type BoxError = Box<dyn Error + Send + Sync>;
 
 /// A proxy.
 #[derive(Clone)]
@@ -32,7 +32,7 @@ pub(super) struct Proxy {
 #[error("through the proxy {proxy}")]
 struct Blocked {
     proxy: Uri,
-    source: Failure,
+    source: BoxError,
 }
 
 impl Proxy {
@@ -101,13 +101,13 @@ impl Connector {
 
 impl Service<Uri> for Connector {
     type Response = TokioIo<Tcp>;
-    type Error = Failure;
+    type Error = BoxError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
 
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         match self {
-            Self::Direct(sockets) => sockets.poll_ready(cx).map_err(Failure::from),
-            Self::Through(_, tunnel) => tunnel.poll_ready(cx).map_err(Failure::from),
+            Self::Direct(sockets) => sockets.poll_ready(cx).map_err(BoxError::from),
+            Self::Through(_, tunnel) => tunnel.poll_ready(cx).map_err(BoxError::from),
         }
     }
 
@@ -115,7 +115,7 @@ impl Service<Uri> for Connector {
         match self {
             Self::Direct(sockets) => {
                 let opening = sockets.call(server);
-                Box::pin(async { opening.await.map_err(Failure::from) })
+                Box::pin(async { opening.await.map_err(BoxError::from) })
             }
             Self::Through(proxy, tunnel) => {
                 let proxy = proxy.url.clone();
@@ -124,7 +124,7 @@ impl Service<Uri> for Connector {
                     let opened = async { Ok(opening?.await?) };
                     opened
                         .await
-                        .map_err(|source: Failure| Blocked { proxy, source }.into())
+                        .map_err(|source: BoxError| Blocked { proxy, source }.into())
                 })
             }
         }
@@ -132,7 +132,7 @@ impl Service<Uri> for Connector {
 }
 
 /// Returns `server` with its default port, since a tunnel would use 443 otherwise.
-fn with_port(server: Uri) -> Result<Uri, Failure> {
+fn with_port(server: Uri) -> Result<Uri, BoxError> {
     let is_plain = server.scheme() == Some(&Scheme::HTTP);
     match server.host() {
         Some(host) if is_plain && server.port().is_none() => {

@@ -26,11 +26,11 @@ use crate::config::Http;
 use crate::tls;
 
 /// Number of connections, opened one after the other.
-const CONNECTIONS: usize = 5;
+const CONNECTION_COUNT: usize = 5;
 /// Maximum time for all connections.
-const MOST: Duration = Duration::from_secs(5);
+const MAX_TOTAL_TIME: Duration = Duration::from_secs(5);
 
-type Failure = Box<dyn Error + Send + Sync>;
+type BoxError = Box<dyn Error + Send + Sync>;
 
 /// Result of [`reach`].
 #[derive(Debug)]
@@ -60,9 +60,9 @@ pub async fn reach(http: &Http) -> Result<Reach, String> {
         url.scheme(),
         &url[Position::BeforeHost..Position::AfterPort]
     );
-    let most = MOST.min(http.timeout);
+    let most = MAX_TOTAL_TIME.min(http.timeout);
     let found = timeout(most, open(http, &url, &at)).await;
-    let late = || Err(format!("no {CONNECTIONS} connections within {most:?}"));
+    let late = || Err(format!("no {CONNECTION_COUNT} connections within {most:?}"));
     let found = found.unwrap_or_else(|_| late());
     found.map_err(|why| format!("{at} can't be reached: {why}"))
 }
@@ -72,7 +72,7 @@ async fn open(http: &Http, url: &Url, at: &str) -> Result<Reach, String> {
     let is_encrypted = url.scheme() == "https";
     let mut tls = match is_encrypted {
         true => tls::client(&http.tls),
-        false => tls::nobody(),
+        false => tls::untrusting(),
     }?;
     tls.alpn_protocols = offer(http.http2);
     let proxy = Proxy::of(http, Some(&Matcher::from_env()), &server)?;
@@ -83,11 +83,11 @@ async fn open(http: &Http, url: &Url, at: &str) -> Result<Reach, String> {
         encrypted: Vec::new(),
         is_http2: false,
     };
-    let failed = |why: Failure| no_connection(why.as_ref(), is_encrypted);
-    let mut road = Road::to(url, proxy).await.map_err(failed)?;
-    for _ in 0..CONNECTIONS {
+    let failed = |why: BoxError| no_connection(why.as_ref(), is_encrypted);
+    let mut path = ConnectPath::to(url, proxy).await.map_err(failed)?;
+    for _ in 0..CONNECTION_COUNT {
         let begun = Instant::now();
-        let socket = road.take(&server).await.map_err(failed)?;
+        let socket = path.take(&server).await.map_err(failed)?;
         let connected = begun.elapsed();
         reach.connected.push(connected);
         if is_encrypted {
@@ -99,14 +99,14 @@ async fn open(http: &Http, url: &Url, at: &str) -> Result<Reach, String> {
 }
 
 /// The way to open a connection, up to where TLS begins.
-enum Road {
+enum ConnectPath {
     /// Connects directly to the address that answered.
     Direct(SocketAddr),
     Through(Connector),
 }
 
-impl Road {
-    async fn to(url: &Url, proxy: Option<Proxy>) -> Result<Self, Failure> {
+impl ConnectPath {
+    async fn to(url: &Url, proxy: Option<Proxy>) -> Result<Self, BoxError> {
         if proxy.is_some() {
             let mut tcp = HttpConnector::new();
             tcp.enforce_http(false);
@@ -124,7 +124,7 @@ impl Road {
         Ok(Self::Direct(tcp.peer_addr()?))
     }
 
-    async fn take(&mut self, server: &Uri) -> Result<TokioIo<Tcp>, Failure> {
+    async fn take(&mut self, server: &Uri) -> Result<TokioIo<Tcp>, BoxError> {
         match self {
             Self::Direct(address) => {
                 let tcp = TcpStream::connect(*address).await?;
@@ -137,21 +137,21 @@ impl Road {
 }
 
 /// Negotiates TLS over `socket`. Returns true if the API has chosen HTTP/2.
-async fn encrypt(socket: TokioIo<Tcp>, tls: &ClientConfig, server: &Uri) -> Result<bool, Failure> {
-    let mut connector = HttpsConnector::from((Given(Some(socket)), tls.clone()));
+async fn encrypt(socket: TokioIo<Tcp>, tls: &ClientConfig, server: &Uri) -> Result<bool, BoxError> {
+    let mut connector = HttpsConnector::from((OpenConnection(Some(socket)), tls.clone()));
     let stream = connector.call(server.clone()).await?;
     Ok(speaks_http2(&stream))
 }
 
 /// A connection that is open already.
-struct Given(Option<TokioIo<Tcp>>);
+struct OpenConnection(Option<TokioIo<Tcp>>);
 
-impl Service<Uri> for Given {
+impl Service<Uri> for OpenConnection {
     type Response = TokioIo<Tcp>;
-    type Error = Failure;
-    type Future = Ready<Result<TokioIo<Tcp>, Failure>>;
+    type Error = BoxError;
+    type Future = Ready<Result<TokioIo<Tcp>, BoxError>>;
 
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         Poll::Ready(Ok(()))
     }
 

@@ -8,7 +8,7 @@ use crate::config::Http;
 use crate::rules::job::call::{Template, encode};
 
 /// Minimum length in bytes of a configured header's value that counts as a secret.
-const SHORTEST_SECRET: usize = 8;
+const MIN_SECRET_BYTES: usize = 8;
 /// Text shown instead of a secret.
 const HIDDEN: &[u8] = b"***";
 
@@ -58,7 +58,9 @@ impl Redaction {
             values.flat_map(|value| [Some(value), value.split_once(' ').map(|(_, part)| part)]);
         // Short values such as a version are not secret, and hiding them would remove words from
         // the answer.
-        let long = parts.flatten().filter(|part| part.len() >= SHORTEST_SECRET);
+        let long = parts
+            .flatten()
+            .filter(|part| part.len() >= MIN_SECRET_BYTES);
         let mut all: Vec<String> = all.chain(long).map(str::to_owned).collect();
         longest_first(&mut all);
         Self(all)

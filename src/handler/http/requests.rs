@@ -16,10 +16,10 @@ use hyper::{Method, Request, Uri};
 use percent_encoding::percent_decode_str;
 use url::{Position, Url};
 
-use super::secrets::{Missing, Secrets};
+use super::secrets::{NoSecret, Secrets};
 use super::sign::Signer;
 use crate::config::{self, Http, OF_TENANTS, SIGNATURE_HEADERS, signing_keys};
-use crate::handler::ruled::unprepared;
+use crate::handler::verdicts::unprepared;
 use crate::handler::{Attempt, Fate, Outcome, Trouble};
 use crate::rules::headers::TRACEPARENT;
 use crate::rules::job::Job;
@@ -27,7 +27,7 @@ use crate::rules::job::call::Template;
 use crate::rules::tenant::Tenant;
 
 /// Expected number of headers beside the configured ones. It only sizes memory and is no bound.
-const MOST_USUAL: usize = 12;
+const EXPECTED_HEADERS: usize = 12;
 
 /// Value of the `User-Agent` header.
 pub(super) const AGENT: &str = concat!("sluicegate/", env!("CARGO_PKG_VERSION"));
@@ -51,11 +51,11 @@ pub(super) struct Requests {
     forward: Vec<HeaderName>,
     /// Secrets of tenants, if calls need them.
     secrets: Option<Secrets>,
-    sign: Option<Sign>,
+    sign: Option<Signing>,
 }
 
 /// Keys that sign calls.
-enum Sign {
+enum Signing {
     /// The same keys for all calls.
     With(Signer),
     /// The keys of each call's tenant.
@@ -73,12 +73,12 @@ pub(super) enum NoRequest {
     Ever(String),
 }
 
-impl From<Missing> for NoRequest {
-    fn from(why: Missing) -> Self {
+impl From<NoSecret> for NoRequest {
+    fn from(why: NoSecret) -> Self {
         match why {
-            Missing::Absent(why) => Self::Ever(why),
-            Missing::Unreadable(why) => Self::Now(why),
-            Missing::Short(why) => Self::Short(why),
+            NoSecret::Absent(why) => Self::Ever(why),
+            NoSecret::Unreadable(why) => Self::Now(why),
+            NoSecret::Short(why) => Self::Short(why),
         }
     }
 }
@@ -99,7 +99,7 @@ impl From<NoRequest> for Attempt {
 }
 
 /// A request, and its URL including the server.
-pub(super) struct Made<'r> {
+pub(super) struct BuiltRequest<'r> {
     pub request: Request<Bytes>,
     pub whole: Cow<'r, Uri>,
     /// Secret of its tenant, to be hidden in answers.
@@ -120,7 +120,7 @@ impl Requests {
         let (target, whole) = (uri(path)?, format!("{}://{host}{path}", url.scheme()));
         let whole = uri(&whole)?;
         // Reserves room for a job's headers; clones keep that capacity.
-        let mut headers = HeaderMap::with_capacity(http.headers.same.len() + MOST_USUAL);
+        let mut headers = HeaderMap::with_capacity(http.headers.same.len() + EXPECTED_HEADERS);
         let host = HeaderValue::from_str(host).map_err(|why| why.to_string())?;
         headers.insert(HOST, host);
         headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
@@ -137,8 +137,8 @@ impl Requests {
         let keys = http.sign_secrets.as_ref();
         let sign = match keys.filter(|_| http.sign == config::Sign::StandardWebhooks) {
             None => None,
-            Some(keys) if keys.expose() == OF_TENANTS => Some(Sign::ByTenant),
-            Some(keys) => Some(Sign::With(Signer::new(&signing_keys(keys.expose())?))),
+            Some(keys) if keys.expose() == OF_TENANTS => Some(Signing::ByTenant),
+            Some(keys) => Some(Signing::With(Signer::new(&signing_keys(keys.expose())?))),
         };
         Ok(Self {
             method: method.map_err(|why: InvalidMethod| why.to_string())?,
@@ -169,10 +169,14 @@ impl Requests {
     ///
     /// # Errors
     /// [`NoRequest`] with a message: a value of the job can't be sent.
-    pub(super) fn of(&self, job: &Job, secret: Option<Arc<str>>) -> Result<Made<'_>, NoRequest> {
+    pub(super) fn of(
+        &self,
+        job: &Job,
+        secret: Option<Arc<str>>,
+    ) -> Result<BuiltRequest<'_>, NoRequest> {
         let unsendable = |secret: &str| self.with(job, secret).map_err(NoRequest::Ever);
         let (request, whole) = unsendable(secret.as_deref().unwrap_or_default())?;
-        Ok(Made {
+        Ok(BuiltRequest {
             request,
             whole,
             secret,
@@ -247,15 +251,15 @@ impl Requests {
     /// minutes old.
     fn sign(
         &self,
-        sign: &Sign,
+        sign: &Signing,
         request: &mut Request<Bytes>,
         job: &Job,
         secret: &str,
     ) -> Result<(), String> {
         let of_tenant;
         let signer = match sign {
-            Sign::With(signer) => signer,
-            Sign::ByTenant => {
+            Signing::With(signer) => signer,
+            Signing::ByTenant => {
                 let keys = signing_keys(secret);
                 let keys = keys.map_err(|why| {
                     format!("the secret of this tenant (dispatch.http.secrets-folder) {why}")

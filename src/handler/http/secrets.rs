@@ -18,13 +18,13 @@ use crate::rules::text;
 use crate::shortage;
 
 /// Age from which a secret is read again.
-const FRESH: Duration = Duration::from_secs(1);
+const SECRET_MAX_AGE: Duration = Duration::from_secs(1);
 /// Maximum number of tenants whose secrets are kept.
-const MOST: usize = 10_000;
+const MAX_TENANTS: usize = 10_000;
 /// Maximum size of a secret in bytes.
-const LONGEST: u64 = 16 << 10;
+const MAX_FILE_BYTES: u64 = 16 << 10;
 /// Characters that are not percent-encoded in the name of a tenant's file.
-const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
+const UNESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
 
 /// Maximum time that a call waits for a secret.
 const READ_TIMEOUT: Duration = Duration::from_secs(2);
@@ -35,16 +35,16 @@ const MAX_READS: usize = 64;
 /// Reads the secrets of tenants.
 pub(super) struct Secrets {
     files: SecretFiles,
-    known: Mutex<HashMap<Tenant, Arc<Known>>>,
+    known: Mutex<HashMap<Tenant, Arc<CachedSecret>>>,
     reads: Arc<Semaphore>,
 }
 
 /// Latest secret of a tenant, and when it was read. It is locked while it is read again, so at most
 /// one read per tenant is in progress.
-type Known = AsyncMutex<Option<(Arc<str>, Instant)>>;
+type CachedSecret = AsyncMutex<Option<(Arc<str>, Instant)>>;
 
 /// The reason why there is no secret. Its text contains no secret.
-pub(super) enum Missing {
+pub(super) enum NoSecret {
     /// There is no file for it.
     Absent(String),
     /// The file can't be read now.
@@ -63,19 +63,19 @@ impl Secrets {
     }
 
     /// Returns the secret of `tenant`. A thread reads its file at most once a second.
-    pub(super) async fn of(&self, tenant: &Tenant) -> Result<Arc<str>, Missing> {
+    pub(super) async fn of(&self, tenant: &Tenant) -> Result<Arc<str>, NoSecret> {
         let read = timeout(READ_TIMEOUT, self.read(tenant)).await;
         read.unwrap_or_else(|_| {
             let why = format!("its file system gave no answer within {READ_TIMEOUT:?}");
-            Err(Missing::unreadable(&why))
+            Err(NoSecret::unreadable(&why))
         })
     }
 
-    async fn read(&self, tenant: &Tenant) -> Result<Arc<str>, Missing> {
+    async fn read(&self, tenant: &Tenant) -> Result<Arc<str>, NoSecret> {
         let mut known = self.known(tenant).lock_owned().await;
         let now = Instant::now();
         if let Some((text, read)) = &*known
-            && now < *read + FRESH
+            && now < *read + SECRET_MAX_AGE
         {
             return Ok(Arc::clone(text));
         }
@@ -90,31 +90,31 @@ impl Secrets {
             Ok(text)
         });
         let ended = reading.await;
-        ended.unwrap_or_else(|why| Err(Missing::unreadable(&why.to_string())))
+        ended.unwrap_or_else(|why| Err(NoSecret::unreadable(&why.to_string())))
     }
 
-    fn known(&self, tenant: &Tenant) -> Arc<Known> {
+    fn known(&self, tenant: &Tenant) -> Arc<CachedSecret> {
         // The map is consistent at any time.
         let mut known: MutexGuard<'_, HashMap<_, _>> =
             self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = known.get(tenant) {
             return Arc::clone(known);
         }
-        if known.len() >= MOST {
+        if known.len() >= MAX_TENANTS {
             known.clear();
         }
         Arc::clone(known.entry(tenant.clone()).or_default())
     }
 }
 
-impl Missing {
+impl NoSecret {
     fn unreadable(why: &str) -> Self {
         Self::Unreadable(format!("the secret of this tenant can't be read: {why}"))
     }
 }
 
 /// Reads the secret of `tenant`, or the default one. Blocks.
-fn secret_in(files: &SecretFiles, tenant: &Tenant) -> Result<String, Missing> {
+fn secret_in(files: &SecretFiles, tenant: &Tenant) -> Result<String, NoSecret> {
     let SecretFiles { folder, default } = files;
     let own = folder.as_ref().map(|folder| folder.join(file_name(tenant)));
     for path in own.iter().chain(default) {
@@ -123,10 +123,10 @@ fn secret_in(files: &SecretFiles, tenant: &Tenant) -> Result<String, Missing> {
             Err(why) if is_absent(&why) => {}
             Err(why) => {
                 return Err(match shortage::of(&why) {
-                    Some(missing) => Missing::Short(format!(
+                    Some(missing) => NoSecret::Short(format!(
                         "the secret of this tenant can't be read: {why} ({missing})"
                     )),
-                    None => Missing::unreadable(&why.to_string()),
+                    None => NoSecret::unreadable(&why.to_string()),
                 });
             }
         }
@@ -135,7 +135,7 @@ fn secret_in(files: &SecretFiles, tenant: &Tenant) -> Result<String, Missing> {
     let named = own.map_or(keys.to_owned(), |path| {
         format!("{keys}: {}", path.display())
     });
-    Err(Missing::Absent(format!(
+    Err(NoSecret::Absent(format!(
         "there is no secret for this tenant ({named})"
     )))
 }
@@ -143,7 +143,7 @@ fn secret_in(files: &SecretFiles, tenant: &Tenant) -> Result<String, Missing> {
 /// Returns the name of a tenant's file. It is percent-encoded, so it stays in the folder, and does
 /// not begin with a dot, so it is neither another folder nor a hidden file.
 fn file_name(tenant: &Tenant) -> String {
-    let name = utf8_percent_encode(tenant.as_str(), PLAIN).to_string();
+    let name = utf8_percent_encode(tenant.as_str(), UNESCAPED).to_string();
     match name.strip_prefix('.') {
         Some(rest) => format!("%2E{rest}"),
         None => name,
@@ -162,10 +162,10 @@ fn is_absent(why: &io::Error) -> bool {
 fn text_of(path: &PathBuf) -> io::Result<String> {
     let mut bytes = Vec::new();
     File::open(path)?
-        .take(LONGEST + 1)
+        .take(MAX_FILE_BYTES + 1)
         .read_to_end(&mut bytes)?;
     let wrong = |words: &str| io::Error::other(words.to_owned());
-    if bytes.len() as u64 > LONGEST {
+    if bytes.len() as u64 > MAX_FILE_BYTES {
         return Err(wrong("it is larger than 16 KiB"));
     }
     let text = text::decode(&bytes).map_err(io::Error::other)?;
@@ -188,9 +188,9 @@ mod tests {
     async fn in_words(secrets: &Secrets, tenant: &Tenant) -> String {
         match secrets.of(tenant).await {
             Ok(text) => text.to_string(),
-            Err(Missing::Absent(why)) => format!("absent: {why}"),
-            Err(Missing::Unreadable(why)) => format!("unreadable: {why}"),
-            Err(Missing::Short(why)) => format!("short: {why}"),
+            Err(NoSecret::Absent(why)) => format!("absent: {why}"),
+            Err(NoSecret::Unreadable(why)) => format!("unreadable: {why}"),
+            Err(NoSecret::Short(why)) => format!("short: {why}"),
         }
     }
 
@@ -222,11 +222,11 @@ mod tests {
         assert_eq!(in_words(&secrets, &acme).await, "one");
         write("acme", "two");
         assert_eq!(in_words(&secrets, &acme).await, "one");
-        tokio::time::advance(FRESH).await;
+        tokio::time::advance(SECRET_MAX_AGE).await;
         assert_eq!(in_words(&secrets, &acme).await, "two");
         for (text, part) in [("", "it is empty"), ("a\nb", "control characters")] {
             write("acme", text);
-            tokio::time::advance(FRESH).await;
+            tokio::time::advance(SECRET_MAX_AGE).await;
             let words = in_words(&secrets, &acme).await;
             assert!(
                 words.starts_with("unreadable: ") && words.contains(part),

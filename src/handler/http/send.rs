@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::advice::no_answer;
 use super::answer::Answer;
-use super::call::{Exchange, Failure, Sent};
+use super::call::{CallFailure, CallResult, Exchange};
 use super::text::explain;
 use super::tokens::Token;
 use super::{HttpHandler, Ready, failed};
@@ -19,7 +19,7 @@ use crate::rules::job::Job;
 const MAX_BODY: usize = 64 * 1024;
 
 /// A request in flight.
-struct Begun {
+struct InFlight {
     exchange: Exchange,
     /// Secret and token for [`Answer`].
     secret: Option<Arc<str>>,
@@ -34,7 +34,7 @@ impl HttpHandler {
         secret: Option<Arc<str>>,
         ready: Ready,
         permit: &Permit,
-    ) -> Result<Begun, Box<Attempt>> {
+    ) -> Result<InFlight, Box<Attempt>> {
         let Ready { connection, token } = ready;
         let made = self.requests.of(job, secret);
         let mut made = made.map_err(|why| Box::new(why.into()))?;
@@ -57,7 +57,7 @@ impl HttpHandler {
         if self.pool.is_direct() {
             exchange.is_written_by(permit);
         }
-        Ok(Begun {
+        Ok(InFlight {
             exchange,
             secret: made.secret,
             token,
@@ -73,7 +73,7 @@ impl HttpHandler {
     ) -> Result<Answer, Attempt> {
         let deadline = Instant::now() + self.timeout;
         let secret = self.requests.secret_of(&job.tenant).await?;
-        let Begun {
+        let InFlight {
             mut exchange,
             secret,
             token,
@@ -81,7 +81,7 @@ impl HttpHandler {
             .begin(job, secret, ready, &permit)
             .map_err(|attempt| *attempt)?;
         match timeout_at(deadline, exchange.answer()).await {
-            Ok(Sent::Answered(head)) => {
+            Ok(CallResult::Answered(head)) => {
                 self.refused.store(0, Ordering::Relaxed);
                 let mut start = Vec::new();
                 // If the body breaks off or is not complete in time, the bytes read so far are
@@ -100,9 +100,9 @@ impl HttpHandler {
                     token,
                 })
             }
-            Ok(Sent::Unwritten) => Err(Outcome::Late.into()),
-            Ok(Sent::Refused(why)) => Err(self.refused(&why)),
-            Ok(Sent::Failed(why)) => {
+            Ok(CallResult::Unwritten) => Err(Outcome::Late.into()),
+            Ok(CallResult::Refused(why)) => Err(self.refused(&why)),
+            Ok(CallResult::Failed(why)) => {
                 let words = no_answer(&why);
                 Err(Attempt {
                     fate: self.abandoned.failed(&why),
@@ -118,7 +118,7 @@ impl HttpHandler {
 
     /// Returns the attempt of a job whose request the API refused without processing it: the job
     /// asks again. An API that refuses many calls in a row counts as unreachable.
-    fn refused(&self, why: &Failure) -> Attempt {
+    fn refused(&self, why: &CallFailure) -> Attempt {
         if self.refused.fetch_add(1, Ordering::Relaxed) < self.concurrency {
             return Outcome::Late.into();
         }

@@ -8,11 +8,11 @@ use url::Url;
 use super::HttpHandler;
 use super::abandoned::Abandoned;
 use super::answer::Reader;
-use super::kept::Kept;
 use super::pool::Pool;
 use super::proxy::Proxy;
 use super::redaction::Redaction;
 use super::requests::Requests;
+use super::result_fields::ResultFields;
 use super::token_endpoint::Endpoint;
 use super::tokens::Tokens;
 use crate::config::{Http, OAuth2, Results};
@@ -74,7 +74,7 @@ impl HttpHandler {
         // A worker without TLS must not fail because the system has no root certificates.
         let tls = match encrypted || http.oauth2.as_ref().is_some_and(OAuth2::has_tls) {
             true => tls::client(&http.tls),
-            false => tls::nobody(),
+            false => tls::untrusting(),
         };
         let tls = tls.map_err(HttpHandlerError::Tls)?;
         let requests = Requests::to(&url, http).map_err(HttpHandlerError::Unsendable)?;
@@ -119,7 +119,7 @@ impl HttpHandler {
     /// Keeps the parts of each answer that `results` reports.
     #[must_use]
     pub fn with_results(mut self, results: &Results) -> Self {
-        self.reader.kept = Kept::new(results);
+        self.reader.kept = ResultFields::new(results);
         self
     }
 }

@@ -33,10 +33,10 @@ pub(super) struct Tcp {
 
 /// A connection. Clones share it. It is closed when the last clone and its [`Tcp`] are dropped.
 #[derive(Debug, Clone)]
-pub(super) struct Socket(Arc<Shared>);
+pub(super) struct Socket(Arc<SocketState>);
 
 #[derive(Debug)]
-struct Shared {
+struct SocketState {
     writer: OwnedWriteHalf,
     written: AtomicU64,
     /// Whether a write waits for room in the kernel.
@@ -46,7 +46,7 @@ struct Shared {
 impl Tcp {
     pub(super) fn over(tcp: TcpStream) -> Self {
         let (reader, writer) = tcp.into_split();
-        let socket = Socket(Arc::new(Shared {
+        let socket = Socket(Arc::new(SocketState {
             writer,
             written: AtomicU64::new(0),
             waits: AtomicBool::new(false),

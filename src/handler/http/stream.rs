@@ -12,31 +12,31 @@ use h2::{Reason, RecvStream, SendStream};
 use hyper::header::HOST;
 use hyper::{Request, Uri, Version};
 
-use super::call::{Broken, Failure, Sent};
-use super::shared::{Slot, Wire, lock};
+use super::call::{BodyBroken, CallFailure, CallResult};
+use super::shared_connection::{Http2Wire, StreamSlot, lock};
 use super::socket::Socket;
 
 /// A request in flight. Dropping it resets its stream.
-pub(super) struct Exchange {
+pub(super) struct StreamExchange {
     answer: ResponseFuture,
     /// Body of the answer, once its head has arrived.
     body: Option<RecvStream>,
     /// Rest of the request that is not handed over yet.
-    rest: Option<Rest>,
-    way: Arc<Way>,
+    rest: Option<UnsentRest>,
+    progress: Arc<SendProgress>,
     /// The last field, since it must be returned after the stream has ended.
-    slot: Slot,
+    slot: StreamSlot,
 }
 
 /// Part of a request's body that the server does not accept yet.
-struct Rest {
+struct UnsentRest {
     stream: SendStream<Bytes>,
     body: Bytes,
 }
 
 /// How far a request has been sent.
-struct Way {
-    wire: Arc<Mutex<Wire>>,
+struct SendProgress {
+    wire: Arc<Mutex<Http2Wire>>,
     socket: Socket,
     /// Whether all of it was handed to the connection.
     is_handed: AtomicBool,
@@ -45,10 +45,10 @@ struct Way {
     end: OnceLock<u64>,
 }
 
-impl Exchange {
+impl StreamExchange {
     /// Sends `request` to `whole` and writes it, except for the part that the server does not
     /// accept yet. Returns `None` if it can't be sent at once; nothing was sent then.
-    pub(super) fn send(mut slot: Slot, request: Request<Bytes>, whole: &Uri) -> Option<Self> {
+    pub(super) fn send(mut slot: StreamSlot, request: Request<Bytes>, whole: &Uri) -> Option<Self> {
         let (mut head, body) = request.into_parts();
         // The URI names the host in HTTP/2.
         head.headers.remove(HOST);
@@ -68,8 +68,8 @@ impl Exchange {
         let mut exchange = Self {
             answer,
             body: None,
-            rest: Some(Rest { stream, body }),
-            way: Arc::new(Way::of(&slot)),
+            rest: Some(UnsentRest { stream, body }),
+            progress: Arc::new(SendProgress::of(&slot)),
             slot,
         };
         // The future that waits for the answer registers its own waker.
@@ -77,7 +77,7 @@ impl Exchange {
         exchange.hand_over(&mut cx);
         let ended = wire.advance().is_ready();
         drop(wire);
-        exchange.way.end();
+        exchange.progress.end();
         // The server may have just lowered its limit of streams, or have gone.
         let waits = sender.poll_ready(&mut cx).is_pending();
         let nothing = ended && exchange.slot.socket().written() == written;
@@ -85,7 +85,7 @@ impl Exchange {
     }
 
     /// Waits for the head of the answer.
-    pub(super) async fn answer(&mut self) -> Sent {
+    pub(super) async fn answer(&mut self) -> CallResult {
         let answered = poll_fn(|cx| {
             self.write(cx);
             Pin::new(&mut self.answer).poll(cx)
@@ -95,15 +95,15 @@ impl Exchange {
                 self.slot.gets_on();
                 let (head, body) = answer.into_parts();
                 self.body = Some(body);
-                Sent::Answered(head)
+                CallResult::Answered(head)
             }
-            Err(why) if is_refused(&why) => Sent::Refused(Failure::Stream(why)),
-            Err(why) => Sent::Failed(Failure::Stream(why)),
+            Err(why) if is_refused(&why) => CallResult::Refused(CallFailure::Stream(why)),
+            Err(why) => CallResult::Failed(CallFailure::Stream(why)),
         }
     }
 
     /// Returns the next part of the answer's body, or `None` if it has ended or there is no answer.
-    pub(super) async fn next(&mut self) -> Option<Result<Bytes, Broken>> {
+    pub(super) async fn next(&mut self) -> Option<Result<Bytes, BodyBroken>> {
         let part = poll_fn(|cx| {
             self.write(cx);
             match &mut self.body {
@@ -111,7 +111,7 @@ impl Exchange {
                 None => Poll::Ready(None),
             }
         });
-        let part = part.await?.map_err(|_| Broken);
+        let part = part.await?.map_err(|_| BodyBroken);
         if let (Ok(part), Some(body)) = (&part, &mut self.body) {
             self.slot.gets_on();
             // The part was read, so the server may send more. An error means that nothing more
@@ -124,13 +124,13 @@ impl Exchange {
     /// Returns a function that tells at any time whether the API's machine has received the whole
     /// request.
     pub(super) fn arrival(&self) -> impl Fn() -> bool + Send + Sync + 'static {
-        let way = Arc::clone(&self.way);
-        move || way.has_arrived()
+        let progress = Arc::clone(&self.progress);
+        move || progress.has_arrived()
     }
 
     /// Returns true if the API's machine has received the whole request.
     pub(super) fn is_acked(&self) -> bool {
-        self.way.has_arrived()
+        self.progress.has_arrived()
     }
 
     /// Stops sending calls over the connection, which may be dead. Calls in flight continue.
@@ -147,7 +147,7 @@ impl Exchange {
     /// Hands over and writes more of the request.
     fn write(&mut self, cx: &mut Context<'_>) {
         if self.rest.is_some() {
-            let wire = Arc::clone(&self.way.wire);
+            let wire = Arc::clone(&self.progress.wire);
             let mut wire = lock(&wire);
             self.hand_over(cx);
             // The future that waits for the answer learns of the connection's end.
@@ -162,7 +162,7 @@ impl Exchange {
         };
         let handed = rest.hand_over(cx);
         if handed == Poll::Ready(true) {
-            self.way.is_handed.store(true, Ordering::Release);
+            self.progress.is_handed.store(true, Ordering::Release);
         }
         if handed.is_ready() {
             self.rest = None;
@@ -171,7 +171,7 @@ impl Exchange {
     }
 }
 
-impl Rest {
+impl UnsentRest {
     /// Returns `Ready(true)` if all of the body was handed over, and `Ready(false)` if the server
     /// wants no more of it.
     fn hand_over(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
@@ -196,8 +196,8 @@ impl Rest {
     }
 }
 
-impl Way {
-    fn of(slot: &Slot) -> Self {
+impl SendProgress {
+    fn of(slot: &StreamSlot) -> Self {
         Self {
             wire: Arc::clone(slot.wire()),
             socket: slot.socket().clone(),
@@ -242,7 +242,7 @@ mod tests {
     use tokio::time::sleep;
     use tower_service::Service;
 
-    use super::super::shared::Shared;
+    use super::super::shared_connection::SharedConnection;
     use super::super::socket::{Sockets, Stream};
     use super::*;
 
@@ -261,12 +261,12 @@ mod tests {
         panic!("waited in vain until {what}");
     }
 
-    fn send(shared: &Arc<Shared>, bytes: usize) -> Exchange {
+    fn send(shared: &Arc<SharedConnection>, bytes: usize) -> StreamExchange {
         let slot = shared.take().expect("a stream is free");
         let request = Request::post("/").body(vec![b'x'; bytes].into());
         let whole = Uri::from_static("http://api/");
         let request = request.expect("a request");
-        Exchange::send(slot, request, &whole).expect("it is sent")
+        StreamExchange::send(slot, request, &whole).expect("it is sent")
     }
 
     /// The arrival of a call does not depend on bytes that other calls send after it.
@@ -282,7 +282,7 @@ mod tests {
             .initial_window_size(ALL)
             .initial_connection_window_size(ALL);
         let server = server.handshake::<_, Bytes>(peer);
-        let shared = Shared::over(stream, 4, Arc::default());
+        let shared = SharedConnection::over(stream, 4, Arc::default());
         let (server, shared) = tokio::join!(server, shared);
         let (mut server, shared) = (server.expect("HTTP/2"), shared.expect("HTTP/2"));
 

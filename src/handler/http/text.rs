@@ -4,13 +4,13 @@ use std::error::Error;
 use std::fmt::Write as _;
 
 /// Maximum number of bytes shown of a text.
-const SHOWN: usize = 256;
+const MAX_SHOWN_BYTES: usize = 256;
 
 /// Returns the first bytes of `text` as one line that is safe for a terminal.
 pub(super) fn one_line(text: &str) -> String {
     let mut shown = String::new();
     for c in text.trim_start().chars().map(printable) {
-        if shown.len() + c.len_utf8() > SHOWN {
+        if shown.len() + c.len_utf8() > MAX_SHOWN_BYTES {
             break;
         }
         shown.push(c);

@@ -18,7 +18,7 @@ use url::form_urlencoded::{Serializer, byte_serialize};
 use url::{Position, Url};
 
 use super::advice::{no_answer, no_connection};
-use super::call::{Exchange, Sent};
+use super::call::{CallResult, Exchange};
 use super::pool::{Pool, Pooled};
 use super::proxy::Proxy;
 use super::requests::{AGENT, uri};
@@ -31,16 +31,16 @@ use crate::shortage;
 /// Maximum number of bytes read of an answer.
 const MAX_BODY: usize = 64 * 1024;
 /// Maximum length of a token in bytes. Servers accept a request's head with such a token.
-const LONGEST: usize = 16 * 1024;
+const MAX_TOKEN_BYTES: usize = 16 * 1024;
 /// Lifetime of a token whose answer does not state it.
-const USUAL_LIFE: Duration = Duration::from_secs(300);
+const DEFAULT_LIFE: Duration = Duration::from_secs(300);
 /// Minimum lifetime of a token. A token with a shorter one would serve no call, and be fetched for
 /// each.
-const SHORTEST_LIFE: Duration = Duration::from_secs(1);
+const MIN_LIFE: Duration = Duration::from_secs(1);
 /// Maximum time that a token is kept.
-const LONGEST_LIFE: Duration = Duration::from_secs(86_400);
+const MAX_LIFE: Duration = Duration::from_secs(86_400);
 /// Maximum length of an error code that is shown.
-const LONGEST_CODE: usize = 64;
+const MAX_CODE_BYTES: usize = 64;
 
 /// Requests tokens.
 pub(super) struct Endpoint {
@@ -242,9 +242,9 @@ impl Endpoint {
         let closed = || "the token's url has closed the connection".to_owned();
         let mut exchange = pooled.send(request, &client.whole).ok_or_else(closed)?;
         let status = match exchange.answer().await {
-            Sent::Answered(head) => head.status,
-            Sent::Unwritten => return Err(closed()),
-            Sent::Refused(why) | Sent::Failed(why) => {
+            CallResult::Answered(head) => head.status,
+            CallResult::Unwritten => return Err(closed()),
+            CallResult::Refused(why) | CallResult::Failed(why) => {
                 let words = no_answer(&why);
                 return Err(format!("the token's url gave no answer: {words}"));
             }
@@ -278,15 +278,15 @@ impl Client {
             "the token's url answered 200 without an access_token of JSON that a header can carry",
         )?;
         let life = match value.get("expires_in") {
-            None | Some(Value::Null) => USUAL_LIFE,
+            None | Some(Value::Null) => DEFAULT_LIFE,
             // Some endpoints write the number in quotes.
             Some(life) => {
                 let seconds = life.as_f64().or_else(|| life.as_str()?.parse().ok());
-                let seconds = seconds.filter(|life| *life >= SHORTEST_LIFE.as_secs_f64());
+                let seconds = seconds.filter(|life| *life >= MIN_LIFE.as_secs_f64());
                 let seconds = seconds.ok_or(
                     "the token's url gave a token whose expires_in is no number of seconds, 1 or more",
                 )?;
-                Duration::from_secs_f64(seconds.min(LONGEST_LIFE.as_secs_f64()))
+                Duration::from_secs_f64(seconds.min(MAX_LIFE.as_secs_f64()))
             }
         };
         Ok(Granted {
@@ -298,13 +298,13 @@ impl Client {
     /// Returns true if the text is an error code, and not an echo of the client's secret.
     fn may_be_shown(&self, code: &str) -> bool {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
-        code.len() <= LONGEST_CODE && code.bytes().all(is_plain) && !code.contains(&*self.secret)
+        code.len() <= MAX_CODE_BYTES && code.bytes().all(is_plain) && !code.contains(&*self.secret)
     }
 }
 
 /// Returns true if a header can carry the text unchanged.
 fn is_token(text: &str) -> bool {
-    (1..=LONGEST).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+    (1..=MAX_TOKEN_BYTES).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 /// Returns the Basic authorization for the client and its secret, both form-encoded (RFC 6749,
@@ -348,7 +348,7 @@ mod tests {
     }
 
     fn endpoint(oauth2: &OAuth2) -> Endpoint {
-        let tls = tls::nobody().expect("nothing can fail");
+        let tls = tls::untrusting().expect("nothing can fail");
         Endpoint::new(oauth2, tls, Duration::from_secs(1), |_| Ok(None)).expect("a url")
     }
 

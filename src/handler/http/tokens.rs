@@ -1,8 +1,8 @@
 //! Access tokens of calls. They are fetched and renewed in the background, so no call waits for one
 //! while it holds a permit.
 
-mod by_tenant;
-mod of_all;
+mod shared_token;
+mod tenant_tokens;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,19 +17,19 @@ use super::token_endpoint::{Client, Endpoint, Granted, Unfetched};
 use crate::config::Http;
 use crate::rules::retry::Reconnect;
 use crate::rules::tenant::Tenant;
-use by_tenant::ByTenant;
-use of_all::OfAll;
+use shared_token::SharedToken;
+use tenant_tokens::TenantTokens;
 
 /// Pauses after failures: the first and the longest.
-const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
+const FETCH_RETRY_DELAYS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
 /// Minimum age of a token that a refusal invalidates. If the API refuses a token that was just
 /// fetched, the job or the client is at fault.
-const YOUNG: Duration = Duration::from_secs(10);
+const MIN_REFUSABLE_AGE: Duration = Duration::from_secs(10);
 /// Maximum time before its expiry at which a token is no longer sent, since the call could arrive
 /// too late.
-const MARGIN: Duration = Duration::from_secs(5);
+const EXPIRY_MARGIN: Duration = Duration::from_secs(5);
 /// Interval at which a persistent failure is logged again.
-const REMIND: Duration = Duration::from_secs(60);
+const REMINDER_INTERVAL: Duration = Duration::from_secs(60);
 
 /// An access token.
 pub(super) struct Token {
@@ -56,9 +56,9 @@ impl Token {
             header,
             text: token,
             asked,
-            until: asked + life - MARGIN.min(life / 10),
+            until: asked + life - EXPIRY_MARGIN.min(life / 10),
             // A token that lives for a moment only must not be fetched in a tight loop.
-            renew: asked + (life * 3 / 4).max(PAUSES[0]),
+            renew: asked + (life * 3 / 4).max(FETCH_RETRY_DELAYS[0]),
             refused: AtomicBool::default(),
         })
     }
@@ -84,18 +84,23 @@ impl Token {
 
 /// The failure that was logged last.
 #[derive(Default)]
-struct Told(Option<(String, Instant)>);
+struct FailureLog(Option<(String, Instant)>);
 
-impl Told {
+impl FailureLog {
     /// Logs a failure to fetch a token, for all calls or for one tenant, unless it was logged
     /// lately.
-    fn tell(&mut self, why: &str, of: Option<&Tenant>) {
+    fn log_failure(&mut self, why: &str, of: Option<&Tenant>) {
         // Even if tenants fail alternately for different reasons, at most one line per second is
         // logged.
-        let is_told = |(last, at): &(String, Instant)| {
-            at.elapsed() < if last == why { REMIND } else { PAUSES[0] }
+        let is_logged = |(last, at): &(String, Instant)| {
+            at.elapsed()
+                < if last == why {
+                    REMINDER_INTERVAL
+                } else {
+                    FETCH_RETRY_DELAYS[0]
+                }
         };
-        if !self.0.as_ref().is_some_and(is_told) {
+        if !self.0.as_ref().is_some_and(is_logged) {
             let of = of.map(Tenant::as_str);
             tracing::warn!(error = %why, tenant = of, "no access token; trying again");
             self.0 = Some((why.to_owned(), Instant::now()));
@@ -103,7 +108,7 @@ impl Told {
     }
 
     /// Logs that tokens can be fetched again, after a failure.
-    fn over(&mut self) {
+    fn log_recovery(&mut self) {
         if self.0.take().is_some() {
             tracing::info!("access tokens can be fetched again");
         }
@@ -112,15 +117,15 @@ impl Told {
 
 /// Returns the pauses between attempts.
 fn pauses() -> Reconnect {
-    Reconnect::between(PAUSES[0], PAUSES[1])
+    Reconnect::between(FETCH_RETRY_DELAYS[0], FETCH_RETRY_DELAYS[1])
 }
 
 /// Keeps the tokens of one API.
 pub(super) enum Tokens {
     /// One token for all calls.
-    OfAll(OfAll),
+    Shared(SharedToken),
     /// One token for each tenant.
-    ByTenant(ByTenant),
+    PerTenant(TenantTokens),
 }
 
 impl Tokens {
@@ -132,11 +137,11 @@ impl Tokens {
         let oauth2 = http.oauth2.as_ref();
         if !oauth2.is_some_and(|oauth2| oauth2.is_by_tenant()) {
             let client = endpoint.client()?;
-            return Ok(Self::OfAll(OfAll::new(endpoint, client)));
+            return Ok(Self::Shared(SharedToken::new(endpoint, client)));
         }
         let has_secrets = oauth2.is_some_and(|oauth2| oauth2.has_secrets_of_tenants());
         let secrets = http.secrets.clone().filter(|_| has_secrets);
-        Ok(Self::ByTenant(ByTenant::new(
+        Ok(Self::PerTenant(TenantTokens::new(
             endpoint,
             secrets.map(Secrets::new),
         )))
@@ -145,16 +150,16 @@ impl Tokens {
     /// Returns the token that any call can carry now.
     pub(super) fn usable(&self) -> Option<Arc<Token>> {
         match self {
-            Self::OfAll(tokens) => tokens.usable(),
-            Self::ByTenant(_) => None,
+            Self::Shared(tokens) => tokens.usable(),
+            Self::PerTenant(_) => None,
         }
     }
 
     /// Returns the token that a call of `tenant` can carry now.
     pub(super) fn usable_for(&self, tenant: &Tenant) -> Option<Arc<Token>> {
         match self {
-            Self::OfAll(tokens) => tokens.usable(),
-            Self::ByTenant(tokens) => tokens.usable(tenant),
+            Self::Shared(tokens) => tokens.usable(),
+            Self::PerTenant(tokens) => tokens.usable(tenant),
         }
     }
 
@@ -168,22 +173,23 @@ impl Tokens {
         deadline: Instant,
     ) -> Result<Arc<Token>, NoToken> {
         match self {
-            Self::OfAll(tokens) => tokens.wait(deadline).await.map_err(NoToken::InTime),
-            Self::ByTenant(tokens) => tokens.wait(tenant, deadline).await,
+            Self::Shared(tokens) => tokens.wait(deadline).await.map_err(NoToken::InTime),
+            Self::PerTenant(tokens) => tokens.wait(tenant, deadline).await,
         }
     }
 
     /// Invalidates the token that the API refused and fetches another one at once, at most once in
-    /// [`YOUNG`].
+    /// [`MIN_REFUSABLE_AGE`].
     pub(super) fn refused(&self, tenant: &Tenant, token: &Arc<Token>) {
-        if token.asked.elapsed() < YOUNG || token.refused.swap(true, Ordering::Relaxed) {
+        if token.asked.elapsed() < MIN_REFUSABLE_AGE || token.refused.swap(true, Ordering::Relaxed)
+        {
             return;
         }
         tracing::info!("the API refused the access token (401): fetching another one");
         match self {
-            Self::OfAll(tokens) => tokens.refused(token),
+            Self::Shared(tokens) => tokens.refused(token),
             // The next call of this tenant fetches one.
-            Self::ByTenant(_) => drop(self.usable_for(tenant)),
+            Self::PerTenant(_) => drop(self.usable_for(tenant)),
         }
     }
 }

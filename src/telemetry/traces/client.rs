@@ -51,7 +51,7 @@ impl Client {
                 ca_file: variables.ca_file.as_ref().map(PathBuf::from),
                 ..Tls::default()
             }),
-            _ => tls::nobody(),
+            _ => tls::untrusting(),
         };
         let connector = HttpsConnectorBuilder::new()
             .with_tls_config(config?)

@@ -23,16 +23,16 @@ use super::variables::Variables;
 use crate::rules::trace::{Sampler, Span};
 
 /// Time limit for sending the remaining spans when the worker ends. Later ones are lost.
-const FLUSH_WITHIN: Duration = Duration::from_secs(5);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Minimum interval between log lines that report lost spans.
-const LOST_TOLD: Duration = Duration::from_secs(60);
+const LOST_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The exporter of this process.
 static EXPORTER: OnceLock<Exporter> = OnceLock::new();
 
 /// Number of spans that wait to be sent, and number of spans lost since the last query.
 #[derive(Debug, Default)]
-struct Counts {
+struct SpanCounts {
     waiting: AtomicUsize,
     lost: AtomicU64,
 }
@@ -41,31 +41,31 @@ struct Exporter {
     processor: BatchSpanProcessor,
     sampler: Sampler,
     scope: InstrumentationScope,
-    counts: Arc<Counts>,
+    counts: Arc<SpanCounts>,
     most: usize,
 }
 
 /// Wraps the OTLP exporter: counts spans and logs failures.
 #[derive(Debug)]
-struct Counted {
+struct CountingExporter {
     exporter: opentelemetry_otlp::SpanExporter,
-    counts: Arc<Counts>,
+    counts: Arc<SpanCounts>,
     last: LastError,
     /// Time of the last log line about lost spans, and the number of spans lost since then.
-    told: Mutex<Option<(Instant, usize)>>,
+    last_log: Mutex<Option<(Instant, usize)>>,
 }
 
-impl Counted {
+impl CountingExporter {
     fn failed(&self, spans: usize) {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let more = told.map_or(0, |(_, more)| more) + spans;
-        if let Some((at, _)) = *told
-            && at.elapsed() < LOST_TOLD
+        let mut last_log = self.last_log.lock().unwrap_or_else(PoisonError::into_inner);
+        let more = last_log.map_or(0, |(_, more)| more) + spans;
+        if let Some((at, _)) = *last_log
+            && at.elapsed() < LOST_LOG_INTERVAL
         {
-            *told = Some((at, more));
+            *last_log = Some((at, more));
             return;
         }
-        *told = Some((Instant::now(), 0));
+        *last_log = Some((Instant::now(), 0));
         let reason = self
             .last
             .lock()
@@ -78,14 +78,14 @@ impl Counted {
     }
 
     fn sent(&self) {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, more)) = told.take() {
+        let mut last_log = self.last_log.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, more)) = last_log.take() {
             info!(lost = more, "traces are sent again");
         }
     }
 }
 
-impl SpanExporter for Counted {
+impl SpanExporter for CountingExporter {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let spans = batch.len();
         let sent = self.exporter.export(batch).await;
@@ -111,7 +111,7 @@ impl SpanExporter for Counted {
 
 impl Exporter {
     fn new(variables: &Variables) -> Result<Self, String> {
-        let (last, counts) = (LastError::default(), Arc::<Counts>::default());
+        let (last, counts) = (LastError::default(), Arc::<SpanCounts>::default());
         let client = Client::new(variables, Arc::clone(&last))?;
         let exporter = opentelemetry_otlp::SpanExporter::builder()
             .with_http()
@@ -123,11 +123,11 @@ impl Exporter {
         // The error's text may contain the endpoint with a password.
         let exporter =
             exporter.map_err(|_| "a variable OTEL_EXPORTER_OTLP_… can't be used".to_owned())?;
-        let exporter = Counted {
+        let exporter = CountingExporter {
             exporter,
             counts: Arc::clone(&counts),
             last,
-            told: Mutex::default(),
+            last_log: Mutex::default(),
         };
         let config = BatchConfigBuilder::default().with_max_queue_size(variables.queue);
         let mut processor = BatchSpanProcessor::new(exporter, config.build());
@@ -174,10 +174,10 @@ impl Traces {
     /// Sends the remaining spans, for a bounded time.
     pub(crate) async fn end(self) {
         if let Some(exporter) = EXPORTER.get().filter(|_| self.is_ours) {
-            let ends = move || exporter.processor.shutdown_with_timeout(FLUSH_WITHIN);
+            let ends = move || exporter.processor.shutdown_with_timeout(FLUSH_TIMEOUT);
             // The shutdown has a time limit of its own. This one keeps the runtime from waiting
             // longer.
-            let _ = timeout(2 * FLUSH_WITHIN, spawn_blocking(ends)).await;
+            let _ = timeout(2 * FLUSH_TIMEOUT, spawn_blocking(ends)).await;
         }
     }
 }
@@ -193,7 +193,7 @@ pub(crate) fn record(now: Duration, span: Span) -> u64 {
     let Some(exporter) = EXPORTER.get() else {
         return 0;
     };
-    let Counts { waiting, lost } = &*exporter.counts;
+    let SpanCounts { waiting, lost } = &*exporter.counts;
     let place = |many: usize| (many < exporter.most).then_some(many + 1);
     match waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, place) {
         Ok(_) => {

@@ -10,16 +10,16 @@ use crate::rules::trace::Sampler;
 /// Variables that name the collector. `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` takes precedence and is
 /// used unchanged; `/v1/traces` is appended to `OTEL_EXPORTER_OTLP_ENDPOINT`.
 const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
-const OF_TRACES: &str = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
+const TRACES_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
 /// Collector URL if no variable names one.
-const USUAL: &str = "http://localhost:4318";
+const DEFAULT_ENDPOINT: &str = "http://localhost:4318";
 /// Maximum number of spans that wait to be sent: the default, and the upper bound for
 /// `OTEL_BSP_MAX_QUEUE_SIZE`.
-const QUEUE: usize = 2048;
-const LONGEST_QUEUE: usize = 65_536;
+const DEFAULT_QUEUE: usize = 2048;
+const MAX_QUEUE: usize = 65_536;
 /// Time limit of a request to the collector, answer included: the default and the upper bound.
-const TIMEOUT_MS: u64 = 10_000;
-const LONGEST_TIMEOUT_MS: u64 = 60_000;
+const DEFAULT_TIMEOUT_MS: u64 = 10_000;
+const MAX_TIMEOUT_MS: u64 = 60_000;
 
 /// Values of the variables.
 #[derive(Debug, PartialEq)]
@@ -49,7 +49,7 @@ impl Variables {
         };
         let is_disabled =
             of("OTEL_SDK_DISABLED").is_some_and(|text| text.eq_ignore_ascii_case("true"));
-        let endpoint = of(OF_TRACES).map(|text| (OF_TRACES, text, ""));
+        let endpoint = of(TRACES_ENDPOINT).map(|text| (TRACES_ENDPOINT, text, ""));
         let endpoint = endpoint.or_else(|| of(ENDPOINT).map(|text| (ENDPOINT, text, "/v1/traces")));
         let wanted = match of("OTEL_TRACES_EXPORTER").as_deref() {
             None => endpoint.is_some(),
@@ -75,7 +75,8 @@ impl Variables {
         if first(compression).is_some_and(|text| text != "none") {
             return Err("OTEL_EXPORTER_OTLP_COMPRESSION: only none is possible".to_owned());
         }
-        let (name, text, path) = endpoint.unwrap_or((ENDPOINT, USUAL.to_owned(), "/v1/traces"));
+        let (name, text, path) =
+            endpoint.unwrap_or((ENDPOINT, DEFAULT_ENDPOINT.to_owned(), "/v1/traces"));
         let whole = format!(
             "{}{path}",
             if path.is_empty() {
@@ -99,15 +100,15 @@ impl Variables {
         };
         let queue = number(
             "OTEL_BSP_MAX_QUEUE_SIZE",
-            QUEUE as u64,
-            LONGEST_QUEUE as u64,
+            DEFAULT_QUEUE as u64,
+            MAX_QUEUE as u64,
         )?;
-        let usual = number("OTEL_EXPORTER_OTLP_TIMEOUT", TIMEOUT_MS, LONGEST_TIMEOUT_MS)?;
-        let timeout = number(
-            "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT",
-            usual,
-            LONGEST_TIMEOUT_MS,
+        let usual = number(
+            "OTEL_EXPORTER_OTLP_TIMEOUT",
+            DEFAULT_TIMEOUT_MS,
+            MAX_TIMEOUT_MS,
         )?;
+        let timeout = number("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", usual, MAX_TIMEOUT_MS)?;
         let sampler = of("OTEL_TRACES_SAMPLER");
         let sampler = sampler.as_deref().unwrap_or("parentbased_always_on");
         let certificate = [
@@ -120,7 +121,7 @@ impl Variables {
         Ok(Some(Self {
             endpoint,
             sampler: Sampler::parse(sampler, of("OTEL_TRACES_SAMPLER_ARG").as_deref())?,
-            queue: usize::try_from(queue).unwrap_or(QUEUE),
+            queue: usize::try_from(queue).unwrap_or(DEFAULT_QUEUE),
             timeout: Duration::from_millis(timeout),
             ca_file: first(certificate),
             has_no_name: !is_named && of("OTEL_SERVICE_NAME").is_none(),
@@ -186,9 +187,9 @@ mod tests {
             shown(ENDPOINT, "https://c/otel"),
             "https://c/otel/v1/traces"
         );
-        let own = shown(OF_TRACES, "https://user:pass@c/traces?key=secret");
+        let own = shown(TRACES_ENDPOINT, "https://user:pass@c/traces?key=secret");
         assert_eq!(own, "https://c/traces");
-        let both = on(&[(ENDPOINT, "http://a"), (OF_TRACES, "http://b/x")]);
+        let both = on(&[(ENDPOINT, "http://a"), (TRACES_ENDPOINT, "http://b/x")]);
         assert_eq!(both.shown(), "http://b/x");
         let named = [
             ("OTEL_RESOURCE_ATTRIBUTES", "a=b, service.name=gate"),
@@ -203,7 +204,7 @@ mod tests {
         for (set, part) in [
             (&[(ENDPOINT, "c:4318/secret")][..], "no URL of a collector"),
             (
-                &[(OF_TRACES, "ftp://secret")],
+                &[(TRACES_ENDPOINT, "ftp://secret")],
                 "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
             ),
             (

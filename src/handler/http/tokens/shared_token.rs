@@ -9,39 +9,39 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tracing::Instrument;
 
 use super::super::token_endpoint::{Client, Endpoint, Unfetched};
-use super::{Token, Told, pauses};
+use super::{FailureLog, Token, pauses};
 
 /// Keeps a token. Dropping it ends the renewal.
-pub(in crate::handler::http) struct OfAll {
-    shared: Arc<Shared>,
+pub(in crate::handler::http) struct SharedToken {
+    shared: Arc<Renewal>,
     task: Mutex<Option<JoinHandle<()>>>,
 }
 
-struct Shared {
+struct Renewal {
     endpoint: Endpoint,
     client: Client,
-    state: watch::Sender<State>,
+    state: watch::Sender<TokenState>,
 }
 
 #[derive(Default)]
-struct State {
+struct TokenState {
     token: Option<Arc<Token>>,
     /// Why there is no newer token.
     why: Option<Unfetched>,
 }
 
-impl State {
+impl TokenState {
     fn usable(&self) -> Option<&Arc<Token>> {
         self.token.as_ref().filter(|token| token.is_usable())
     }
 }
 
-impl OfAll {
+impl SharedToken {
     /// Keeps a token of `client` from `endpoint`. The first one is fetched now, or, without a
     /// runtime, when a token is first needed in one.
     pub(super) fn new(endpoint: Endpoint, client: Client) -> Self {
         let tokens = Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(Renewal {
                 endpoint,
                 client,
                 state: watch::Sender::default(),
@@ -94,14 +94,14 @@ impl OfAll {
         self.shared.state.send_if_modified(|state| {
             let is_own = state.token.as_ref().is_some_and(same);
             if is_own {
-                *state = State::default();
+                *state = TokenState::default();
             }
             is_own
         });
     }
 }
 
-impl Drop for OfAll {
+impl Drop for SharedToken {
     fn drop(&mut self) {
         let task = self.task.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let Some(task) = task.take() {
@@ -111,16 +111,16 @@ impl Drop for OfAll {
 }
 
 /// Fetches a token, and the next one before it expires or when it was refused.
-async fn keep(shared: Arc<Shared>) {
+async fn keep(shared: Arc<Renewal>) {
     let mut states = shared.state.subscribe();
-    let (mut pauses, mut told) = (pauses(), Told::default());
+    let (mut pauses, mut failure_log) = (pauses(), FailureLog::default());
     loop {
         match Token::fetch(&shared.endpoint, &shared.client).await {
             Ok(token) => {
                 let renew = token.renew;
                 pauses.reset();
-                told.over();
-                shared.state.send_replace(State {
+                failure_log.log_recovery();
+                shared.state.send_replace(TokenState {
                     token: Some(Arc::new(token)),
                     why: None,
                 });
@@ -130,7 +130,7 @@ async fn keep(shared: Arc<Shared>) {
                 }
             }
             Err(why) => {
-                told.tell(&why.why, None);
+                failure_log.log_failure(&why.why, None);
                 shared.state.send_modify(|state| state.why = Some(why));
                 sleep(pauses.next(rand::random())).await;
             }

@@ -14,76 +14,76 @@ use tracing::Instrument;
 use super::super::requests::NoRequest;
 use super::super::secrets::Secrets;
 use super::super::token_endpoint::{Client, Endpoint, Unfetched};
-use super::{NoToken, PAUSES, Token, Told, pauses};
+use super::{FETCH_RETRY_DELAYS, FailureLog, NoToken, Token, pauses};
 use crate::rules::retry::Reconnect;
 use crate::rules::tenant::Tenant;
 
 /// Maximum number of tenants whose tokens are kept.
-const MOST: usize = 10_000;
+const MAX_TENANTS: usize = 10_000;
 /// Maximum number of fetches with a turn: for tenants whose last attempt did not fail, and for the
 /// others. Tenants that keep failing do not delay new ones.
-const TURNS: [usize; 2] = [8, 4];
+const MAX_FETCHES: [usize; 2] = [8, 4];
 /// Maximum duration of a fetch's turn. A longer fetch continues without a turn, so that endpoints
 /// that hang do not delay other fetches.
-const TURN: Duration = Duration::from_millis(500);
+const MAX_TURN: Duration = Duration::from_millis(500);
 /// Maximum number of fetches without a turn. A further one makes the oldest give up.
-const MAX_SLOW: u64 = 64;
+const MAX_SLOW_FETCHES: u64 = 64;
 /// Maximum time that a job waits for the tenant's first token. Meanwhile it occupies a worker slot
 /// that other jobs need.
-const PATIENCE: Duration = Duration::from_secs(2);
+const FIRST_TOKEN_WAIT: Duration = Duration::from_secs(2);
 /// Maximum time that a job waits for a token if the tenant's last attempt failed.
-const PATIENCE_AFTER_FAILURE: Duration = Duration::from_millis(250);
+const WAIT_AFTER_FAILURE: Duration = Duration::from_millis(250);
 /// Bounds of the delay after which a job without a token returns. Within them, the delay equals the
 /// time that the attempt has taken.
-const AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(15)];
+const RETRY_DELAY_BOUNDS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(15)];
 
 /// Keeps a token for each tenant that has jobs.
-pub(in crate::handler::http) struct ByTenant {
-    source: Arc<Source>,
-    known: Mutex<HashMap<Tenant, Arc<Kept>>>,
+pub(in crate::handler::http) struct TenantTokens {
+    source: Arc<TokenSource>,
+    known: Mutex<HashMap<Tenant, Arc<TenantEntry>>>,
 }
 
 /// Fetches tokens.
-struct Source {
+struct TokenSource {
     endpoint: Endpoint,
     /// Secrets of clients, if each tenant has its own.
     secrets: Option<Secrets>,
     turns: [Semaphore; 2],
     /// Counts the fetches that continued without a turn.
     slow: watch::Sender<u64>,
-    told: Mutex<Told>,
+    failure_log: Mutex<FailureLog>,
 }
 
-/// State of one tenant.
-type Kept = watch::Sender<State>;
+/// TenantState of one tenant.
+type TenantEntry = watch::Sender<TenantState>;
 
-struct State {
+struct TenantState {
     token: Option<Arc<Token>>,
     /// When the fetch in progress began, or `None` if there is none.
     asked: Option<Instant>,
     /// Why the last attempt failed, and until when there is no further one.
-    failed: Option<(Failure, Instant)>,
+    failed: Option<(FetchFailure, Instant)>,
     pauses: Reconnect,
 }
 
 /// The reason why an attempt failed.
 #[derive(Debug, Clone)]
-enum Failure {
+enum FetchFailure {
     Fetch(Unfetched),
     /// The tenant has no usable secret.
     Client(NoRequest),
 }
 
-impl From<Failure> for NoToken {
-    fn from(why: Failure) -> Self {
+impl From<FetchFailure> for NoToken {
+    fn from(why: FetchFailure) -> Self {
         match why {
-            Failure::Fetch(why) => Self::Failed(why),
-            Failure::Client(why) => Self::NoClient(why),
+            FetchFailure::Fetch(why) => Self::Failed(why),
+            FetchFailure::Client(why) => Self::NoClient(why),
         }
     }
 }
 
-impl Default for State {
+impl Default for TenantState {
     fn default() -> Self {
         Self {
             token: None,
@@ -94,12 +94,12 @@ impl Default for State {
     }
 }
 
-impl State {
+impl TenantState {
     fn usable(&self) -> Option<&Arc<Token>> {
         self.token.as_ref().filter(|token| token.is_usable())
     }
 
-    fn failed(&self) -> Option<&Failure> {
+    fn failed(&self) -> Option<&FetchFailure> {
         let (why, until) = self.failed.as_ref()?;
         (Instant::now() < *until).then_some(why)
     }
@@ -114,17 +114,17 @@ impl State {
     fn waits_until(&self) -> Instant {
         let asked = self.asked.unwrap_or_else(Instant::now);
         match self.unfetched() {
-            None => asked + PATIENCE,
-            Some(_) => asked + PATIENCE_AFTER_FAILURE,
+            None => asked + FIRST_TOKEN_WAIT,
+            Some(_) => asked + WAIT_AFTER_FAILURE,
         }
     }
 
     /// Returns why the token endpoint gave no token at the last attempt.
     fn unfetched(&self) -> Option<&Unfetched> {
         match &self.failed {
-            Some((Failure::Fetch(why), _)) => Some(why),
+            Some((FetchFailure::Fetch(why), _)) => Some(why),
             // The secret may exist by now.
-            Some((Failure::Client(_), _)) | None => None,
+            Some((FetchFailure::Client(_), _)) | None => None,
         }
     }
 
@@ -133,7 +133,7 @@ impl State {
         match (self.unfetched(), self.asked) {
             (Some(why), _) => NoToken::Failed(why.clone()),
             (None, asked) => {
-                let [least, most] = AGAIN;
+                let [least, most] = RETRY_DELAY_BOUNDS;
                 let elapsed = asked.map_or(least, |asked| asked.elapsed());
                 NoToken::Pending(elapsed.clamp(least, most))
             }
@@ -141,16 +141,16 @@ impl State {
     }
 }
 
-impl ByTenant {
+impl TenantTokens {
     /// Fetches tokens from `endpoint`, for clients with these `secrets`.
     pub(super) fn new(endpoint: Endpoint, secrets: Option<Secrets>) -> Self {
         Self {
-            source: Arc::new(Source {
+            source: Arc::new(TokenSource {
                 endpoint,
                 secrets,
-                turns: TURNS.map(Semaphore::new),
+                turns: MAX_FETCHES.map(Semaphore::new),
                 slow: watch::Sender::new(0),
-                told: Mutex::default(),
+                failure_log: Mutex::default(),
             }),
             known: Mutex::default(),
         }
@@ -194,21 +194,21 @@ impl ByTenant {
     }
 
     /// Returns the state of `tenant`.
-    fn kept(&self, tenant: &Tenant) -> Arc<Kept> {
+    fn kept(&self, tenant: &Tenant) -> Arc<TenantEntry> {
         let mut known = self.known();
         if let Some(kept) = known.get(tenant) {
             return Arc::clone(kept);
         }
-        if known.len() >= MOST {
+        if known.len() >= MAX_TENANTS {
             make_room(&mut known);
         }
-        let kept = Arc::new(Kept::default());
+        let kept = Arc::new(TenantEntry::default());
         known.insert(tenant.clone(), Arc::clone(&kept));
         kept
     }
 
     /// Starts a fetch, which continues even if the job that needs it is given up.
-    fn ask(&self, tenant: &Tenant, kept: &Arc<Kept>) {
+    fn ask(&self, tenant: &Tenant, kept: &Arc<TenantEntry>) {
         let Ok(runtime) = Handle::try_current() else {
             return;
         };
@@ -235,12 +235,12 @@ impl ByTenant {
                     }
                     Err(why) => {
                         let pause = match &why {
-                            Failure::Fetch(why) => {
-                                source.told().tell(&why.why, Some(&tenant));
+                            FetchFailure::Fetch(why) => {
+                                source.failure_log().log_failure(&why.why, Some(&tenant));
                                 state.pauses.next(rand::random())
                             }
                             // The job reports the failure. The file may be readable in a moment.
-                            Failure::Client(_) => PAUSES[0],
+                            FetchFailure::Client(_) => FETCH_RETRY_DELAYS[0],
                         };
                         state.failed = Some((why, Instant::now() + pause));
                     }
@@ -250,7 +250,7 @@ impl ByTenant {
         runtime.spawn(fetching.in_current_span());
     }
 
-    fn known(&self) -> MutexGuard<'_, HashMap<Tenant, Arc<Kept>>> {
+    fn known(&self) -> MutexGuard<'_, HashMap<Tenant, Arc<TenantEntry>>> {
         // The map is consistent at any time.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -259,13 +259,13 @@ impl ByTenant {
 /// Removes at least a tenth of the tenants, so that not every new tenant causes a search. Tenants
 /// without a usable token go first, since they have no jobs, and then those whose tokens are due
 /// for renewal first.
-fn make_room(known: &mut HashMap<Tenant, Arc<Kept>>) {
+fn make_room(known: &mut HashMap<Tenant, Arc<TenantEntry>>) {
     known.retain(|_, kept| kept.borrow().usable().is_some());
-    let left = MOST - MOST / 10;
+    let left = MAX_TENANTS - MAX_TENANTS / 10;
     let Some(more) = known.len().checked_sub(left).filter(|more| *more > 0) else {
         return;
     };
-    let renewed = |kept: &Kept| kept.borrow().token.as_ref().map(|token| token.renew);
+    let renewed = |kept: &TenantEntry| kept.borrow().token.as_ref().map(|token| token.renew);
     let all = known.iter();
     let mut all: Vec<_> = all
         .map(|(tenant, kept)| (renewed(kept), tenant.clone()))
@@ -276,25 +276,27 @@ fn make_room(known: &mut HashMap<Tenant, Arc<Kept>>) {
     }
 }
 
-impl Source {
-    fn told(&self) -> MutexGuard<'_, Told> {
+impl TokenSource {
+    fn failure_log(&self) -> MutexGuard<'_, FailureLog> {
         // The state is consistent at any time.
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+        self.failure_log
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Fetches a token for `tenant` when it has a turn. `has_failed` says whether the last attempt
     /// failed.
-    async fn fetch(&self, tenant: &Tenant, has_failed: bool) -> Result<Token, Failure> {
-        let client = self.client(tenant).await.map_err(Failure::Client)?;
+    async fn fetch(&self, tenant: &Tenant, has_failed: bool) -> Result<Token, FetchFailure> {
+        let client = self.client(tenant).await.map_err(FetchFailure::Client)?;
         let fetched = self.fetch_for(&client, has_failed).await;
-        fetched.map_err(Failure::Fetch)
+        fetched.map_err(FetchFailure::Fetch)
     }
 
     async fn fetch_for(&self, client: &Client, has_failed: bool) -> Result<Token, Unfetched> {
         // The semaphore is never closed.
         let turn = self.turns[usize::from(has_failed)].acquire().await;
         let mut fetch = pin!(Token::fetch(&self.endpoint, client));
-        if let Ok(fetched) = timeout(TURN, &mut fetch).await {
+        if let Ok(fetched) = timeout(MAX_TURN, &mut fetch).await {
             return fetched;
         }
         drop(turn);
@@ -305,7 +307,7 @@ impl Source {
         });
         tokio::select! {
             fetched = fetch => fetched,
-            _ = count.wait_for(|count| *count >= number + MAX_SLOW) => {
+            _ = count.wait_for(|count| *count >= number + MAX_SLOW_FETCHES) => {
                 let why = "the token's url gave no answer, and other tenants wait for theirs";
                 Err(why.to_owned().into())
             }
@@ -332,9 +334,9 @@ mod tests {
     }
 
     /// Creates a tenant whose token is renewed after `seconds` and expires after twice that time.
-    fn with_token(seconds: u64) -> Arc<Kept> {
+    fn with_token(seconds: u64) -> Arc<TenantEntry> {
         let now = Instant::now();
-        let (kept, renew) = (Kept::default(), Duration::from_secs(seconds));
+        let (kept, renew) = (TenantEntry::default(), Duration::from_secs(seconds));
         let token = Token::lasting(now, now + renew, now + 2 * renew);
         kept.send_modify(|state| state.token = Some(Arc::new(token)));
         Arc::new(kept)
@@ -343,26 +345,28 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn tokens_that_are_renewed_first_make_room_and_the_others_stay() {
         // Shuffled: the factor has no divisor in common with the number of tenants.
-        let seconds = |number: usize| 1 + (number * 7 % MOST) as u64;
-        let all = (0..MOST).map(|number| (tenant(number), with_token(seconds(number))));
+        let seconds = |number: usize| 1 + (number * 7 % MAX_TENANTS) as u64;
+        let all = (0..MAX_TENANTS).map(|number| (tenant(number), with_token(seconds(number))));
         let mut known: HashMap<_, _> = all.collect();
         make_room(&mut known);
-        assert_eq!(known.len(), MOST * 9 / 10);
-        let stays = |number: usize| seconds(number) > (MOST / 10) as u64;
-        assert!((0..MOST).all(|number| known.contains_key(&tenant(number)) == stays(number)));
+        assert_eq!(known.len(), MAX_TENANTS * 9 / 10);
+        let stays = |number: usize| seconds(number) > (MAX_TENANTS / 10) as u64;
+        assert!(
+            (0..MAX_TENANTS).all(|number| known.contains_key(&tenant(number)) == stays(number))
+        );
         // Enough tokens have expired by themselves.
-        tokio::time::advance(Duration::from_secs(MOST as u64)).await;
+        tokio::time::advance(Duration::from_secs(MAX_TENANTS as u64)).await;
         let before = known.len();
         make_room(&mut known);
         let usable = (known.values()).all(|kept| kept.borrow().usable().is_some());
         assert!(
-            usable && known.len() < before && known.len() > MOST / 4,
+            usable && known.len() < before && known.len() > MAX_TENANTS / 4,
             "{}",
             known.len()
         );
         // A tenant whose token was never requested.
-        known.insert(tenant(MOST), Arc::default());
+        known.insert(tenant(MAX_TENANTS), Arc::default());
         make_room(&mut known);
-        assert!(!known.contains_key(&tenant(MOST)));
+        assert!(!known.contains_key(&tenant(MAX_TENANTS)));
     }
 }

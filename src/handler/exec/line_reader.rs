@@ -6,7 +6,7 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt};
 
 /// Result of reading a line.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Line {
+pub(super) enum ReadLine {
     /// A line without its newline.
     Whole(Vec<u8>),
     /// The line exceeds the bound; the rest of it is not read.
@@ -16,13 +16,13 @@ pub(super) enum Line {
 }
 
 /// Reads lines. Dropping the future of a read loses no bytes.
-pub(super) struct Lines<R> {
+pub(super) struct LineReader<R> {
     reader: R,
     begun: Vec<u8>,
     longest: usize,
 }
 
-impl<R: AsyncBufRead + Unpin> Lines<R> {
+impl<R: AsyncBufRead + Unpin> LineReader<R> {
     /// Creates a reader of lines with up to `longest` bytes.
     pub fn new(reader: R, longest: usize) -> Self {
         Self {
@@ -33,24 +33,24 @@ impl<R: AsyncBufRead + Unpin> Lines<R> {
     }
 
     /// Reads the next line. A last line without a newline counts, too.
-    pub async fn next(&mut self) -> io::Result<Line> {
+    pub async fn next(&mut self) -> io::Result<ReadLine> {
         loop {
             let read = self.reader.fill_buf().await?;
             if read.is_empty() {
                 return Ok(match self.begun.is_empty() {
-                    true => Line::End,
-                    false => Line::Whole(std::mem::take(&mut self.begun)),
+                    true => ReadLine::End,
+                    false => ReadLine::Whole(std::mem::take(&mut self.begun)),
                 });
             }
             let end = read.iter().position(|byte| *byte == b'\n');
             let part = end.unwrap_or(read.len());
             if self.begun.len() + part > self.longest {
-                return Ok(Line::TooLong);
+                return Ok(ReadLine::TooLong);
             }
             self.begun.extend_from_slice(&read[..part]);
             self.reader.consume(part + usize::from(end.is_some()));
             if end.is_some() {
-                return Ok(Line::Whole(std::mem::take(&mut self.begun)));
+                return Ok(ReadLine::Whole(std::mem::take(&mut self.begun)));
             }
         }
     }
@@ -80,20 +80,20 @@ mod tests {
     #[tokio::test]
     async fn lines_are_read_to_their_bound() {
         let text: &[u8] = b"one\n\nfour!\nthree\nend";
-        let mut lines = Lines::new(text, 5);
-        let whole = |text: &str| Line::Whole(text.as_bytes().to_vec());
+        let mut lines = LineReader::new(text, 5);
+        let whole = |text: &str| ReadLine::Whole(text.as_bytes().to_vec());
         for expected in [
             whole("one"),
             whole(""),
             whole("four!"),
             whole("three"),
             whole("end"),
-            Line::End,
+            ReadLine::End,
         ] {
             assert_eq!(lines.next().await.expect("read"), expected);
         }
-        let mut lines = Lines::new(&b"sixsix\nok\n"[..], 5);
-        assert_eq!(lines.next().await.expect("read"), Line::TooLong);
+        let mut lines = LineReader::new(&b"sixsix\nok\n"[..], 5);
+        assert_eq!(lines.next().await.expect("read"), ReadLine::TooLong);
         lines.skip().await.expect("read");
         assert_eq!(lines.next().await.expect("read"), whole("ok"));
     }

@@ -10,13 +10,13 @@ use crate::config::{Results, ResultsTo};
 use crate::handler::Answered;
 
 /// Selects the parts of an answer that are kept.
-pub(super) struct Kept {
+pub(super) struct ResultFields {
     headers: Vec<HeaderName>,
     /// Maximum number of bytes of the body.
     pub max_body: usize,
 }
 
-impl Kept {
+impl ResultFields {
     /// Creates the selection, or returns `None` if there are no results.
     pub fn new(results: &Results) -> Option<Self> {
         (results.to != ResultsTo::None).then(|| Self {
@@ -68,7 +68,7 @@ impl Kept {
 mod tests {
     use super::*;
 
-    fn kept(max_body: usize) -> Kept {
+    fn kept(max_body: usize) -> ResultFields {
         let results = Results {
             to: ResultsTo::ReplyTo,
             exchange: None,
@@ -76,7 +76,7 @@ mod tests {
             headers: vec![HeaderName::from_static("location")],
             max_body,
         };
-        Kept::new(&results).expect("somebody wants it")
+        ResultFields::new(&results).expect("somebody wants it")
     }
 
     fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {

@@ -19,31 +19,31 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep};
 
 use super::bounded::{Bounded, Bounds};
-use super::pool::IDLE;
+use super::pool::MAX_IDLE;
 use super::socket::{Socket, Stream};
 
 /// Flow-control window of a stream in bytes: the part of an answer's body that arrives before it is
 /// read.
-const WINDOW: u32 = 64 * 1024;
+const STREAM_WINDOW: u32 = 64 * 1024;
 /// Flow-control window of a connection in bytes.
-const WINDOW_OF_ALL: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = 1 << 20;
 /// Maximum size of an answer's head in bytes.
 const MAX_HEAD: u32 = 64 * 1024;
 /// Maximum number of bytes read until a call gets an answer or a part of one. It is larger than
 /// everything that can arrive while no call reads its answer.
 const MAX_READ: usize = 4 << 20;
 /// Time for a connection without users to announce its end to the server.
-const CLOSING: Duration = Duration::from_secs(1);
+const CLOSE_GRACE: Duration = Duration::from_secs(1);
 
 /// An open connection. It is closed when its last user has gone.
-pub(super) struct Shared {
+pub(super) struct SharedConnection {
     sender: SendRequest<Bytes>,
-    wire: Arc<Mutex<Wire>>,
+    wire: Arc<Mutex<Http2Wire>>,
     socket: Socket,
     bounds: Bounds,
     /// Maximum number of streams, further limited by the server.
     most: usize,
-    usage: Mutex<Usage>,
+    usage: Mutex<SharedUsage>,
     /// Notified when another call may be sent.
     changed: Arc<Notify>,
     /// Dropping it tells the task that the connection has no users.
@@ -51,7 +51,7 @@ pub(super) struct Shared {
 }
 
 /// The connection's I/O. A call that holds its lock can read and write.
-pub(super) struct Wire {
+pub(super) struct Http2Wire {
     /// The connection; `None` once it has ended.
     connection: Option<client::Connection<Bounded, Bytes>>,
     socket: Socket,
@@ -61,7 +61,7 @@ pub(super) struct Wire {
     is_drained: bool,
 }
 
-struct Usage {
+struct SharedUsage {
     /// Streams that are reserved for or used by calls.
     taken: usize,
     /// Streams that are open.
@@ -74,7 +74,7 @@ struct Usage {
     retired: bool,
 }
 
-impl Shared {
+impl SharedConnection {
     /// Starts HTTP/2 over `stream`, with at most `most` simultaneous calls. Returns when the server
     /// has announced that it accepts at least one.
     pub(super) async fn over(
@@ -94,8 +94,8 @@ impl Shared {
             .enable_push(false)
             // No stream until the server announces how many it accepts.
             .initial_max_send_streams(0)
-            .initial_window_size(WINDOW)
-            .initial_connection_window_size(WINDOW_OF_ALL)
+            .initial_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
             .max_header_list_size(MAX_HEAD)
             .handshake(Bounded::new(stream, &bounds));
         let (sender, mut connection) = shaken.await.map_err(told)?;
@@ -106,7 +106,7 @@ impl Shared {
             Poll::Pending => Poll::Pending,
         });
         takes_one.await?;
-        let wire = Arc::new(Mutex::new(Wire {
+        let wire = Arc::new(Mutex::new(Http2Wire {
             connection: Some(connection),
             is_drained: !socket.waits(),
             socket: socket.clone(),
@@ -121,7 +121,7 @@ impl Shared {
             socket,
             bounds,
             most,
-            usage: Mutex::new(Usage {
+            usage: Mutex::new(SharedUsage {
                 taken: 0,
                 running: 0,
                 writing: 0,
@@ -146,7 +146,7 @@ impl Shared {
     }
 
     /// Reserves a stream for one call, if one is free.
-    pub(super) fn take(self: &Arc<Self>) -> Option<Slot> {
+    pub(super) fn take(self: &Arc<Self>) -> Option<StreamSlot> {
         if !self.is_free() {
             return None;
         }
@@ -156,7 +156,7 @@ impl Shared {
             return None;
         }
         usage.taken += 1;
-        Some(Slot {
+        Some(StreamSlot {
             shared: Arc::clone(self),
             runs: false,
             writes: false,
@@ -178,26 +178,26 @@ impl Shared {
         matches!(self.sender.clone().poll_ready(&mut cx), Poll::Ready(Ok(())))
     }
 
-    fn wire(&self) -> MutexGuard<'_, Wire> {
+    fn wire(&self) -> MutexGuard<'_, Http2Wire> {
         lock(&self.wire)
     }
 
-    fn usage(&self) -> MutexGuard<'_, Usage> {
+    fn usage(&self) -> MutexGuard<'_, SharedUsage> {
         lock(&self.usage)
     }
 }
 
-impl Usage {
+impl SharedUsage {
     fn kept_until(&self, now: Instant) -> Option<Instant> {
         let until = match self.running {
-            0 => self.since + IDLE,
-            _ => now + IDLE,
+            0 => self.since + MAX_IDLE,
+            _ => now + MAX_IDLE,
         };
         (!self.retired && now < until).then_some(until)
     }
 }
 
-impl Wire {
+impl Http2Wire {
     /// Reads and writes as much as possible without waiting. Returns `Ready` if the connection has
     /// ended.
     pub(super) fn advance(&mut self) -> Poll<()> {
@@ -221,14 +221,14 @@ impl Wire {
         self.advance().is_pending() && self.is_drained
     }
 
-    /// Returns true if everything handed over before the last [`Wire::advance`] is written.
+    /// Returns true if everything handed over before the last [`Http2Wire::advance`] is written.
     pub(super) fn is_drained(&self) -> bool {
         self.is_drained
     }
 }
 
 /// Drives a connection until it ends, or until shortly after its last user has gone.
-async fn drive(wire: Arc<Mutex<Wire>>, released: oneshot::Receiver<Infallible>) {
+async fn drive(wire: Arc<Mutex<Http2Wire>>, released: oneshot::Receiver<Infallible>) {
     let ended = poll_fn(|cx| {
         let mut wire = lock(&wire);
         wire.waker.clone_from(cx.waker());
@@ -237,7 +237,7 @@ async fn drive(wire: Arc<Mutex<Wire>>, released: oneshot::Receiver<Infallible>) 
     let given_up = async {
         // The sender never sends; an error means that it was dropped.
         let _ = released.await;
-        sleep(CLOSING).await;
+        sleep(CLOSE_GRACE).await;
     };
     tokio::select! {
         () = ended => {}
@@ -247,15 +247,15 @@ async fn drive(wire: Arc<Mutex<Wire>>, released: oneshot::Receiver<Infallible>) 
 }
 
 /// A reserved stream. Dropping it returns the reservation.
-pub(super) struct Slot {
-    shared: Arc<Shared>,
+pub(super) struct StreamSlot {
+    shared: Arc<SharedConnection>,
     /// Whether the stream is open.
     runs: bool,
     /// Whether its request waits for the server to accept more of it.
     writes: bool,
 }
 
-impl Slot {
+impl StreamSlot {
     /// Returns true if a call could be sent at once, as far as can be seen without waiting.
     pub(super) fn is_ready(&self) -> bool {
         // The server may have lowered its limit.
@@ -295,7 +295,7 @@ impl Slot {
         self.shared.usage().retired = true;
     }
 
-    pub(super) fn wire(&self) -> &Arc<Mutex<Wire>> {
+    pub(super) fn wire(&self) -> &Arc<Mutex<Http2Wire>> {
         &self.shared.wire
     }
 
@@ -304,7 +304,7 @@ impl Slot {
     }
 }
 
-impl Drop for Slot {
+impl Drop for StreamSlot {
     fn drop(&mut self) {
         let mut usage = self.shared.usage();
         usage.taken -= 1;
