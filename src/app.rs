@@ -35,7 +35,7 @@ pub use crate::app::settings::settings as scheduler_settings;
 use crate::app::settings::{settings, tell_policy};
 use crate::broker::BrokerError;
 use crate::broker::amqp::AmqpBroker;
-use crate::config::{Config, Source};
+use crate::config::{Config, ConfigSource};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::{Engine, Over, Stop};
 use crate::gate::fleet::registry::{Named, Registry};
@@ -139,7 +139,7 @@ pub struct Worker<H> {
     gate: Arc<RedisGate>,
     own: Named,
     fresh: bool,
-    source: Option<Source>,
+    source: Option<ConfigSource>,
     /// The recording of new jobs, or `None`.
     recording: Option<Recording>,
     /// The task that listens for signals, or `None` if the caller stops the worker.
@@ -182,7 +182,7 @@ impl<H: PreparingHandler> Worker<H> {
     /// applied; for the others, the log says that they take a restart. An invalid configuration is
     /// refused, and the old one stays effective.
     pub fn reloading(mut self, file: Option<PathBuf>) -> Self {
-        self.source = Some(Source::new(file));
+        self.source = Some(ConfigSource::new(file));
         self
     }
 
@@ -351,7 +351,7 @@ impl Work {
     /// Runs this as the only pipeline of the process, with its own admin port.
     async fn alone(
         self,
-        source: Option<Source>,
+        source: Option<ConfigSource>,
         signals: Option<Watched>,
         stop: Stop,
     ) -> Result<(), AppError> {

@@ -14,7 +14,7 @@ use self::keeper::Keeper;
 use super::reload::{Read, Reading, Wanted, refuse};
 use super::{AppError, Parts, Work, of_the_process};
 use crate::admin::{self, Board, Seen};
-use crate::config::{Config, PipelineName, Pipelines, Source};
+use crate::config::{Config, PipelineName, Pipelines, ConfigSource};
 use crate::engine::Stop;
 use crate::metrics::Metrics;
 use crate::tasks::{Ended, Watched};
@@ -31,7 +31,7 @@ type Make = Arc<dyn Fn(Config, &Parts, bool) -> Result<Work, AppError> + Send + 
 /// them need.
 pub(super) async fn run(
     pipelines: Pipelines,
-    source: Source,
+    source: ConfigSource,
     fresh: bool,
     make: impl Fn(Config, &Parts, bool) -> Result<Work, AppError> + Send + Sync + 'static,
     (stop, signals): (Stop, Watched),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::chosen::Chosen;
 use super::{AppError, Parts, Recording, Work, Worker, install_tls_provider, several, signals};
-use crate::config::{Config, Pipelines, Source};
+use crate::config::{Config, ConfigSource, Pipelines};
 use crate::engine::Stop;
 use crate::handler::exec::ExecHandler;
 use crate::handler::forward::ForwardHandler;
@@ -21,7 +21,7 @@ use crate::metrics::Metrics;
 /// [`AppError`] if it can't start or can't go on.
 pub async fn run(
     pipelines: Pipelines,
-    source: Source,
+    source: ConfigSource,
     fresh: bool,
     recording: Option<Recording>,
 ) -> Result<(), AppError> {

@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 
 use serde_json::{Value as Json, json};
 
-use super::form::{self, Wrong, wrong};
 use super::input::Input;
 use super::key::{file, keys, text};
+use super::parse::{self, ValueError, wrong};
 use super::secret::Secret;
-use super::shown::{Shown, Values};
+use super::shown_value::{ShownValue, Values};
 use super::yaml::Raw;
 
 /// Form of a token that [`token`] accepts.
@@ -24,7 +24,7 @@ keys! {
         "admin.token",
         "16 to 512 letters, digits and `-._~+/=`, such as `openssl rand -hex 32` prints",
         token_schema,
-        |raw| token(form::secret(raw, MUST)?),
+        |raw| token(parse::secret(raw, MUST)?),
     )
         .secret()
         .example("0123456789abcdef")
@@ -35,7 +35,7 @@ keys! {
         "admin.operator-token",
         "16 to 512 letters, digits and `-._~+/=`, other ones than those of `admin.token`",
         token_schema,
-        |raw| token(form::secret(raw, MUST)?),
+        |raw| token(parse::secret(raw, MUST)?),
     )
         .secret()
         .example("fedcba9876543210")
@@ -64,9 +64,9 @@ impl Admin {
             token,
             operator_token,
         } = self;
-        values.set(&LISTEN.key, Shown::text(listen));
-        values.set_some(&TOKEN.key, token.as_ref().map(Shown::from));
-        values.set_some(&OPERATOR.key, operator_token.as_ref().map(Shown::from));
+        values.set(&LISTEN.key, ShownValue::text(listen));
+        values.set_some(&TOKEN.key, token.as_ref().map(ShownValue::from));
+        values.set_some(&OPERATOR.key, operator_token.as_ref().map(ShownValue::from));
     }
 }
 
@@ -91,9 +91,11 @@ impl Input {
     }
 }
 
-fn listen(raw: &Raw) -> Result<SocketAddr, Wrong> {
+fn listen(raw: &Raw) -> Result<SocketAddr, ValueError> {
     const MUST: &str = "an address and a port, such as 127.0.0.1:9464, 0.0.0.0:9464 or [::1]:0";
-    form::text(raw, MUST)?.parse().map_err(|_| wrong(raw, MUST))
+    parse::text(raw, MUST)?
+        .parse()
+        .map_err(|_| wrong(raw, MUST))
 }
 
 fn listen_schema() -> Json {
@@ -102,7 +104,7 @@ fn listen_schema() -> Json {
 
 /// Parses a token: characters that can follow `Bearer` (RFC 6750, 2.1), in a number that can't be
 /// guessed. No error shows any part of it.
-fn token(text: &str) -> Result<Secret, Wrong> {
+fn token(text: &str) -> Result<Secret, ValueError> {
     let fits = |c: char| c.is_ascii_alphanumeric() || "-._~+/=".contains(c);
     if !text.chars().all(fits) {
         return Err(format!(

@@ -8,13 +8,15 @@ use serde_json::{Value as Json, json};
 
 use super::amqp_servers::{AmqpServers, unlike};
 use super::error::shown;
-use super::form::{
-    Wrong, integer as parse_integer, show as show_duration, text as parse_text, wrong,
-};
 use super::input::Input;
-use super::key::{DAY, Named, SECOND, choice, duration, file, integer, keys, pem, text, tree, url};
+use super::key::{
+    DAY, NamedValue, SECOND, choice, duration, file, integer, keys, pem, text, tree, url,
+};
+use super::parse::{
+    ValueError, integer as parse_integer, show as show_duration, text as parse_text, wrong,
+};
 use super::secret::SecretUrl;
-use super::shown::{Shown, Values};
+use super::shown_value::{ShownValue, Values};
 use super::tls::Tls;
 use super::tls_keys::TlsKeys;
 use super::urls::UrlForm;
@@ -28,9 +30,9 @@ const URLS: UrlForm = UrlForm {
     example: "amqp://user:password@host:5672/%2f",
 };
 /// Maximum number of queues of new jobs.
-const MOST_QUEUES: usize = 16;
+const MAX_QUEUES: usize = 16;
 /// Maximum weight of a queue.
-const MOST_WEIGHT: u64 = 100;
+const MAX_WEIGHT: u64 = 100;
 const TLS: TlsKeys = [&CA_FILE, &CERT_FILE, &KEY_FILE];
 
 keys! {
@@ -116,7 +118,7 @@ impl QueueType {
     }
 }
 
-impl Named for QueueType {
+impl NamedValue for QueueType {
     fn all() -> Vec<(&'static str, Self)> {
         [Self::Quorum, Self::Classic]
             .map(|kind| (kind.name(), kind))
@@ -154,17 +156,20 @@ impl Amqp {
             prefetch,
             consumer_timeout,
         } = self;
-        values.set(&URL.key, Shown::urls(&url.urls));
+        values.set(&URL.key, ShownValue::urls(&url.urls));
         tls.show(TLS, values);
-        values.set(&QUEUE.key, Shown::text(queue));
+        values.set(&QUEUE.key, ShownValue::text(queue));
         if !queues.is_empty() {
             let weights = queues.iter();
-            let weights = weights.map(|(name, weight)| (name, Shown::bare(weight)));
-            values.set(&QUEUES.key, Shown::names(weights));
+            let weights = weights.map(|(name, weight)| (name, ShownValue::bare(weight)));
+            values.set(&QUEUES.key, ShownValue::names(weights));
         }
-        values.set(&QUEUE_TYPE.key, Shown::bare(queue_type.name()));
-        values.set(&PREFETCH.key, Shown::bare(prefetch));
-        values.set(&CONSUMER_TIMEOUT.key, Shown::duration(*consumer_timeout));
+        values.set(&QUEUE_TYPE.key, ShownValue::bare(queue_type.name()));
+        values.set(&PREFETCH.key, ShownValue::bare(prefetch));
+        values.set(
+            &CONSUMER_TIMEOUT.key,
+            ShownValue::duration(*consumer_timeout),
+        );
     }
 }
 
@@ -203,7 +208,7 @@ impl Input {
 }
 
 /// Returns why calls of up to `call` do not fit into `timeout`, or `None` if they do.
-pub(super) fn too_short(timeout: Duration, call: Duration) -> Option<Wrong> {
+pub(super) fn too_short(timeout: Duration, call: Duration) -> Option<ValueError> {
     let longest = Holding::longest_call(timeout);
     (call > longest).then(|| {
         format!(
@@ -215,13 +220,13 @@ pub(super) fn too_short(timeout: Duration, call: Duration) -> Option<Wrong> {
     })
 }
 
-fn queue(raw: &Raw) -> Result<String, Wrong> {
+fn queue(raw: &Raw) -> Result<String, ValueError> {
     let must = format!("a name of 1 to {MAX_WORK_QUEUE_BYTES} bytes");
     named(parse_text(raw, &must)?, &must)
 }
 
 /// Checks a queue's name.
-fn named(name: &str, must: &str) -> Result<String, Wrong> {
+fn named(name: &str, must: &str) -> Result<String, ValueError> {
     if name.is_empty() {
         return Err(format!("is empty; it must be {must}"));
     }
@@ -241,7 +246,7 @@ fn named(name: &str, must: &str) -> Result<String, Wrong> {
 }
 
 /// Parses a mapping of names to weights, or a list of names.
-fn queues(raw: &Raw) -> Result<BTreeMap<String, u16>, Wrong> {
+fn queues(raw: &Raw) -> Result<BTreeMap<String, u16>, ValueError> {
     const MUST: &str =
         "names of queues with their weights, such as {orders: 3, bulk: 1}, or a list of names";
     let must = format!("names of 1 to {MAX_WORK_QUEUE_BYTES} bytes");
@@ -251,15 +256,18 @@ fn queues(raw: &Raw) -> Result<BTreeMap<String, u16>, Wrong> {
     let weights: Vec<(String, u16)> = match raw {
         Raw::Map(fields) => {
             let weight = |field: &Field| {
-                let weight = parse_integer(&field.raw, 1, MOST_WEIGHT)
+                let weight = parse_integer(&field.raw, 1, MAX_WEIGHT)
                     .map_err(|words| format!("{} {words}", shown(&field.name)))?;
                 Ok((named(&field.name)?, weight))
             };
-            fields.iter().map(weight).collect::<Result<_, Wrong>>()?
+            fields
+                .iter()
+                .map(weight)
+                .collect::<Result<_, ValueError>>()?
         }
         Raw::List(items) => {
             let name = |item: &Item| Ok((named(parse_text(&item.raw, MUST)?)?, 1));
-            items.iter().map(name).collect::<Result<_, Wrong>>()?
+            items.iter().map(name).collect::<Result<_, ValueError>>()?
         }
         raw => return Err(wrong(raw, MUST)),
     };
@@ -267,7 +275,7 @@ fn queues(raw: &Raw) -> Result<BTreeMap<String, u16>, Wrong> {
     match queues.len() {
         0 => Err(format!("has none; it must be {MUST}")),
         len if len < number => Err("names a queue twice".to_owned()),
-        len if len > MOST_QUEUES => Err(format!("has {len} queues; {MOST_QUEUES} are the most")),
+        len if len > MAX_QUEUES => Err(format!("has {len} queues; {MAX_QUEUES} are the most")),
         _ => Ok(queues),
     }
 }
@@ -288,19 +296,19 @@ fn own_queue(queue: &str, queues: &BTreeMap<String, u16>) -> Option<String> {
 }
 
 fn queues_schema() -> Json {
-    let weight = json!({"type": "integer", "minimum": 1, "maximum": MOST_WEIGHT});
+    let weight = json!({"type": "integer", "minimum": 1, "maximum": MAX_WEIGHT});
     json!({"anyOf": [
         {
             "type": "object",
             "minProperties": 1,
-            "maxProperties": MOST_QUEUES,
+            "maxProperties": MAX_QUEUES,
             "propertyNames": queue_schema(),
             "additionalProperties": weight,
         },
         {
             "type": "array",
             "minItems": 1,
-            "maxItems": MOST_QUEUES,
+            "maxItems": MAX_QUEUES,
             "uniqueItems": true,
             "items": queue_schema(),
         },

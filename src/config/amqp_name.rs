@@ -1,17 +1,17 @@
 //! Names of exchanges and routing keys in the configuration.
 
-use super::form::{self, Wrong};
+use super::parse::{self, ValueError};
 use super::yaml::Raw;
 
 /// Maximum length of a name in bytes.
-pub(super) const LONGEST: usize = 255;
+pub(super) const MAX_NAME_BYTES: usize = 255;
 /// Pattern for the schema: no control characters.
 pub(super) const PATTERN: &str = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$";
 
 /// Parses a name.
-pub(super) fn name(raw: &Raw, must: &str) -> Result<String, Wrong> {
-    let text = form::text(raw, must)?;
-    if text.len() > LONGEST {
+pub(super) fn name(raw: &Raw, must: &str) -> Result<String, ValueError> {
+    let text = parse::text(raw, must)?;
+    if text.len() > MAX_NAME_BYTES {
         return Err(format!("has {} bytes; it must be {must}", text.len()));
     }
     if text.contains(char::is_control) {
@@ -21,7 +21,7 @@ pub(super) fn name(raw: &Raw, must: &str) -> Result<String, Wrong> {
 }
 
 /// Parses a name that may be empty.
-pub(super) fn name_or_empty(raw: &Raw, must: &str) -> Result<String, Wrong> {
+pub(super) fn name_or_empty(raw: &Raw, must: &str) -> Result<String, ValueError> {
     match raw {
         Raw::Text(text) if text.is_empty() => Ok(String::new()),
         raw => name(raw, must),

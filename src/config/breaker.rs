@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::input::Input;
 use super::key::{HOUR, boolean, duration, integer, keys};
-use super::shown::{Shown, Values};
+use super::shown_value::{ShownValue, Values};
 
 keys! {
     ENABLED: bool = boolean("dispatch.breaker.enabled")
@@ -41,7 +41,7 @@ pub struct Breaker {
 
 /// Adds the section's values to `values`.
 pub(super) fn show(breaker: Option<&Breaker>, values: &mut Values) {
-    values.set(&ENABLED.key, Shown::bare(breaker.is_some()));
+    values.set(&ENABLED.key, ShownValue::bare(breaker.is_some()));
     let Some(breaker) = breaker else {
         return;
     };
@@ -50,9 +50,12 @@ pub(super) fn show(breaker: Option<&Breaker>, values: &mut Values) {
         initial_interval,
         max_interval,
     } = breaker;
-    values.set(&FAILURES.key, Shown::bare(failures));
-    values.set(&INITIAL_INTERVAL.key, Shown::duration(*initial_interval));
-    values.set(&MAX_INTERVAL.key, Shown::duration(*max_interval));
+    values.set(&FAILURES.key, ShownValue::bare(failures));
+    values.set(
+        &INITIAL_INTERVAL.key,
+        ShownValue::duration(*initial_interval),
+    );
+    values.set(&MAX_INTERVAL.key, ShownValue::duration(*max_interval));
 }
 
 impl Input {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::input::Input;
 use super::key::{DAY, MINUTE, SECOND, duration, keys};
-use super::shown::{Shown, Values};
+use super::shown_value::{ShownValue, Values};
 
 keys! {
     MAX_IN_MEMORY: Duration = duration::<0, MINUTE>("delay.max-in-memory")
@@ -37,8 +37,8 @@ impl Delay {
             max_in_memory,
             max_delay,
         } = self;
-        values.set(&MAX_IN_MEMORY.key, Shown::duration(*max_in_memory));
-        values.set(&MAX_DELAY.key, Shown::duration(*max_delay));
+        values.set(&MAX_IN_MEMORY.key, ShownValue::duration(*max_in_memory));
+        values.set(&MAX_DELAY.key, ShownValue::duration(*max_delay));
     }
 
     /// Takes the values of `new` that can change in a running worker.

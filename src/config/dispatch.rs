@@ -9,7 +9,7 @@ use super::http::Http;
 use super::input::Input;
 use super::key::{HOUR, duration, integer, keys};
 use super::results::Results;
-use super::shown::{Shown, Values};
+use super::shown_value::{ShownValue, Values};
 use crate::rules::job::call::Carried;
 
 keys! {
@@ -56,8 +56,11 @@ impl Dispatch {
             exec,
             forward,
         } = self;
-        values.set(&CONCURRENCY.key, Shown::bare(concurrency));
-        values.set(&SHUTDOWN_TIMEOUT.key, Shown::duration(*shutdown_timeout));
+        values.set(&CONCURRENCY.key, ShownValue::bare(concurrency));
+        values.set(
+            &SHUTDOWN_TIMEOUT.key,
+            ShownValue::duration(*shutdown_timeout),
+        );
         if let Some(http) = http {
             http.show(values);
         }

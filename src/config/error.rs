@@ -144,12 +144,12 @@ impl std::error::Error for ConfigErrors {}
 
 /// Formats a value for an error: quoted, shortened, and hidden if it may contain a password.
 pub(super) fn shown(text: &str) -> String {
-    const LONGEST: usize = 60;
+    const MAX_SHOWN_CHARS: usize = 60;
     if text.contains("://") || text.contains('@') {
         return "a text that is not shown, since it may hold a password".to_owned();
     }
-    if text.chars().count() > LONGEST {
-        let start: String = text.chars().take(LONGEST).collect();
+    if text.chars().count() > MAX_SHOWN_CHARS {
+        let start: String = text.chars().take(MAX_SHOWN_CHARS).collect();
         return format!("{start:?}…");
     }
     format!("{text:?}")

@@ -4,18 +4,18 @@ use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 
-use super::form::{Wrong, wrong};
 use super::input::Input;
 use super::key::{MINUTE, duration, keys, tree};
-use super::shown::{Shown, Values};
+use super::parse::{ValueError, wrong};
+use super::shown_value::{ShownValue, Values};
 use super::yaml::Raw;
 
 /// Maximum number of words in a command.
-const MOST: usize = 64;
+const MAX_WORDS: usize = 64;
 /// Maximum length of a word in bytes.
-const LONGEST: usize = 4 << 10;
+const MAX_WORD_BYTES: usize = 4 << 10;
 /// Maximum of `timeout`: RabbitMQ closes a channel with a delivery that is unacked for 30 minutes.
-const LONGEST_CALL: u64 = 25 * MINUTE;
+const MAX_CALL_MS: u64 = 25 * MINUTE;
 
 keys! {
     COMMAND: Vec<String> = tree(
@@ -27,7 +27,7 @@ keys! {
         .example("[python3, worker.py]")
         .about("The program that is given jobs, in place of an API.")
         .note("It is no line for a shell. See [commands](HANDLERS.md#programs).");
-    TIMEOUT: Duration = duration::<1, LONGEST_CALL>("dispatch.exec.timeout")
+    TIMEOUT: Duration = duration::<1, MAX_CALL_MS>("dispatch.exec.timeout")
         .default("10s")
         .example("2m")
         .about("How long a program may take for one job; then it is killed, and the job is tried again.");
@@ -56,9 +56,9 @@ impl Exec {
             timeout,
             start_timeout,
         } = self;
-        values.set(&COMMAND.key, Shown::texts(command));
-        values.set(&TIMEOUT.key, Shown::duration(*timeout));
-        values.set(&START_TIMEOUT.key, Shown::duration(*start_timeout));
+        values.set(&COMMAND.key, ShownValue::texts(command));
+        values.set(&TIMEOUT.key, ShownValue::duration(*timeout));
+        values.set(&START_TIMEOUT.key, ShownValue::duration(*start_timeout));
     }
 }
 
@@ -95,15 +95,15 @@ impl Input {
     }
 }
 
-fn command(raw: &Raw) -> Result<Vec<String>, Wrong> {
+fn command(raw: &Raw) -> Result<Vec<String>, ValueError> {
     const MUST: &str = "a list of a program and its arguments, such as [python3, worker.py]";
     let Raw::List(items) = raw else {
         return Err(wrong(raw, MUST));
     };
-    if items.is_empty() || items.len() > MOST {
+    if items.is_empty() || items.len() > MAX_WORDS {
         let number = items.len();
         return Err(format!(
-            "has {number} texts; it must be {MUST}, of up to {MOST} texts"
+            "has {number} texts; it must be {MUST}, of up to {MAX_WORDS} texts"
         ));
     }
     let mut words = Vec::new();
@@ -118,9 +118,9 @@ fn command(raw: &Raw) -> Result<Vec<String>, Wrong> {
             }
             _ => return Err(format!("has an entry that is no text; it must be {MUST}")),
         };
-        if word.len() > LONGEST || word.contains('\0') {
+        if word.len() > MAX_WORD_BYTES || word.contains('\0') {
             return Err(format!(
-                "has a text with a zero byte, or of more than {LONGEST} bytes"
+                "has a text with a zero byte, or of more than {MAX_WORD_BYTES} bytes"
             ));
         }
         words.push(word);
@@ -135,7 +135,7 @@ fn schema() -> Json {
     json!({
         "type": "array",
         "minItems": 1,
-        "maxItems": MOST,
-        "items": {"type": ["string", "integer"], "maxLength": LONGEST},
+        "maxItems": MAX_WORDS,
+        "items": {"type": ["string", "integer"], "maxLength": MAX_WORD_BYTES},
     })
 }

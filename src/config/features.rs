@@ -4,7 +4,7 @@ use super::error::Problem;
 use super::input::Input;
 
 /// A part of the library that depends on a feature.
-pub(super) struct Part {
+pub(super) struct OptionalFeature {
     feature: &'static str,
     /// Prefix of the paths of its keys.
     keys: &'static str,
@@ -12,13 +12,13 @@ pub(super) struct Part {
 }
 
 /// All optional parts.
-pub(super) const PARTS: [Part; 2] = [
-    Part {
+pub(super) const OPTIONAL_FEATURES: [OptionalFeature; 2] = [
+    OptionalFeature {
         feature: "admin",
         keys: "admin.",
         is_there: cfg!(feature = "admin"),
     },
-    Part {
+    OptionalFeature {
         feature: "http",
         keys: "dispatch.http.",
         is_there: cfg!(feature = "http"),
@@ -28,7 +28,7 @@ pub(super) const PARTS: [Part; 2] = [
 impl Input {
     /// Reports keys of missing parts. If they were ignored silently, they would seem to be in
     /// force.
-    pub(super) fn lacks(&mut self, parts: &[Part]) {
+    pub(super) fn lacks(&mut self, parts: &[OptionalFeature]) {
         let missing = parts.iter().filter(|part| !part.is_there);
         for part in missing {
             let words = format!(
@@ -64,7 +64,7 @@ mod tests {
             folder: PathBuf::new(),
             problems: Vec::new(),
         };
-        let part = |is_there| Part {
+        let part = |is_there| OptionalFeature {
             feature: "http",
             keys: "dispatch.http.",
             is_there,

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use super::error::{Origin, Position, Problem, shown};
 use super::input::{Entry, named_twice};
 use super::keys;
-use super::pipeline_name::{MOST_PIPELINES, PIPELINES, PipelineName, SHARED, wrong_name};
+use super::pipeline_name::{MAX_PIPELINES, PIPELINES, PipelineName, SHARED, wrong_name};
 use super::yaml::{self, Field, Raw};
 
 /// Maximum size of a configuration file in bytes.
-pub(super) const MAX_FILE: u64 = 1 << 20;
+pub(super) const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// Content of a file.
 #[derive(Debug, Default)]
@@ -111,16 +111,16 @@ impl Walk {
                 Vec::new()
             }
         };
-        if map.len() > MOST_PIPELINES {
+        if map.len() > MAX_PIPELINES {
             let words = format!(
-                "has {} pipelines; {MOST_PIPELINES} are the most of one process",
+                "has {} pipelines; {MAX_PIPELINES} are the most of one process",
                 map.len()
             );
             self.problems.push(Problem::of(&at, PIPELINES, words));
         }
         let begins: Vec<Position> = map.iter().map(|field| field.at).collect();
         let ends = begins.iter().skip(1).copied().map(Some).chain([end]);
-        for (field, end) in map.into_iter().take(MOST_PIPELINES).zip(ends) {
+        for (field, end) in map.into_iter().take(MAX_PIPELINES).zip(ends) {
             let at = in_file(&self.name, field.at);
             let Some(name) = PipelineName::parse(&field.name) else {
                 let words = wrong_name(&field.name);

@@ -4,23 +4,23 @@ use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 
-use super::amqp_name::{LONGEST, PATTERN, name_or_empty};
+use super::amqp_name::{MAX_NAME_BYTES, PATTERN, name_or_empty};
 use super::error::shown;
 use super::input::Input;
 use super::key::{MINUTE, boolean, duration, keys, text};
 use super::placeholders;
-use super::shown::{Shown, Values};
+use super::shown_value::{ShownValue, Values};
 use crate::rules::delays::QueueNames;
 use crate::rules::job::call::{Carried, Template};
 
 /// Maximum of `timeout`: RabbitMQ closes a channel with a delivery that is unacked for 30 minutes.
-const LONGEST_CALL: u64 = 25 * MINUTE;
+const MAX_CALL_MS: u64 = 25 * MINUTE;
 
 keys! {
     EXCHANGE: String = text(
         "dispatch.forward.exchange",
         "the name of an exchange; empty: the default exchange, where the routing key is a queue's name",
-        || json!({"type": "string", "maxLength": LONGEST, "pattern": PATTERN}),
+        || json!({"type": "string", "maxLength": MAX_NAME_BYTES, "pattern": PATTERN}),
         |raw| name_or_empty(raw, "the name of an exchange, of up to 255 bytes"),
     )
         .example("work")
@@ -39,7 +39,7 @@ keys! {
         .example("true")
         .about("Whether a job is done only when the worker that got it says so.")
         .note("Then `max-concurrent` counts it until then. See [forwarding](HANDLERS.md#until-a-job-is-done).");
-    TIMEOUT: Duration = duration::<1, LONGEST_CALL>("dispatch.forward.timeout")
+    TIMEOUT: Duration = duration::<1, MAX_CALL_MS>("dispatch.forward.timeout")
         .default("60s")
         .example("2m")
         .about("How long a worker may take to say that a job is done; then the job is tried again.");
@@ -49,7 +49,7 @@ fn key_schema() -> Json {
     let literal = "([^{]|\\{[^a-z-])*";
     let placeholder = "\\{(tenant|id|attempt|header:[^}]+|json:/[^}]*)\\}";
     let pattern = format!("^{literal}({placeholder}{literal})*$");
-    json!({"type": "string", "maxLength": LONGEST, "pattern": pattern})
+    json!({"type": "string", "maxLength": MAX_NAME_BYTES, "pattern": pattern})
 }
 
 /// `dispatch.forward`
@@ -86,11 +86,11 @@ impl Forward {
             done,
             timeout,
         } = self;
-        values.set(&EXCHANGE.key, Shown::text(exchange));
+        values.set(&EXCHANGE.key, ShownValue::text(exchange));
         let key = routing_key.as_ref();
-        values.set_some(&ROUTING_KEY.key, key.map(|key| Shown::text(&key.text)));
-        values.set(&DONE.key, Shown::bare(done));
-        values.set(&TIMEOUT.key, Shown::duration(*timeout));
+        values.set_some(&ROUTING_KEY.key, key.map(|key| ShownValue::text(&key.text)));
+        values.set(&DONE.key, ShownValue::bare(done));
+        values.set(&TIMEOUT.key, ShownValue::duration(*timeout));
     }
 }
 

@@ -1,12 +1,12 @@
 //! Names of headers that publishers set.
 
 use super::error::shown;
-use super::form::{Wrong, text, wrong};
+use super::parse::{ValueError, text, wrong};
 use super::yaml::Raw;
 use crate::rules::headers::{self, is_reserved};
 
 /// Parses a header's name, such as `x-plan`.
-pub(super) fn header_name(raw: &Raw) -> Result<String, Wrong> {
+pub(super) fn header_name(raw: &Raw) -> Result<String, ValueError> {
     const MUST: &str = "a header's name of 1 to 255 bytes, such as x-plan";
     let name = text(raw, MUST)?;
     if !headers::is_name(name) {
@@ -19,7 +19,7 @@ pub(super) fn header_name(raw: &Raw) -> Result<String, Wrong> {
 }
 
 /// Parses the name after `header:`.
-pub(super) fn after_prefix(name: &str) -> Result<String, Wrong> {
+pub(super) fn after_prefix(name: &str) -> Result<String, ValueError> {
     if !headers::is_name(name) {
         return Err("must name a header of 1 to 255 bytes after `header:`, without control characters and spaces at its ends".to_owned());
     }
@@ -27,7 +27,7 @@ pub(super) fn after_prefix(name: &str) -> Result<String, Wrong> {
 }
 
 /// Checks that publishers can set the header and that it keeps its value as long as the job lives.
-fn free(name: &str) -> Result<String, Wrong> {
+fn free(name: &str) -> Result<String, ValueError> {
     if is_reserved(name) {
         return Err(format!(
             "names the header {}, which Sluicegate or RabbitMQ sets on a job's way; use one that publishers set",

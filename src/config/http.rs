@@ -7,7 +7,6 @@ use serde_json::json;
 use url::Url;
 
 use super::error::{Problem, shown};
-use super::form::{self, Wrong};
 use super::http_answers::{self, answers};
 use super::http_headers::{self, Headers};
 use super::http_method::Method;
@@ -18,9 +17,10 @@ use super::key::{
     MINUTE, as_written, boolean, choice, duration, file, file_with, folder, keys, pem, text, tree,
     url,
 };
+use super::parse::{self, ValueError};
 use super::placeholders;
 use super::secret::{Secret, SecretUrl};
-use super::shown::{Shown, Values};
+use super::shown_value::{ShownValue, Values};
 use super::tls::Tls;
 use super::tls_keys::TlsKeys;
 use super::urls::UrlForm;
@@ -41,7 +41,7 @@ const PROXIES: UrlForm = UrlForm {
 const IDEMPOTENCY_HEADER: HeaderName = HeaderName::from_static("idempotency-key");
 const TLS: TlsKeys = [&CA_FILE, &CERT_FILE, &KEY_FILE];
 /// Maximum of `timeout`: RabbitMQ closes a channel with a delivery that is unacked for 30 minutes.
-const LONGEST_CALL: u64 = 25 * MINUTE;
+const MAX_CALL_MS: u64 = 25 * MINUTE;
 
 /// Headers of a signed call (Standard Webhooks).
 pub const SIGNATURE_HEADERS: [&str; 3] = ["webhook-id", "webhook-timestamp", "webhook-signature"];
@@ -50,7 +50,7 @@ const SIGN_PATTERN: &str =
     r"^(\{secret:tenant\}|whsec_[A-Za-z0-9+/]{32,88}={0,2}(\s+whsec_[A-Za-z0-9+/]{32,88}={0,2})?)$";
 
 /// Parses the URL of a proxy, which has no path.
-fn proxy(raw: &Raw) -> Result<SecretUrl, Wrong> {
+fn proxy(raw: &Raw) -> Result<SecretUrl, ValueError> {
     let url = PROXIES.one(raw)?;
     let parsed = Url::parse(url.expose()).map_err(|err| format!("is no url: {err}"))?;
     let is_bare = parsed.path() == "/" && parsed.query().is_none() && parsed.fragment().is_none();
@@ -64,8 +64,8 @@ fn proxy(raw: &Raw) -> Result<SecretUrl, Wrong> {
 }
 
 /// Parses the keys that sign calls, or the placeholder for tenants' own keys.
-fn sign_secrets(raw: &Raw) -> Result<String, Wrong> {
-    let text = form::secret(raw, "one or two keys such as whsec_…")?;
+fn sign_secrets(raw: &Raw) -> Result<String, ValueError> {
+    let text = parse::secret(raw, "one or two keys such as whsec_…")?;
     if text != OF_TENANTS {
         signing_keys(text)?;
     }
@@ -118,7 +118,7 @@ keys! {
         .about("A folder with a file for each tenant, which holds what `{secret:tenant}` stands for in its calls.")
         .note("See [secrets of tenants](HANDLERS.md#secrets-of-tenants).");
     DEFAULT_SECRET_FILE: String = file_with("dispatch.http.default-secret-file", |raw| {
-        form::text(raw, "the path of a file with the secret of tenants that have none").map(str::to_owned)
+        parse::text(raw, "the path of a file with the secret of tenants that have none").map(str::to_owned)
     })
         .about("A file that holds what `{secret:tenant}` stands for where a tenant has no file of its own.")
         .note("Without it a job of such a tenant becomes a dead letter.");
@@ -160,7 +160,7 @@ keys! {
         .about("The proxy that calls and requests for access tokens go through.")
         .note("Without it, that of `HTTPS_PROXY` or `HTTP_PROXY`, but for hosts in `NO_PROXY`. See [proxies](HANDLERS.md#proxies).");
     PROXY_FILE: String = file("dispatch.http.proxy-file").about("A file that holds `dispatch.http.proxy`.");
-    TIMEOUT: Duration = duration::<1, LONGEST_CALL>("dispatch.http.timeout")
+    TIMEOUT: Duration = duration::<1, MAX_CALL_MS>("dispatch.http.timeout")
         .default("10s")
         .example("2m")
         .about("How long one call may take, with the connection set-up before it.")
@@ -241,8 +241,8 @@ impl Http {
             timeout,
             abandoned,
         } = self;
-        values.set(&URL.key, Shown::urls(std::slice::from_ref(url)));
-        values.set(&METHOD.key, Shown::bare(method.name()));
+        values.set(&URL.key, ShownValue::urls(std::slice::from_ref(url)));
+        values.set(&METHOD.key, ShownValue::bare(method.name()));
         let of_jobs = headers
             .of_jobs
             .iter()
@@ -254,31 +254,31 @@ impl Http {
             .map(|(name, value)| (name, String::from_utf8_lossy(value.as_bytes()).into_owned()));
         let mut headers = same
             .chain(of_jobs)
-            .map(|(name, secret)| (name, Shown::hidden(&secret)))
+            .map(|(name, secret)| (name, ShownValue::hidden(&secret)))
             .peekable();
         if headers.peek().is_some() {
-            values.set(&HEADERS.key, Shown::names(headers));
+            values.set(&HEADERS.key, ShownValue::names(headers));
         }
         if !forward.is_empty() {
-            values.set(&FORWARD_HEADERS.key, Shown::texts(forward));
+            values.set(&FORWARD_HEADERS.key, ShownValue::texts(forward));
         }
         values.set(
             &IDEMPOTENCY_KEY.key,
-            Shown::text(idempotency_key.as_deref().unwrap_or("false")),
+            ShownValue::text(idempotency_key.as_deref().unwrap_or("false")),
         );
         if let Some(SecretFiles { folder, default }) = secrets {
-            values.set_some(&SECRETS_FOLDER.key, folder.as_deref().map(Shown::path));
+            values.set_some(&SECRETS_FOLDER.key, folder.as_deref().map(ShownValue::path));
             values.set_some(
                 &DEFAULT_SECRET_FILE.key,
-                default.as_deref().map(Shown::path),
+                default.as_deref().map(ShownValue::path),
             );
         }
-        values.set(&SIGN.key, Shown::bare(sign.name()));
+        values.set(&SIGN.key, ShownValue::bare(sign.name()));
         values.set_some(
             &SIGN_SECRETS.key,
             sign_secrets
                 .as_ref()
-                .map(|keys| Shown::hidden(keys.expose())),
+                .map(|keys| ShownValue::hidden(keys.expose())),
         );
         if let Some(oauth2) = oauth2 {
             oauth2.show(values);
@@ -287,16 +287,16 @@ impl Http {
         let proxy = proxy.as_ref();
         values.set_some(
             &PROXY.key,
-            proxy.map(|url| Shown::urls(std::slice::from_ref(url))),
+            proxy.map(|url| ShownValue::urls(std::slice::from_ref(url))),
         );
-        values.set(&HTTP2.key, Shown::bare(http2));
-        values.set(&TIMEOUT.key, Shown::duration(*timeout));
-        values.set(&ABANDONED.key, Shown::duration(*abandoned));
+        values.set(&HTTP2.key, ShownValue::bare(http2));
+        values.set(&TIMEOUT.key, ShownValue::duration(*timeout));
+        values.set(&ABANDONED.key, ShownValue::duration(*abandoned));
         if answers.own().len() > 0 {
             let own = answers
                 .own()
-                .map(|(which, meaning)| (which, Shown::bare(meaning.name())));
-            values.set(&ANSWERS.key, Shown::names(own));
+                .map(|(which, meaning)| (which, ShownValue::bare(meaning.name())));
+            values.set(&ANSWERS.key, ShownValue::names(own));
         }
     }
 }

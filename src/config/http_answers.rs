@@ -3,7 +3,7 @@
 use serde_json::{Value as Json, json};
 
 use super::error::shown;
-use super::form::{self, Wrong};
+use super::parse::{self, ValueError};
 use super::yaml::Raw;
 use crate::rules::answers::{Answers, Meaning, Which};
 
@@ -11,16 +11,16 @@ const MUST: &str = "statuses with what they mean, such as {409: retry, 403+retry
 const STATUS: &str = "a status (409), a class (4xx), or either with +retry-after";
 
 /// Parses statuses with their meanings.
-pub(super) fn answers(raw: &Raw) -> Result<Answers, Wrong> {
+pub(super) fn answers(raw: &Raw) -> Result<Answers, ValueError> {
     let Raw::Map(fields) = raw else {
-        return Err(form::wrong(raw, MUST));
+        return Err(parse::wrong(raw, MUST));
     };
     let mut answers = Answers::default();
     for field in fields {
         let called = shown(&field.name);
         let which = Which::parse(&field.name)
             .ok_or_else(|| format!("{called} names no answers; it must be {STATUS}"))?;
-        let meaning = form::choice(&field.raw, &Meaning::NAMES)
+        let meaning = parse::choice(&field.raw, &Meaning::NAMES)
             .map_err(|words| format!("{called} {words}"))?;
         if !answers.set(which, meaning) {
             return Err(format!("{called} is set twice"));

@@ -9,9 +9,9 @@ use serde_json::{Value as Json, json};
 use url::Url;
 
 use super::error::shown;
-use super::form::{self, Wrong, wrong};
 use super::input::Input;
 use super::key::Setting;
+use super::parse::{self, ValueError, wrong};
 use super::placeholders;
 use super::secret::SecretUrl;
 use super::yaml::{self, Raw};
@@ -19,12 +19,12 @@ use crate::rules::headers::is_reserved;
 use crate::rules::job::call::{Carried, Template};
 
 /// Maximum number of headers.
-const MOST: usize = 32;
+const MAX_HEADERS: usize = 32;
 /// Maximum length of a value in bytes. It exceeds any API key, and is less than the part of an
 /// answer in which echoed values are searched for.
-const LONGEST: usize = 1 << 10;
+const MAX_VALUE_BYTES: usize = 1 << 10;
 /// Headers of the connection or the job. Headers that begin with `content-` belong to the body.
-const OURS: [&str; 12] = [
+const OWN_HEADERS: [&str; 12] = [
     "connection",
     "expect",
     "host",
@@ -42,7 +42,7 @@ const OURS: [&str; 12] = [
 pub(super) fn is_ours(name: &str) -> bool {
     // These two are forwarded from the message's properties.
     let of_body = name.starts_with("content-") && name != CONTENT_TYPE && name != CONTENT_ENCODING;
-    OURS.contains(&name) || of_body
+    OWN_HEADERS.contains(&name) || of_body
 }
 
 const MUST: &str = "names of headers with their values, such as x-api-key: \"…\"";
@@ -102,29 +102,29 @@ impl Input {
 }
 
 /// Parses the path of a file of headers.
-pub(super) fn path(raw: &Raw) -> Result<String, Wrong> {
-    form::text(raw, &format!("the path of a file with {MUST}")).map(str::to_owned)
+pub(super) fn path(raw: &Raw) -> Result<String, ValueError> {
+    parse::text(raw, &format!("the path of a file with {MUST}")).map(str::to_owned)
 }
 
 pub(super) fn schema() -> Json {
     json!({
         "type": "object",
-        "maxProperties": MOST,
+        "maxProperties": MAX_HEADERS,
         "propertyNames": {
             "pattern": "^[-!#$%&'*+.^_`|~0-9A-Za-z]+$",
-            "not": {"pattern": format!("^([Cc][Oo][Nn][Tt][Ee][Nn][Tt]-.*|{})$", OURS.join("|"))},
+            "not": {"pattern": format!("^([Cc][Oo][Nn][Tt][Ee][Nn][Tt]-.*|{})$", OWN_HEADERS.join("|"))},
         },
         "additionalProperties": {
             "type": "string",
             "minLength": 1,
-            "maxLength": LONGEST,
+            "maxLength": MAX_VALUE_BYTES,
             "pattern": "^[^\\s\\u0000-\\u001f\\u007f]([^\\u0000-\\u001f\\u007f]*[^\\s\\u0000-\\u001f\\u007f])?$",
         },
     })
 }
 
 /// Parses a file of headers. Errors omit the parser's message, which may contain a value.
-fn in_file(text: &str) -> Result<Raw, Wrong> {
+fn in_file(text: &str) -> Result<Raw, ValueError> {
     match yaml::read(text) {
         Ok(raw) => Ok(raw.unwrap_or(Raw::Null)),
         Err(wrong) => Err(match wrong.at {
@@ -141,7 +141,7 @@ fn add(
     raw: &Raw,
     key: &'static str,
     has_user: bool,
-) -> Result<(), Wrong> {
+) -> Result<(), ValueError> {
     let Raw::Map(fields) = raw else {
         return Err(format!("must hold {MUST}"));
     };
@@ -154,7 +154,7 @@ fn add(
         if matches!(field.raw, Raw::Null) {
             return Err(format!("header {number} has no value"));
         }
-        if OURS.contains(&name.as_str()) || name.as_str().starts_with("content-") {
+        if OWN_HEADERS.contains(&name.as_str()) || name.as_str().starts_with("content-") {
             return Err(format!("{called} is set by Sluicegate itself"));
         }
         if has_user && name == AUTHORIZATION {
@@ -165,7 +165,7 @@ fn add(
         }
         let value = match &field.raw {
             Raw::Text(text) => value(text).ok_or_else(|| {
-                format!("the value of {called} must be 1 to {LONGEST} bytes, without control characters and spaces at its ends")
+                format!("the value of {called} must be 1 to {MAX_VALUE_BYTES} bytes, without control characters and spaces at its ends")
             }),
             _ => Err(format!("the value of {called} is no text; put it in quotes")),
         }?;
@@ -179,8 +179,8 @@ fn add(
             Some(template) => headers.of_jobs.push((name, template)),
             None => drop(headers.same.insert(name, value)),
         }
-        if headers.same.len() + headers.of_jobs.len() > MOST {
-            return Err(format!("there are more than {MOST} headers"));
+        if headers.same.len() + headers.of_jobs.len() > MAX_HEADERS {
+            return Err(format!("there are more than {MAX_HEADERS} headers"));
         }
     }
     Ok(())
@@ -188,7 +188,7 @@ fn add(
 
 /// Parses a value and marks it as sensitive, so that it is never shown.
 pub(super) fn value(text: &str) -> Option<HeaderValue> {
-    let fits = (1..=LONGEST).contains(&text.len()) && text.trim() == text;
+    let fits = (1..=MAX_VALUE_BYTES).contains(&text.len()) && text.trim() == text;
     let mut value = HeaderValue::from_bytes(text.as_bytes())
         .ok()
         .filter(|_| fits)?;
@@ -198,7 +198,7 @@ pub(super) fn value(text: &str) -> Option<HeaderValue> {
 
 /// Parses `dispatch.http.idempotency-key`, a text with placeholders. Returns `None` if no key is
 /// sent.
-pub(super) fn idempotency_key(raw: &Raw) -> Result<Option<String>, Wrong> {
+pub(super) fn idempotency_key(raw: &Raw) -> Result<Option<String>, ValueError> {
     const MUST: &str = "true, false, or a text with placeholders such as \"order-{json:/id}\"";
     match raw {
         Raw::Bool(false) => Ok(None),
@@ -206,7 +206,7 @@ pub(super) fn idempotency_key(raw: &Raw) -> Result<Option<String>, Wrong> {
         Raw::Text(text) if text == "false" => Ok(None),
         Raw::Text(text) if text == "true" => Ok(Some("{id}".to_owned())),
         raw => {
-            let text = form::text(raw, MUST)?;
+            let text = parse::text(raw, MUST)?;
             let mut unused = Carried::default();
             let fits = value(text).is_some();
             match placeholders::header(text, "", &mut unused)? {
@@ -225,7 +225,7 @@ pub(super) fn idempotency_schema() -> Json {
 }
 
 /// Parses `dispatch.http.forward-headers`, names of headers as publishers write them.
-pub(super) fn forwarded(raw: &Raw) -> Result<Vec<String>, Wrong> {
+pub(super) fn forwarded(raw: &Raw) -> Result<Vec<String>, ValueError> {
     const MUST: &str = "a list of headers' names, such as [traceparent, x-request-id]";
     let Raw::List(items) = raw else {
         return Err(wrong(raw, MUST));
@@ -235,9 +235,12 @@ pub(super) fn forwarded(raw: &Raw) -> Result<Vec<String>, Wrong> {
         _ => Err(format!("has an entry that is no text; it must be {MUST}")),
     };
     let names =
-        (items.iter().map(|item| name(&item.raw))).collect::<Result<Vec<String>, Wrong>>()?;
-    if names.len() > MOST {
-        return Err(format!("has {} names; {MOST} are enough", names.len()));
+        (items.iter().map(|item| name(&item.raw))).collect::<Result<Vec<String>, ValueError>>()?;
+    if names.len() > MAX_HEADERS {
+        return Err(format!(
+            "has {} names; {MAX_HEADERS} are enough",
+            names.len()
+        ));
     }
     let mut seen: Vec<HeaderName> = Vec::new();
     for name in &names {
@@ -263,7 +266,7 @@ pub(super) fn forwarded(raw: &Raw) -> Result<Vec<String>, Wrong> {
 pub(super) fn forward_schema() -> Json {
     json!({
         "type": "array",
-        "maxItems": MOST,
+        "maxItems": MAX_HEADERS,
         "items": {"type": "string", "pattern": "^[-!#$%&'*+.^_`|~0-9A-Za-z]+$"},
     })
 }

@@ -1,6 +1,6 @@
 //! `dispatch.http.method`.
 
-use super::key::Named;
+use super::key::NamedValue;
 
 /// `dispatch.http.method`
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -37,7 +37,7 @@ impl Method {
     }
 }
 
-impl Named for Method {
+impl NamedValue for Method {
     fn all() -> Vec<(&'static str, Self)> {
         [Self::Post, Self::Put, Self::Patch, Self::Delete, Self::Get]
             .map(|method| (method.name(), method))

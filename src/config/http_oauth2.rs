@@ -5,13 +5,13 @@ use serde_json::json;
 use ::http::header::AUTHORIZATION;
 
 use super::error::shown;
-use super::form::{self, Wrong, wrong};
 use super::http_headers::{Headers, has_user};
 use super::http_secrets::OF_TENANTS;
 use super::input::Input;
-use super::key::{Key, Named, choice, file, keys, text, url};
+use super::key::{Key, NamedValue, choice, file, keys, text, url};
+use super::parse::{self, ValueError, wrong};
 use super::secret::{Secret, SecretUrl};
-use super::shown::{Shown, Values};
+use super::shown_value::{ShownValue, Values};
 use super::suggest::hint;
 use super::urls::UrlForm;
 use super::yaml::Raw;
@@ -21,7 +21,7 @@ const URLS: UrlForm = UrlForm {
     example: "https://login.example.com/oauth2/token",
 };
 /// Maximum length of a text in bytes, longer than any in use.
-const LONGEST: usize = 1 << 10;
+const MAX_TEXT_BYTES: usize = 1 << 10;
 /// Characters of a text in RFC 6749 (appendix A).
 const PATTERN: &str = "^[ -~]{1,1024}$";
 /// Placeholder for the tenant's name.
@@ -41,12 +41,12 @@ fn fits(text: &str) -> bool {
     let is_plain = text
         .bytes()
         .all(|byte| byte == b' ' || byte.is_ascii_graphic());
-    is_plain && (1..=LONGEST).contains(&text.len())
+    is_plain && (1..=MAX_TEXT_BYTES).contains(&text.len())
 }
 
-fn plain(raw: &Raw) -> Result<String, Wrong> {
+fn plain(raw: &Raw) -> Result<String, ValueError> {
     const MUST: &str = "a text of 1 to 1024 ASCII characters";
-    let text = form::text(raw, MUST)?;
+    let text = parse::text(raw, MUST)?;
     if !fits(text) {
         return Err(wrong(raw, MUST));
     }
@@ -58,7 +58,7 @@ fn plain(raw: &Raw) -> Result<String, Wrong> {
 
 /// Rejects placeholders of calls and misspellings of the tenant's, since they can't be meant
 /// literally.
-fn no_others(text: &str) -> Result<(), Wrong> {
+fn no_others(text: &str) -> Result<(), ValueError> {
     for rest in text.split('{').skip(1) {
         let name = rest.split_once('}').map_or("", |(name, _)| name);
         let of_calls = ["header:", "json:", "secret:"];
@@ -75,9 +75,9 @@ fn no_others(text: &str) -> Result<(), Wrong> {
     Ok(())
 }
 
-fn client_secret(raw: &Raw) -> Result<Secret, Wrong> {
+fn client_secret(raw: &Raw) -> Result<Secret, ValueError> {
     const MUST: &str = "a text of 1 to 1024 ASCII characters";
-    let text = form::secret(raw, MUST)?;
+    let text = parse::secret(raw, MUST)?;
     if !fits(text) {
         return Err(format!("must be {MUST}"));
     }
@@ -93,7 +93,7 @@ fn client_secret(raw: &Raw) -> Result<Secret, Wrong> {
 }
 
 /// Parses the URL. Its path and query may contain the tenant's name.
-fn token_url(raw: &Raw) -> Result<SecretUrl, Wrong> {
+fn token_url(raw: &Raw) -> Result<SecretUrl, ValueError> {
     let url = URLS.one(raw)?;
     let text = url.expose();
     let server_ends = text
@@ -181,7 +181,7 @@ impl ClientAuth {
     }
 }
 
-impl Named for ClientAuth {
+impl NamedValue for ClientAuth {
     fn all() -> Vec<(&'static str, Self)> {
         [Self::Basic, Self::Post]
             .map(|auth| (auth.name(), auth))
@@ -218,12 +218,18 @@ impl OAuth2 {
             scope,
             audience,
         } = self;
-        values.set(&TOKEN_URL.key, Shown::urls(std::slice::from_ref(token_url)));
-        values.set_some(&CLIENT_ID.key, client_id.as_ref().map(Shown::text));
-        values.set(&CLIENT_SECRET.key, Shown::hidden(client_secret.expose()));
-        values.set(&CLIENT_AUTH.key, Shown::bare(client_auth.name()));
-        values.set_some(&SCOPE.key, scope.as_ref().map(Shown::text));
-        values.set_some(&AUDIENCE.key, audience.as_ref().map(Shown::text));
+        values.set(
+            &TOKEN_URL.key,
+            ShownValue::urls(std::slice::from_ref(token_url)),
+        );
+        values.set_some(&CLIENT_ID.key, client_id.as_ref().map(ShownValue::text));
+        values.set(
+            &CLIENT_SECRET.key,
+            ShownValue::hidden(client_secret.expose()),
+        );
+        values.set(&CLIENT_AUTH.key, ShownValue::bare(client_auth.name()));
+        values.set_some(&SCOPE.key, scope.as_ref().map(ShownValue::text));
+        values.set_some(&AUDIENCE.key, audience.as_ref().map(ShownValue::text));
     }
 }
 

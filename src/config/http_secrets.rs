@@ -7,13 +7,13 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 
 use super::input::Input;
-use super::key::{Key, Named, Setting};
+use super::key::{Key, NamedValue, Setting};
 
 /// Value of `dispatch.http.sign-secrets` or `dispatch.http.oauth2.client-secret` if each tenant has
 /// its own.
 pub const OF_TENANTS: &str = "{secret:tenant}";
 /// Maximum number of keys that sign a call: the current one and, during a rotation, the next one.
-const MOST_KEYS: usize = 2;
+const MAX_KEYS: usize = 2;
 /// Length of a signing key in bytes (Standard Webhooks).
 const KEY_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
 /// Prefix of a key.
@@ -48,7 +48,7 @@ impl Sign {
     }
 }
 
-impl Named for Sign {
+impl NamedValue for Sign {
     fn all() -> Vec<(&'static str, Self)> {
         [Self::None, Self::StandardWebhooks]
             .map(|sign| (sign.name(), sign))
@@ -68,7 +68,7 @@ pub fn signing_keys(text: &str) -> Result<Vec<Vec<u8>>, &'static str> {
         bytes.ok().filter(|key| KEY_BYTES.contains(&key.len()))
     };
     let keys: Option<Vec<_>> = text.split_whitespace().map(key).collect();
-    let fits = |keys: &Vec<Vec<u8>>| (1..=MOST_KEYS).contains(&keys.len());
+    let fits = |keys: &Vec<Vec<u8>>| (1..=MAX_KEYS).contains(&keys.len());
     keys.filter(fits).ok_or(MUST)
 }
 

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::error::{Origin, Problem, shown};
-use super::form::{Wrong, show};
 use super::key::{Key, Setting};
+use super::parse::{ValueError, show};
 use super::yaml::Raw;
 use crate::rules::text;
 
 /// Maximum size of a file with a secret, in bytes.
-const LONGEST_SECRET: u64 = 16 << 10;
+const MAX_SECRET_BYTES: u64 = 16 << 10;
 
 /// A known key that is set.
 #[derive(Debug, Clone, PartialEq)]
@@ -195,7 +195,7 @@ impl Input {
         &self,
         entry: &Entry,
         setting: &Setting<String>,
-    ) -> Result<PathBuf, Wrong> {
+    ) -> Result<PathBuf, ValueError> {
         let name = (setting.read)(&entry.raw)?;
         Ok(match entry.at {
             Origin::Env(_) => PathBuf::from(name),
@@ -208,9 +208,9 @@ impl Input {
         &self,
         entry: &Entry,
         setting: &Setting<String>,
-    ) -> Result<String, Wrong> {
+    ) -> Result<String, ValueError> {
         let (name, path) = ((setting.read)(&entry.raw)?, self.path_of(entry, setting)?);
-        let text = read_bounded(&path, LONGEST_SECRET)
+        let text = read_bounded(&path, MAX_SECRET_BYTES)
             .map_err(|err| format!("{} can't be read: {err}", shown(&name)))?;
         let line = text.strip_suffix('\n').unwrap_or(&text);
         Ok(line.strip_suffix('\r').unwrap_or(line).to_owned())

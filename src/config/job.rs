@@ -6,12 +6,12 @@ use std::time::Duration;
 use serde_json::{Value as Json, json};
 
 use super::error::shown;
-use super::form::{Wrong, text as parse_text, wrong};
 use super::header::after_prefix;
 use super::input::Input;
 use super::key::{DAY, duration, keys, text, tree};
+use super::parse::{ValueError, text as parse_text, wrong};
 use super::priorities;
-use super::shown::{Shown, Values};
+use super::shown_value::{ShownValue, Values};
 use super::yaml::Raw;
 use crate::rules::job::call::Carried;
 use crate::rules::job::priority::Priorities;
@@ -81,17 +81,20 @@ pub(super) fn show(fields: &Fields, values: &mut Values) {
         // Shown with dispatch.http.
         call: _,
     } = fields;
-    values.set(&TENANT.key, Shown::text(tenant));
-    values.set(&COST.key, Shown::text(cost));
-    values.set_some(&DEADLINE.key, deadline.as_ref().map(Shown::text));
+    values.set(&TENANT.key, ShownValue::text(tenant));
+    values.set(&COST.key, ShownValue::text(cost));
+    values.set_some(&DEADLINE.key, deadline.as_ref().map(ShownValue::text));
     let max_delayed_start = Duration::from_millis(*max_delayed_start_ms);
-    values.set(&MAX_DELAYED_START.key, Shown::duration(max_delayed_start));
+    values.set(
+        &MAX_DELAYED_START.key,
+        ShownValue::duration(max_delayed_start),
+    );
     let dedupe_for = Duration::from_millis(*dedupe_for_ms);
-    values.set(&DEDUPE_FOR.key, Shown::duration(dedupe_for));
+    values.set(&DEDUPE_FOR.key, ShownValue::duration(dedupe_for));
     if !priorities.levels().is_empty() {
         let levels = priorities.levels().iter();
-        let levels = levels.map(|(name, weight)| (name, Shown::bare(weight)));
-        values.set(&PRIORITIES.key, Shown::names(levels));
+        let levels = levels.map(|(name, weight)| (name, ShownValue::bare(weight)));
+        values.set(&PRIORITIES.key, ShownValue::names(levels));
     }
 }
 
@@ -137,7 +140,7 @@ impl fmt::Display for ValueField {
 }
 
 /// Parses `job.tenant`.
-pub(super) fn tenant_field(raw: &Raw) -> Result<TenantField, Wrong> {
+pub(super) fn tenant_field(raw: &Raw) -> Result<TenantField, ValueError> {
     const MUST: &str = "header:NAME, routing-key, json:/pointer, or all";
     let text = parse_text(raw, MUST)?;
     match text {
@@ -153,13 +156,13 @@ pub(super) fn tenant_field(raw: &Raw) -> Result<TenantField, Wrong> {
 }
 
 /// Parses `job.cost` and `job.deadline`.
-pub(super) fn value_field(raw: &Raw) -> Result<ValueField, Wrong> {
+pub(super) fn value_field(raw: &Raw) -> Result<ValueField, ValueError> {
     const MUST: &str = "header:NAME or json:/pointer";
     field(parse_text(raw, MUST)?)?.ok_or_else(|| wrong(raw, MUST))
 }
 
 /// Parses `header:NAME` or `json:/pointer`. Returns `None` for other texts.
-pub(super) fn field(text: &str) -> Result<Option<ValueField>, Wrong> {
+pub(super) fn field(text: &str) -> Result<Option<ValueField>, ValueError> {
     if let Some(name) = text.strip_prefix("header:") {
         return after_prefix(name).map(|name| Some(ValueField::Header(name)));
     }

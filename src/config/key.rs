@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value as Json;
 
-use super::form::{self, Wrong, show};
+use super::parse::{self, ValueError, show};
 use super::yaml::Raw;
 
 /// Prefix of our environment variables.
@@ -24,7 +24,7 @@ pub struct Key {
     /// Default, as written in the file, or `None` if there is none.
     pub default: Option<&'static str>,
     /// When a change takes effect.
-    pub applied: Applied,
+    pub applies_at: AppliesAt,
     /// Whether the value is never shown.
     pub secret: bool,
     /// Old path, which is accepted with a warning.
@@ -35,12 +35,12 @@ pub struct Key {
     pub note: &'static str,
     /// A value other than the default, as written in the file, for tests.
     pub example: &'static str,
-    pub(super) kind: Kind,
+    pub(super) kind: ValueKind,
 }
 
 /// When a changed value takes effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Applied {
+pub enum AppliesAt {
     /// Immediately, in a running worker.
     Live,
     /// When the worker is restarted.
@@ -49,7 +49,7 @@ pub enum Applied {
 
 /// Type of a value.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Kind {
+pub(super) enum ValueKind {
     /// `true` or `false`.
     Boolean,
     /// A whole number of `unit`.
@@ -85,7 +85,7 @@ pub(super) enum Kind {
 impl Key {
     /// Returns true if the value is a list or a mapping, which is read as a whole.
     pub fn is_tree(&self) -> bool {
-        matches!(self.kind, Kind::Other { is_tree: true, .. })
+        matches!(self.kind, ValueKind::Other { is_tree: true, .. })
     }
 
     /// Returns the last part of the path.
@@ -106,24 +106,24 @@ impl Key {
     /// Describes the possible values in Markdown.
     pub fn values(&self) -> String {
         match self.kind {
-            Kind::Boolean => "`true`, `false`".to_owned(),
-            Kind::Integer { min, max, unit } => format!("{unit}, {min} to {max}"),
-            Kind::Duration { min, max, at_least } => {
+            ValueKind::Boolean => "`true`, `false`".to_owned(),
+            ValueKind::Integer { min, max, unit } => format!("{unit}, {min} to {max}"),
+            ValueKind::Duration { min, max, at_least } => {
                 let other = at_least.map_or(String::new(), |key| format!(", at least `{key}`"));
                 format!("duration, {} to {}{other}", show(min), show(max))
             }
-            Kind::Choice(names) => {
+            ValueKind::Choice(names) => {
                 let names: Vec<String> = (names().iter()).map(|name| format!("`{name}`")).collect();
                 names.join(", ")
             }
-            Kind::Url { schemes, several } => {
+            ValueKind::Url { schemes, several } => {
                 let one = format!("`{}://` or `{}://`", schemes[0], schemes[1]);
                 match several {
                     true => format!("{one}; several with commas between them, or as a list"),
                     false => one,
                 }
             }
-            Kind::File(values) | Kind::Other { values, .. } => values.to_owned(),
+            ValueKind::File(values) | ValueKind::Other { values, .. } => values.to_owned(),
         }
     }
 }
@@ -144,15 +144,19 @@ pub fn env_name(path: &str) -> String {
 pub(super) struct Setting<T> {
     pub key: Key,
     /// Parses and checks a raw value.
-    pub read: fn(&Raw) -> Result<T, Wrong>,
+    pub read: fn(&Raw) -> Result<T, ValueError>,
 }
 
 impl<T> Setting<T> {
-    const fn new(path: &'static str, kind: Kind, read: fn(&Raw) -> Result<T, Wrong>) -> Self {
+    const fn new(
+        path: &'static str,
+        kind: ValueKind,
+        read: fn(&Raw) -> Result<T, ValueError>,
+    ) -> Self {
         let key = Key {
             path,
             default: None,
-            applied: Applied::Restart,
+            applies_at: AppliesAt::Restart,
             secret: false,
             alias: None,
             about: "",
@@ -177,7 +181,7 @@ impl<T> Setting<T> {
 
     /// Makes a change take effect in a running worker.
     pub const fn live(mut self) -> Self {
-        self.key.applied = Applied::Live;
+        self.key.applies_at = AppliesAt::Live;
         self
     }
 
@@ -208,7 +212,7 @@ impl<T> Setting<T> {
 
 /// Declares a key whose value is `true` or `false`.
 pub(super) const fn boolean(path: &'static str) -> Setting<bool> {
-    Setting::new(path, Kind::Boolean, form::boolean)
+    Setting::new(path, ValueKind::Boolean, parse::boolean)
 }
 
 /// Declares a key whose value is a whole number from `MIN` to `MAX` that fits into `T`.
@@ -216,32 +220,32 @@ pub(super) const fn integer<T: TryFrom<u64>, const MIN: u64, const MAX: u64>(
     path: &'static str,
     unit: &'static str,
 ) -> Setting<T> {
-    let kind = Kind::Integer {
+    let kind = ValueKind::Integer {
         min: MIN,
         max: MAX,
         unit,
     };
-    Setting::new(path, kind, |raw| form::integer(raw, MIN, MAX))
+    Setting::new(path, kind, |raw| parse::integer(raw, MIN, MAX))
 }
 
 /// Declares a key whose value is a duration from `MIN` to `MAX` milliseconds.
 pub(super) const fn duration<const MIN: u64, const MAX: u64>(
     path: &'static str,
 ) -> Setting<Duration> {
-    let kind = Kind::Duration {
+    let kind = ValueKind::Duration {
         min: Duration::from_millis(MIN),
         max: Duration::from_millis(MAX),
         at_least: None,
     };
     Setting::new(path, kind, |raw| {
-        form::duration(raw, Duration::from_millis(MIN), Duration::from_millis(MAX))
+        parse::duration(raw, Duration::from_millis(MIN), Duration::from_millis(MAX))
     })
 }
 
 impl Setting<Duration> {
     /// Requires the value to be at least that of the key at `path`.
     pub const fn at_least(mut self, path: &'static str) -> Self {
-        if let Kind::Duration { at_least, .. } = &mut self.key.kind {
+        if let ValueKind::Duration { at_least, .. } = &mut self.key.kind {
             *at_least = Some(path);
         }
         self
@@ -249,16 +253,16 @@ impl Setting<Duration> {
 }
 
 /// A type with a name for each value.
-pub(super) trait Named: Copy + 'static {
+pub(super) trait NamedValue: Copy + 'static {
     /// Returns all values with their names.
     fn all() -> Vec<(&'static str, Self)>;
 }
 
 /// Declares a key whose value is one of the names of `T`.
-pub(super) const fn choice<T: Named>(path: &'static str) -> Setting<T> {
+pub(super) const fn choice<T: NamedValue>(path: &'static str) -> Setting<T> {
     let names = || T::all().iter().map(|(name, _)| *name).collect();
-    Setting::new(path, Kind::Choice(names), |raw| {
-        form::choice(raw, &T::all())
+    Setting::new(path, ValueKind::Choice(names), |raw| {
+        parse::choice(raw, &T::all())
     })
 }
 
@@ -268,37 +272,37 @@ pub(super) const fn url<T>(
     path: &'static str,
     schemes: [&'static str; 2],
     several: bool,
-    read: fn(&Raw) -> Result<T, Wrong>,
+    read: fn(&Raw) -> Result<T, ValueError>,
 ) -> Setting<T> {
-    Setting::new(path, Kind::Url { schemes, several }, read).secret()
+    Setting::new(path, ValueKind::Url { schemes, several }, read).secret()
 }
 
 /// Declares a key that names a file with the value of another key.
 pub(super) const fn file(path: &'static str) -> Setting<String> {
     file_with(path, |raw| {
-        form::text(raw, "the path of a file that holds it").map(str::to_owned)
+        parse::text(raw, "the path of a file that holds it").map(str::to_owned)
     })
 }
 
 /// Declares a key that names a file, which `read` describes in its error.
 pub(super) const fn file_with(
     path: &'static str,
-    read: fn(&Raw) -> Result<String, Wrong>,
+    read: fn(&Raw) -> Result<String, ValueError>,
 ) -> Setting<String> {
-    Setting::new(path, Kind::File("path"), read)
+    Setting::new(path, ValueKind::File("path"), read)
 }
 
 /// Declares a key that names a folder.
 pub(super) const fn folder(path: &'static str) -> Setting<String> {
-    Setting::new(path, Kind::File("path of a folder"), |raw| {
-        form::text(raw, "the path of a folder").map(str::to_owned)
+    Setting::new(path, ValueKind::File("path of a folder"), |raw| {
+        parse::text(raw, "the path of a folder").map(str::to_owned)
     })
 }
 
 /// Declares a key that names a PEM file.
 pub(super) const fn pem(path: &'static str) -> Setting<String> {
-    Setting::new(path, Kind::File("path of a PEM file"), |raw| {
-        form::text(raw, "the path of a PEM file").map(str::to_owned)
+    Setting::new(path, ValueKind::File("path of a PEM file"), |raw| {
+        parse::text(raw, "the path of a PEM file").map(str::to_owned)
     })
 }
 
@@ -308,7 +312,7 @@ pub(super) const fn text<T>(
     path: &'static str,
     values: &'static str,
     schema: fn() -> Json,
-    read: fn(&Raw) -> Result<T, Wrong>,
+    read: fn(&Raw) -> Result<T, ValueError>,
 ) -> Setting<T> {
     other(path, values, schema, false, read)
 }
@@ -318,7 +322,7 @@ pub(super) const fn tree<T>(
     path: &'static str,
     values: &'static str,
     schema: fn() -> Json,
-    read: fn(&Raw) -> Result<T, Wrong>,
+    read: fn(&Raw) -> Result<T, ValueError>,
 ) -> Setting<T> {
     other(path, values, schema, true, read)
 }
@@ -328,9 +332,9 @@ const fn other<T>(
     values: &'static str,
     schema: fn() -> Json,
     is_tree: bool,
-    read: fn(&Raw) -> Result<T, Wrong>,
+    read: fn(&Raw) -> Result<T, ValueError>,
 ) -> Setting<T> {
-    let kind = Kind::Other {
+    let kind = ValueKind::Other {
         values,
         schema,
         is_tree,
@@ -339,7 +343,7 @@ const fn other<T>(
 }
 
 /// Returns a copy of the raw value, for keys that are parsed together with others.
-pub(super) fn as_written(raw: &Raw) -> Result<Raw, Wrong> {
+pub(super) fn as_written(raw: &Raw) -> Result<Raw, ValueError> {
     Ok(raw.clone())
 }
 

@@ -6,13 +6,13 @@ use std::time::Duration;
 use serde_json::{Map, Value as Json, json};
 
 use super::error::shown;
-use super::form::{
-    Wrong, duration as parse_duration_of, parse_duration, text as parse_text, wrong,
-};
 use super::header::{after_prefix, header_name};
 use super::key::{
-    DAY, Key, Named, SECOND, Setting, as_written, boolean, choice, duration, integer, keys, text,
-    tree,
+    DAY, Key, NamedValue, SECOND, Setting, as_written, boolean, choice, duration, integer, keys,
+    text, tree,
+};
+use super::parse::{
+    ValueError, duration as parse_duration_of, parse_duration, text as parse_text, wrong,
 };
 use super::shape;
 use super::suggest::hint;
@@ -22,9 +22,9 @@ use crate::rules::limit::{self, Algorithm, MAX_LIMITS, MAX_WINDOW, MIN_WINDOW, U
 use crate::rules::scope::Scope;
 use crate::rules::tenant::MAX_TENANT_BYTES;
 
-const SHORTEST: u64 = MIN_WINDOW.as_millis() as u64;
-const LONGEST: u64 = MAX_WINDOW.as_millis() as u64;
-const MOST: u64 = limit::MAX_REQUESTS as u64;
+const MIN_WINDOW_MS: u64 = MIN_WINDOW.as_millis() as u64;
+const MAX_WINDOW_MS: u64 = MAX_WINDOW.as_millis() as u64;
+const MAX_UNITS: u64 = limit::MAX_REQUESTS as u64;
 
 keys! {
     USE_ALGO: Algorithm = choice("rate-limiter.use-algo")
@@ -33,18 +33,18 @@ keys! {
         .live()
         .about("How units are counted.")
         .note("See [algorithms](LIMITS.md#choose-an-algorithm).");
-    WINDOW_SIZE: Duration = duration::<SHORTEST, LONGEST>("rate-limiter.window-size")
+    WINDOW_SIZE: Duration = duration::<MIN_WINDOW_MS, MAX_WINDOW_MS>("rate-limiter.window-size")
         .default("60")
         .example("1500ms")
         .live()
         .about("The window.");
-    MAX_REQUESTS: u64 = integer::<_, 1, MOST>("rate-limiter.max-requests", "units")
+    MAX_REQUESTS: u64 = integer::<_, 1, MAX_UNITS>("rate-limiter.max-requests", "units")
         .default("5")
         .example("7")
         .live()
         .about("How many units each tenant can use in a window.")
         .note("A sliding log of a million takes about 120 MB of Redis per tenant.");
-    BURST: u64 = integer::<_, 1, MOST>("rate-limiter.burst", "units")
+    BURST: u64 = integer::<_, 1, MAX_UNITS>("rate-limiter.burst", "units")
         .example("9")
         .live()
         .about("How many units a bucket admits at once.")
@@ -55,7 +55,7 @@ keys! {
         .live()
         .about("What a limit counts: each call once, or its cost.")
         .note("In a list in which an item says `unit: cost`, items without a unit count calls. With such common `limits`, those of plans and tenants do, too, unless `rate-limiter.unit` (or the plan's) is set.");
-    GUARD: Guard = text(
+    GUARD: GuardSetting = text(
         "rate-limiter.guard",
         "`auto`: 50 ms, less for windows below 200 ms and for buckets whose window is below 1250 ms; a duration below half the window; or `strict`, for `sliding-window-algo`: a unit is available again a window after the answer, and calls in flight always count, so the limit holds at any latency",
         || shape::duration(Duration::ZERO, MAX_WINDOW, &["auto", "strict"]),
@@ -148,7 +148,7 @@ keys! {
 /// only.
 pub(super) const MAX_CONCURRENT: &str = "max-concurrent";
 pub(super) static CONCURRENT: Setting<u64> =
-    integer::<_, 1, MOST>("rate-limiter.limits[].max-concurrent", "calls")
+    integer::<_, 1, MAX_UNITS>("rate-limiter.limits[].max-concurrent", "calls")
         .about("How many calls can be in flight at once, of all workers together.");
 /// The keys of one limit.
 pub(super) const FLAT: [&Key; 9] = [
@@ -163,7 +163,7 @@ pub(super) const FLAT: [&Key; 9] = [
     &SHADOW.key,
 ];
 
-impl Named for Algorithm {
+impl NamedValue for Algorithm {
     fn all() -> Vec<(&'static str, Self)> {
         Self::ALL
             .map(|algorithm| (algorithm.name(), algorithm))
@@ -171,7 +171,7 @@ impl Named for Algorithm {
     }
 }
 
-impl Named for Unit {
+impl NamedValue for Unit {
     fn all() -> Vec<(&'static str, Self)> {
         [Self::Calls, Self::Cost]
             .map(|unit| (unit.name(), unit))
@@ -179,7 +179,7 @@ impl Named for Unit {
     }
 }
 
-impl Named for ThrottleScope {
+impl NamedValue for ThrottleScope {
     fn all() -> Vec<(&'static str, Self)> {
         Self::NAMES.to_vec()
     }
@@ -187,7 +187,7 @@ impl Named for ThrottleScope {
 
 /// `rate-limiter.guard`
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Guard {
+pub(super) enum GuardSetting {
     /// `auto`
     Auto,
     /// `strict`
@@ -196,21 +196,21 @@ pub(super) enum Guard {
     Within(Duration),
 }
 
-fn guard(raw: &Raw) -> Result<Guard, Wrong> {
+fn guard(raw: &Raw) -> Result<GuardSetting, ValueError> {
     match raw {
-        Raw::Text(text) if text == "auto" => Ok(Guard::Auto),
-        Raw::Text(text) if text == "strict" => Ok(Guard::Strict),
+        Raw::Text(text) if text == "auto" => Ok(GuardSetting::Auto),
+        Raw::Text(text) if text == "strict" => Ok(GuardSetting::Strict),
         Raw::Text(text) if parse_duration(text).is_none() => {
             let must = "auto, strict, or a whole number with a unit, such as 50ms or 1s";
             Err(wrong(raw, must))
         }
-        raw => parse_duration_of(raw, Duration::ZERO, MAX_WINDOW).map(Guard::Within),
+        raw => parse_duration_of(raw, Duration::ZERO, MAX_WINDOW).map(GuardSetting::Within),
     }
 }
 
 /// Parses `rate-limiter.adaptive`. Returns the lower end of the band in percent, or `None` if it is
 /// off.
-fn adaptive(raw: &Raw) -> Result<Option<u8>, Wrong> {
+fn adaptive(raw: &Raw) -> Result<Option<u8>, ValueError> {
     const MUST: &str = "off, or a band that ends at 100%, such as {within: 50%..100%}";
     let within = match raw {
         // YAML 1.2 reads a bare `off` as a text, older YAML as false.
@@ -263,7 +263,7 @@ fn adaptive_schema() -> Json {
 }
 
 /// Parses a percentage.
-fn guard_budget(raw: &Raw) -> Result<f64, Wrong> {
+fn guard_budget(raw: &Raw) -> Result<f64, ValueError> {
     let must = "a percentage from 0% to 100%, such as 1% or 0.5%";
     let number = match raw {
         Raw::Text(text) => text.strip_suffix('%'),
@@ -274,7 +274,7 @@ fn guard_budget(raw: &Raw) -> Result<f64, Wrong> {
     percent.ok_or_else(|| wrong(raw, must))
 }
 
-fn scope(raw: &Raw) -> Result<Scope, Wrong> {
+fn scope(raw: &Raw) -> Result<Scope, ValueError> {
     let text = parse_text(raw, "tenant, global, header:NAME or routing-key")?;
     match (text.strip_prefix("header:"), Scope::parse(text)) {
         (Some(name), _) => after_prefix(name).map(Scope::Header),
@@ -288,7 +288,7 @@ fn scope(raw: &Raw) -> Result<Scope, Wrong> {
 }
 
 /// Parses `rate-limiter.limits[…].name`.
-pub(super) fn limit_name(raw: &Raw) -> Result<String, Wrong> {
+pub(super) fn limit_name(raw: &Raw) -> Result<String, ValueError> {
     const MUST: &str = "1 to 32 of the characters a-z, 0-9 and -, beginning with a letter";
     let name = parse_text(raw, MUST)?;
     if is_name(name) {

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use super::error::{Origin, Problem, shown};
-use super::form::{self, what};
 use super::limit_keys::{self, FLAT, LIST_ONLY, MAX_CONCURRENT, limit_name};
-use super::part::{self, Part, build};
+use super::limit_layer::{self, LimitLayer, build};
+use super::parse::{self, what};
 use super::suggest::{closest, hint};
 use super::yaml::{Field, Raw};
 use crate::rules::limit::{Algorithm, DEFAULT_LIMIT, Limit, LimitError, Limits, MAX_LIMITS, Unit};
@@ -59,7 +59,7 @@ pub(super) struct Reader<'a> {
     /// Problems found so far.
     pub problems: &'a mut Vec<Problem>,
     /// The flat keys, or their defaults.
-    pub flat: &'a Part,
+    pub flat: &'a LimitLayer,
     /// Names of the common limits that all tenants share. Set while the limits of plans and tenants
     /// are read.
     pub global: Option<Vec<String>>,
@@ -167,7 +167,7 @@ impl Reader<'_> {
             );
             return self.wrong(&at, &below(&entry.path, &other.name), words);
         }
-        match form::text(&plan.raw, "the name of a plan") {
+        match parse::text(&plan.raw, "the name of a plan") {
             Err(words) => self.wrong(&at, &key, words),
             Ok(name) if plans.contains_key(name) => Some(name.to_owned()),
             Ok(name) => {
@@ -217,12 +217,12 @@ impl Reader<'_> {
 
     /// Reads the limits of a plan or of a tenant's entry.
     fn set(&mut self, mapping: &Mapping<'_>, more: &[&str]) -> Option<Limits> {
-        let part = self.part(mapping, &[&["limits"], more].concat());
-        let parts = [&part, self.flat];
+        let layer = self.layer(mapping, &[&["limits"], more].concat());
+        let layers = [&layer, self.flat];
         match mapping.field("limits") {
             Some(field) => {
                 let (at, path) = (mapping.at.inside(field.at), &mapping.path);
-                self.list(&field.raw, &at, &format!("{path}.limits"), &parts)
+                self.list(&field.raw, &at, &format!("{path}.limits"), &layers)
             }
             None if self.is_global(DEFAULT_LIMIT) => {
                 let words = format!(
@@ -230,17 +230,17 @@ impl Reader<'_> {
                 );
                 self.wrong(&mapping.at, &mapping.path, words)
             }
-            None => self.only(&parts),
+            None => self.only(&layers),
         }
     }
 
-    /// Reads the only limit that `parts` describe.
-    fn only(&mut self, parts: &[&Part]) -> Option<Limits> {
-        let limit = self.limit(DEFAULT_LIMIT, parts, self.unit)?;
+    /// Reads the only limit that `layers` describe.
+    fn only(&mut self, layers: &[&LimitLayer]) -> Option<Limits> {
+        let limit = self.limit(DEFAULT_LIMIT, layers, self.unit)?;
         match Limits::new(vec![limit]) {
             Ok(limits) => Some(limits),
             Err(error) => {
-                let (at, key) = part::shadow(parts)?;
+                let (at, key) = limit_layer::shadow(layers)?;
                 self.wrong(at, key, error)
             }
         }
@@ -254,16 +254,16 @@ impl Reader<'_> {
     }
 
     /// Reads the flat keys of `mapping`. Keys in `more` are valid and read elsewhere.
-    fn part(&mut self, mapping: &Mapping<'_>, more: &[&str]) -> Part {
-        let mut part = Part::default();
+    fn layer(&mut self, mapping: &Mapping<'_>, more: &[&str]) -> LimitLayer {
+        let mut layer = LimitLayer::default();
         for Field { name, at, raw } in mapping.fields {
             let at = mapping.at.inside(*at);
             let key = format!("{}.{name}", mapping.path);
             if FLAT.iter().any(|key| key.name() == name) {
-                if let Err(words) = part.set(name, raw, &at, &key) {
+                if let Err(words) = layer.set(name, raw, &at, &key) {
                     self.wrong::<()>(&at, &key, words);
-                } else if name == "scope" && part.is_global() && self.global.is_some() {
-                    part.broken = true;
+                } else if name == "scope" && layer.is_global() && self.global.is_some() {
+                    layer.broken = true;
                     let words = format!(
                         "is global: the quota of all tenants is the same for each; put this limit into {LIMITS}, and it is enforced with those of plans and tenants"
                     );
@@ -281,9 +281,9 @@ impl Reader<'_> {
                             "is set next to {other}; calls in flight are a limit of their own, with a name and a scope and no other key"
                         )
                     };
-                    part.broken = true;
+                    layer.broken = true;
                     self.wrong::<()>(&at, &key, words);
-                } else if let Err(words) = part.set(name, raw, &at, &key) {
+                } else if let Err(words) = layer.set(name, raw, &at, &key) {
                     self.wrong::<()>(&at, &key, words);
                 }
             } else if name == MAX_CONCURRENT {
@@ -299,12 +299,18 @@ impl Reader<'_> {
                 self.problems.push(Problem::new(at, words));
             }
         }
-        part
+        layer
     }
 
-    /// Reads a list of limits. Missing values of an item come from `outer`, the first part that has
-    /// them.
-    fn list(&mut self, raw: &Raw, at: &Origin, path: &str, outer: &[&Part]) -> Option<Limits> {
+    /// Reads a list of limits. Missing values of an item come from `outer`, the first layer that
+    /// has them.
+    fn list(
+        &mut self,
+        raw: &Raw,
+        at: &Origin,
+        path: &str,
+        outer: &[&LimitLayer],
+    ) -> Option<Limits> {
         const EXAMPLE: &str = "such as [{name: second, max-requests: 10, window-size: 1}]";
         let items = match raw {
             Raw::List(items) if !items.is_empty() => items,
@@ -332,7 +338,7 @@ impl Reader<'_> {
             );
             return self.wrong(at, path, words);
         }
-        let mut parts = Vec::new();
+        let mut layers = Vec::new();
         let mut names: Vec<Option<String>> = Vec::new();
         let mut whole = true;
         for (index, item) in items.iter().enumerate() {
@@ -350,23 +356,23 @@ impl Reader<'_> {
                 path,
             };
             let name = self.name(&mapping, items.len() == 1, &names);
-            parts.push(self.part(&mapping, &["name", MAX_CONCURRENT]));
+            layers.push(self.layer(&mapping, &["name", MAX_CONCURRENT]));
             whole &= name.is_some();
             names.push(name);
         }
         // If one limit counts units of cost, the default of the others is calls. The default of the
         // common limits also holds for the limits of plans and tenants that replace them.
-        let tokens = parts.iter().any(Part::counts_cost);
+        let tokens = layers.iter().any(LimitLayer::counts_cost);
         let unit = if tokens { Unit::Calls } else { self.unit };
         if path == LIMITS {
             self.unit = unit;
         }
-        let limits: Vec<_> = (names.iter().zip(&parts))
-            .map(|(name, part)| {
+        let limits: Vec<_> = (names.iter().zip(&layers))
+            .map(|(name, layer)| {
                 // An item without a usable name is rejected later. It is read anyway, to report its
                 // other problems.
                 let name = name.as_deref().unwrap_or(DEFAULT_LIMIT);
-                self.limit(name, &[&[part], outer].concat(), unit)
+                self.limit(name, &[&[layer], outer].concat(), unit)
             })
             .collect();
         if !whole {
@@ -378,7 +384,7 @@ impl Reader<'_> {
             (Ok(limits), _) => Some(limits),
             (Err(error @ LimitError::Parts(_)), Some(index)) => {
                 let item = format!("{path}[{index}]");
-                let (at, key) = match parts[index].own_scope() {
+                let (at, key) = match layers[index].own_scope() {
                     Some((at, key)) => (at.clone(), key.to_owned()),
                     None => (at.inside(items[index].at), item),
                 };
@@ -422,16 +428,16 @@ impl Reader<'_> {
         }
     }
 
-    /// Builds the limit that `parts` describe; the first part that has a value wins. `unit` is the
-    /// default unit.
-    fn limit(&mut self, name: &str, parts: &[&Part], unit: Unit) -> Option<Limit> {
-        let scope = match part::scope(parts) {
+    /// Builds the limit that `layers` describe; the first layer that has a value wins. `unit` is
+    /// the default unit.
+    fn limit(&mut self, name: &str, layers: &[&LimitLayer], unit: Unit) -> Option<Limit> {
+        let scope = match limit_layer::scope(layers) {
             // A flat `scope: global` is meant for the common limits. A limit that replaces them for
             // a tenant is the tenant's own.
             Scope::Global if self.global.is_some() => Scope::Tenant,
             scope => scope,
         };
-        match build(name, parts, unit, scope)? {
+        match build(name, layers, unit, scope)? {
             Ok(limit) => return Some(limit),
             // Several limits may share the cause of a problem: report it once.
             Err(problem) if !self.problems.contains(&problem) => self.problems.push(problem),

@@ -7,17 +7,17 @@ use super::admin::Admin;
 use super::amqp::{Amqp, CONSUMER_TIMEOUT, too_short};
 use super::delay::Delay;
 use super::dispatch::Dispatch;
-use super::features::PARTS;
+use super::features::OPTIONAL_FEATURES;
 use super::input::{Entry, Input};
 use super::job;
-use super::key::{Applied, Key};
+use super::key::{AppliesAt, Key};
 use super::keys::KEYS;
 use super::limit_keys::{LIMITS, SCOPE};
 use super::log::Log;
 use super::rate_limiter::RateLimiter;
 use super::redis::Redis;
 use super::retry::Retry;
-use super::shown::Values;
+use super::shown_value::Values;
 use crate::rules::job::Fields;
 
 /// The file that is read if none is named.
@@ -122,7 +122,9 @@ impl Config {
     pub fn takes_restart(&self, new: &Self) -> Vec<&'static str> {
         let (old, new) = (self.values(), new.values());
         let differ = |key: &&&Key| old.get(key) != new.get(key);
-        let keys = KEYS.iter().filter(|key| key.applied == Applied::Restart);
+        let keys = KEYS
+            .iter()
+            .filter(|key| key.applies_at == AppliesAt::Restart);
         keys.filter(differ).map(|key| key.path).collect()
     }
 }
@@ -137,7 +139,7 @@ impl fmt::Display for Config {
 impl Input {
     /// Returns the checked configuration, or `None` after a problem.
     pub(super) fn config(&mut self) -> Option<Config> {
-        self.lacks(&PARTS);
+        self.lacks(&OPTIONAL_FEATURES);
         // Each section is read before the first `?`, so that one run reports all problems.
         let amqp = self.amqp();
         let redis = self.redis();
@@ -182,7 +184,7 @@ impl Input {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::key::{Kind, env_name};
+    use crate::config::key::{ValueKind, env_name};
 
     /// Parses a file that has a URL, `key: value`, and the other keys without which `key` has no
     /// meaning.
@@ -212,7 +214,7 @@ mod tests {
         for key in KEYS.iter().copied() {
             assert!(key.about.ends_with('.'), "{}: {}", key.path, key.about);
             // A file must exist; other tests create some.
-            if matches!(key.kind, Kind::File(_)) {
+            if matches!(key.kind, ValueKind::File(_)) {
                 continue;
             }
             // The only limit can't be a shadow, and several limits are shown as a list.
@@ -228,12 +230,12 @@ mod tests {
             );
             let changed = old.with_live(&new);
             let restart = old.takes_restart(&new);
-            match key.applied {
-                Applied::Live => {
+            match key.applies_at {
+                AppliesAt::Live => {
                     assert!(is(&changed) == is(&new), "{} is not applied", key.path);
                     assert_eq!(restart, [""; 0], "{}", key.path);
                 }
-                Applied::Restart => {
+                AppliesAt::Restart => {
                     assert_eq!(changed, old, "{} is applied", key.path);
                     assert!(restart.contains(&key.path), "{}: {restart:?}", key.path);
                 }

@@ -2,10 +2,10 @@
 
 use serde_json::{Value as Json, json};
 
-use super::form::{Wrong, text as parse_text, wrong};
 use super::input::Input;
-use super::key::{Named, choice, keys, text};
-use super::shown::{Shown, Values};
+use super::key::{NamedValue, choice, keys, text};
+use super::parse::{ValueError, text as parse_text, wrong};
+use super::shown_value::{ShownValue, Values};
 use super::suggest::hint;
 use super::yaml::Raw;
 
@@ -56,7 +56,7 @@ impl LogFormat {
     }
 }
 
-impl Named for LogFormat {
+impl NamedValue for LogFormat {
     fn all() -> Vec<(&'static str, Self)> {
         [Self::Text, Self::Json]
             .map(|format| (format.name(), format))
@@ -68,8 +68,8 @@ impl Log {
     /// Adds the section's values to `values`.
     pub(super) fn show(&self, values: &mut Values) {
         let Self { format, level } = self;
-        values.set(&FORMAT.key, Shown::bare(format.name()));
-        values.set(&LEVEL.key, Shown::text(level));
+        values.set(&FORMAT.key, ShownValue::bare(format.name()));
+        values.set(&LEVEL.key, ShownValue::text(level));
     }
 }
 
@@ -87,7 +87,7 @@ impl Input {
 
 /// Parses a filter of `tracing-subscriber`. The library takes any bare word for a target that logs
 /// everything, so a misspelled level would switch all other logs off. Such words are rejected.
-fn level(raw: &Raw) -> Result<String, Wrong> {
+fn level(raw: &Raw) -> Result<String, ValueError> {
     let must = format!(
         "{}, or a list such as info,sluicegate=debug",
         LEVELS.join(", ")

@@ -9,13 +9,13 @@ use super::key::PREFIX;
 /// Key of the mapping from names of pipelines to their sections.
 pub(super) const PIPELINES: &str = "pipelines";
 /// Maximum number of pipelines in a file.
-pub(super) const MOST_PIPELINES: usize = 64;
+pub(super) const MAX_PIPELINES: usize = 64;
 /// Sections that all pipelines of a process share.
 pub(super) const SHARED: [&str; 2] = ["admin", "log"];
 /// Name of the pipeline in a file without `pipelines`.
 pub const DEFAULT_PIPELINE: &str = "default";
 /// Maximum length of a name in bytes.
-const LONGEST: usize = 32;
+const MAX_NAME_BYTES: usize = 32;
 
 /// A name of 1 to 32 lower-case letters, digits and single hyphens between them. It can be used
 /// unchanged as a label, in a Redis key, and in an environment variable's name.
@@ -29,7 +29,7 @@ impl PipelineName {
             let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
             !word.is_empty() && word.chars().all(fits)
         };
-        let fits = text.len() <= LONGEST && text.split('-').all(word);
+        let fits = text.len() <= MAX_NAME_BYTES && text.split('-').all(word);
         fits.then(|| Self(text.into()))
     }
 
@@ -67,14 +67,14 @@ const PATTERN: &str = "^[a-z0-9]+(-[a-z0-9]+)*$";
 /// Returns why `text` is not a valid name.
 pub(super) fn wrong_name(text: &str) -> String {
     format!(
-        "{} is no name of a pipeline; it must be 1 to {LONGEST} letters a-z and digits, with single hyphens between them, such as orders or orders-bulk",
+        "{} is no name of a pipeline; it must be 1 to {MAX_NAME_BYTES} letters a-z and digits, with single hyphens between them, such as orders or orders-bulk",
         shown(text)
     )
 }
 
 /// Returns the JSON schema of names.
 pub(super) fn names_schema() -> serde_json::Value {
-    serde_json::json!({"pattern": PATTERN, "maxLength": LONGEST})
+    serde_json::json!({"pattern": PATTERN, "maxLength": MAX_NAME_BYTES})
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::path::Path;
 use super::admin::Admin;
 use super::clashes::clashes;
 use super::error::{ConfigErrors, Origin, Position, Problem};
-use super::file::{self, Declared, MAX_FILE, Parsed, Sections};
+use super::file::{self, Declared, MAX_FILE_BYTES, Parsed, Sections};
 use super::input::{Entry, Input, read_bounded};
 use super::key::PREFIX;
 use super::keys::KEYS;
@@ -23,7 +23,7 @@ use crate::rules::delays::DelayLevels;
 /// Groups of keys that a pipeline takes from the top level either as a whole or not at all: the
 /// connection to a server, since its login and authorities belong together; the limits; the calls
 /// of an API, since their secrets are for that API only; and the receiver of results.
-const TOGETHER: [&[&str]; 5] = [
+const KEY_GROUPS: [&[&str]; 5] = [
     &[
         "amqp.url",
         "amqp.url-file",
@@ -103,7 +103,7 @@ impl Pipelines {
     ) -> Result<Self, ConfigErrors> {
         let file = path.unwrap_or(Path::new(DEFAULT_FILE));
         let name = file.display().to_string();
-        let text = match read_bounded(file, MAX_FILE) {
+        let text = match read_bounded(file, MAX_FILE_BYTES) {
             Ok(text) => text,
             Err(err) if path.is_none() && err.kind() == std::io::ErrorKind::NotFound => {
                 String::new()
@@ -310,7 +310,7 @@ impl fmt::Display for Pipelines {
         for (name, config) in &self.each {
             // Quoted, since YAML may read some names as numbers or booleans.
             writeln!(f, "  \"{name}\":")?;
-            for line in Own(config, &own).to_string().lines() {
+            for line in OwnKeys(config, &own).to_string().lines() {
                 writeln!(f, "    {line}")?;
             }
         }
@@ -319,9 +319,9 @@ impl fmt::Display for Pipelines {
 }
 
 /// Some keys of a configuration.
-struct Own<'a>(&'a Config, &'a [&'static super::key::Key]);
+struct OwnKeys<'a>(&'a Config, &'a [&'static super::key::Key]);
 
-impl fmt::Display for Own<'_> {
+impl fmt::Display for OwnKeys<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.values().write(f, self.1)
     }
@@ -387,7 +387,7 @@ fn one(
     let is_default = name.is_default();
     let [queue, queues] = [amqp::QUEUE.key.path, amqp::QUEUES.key.path];
     let takes = |entry: &&Entry| {
-        let together = TOGETHER.iter().find(|group| is_of(group, entry.path));
+        let together = KEY_GROUPS.iter().find(|group| is_of(group, entry.path));
         let own = together.is_some_and(|group| sets(&|path| is_of(group, path)));
         !own && (is_default || ![queue, queues].contains(&entry.path))
     };

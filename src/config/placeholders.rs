@@ -5,33 +5,34 @@ use ::http::header::HeaderValue;
 use url::{Position, Url};
 
 use super::error::shown;
-use super::form::Wrong;
 use super::job::field;
+use super::parse::ValueError;
 use super::suggest::hint;
 use crate::rules::job::call::{Carried, Part, Place, Source, Template};
 
 /// Maximum number of placeholders in a text. Each value may have 3 KiB when encoded, and no URL is
 /// that long in all.
-const MOST_PLACEHOLDERS: usize = 8;
-const OWN: [(&str, Source); 4] = [
+const MAX_PLACEHOLDERS: usize = 8;
+const JOB_SOURCES: [(&str, Source); 4] = [
     ("tenant", Source::Tenant),
     ("id", Source::Id),
     ("attempt", Source::Attempt),
     ("secret:tenant", Source::Secret),
 ];
-const ALL: &str = "{tenant}, {id}, {attempt}, {header:NAME}, {json:/pointer} or {secret:tenant}";
+const ALL_FORMS: &str =
+    "{tenant}, {id}, {attempt}, {header:NAME}, {json:/pointer} or {secret:tenant}";
 /// A text that no user's URL contains and no URL parser changes.
 const MARK: &str = "sluicegate-placeholder-";
 
 /// A part of a text.
-enum Token<'t> {
+enum TextToken<'t> {
     Literal(&'t str),
     Placeholder(Source),
 }
 
 /// Splits `text` at its placeholders and adds these to `carried`. A brace that starts none is
 /// literal.
-fn tokens<'t>(text: &'t str, carried: &mut Carried) -> Result<Vec<Token<'t>>, Wrong> {
+fn tokens<'t>(text: &'t str, carried: &mut Carried) -> Result<Vec<TextToken<'t>>, ValueError> {
     let (mut tokens, mut literal, mut at, mut count) = (Vec::new(), 0, 0, 0);
     while let Some(open) = text[at..].find('{').map(|open| at + open) {
         at = open + 1;
@@ -45,15 +46,15 @@ fn tokens<'t>(text: &'t str, carried: &mut Carried) -> Result<Vec<Token<'t>>, Wr
         if !is_meant {
             continue;
         }
-        let own = OWN.iter().find(|(known, _)| *known == name);
+        let own = JOB_SOURCES.iter().find(|(known, _)| *known == name);
         let source = match own {
             Some((_, source)) => *source,
             None => match field(name)? {
                 Some(source) => carried.field(source),
                 None => {
-                    let words = OWN.iter().map(|(word, _)| *word);
+                    let words = JOB_SOURCES.iter().map(|(word, _)| *word);
                     return Err(format!(
-                        "has the placeholder {}, which there is not; it must be {ALL}{}",
+                        "has the placeholder {}, which there is not; it must be {ALL_FORMS}{}",
                         shown(&format!("{{{name}}}")),
                         hint(name, words)
                     ));
@@ -61,16 +62,16 @@ fn tokens<'t>(text: &'t str, carried: &mut Carried) -> Result<Vec<Token<'t>>, Wr
             },
         };
         count += 1;
-        if count > MOST_PLACEHOLDERS {
-            return Err(format!("has more than {MOST_PLACEHOLDERS} placeholders"));
+        if count > MAX_PLACEHOLDERS {
+            return Err(format!("has more than {MAX_PLACEHOLDERS} placeholders"));
         }
-        tokens.push(Token::Literal(&text[literal..open]));
-        tokens.push(Token::Placeholder(source));
+        tokens.push(TextToken::Literal(&text[literal..open]));
+        tokens.push(TextToken::Placeholder(source));
         at = close + 1;
         literal = at;
     }
-    tokens.push(Token::Literal(&text[literal..]));
-    tokens.retain(|token| !matches!(token, Token::Literal("")));
+    tokens.push(TextToken::Literal(&text[literal..]));
+    tokens.retain(|token| !matches!(token, TextToken::Literal("")));
     Ok(tokens)
 }
 
@@ -82,16 +83,16 @@ pub(super) fn header(
     text: &str,
     key: &'static str,
     carried: &mut Carried,
-) -> Result<Option<Template>, Wrong> {
+) -> Result<Option<Template>, ValueError> {
     let tokens = tokens(text, carried)?;
     let mut parts = Vec::new();
     for token in tokens {
         parts.push(match token {
-            Token::Literal(text) if HeaderValue::from_bytes(text.as_bytes()).is_err() => {
+            TextToken::Literal(text) if HeaderValue::from_bytes(text.as_bytes()).is_err() => {
                 return Err("has control characters".to_owned());
             }
-            Token::Literal(text) => Part::Literal(text.to_owned()),
-            Token::Placeholder(source) => {
+            TextToken::Literal(text) => Part::Literal(text.to_owned()),
+            TextToken::Placeholder(source) => {
                 carried.used(source, Place::Header, key);
                 Part::Value(source, Place::Header)
             }
@@ -110,7 +111,7 @@ pub(super) fn target(
     url: &str,
     key: &'static str,
     carried: &mut Carried,
-) -> Result<Option<Template>, Wrong> {
+) -> Result<Option<Template>, ValueError> {
     let begin = url.find("://").map_or(0, |at| at + 3);
     let path = url[begin..]
         .find(['/', '?', '#'])
@@ -127,8 +128,8 @@ pub(super) fn target(
     let mut marked = server.to_owned();
     for token in tokens(rest, carried)? {
         match token {
-            Token::Literal(text) => marked.push_str(text),
-            Token::Placeholder(source) => {
+            TextToken::Literal(text) => marked.push_str(text),
+            TextToken::Placeholder(source) => {
                 marked.push_str(&format!("{MARK}{}-", sources.len()));
                 sources.push(source);
             }

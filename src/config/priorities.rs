@@ -3,29 +3,29 @@
 use serde_json::{Value as Json, json};
 
 use super::error::shown;
-use super::form::{self, Wrong};
+use super::parse::{self, ValueError};
 use super::yaml::Raw;
 use crate::rules::headers::is_name;
 use crate::rules::job::priority::{MOST_WEIGHT, Priorities};
 
 const MUST: &str = "a mapping of levels to weights, such as {high: 4, normal: 2, low: 1}";
 /// Maximum length of a level's name in bytes.
-const LONGEST: usize = 32;
+const MAX_LEVEL_BYTES: usize = 32;
 
 /// Parses `job.priorities`.
-pub(super) fn priorities(raw: &Raw) -> Result<Priorities, Wrong> {
+pub(super) fn priorities(raw: &Raw) -> Result<Priorities, ValueError> {
     let Raw::Map(fields) = raw else {
-        return Err(form::wrong(raw, MUST));
+        return Err(parse::wrong(raw, MUST));
     };
     let mut levels: Vec<(String, u32)> = Vec::with_capacity(fields.len());
     for field in fields {
         let called = shown(&field.name);
-        if !is_name(&field.name) || field.name.len() > LONGEST {
+        if !is_name(&field.name) || field.name.len() > MAX_LEVEL_BYTES {
             return Err(format!(
-                "{called} names no level: it has 1 to {LONGEST} bytes, no control characters, and no spaces at its ends"
+                "{called} names no level: it has 1 to {MAX_LEVEL_BYTES} bytes, no control characters, and no spaces at its ends"
             ));
         }
-        let weight = form::integer(&field.raw, 1, MOST_WEIGHT.into());
+        let weight = parse::integer(&field.raw, 1, MOST_WEIGHT.into());
         let weight = weight.map_err(|words| format!("{called} {words}"))?;
         if levels.iter().any(|(name, _)| *name == field.name) {
             return Err(format!("{called} is set twice"));
@@ -45,7 +45,7 @@ pub(super) fn priorities(raw: &Raw) -> Result<Priorities, Wrong> {
 pub(super) fn schema() -> Json {
     json!({
         "type": "object",
-        "propertyNames": {"minLength": 1, "maxLength": LONGEST},
+        "propertyNames": {"minLength": 1, "maxLength": MAX_LEVEL_BYTES},
         "additionalProperties": {"type": "integer", "minimum": 1, "maximum": MOST_WEIGHT},
     })
 }

@@ -9,9 +9,9 @@ use super::limit_keys::{
     ADAPTIVE, BURST, FLAT, GUARD, GUARD_BUDGET, LIMITS, MAX_CONCURRENT, MAX_REQUESTS, MAX_THROTTLE,
     PLAN_HEADER, PLANS, SCOPE, SHADOW, TENANTS, THROTTLE_SCOPE, UNIT, USE_ALGO, WINDOW_SIZE,
 };
+use super::limit_layer::LimitLayer;
 use super::limits::{Reader, Tree};
-use super::part::Part;
-use super::shown::{Shown, Values};
+use super::shown_value::{ShownValue, Values};
 use super::yaml::Raw;
 use crate::rules::answers::ThrottleScope;
 use crate::rules::limit::{Algorithm, DEFAULT_LIMIT, Limit, Unit};
@@ -56,22 +56,22 @@ impl RateLimiter {
         if !policy.plans().is_empty() {
             let plans = policy.plans().iter();
             let plans = plans.map(|(name, limits)| (name, set(limits.own())));
-            values.set(&PLANS.key, Shown::names(plans));
+            values.set(&PLANS.key, ShownValue::names(plans));
         }
         if !policy.tenants().is_empty() {
             let tenants = policy.tenants().iter().map(|(pattern, own)| match own {
                 Own::Limits(limits) => (pattern, set(limits.own())),
-                Own::Plan(name) => (pattern, Shown::map([("plan", Shown::text(name))])),
+                Own::Plan(name) => (pattern, ShownValue::map([("plan", ShownValue::text(name))])),
             });
-            values.set(&TENANTS.key, Shown::names(tenants));
+            values.set(&TENANTS.key, ShownValue::names(tenants));
         }
-        values.set_some(&PLAN_HEADER.key, policy.plan_header().map(Shown::text));
-        values.set(&MAX_THROTTLE.key, Shown::duration(*max_throttle));
+        values.set_some(&PLAN_HEADER.key, policy.plan_header().map(ShownValue::text));
+        values.set(&MAX_THROTTLE.key, ShownValue::duration(*max_throttle));
         values.set(
             &GUARD_BUDGET.key,
-            Shown::bare(format_args!("{guard_budget}%")),
+            ShownValue::bare(format_args!("{guard_budget}%")),
         );
-        values.set(&THROTTLE_SCOPE.key, Shown::bare(throttle_scope.name()));
+        values.set(&THROTTLE_SCOPE.key, ShownValue::bare(throttle_scope.name()));
     }
 
     /// Takes the values of `new` that can change in a running worker.
@@ -94,66 +94,68 @@ fn flat<'a>(limits: &[&'a Limit]) -> Option<&'a Limit> {
 }
 
 /// Returns the limits of a plan or a tenant.
-fn set<'a>(limits: impl Iterator<Item = &'a Limit>) -> Shown {
+fn set<'a>(limits: impl Iterator<Item = &'a Limit>) -> ShownValue {
     let limits: Vec<&Limit> = limits.collect();
     match flat(&limits) {
-        Some(limit) => Shown::map(names_of(limit)),
-        None => Shown::map([(LIMITS.key.name(), list(&limits))]),
+        Some(limit) => ShownValue::map(names_of(limit)),
+        None => ShownValue::map([(LIMITS.key.name(), list(&limits))]),
     }
 }
 
-fn list(limits: &[&Limit]) -> Shown {
+fn list(limits: &[&Limit]) -> ShownValue {
     let item = |limit: &&Limit| {
-        let name = ("name", Shown::bare(limit.name()));
-        Shown::map(std::iter::once(name).chain(names_of(limit)))
+        let name = ("name", ShownValue::bare(limit.name()));
+        ShownValue::map(std::iter::once(name).chain(names_of(limit)))
     };
-    Shown::List(limits.iter().map(item).collect())
+    ShownValue::List(limits.iter().map(item).collect())
 }
 
 /// Returns the keys of `limit`, by name.
-fn names_of(limit: &Limit) -> Vec<(&'static str, Shown)> {
+fn names_of(limit: &Limit) -> Vec<(&'static str, ShownValue)> {
     if limit.algorithm() == Algorithm::Concurrency {
         let scope = (SCOPE.key.name(), shown_scope(limit.scope()));
-        return vec![(MAX_CONCURRENT, Shown::bare(limit.max())), scope];
+        return vec![(MAX_CONCURRENT, ShownValue::bare(limit.max())), scope];
     }
     let keys = keys_of(limit).into_iter();
     keys.map(|(key, value)| (key.name(), value)).collect()
 }
 
 /// Returns the keys of a limit that does not limit calls in flight.
-fn keys_of(limit: &Limit) -> Vec<(&'static Key, Shown)> {
+fn keys_of(limit: &Limit) -> Vec<(&'static Key, ShownValue)> {
     let (algorithm, guard) = match limit.algorithm() {
-        Algorithm::Strict => (Algorithm::SlidingWindow, Shown::bare("strict")),
-        algorithm => (algorithm, Shown::millis(limit.guard_ms())),
+        Algorithm::Strict => (Algorithm::SlidingWindow, ShownValue::bare("strict")),
+        algorithm => (algorithm, ShownValue::millis(limit.guard_ms())),
     };
-    let burst = algorithm.has_burst().then(|| Shown::bare(limit.burst()));
+    let burst = algorithm
+        .has_burst()
+        .then(|| ShownValue::bare(limit.burst()));
     let mut keys = vec![
-        (&USE_ALGO.key, Shown::bare(algorithm.name())),
-        (&WINDOW_SIZE.key, Shown::millis(limit.window_ms())),
-        (&MAX_REQUESTS.key, Shown::bare(limit.max())),
+        (&USE_ALGO.key, ShownValue::bare(algorithm.name())),
+        (&WINDOW_SIZE.key, ShownValue::millis(limit.window_ms())),
+        (&MAX_REQUESTS.key, ShownValue::bare(limit.max())),
     ];
     keys.extend(burst.map(|burst| (&BURST.key, burst)));
     keys.extend([
-        (&UNIT.key, Shown::bare(limit.unit().name())),
+        (&UNIT.key, ShownValue::bare(limit.unit().name())),
         (&GUARD.key, guard),
         (&SCOPE.key, shown_scope(limit.scope())),
         (&ADAPTIVE.key, shown_band(limit)),
-        (&SHADOW.key, Shown::bare(limit.is_shadow())),
+        (&SHADOW.key, ShownValue::bare(limit.is_shadow())),
     ]);
     keys
 }
 
-fn shown_band(limit: &Limit) -> Shown {
+fn shown_band(limit: &Limit) -> ShownValue {
     match limit.band() {
-        Some(percent) => Shown::bare(format_args!("{percent}%..100%")),
-        None => Shown::bare("off"),
+        Some(percent) => ShownValue::bare(format_args!("{percent}%..100%")),
+        None => ShownValue::bare("off"),
     }
 }
 
-fn shown_scope(scope: &Scope) -> Shown {
+fn shown_scope(scope: &Scope) -> ShownValue {
     match scope {
-        Scope::Header(_) => Shown::text(scope),
-        scope => Shown::bare(scope),
+        Scope::Header(_) => ShownValue::text(scope),
+        scope => ShownValue::bare(scope),
     }
 }
 
@@ -182,7 +184,7 @@ fn deaf(policy: &Policy, scope: ThrottleScope) -> Option<String> {
 impl Input {
     /// Reads the section. Returns `None` after a problem.
     pub(super) fn rate_limiter(&mut self) -> Option<RateLimiter> {
-        let mut flat = Part::default();
+        let mut flat = LimitLayer::default();
         for key in FLAT {
             let (raw, at) = match (self.entry(key), key.default) {
                 (Some(entry), _) => (entry.raw.clone(), entry.at.clone()),

@@ -2,12 +2,12 @@
 
 use serde_json::{Value as Json, json};
 
-use super::form::{Wrong, text as parse_text, wrong};
 use super::input::Input;
 use super::key::{boolean, file, keys, pem, text, url};
+use super::parse::{ValueError, text as parse_text, wrong};
 use super::redis_servers::{RedisServers, RedisTopology, has_database, has_tls, unlike};
 use super::secret::SecretUrl;
-use super::shown::{Shown, Values};
+use super::shown_value::{ShownValue, Values};
 use super::tls_keys::TlsKeys;
 use super::urls::UrlForm;
 use super::yaml::Raw;
@@ -89,14 +89,14 @@ impl Redis {
             topology,
             tls,
         } = url;
-        values.set(&URL.key, Shown::urls(urls));
+        values.set(&URL.key, ShownValue::urls(urls));
         match topology {
             RedisTopology::Single => {}
-            RedisTopology::Cluster => values.set(&CLUSTER.key, Shown::bare(true)),
-            RedisTopology::Sentinel(all) => values.set(&SENTINELS.key, Shown::urls(all)),
+            RedisTopology::Cluster => values.set(&CLUSTER.key, ShownValue::bare(true)),
+            RedisTopology::Sentinel(all) => values.set(&SENTINELS.key, ShownValue::urls(all)),
         }
         tls.show(TLS, values);
-        values.set(&PREFIX.key, Shown::text(prefix));
+        values.set(&PREFIX.key, ShownValue::text(prefix));
     }
 }
 
@@ -164,7 +164,7 @@ impl Input {
 
 /// Parses `redis.prefix`. Braces must form one hash tag. Otherwise each key of a cluster would have
 /// a slot of its own.
-pub(super) fn prefix(raw: &Raw) -> Result<String, Wrong> {
+pub(super) fn prefix(raw: &Raw) -> Result<String, ValueError> {
     const MUST: &str = "1 to 128 bytes without spaces and control characters, with braces only as one hash tag that is not empty, such as {rlaas}:rate_limit";
     let prefix = parse_text(raw, MUST)?;
     if prefix.len() > 128 {

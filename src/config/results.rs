@@ -3,18 +3,18 @@
 use ::http::header::HeaderName;
 use serde_json::{Value as Json, json};
 
-use super::amqp_name::{LONGEST, PATTERN, name, name_or_empty};
+use super::amqp_name::{MAX_NAME_BYTES, PATTERN, name, name_or_empty};
 use super::error::shown;
-use super::form::{Wrong, wrong};
 use super::input::Input;
-use super::key::{Named, choice, integer, keys, text, tree};
-use super::shown::{Shown, Values};
+use super::key::{NamedValue, choice, integer, keys, text, tree};
+use super::parse::{ValueError, wrong};
+use super::shown_value::{ShownValue, Values};
 use super::yaml::Raw;
 
 /// Maximum number of headers in a result.
-const MOST: usize = 32;
+const MAX_HEADERS: usize = 32;
 /// Maximum of `max-body` in bytes: a result is not meant to transfer files.
-const LONGEST_BODY: u64 = 1 << 20;
+const MAX_BODY_BYTES: u64 = 1 << 20;
 
 keys! {
     TO: ResultsTo = choice("dispatch.results.to")
@@ -25,7 +25,7 @@ keys! {
     EXCHANGE: String = text(
         "dispatch.results.exchange",
         "the name of an exchange",
-        || json!({"type": "string", "minLength": 1, "maxLength": LONGEST, "pattern": PATTERN}),
+        || json!({"type": "string", "minLength": 1, "maxLength": MAX_NAME_BYTES, "pattern": PATTERN}),
         |raw| name(raw, "the name of an exchange, of up to 255 bytes"),
     )
         .example("results")
@@ -34,7 +34,7 @@ keys! {
     ROUTING_KEY: String = text(
         "dispatch.results.routing-key",
         "a routing key",
-        || json!({"type": "string", "maxLength": LONGEST, "pattern": PATTERN}),
+        || json!({"type": "string", "maxLength": MAX_NAME_BYTES, "pattern": PATTERN}),
         |raw| name_or_empty(raw, "a routing key of up to 255 bytes"),
     )
         .example("done")
@@ -48,7 +48,7 @@ keys! {
         .example("[location]")
         .about("Headers of the API's answer that its result carries, each as `x-answer-NAME`.")
         .note("Such as `[location, x-request-id]`.");
-    MAX_BODY: usize = integer::<_, 0, LONGEST_BODY>("dispatch.results.max-body", "bytes")
+    MAX_BODY: usize = integer::<_, 0, MAX_BODY_BYTES>("dispatch.results.max-body", "bytes")
         .default("65536")
         .example("0")
         .about("How much of the body of the API's answer a result carries.");
@@ -75,7 +75,7 @@ impl ResultsTo {
     }
 }
 
-impl Named for ResultsTo {
+impl NamedValue for ResultsTo {
     fn all() -> Vec<(&'static str, Self)> {
         [Self::None, Self::ReplyTo, Self::Exchange]
             .map(|to| (to.name(), to))
@@ -108,16 +108,16 @@ impl Results {
             headers,
             max_body,
         } = self;
-        values.set(&TO.key, Shown::bare(to.name()));
-        values.set_some(&EXCHANGE.key, exchange.as_ref().map(Shown::text));
+        values.set(&TO.key, ShownValue::bare(to.name()));
+        values.set_some(&EXCHANGE.key, exchange.as_ref().map(ShownValue::text));
         if !routing_key.is_empty() {
-            values.set(&ROUTING_KEY.key, Shown::text(routing_key));
+            values.set(&ROUTING_KEY.key, ShownValue::text(routing_key));
         }
         if !headers.is_empty() {
             let names: Vec<String> = headers.iter().map(HeaderName::to_string).collect();
-            values.set(&HEADERS.key, Shown::texts(&names));
+            values.set(&HEADERS.key, ShownValue::texts(&names));
         }
-        values.set(&MAX_BODY.key, Shown::bare(max_body));
+        values.set(&MAX_BODY.key, ShownValue::bare(max_body));
     }
 }
 
@@ -150,13 +150,16 @@ impl Input {
     }
 }
 
-fn headers(raw: &Raw) -> Result<Vec<String>, Wrong> {
+fn headers(raw: &Raw) -> Result<Vec<String>, ValueError> {
     const MUST: &str = "a list of headers' names, such as [location, x-request-id]";
     let Raw::List(items) = raw else {
         return Err(wrong(raw, MUST));
     };
-    if items.len() > MOST {
-        return Err(format!("has {} names; {MOST} are enough", items.len()));
+    if items.len() > MAX_HEADERS {
+        return Err(format!(
+            "has {} names; {MAX_HEADERS} are enough",
+            items.len()
+        ));
     }
     let mut names: Vec<String> = Vec::new();
     for item in items {
@@ -165,7 +168,7 @@ fn headers(raw: &Raw) -> Result<Vec<String>, Wrong> {
         };
         let called = shown(text);
         // AMQP names are limited to 255 bytes, including the prefix of the header.
-        let fits = text.len() <= LONGEST / 2;
+        let fits = text.len() <= MAX_NAME_BYTES / 2;
         let name = HeaderName::from_bytes(text.as_bytes())
             .ok()
             .filter(|_| fits);
@@ -185,7 +188,7 @@ fn headers(raw: &Raw) -> Result<Vec<String>, Wrong> {
 fn headers_schema() -> Json {
     json!({
         "type": "array",
-        "maxItems": MOST,
-        "items": {"type": "string", "maxLength": LONGEST / 2, "pattern": "^[-!#$%&'*+.^_`|~0-9A-Za-z]+$"},
+        "maxItems": MAX_HEADERS,
+        "items": {"type": "string", "maxLength": MAX_NAME_BYTES / 2, "pattern": "^[-!#$%&'*+.^_`|~0-9A-Za-z]+$"},
     })
 }

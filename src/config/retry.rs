@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::input::Input;
 use super::key::{DAY, SECOND, duration, integer, keys};
-use super::shown::{Shown, Values};
+use super::shown_value::{ShownValue, Values};
 
 keys! {
     MAX_ATTEMPTS: u32 = integer::<_, 1, 1_000_000>("retry.max-attempts", "attempts")
@@ -65,11 +65,14 @@ impl Retry {
             give_up_after,
             max_crashes,
         } = self;
-        values.set(&MAX_ATTEMPTS.key, Shown::bare(max_attempts));
-        values.set(&INITIAL_INTERVAL.key, Shown::duration(*initial_interval));
-        values.set(&MAX_INTERVAL.key, Shown::duration(*max_interval));
-        values.set(&GIVE_UP_AFTER.key, Shown::duration(*give_up_after));
-        values.set(&MAX_CRASHES.key, Shown::bare(max_crashes));
+        values.set(&MAX_ATTEMPTS.key, ShownValue::bare(max_attempts));
+        values.set(
+            &INITIAL_INTERVAL.key,
+            ShownValue::duration(*initial_interval),
+        );
+        values.set(&MAX_INTERVAL.key, ShownValue::duration(*max_interval));
+        values.set(&GIVE_UP_AFTER.key, ShownValue::duration(*give_up_after));
+        values.set(&MAX_CRASHES.key, ShownValue::bare(max_crashes));
     }
 
     /// Takes the values of `new` that can change in a running worker.

@@ -5,7 +5,7 @@ use serde_json::{Map, Value as Json, json};
 use super::key::last;
 use super::keys::KEYS;
 use super::limit_keys;
-use super::pipeline_name::{MOST_PIPELINES, PIPELINES, SHARED, names_schema};
+use super::pipeline_name::{MAX_PIPELINES, PIPELINES, SHARED, names_schema};
 use super::shape;
 
 /// Returns the schema (draft 2020-12) of a configuration file: each key with its description,
@@ -36,7 +36,7 @@ pub fn json_schema() -> Json {
         "description": "Several pipelines in one process, each with its name; what a pipeline leaves out it takes from the top level.",
         "type": "object",
         "minProperties": 1,
-        "maxProperties": MOST_PIPELINES,
+        "maxProperties": MAX_PIPELINES,
         "propertyNames": names_schema(),
         "additionalProperties": {"$ref": "#/$defs/pipeline"},
     });

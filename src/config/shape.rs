@@ -4,18 +4,18 @@ use std::time::Duration;
 
 use serde_json::{Map, Value as Json, json};
 
-use super::key::{Applied, Key, Kind};
+use super::key::{AppliesAt, Key, ValueKind};
 
 /// Returns the schema of the values of `key`, without descriptions.
 pub(super) fn of(key: &Key) -> Json {
     match key.kind {
-        Kind::Boolean => json!({"type": "boolean"}),
-        Kind::Integer { min, max, .. } => {
+        ValueKind::Boolean => json!({"type": "boolean"}),
+        ValueKind::Integer { min, max, .. } => {
             json!({"type": "integer", "minimum": min, "maximum": max})
         }
-        Kind::Duration { min, max, .. } => duration(min, max, &[]),
-        Kind::Choice(names) => json!({"enum": names()}),
-        Kind::Url { schemes, several } => {
+        ValueKind::Duration { min, max, .. } => duration(min, max, &[]),
+        ValueKind::Choice(names) => json!({"enum": names()}),
+        ValueKind::Url { schemes, several } => {
             let url = json!({
                 "type": "string",
                 "pattern": format!("^({}|{})://[^\\s]+$", schemes[0], schemes[1]),
@@ -25,8 +25,8 @@ pub(super) fn of(key: &Key) -> Json {
                 false => url,
             }
         }
-        Kind::File(_) => json!({"type": "string", "minLength": 1}),
-        Kind::Other { schema, .. } => schema(),
+        ValueKind::File(_) => json!({"type": "string", "minLength": 1}),
+        ValueKind::Other { schema, .. } => schema(),
     }
 }
 
@@ -36,9 +36,9 @@ pub(super) fn documented(key: &Key) -> Json {
         Json::Object(schema) => schema,
         _ => Map::new(),
     };
-    let applied = match key.applied {
-        Applied::Live => "A change applies to a running worker.",
-        Applied::Restart => "A change takes a restart.",
+    let applied = match key.applies_at {
+        AppliesAt::Live => "A change applies to a running worker.",
+        AppliesAt::Restart => "A change takes a restart.",
     };
     let values = key.values();
     let description = format!("{} Value: {values}. {applied}", key.about).replace('`', "");
@@ -63,7 +63,7 @@ pub(super) fn of_alias(key: &Key) -> Json {
 /// Returns `text` as YAML reads it for this key.
 fn value(key: &Key, text: &str) -> Json {
     match key.kind {
-        Kind::Boolean => (text == "true").into(),
+        ValueKind::Boolean => (text == "true").into(),
         _ => text.parse::<u64>().map_or_else(|_| text.into(), Json::from),
     }
 }

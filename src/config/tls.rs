@@ -13,7 +13,7 @@ use super::error::shown;
 use super::input::read_bounded;
 
 /// Maximum size of a PEM file in bytes. A bundle of all public authorities has about 250,000.
-const LONGEST_PEM: u64 = 1 << 20;
+const MAX_PEM_BYTES: u64 = 1 << 20;
 
 /// `ca-file`, `cert-file` and `key-file` of a server.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -125,7 +125,7 @@ fn certificates(key: &'static str, file: &Path) -> Result<Vec<u8>, TlsError> {
 }
 
 fn pem(key: &'static str, file: &Path) -> Result<Vec<u8>, TlsError> {
-    read_bounded(file, LONGEST_PEM)
+    read_bounded(file, MAX_PEM_BYTES)
         .map(String::into_bytes)
         .map_err(|why| TlsError {
             key,

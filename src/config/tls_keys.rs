@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::input::Input;
 use super::key::Setting;
-use super::shown::{Shown, Values};
+use super::shown_value::{ShownValue, Values};
 use super::tls::{Identity, Tls};
 
 /// The keys of one server: `ca-file`, `cert-file` and `key-file`.
@@ -15,7 +15,7 @@ impl Tls {
     /// Adds the values of `keys` to `values`.
     pub(super) fn show(&self, [ca, cert, key]: TlsKeys, values: &mut Values) {
         let Self { ca_file, identity } = self;
-        let path = |path: &PathBuf| Shown::path(path);
+        let path = |path: &PathBuf| ShownValue::path(path);
         values.set_some(&ca.key, ca_file.as_ref().map(path));
         if let Some(identity) = identity {
             values.set(&cert.key, path(&identity.cert_file));

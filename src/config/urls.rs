@@ -3,12 +3,12 @@
 
 use url::Url;
 
-use super::form::{self, Wrong};
+use super::parse::{self, ValueError};
 use super::secret::{SecretUrl, misplaced_at};
 use super::yaml::{self, Raw};
 
 /// Maximum number of nodes or seeds of a cluster, and of sentinels.
-const MOST_SERVERS: usize = 32;
+const MAX_SERVERS: usize = 32;
 
 /// Form of the URLs of a key.
 pub(super) struct UrlForm {
@@ -23,28 +23,28 @@ impl UrlForm {
     }
 
     /// Parses one URL.
-    pub fn one(&self, raw: &Raw) -> Result<SecretUrl, Wrong> {
-        self.url(form::secret(raw, &self.must())?)
+    pub fn one(&self, raw: &Raw) -> Result<SecretUrl, ValueError> {
+        self.url(parse::secret(raw, &self.must())?)
     }
 
     /// Parses one or several URLs.
-    pub fn several(&self, raw: &Raw) -> Result<Vec<SecretUrl>, Wrong> {
+    pub fn several(&self, raw: &Raw) -> Result<Vec<SecretUrl>, ValueError> {
         let must = self.must();
         let text = match raw {
             Raw::List(urls) => yaml::joined(urls)
                 .ok_or_else(|| format!("holds no urls alone; each must be {must}"))?,
-            raw => form::secret(raw, &must)?.to_owned(),
+            raw => parse::secret(raw, &must)?.to_owned(),
         };
         let urls = split(&text, self.schemes[0]);
-        if urls.len() > MOST_SERVERS {
+        if urls.len() > MAX_SERVERS {
             let count = urls.len();
-            return Err(format!("names {count} servers; {MOST_SERVERS} are enough"));
+            return Err(format!("names {count} servers; {MAX_SERVERS} are enough"));
         }
         urls.iter().map(|url| self.url(url)).collect()
     }
 
     /// Parses a URL with one of the schemes and a host.
-    fn url(&self, text: &str) -> Result<SecretUrl, Wrong> {
+    fn url(&self, text: &str) -> Result<SecretUrl, ValueError> {
         let (schemes, must) = (self.schemes, self.must());
         if text.contains(|c: char| c.is_control() || c.is_whitespace()) {
             return Err(format!(

@@ -12,7 +12,7 @@ use super::pipelines::Pipelines;
 
 /// The file and the environment from which a configuration is read.
 #[derive(Debug)]
-pub struct Source {
+pub struct ConfigSource {
     /// Path, or `None` for [`DEFAULT_FILE`] as long as it has been missing at each look.
     file: Option<PathBuf>,
     /// The pipeline to use, or `None` for all of them.
@@ -36,7 +36,7 @@ enum Stamp {
     None(ErrorKind),
 }
 
-impl Source {
+impl ConfigSource {
     /// Creates the source for the file at `file`, which may be `None` as in [`Pipelines::load`].
     /// Checks whether the default file exists.
     pub fn new(file: Option<PathBuf>) -> Self {
@@ -115,8 +115,8 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("sluicegate.yaml");
         fs::write(&path, "log: {level: info}").expect("written");
-        let mut source = Source::new(Some(path.clone()));
-        let looks = |source: &mut Source| [(); 4].map(|()| source.has_changed());
+        let mut source = ConfigSource::new(Some(path.clone()));
+        let looks = |source: &mut ConfigSource| [(); 4].map(|()| source.has_changed());
         assert_eq!(looks(&mut source), [false, true, false, false]);
 
         fs::write(&path, "log: {level: debug}").expect("written");
@@ -140,7 +140,7 @@ mod tests {
     fn the_usual_file_may_be_missing_until_it_was_there() {
         let folder = tempfile::tempdir().expect("a folder");
         let usual = folder.path().join("sluicegate.yaml");
-        let mut source = Source::new(None);
+        let mut source = ConfigSource::new(None);
         source.stays(&usual);
         assert!(source.load().is_ok(), "there is none in this folder");
         fs::write(&usual, "log: {level: debug}").expect("written");

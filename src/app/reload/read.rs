@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::config::{ConfigErrors, Pipelines, Source};
+use crate::config::{ConfigErrors, ConfigSource, Pipelines};
 use crate::rules::retry::Reconnect;
 
 /// Interval at which the file is checked for changes.
@@ -44,7 +44,7 @@ impl Read {
     ///
     /// # Errors
     /// The signal handler can't be installed, or the thread can't be started.
-    pub fn new(source: Source) -> io::Result<Self> {
+    pub fn new(source: ConfigSource) -> io::Result<Self> {
         let hangups = signal(SignalKind::hangup())?;
         let (send, readings) = mpsc::channel(1);
         let (asks, asked) = blocking::sync_channel(1);
@@ -75,7 +75,11 @@ impl Read {
 }
 
 /// Sends each reading that is news, until the receiver is gone.
-fn look(mut source: Source, asked: &blocking::Receiver<()>, readings: &mpsc::Sender<Reading>) {
+fn look(
+    mut source: ConfigSource,
+    asked: &blocking::Receiver<()>,
+    readings: &mpsc::Sender<Reading>,
+) {
     let mut failure = Failure::default();
     loop {
         let asked = match asked.recv_timeout(LOOK_INTERVAL) {

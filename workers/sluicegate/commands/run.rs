@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use sluicegate::app::{Recorded, Recording};
-use sluicegate::config::{DEFAULT_FILE, Pipelines, Source};
+use sluicegate::config::{ConfigSource, DEFAULT_FILE, Pipelines};
 
 use super::Failure;
 
@@ -70,7 +70,7 @@ pub async fn run(
     pipelines: Pipelines,
     (file, only): (Option<PathBuf>, Option<String>),
 ) -> Result<ExitCode, Failure> {
-    let source = Source::new(file.clone());
+    let source = ConfigSource::new(file.clone());
     let (source, pipelines) = match only {
         Some(name) => {
             let (name, _) = pipelines.one(Some(&name)).map_err(Failure::Usage)?;

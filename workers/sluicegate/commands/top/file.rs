@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
-use sluicegate::config::{Config, PipelineName, Pipelines, Source};
+use sluicegate::config::{Config, ConfigSource, PipelineName, Pipelines};
 use tokio::sync::mpsc;
 
 /// Interval at which the file is checked, as in workers.
@@ -42,7 +42,7 @@ impl Wanted {
 /// the screen.
 pub fn reads(path: Option<PathBuf>, wanted: Wanted) -> mpsc::Receiver<Read> {
     let (send, reads) = mpsc::channel(1);
-    let mut source = Source::new(path);
+    let mut source = ConfigSource::new(path);
     thread::spawn(move || {
         loop {
             if source.has_changed() {

@@ -8,7 +8,7 @@ use super::suggest::hint;
 use super::yaml::Raw;
 
 /// An error as a sentence that follows the key: `is 0; it must be …`.
-pub(super) type Wrong = String;
+pub(super) type ValueError = String;
 
 /// Describes `raw` for an error.
 pub(super) fn what(raw: &Raw) -> String {
@@ -24,12 +24,12 @@ pub(super) fn what(raw: &Raw) -> String {
 }
 
 /// Returns the error for a value of the wrong type or range. `must` describes valid values.
-pub(super) fn wrong(raw: &Raw, must: impl Display) -> Wrong {
+pub(super) fn wrong(raw: &Raw, must: impl Display) -> ValueError {
     format!("is {}; it must be {must}", what(raw))
 }
 
 /// Parses a text. YAML reads some bare words and numbers as other types, so these need quotes.
-pub(super) fn text<'a>(raw: &'a Raw, must: &str) -> Result<&'a str, Wrong> {
+pub(super) fn text<'a>(raw: &'a Raw, must: &str) -> Result<&'a str, ValueError> {
     match raw {
         Raw::Text(text) if !text.is_empty() => Ok(text),
         Raw::Text(_) => Err(format!("is empty; it must be {must}")),
@@ -42,7 +42,7 @@ pub(super) fn text<'a>(raw: &'a Raw, must: &str) -> Result<&'a str, Wrong> {
 }
 
 /// Parses a text that may be secret. No error shows any part of it.
-pub(super) fn secret<'a>(raw: &'a Raw, must: &str) -> Result<&'a str, Wrong> {
+pub(super) fn secret<'a>(raw: &'a Raw, must: &str) -> Result<&'a str, ValueError> {
     match raw {
         Raw::Text(text) => Ok(text),
         Raw::List(_) => Err(format!("is a list; it must be {must}")),
@@ -54,7 +54,7 @@ pub(super) fn secret<'a>(raw: &'a Raw, must: &str) -> Result<&'a str, Wrong> {
 }
 
 /// Parses `true` or `false`.
-pub(super) fn boolean(raw: &Raw) -> Result<bool, Wrong> {
+pub(super) fn boolean(raw: &Raw) -> Result<bool, ValueError> {
     match raw {
         Raw::Bool(value) => Ok(*value),
         raw => choice(raw, &[("true", true), ("false", false)]),
@@ -62,7 +62,7 @@ pub(super) fn boolean(raw: &Raw) -> Result<bool, Wrong> {
 }
 
 /// Parses a whole number from `min` to `max` that fits into `T`.
-pub(super) fn integer<T: TryFrom<u64>>(raw: &Raw, min: u64, max: u64) -> Result<T, Wrong> {
+pub(super) fn integer<T: TryFrom<u64>>(raw: &Raw, min: u64, max: u64) -> Result<T, ValueError> {
     let value = match raw {
         Raw::Int(value) => Some(*value),
         Raw::Text(text) => text.parse().ok(),
@@ -76,7 +76,7 @@ pub(super) fn integer<T: TryFrom<u64>>(raw: &Raw, min: u64, max: u64) -> Result<
 }
 
 /// Parses a duration from `min` to `max`: a number of seconds, or a number with a unit.
-pub(super) fn duration(raw: &Raw, min: Duration, max: Duration) -> Result<Duration, Wrong> {
+pub(super) fn duration(raw: &Raw, min: Duration, max: Duration) -> Result<Duration, ValueError> {
     let value = match raw {
         Raw::Int(seconds) => u64::try_from(*seconds).ok().map(Duration::from_secs),
         Raw::Text(text) => parse_duration(text),
@@ -130,7 +130,7 @@ pub fn show(duration: Duration) -> String {
 }
 
 /// Parses one of `names`.
-pub(super) fn choice<T: Copy>(raw: &Raw, names: &[(&str, T)]) -> Result<T, Wrong> {
+pub(super) fn choice<T: Copy>(raw: &Raw, names: &[(&str, T)]) -> Result<T, ValueError> {
     let known = names.iter().map(|(name, _)| *name);
     let mut list = known.clone().collect::<Vec<_>>().join(", ");
     if let Some(last) = list.rfind(", ") {

@@ -1,14 +1,14 @@
-//! Builds one limit of the configuration from the parts that describe it.
+//! Builds one limit of the configuration from the layers that describe it.
 
 use std::time::Duration;
 
 use super::error::{Origin, Problem};
-use super::form::{Wrong, show};
 use super::key::Setting;
 use super::limit_keys::{
-    ADAPTIVE, BURST, CONCURRENT, GUARD, Guard, MAX_CONCURRENT, MAX_REQUESTS, SCOPE, SHADOW, UNIT,
-    USE_ALGO, WINDOW_SIZE,
+    ADAPTIVE, BURST, CONCURRENT, GUARD, GuardSetting, MAX_CONCURRENT, MAX_REQUESTS, SCOPE, SHADOW,
+    UNIT, USE_ALGO, WINDOW_SIZE,
 };
+use super::parse::{ValueError, show};
 use super::yaml::Raw;
 use crate::rules::lateness::auto_guard;
 use crate::rules::limit::{Algorithm, Limit, LimitError, Unit};
@@ -16,7 +16,7 @@ use crate::rules::scope::Scope;
 
 /// A value, its origin, and its key for errors.
 #[derive(Debug, Clone)]
-struct Given<T> {
+struct Sourced<T> {
     value: T,
     at: Origin,
     key: String,
@@ -24,28 +24,28 @@ struct Given<T> {
 
 /// The keys that one place of the configuration sets for its limits.
 #[derive(Debug, Default)]
-pub(super) struct Part {
-    algorithm: Option<Given<Algorithm>>,
-    window: Option<Given<Duration>>,
-    max: Option<Given<u64>>,
-    burst: Option<Given<u64>>,
-    unit: Option<Given<Unit>>,
-    guard: Option<Given<Guard>>,
-    scope: Option<Given<Scope>>,
-    shadow: Option<Given<bool>>,
-    concurrent: Option<Given<u64>>,
-    adaptive: Option<Given<Option<u8>>>,
+pub(super) struct LimitLayer {
+    algorithm: Option<Sourced<Algorithm>>,
+    window: Option<Sourced<Duration>>,
+    max: Option<Sourced<u64>>,
+    burst: Option<Sourced<u64>>,
+    unit: Option<Sourced<Unit>>,
+    guard: Option<Sourced<GuardSetting>>,
+    scope: Option<Sourced<Scope>>,
+    shadow: Option<Sourced<bool>>,
+    concurrent: Option<Sourced<u64>>,
+    adaptive: Option<Sourced<Option<u8>>>,
     /// Whether a value is wrong and has been reported.
     pub(super) broken: bool,
 }
 
-impl Part {
+impl LimitLayer {
     /// Returns true for `unit: cost`.
     pub(super) fn counts_cost(&self) -> bool {
         (self.unit.as_ref()).is_some_and(|unit| unit.value == Unit::Cost)
     }
 
-    /// Returns origin and key of the scope, if this part sets one.
+    /// Returns origin and key of the scope, if this layer sets one.
     pub(super) fn own_scope(&self) -> Option<(&Origin, &str)> {
         (self.scope.as_ref()).map(|scope| (&scope.at, scope.key.as_str()))
     }
@@ -62,7 +62,7 @@ impl Part {
         raw: &Raw,
         at: &Origin,
         key: &str,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), ValueError> {
         let result = (|| {
             let given = (raw, at, key);
             match name {
@@ -91,46 +91,46 @@ impl Part {
 fn take<T>(
     setting: &Setting<T>,
     (raw, at, key): (&Raw, &Origin, &str),
-) -> Result<Option<Given<T>>, Wrong> {
-    Ok(Some(Given {
+) -> Result<Option<Sourced<T>>, ValueError> {
+    Ok(Some(Sourced {
         value: (setting.read)(raw)?,
         at: at.clone(),
         key: key.to_owned(),
     }))
 }
 
-/// Returns the first of `parts` that sets a value, with the value.
+/// Returns the first of `layers` that sets a value, with the value.
 fn first<'a, T>(
-    parts: &[&'a Part],
-    of: impl Fn(&'a Part) -> &'a Option<Given<T>>,
-) -> Option<(usize, &'a Given<T>)> {
-    let mut found = parts.iter().enumerate();
-    found.find_map(|(depth, part)| Some((depth, of(part).as_ref()?)))
+    layers: &[&'a LimitLayer],
+    of: impl Fn(&'a LimitLayer) -> &'a Option<Sourced<T>>,
+) -> Option<(usize, &'a Sourced<T>)> {
+    let mut found = layers.iter().enumerate();
+    found.find_map(|(depth, layer)| Some((depth, of(layer).as_ref()?)))
 }
 
-/// Builds a limit. Returns `None` if one of `parts` is broken, which has been reported.
+/// Builds a limit. Returns `None` if one of `layers` is broken, which has been reported.
 pub(super) fn build(
     name: &str,
-    parts: &[&Part],
+    layers: &[&LimitLayer],
     unit: Unit,
     scope: Scope,
 ) -> Option<Result<Limit, Problem>> {
-    if parts.iter().any(|part| part.broken) {
+    if layers.iter().any(|layer| layer.broken) {
         return None;
     }
-    let limit = build_of_tenant(name, parts, unit)?.map(|limit| limit.with_scope(scope));
-    let limit = limit.and_then(|limit| with_band(limit, parts));
-    let shadow = first(parts, |part| &part.shadow).filter(|(_, shadow)| shadow.value);
-    let Some((_, shadow)) = shadow.filter(|_| !is_concurrent(parts)) else {
+    let limit = build_of_tenant(name, layers, unit)?.map(|limit| limit.with_scope(scope));
+    let limit = limit.and_then(|limit| with_band(limit, layers));
+    let shadow = first(layers, |layer| &layer.shadow).filter(|(_, shadow)| shadow.value);
+    let Some((_, shadow)) = shadow.filter(|_| !is_concurrent(layers)) else {
         return Some(limit);
     };
     let error = |error| Problem::of(&shadow.at, &shadow.key, error);
     Some(limit.and_then(|limit| limit.in_shadow().map_err(error)))
 }
 
-/// Returns the limit with the band in `parts`.
-fn with_band(limit: Limit, parts: &[&Part]) -> Result<Limit, Problem> {
-    let Some((depth, band)) = first(parts, |part| &part.adaptive) else {
+/// Returns the limit with the band in `layers`.
+fn with_band(limit: Limit, layers: &[&LimitLayer]) -> Result<Limit, Problem> {
+    let Some((depth, band)) = first(layers, |layer| &layer.adaptive) else {
         return Ok(limit);
     };
     match band.value {
@@ -152,47 +152,53 @@ fn with_band(limit: Limit, parts: &[&Part]) -> Result<Limit, Problem> {
     }
 }
 
-/// Returns origin and key of the `shadow` in `parts`.
-pub(super) fn shadow<'a>(parts: &[&'a Part]) -> Option<(&'a Origin, &'a str)> {
-    first(parts, |part| &part.shadow).map(|(_, shadow)| (&shadow.at, shadow.key.as_str()))
+/// Returns origin and key of the `shadow` in `layers`.
+pub(super) fn shadow<'a>(layers: &[&'a LimitLayer]) -> Option<(&'a Origin, &'a str)> {
+    first(layers, |layer| &layer.shadow).map(|(_, shadow)| (&shadow.at, shadow.key.as_str()))
 }
 
 /// Returns true for a limit on calls in flight. It takes only its scope from outer levels.
-fn is_concurrent(parts: &[&Part]) -> bool {
-    parts.first().is_some_and(|part| part.concurrent.is_some())
+fn is_concurrent(layers: &[&LimitLayer]) -> bool {
+    layers
+        .first()
+        .is_some_and(|layer| layer.concurrent.is_some())
 }
 
-/// Returns the scope in `parts`; the first part that has one wins.
-pub(super) fn scope(parts: &[&Part]) -> Scope {
-    first(parts, |part| &part.scope)
+/// Returns the scope in `layers`; the first layer that has one wins.
+pub(super) fn scope(layers: &[&LimitLayer]) -> Scope {
+    first(layers, |layer| &layer.scope)
         .map(|(_, scope)| scope.value.clone())
         .unwrap_or_default()
 }
 
-fn build_of_tenant(name: &str, parts: &[&Part], unit: Unit) -> Option<Result<Limit, Problem>> {
+fn build_of_tenant(
+    name: &str,
+    layers: &[&LimitLayer],
+    unit: Unit,
+) -> Option<Result<Limit, Problem>> {
     if let [
-        Part {
+        LimitLayer {
             concurrent: Some(most),
             ..
         },
         ..,
-    ] = parts
+    ] = layers
     {
         let error = |error| Problem::of(&most.at, &most.key, error);
         return Some(Limit::concurrent(name, most.value).map_err(error));
     }
     // The flat keys have defaults, so all four of these exist.
-    let (_, algorithm) = first(parts, |part| &part.algorithm)?;
-    let (_, max) = first(parts, |part| &part.max)?;
-    let (window_depth, window) = first(parts, |part| &part.window)?;
-    let (guard_depth, guard) = first(parts, |part| &part.guard)?;
+    let (_, algorithm) = first(layers, |layer| &layer.algorithm)?;
+    let (_, max) = first(layers, |layer| &layer.max)?;
+    let (window_depth, window) = first(layers, |layer| &layer.window)?;
+    let (guard_depth, guard) = first(layers, |layer| &layer.guard)?;
     // The default of `unit` does not count, since it depends on the other limits of the list.
-    let said = first(parts, |part| &part.unit).filter(|(_, unit)| unit.at != Origin::Default);
+    let said = first(layers, |layer| &layer.unit).filter(|(_, unit)| unit.at != Origin::Default);
     let (which, within) = match (guard.value, algorithm.value) {
-        (Guard::Within(within), which) => (which, within),
-        (Guard::Auto, which) => (which, auto_guard(which, window.value)),
-        (Guard::Strict, Algorithm::SlidingWindow) => (Algorithm::Strict, Duration::ZERO),
-        (Guard::Strict, other) => {
+        (GuardSetting::Within(within), which) => (which, within),
+        (GuardSetting::Auto, which) => (which, auto_guard(which, window.value)),
+        (GuardSetting::Strict, Algorithm::SlidingWindow) => (Algorithm::Strict, Duration::ZERO),
+        (GuardSetting::Strict, other) => {
             let words = format!(
                 "is strict, which only sliding-window-algo can be, not {}; use a duration, such as 50ms",
                 other.name()
@@ -218,7 +224,7 @@ fn build_of_tenant(name: &str, parts: &[&Part], unit: Unit) -> Option<Result<Lim
         }
         Err(error) => return Some(Err(Problem::of(&max.at, &max.key, error))),
     };
-    let Some((depth, burst)) = first(parts, |part| &part.burst) else {
+    let Some((depth, burst)) = first(layers, |layer| &layer.burst) else {
         return Some(Ok(limit));
     };
     // A burst from an outer level applies only to limits that can have one.

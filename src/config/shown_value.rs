@@ -4,13 +4,13 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-use super::form::show;
 use super::key::Key;
+use super::parse::show;
 use super::secret::{Secret, SecretUrl};
 
 /// Value of a key, as written in a file. Two values are equal only if their secrets are, too.
 #[derive(Clone, PartialEq)]
-pub(super) enum Shown {
+pub(super) enum ShownValue {
     /// A value that needs no quotes in YAML: a number, a duration, a name.
     Bare(String),
     /// A text, which is quoted.
@@ -18,12 +18,12 @@ pub(super) enum Shown {
     /// A text that is shown as another one.
     Secret { shown: String, secret: String },
     /// A mapping of keys, as written, to values.
-    Map(Vec<(String, Shown)>),
+    Map(Vec<(String, ShownValue)>),
     /// A list of mappings; other items do not occur.
-    List(Vec<Shown>),
+    List(Vec<ShownValue>),
 }
 
-impl Shown {
+impl ShownValue {
     /// Creates a number or a name.
     pub fn bare(value: impl fmt::Display) -> Self {
         Self::Bare(value.to_string())
@@ -132,7 +132,7 @@ impl Shown {
     }
 }
 
-impl From<&Secret> for Shown {
+impl From<&Secret> for ShownValue {
     fn from(secret: &Secret) -> Self {
         Self::hidden(secret.expose())
     }
@@ -160,21 +160,21 @@ impl fmt::Display for Quoted<'_> {
 
 /// Values of a configuration by key. A key that is not set has none.
 #[derive(Default)]
-pub(super) struct Values(Vec<(&'static Key, Shown)>);
+pub(super) struct Values(Vec<(&'static Key, ShownValue)>);
 
 impl Values {
     /// Sets `key` to `value`.
-    pub fn set(&mut self, key: &'static Key, value: Shown) {
+    pub fn set(&mut self, key: &'static Key, value: ShownValue) {
         self.0.push((key, value));
     }
 
     /// Sets `key` to `value`, if there is one.
-    pub fn set_some(&mut self, key: &'static Key, value: Option<Shown>) {
+    pub fn set_some(&mut self, key: &'static Key, value: Option<ShownValue>) {
         self.0.extend(value.map(|value| (key, value)));
     }
 
     /// Returns the value of `key`.
-    pub fn get(&self, key: &Key) -> Option<&Shown> {
+    pub fn get(&self, key: &Key) -> Option<&ShownValue> {
         let mut all = self.0.iter();
         all.find(|(known, _)| known.path == key.path)
             .map(|(_, value)| value)

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use super::admin::Admin;
-use super::form::show as show_duration;
 use super::forward::Forward;
 use super::http_secrets::Sign;
 use super::load::Config;
+use super::parse::show as show_duration;
 use super::results::ResultsTo;
 use crate::rules::limit::{Algorithm, Large, Limits};
 use crate::rules::policy::{Own, Policy, Source};
