@@ -1,12 +1,12 @@
 //! A worker's metrics, for Prometheus. No label names a tenant: with 100,000 tenants each metric
 //! would have 100,000 series. `sluicegate inspect TENANT` reports on a single tenant.
 
+mod fleet_report;
+mod learned;
 mod load;
-mod lowered;
+mod merge;
 mod series;
 mod shadows;
-mod together;
-mod told;
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-pub use self::together::together;
+pub use self::merge::merge;
 use crate::broker::{MessageKind, PublishError, Source};
 use crate::engine::facts::{Census, Sent, Tenants};
 use crate::gate::Primaries;
@@ -39,19 +39,19 @@ macro_rules! label {
 }
 label!(Queue, queue);
 label!(Decision, answer);
-label!(Ended, outcome);
+label!(OutcomeLabel, outcome);
 label!(How, how);
 label!(Where, r#where);
 label!(Reason, reason);
 label!(Kind, kind);
 label!(Server, server);
 label!(Reloaded, result);
-label!(Told, told_by);
+label!(EndReport, told_by);
 label!(Whose, whose);
 label!(InState, state);
 
 /// Kinds of delay: each value of the label `where`, with the value of the deprecated label `how`.
-const PLACES_OF_DELAYS: [(&str, &str); 3] = [
+const DELAY_KINDS: [(&str, &str); 3] = [
     ("memory", "hold"),
     ("delay-queue", "lane"),
     ("recheck", "recheck"),
@@ -67,11 +67,11 @@ pub struct Metrics {
     gate_seconds: Histogram,
     gate_base: Gauge<f64, AtomicU64>,
     expired_permits: Counter,
-    late_calls: Family<Told, Counter>,
+    late_calls: Family<EndReport, Counter>,
     late_seconds: Counter<f64, AtomicU64>,
     late_not_counted: Counter,
     way_base: Gauge<f64, AtomicU64>,
-    dispatches: Family<Ended, Counter>,
+    dispatches: Family<OutcomeLabel, Counter>,
     dispatch_seconds: Histogram,
     delays: Family<Where, Counter>,
     /// `delays` under its deprecated name.
@@ -81,7 +81,7 @@ pub struct Metrics {
     duplicates: Counter,
     spans_lost: Counter,
     dead_letters: Family<Reason, Counter>,
-    results: Family<Ended, Counter>,
+    results: Family<OutcomeLabel, Counter>,
     publish_failures: Family<Kind, Counter>,
     stuck: Family<Kind, Gauge>,
     disconnects: Family<Server, Counter>,
@@ -104,7 +104,7 @@ pub struct Metrics {
     in_memory: Gauge,
     abandoned: Gauge,
     load: load::Load,
-    lowered: lowered::Lowered,
+    learned: learned::LearnedLimits,
     shadows: shadows::Shadows,
     /// Current tenant counts, for the fleet report.
     tenants: Mutex<Arc<Tenants>>,
@@ -175,7 +175,7 @@ impl Metrics {
             Heard::Answered => "answer",
             Heard::Nothing => "nothing",
         };
-        self.late_calls.get_or_create(&Told { told_by }).inc();
+        self.late_calls.get_or_create(&EndReport { told_by }).inc();
         self.late_seconds.inc_by(late.as_secs_f64());
     }
 
@@ -198,7 +198,7 @@ impl Metrics {
     /// longest wait to ask again afterwards (`recheck`).
     pub fn delayed(&self, r#where: &'static str) {
         self.delays.get_or_create(&Where { r#where }).inc();
-        let known = PLACES_OF_DELAYS.iter().find(|(name, _)| *name == r#where);
+        let known = DELAY_KINDS.iter().find(|(name, _)| *name == r#where);
         if let Some((_, how)) = known {
             self.waits.get_or_create(&How { how }).inc();
         }
@@ -214,11 +214,13 @@ impl Metrics {
             Outcome::Late => "late",
             Outcome::Reject { .. } => "reject",
         };
-        self.dispatches.get_or_create(&Ended { outcome }).inc();
+        self.dispatches
+            .get_or_create(&OutcomeLabel { outcome })
+            .inc();
     }
 
     /// Records the duration of a handler's call.
-    pub fn ran(&self, took: Duration) {
+    pub fn call_took(&self, took: Duration) {
         self.dispatch_seconds.observe(took.as_secs_f64());
     }
 
@@ -235,7 +237,7 @@ impl Metrics {
             Sent::Unroutable => "unroutable",
             Sent::Refused => "refused",
         };
-        self.results.get_or_create(&Ended { outcome }).inc();
+        self.results.get_or_create(&OutcomeLabel { outcome }).inc();
     }
 
     /// Counts a publish that was not confirmed.
@@ -272,7 +274,7 @@ impl Metrics {
     }
 
     /// Counts that the worker returned all deliveries because no job can be admitted.
-    pub fn rest(&self) {
+    pub fn deliveries_returned(&self) {
         self.rests.inc();
     }
 
@@ -349,13 +351,13 @@ impl Metrics {
     }
 
     /// Resets the gauges of a pipeline that no longer runs: no server answers, no job is in memory.
-    pub fn gone(&self) {
+    pub fn set_stopped(&self) {
         self.set_up("rabbitmq", false);
         self.set_up("redis", false);
         self.set_agreed(false);
         self.set_breaker_open(false);
-        self.show(0, 0, 0);
-        self.show_abandoned(0);
+        self.set_memory(0, 0, 0);
+        self.set_abandoned(0);
         self.set_backlog(None);
         self.set_census(&Census::default());
         self.set_saturation(0.0);
@@ -369,7 +371,7 @@ impl Metrics {
     }
 
     /// Sets the number of calls in flight, of jobs delayed in memory, and of all jobs in memory.
-    pub fn show(&self, in_flight: usize, delayed: usize, in_memory: usize) {
+    pub fn set_memory(&self, in_flight: usize, delayed: usize, in_memory: usize) {
         let gauge = |gauge: &Gauge, n: usize| gauge.set(i64::try_from(n).unwrap_or(i64::MAX));
         gauge(&self.calls_in_flight, in_flight);
         gauge(&self.delayed_in_memory, delayed);
@@ -377,7 +379,7 @@ impl Metrics {
     }
 
     /// Sets the number of calls that timed out and still hold their leases.
-    pub fn show_abandoned(&self, calls: usize) {
+    pub fn set_abandoned(&self, calls: usize) {
         (self.abandoned).set(i64::try_from(calls).unwrap_or(i64::MAX));
     }
 
@@ -403,7 +405,7 @@ mod tests {
         metrics.set_up("redis", true);
         metrics.set_up("redis", false);
         metrics.set_up("redis", false);
-        metrics.show(3, 2, 5);
+        metrics.set_memory(3, 2, 5);
         let text = metrics.encode();
         for line in [
             "sluicegate_deliveries_total{queue=\"due\"} 1",
@@ -465,7 +467,7 @@ mod tests {
         metrics.dead("expired");
         metrics.set_gate_recovering(true);
         metrics.set_policies(2);
-        metrics.show(3, 2, 5);
+        metrics.set_memory(3, 2, 5);
         metrics.delayed("memory");
         metrics.delayed("delay-queue");
         let text = metrics.encode();

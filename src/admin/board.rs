@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use super::Health;
 use crate::config::{Config, PipelineName};
-use crate::metrics::{Metrics, together};
+use crate::metrics::{Metrics, merge};
 
 /// The configuration that a pipeline has in force; none before its first start.
 #[derive(Debug, Default)]
@@ -116,7 +116,7 @@ impl Board {
             Pipelines::Named(all) => {
                 let all = all.read().unwrap_or_else(PoisonError::into_inner);
                 let texts: Vec<String> = all.values().map(|seen| seen.metrics.encode()).collect();
-                together(&texts)
+                merge(&texts)
             }
         }
     }

@@ -17,7 +17,7 @@ pub(super) fn count(metrics: &Metrics, fact: &Fact) {
             Decision::Denied => "wait",
             Decision::NoSlot => "capacity",
         }),
-        Fact::Tried(limit, tally) => metrics.tried(limit, tally),
+        Fact::Tried(limit, tally) => metrics.shadow_tally(limit, tally),
         Fact::MustWait {
             limits,
             limit,
@@ -41,7 +41,7 @@ pub(super) fn count(metrics: &Metrics, fact: &Fact) {
         Fact::Called(outcome, took) => {
             metrics.dispatched(outcome);
             if let Some(took) = took {
-                metrics.ran(*took);
+                metrics.call_took(*took);
             }
         }
         Fact::LateCall(heard, late) => metrics.late_call(*heard, *late),
@@ -59,7 +59,7 @@ pub(super) fn count(metrics: &Metrics, fact: &Fact) {
         Fact::PublishFailed(why, _) => metrics.publish_failed(why),
         Fact::ResultPublished => metrics.result(Sent::Published),
         Fact::ResultLost { sent, .. } => metrics.result(*sent),
-        Fact::LimitSunk { limit, lowered, .. } => metrics.limit_sunk(limit, *lowered),
+        Fact::LimitSunk { limit, lowered, .. } => metrics.limit_lowered(limit, *lowered),
         Fact::LimitWhole { limit, lowered, .. } => metrics.limit_whole(limit, *lowered),
         Fact::Breaker(whose, true, _) => metrics.breaker_opened(match whose {
             Whose::Tenant(_) => "tenant",
@@ -67,7 +67,7 @@ pub(super) fn count(metrics: &Metrics, fact: &Fact) {
         }),
         Fact::Diverted => metrics.diverted(),
         Fact::Held(hold) => metrics.set_held(*hold),
-        Fact::Rests => metrics.rest(),
+        Fact::Rests => metrics.deliveries_returned(),
         // These are logged or traced.
         Fact::AllStopped(..)
         | Fact::Breaker(_, false, _)

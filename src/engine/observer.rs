@@ -57,8 +57,8 @@ impl Observer {
 }
 
 fn show(metrics: &Metrics, now: &Gauges) {
-    metrics.show(now.running, now.held, now.in_memory);
-    metrics.show_abandoned(now.abandoned);
+    metrics.set_memory(now.running, now.held, now.in_memory);
+    metrics.set_abandoned(now.abandoned);
     metrics.set_breaker_open(now.breaker_is_open);
     metrics.set_way_base(now.way_base);
 }

@@ -20,33 +20,33 @@ use crate::engine::facts::{Census, Lacks};
 use crate::rules::promise;
 
 /// Maximum number of limits with their own series.
-pub(super) const MOST_LIMITS: usize = 64;
+pub(super) const MAX_LIMITS: usize = 64;
 /// Label of the series shared by all other limits.
 pub(super) const OTHER_LIMITS: &str = "other";
 /// Maximum number of characters of a job ID in an exemplar, which OpenMetrics limits to 128 in all.
-const MOST_OF_ID: usize = 64;
+const MAX_ID_CHARS: usize = 64;
 /// Upper bounds of the histograms' buckets, in seconds. A start is late from one second on.
 const BUCKETS: [f64; 14] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 600.0,
 ];
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(super) struct Lacking {
+pub(super) struct LackLabel {
     pub(super) lacks: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(super) struct OfLimit {
+pub(super) struct LimitLabel {
     pub(super) limit: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Off {
+struct OffLabel {
     off: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfJob {
+struct JobLabel {
     job_id: String,
 }
 
@@ -54,14 +54,14 @@ struct OfJob {
 pub(super) struct Load {
     backlog: Family<InState, Gauge<f64, AtomicU64>>,
     tenants: Family<InState, Gauge>,
-    pub(super) quota_idle: Family<Lacking, Gauge>,
+    pub(super) quota_idle: Family<LackLabel, Gauge>,
     oldest: Gauge<f64, AtomicU64>,
-    start_delay: HistogramWithExemplars<OfJob>,
+    start_delay: HistogramWithExemplars<JobLabel>,
     late_starts: Counter,
     forecast_error: [Histogram; 2],
     forecasts_kept: Counter,
     queued: Histogram,
-    denials: Family<OfLimit, Counter>,
+    denials: Family<LimitLabel, Counter>,
     /// Counters of the limits that have a series, so that a lookup allocates nothing.
     limits: Mutex<Vec<(String, Counter)>>,
     pub(super) worker_slots: Gauge,
@@ -76,7 +76,7 @@ impl Load {
             "By how much jobs start after their time: their arrival, or the end of their last wait";
         r.register_with_unit("start_delay", help, Unit::Seconds, start_delay.clone());
         let forecast_error =
-            Family::<Off, Histogram>::new_with_constructor(|| Histogram::new(BUCKETS));
+            Family::<OffLabel, Histogram>::new_with_constructor(|| Histogram::new(BUCKETS));
         let help = "By how much jobs start before or after the first turn that they were told";
         r.register_with_unit(
             "forecast_error",
@@ -85,7 +85,7 @@ impl Load {
             forecast_error.clone(),
         );
         let [early, late] =
-            ["early", "late"].map(|off| forecast_error.get_or_create(&Off { off }).clone());
+            ["early", "late"].map(|off| forecast_error.get_or_create(&OffLabel { off }).clone());
         Self {
             start_delay,
             forecast_error: [early, late],
@@ -167,10 +167,10 @@ impl Load {
             drop(self.tenants.get_or_create(&InState { state }));
         }
         for (_, lacks) in Lacks::NAMES {
-            drop(self.quota_idle.get_or_create(&Lacking { lacks }));
+            drop(self.quota_idle.get_or_create(&LackLabel { lacks }));
         }
         let limit = OTHER_LIMITS.to_owned();
-        drop(self.denials.get_or_create(&OfLimit { limit }));
+        drop(self.denials.get_or_create(&LimitLabel { limit }));
     }
 }
 
@@ -202,7 +202,7 @@ impl Metrics {
             gauge.set(number(tenants));
         }
         for ((_, lacks), jobs) in Lacks::NAMES.into_iter().zip(census.idle) {
-            let gauge = load.quota_idle.get_or_create(&Lacking { lacks });
+            let gauge = load.quota_idle.get_or_create(&LackLabel { lacks });
             gauge.set(number(jobs));
         }
         load.oldest.set(census.oldest.as_secs_f64());
@@ -217,8 +217,8 @@ impl Metrics {
 
     /// Records a late start and counts it. The exemplar names the job's ID.
     pub fn started_late(&self, late: Duration, id: Option<&str>) {
-        let of_job = id.map(|id| OfJob {
-            job_id: id.chars().take(MOST_OF_ID).collect(),
+        let of_job = id.map(|id| JobLabel {
+            job_id: id.chars().take(MAX_ID_CHARS).collect(),
         });
         (self.load.start_delay).observe(late.as_secs_f64(), of_job, None);
         self.load.late_starts.inc();
@@ -245,9 +245,9 @@ impl Metrics {
             counter.inc();
             return;
         }
-        let is_full = limits.len() >= MOST_LIMITS;
+        let is_full = limits.len() >= MAX_LIMITS;
         let name = if is_full { OTHER_LIMITS } else { limit }.to_owned();
-        let label = OfLimit {
+        let label = LimitLabel {
             limit: name.clone(),
         };
         let counter = self.load.denials.get_or_create(&label).clone();
@@ -311,7 +311,7 @@ mod tests {
         let id = format!("a\"b\\{}", "x".repeat(100));
         metrics.started_late(Duration::from_secs(2), Some(&id));
         metrics.started_late(Duration::from_secs(20), None);
-        let job = format!("a\\\"b\\\\{}", "x".repeat(MOST_OF_ID - 4));
+        let job = format!("a\\\"b\\\\{}", "x".repeat(MAX_ID_CHARS - 4));
         let bucket = "sluicegate_start_delay_seconds_bucket{le=\"2.5\"} 2";
         let line = format!("{bucket} # {{job_id=\"{job}\"}} 2.0");
         shows(
@@ -351,7 +351,7 @@ mod tests {
     fn limits_have_a_bounded_number_of_series() {
         let metrics = Metrics::new();
         for _ in 0..2 {
-            for number in 0..MOST_LIMITS + 3 {
+            for number in 0..MAX_LIMITS + 3 {
                 metrics.denied_by(&format!("limit-{number}"));
             }
         }
@@ -364,7 +364,7 @@ mod tests {
         );
         let text = metrics.encode();
         let series = text.matches("sluicegate_denials_total{").count();
-        assert_eq!(series, MOST_LIMITS + 1);
+        assert_eq!(series, MAX_LIMITS + 1);
     }
 
     #[test]

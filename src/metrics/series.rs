@@ -9,12 +9,12 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry, Unit};
 
+use super::learned::LearnedLimits;
 use super::load::Load;
-use super::lowered::Lowered;
 use super::shadows::Shadows;
 use super::{
-    Decision, Ended, How, Kind, Metrics, PLACES_OF_DELAYS, Queue, Reason, Reloaded, Server, Told,
-    Where, Whose,
+    DELAY_KINDS, Decision, EndReport, How, Kind, Metrics, OutcomeLabel, Queue, Reason, Reloaded,
+    Server, Where, Whose,
 };
 use crate::gate::Primaries;
 
@@ -267,7 +267,7 @@ impl Metrics {
                 Gauge::default(),
             ),
             load: Load::register(r),
-            lowered: Lowered::register(r),
+            learned: LearnedLimits::register(r),
             shadows: Shadows::new(r),
             tenants: std::sync::Mutex::default(),
             registry,
@@ -279,7 +279,7 @@ impl Metrics {
     /// Creates all series at zero: a rate over a series that appears later misses its first count.
     fn show_all_series(&self) {
         self.load.show_all_series();
-        self.lowered.show_all_series();
+        self.learned.show_all_series();
         self.shadows.show_all_series();
         for queue in ["fresh", "due", "recheck", "lane"] {
             drop(self.deliveries.get_or_create(&Queue { queue }));
@@ -288,12 +288,12 @@ impl Metrics {
             drop(self.decisions.get_or_create(&Decision { answer }));
         }
         for told_by in ["acknowledgement", "answer", "nothing"] {
-            drop(self.late_calls.get_or_create(&Told { told_by }));
+            drop(self.late_calls.get_or_create(&EndReport { told_by }));
         }
         for outcome in ["done", "retry", "snooze", "throttled", "late", "reject"] {
-            drop(self.dispatches.get_or_create(&Ended { outcome }));
+            drop(self.dispatches.get_or_create(&OutcomeLabel { outcome }));
         }
-        for (r#where, how) in PLACES_OF_DELAYS {
+        for (r#where, how) in DELAY_KINDS {
             drop(self.delays.get_or_create(&Where { r#where }));
             drop(self.waits.get_or_create(&How { how }));
         }
@@ -310,7 +310,7 @@ impl Metrics {
             drop(self.dead_letters.get_or_create(&Reason { reason }));
         }
         for outcome in ["published", "unroutable", "refused"] {
-            drop(self.results.get_or_create(&Ended { outcome }));
+            drop(self.results.get_or_create(&OutcomeLabel { outcome }));
         }
         for whose in ["api", "tenant"] {
             drop(self.breaker_opened.get_or_create(&Whose { whose }));

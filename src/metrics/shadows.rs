@@ -10,21 +10,21 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use super::Metrics;
-use super::load::{MOST_LIMITS, OTHER_LIMITS};
+use super::load::{MAX_LIMITS, OTHER_LIMITS};
 use super::series::register;
 use crate::rules::decision::Tally;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfShadow {
+struct ShadowLabel {
     limit: String,
 }
 
 /// The metrics of shadow limits, by the limit's name and never by tenant.
 pub(super) struct Shadows {
-    starts: Family<OfShadow, Counter>,
-    waits: Family<OfShadow, Counter>,
-    never: Family<OfShadow, Counter>,
-    longest: Family<OfShadow, Gauge<f64, AtomicU64>>,
+    starts: Family<ShadowLabel, Counter>,
+    waits: Family<ShadowLabel, Counter>,
+    never: Family<ShadowLabel, Counter>,
+    longest: Family<ShadowLabel, Gauge<f64, AtomicU64>>,
     /// Shadows with their own series, and the longest wait of each in milliseconds.
     known: Mutex<Vec<(String, u64)>>,
 }
@@ -65,7 +65,7 @@ impl Shadows {
     }
 
     fn add(&self, limit: &str, tally: &Tally, longest_ms: u64) {
-        let label = OfShadow {
+        let label = ShadowLabel {
             limit: limit.to_owned(),
         };
         self.starts.get_or_create(&label).inc_by(tally.starts);
@@ -78,10 +78,10 @@ impl Shadows {
 
 impl Metrics {
     /// Adds `tally`, the starts and waits that the shadow `limit` would have caused.
-    pub fn tried(&self, limit: &str, tally: &Tally) {
+    pub fn shadow_tally(&self, limit: &str, tally: &Tally) {
         let shadows = &self.shadows;
         let mut known = (shadows.known.lock()).unwrap_or_else(PoisonError::into_inner);
-        let name = match known.iter().any(|(name, _)| name == limit) || known.len() < MOST_LIMITS {
+        let name = match known.iter().any(|(name, _)| name == limit) || known.len() < MAX_LIMITS {
             true => limit,
             false => OTHER_LIMITS,
         };
@@ -108,10 +108,10 @@ mod tests {
             never: 0,
             worst_ms,
         };
-        metrics.tried("day", &tally(2, 41_500));
-        metrics.tried("day", &tally(1, 7));
-        for number in 0..MOST_LIMITS + 9 {
-            metrics.tried(&format!("limit-{number}"), &tally(0, 0));
+        metrics.shadow_tally("day", &tally(2, 41_500));
+        metrics.shadow_tally("day", &tally(1, 7));
+        for number in 0..MAX_LIMITS + 9 {
+            metrics.shadow_tally(&format!("limit-{number}"), &tally(0, 0));
         }
         let text = metrics.encode();
         for line in [
@@ -124,6 +124,6 @@ mod tests {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }
         let series = text.matches("sluicegate_shadow_starts_total{").count();
-        assert_eq!(series, MOST_LIMITS + 1);
+        assert_eq!(series, MAX_LIMITS + 1);
     }
 }

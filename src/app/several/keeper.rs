@@ -55,7 +55,7 @@ impl Keeper {
             let began = Instant::now();
             let ended = self.once(&now).await;
             self.parts.seen.health.set_gone();
-            self.parts.seen.metrics.gone();
+            self.parts.seen.metrics.set_stopped();
             self.fresh = false;
             let Err(why) = ended else {
                 pauses.reset();

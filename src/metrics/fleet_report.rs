@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 
 use prometheus_client::metrics::gauge::Gauge;
 
-use super::load::Lacking;
+use super::load::LackLabel;
 use super::{Decision, Metrics};
 use crate::engine::facts::{Lacks, Tenants};
 use crate::rules::report::Load;
@@ -32,7 +32,7 @@ impl Metrics {
         let number = |gauge: &Gauge| u64::try_from(gauge.get()).unwrap_or_default();
         let idle = Lacks::NAMES
             .into_iter()
-            .map(|(_, lacks)| number(&(self.load.quota_idle).get_or_create(&Lacking { lacks })));
+            .map(|(_, lacks)| number(&(self.load.quota_idle).get_or_create(&LackLabel { lacks })));
         Load {
             running: number(&self.calls_in_flight),
             slots: number(&self.load.worker_slots),
@@ -55,7 +55,7 @@ mod tests {
     fn the_fleet_is_told_what_the_metrics_say() {
         let metrics = Metrics::new();
         assert_eq!(*metrics.tenants(), Tenants::default());
-        metrics.show(3, 2, 5);
+        metrics.set_memory(3, 2, 5);
         metrics.used_slots((3, 8), Duration::from_millis(500));
         metrics.set_saturation(0.375);
         let census = Census {
@@ -78,7 +78,7 @@ mod tests {
         };
         metrics.set_tenants(tenants.clone());
         assert_eq!(*metrics.tenants(), tenants);
-        metrics.gone();
+        metrics.set_stopped();
         assert_eq!(*metrics.tenants(), Tenants::default());
     }
 }

@@ -8,18 +8,18 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use super::Metrics;
-use super::load::{MOST_LIMITS, OTHER_LIMITS, OfLimit};
+use super::load::{LimitLabel, MAX_LIMITS, OTHER_LIMITS};
 use super::series::register;
 
 /// The metrics of lowered limits.
-pub(super) struct Lowered {
-    decreases: Family<OfLimit, Counter>,
-    lowered: Family<OfLimit, Gauge>,
+pub(super) struct LearnedLimits {
+    decreases: Family<LimitLabel, Counter>,
+    lowered: Family<LimitLabel, Gauge>,
     /// Names of the limits that have their own series.
     limits: Mutex<Vec<String>>,
 }
 
-impl Lowered {
+impl LearnedLimits {
     pub(super) fn register(r: &mut Registry) -> Self {
         Self {
             decreases: register(
@@ -46,23 +46,23 @@ impl Lowered {
 
     /// Returns the label of `limit`, or `None` if it has no series of its own because there are too
     /// many.
-    fn label(&self, limit: &str) -> Option<OfLimit> {
+    fn label(&self, limit: &str) -> Option<LimitLabel> {
         let mut limits = (self.limits.lock()).unwrap_or_else(PoisonError::into_inner);
         if !limits.iter().any(|name| name == limit) {
-            if limits.len() >= MOST_LIMITS {
+            if limits.len() >= MAX_LIMITS {
                 return None;
             }
             limits.push(limit.to_owned());
         }
-        Some(OfLimit {
+        Some(LimitLabel {
             limit: limit.to_owned(),
         })
     }
 }
 
 /// Returns the label shared by limits without their own series.
-fn other() -> OfLimit {
-    OfLimit {
+fn other() -> LimitLabel {
+    LimitLabel {
         limit: OTHER_LIMITS.to_owned(),
     }
 }
@@ -70,18 +70,18 @@ fn other() -> OfLimit {
 impl Metrics {
     /// Counts that `limit` was lowered. `lowered` is the number of tenants for which it is lowered
     /// now.
-    pub fn limit_sunk(&self, limit: &str, lowered: usize) {
-        let label = self.lowered.label(limit).unwrap_or_else(other);
-        self.lowered.decreases.get_or_create(&label).inc();
+    pub fn limit_lowered(&self, limit: &str, lowered: usize) {
+        let label = self.learned.label(limit).unwrap_or_else(other);
+        self.learned.decreases.get_or_create(&label).inc();
         self.limit_whole(limit, lowered);
     }
 
     /// Records that `limit` is whole again for a tenant. `lowered` is the number of tenants for
     /// which it is still lowered.
     pub fn limit_whole(&self, limit: &str, lowered: usize) {
-        if let Some(label) = self.lowered.label(limit) {
+        if let Some(label) = self.learned.label(limit) {
             let lowered = i64::try_from(lowered).unwrap_or(i64::MAX);
-            self.lowered.lowered.get_or_create(&label).set(lowered);
+            self.learned.lowered.get_or_create(&label).set(lowered);
         }
     }
 }
@@ -95,11 +95,11 @@ mod tests {
         let metrics = Metrics::new();
         let shown = metrics.encode();
         assert_eq!(shown.matches("sluicegate_limits_lowered{").count(), 1);
-        metrics.limit_sunk("minute", 1);
-        metrics.limit_sunk("minute", 2);
+        metrics.limit_lowered("minute", 1);
+        metrics.limit_lowered("minute", 2);
         metrics.limit_whole("minute", 1);
-        for number in 0..2 * MOST_LIMITS {
-            metrics.limit_sunk(&format!("limit-{number}"), 1);
+        for number in 0..2 * MAX_LIMITS {
+            metrics.limit_lowered(&format!("limit-{number}"), 1);
         }
         let text = metrics.encode();
         for line in [
@@ -110,6 +110,6 @@ mod tests {
             assert!(text.contains(line), "{line}: {text}");
         }
         let series = text.matches("sluicegate_limits_lowered{").count();
-        assert_eq!(series, MOST_LIMITS + 1);
+        assert_eq!(series, MAX_LIMITS + 1);
     }
 }

@@ -5,7 +5,7 @@ const END: &str = "# EOF\n";
 
 /// Merges texts in the OpenMetrics format: each family has its header once, followed by the series
 /// of all texts. No two `texts` may have a series in common.
-pub fn together(texts: &[String]) -> String {
+pub fn merge(texts: &[String]) -> String {
     let mut families: Vec<(&str, Vec<&str>)> = Vec::new();
     for text in texts {
         let text = text.strip_suffix(END).unwrap_or(text);
@@ -64,7 +64,7 @@ mod tests {
         a.restarted();
         b.gate_answered(Duration::from_millis(2), true);
         let alone = Metrics::new().encode();
-        let text = together(&[a.encode(), b.encode()]);
+        let text = merge(&[a.encode(), b.encode()]);
         let heads: Vec<&str> = text.lines().filter(|line| line.starts_with('#')).collect();
         let of_one: Vec<&str> = alone.lines().filter(|line| line.starts_with('#')).collect();
         assert_eq!(heads, of_one);
@@ -99,7 +99,7 @@ mod tests {
                 None => assert!(line.starts_with(family), "{line} below {family}"),
             }
         }
-        assert_eq!(together(std::slice::from_ref(&alone)), alone);
-        assert_eq!(together(&[]), END);
+        assert_eq!(merge(std::slice::from_ref(&alone)), alone);
+        assert_eq!(merge(&[]), END);
     }
 }
