@@ -13,18 +13,18 @@ use super::times::at;
 
 /// One advertised limit.
 #[derive(Debug, Serialize)]
-pub struct Said {
+pub struct AdvertisedLimit {
     limit: u64,
     /// Its window, or `None` if the API names none. The configured limits can't be compared with it
     /// then.
     window_ms: Option<u64>,
     /// How the configured limits let more calls through in that window, if they do.
     #[serde(skip_serializing_if = "Option::is_none")]
-    exceeded: Option<Exceeded>,
+    exceeded: Option<ExceededLimit>,
 }
 
 #[derive(Debug, Serialize)]
-struct Exceeded {
+struct ExceededLimit {
     /// Calls that the configured limits allow; `None` if no limit bounds a tenant's calls.
     allowed: Option<u64>,
     limit: Option<String>,
@@ -33,11 +33,11 @@ struct Exceeded {
 }
 
 /// Compares the limits that the API advertised last with `ours`, the effective limits.
-pub fn said(found: &Inspection, ours: &[Limit]) -> Vec<Said> {
-    let one = |quota: Quota| Said {
+pub fn compare(found: &Inspection, ours: &[Limit]) -> Vec<AdvertisedLimit> {
+    let one = |quota: Quota| AdvertisedLimit {
         limit: quota.limit,
         window_ms: quota.window.map(millis),
-        exceeded: Excess::of(ours, quota).map(|excess| Exceeded {
+        exceeded: Excess::of(ours, quota).map(|excess| ExceededLimit {
             allowed: excess.allowed(),
             limit: excess.limit().map(|limit| limit.name().to_owned()),
             max_requests: excess.max_requests(),
@@ -52,25 +52,28 @@ fn millis(window: Duration) -> u64 {
 }
 
 /// Describes the advertised limits for people; empty if the API advertised none.
-pub fn in_words(found: &Inspection, said: &[Said]) -> String {
-    if said.is_empty() {
+pub fn in_words(found: &Inspection, advertised: &[AdvertisedLimit]) -> String {
+    if advertised.is_empty() {
         return String::new();
     }
-    let one = |said: &Said| match said.window_ms {
+    let one = |advertised: &AdvertisedLimit| match advertised.window_ms {
         Some(ms) => format!(
             "{} in {}",
-            said.limit,
+            advertised.limit,
             show_duration(Duration::from_millis(ms))
         ),
-        None => format!("{} in a window that it does not name", said.limit),
+        None => format!("{} in a window that it does not name", advertised.limit),
     };
-    let all: Vec<String> = said.iter().map(one).collect();
+    let all: Vec<String> = advertised.iter().map(one).collect();
     let mut text = format!(
         "api       says that it takes {} (noted {})\n",
         all.join(", "),
         at(found.quotas_at_ms)
     );
-    for exceeded in said.iter().filter_map(|said| said.exceeded.as_ref()) {
+    for exceeded in advertised
+        .iter()
+        .filter_map(|advertised| advertised.exceeded.as_ref())
+    {
         // Writing to a String can't fail.
         let _ = writeln!(text, "warning   {}", exceeded.warning);
     }

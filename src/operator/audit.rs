@@ -4,31 +4,31 @@ use ::redis::{Value as Reply, from_redis_value_ref};
 use serde_json::{Map, Value, json};
 
 use super::NotDone;
-use super::words::plain;
+use super::text::plain;
 use crate::gate::GateError;
 use crate::gate::redis::RedisGate;
 
 /// Maximum number of entries that are kept.
-pub const KEPT: usize = 1_000;
+pub const MAX_ENTRIES: usize = 1_000;
 /// Maximum size of an entry in bytes.
-const MOST_BYTES: usize = 4_096;
+const MAX_ENTRY_BYTES: usize = 4_096;
 /// Maximum length of an operator's name in characters.
-const LONGEST_NAME: usize = 64;
+const MAX_NAME_CHARS: usize = 64;
 /// Time after the last entry at which all entries expire: 400 days.
-const KEPT_MS: u64 = 400 * 86_400_000;
+const MAX_ENTRY_AGE_MS: u64 = 400 * 86_400_000;
 
 /// Returns the operator's name as stated in `said`, without characters that are not plain and at
 /// most 64 characters long. Returns `None` if nothing is left.
 pub fn name_of(said: &str) -> Option<String> {
     let kept = |c: &char| c.is_alphanumeric() || " .-_@+".contains(*c);
-    let name: String = said.chars().filter(kept).take(LONGEST_NAME).collect();
+    let name: String = said.chars().filter(kept).take(MAX_NAME_CHARS).collect();
     let name = name.trim();
     (!name.is_empty()).then(|| name.to_owned())
 }
 
 /// An action, to be recorded by [`add`].
 #[derive(Debug, Clone)]
-pub struct Entry {
+pub struct AuditEntry {
     /// Name of the operator.
     pub operator: String,
     /// Address of the operator.
@@ -43,7 +43,7 @@ pub struct Entry {
     pub failed: Option<String>,
 }
 
-impl Entry {
+impl AuditEntry {
     fn text(&self) -> String {
         let mut json = json!({
             "operator": self.operator,
@@ -56,7 +56,7 @@ impl Entry {
             json["failed"] = plain(why, 300).into();
         }
         let text = json.to_string();
-        if text.len() <= MOST_BYTES {
+        if text.len() <= MAX_ENTRY_BYTES {
             return text;
         }
         // All other fields have bounds of their own.
@@ -70,12 +70,12 @@ impl Entry {
 ///
 /// # Errors
 /// [`NotDone::Redis`]: the entry was not written.
-pub async fn add(gate: &RedisGate, entry: &Entry) -> Result<u64, NotDone> {
+pub async fn add(gate: &RedisGate, entry: &AuditEntry) -> Result<u64, NotDone> {
     let words = [
         "add".to_owned(),
         entry.text(),
-        KEPT.to_string(),
-        KEPT_MS.to_string(),
+        MAX_ENTRIES.to_string(),
+        MAX_ENTRY_AGE_MS.to_string(),
     ];
     let (last, _) = run(gate, words.to_vec()).await?;
     Ok(last)
@@ -83,7 +83,7 @@ pub async fn add(gate: &RedisGate, entry: &Entry) -> Result<u64, NotDone> {
 
 /// A page of entries, newest first.
 #[derive(Debug)]
-pub struct Page {
+pub struct AuditPage {
     /// Entries, each with its number and its time by Redis's clock.
     pub entries: Vec<Value>,
     /// Number to pass as `before` for the next page, or `None` if this is the last page.
@@ -94,12 +94,16 @@ pub struct Page {
 ///
 /// # Errors
 /// [`NotDone::Redis`]
-pub async fn read(gate: &RedisGate, before: Option<u64>, limit: usize) -> Result<Page, NotDone> {
+pub async fn read(
+    gate: &RedisGate,
+    before: Option<u64>,
+    limit: usize,
+) -> Result<AuditPage, NotDone> {
     let words = [
         "read".to_owned(),
         before.map_or_else(String::new, |number| number.to_string()),
         // One more entry shows whether there is another page.
-        (limit.min(KEPT) + 1).to_string(),
+        (limit.min(MAX_ENTRIES) + 1).to_string(),
     ];
     let (_, mut texts) = run(gate, words.to_vec()).await?;
     let is_more = texts.len() > limit;
@@ -107,7 +111,7 @@ pub async fn read(gate: &RedisGate, before: Option<u64>, limit: usize) -> Result
     let entries: Vec<Value> = texts.iter().filter_map(|text| entry(text)).collect();
     let last = texts.last().filter(|_| is_more);
     let next = last.and_then(|text| text.split(':').next()?.parse().ok());
-    Ok(Page { entries, next })
+    Ok(AuditPage { entries, next })
 }
 
 /// Parses `NUMBER:AT:TEXT`. Returns `None` for an entry in another version's format.
@@ -153,13 +157,13 @@ mod tests {
             assert_eq!(name_of(said).as_deref(), name, "{said:?}");
         }
         let long = name_of(&"ü".repeat(1_000)).expect("letters");
-        assert_eq!(long.chars().count(), LONGEST_NAME);
+        assert_eq!(long.chars().count(), MAX_NAME_CHARS);
     }
 
     #[test]
     fn an_entry_is_bounded_and_reads_as_it_was_written() {
-        let of = |request: Value, failed: Option<&str>| Entry {
-            operator: "ü".repeat(LONGEST_NAME),
+        let of = |request: Value, failed: Option<&str>| AuditEntry {
+            operator: "ü".repeat(MAX_NAME_CHARS),
             peer: "[::1]:1".to_owned(),
             action: "pause",
             of: json!({"tenant": "\u{ffff}".repeat(85), "job": "\"".repeat(255)})
@@ -177,7 +181,7 @@ mod tests {
 
         let why = "\u{7}".repeat(1_000);
         let large = of(json!({"reason": "x".repeat(5_000)}), Some(&why)).text();
-        assert!(large.len() <= MOST_BYTES, "{}", large.len());
+        assert!(large.len() <= MAX_ENTRY_BYTES, "{}", large.len());
         assert_eq!(
             entry(&format!("7:1700:{large}")).expect("one")["too_long"],
             true

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
 
 use super::NotDone;
-use super::letters::{Row, again, headers, hex, reason};
-use super::pace::Rate;
+use super::letters::{LetterRow, again, headers, hex, reason};
+use super::rate::Rate;
 use super::steer::followed;
 use crate::broker::amqp::{Client, Fetched};
 use crate::broker::{Message, Outgoing};
@@ -23,15 +23,15 @@ use crate::rules::steering::{CANCELLED, Instruction};
 use crate::rules::tenant::Tenant;
 
 /// Maximum number of jobs that are published before their confirms are awaited.
-const BATCH: usize = 100;
+const MAX_BATCH: usize = 100;
 /// Number of bytes of bodies from which a batch takes no further job. The last job may exceed it.
-const BATCH_BYTES: usize = 4 << 20;
+const MAX_BATCH_BYTES: usize = 4 << 20;
 /// Maximum number of matching dead letters in a list. The queue returns the oldest first, but the
 /// list shows the newest first.
-const MOST_LISTED: usize = 10_000;
+const MAX_LISTED: usize = 10_000;
 /// Maximum number of bytes of bodies fetched for a list. RabbitMQ sends whole messages although the
 /// list shows only headers.
-const MOST_LISTED_BYTES: usize = 256 << 20;
+const MAX_LISTED_BYTES: usize = 256 << 20;
 
 /// Selects dead letters.
 #[derive(Debug, Clone, Default)]
@@ -91,16 +91,16 @@ impl Change {
 }
 
 /// Dead letters that a list found, newest first.
-pub struct Listed {
+pub struct LetterList {
     /// Dead letters that match the filter.
-    pub rows: Vec<Row>,
+    pub rows: Vec<LetterRow>,
     /// How far the look at the queue got.
-    pub look: Look,
+    pub progress: SearchProgress,
 }
 
 /// Progress of a look at the queue.
 #[derive(Debug, Clone, Copy)]
-pub struct Look {
+pub struct SearchProgress {
     /// Messages that were in the queue at the start and are not looked at yet.
     pub left: u32,
     /// Number of messages that were looked at.
@@ -111,7 +111,7 @@ pub struct Look {
     pub most_bytes: usize,
 }
 
-impl Look {
+impl SearchProgress {
     /// Starts a look at the first `left` messages.
     fn at(left: u32, most_bytes: usize) -> Self {
         Self {
@@ -129,7 +129,7 @@ impl Look {
 }
 
 /// Result of a change to dead letters.
-pub struct Done {
+pub struct ChangeResult {
     /// Number of dead letters that were replayed or dropped.
     pub done: u64,
     /// Number of dead letters that RabbitMQ refused.
@@ -140,7 +140,7 @@ pub struct Done {
     pub failure: Option<NotDone>,
 }
 
-impl Done {
+impl ChangeResult {
     /// Returns the result as JSON. `what` is the key for the number of changed dead letters.
     pub fn as_json(&self, what: &str) -> Value {
         json!({what: self.done, "refused": self.refused, "interrupted": self.stopped})
@@ -172,19 +172,22 @@ impl Dead<'_> {
         &self,
         filter: &Filter,
         mut told: impl FnMut(usize, u32),
-    ) -> Result<Listed, NotDone> {
-        let mut look = Look::at(self.client.depth(&self.queue).await?, MOST_LISTED_BYTES);
+    ) -> Result<LetterList, NotDone> {
+        let mut look = SearchProgress::at(self.client.depth(&self.queue).await?, MAX_LISTED_BYTES);
         let mut rows = Vec::new();
-        while rows.len() < MOST_LISTED
+        while rows.len() < MAX_LISTED
             && let Some(fetched) = self.next(filter, &mut look).await?
         {
             let message = &fetched.message;
-            rows.push(Row::new(message, self.tenant(message)));
+            rows.push(LetterRow::new(message, self.tenant(message)));
             told(rows.len(), look.left);
         }
         // Stable: dead letters without a time keep the order of the queue.
         rows.sort_by_key(|row| Reverse(row.died_ms));
-        Ok(Listed { rows, look })
+        Ok(LetterList {
+            rows,
+            progress: look,
+        })
     }
 
     /// Returns the first dead letter that matches `filter`, with the progress of the look. Looks at
@@ -196,9 +199,9 @@ impl Dead<'_> {
         &self,
         filter: &Filter,
         (most, most_bytes): (u32, usize),
-    ) -> Result<(Option<Message>, Look), NotDone> {
+    ) -> Result<(Option<Message>, SearchProgress), NotDone> {
         let depth = self.client.depth(&self.queue).await?;
-        let mut look = Look::at(depth.min(most), most_bytes);
+        let mut look = SearchProgress::at(depth.min(most), most_bytes);
         let found = self.next(filter, &mut look).await?;
         look.left += depth.saturating_sub(most);
         Ok((found.map(|fetched| fetched.message), look))
@@ -214,7 +217,7 @@ impl Dead<'_> {
             id: Some(id.to_owned()),
             ..Filter::default()
         };
-        let mut look = Look::at(self.client.depth(&self.queue).await?, usize::MAX);
+        let mut look = SearchProgress::at(self.client.depth(&self.queue).await?, usize::MAX);
         let found = self.next(&filter, &mut look).await?;
         let missing = || match look.left {
             0 => NotDone::Missing(format!(
@@ -262,27 +265,27 @@ impl Dead<'_> {
     /// left to look at.
     ///
     /// # Errors
-    /// [`NotDone::RabbitMq`]: nothing was done. Later errors are in [`Done::failure`].
+    /// [`NotDone::RabbitMq`]: nothing was done. Later errors are in [`ChangeResult::failure`].
     pub async fn change(
         &self,
         (filter, limit): (&Filter, Option<u32>),
         change: Change,
         stop: impl Future<Output = ()>,
         mut told: impl FnMut(u64, u32),
-    ) -> Result<Done, NotDone> {
+    ) -> Result<ChangeResult, NotDone> {
         let rate = match change {
             Change::Replay(rate) => rate,
             Change::Drop => None,
         };
         let replay = matches!(change, Change::Replay(_));
-        let most = rate.map_or(BATCH, Rate::batch).min(BATCH);
+        let most = rate.map_or(MAX_BATCH, Rate::batch).min(MAX_BATCH);
         let mut stop = pin!(stop);
         let began = Instant::now();
         // New dead letters, such as replayed jobs that fail again, are behind the ones that are
         // counted here.
-        let mut look = Look::at(self.client.depth(&self.queue).await?, usize::MAX);
+        let mut look = SearchProgress::at(self.client.depth(&self.queue).await?, usize::MAX);
         let limit = u64::from(limit.unwrap_or(u32::MAX));
-        let mut all = Done {
+        let mut all = ChangeResult {
             done: 0,
             refused: 0,
             stopped: false,
@@ -292,7 +295,7 @@ impl Dead<'_> {
         while more {
             let mut batch = Vec::new();
             let mut bytes = 0;
-            while batch.len() < most && bytes < BATCH_BYTES {
+            while batch.len() < most && bytes < MAX_BATCH_BYTES {
                 let taken = all.done + all.refused + batch.len() as u64;
                 match if taken < limit {
                     self.next(filter, &mut look).await
@@ -391,7 +394,11 @@ impl Dead<'_> {
 
     /// Returns the next message that `filter` selects among those left in `look`. The others stay
     /// unacked until the connection closes, so RabbitMQ returns none of them twice.
-    async fn next(&self, filter: &Filter, look: &mut Look) -> Result<Option<Fetched>, NotDone> {
+    async fn next(
+        &self,
+        filter: &Filter,
+        look: &mut SearchProgress,
+    ) -> Result<Option<Fetched>, NotDone> {
         while look.left > 0
             && !look.is_full()
             && self.until.is_none_or(|until| Instant::now() < until)

@@ -16,7 +16,7 @@ use crate::rules::steering::Instruction;
 use crate::rules::tenant::Tenant;
 
 /// Maximum length of a queue's name in bytes.
-const LONGEST_NAME: usize = 255;
+const MAX_QUEUE_NAME_BYTES: usize = 255;
 
 /// Returns the default queue for a diverted tenant's jobs.
 pub fn usual(names: &QueueNames) -> String {
@@ -28,9 +28,9 @@ pub fn usual(names: &QueueNames) -> String {
 /// # Errors
 /// [`NotDone::Wrong`]
 pub fn checked(queue: String, names: &QueueNames) -> Result<Arc<str>, NotDone> {
-    if queue.is_empty() || queue.len() > LONGEST_NAME {
+    if queue.is_empty() || queue.len() > MAX_QUEUE_NAME_BYTES {
         return Err(NotDone::Wrong(format!(
-            "the queue's name has {} bytes; it must have 1 to {LONGEST_NAME}",
+            "the queue's name has {} bytes; it must have 1 to {MAX_QUEUE_NAME_BYTES}",
             queue.len()
         )));
     }

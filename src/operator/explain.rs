@@ -12,14 +12,14 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use self::letters::{Found, Look};
+use self::letters::{DeadLetterSearch, FoundLetter};
 use super::NotDone;
 use super::hold::held;
 use super::inspect::{around, not_before};
-use super::job::{Shown, Which};
+use super::job::{JobRef, JobState};
 use super::recovery::Recovery;
+use super::text::plain;
 use super::times::{at, when};
-use super::words::plain;
 use crate::config::Config;
 use crate::gate::fleet::registry::{self, Named};
 use crate::gate::redis::RedisGate;
@@ -47,7 +47,7 @@ struct Cause {
 
 /// A job's place in its waitlist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Standpoint {
+struct WaitlistPosition {
     /// Units up to and including the job's own.
     units: u64,
     /// Units that wait in all.
@@ -56,16 +56,16 @@ struct Standpoint {
 
 /// Everything known about one job.
 pub struct Explained {
-    which: Which,
-    shown: Shown,
+    which: JobRef,
+    shown: JobState,
     /// Time by the store's clock in milliseconds since the epoch; 0 if the store was not asked.
     now_ms: u64,
-    place: Option<Standpoint>,
+    place: Option<WaitlistPosition>,
     causes: Vec<Cause>,
     starts_ms: Option<u64>,
     sure: Sure,
     why: String,
-    letters: Look,
+    letters: DeadLetterSearch,
 }
 
 /// Asks the workers about the job for at most `wait`, and then the gate for its turn.
@@ -75,7 +75,7 @@ pub struct Explained {
 pub async fn explain(
     gate: &RedisGate,
     config: &Config,
-    which: Which,
+    which: JobRef,
     wait: Duration,
 ) -> Result<Explained, NotDone> {
     let shown = which.show(gate, wait).await?;
@@ -88,7 +88,7 @@ pub async fn explain(
         starts_ms: None,
         sure: Sure::Unknown,
         why: "no worker has it in its memory".to_owned(),
-        letters: Look::None,
+        letters: DeadLetterSearch::None,
     };
     let Some(seen) = explained.shown.seen.clone() else {
         return Ok(explained);
@@ -120,7 +120,7 @@ pub async fn explain(
     let [schedule, _] = gate.forecast((tenant, &labels), &limits, &asked).await?;
     let shares = !Layout::of(&limits, tenant, &labels).shared.is_empty();
     let turn = end(&limits, &schedule, shares);
-    let beside = Around {
+    let beside = ExplainContext {
         found: &found,
         all: &all,
         recovery: &recovery,
@@ -128,7 +128,7 @@ pub async fn explain(
         paused_until_ms: held(&boards).map(|(_, until_ms)| until_ms),
     };
     let causes = causes((&explained.which, &seen, waits), &limits, &turn, &beside);
-    explained.tell((&seen, waits), (&schedule, turn), &beside, causes);
+    explained.fill_in((&seen, waits), (&schedule, turn), &beside, causes);
     Ok(explained)
 }
 
@@ -140,7 +140,7 @@ fn ticket(seen: &Sighting, waits: &Waits) -> Option<Ticket> {
 }
 
 /// State outside the job's waitlist that may hold it up.
-struct Around<'a> {
+struct ExplainContext<'a> {
     found: &'a Inspection,
     all: &'a Result<Standing, GateError>,
     recovery: &'a Recovery,
@@ -150,10 +150,10 @@ struct Around<'a> {
 
 /// Returns every cause for which the job waits.
 fn causes(
-    (which, seen, waits): (&Which, &Sighting, &Waits),
+    (which, seen, waits): (&JobRef, &Sighting, &Waits),
     limits: &Limits,
     turn: &End,
-    around: &Around<'_>,
+    around: &ExplainContext<'_>,
 ) -> Vec<Cause> {
     let mut causes = Vec::new();
     let mut add = |what, words: String, until_ms| {
@@ -241,16 +241,16 @@ fn causes(
 
 impl Explained {
     /// Fills in the job's causes, place and start.
-    fn tell(
+    fn fill_in(
         &mut self,
         (seen, waits): (&Sighting, &Waits),
         (schedule, turn): (&Schedule, End),
-        around: &Around<'_>,
+        around: &ExplainContext<'_>,
         causes: Vec<Cause>,
     ) {
         self.now_ms = schedule.now_ms;
         self.causes = causes;
-        self.place = Some(Standpoint {
+        self.place = Some(WaitlistPosition {
             units: schedule.units,
             waiting: schedule.waiting.max(schedule.units),
         });
@@ -318,7 +318,7 @@ impl Explained {
 
     /// Adds the result of the search among the dead letters.
     #[must_use]
-    pub fn with(mut self, letters: Look) -> Self {
+    pub fn with(mut self, letters: DeadLetterSearch) -> Self {
         self.letters = letters;
         if self.letter().is_some() {
             self.why = "it is a dead letter, and is not called unless it is replayed".to_owned();
@@ -327,23 +327,23 @@ impl Explained {
     }
 
     /// Returns the job's dead letter, if one was found.
-    pub fn letter(&self) -> Option<&Found> {
+    pub fn letter(&self) -> Option<&FoundLetter> {
         self.letters.found()
     }
 
     /// Describes a search among the dead letters that did not find the job; `None` if there was
     /// none.
-    pub fn looked_in_vain(&self) -> Option<String> {
-        self.letters.in_vain(&self.which.id)
+    pub fn search_failure(&self) -> Option<String> {
+        self.letters.failure(&self.which.id)
     }
 
     /// Returns the workers' answer about the job.
-    pub fn shown(&self) -> &Shown {
+    pub fn shown(&self) -> &JobState {
         &self.shown
     }
 
     /// Returns which job this is.
-    pub fn which(&self) -> &Which {
+    pub fn which(&self) -> &JobRef {
         &self.which
     }
 
@@ -368,7 +368,7 @@ impl Explained {
         json["promised_at_ms"] = promised.into();
         json["sure"] = self.sure.word().into();
         json["why"] = self.why.as_str().into();
-        self.letters.tell(&mut json);
+        self.letters.add_to_json(&mut json);
         json
     }
 
@@ -384,7 +384,7 @@ impl Explained {
                 cause.words.clone() + &until.unwrap_or_default(),
             );
         }
-        if let Some(Standpoint { units, waiting }) = self.place {
+        if let Some(WaitlistPosition { units, waiting }) = self.place {
             line("place", format!("{units} of {waiting} in its line"));
         }
         let starts = match self.starts_ms {

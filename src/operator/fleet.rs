@@ -15,7 +15,7 @@ use crate::rules::tenant::Tenant;
 
 /// Tenants to show.
 #[derive(Debug, Default)]
-pub struct Shown {
+pub struct BusiestTenants {
     /// The tenants, in order.
     pub rows: Vec<Row>,
     /// How full each tenant's limits are, followed by its shadow limits. Has no entry for a tenant
@@ -27,7 +27,7 @@ pub struct Shown {
     pub untold: Option<String>,
 }
 
-impl Shown {
+impl BusiestTenants {
     /// Returns the first `most` tenants in the order of `sort`, with the gate's figures.
     pub async fn of(
         gate: &RedisGate,

@@ -6,9 +6,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::NotDone;
-use super::steer::{Followers, Load, followed, loads};
+use super::steer::{Followers, WorkerLoad, followed, loads};
+use super::text::count;
 use super::times::when;
-use super::words::count;
 use crate::broker::amqp::Client;
 use crate::gate::boards::{Seen, Versions, drop_all, see};
 use crate::gate::redis::RedisGate;
@@ -143,7 +143,7 @@ pub struct Draining {
     /// Workers that follow.
     pub followers: Followers,
     /// Work that is left to finish.
-    pub left: Left,
+    pub left: RemainingWork,
 }
 
 /// Waits at most `within` for all workers to follow `versions`, which drain them.
@@ -159,7 +159,7 @@ pub async fn draining(
     let (seen, followers) = followed(gate, versions, within).await?;
     Ok(Draining {
         until_ms: until(&seen, Hold::Draining).unwrap_or_default(),
-        left: Left::of(&loads(&seen), in_delay_queues(client).await?),
+        left: RemainingWork::of(&loads(&seen), in_delay_queues(client).await?),
         followers,
     })
 }
@@ -182,7 +182,7 @@ impl Draining {
 
 /// Work that is left to finish.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Left {
+pub struct RemainingWork {
     /// Calls in flight.
     pub running: u64,
     /// Jobs in the workers' memory.
@@ -191,9 +191,9 @@ pub struct Left {
     pub in_delay_queues: u64,
 }
 
-impl Left {
+impl RemainingWork {
     /// Sums up the loads of the workers, and adds the jobs in delay queues.
-    pub fn of(loads: &BTreeMap<String, Load>, in_delay_queues: u64) -> Self {
+    pub fn of(loads: &BTreeMap<String, WorkerLoad>, in_delay_queues: u64) -> Self {
         Self {
             running: loads.values().map(|load| load.running).sum(),
             in_memory: loads.values().map(|load| load.in_memory).sum(),

@@ -1,13 +1,13 @@
 //! Explains why a tenant's jobs wait and until when: everything the gate knows of one tenant, in
 //! words and as JSON.
 
-mod ends;
+mod description;
+mod forecast;
 mod glance;
 mod learned;
 mod levels;
-mod others;
+mod other_policies;
 mod shadows;
-mod shown;
 mod waits;
 mod what_if;
 
@@ -17,18 +17,18 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use self::ends::Forecast;
+use self::description::{as_json, counts_cost, in_words};
+use self::forecast::Forecast;
 pub use self::glance::Glance;
 use self::levels::Levels;
-use self::others::Other;
-use self::shown::{as_json, counts_cost, in_words};
-use self::waits::Waits;
+use self::other_policies::OtherPolicy;
+use self::waits::WaitReason;
 pub use self::what_if::WhatIf;
-use super::advertised::{self, Said};
-use super::labels::Given;
+use super::advertised::{self, AdvertisedLimit};
+use super::labels::GivenLabels;
 use super::recovery::Recovery;
+use super::text::plain;
 use super::times::when;
-use super::words::plain;
 use super::{NotDone, hold, limits, trials};
 use crate::config::Config;
 use crate::gate::boards::{self, Seen};
@@ -43,10 +43,10 @@ use crate::rules::steering::{Hold, Steering};
 use crate::rules::tenant::Tenant;
 
 /// Round trip to Redis from which it is worth mentioning.
-const FAR_MS: u64 = 10;
+const MIN_SHOWN_ROUND_TRIP_MS: u64 = 10;
 
 /// An effective limit and its usage.
-type Row<'a> = (&'a Limit, &'a Usage);
+type LimitUsage<'a> = (&'a Limit, &'a Usage);
 
 /// Everything known of a tenant.
 pub struct Inspected {
@@ -54,16 +54,16 @@ pub struct Inspected {
     source: String,
     hint: Option<String>,
     limits: Limits,
-    given: Given,
+    given: GivenLabels,
     found: Inspection,
     levels: Levels,
     recovery: Recovery,
     all: Result<Standing, String>,
-    held: Result<Held, String>,
-    said: Vec<Said>,
+    held: Result<PostedInstructions, String>,
+    advertised: Vec<AdvertisedLimit>,
     round_trip_ms: u64,
     in_force: bool,
-    others: Vec<Other>,
+    others: Vec<OtherPolicy>,
     unread: Vec<String>,
     forecast: Option<Forecast>,
 }
@@ -79,7 +79,7 @@ pub async fn inspect(
     gate: &RedisGate,
     config: &Config,
     (tenant, plan): (Tenant, Option<&str>),
-    labels: impl FnOnce(&[Limit]) -> Result<Given, NotDone>,
+    labels: impl FnOnce(&[Limit]) -> Result<GivenLabels, NotDone>,
     what_if: &[WhatIf],
 ) -> Result<Inspected, NotDone> {
     let policy = &config.rate_limiter.policy;
@@ -110,7 +110,7 @@ pub async fn inspect(
         // inspection stands.
         let (whose, asked) = ((&tenant, &given.labels), Asked::as_it_is(&limits, 0));
         let waits = (priorities, found.widest);
-        if let Ok(all) = ends::forecast(gate, whose, &limits, (&[], &asked), waits).await {
+        if let Ok(all) = forecast::forecast(gate, whose, &limits, (&[], &asked), waits).await {
             let ends_ms = all.ends_at_ms().saturating_sub(found.now_ms);
             found.waitlist_end_ms = found.waitlist_end_ms.max(ends_ms);
             if levels.is_empty() {
@@ -134,19 +134,19 @@ pub async fn inspect(
             let whose = (&tenant, &given.labels);
             let what = (what_if, &asked);
             let waits = (priorities, found.widest);
-            Some(ends::forecast(gate, whose, &limits, what, waits).await?)
+            Some(forecast::forecast(gate, whose, &limits, what, waits).await?)
         }
     };
-    let others: Vec<Other> = (known.policies().iter())
+    let others: Vec<OtherPolicy> = (known.policies().iter())
         .filter(|other| other.id != own.id)
-        .map(|other| Other::new((policy, other), (&known, now_ms), (&tenant, plan)))
+        .map(|other| OtherPolicy::new((policy, other), (&known, now_ms), (&tenant, plan)))
         .collect();
     let with_max = |(limit, usage): (&Limit, &Usage)| limit.clone().with_max(usage.max);
     let ours: Vec<Limit> = limits.iter().zip(&found.limits).map(with_max).collect();
     Ok(Inspected {
         source: source.to_string(),
         hint: hint(policy, plan),
-        said: advertised::said(&found, &ours),
+        advertised: advertised::compare(&found, &ours),
         all: all.map_err(|why| plain(&why.to_string(), 200)),
         in_force: others.is_empty() || known.find(&own.id).is_some(),
         unread: (failed.iter())
@@ -192,7 +192,7 @@ fn would_be(
     policy: &Policy,
     tenant: &Tenant,
     changes: &[WhatIf],
-    (now, given): (&Limits, &Given),
+    (now, given): (&Limits, &GivenLabels),
 ) -> Result<Asked, NotDone> {
     if let Some(hint) = given.hint() {
         return Err(NotDone::Wrong(format!(
@@ -200,7 +200,7 @@ fn would_be(
             given.lacking()
         )));
     }
-    what_if::asked(changes, now, |plan| {
+    what_if::hypothetical(changes, now, |plan| {
         limits::of(policy, tenant, Some(plan))?;
         Ok(policy.plan(plan).unwrap_or(now).clone())
     })
@@ -218,15 +218,15 @@ pub(super) fn not_before(recovery: &Recovery, all: &Result<Standing, GateError>)
 }
 
 impl Inspected {
-    fn rows(&self) -> Vec<Row<'_>> {
+    fn rows(&self) -> Vec<LimitUsage<'_>> {
         self.limits.iter().zip(&self.found.limits).collect()
     }
 
     /// Returns what a new job would wait for.
-    fn waits<'a>(&'a self, rows: &[Row<'a>]) -> Waits<'a> {
+    fn waits<'a>(&'a self, rows: &[LimitUsage<'a>]) -> WaitReason<'a> {
         match self.stop() {
-            Some((word, words)) => Waits::Stop(word, words),
-            None => Waits::of(rows, &self.given, &self.found, &self.recovery),
+            Some((word, words)) => WaitReason::Stop(word, words),
+            None => WaitReason::of(rows, &self.given, &self.found, &self.recovery),
         }
     }
 
@@ -311,7 +311,7 @@ impl Inspected {
             "all_blocked_unread": self.all.as_ref().err(),
             "waits_for": waits.short(),
             "reason": waits.in_words(&self.given, found, counts_cost(&rows, found)),
-            "advertised": self.said,
+            "advertised": self.advertised,
             "advertised_at_ms": found.quotas_at_ms,
             "redis_round_trip_ms": self.round_trip_ms,
             "in_force": self.in_force,
@@ -355,9 +355,9 @@ impl Inspected {
             }
             Err(why) => text += &format!("all       what operators ask is not known: {why}\n"),
         }
-        text += &advertised::in_words(found, &self.said);
+        text += &advertised::in_words(found, &self.advertised);
         let round_trip_ms = self.round_trip_ms;
-        if round_trip_ms >= FAR_MS {
+        if round_trip_ms >= MIN_SHOWN_ROUND_TRIP_MS {
             text += &format!(
                 "redis     a round trip takes {round_trip_ms} ms: each permit comes that much later\n"
             );
@@ -381,20 +381,20 @@ impl Inspected {
 }
 
 /// Instructions of operators to all workers.
-struct Held {
+struct PostedInstructions {
     steering: Steering,
     words: String,
     seen: Vec<Seen>,
 }
 
-impl Held {
+impl PostedInstructions {
     /// Returns until when (ms) an operator tries another `max` of the tenant's limit.
     fn tries(&self, tenant: &Tenant, limit: &str) -> Option<u64> {
         trials::until(&self.seen, tenant, limit)
     }
 }
 
-impl Deref for Held {
+impl Deref for PostedInstructions {
     type Target = Steering;
 
     fn deref(&self) -> &Steering {
@@ -402,7 +402,7 @@ impl Deref for Held {
     }
 }
 
-async fn held_by_operator(gate: &RedisGate) -> Result<Held, String> {
+async fn held_by_operator(gate: &RedisGate) -> Result<PostedInstructions, String> {
     let seen = boards::see(gate).await;
     let seen = seen.map_err(|why| plain(&why.to_string(), 200))?;
     let mut words = hold::held_in_words(&seen);
@@ -410,7 +410,7 @@ async fn held_by_operator(gate: &RedisGate) -> Result<Held, String> {
         words = format!("all       {words}\n");
     }
     let steering = boards::in_force(&seen);
-    Ok(Held {
+    Ok(PostedInstructions {
         steering,
         words,
         seen,

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::NotDone;
-use super::steer::{EVERY, Followers, followed};
+use super::steer::{Followers, POLL_INTERVAL, followed};
 use crate::gate::boards::{Seen, Versions, drop_all, put, see};
 use crate::gate::redis::RedisGate;
 use crate::rules::limit::ceil_ms;
@@ -14,11 +14,11 @@ use crate::rules::steering::{Instruction, MAX_ID_BYTES, Sighting, State};
 use crate::rules::tenant::Tenant;
 
 /// Time left for answers that are under way when a wait ends.
-const GRACE: Duration = Duration::from_secs(5);
+const ANSWER_GRACE: Duration = Duration::from_secs(5);
 
 /// Identifies one job.
 #[derive(Debug, Clone)]
-pub struct Which {
+pub struct JobRef {
     /// The job's tenant.
     pub tenant: Tenant,
     /// ID of the job's message.
@@ -30,7 +30,7 @@ pub struct Which {
 /// Result of a request to cancel a job.
 pub struct Cancelling {
     /// State of the cancellation.
-    pub state: Cancelled,
+    pub state: CancelState,
     /// Time until which the request stands (ms).
     pub until_ms: u64,
     /// Workers that follow.
@@ -41,7 +41,7 @@ pub struct Cancelling {
 
 /// State of a cancellation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cancelled {
+pub enum CancelState {
     /// The job is a dead letter and is not called again.
     Cancelled,
     /// The job was called before.
@@ -52,7 +52,7 @@ pub enum Cancelled {
     Requested,
 }
 
-impl Cancelled {
+impl CancelState {
     /// Returns the keyword for JSON.
     pub fn word(self) -> &'static str {
         match self {
@@ -65,7 +65,7 @@ impl Cancelled {
 }
 
 /// State of a job.
-pub struct Shown {
+pub struct JobState {
     /// Workers that follow.
     pub followers: Followers,
     /// A worker's report on the job, or `None` if no worker has it in memory.
@@ -79,7 +79,7 @@ fn new_number() -> u64 {
     u64::from_be_bytes([0, 0, a, b, c, d, e, f])
 }
 
-impl Which {
+impl JobRef {
     /// Identifies the job `id` of `tenant`.
     ///
     /// # Errors
@@ -152,13 +152,13 @@ impl Which {
             if is_over && followers.are_all() || Instant::now() >= until {
                 break (sighting, followers);
             }
-            sleep(EVERY).await;
+            sleep(POLL_INTERVAL).await;
         };
         let state = match seen.as_ref().map(|sighting| sighting.state) {
-            Some(State::Cancelled) if followers.are_all() => Cancelled::Cancelled,
-            Some(State::Done) => Cancelled::Done,
-            Some(State::Running) => Cancelled::Running,
-            _ => Cancelled::Requested,
+            Some(State::Cancelled) if followers.are_all() => CancelState::Cancelled,
+            Some(State::Done) => CancelState::Done,
+            Some(State::Running) => CancelState::Running,
+            _ => CancelState::Requested,
         };
         Ok(Cancelling {
             state,
@@ -168,7 +168,7 @@ impl Which {
         })
     }
 
-    /// Ends the request of [`Which::cancel`]: a job that no worker has seen yet may be called.
+    /// Ends the request of [`JobRef::cancel`]: a job that no worker has seen yet may be called.
     ///
     /// # Errors
     /// [`NotDone::Redis`]
@@ -182,11 +182,11 @@ impl Which {
     ///
     /// # Errors
     /// [`NotDone::Redis`]
-    pub async fn show(&self, gate: &RedisGate, wait: Duration) -> Result<Shown, NotDone> {
+    pub async fn show(&self, gate: &RedisGate, wait: Duration) -> Result<JobState, NotDone> {
         let until = Instant::now() + wait;
         let number = new_number();
         let show = Instruction::Show(self.tenant.clone(), self.id.clone(), number);
-        let versions = put(gate, &show, ceil_ms(wait + GRACE)).await?;
+        let versions = put(gate, &show, ceil_ms(wait + ANSWER_GRACE)).await?;
         let seen = loop {
             let sighting = gate.sighting(&self.tenant, &self.id).await?;
             let now = |seen: &Sighting| seen.show == Some(number);
@@ -198,12 +198,12 @@ impl Which {
                 // ended.
                 break sighting.filter(|seen| seen.state.is_end());
             }
-            sleep(EVERY).await;
+            sleep(POLL_INTERVAL).await;
         };
         let followers = Followers::of(&see(gate).await?, &versions);
         // The instruction also ends by itself.
         let _ = drop_all(gate, &[show.name()]).await;
-        Ok(Shown { followers, seen })
+        Ok(JobState { followers, seen })
     }
 
     fn as_json(&self, followers: &Followers) -> Value {
@@ -233,7 +233,7 @@ impl Which {
     }
 
     /// Returns the job's state as JSON.
-    pub fn shown_as_json(&self, now: &Shown) -> Value {
+    pub fn shown_as_json(&self, now: &JobState) -> Value {
         let mut json = self.as_json(&now.followers);
         json["looked_at_within_ms"] = ceil_ms(self.looked_at_within).into();
         json["seen"] = json!(now.seen);

@@ -8,9 +8,9 @@ use crate::rules::scope::{Labels, MAX_VALUE_BYTES, Scope};
 
 /// The labels given for the limits that need them.
 #[derive(Debug)]
-pub struct Given {
+pub struct GivenLabels {
     /// Labels that were given.
-    pub told: Labels,
+    pub given: Labels,
     /// The same labels with the empty value for each missing one. This does not affect quotas of
     /// the whole tenant.
     pub labels: Labels,
@@ -31,7 +31,7 @@ pub fn value(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-impl Given {
+impl GivenLabels {
     /// Creates labels from `headers` and a routing key for jobs with `limits`.
     ///
     /// # Errors
@@ -73,10 +73,10 @@ impl Given {
         let enforced: Vec<&Scope> = enforced.map(Limit::scope).collect();
         let find = |scope: &Scope| said.iter().find(|(known, _)| known == scope);
         let known = |limit: &&Limit| find(limit.scope()).is_some();
-        let told: Vec<Limit> = limits.iter().filter(known).cloned().collect();
+        let known: Vec<Limit> = limits.iter().filter(known).cloned().collect();
         let text = |scope: &Scope| find(scope).map_or_else(String::new, |(_, text)| text.clone());
         Ok(Self {
-            told: Labels::of(&told, text),
+            given: Labels::of(&known, text),
             labels: Labels::of(limits, text),
             // Jobs that only shadow limits distinguish share one waitlist.
             missing: (scopes.into_iter())
@@ -89,7 +89,7 @@ impl Given {
     pub fn lacks(&self, limit: &Limit) -> bool {
         let scope = limit.scope();
         self.missing.contains(scope)
-            || limit.is_shadow() && scope.is_part() && !self.told.tell(scope)
+            || limit.is_shadow() && scope.is_part() && !self.given.tell(scope)
     }
 
     /// Returns the options to add, such as `--header x-endpoint=…`, or `None` if nothing is
@@ -107,7 +107,7 @@ impl Given {
 
     /// Returns the given labels as JSON.
     pub fn as_json(&self) -> Value {
-        let labels = self.told.iter();
+        let labels = self.given.iter();
         let labels: Map<String, Value> = labels
             .map(|(scope, value)| (scope.to_string(), value.into()))
             .collect();

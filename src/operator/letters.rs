@@ -13,8 +13,8 @@ use crate::rules::job::{Envelope as _, Field};
 use lapin::types::AMQPValue;
 use serde_json::{Value, json};
 
+use super::text::{count, plain};
 use super::times::{at, span};
-use super::words::{count, plain};
 
 /// Returns the dead letter as a new job, and the queue to publish it to. A publish to the work
 /// queue would lose the publisher's routing key. A job with one goes to the due queue, where our
@@ -65,7 +65,7 @@ pub fn reason(message: &Message) -> String {
 }
 
 /// Fields of a dead letter in a list.
-pub struct Row {
+pub struct LetterRow {
     id: Option<String>,
     tenant: Option<String>,
     reason: String,
@@ -80,7 +80,7 @@ pub struct Row {
     waits: u64,
 }
 
-impl Row {
+impl LetterRow {
     /// Reads the fields of `letter`, a job of `tenant`.
     pub fn new(letter: &Message, tenant: Option<String>) -> Self {
         let number = |name| match letter.header(name) {
@@ -162,9 +162,9 @@ impl Row {
     }
 }
 
-/// Formats the rows for people, one line each, with the columns of [`Row::cells`].
-pub fn in_columns(rows: &[Row]) -> String {
-    let rows: Vec<[String; 5]> = rows.iter().map(Row::cells).collect();
+/// Formats the rows for people, one line each, with the columns of [`LetterRow::cells`].
+pub fn in_columns(rows: &[LetterRow]) -> String {
+    let rows: Vec<[String; 5]> = rows.iter().map(LetterRow::cells).collect();
     let wide = |column: usize| {
         let widths = rows.iter().map(|row| row[column].chars().count());
         widths.max().unwrap_or_default()
@@ -179,7 +179,7 @@ pub fn in_columns(rows: &[Row]) -> String {
 }
 
 /// Maximum number of bytes shown of a header that holds bytes.
-const SHOWN: usize = 1024;
+const MAX_SHOWN_BYTES: usize = 1024;
 
 /// Returns the headers for people. Bytes are shown in hexadecimal; of a table only the type is
 /// shown.
@@ -202,7 +202,7 @@ pub fn headers(message: &Message) -> BTreeMap<String, Value> {
                     // the problem.
                     AMQPValue::ByteArray(bytes) => {
                         let bytes = bytes.as_slice();
-                        json!(hex(&bytes[..bytes.len().min(SHOWN)]))
+                        json!(hex(&bytes[..bytes.len().min(MAX_SHOWN_BYTES)]))
                     }
                     // Tables are the broker's own (x-death), so the type is enough.
                     _ => json!(format!("({kind})")),
@@ -240,9 +240,9 @@ mod tests {
             .with_headers(headers, &[])
         };
         // RabbitMQ dead-lettered the first one itself; the second one has unreadable headers.
-        let bare = Row::new(&letter(&[]), None);
+        let bare = LetterRow::new(&letter(&[]), None);
         let strange = [(ATTEMPT, int(-1)), (DIED, HeaderValue::Text("x".into()))];
-        let strange = Row::new(&letter(&strange), None);
+        let strange = LetterRow::new(&letter(&strange), None);
         let known = [
             (ATTEMPT, int(2)),
             (WAITS, int(12)),
@@ -250,7 +250,7 @@ mod tests {
             (DIED, int(1_700_000_090_000)),
             (REASON, HeaderValue::Text("HTTP 500".into())),
         ];
-        let known = Row::new(&letter(&known).with_id_if_missing("7"), Some("acme".into()));
+        let known = LetterRow::new(&letter(&known).with_id_if_missing("7"), Some("acme".into()));
         let shown = in_columns(&[bare, strange, known]);
         let lines: Vec<&str> = shown.lines().collect();
         assert_eq!(
@@ -264,7 +264,7 @@ mod tests {
         assert_eq!(in_columns(&[]), "");
         // It died before it was published: a clock was wrong.
         let early = [(FIRST_CALL, int(2_000)), (DIED, int(1_000))];
-        let early = in_columns(&[Row::new(&letter(&early), None)]);
+        let early = in_columns(&[LetterRow::new(&letter(&early), None)]);
         assert_eq!(early, "-  -  Thu, 01 Jan 1970 00:00:01 GMT  -  unknown\n");
     }
 
@@ -281,7 +281,7 @@ mod tests {
                 .clone()
         };
         assert_eq!(with(&[0x0a, 0xff]), json!("0aff"));
-        assert_eq!(with(&[0; 5000]), json!("00".repeat(SHOWN)));
+        assert_eq!(with(&[0; 5000]), json!("00".repeat(MAX_SHOWN_BYTES)));
     }
 
     #[test]

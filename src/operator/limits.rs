@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::time::Duration;
 
 use super::NotDone;
-use super::words::count;
+use super::text::count;
 
 /// Returns the limits of `tenant` for jobs that name `plan`, and the part of the configuration that
 /// sets them.

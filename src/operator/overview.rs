@@ -1,7 +1,7 @@
 //! The overview of a fleet: its workers, what stops all of them, and the busiest tenants.
 
-use super::fleet::Shown;
-use super::others::{Others, others};
+use super::fleet::BusiestTenants;
+use super::other_policies::{OtherPolicies, others};
 use super::recovery::Recovery;
 use crate::config::Config;
 use crate::gate::redis::RedisGate;
@@ -11,7 +11,7 @@ use crate::rules::report::view::Sort;
 
 /// Selects tenants.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
+pub struct TenantSelection {
     /// Order of the tenants.
     pub sort: Sort,
     /// Maximum number of tenants.
@@ -20,7 +20,7 @@ pub struct Wanted {
     pub name: String,
 }
 
-impl Wanted {
+impl TenantSelection {
     /// Returns true if the name `tenant` matches.
     pub fn names(&self, tenant: &str) -> bool {
         tenant.to_lowercase().contains(&self.name.to_lowercase())
@@ -33,13 +33,13 @@ pub struct Overview {
     /// Workers, and operators' instructions to them.
     pub fleet: Fleet,
     /// Selected tenants, or `None` if none were requested.
-    pub shown: Option<Shown>,
+    pub shown: Option<BusiestTenants>,
     /// State of the recovery wait at Redis, or at each primary of a cluster.
     pub recovery: Vec<Recovery>,
     /// The state that may stop the calls of all tenants, or the error that hides it.
     pub all: Option<Result<Standing, String>>,
     /// Policies that workers enforce in addition to this configuration, or `None` if unknown.
-    pub others: Option<Others>,
+    pub others: Option<OtherPolicies>,
 }
 
 impl Overview {
@@ -50,7 +50,7 @@ impl Overview {
     pub async fn of(
         gate: &RedisGate,
         config: &Config,
-        wanted: Option<&Wanted>,
+        wanted: Option<&TenantSelection>,
     ) -> Result<Self, GateError> {
         let mut fleet = reports::see(gate).await?;
         let policy = &config.rate_limiter.policy;
@@ -63,7 +63,7 @@ impl Overview {
                 let tenants = &mut fleet.view.tenants;
                 tenants.retain(|row| wanted.names(row.tenant.as_str()));
                 let order = (wanted.sort, wanted.most);
-                Some(Shown::of(gate, config, &fleet, order).await)
+                Some(BusiestTenants::of(gate, config, &fleet, order).await)
             }
         };
         Ok(Self {

@@ -6,8 +6,8 @@ use crate::gate::epoch::outlook::Outlook;
 use crate::gate::redis::Look;
 use serde_json::{Value, json};
 
+use super::text::plain;
 use super::times::when;
-use super::words::plain;
 
 /// State of the recovery wait at one Redis, or one primary of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]

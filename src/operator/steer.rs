@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::words::count;
+use super::text::count;
 use crate::config::{parse_duration, show_duration};
 use crate::gate::GateError;
 use crate::gate::boards::{Seen, Versions, followers, see};
@@ -14,11 +14,11 @@ use crate::gate::redis::RedisGate;
 /// Maximum duration of an instruction.
 pub const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Maximum time that a command waits for workers.
-const LONGEST_WAIT: Duration = Duration::from_secs(24 * 3600);
+const MAX_WAIT: Duration = Duration::from_secs(24 * 3600);
 /// Time within which live workers follow. They read the board every second.
-pub const FOLLOW_WITHIN: Duration = Duration::from_secs(10);
+pub const FOLLOW_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval at which Redis is polled for changes.
-pub const EVERY: Duration = Duration::from_millis(200);
+pub const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Parses the duration of an instruction.
 ///
@@ -33,7 +33,7 @@ pub fn span(text: &str) -> Result<Duration, String> {
 /// # Errors
 /// The mistake in the text, for people.
 pub fn wait(text: &str) -> Result<Duration, String> {
-    within(text, Duration::ZERO, LONGEST_WAIT)
+    within(text, Duration::ZERO, MAX_WAIT)
 }
 
 fn within(text: &str, least: Duration, most: Duration) -> Result<Duration, String> {
@@ -101,13 +101,13 @@ pub async fn followed(
         if followers.are_all() || Instant::now() >= until {
             return Ok((seen, followers));
         }
-        sleep(EVERY).await;
+        sleep(POLL_INTERVAL).await;
     }
 }
 
 /// Latest report of a worker on its load.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Load {
+pub struct WorkerLoad {
     /// Time of the report, by Redis's clock in milliseconds.
     pub at_ms: u64,
     /// Calls in flight.
@@ -119,8 +119,8 @@ pub struct Load {
 }
 
 /// Returns the latest reports of all workers, by worker name.
-pub fn loads(seen: &[Seen]) -> BTreeMap<String, Load> {
-    let mut loads: BTreeMap<String, Load> = BTreeMap::new();
+pub fn loads(seen: &[Seen]) -> BTreeMap<String, WorkerLoad> {
+    let mut loads: BTreeMap<String, WorkerLoad> = BTreeMap::new();
     for (name, worker) in seen.iter().flat_map(|board| &board.workers) {
         let numbers: Vec<u64> = (worker.says.split(' '))
             .filter_map(|number| number.parse().ok())
@@ -128,7 +128,7 @@ pub fn loads(seen: &[Seen]) -> BTreeMap<String, Load> {
         let &[running, in_memory, deliveries] = numbers.as_slice() else {
             continue;
         };
-        let load = Load {
+        let load = WorkerLoad {
             at_ms: worker.at_ms,
             running,
             in_memory,

@@ -26,7 +26,7 @@ pub struct Trial {
 }
 
 /// A trial that was started.
-pub struct Begun {
+pub struct StartedTrial {
     /// The trial.
     pub trial: Trial,
     /// End of the trial (ms).
@@ -36,7 +36,7 @@ pub struct Begun {
 }
 
 /// A trial that was ended.
-pub struct Ended {
+pub struct EndedTrial {
     /// Tenant of the limit.
     pub tenant: Tenant,
     /// Name of the limit.
@@ -75,10 +75,10 @@ impl Trial {
         self,
         gate: &RedisGate,
         (for_ms, within): (u64, Duration),
-    ) -> Result<Begun, NotDone> {
+    ) -> Result<StartedTrial, NotDone> {
         let versions = put(gate, &self.instruction(), for_ms).await?;
         let (seen, followers) = followed(gate, &versions, within).await?;
-        Ok(Begun {
+        Ok(StartedTrial {
             until_ms: until(&seen, &self.tenant, &self.limit).unwrap_or(0),
             trial: self,
             followers,
@@ -94,12 +94,12 @@ pub async fn end(
     gate: &RedisGate,
     (tenant, limit): (Tenant, String),
     within: Duration,
-) -> Result<Ended, NotDone> {
+) -> Result<EndedTrial, NotDone> {
     let before = max_of(&see(gate).await?, &tenant, &limit);
     let name = Instruction::Try(tenant.clone(), limit.clone(), 0).name();
     let versions = drop_all(gate, &[name]).await?;
     let (_, followers) = followed(gate, &versions, within).await?;
-    Ok(Ended {
+    Ok(EndedTrial {
         tenant,
         limit,
         before,
@@ -137,7 +137,7 @@ pub(super) fn until(seen: &[Seen], tenant: &Tenant, limit: &str) -> Option<u64> 
     find(seen, tenant, limit).map(|(until_ms, _)| until_ms)
 }
 
-impl Begun {
+impl StartedTrial {
     /// Returns the started trial as JSON.
     pub fn as_json(&self) -> Value {
         json!({
@@ -152,7 +152,7 @@ impl Begun {
     }
 }
 
-impl Ended {
+impl EndedTrial {
     /// Returns the ended trial as JSON.
     pub fn as_json(&self) -> Value {
         json!({

@@ -8,7 +8,7 @@ use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, job, until};
 use serde_json::{Value, json};
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::operator::audit::{self, Entry};
+use sluicegate::operator::audit::{self, AuditEntry};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -533,7 +533,7 @@ async fn the_audit_keeps_the_last_thousand_and_pages_stay_where_they_are() {
         &run.bed.name,
     );
     let gate = gate.expect("a url");
-    let entry = |number: usize| Entry {
+    let entry = |number: usize| AuditEntry {
         operator: "anna".to_owned(),
         peer: "here".to_owned(),
         action: "tenant pause",

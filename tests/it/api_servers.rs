@@ -184,7 +184,7 @@ async fn a_cluster_has_one_audit() {
     );
     let gate = connect(cluster, &prefix, limits).gate;
     for number in 1..=3 {
-        let entry = audit::Entry {
+        let entry = audit::AuditEntry {
             operator: "anna".to_owned(),
             peer: "here".to_owned(),
             action: "drain",

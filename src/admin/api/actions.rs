@@ -16,10 +16,10 @@ use super::problem::Problem;
 use super::reads::{LOOK_WITHIN, dead, filter, wait, which};
 use crate::gate::Change;
 use crate::gate::boards::put;
-use crate::operator::audit::{self, Entry};
+use crate::operator::audit::{self, AuditEntry};
 use crate::operator::dead::{self as letters, Filter};
-use crate::operator::job::Which;
-use crate::operator::pace::Rate;
+use crate::operator::job::JobRef;
+use crate::operator::rate::Rate;
 use crate::operator::trials::{self, Trial};
 use crate::operator::{NotDone, divert, hold, steer, tenant};
 use crate::rules::limit::ceil_ms;
@@ -91,8 +91,8 @@ enum Action {
     EndTry(Tenant, String),
     Divert(Tenant, Option<String>, u64),
     Undivert(Tenant, Option<Option<String>>),
-    Cancel(Which, Duration, u64),
-    Undo(Which),
+    Cancel(JobRef, Duration, u64),
+    Undo(JobRef),
     Hold(Hold, u64),
     ResumeAll,
     ResumeCalls,
@@ -155,7 +155,7 @@ async fn written_down(
             .filter(|_| !input.body.contains_key(name))?;
         Some((name.to_owned(), text.into()))
     });
-    let mut entry = Entry {
+    let mut entry = AuditEntry {
         operator: asker.name.clone(),
         peer: asker.peer.clone(),
         action: act.word(),

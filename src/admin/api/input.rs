@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::problem::Problem;
 use super::routes::{Kind, Param, Place, Route};
 use crate::config::{closest, parse_duration};
-use crate::operator::pace::Rate;
+use crate::operator::rate::Rate;
 
 /// Maximum size of a body in bytes.
 const MOST_BYTES: usize = 16 * 1024;

@@ -5,7 +5,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use crate::operator::NotDone;
-use crate::operator::words::plain;
+use crate::operator::text::plain;
 
 /// Maximum length of the detail, in characters.
 const LONGEST: usize = 2_000;

@@ -15,13 +15,13 @@ use crate::broker::amqp::Client;
 use crate::gate::{boards, reports};
 use crate::operator::dead::{Dead, Filter};
 use crate::operator::explain::explain;
-use crate::operator::explain::letters::Look;
-use crate::operator::fleet::{Shown, workers_as_json};
+use crate::operator::explain::letters::DeadLetterSearch;
+use crate::operator::fleet::{BusiestTenants, workers_as_json};
 use crate::operator::hold::held;
 use crate::operator::inspect::{WhatIf, inspect};
-use crate::operator::job::Which;
-use crate::operator::labels::{Given, value};
-use crate::operator::{NotDone, audit, limits, others, steer, tenant};
+use crate::operator::job::JobRef;
+use crate::operator::labels::{GivenLabels, value};
+use crate::operator::{NotDone, audit, limits, other_policies, steer, tenant};
 use crate::rules::limit::Limits;
 use crate::rules::policy::Own;
 use crate::rules::report::view::Sort;
@@ -125,7 +125,7 @@ async fn in_force(part: &Part, input: &Input) -> Result<Value, NotDone> {
         }
         Own::Plan(plan) => json!({"tenant": pattern.to_string(), "plan": plan, "limits": null}),
     });
-    let others = others::others(&part.gate, policy).await?;
+    let others = other_policies::others(&part.gate, policy).await?;
     Ok(json!({
         "limits": all(policy.default_limits()),
         "plan_header": policy.plan_header(),
@@ -163,7 +163,7 @@ async fn tenants(part: &Part, input: &Input) -> Result<Value, NotDone> {
     // Rows before the page are looked at, too, since the gate's figures decide the order.
     let most = offset.saturating_add(limit);
     let all = fleet.view.tenants.len();
-    let mut shown = Shown::of(&part.gate, &part.config, &fleet, (sort, most)).await;
+    let mut shown = BusiestTenants::of(&part.gate, &part.config, &fleet, (sort, most)).await;
     shown.rows.drain(..offset.min(shown.rows.len()));
     let mut json = shown.as_json(&fleet);
     json["next_offset"] = next(offset, limit, all).into();
@@ -181,7 +181,7 @@ async fn one_tenant(part: &Part, input: &Input) -> Result<Value, NotDone> {
     let headers = headers.ok_or_else(wrong)?;
     let key = input.text("routing-key").map(value).transpose();
     let key = key.map_err(|why| NotDone::Wrong(format!("routing-key: {why}")))?;
-    let labels = |limits: &_| Given::of(headers, key, limits);
+    let labels = |limits: &_| GivenLabels::of(headers, key, limits);
     let plan = input.text("plan");
     let what_if = input.texts("what-if").map(WhatIf::parse);
     let what_if: Result<Vec<WhatIf>, String> = what_if.collect();
@@ -202,10 +202,10 @@ pub fn wait(input: &Input) -> Result<Duration, NotDone> {
 }
 
 /// Returns the job that the request names.
-pub fn which(part: &Part, input: &Input) -> Result<Which, NotDone> {
+pub fn which(part: &Part, input: &Input) -> Result<JobRef, NotDone> {
     let tenant = tenant::parse(input.text("tenant").unwrap_or_default())?;
     let id = input.text("id").unwrap_or_default();
-    Which::new(tenant, id, part.config.delay.max_delay)
+    JobRef::new(tenant, id, part.config.delay.max_delay)
 }
 
 async fn job(part: &Part, input: &Input) -> Result<Value, NotDone> {
@@ -224,17 +224,17 @@ async fn explanation((part, parts): (&Part, &PartsOfAll), input: &Input) -> Resu
 }
 
 /// Searches the dead letters for a job that no worker has.
-async fn among_letters((part, parts): (&Part, &PartsOfAll), which: &Which) -> Look {
+async fn among_letters((part, parts): (&Part, &PartsOfAll), which: &JobRef) -> DeadLetterSearch {
     let Ok(_turn) = parts.turn() else {
-        return Look::Failed("too many requests look at queues now: try it again".to_owned());
+        return DeadLetterSearch::Failed("too many requests look at queues now: try it again".to_owned());
     };
     match part.client().await {
         Ok(client) => {
-            let look = Look::at(&dead(part, &client), which).await;
+            let look = DeadLetterSearch::at(&dead(part, &client), which).await;
             client.close().await;
             look
         }
-        Err(why) => Look::Failed(why.to_string()),
+        Err(why) => DeadLetterSearch::Failed(why.to_string()),
     }
 }
 
@@ -319,7 +319,7 @@ async fn letters(part: &Part, client: &Client, input: &Input) -> Result<Value, N
     Ok(json!({
         "letters": rows.map(|row| row.as_json()).collect::<Vec<_>>(),
         "found": listed.rows.len(),
-        "not_looked_at": listed.look.left,
+        "not_looked_at": listed.progress.left,
         "next_offset": next(offset, limit, listed.rows.len()),
     }))
 }

@@ -4,7 +4,7 @@ use askama::Template;
 use url::form_urlencoded::Serializer;
 
 use crate::operator::times::{at, span};
-use crate::operator::words::plain;
+use crate::operator::text::plain;
 
 /// Maximum length of a name in characters.
 const LONGEST_NAME: usize = 255;

@@ -6,22 +6,22 @@
 use serde_json::{Value, json};
 
 use crate::operator::dead::{self, Dead, Filter};
-use crate::operator::job::Which;
-use crate::operator::letters::Row;
+use crate::operator::job::JobRef;
+use crate::operator::letters::LetterRow;
+use crate::operator::text::{count, plain};
 use crate::operator::times::at;
-use crate::operator::words::{count, plain};
 
 /// Maximum number of dead letters fetched for one job.
-const MOST: u32 = 1_000;
+const MAX_SEARCHED: u32 = 1_000;
 /// Maximum number of bytes of bodies fetched for one job.
-const MOST_BYTES: usize = 16 << 20;
+const MAX_SEARCH_BYTES: usize = 16 << 20;
 
 /// Result of a search among the dead letters.
-pub enum Look {
+pub enum DeadLetterSearch {
     /// There was no search, since a worker has the job.
     None,
     /// The job is a dead letter.
-    Found(Box<Found>),
+    Found(Box<FoundLetter>),
     /// The job is not among the dead letters that were looked at.
     Missing {
         /// Queue of the dead letters.
@@ -36,26 +36,28 @@ pub enum Look {
 }
 
 /// A job found as a dead letter.
-pub struct Found {
+pub struct FoundLetter {
     queue: String,
-    row: Row,
+    row: LetterRow,
 }
 
-impl Look {
+impl DeadLetterSearch {
     /// Searches the dead letters in `dead` for the job `which`.
-    pub async fn at(dead: &Dead<'_>, which: &Which) -> Self {
+    pub async fn at(dead: &Dead<'_>, which: &JobRef) -> Self {
         let filter = Filter {
             tenant: Some(which.tenant.as_str().to_owned()),
             id: Some(which.id.clone()),
             reason: None,
         };
         let queue = dead.queue.to_string();
-        match dead.first(&filter, (MOST, MOST_BYTES)).await {
+        match dead.first(&filter, (MAX_SEARCHED, MAX_SEARCH_BYTES)).await {
             Ok((Some(letter), _)) => {
-                let row = Row::new(&letter, dead.tenant(&letter));
-                Self::Found(Box::new(Found { queue, row }))
+                let row = LetterRow::new(&letter, dead.tenant(&letter));
+                Self::Found(Box::new(FoundLetter { queue, row }))
             }
-            Ok((None, dead::Look { seen, left, .. })) => Self::Missing { queue, seen, left },
+            Ok((None, dead::SearchProgress { seen, left, .. })) => {
+                Self::Missing { queue, seen, left }
+            }
             Err(why) => Self::Failed(why.to_string()),
         }
     }
@@ -65,14 +67,14 @@ impl Look {
         self.found().is_some()
     }
 
-    pub(super) fn found(&self) -> Option<&Found> {
+    pub(super) fn found(&self) -> Option<&FoundLetter> {
         match self {
             Self::Found(found) => Some(found),
             _ => None,
         }
     }
 
-    pub(super) fn in_vain(&self, id: &str) -> Option<String> {
+    pub(super) fn failure(&self, id: &str) -> Option<String> {
         match self {
             Self::None | Self::Found(_) => None,
             Self::Missing { queue, seen: 0, .. } => Some(format!("{queue} holds no dead letter")),
@@ -94,7 +96,7 @@ impl Look {
     }
 
     /// Adds the result to `json`.
-    pub(super) fn tell(&self, json: &mut Value) {
+    pub(super) fn add_to_json(&self, json: &mut Value) {
         json["dead_letter"] = self.found().map_or(Value::Null, |found| {
             let mut letter = found.row.as_json();
             letter["queue"] = found.queue.clone().into();
@@ -112,14 +114,14 @@ impl Look {
     }
 }
 
-impl Found {
+impl FoundLetter {
     /// Returns the queue that holds the dead letter.
     pub fn queue(&self) -> &str {
         &self.queue
     }
 
     /// Describes the dead letter for people, one line for each fact.
-    pub(super) fn in_words(&self, which: &Which) -> String {
+    pub(super) fn in_words(&self, which: &JobRef) -> String {
         let mut text = String::new();
         let mut line = |name: &str, value: String| text += &format!("{name:<10}{value}\n");
         line("why", self.row.why());
@@ -170,7 +172,7 @@ mod tests {
     fn a_look_in_vain_says_how_far_it_came() {
         let looked = |seen, left| {
             let queue = "jobs.dead".to_owned();
-            Look::Missing { queue, seen, left }.in_vain("o 7")
+            DeadLetterSearch::Missing { queue, seen, left }.failure("o 7")
         };
         let words = |seen, left| looked(seen, left).expect("it was in vain");
         assert_eq!(words(0, 0), "jobs.dead holds no dead letter");

@@ -9,9 +9,9 @@ use crate::rules::tenant::Tenant;
 
 const NOW: u64 = 1_700_000_000_000;
 
-fn which() -> Which {
+fn which() -> JobRef {
     let tenant = Tenant::parse("acme").expect("a tenant");
-    Which::new(tenant, "7", Duration::from_secs(60)).expect("a good id")
+    JobRef::new(tenant, "7", Duration::from_secs(60)).expect("a good id")
 }
 
 fn seen(what: WaitsFor, wait_ms: Option<u64>) -> Sighting {
@@ -58,7 +58,7 @@ fn explained(seen: &Sighting, turn_ms: u64, (blocked_ms, steering): (u64, Steeri
     let policy = Config::default().rate_limiter.policy;
     let limits = policy.default_limits();
     let (found, all) = (found(blocked_ms), Ok(Standing::default()));
-    let around = Around {
+    let around = ExplainContext {
         found: &found,
         all: &all,
         recovery: &Recovery::Over,
@@ -82,7 +82,7 @@ fn explained(seen: &Sighting, turn_ms: u64, (blocked_ms, steering): (u64, Steeri
     let waits = seen.waits.as_ref().expect("it waits");
     let mut explained = Explained {
         which: which(),
-        shown: Shown {
+        shown: JobState {
             followers: Followers::default(),
             seen: Some(seen.clone()),
         },
@@ -92,10 +92,10 @@ fn explained(seen: &Sighting, turn_ms: u64, (blocked_ms, steering): (u64, Steeri
         starts_ms: None,
         sure: Sure::Unknown,
         why: String::new(),
-        letters: Look::None,
+        letters: DeadLetterSearch::None,
     };
     let causes = causes((&explained.which, seen, waits), limits, &turn, &around);
-    explained.tell((seen, waits), (&schedule, turn), &around, causes);
+    explained.fill_in((seen, waits), (&schedule, turn), &around, causes);
     explained
 }
 

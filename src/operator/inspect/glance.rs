@@ -1,7 +1,7 @@
 //! A tenant at a glance: figures and times for a screen, and the full inspection in words.
 
 use super::Inspected;
-use super::shown::counts_cost;
+use super::description::counts_cost;
 use crate::operator::fullness::Fullness;
 
 /// Figures of a tenant. Times are by Redis's clock, in milliseconds since 1970.

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::gate::Usage;
+use crate::operator::text::count;
 use crate::operator::times::at;
-use crate::operator::words::count;
 use crate::rules::learned::Learned;
 use crate::rules::limit::Limit;
 

@@ -3,26 +3,26 @@
 use serde_json::Value;
 
 use super::Inspected;
-use super::shown::told;
+use super::description::describe;
 use crate::gate::Usage;
 use crate::operator::fullness::Fullness;
-use crate::operator::labels::Given;
+use crate::operator::labels::GivenLabels;
 use crate::operator::times::{at, span};
 use crate::operator::{limits, tally};
 use crate::rules::decision::{Tally, Tried};
 use crate::rules::limit::Limit;
 
 /// A shadow limit, its usage, and the starts and waits that it recorded.
-pub(super) struct Row<'a> {
+pub(super) struct ShadowUsage<'a> {
     limit: &'a Limit,
     usage: &'a Usage,
     tried: &'a Tried,
     /// The trial's details if an operator tries this limit.
-    set: Option<Set<'a>>,
+    set: Option<TrialDetails<'a>>,
 }
 
 /// A trial by an operator of another `max`.
-struct Set<'a> {
+struct TrialDetails<'a> {
     /// Name of the enforced limit.
     limit: &'a str,
     /// Usage of the enforced limit.
@@ -32,9 +32,9 @@ struct Set<'a> {
 }
 
 impl Inspected {
-    pub(super) fn shadows(&self) -> impl Iterator<Item = Row<'_>> {
+    pub(super) fn shadows(&self) -> impl Iterator<Item = ShadowUsage<'_>> {
         let rows = self.limits.shadows().iter().zip(&self.found.shadows);
-        rows.map(|(limit, (usage, tried))| Row {
+        rows.map(|(limit, (usage, tried))| ShadowUsage {
             limit,
             usage,
             tried,
@@ -42,12 +42,12 @@ impl Inspected {
         })
     }
 
-    fn set<'a>(&'a self, name: &'a str) -> Set<'a> {
+    fn set<'a>(&'a self, name: &'a str) -> TrialDetails<'a> {
         let mut rows = self.limits.iter().zip(&self.found.limits);
         let here = rows.find(|(limit, _)| limit.name() == name && !limit.is_global());
         let until_ms = self.held.as_ref().ok();
         let until_ms = until_ms.and_then(|held| held.tries(&self.tenant, name));
-        Set {
+        TrialDetails {
             limit: name,
             used: here.map_or(0, |(_, usage)| usage.count),
             until_ms: until_ms.unwrap_or(0),
@@ -55,7 +55,7 @@ impl Inspected {
     }
 }
 
-impl Row<'_> {
+impl ShadowUsage<'_> {
     /// Returns the name that users know.
     fn name(&self) -> &str {
         let set = self.set.as_ref();
@@ -69,7 +69,7 @@ impl Row<'_> {
     }
 
     /// Returns the limit's fullness, for a screen.
-    pub(super) fn fullness(&self, given: &Given) -> Fullness {
+    pub(super) fn fullness(&self, given: &GivenLabels) -> Fullness {
         let known = !given.lacks(self.limit);
         Fullness {
             used: known.then_some(self.used()),
@@ -78,12 +78,12 @@ impl Row<'_> {
     }
 
     /// Describes the shadow for people, in three or four lines.
-    pub(super) fn in_words(&self, given: &Given) -> String {
+    pub(super) fn in_words(&self, given: &GivenLabels) -> String {
         let Self { limit, tried, .. } = self;
-        let (name, what) = (self.name(), told(&(limit, self.usage)));
+        let (name, what) = (self.name(), describe(&(limit, self.usage)));
         let by = match &self.set {
             None => String::new(),
-            Some(Set { until_ms, .. }) => format!(
+            Some(TrialDetails { until_ms, .. }) => format!(
                 "\n  set     by an operator, until {}; tenant limit --clear --shadow ends it",
                 at(*until_ms)
             ),
@@ -113,7 +113,7 @@ impl Row<'_> {
     }
 
     /// Returns the shadow as JSON.
-    pub(super) fn as_json(&self, given: &Given) -> Value {
+    pub(super) fn as_json(&self, given: &GivenLabels) -> Value {
         let known = !given.lacks(self.limit);
         let tried = self.tried;
         let Tally {

@@ -2,14 +2,14 @@
 
 use crate::gate::Inspection;
 
-use super::Row;
-use super::shown::amount;
-use crate::operator::labels::Given;
+use super::LimitUsage;
+use super::description::amount;
+use crate::operator::labels::GivenLabels;
 use crate::operator::recovery::Recovery;
 use crate::operator::times::when;
 
 /// The cause for which a new job would wait.
-pub(super) enum Waits<'a> {
+pub(super) enum WaitReason<'a> {
     /// Something outside the tenant's own state stops its jobs: a keyword and a sentence.
     Stop(&'static str, String),
     /// The recovery wait.
@@ -28,10 +28,10 @@ pub(super) enum Waits<'a> {
     Unknown(String),
 }
 
-impl<'a> Waits<'a> {
+impl<'a> WaitReason<'a> {
     pub(super) fn of(
-        rows: &[Row<'a>],
-        given: &Given,
+        rows: &[LimitUsage<'a>],
+        given: &GivenLabels,
         found: &Inspection,
         recovery: &Recovery,
     ) -> Self {
@@ -75,7 +75,12 @@ impl<'a> Waits<'a> {
         }
     }
 
-    pub(super) fn in_words(&self, given: &Given, found: &Inspection, of_cost: bool) -> String {
+    pub(super) fn in_words(
+        &self,
+        given: &GivenLabels,
+        found: &Inspection,
+        of_cost: bool,
+    ) -> String {
         let first = match self {
             // The end of its waitlist is unknown until the stop ends.
             Self::Stop(_, words) => return words.clone(),

@@ -16,13 +16,13 @@ const KEYS: [&str; 5] = ["max-requests", "window-size", "plan", "pause", "resume
 pub struct WhatIf {
     /// Text of the change as given.
     pub(super) text: String,
-    what: What,
+    what: Hypothesis,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum What {
+enum Hypothesis {
     /// Changes a limit; names it if the text did.
-    Limit(Option<String>, Number),
+    Limit(Option<String>, LimitNumber),
     /// The jobs name this plan.
     Plan(String),
     /// An operator ends the tenant's suspension.
@@ -32,7 +32,7 @@ enum What {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Number {
+enum LimitNumber {
     Max(u32),
     Window(Duration),
 }
@@ -45,7 +45,7 @@ impl WhatIf {
     /// The mistake in the text, for people.
     pub fn parse(text: &str) -> Result<Self, String> {
         let what = match text.split_once('=') {
-            None if text == "resume" => What::Resume,
+            None if text == "resume" => Hypothesis::Resume,
             None => {
                 return Err(format!(
                     "must be KEY=VALUE, such as max-requests=200, or resume{}",
@@ -58,10 +58,14 @@ impl WhatIf {
                     None => (None, key),
                 };
                 match (key, name) {
-                    ("max-requests", name) => What::Limit(name, Number::Max(max(value)?)),
-                    ("window-size", name) => What::Limit(name, Number::Window(window(value)?)),
-                    ("plan", None) if !value.is_empty() => What::Plan(value.to_owned()),
-                    ("pause", None) => What::Pause(pause(value)?),
+                    ("max-requests", name) => {
+                        Hypothesis::Limit(name, LimitNumber::Max(max(value)?))
+                    }
+                    ("window-size", name) => {
+                        Hypothesis::Limit(name, LimitNumber::Window(window(value)?))
+                    }
+                    ("plan", None) if !value.is_empty() => Hypothesis::Plan(value.to_owned()),
+                    ("pause", None) => Hypothesis::Pause(pause(value)?),
                     ("resume", None) => {
                         return Err(
                             "resume has no value: it ends a pause or a throttle now".to_owned()
@@ -117,7 +121,7 @@ fn pause(text: &str) -> Result<u64, String> {
 ///
 /// # Errors
 /// [`NotDone::Wrong`]: a change is impossible.
-pub(super) fn asked(
+pub(super) fn hypothetical(
     changes: &[WhatIf],
     limits: &Limits,
     of_plan: impl Fn(&str) -> Result<Limits, NotDone>,
@@ -125,25 +129,25 @@ pub(super) fn asked(
     let mut asked = Asked::as_it_is(limits, 0);
     let mut said: Vec<String> = Vec::new();
     // A change of plan comes first: the other changes then apply to that plan's limits.
-    let plans = |change: &&WhatIf| matches!(change.what, What::Plan(_));
+    let plans = |change: &&WhatIf| matches!(change.what, Hypothesis::Plan(_));
     let in_order = (changes.iter().filter(plans)).chain(changes.iter().filter(|it| !plans(it)));
     for change in in_order {
         let key = match &change.what {
-            What::Plan(plan) => {
+            Hypothesis::Plan(plan) => {
                 let new = of_plan(plan)?;
                 same_parts(limits, &new).map_err(|why| change.wrong(why))?;
                 asked = Asked::as_it_is(&new, 0);
                 "plan".to_owned()
             }
-            What::Resume => {
+            Hypothesis::Resume => {
                 asked.opens = Opens::Now;
                 "its pause".to_owned()
             }
-            What::Pause(ms) => {
+            Hypothesis::Pause(ms) => {
                 asked.opens = Opens::In(*ms);
                 "its pause".to_owned()
             }
-            What::Limit(name, number) => {
+            Hypothesis::Limit(name, number) => {
                 let is_shadow =
                     |name: &&str| limits.shadows().iter().any(|limit| limit.name() == *name);
                 let name = the_limit(name.as_deref(), &asked.limits).map_err(|why| {
@@ -157,12 +161,12 @@ pub(super) fn asked(
                 for (limit, as_said) in asked.limits.iter_mut().zip(&mut asked.as_said) {
                     if limit.name() == name {
                         *limit = with(limit, *number).map_err(|why| change.wrong(why))?;
-                        *as_said |= matches!(number, Number::Max(_));
+                        *as_said |= matches!(number, LimitNumber::Max(_));
                     }
                 }
                 match number {
-                    Number::Max(_) => format!("{name}.max-requests"),
-                    Number::Window(_) => format!("{name}.window-size"),
+                    LimitNumber::Max(_) => format!("{name}.max-requests"),
+                    LimitNumber::Window(_) => format!("{name}.window-size"),
                 }
             }
         };
@@ -221,10 +225,10 @@ fn the_limit(name: Option<&str>, limits: &[Limit]) -> Result<String, String> {
     }
 }
 
-fn with(limit: &Limit, number: Number) -> Result<Limit, String> {
+fn with(limit: &Limit, number: LimitNumber) -> Result<Limit, String> {
     let limit = limit.clone();
     match number {
-        Number::Max(max) => {
+        LimitNumber::Max(max) => {
             let band = limit.band();
             let limit = limit.with_max(max);
             // An operator can't override a limit shared by all tenants, so this is a number in the
@@ -234,11 +238,11 @@ fn with(limit: &Limit, number: Number) -> Result<Limit, String> {
                 None => limit,
             })
         }
-        Number::Window(_) if limit.algorithm() == Algorithm::Concurrency => Err(format!(
+        LimitNumber::Window(_) if limit.algorithm() == Algorithm::Concurrency => Err(format!(
             "{} counts calls in flight and has no window",
             limit.name()
         )),
-        Number::Window(window) => limit
+        LimitNumber::Window(window) => limit
             .with_window(window)
             .map_err(|why: LimitError| why.to_string()),
     }

@@ -8,16 +8,16 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use sluicegate::broker::amqp::Client;
 use sluicegate::config::Config;
-use sluicegate::operator::dead::{self, Change, Dead, Look};
+use sluicegate::operator::dead::{self, Change, Dead, SearchProgress};
 use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::tenant::Tenant;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::letters::in_columns;
 use super::noted::note_by;
-use super::pace::Rate;
 use super::progress::Progress;
-use super::steer::FOLLOW_WITHIN;
+use super::rate::Rate;
+use super::steer::FOLLOW_TIMEOUT;
 use super::{Failure, count, plain, print_json};
 
 /// Look at dead letters, replay them, or drop them
@@ -175,7 +175,7 @@ pub fn dead_in<'a>(queue: Arc<str>, client: &'a Client, config: &'a Config) -> D
         client,
         config,
         until: None,
-        follow_within: FOLLOW_WITHIN,
+        follow_within: FOLLOW_TIMEOUT,
     }
 }
 
@@ -222,7 +222,7 @@ struct Letters<'a> {
 
 /// Returns a note if entries are missing from the output: `all` were found, `hidden` of them are
 /// not shown, and the `look` ended before the queue did.
-fn cut_short(queue: &str, (all, hidden): (usize, usize), look: &Look) -> String {
+fn cut_short(queue: &str, (all, hidden): (usize, usize), look: &SearchProgress) -> String {
     let why = match look.is_full() {
         true => format!(" of {} MiB", look.bytes >> 20),
         false => String::new(),
@@ -247,7 +247,10 @@ impl Letters<'_> {
             let found = count(found as u64, self.noun);
             progress.says(format!("{found} found, {left} left to look at"));
         };
-        let dead::Listed { mut rows, look } = self.dead.list(&filter, told).await?;
+        let dead::LetterList {
+            mut rows,
+            progress: look,
+        } = self.dead.list(&filter, told).await?;
         drop(progress);
         let all = rows.len();
         rows.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
@@ -342,7 +345,7 @@ mod tests {
 
     #[test]
     fn a_list_that_ends_early_says_why() {
-        let look = |bytes| Look {
+        let look = |bytes| SearchProgress {
             left: 7,
             seen: 12_000,
             bytes,

@@ -15,7 +15,7 @@ use sluicegate::rules::tenant::Tenant;
 
 use super::dead;
 use super::noted::note;
-use super::steer::{FOLLOW_WITHIN, Span};
+use super::steer::{FOLLOW_TIMEOUT, Span};
 use super::times::at;
 use super::{Failure, plain, print_json};
 
@@ -55,7 +55,7 @@ pub async fn divert(
     config: &Config,
 ) -> Result<ExitCode, Failure> {
     let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
-    let times = (args.span.millis(), FOLLOW_WITHIN);
+    let times = (args.span.millis(), FOLLOW_TIMEOUT);
     let request = json!({"to": args.to, "for_ms": times.0});
     note(
         &gate,
@@ -94,7 +94,7 @@ pub async fn undivert(
         request,
     )
     .await;
-    let undiverted = divert::undivert(&gate, &tenant, FOLLOW_WITHIN).await?;
+    let undiverted = divert::undivert(&gate, &tenant, FOLLOW_TIMEOUT).await?;
     if !args.json {
         let was = match undiverted.before {
             Some(_) => "are not diverted any more",

@@ -8,9 +8,9 @@ use clap::Args;
 use sluicegate::broker::amqp::Client;
 use sluicegate::config::Config;
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::operator::explain::letters::Look;
+use sluicegate::operator::explain::letters::DeadLetterSearch;
 use sluicegate::operator::explain::{Explained, explain};
-use sluicegate::operator::job::Which;
+use sluicegate::operator::job::JobRef;
 use sluicegate::operator::tenant::parse;
 use sluicegate::rules::delays::DelayLevels;
 use tokio::time::{Instant, timeout};
@@ -58,7 +58,7 @@ pub struct ExplainArgs {
 
 /// Runs the command.
 pub async fn run(args: ExplainArgs, config: &Config) -> Result<ExitCode, Failure> {
-    let which = Which::new(parse(&args.tenant)?, &args.id, config.delay.max_delay)?;
+    let which = JobRef::new(parse(&args.tenant)?, &args.id, config.delay.max_delay)?;
     let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
     let job = of(&which);
     let at_first = args.wait.min(WORKERS_SAY);
@@ -101,27 +101,29 @@ fn shown(job: &str, told: &Explained) -> Option<String> {
 
 fn missing(job: &str, told: &Explained, config: &Config) -> Failure {
     let nobody = nobody_has_it(job, told.shown(), config);
-    match told.looked_in_vain() {
+    match told.search_failure() {
         Some(vain) => Failure::Failed(format!("{}\n{vain}", nobody.words())),
         None => nobody,
     }
 }
 
 /// Searches for the job among the dead letters.
-async fn among_letters(config: &Config, which: &Which) -> Look {
+async fn among_letters(config: &Config, which: &JobRef) -> DeadLetterSearch {
     let progress = Progress::begin("looking among the dead letters");
     let levels = DelayLevels::new(config.delay.max_delay);
     let connecting = Client::connect_existing(&config.amqp, &levels);
     let client = match timeout(CONNECT_WITHIN, connecting).await {
         Ok(Ok(client)) => client,
-        Ok(Err(why)) => return Look::Failed(why.to_string()),
+        Ok(Err(why)) => return DeadLetterSearch::Failed(why.to_string()),
         Err(_) => {
-            return Look::Failed(format!("RabbitMQ: no connection within {CONNECT_WITHIN:?}"));
+            return DeadLetterSearch::Failed(format!(
+                "RabbitMQ: no connection within {CONNECT_WITHIN:?}"
+            ));
         }
     };
     let mut dead = dead_in(client.names().dead.clone(), &client, config);
     dead.until = Some(Instant::now() + LOOK_WITHIN);
-    let look = Look::at(&dead, which).await;
+    let look = DeadLetterSearch::at(&dead, which).await;
     drop(progress);
     // Fetched messages return to their queue.
     let _ = timeout(CLOSE_WITHIN, client.close()).await;

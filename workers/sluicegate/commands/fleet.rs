@@ -2,7 +2,7 @@
 
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::reports::{self, Fleet};
-use sluicegate::operator::others::Others;
+use sluicegate::operator::other_policies::OtherPolicies;
 
 use super::together::At;
 use super::{Failure, count, plain};
@@ -58,7 +58,7 @@ const MOST_KEYS: usize = 3;
 
 /// Returns a line if workers have other configurations than this one, or an empty text if they
 /// don't or it is unknown.
-pub fn beside(others: Option<&Others>) -> String {
+pub fn beside(others: Option<&OtherPolicies>) -> String {
     let words = others.and_then(|others| others.in_words(MOST_KEYS));
     words.map_or_else(String::new, |words| format!("{words} (sluicegate check)\n"))
 }

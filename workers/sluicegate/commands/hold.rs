@@ -9,13 +9,15 @@ use sluicegate::broker::amqp::Client;
 use sluicegate::config::{Config, Pipelines, show_duration};
 use sluicegate::gate::boards::{Seen, Versions, put, see};
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::operator::hold::{self, Left, draining, in_delay_queues, in_work_queues, paused};
+use sluicegate::operator::hold::{
+    self, RemainingWork, draining, in_delay_queues, in_work_queues, paused,
+};
 use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::steering::{Hold, Instruction};
 use tokio::time::{Instant, sleep};
 
 use super::noted::note;
-use super::steer::{EVERY, FOLLOW_WITHIN, Followers, Load, Span, loads, wait};
+use super::steer::{FOLLOW_TIMEOUT, Followers, POLL_INTERVAL, Span, WorkerLoad, loads, wait};
 use super::times::at;
 use super::together::{At, Said, Together};
 use super::{Failure, count};
@@ -93,7 +95,7 @@ pub async fn pause(
         Ok((gate, versions))
     });
     let said = asked.await.then(async |_, (gate, versions)| {
-        let paused = paused(&gate, &versions, FOLLOW_WITHIN).await?;
+        let paused = paused(&gate, &versions, FOLLOW_TIMEOUT).await?;
         let (until, who) = (at(paused.until_ms), paused.followers.in_words());
         let mut text = format!("paused all workers until {until}: {who}\n");
         if paused.running > 0 {
@@ -122,7 +124,7 @@ pub async fn resume(
         Ok((gate, resuming))
     });
     let said = asked.await.then(async |_, (gate, resuming)| {
-        let resumed = resuming.resumed(&gate, FOLLOW_WITHIN).await?;
+        let resumed = resuming.resumed(&gate, FOLLOW_TIMEOUT).await?;
         let who = resumed.followers.in_words();
         Ok(Said {
             json: resumed.as_json(),
@@ -166,7 +168,7 @@ pub async fn drain(
         Ok((client, gate, versions))
     });
     let begun = asked.await.then(async |_, (client, gate, versions)| {
-        let now = draining(&gate, &client, &versions, FOLLOW_WITHIN).await?;
+        let now = draining(&gate, &client, &versions, FOLLOW_TIMEOUT).await?;
         let (until, who) = (at(now.until_ms), now.followers.in_words());
         Ok(Draining {
             text: format!(
@@ -205,7 +207,7 @@ impl Draining {
             let before = see(&self.gate).await?;
             self.now.followers = Followers::of(&before, &self.versions);
             let depth = in_delay_queues(&self.client).await?;
-            let now = Left::of(&loads(&before), depth);
+            let now = RemainingWork::of(&loads(&before), depth);
             let is_all = now.is_nothing() && self.now.followers.are_all();
             if is_all && still(&self.gate, &before, end).await? {
                 self.now.left = now;
@@ -218,7 +220,7 @@ impl Draining {
             if Instant::now() >= end {
                 return Ok(false);
             }
-            sleep(5 * EVERY).await;
+            sleep(5 * POLL_INTERVAL).await;
         }
     }
 
@@ -253,7 +255,7 @@ async fn still(gate: &RedisGate, before: &[Seen], end: Instant) -> Result<bool, 
     let first = loads(before);
     loop {
         let now = loads(&see(gate).await?);
-        let same = |(name, load): (&String, &Load)| {
+        let same = |(name, load): (&String, &WorkerLoad)| {
             (now.get(name)).is_some_and(|it| {
                 (it.in_memory, it.deliveries) == (load.in_memory, load.deliveries)
             })
@@ -267,6 +269,6 @@ async fn still(gate: &RedisGate, before: &[Seen], end: Instant) -> Result<bool, 
         if Instant::now() >= end {
             return Ok(false);
         }
-        sleep(EVERY).await;
+        sleep(POLL_INTERVAL).await;
     }
 }

@@ -8,13 +8,13 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use sluicegate::config::{Config, show_duration};
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::operator::job::{Cancelled, Shown, Which};
+use sluicegate::operator::job::{CancelState, JobRef, JobState};
 use sluicegate::operator::tenant::parse;
 use sluicegate::rules::limit::ceil_ms;
 use sluicegate::rules::steering::{Sighting, State};
 
 use super::noted::note;
-use super::steer::{FOLLOW_WITHIN, span, wait};
+use super::steer::{FOLLOW_TIMEOUT, span, wait};
 use super::times::{self, at};
 use super::{Failure, plain, print_json};
 
@@ -83,14 +83,14 @@ struct Of {
 struct Asked<'a> {
     gate: RedisGate,
     config: &'a Config,
-    which: Which,
+    which: JobRef,
     json: bool,
 }
 
 /// Runs the command.
 pub async fn run(args: JobArgs, config: &Config) -> Result<ExitCode, Failure> {
     let (What::Cancel { of, .. } | What::Show { of, .. }) = &args.what;
-    let which = Which::new(parse(&of.tenant)?, &of.id, config.delay.max_delay)?;
+    let which = JobRef::new(parse(&of.tenant)?, &of.id, config.delay.max_delay)?;
     let asked = Asked {
         gate: RedisGate::connect(&config.redis.url, &config.redis.prefix)?,
         config,
@@ -116,7 +116,7 @@ impl Asked<'_> {
     async fn undo(&self) -> Result<ExitCode, Failure> {
         let request = json!({"undo": true});
         note(&self.gate, "job cancel", self.in_the_audit(), request).await;
-        let followers = self.which.undo(&self.gate, FOLLOW_WITHIN).await?;
+        let followers = self.which.undo(&self.gate, FOLLOW_TIMEOUT).await?;
         if self.json {
             print_json(&self.which.undone_as_json(&followers))?;
         } else {
@@ -139,14 +139,14 @@ impl Asked<'_> {
         }
         let job = self.words();
         let words = match now.state {
-            Cancelled::Cancelled => {
+            CancelState::Cancelled => {
                 format!("cancelled {job}: it is a dead letter, and is not called again")
             }
-            Cancelled::Done => format!("{job} was called before, and is done"),
-            Cancelled::Running => format!(
+            CancelState::Done => format!("{job} was called before, and is done"),
+            CancelState::Running => format!(
                 "{job} is being called, which is not interrupted; if the call fails, the job is cancelled before the next one"
             ),
-            Cancelled::Requested => format!(
+            CancelState::Requested => format!(
                 "{job} is to be cancelled, and no worker has it in memory ({}); {}\nit stays cancelled until {}",
                 now.followers.in_words(),
                 next_look(self.config),
@@ -179,7 +179,7 @@ impl Asked<'_> {
 }
 
 /// Formats a job, such as `job order-7 of acme`.
-pub fn of(which: &Which) -> String {
+pub fn of(which: &JobRef) -> String {
     format!("job {} of {}", plain(&which.id, 255), which.tenant)
 }
 
@@ -192,7 +192,7 @@ fn next_look(config: &Config) -> String {
 }
 
 /// Returns the error for a job that is in no worker's memory.
-pub fn nobody_has_it(job: &str, shown: &Shown, config: &Config) -> Failure {
+pub fn nobody_has_it(job: &str, shown: &JobState, config: &Config) -> Failure {
     Failure::Failed(format!(
         "no worker has {job} in its memory ({}): it may be done; if not, {}; --wait DURATION waits for it",
         shown.followers.in_words(),

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use sluicegate::operator::NotDone;
-use sluicegate::operator::labels::{Given, value};
+use sluicegate::operator::labels::{GivenLabels, value};
 use sluicegate::rules::limit::Limit;
 
 use super::headers;
@@ -25,8 +25,8 @@ fn header(text: &str) -> Result<(String, String), String> {
 
 impl LabelArgs {
     /// Returns the labels for jobs with `limits`, or an error for a value that none of them uses.
-    pub fn given(self, limits: &[Limit]) -> Result<Given, NotDone> {
-        Given::of(self.headers, self.routing_key, limits)
+    pub fn given(self, limits: &[Limit]) -> Result<GivenLabels, NotDone> {
+        GivenLabels::of(self.headers, self.routing_key, limits)
     }
 }
 
@@ -44,7 +44,7 @@ mod tests {
         scopes.iter().enumerate().map(limit).collect()
     }
 
-    fn given(headers: &[&str], key: Option<&str>, limits: &[Limit]) -> Result<Given, String> {
+    fn given(headers: &[&str], key: Option<&str>, limits: &[Limit]) -> Result<GivenLabels, String> {
         let headers = headers.iter().map(|text| header(text));
         let args = LabelArgs {
             headers: headers.collect::<Result<_, _>>()?,
@@ -61,7 +61,7 @@ mod tests {
         let path = || Scope::Header("x-path".to_owned());
         let limits = limits(&[path(), Scope::RoutingKey, Scope::Tenant, path()]);
         let found = given(&[], None, &limits).expect("fine");
-        assert!(found.told.is_empty() && found.lacks(&limits[3]) && !found.lacks(&limits[2]));
+        assert!(found.given.is_empty() && found.lacks(&limits[3]) && !found.lacks(&limits[2]));
         assert_eq!(
             found.hint().as_deref(),
             Some("--header x-path=… --routing-key …")
@@ -69,7 +69,7 @@ mod tests {
         assert_eq!(found.lacking(), "header:x-path and routing-key");
 
         let found = given(&["x-path=/a=b"], None, &limits).expect("fine");
-        assert_eq!(found.told.to_string(), "header:x-path=\"/a=b\"");
+        assert_eq!(found.given.to_string(), "header:x-path=\"/a=b\"");
         let path_and_key = "header:x-path=\"/a=b\", routing-key=\"\"";
         assert_eq!(found.labels.to_string(), path_and_key);
         assert_eq!(found.missing, [Scope::RoutingKey]);

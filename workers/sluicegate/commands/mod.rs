@@ -44,8 +44,8 @@ use sluicegate::broker::BrokerError;
 use sluicegate::config::ConfigErrors;
 use sluicegate::gate::GateError;
 use sluicegate::operator::NotDone;
-use sluicegate::operator::words::{count, plain, plain_json};
-use sluicegate::operator::{letters, limits, pace, recovery, times};
+use sluicegate::operator::text::{count, plain, plain_json};
+use sluicegate::operator::{letters, limits, rate, recovery, times};
 
 /// The reason why a command failed.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use sluicegate::config::Config;
 use sluicegate::gate::GateError;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::operator::NotDone;
-use sluicegate::operator::audit::{self, Entry, name_of};
+use sluicegate::operator::audit::{self, AuditEntry, name_of};
 use tokio::time::timeout;
 
 use super::Failure;
@@ -54,7 +54,7 @@ pub async fn written(
     of: Value,
     request: Value,
 ) -> Result<(), NotDone> {
-    let entry = Entry {
+    let entry = AuditEntry {
         operator: user(),
         peer: "command".to_owned(),
         action,

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use clap::Args;
 use sluicegate::operator::steer::YEAR;
-pub use sluicegate::operator::steer::{EVERY, FOLLOW_WITHIN, Followers, Load, loads, span, wait};
+pub use sluicegate::operator::steer::{
+    FOLLOW_TIMEOUT, Followers, POLL_INTERVAL, WorkerLoad, loads, span, wait,
+};
 use sluicegate::rules::limit::ceil_ms;
 
 /// For how long something is asked.

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 use sluicegate::config::Pipelines;
 use sluicegate::gate::reports::Fleet;
-use sluicegate::operator::fleet::Shown;
+use sluicegate::operator::fleet::BusiestTenants;
 use sluicegate::rules::report::MOST_TENANTS;
 use sluicegate::rules::report::view::{Row, Sort};
 
@@ -78,7 +78,7 @@ pub async fn run(
     look_at(args.watch, args.json, async || {
         let seen = Together::new(all, name)?.then(async |at, ()| {
             let (gate, fleet) = fleet::of(at).await?;
-            let shown = Shown::of(&gate, at.config, &fleet, (sort, most)).await;
+            let shown = BusiestTenants::of(&gate, at.config, &fleet, (sort, most)).await;
             Ok(Said {
                 json: shown.as_json(&fleet),
                 text: in_words(&fleet, &shown),
@@ -102,7 +102,7 @@ const HEADS: [(&str, Side); 9] = [
     ("WHY", Side::Left),
 ];
 
-fn in_words(fleet: &Fleet, shown: &Shown) -> String {
+fn in_words(fleet: &Fleet, shown: &BusiestTenants) -> String {
     let mut text = fleet::held(fleet);
     if fleet::is_empty(fleet) {
         return text + fleet::NOBODY + &fleet::gaps(fleet);
@@ -197,10 +197,10 @@ mod tests {
     }
 
     /// Returns the rows without the gate's state.
-    fn shown(fleet: &Fleet, sort: Sort, most: usize) -> Shown {
-        let shown = Shown {
+    fn shown(fleet: &Fleet, sort: Sort, most: usize) -> BusiestTenants {
+        let shown = BusiestTenants {
             rows: fleet.view.first(sort, most),
-            ..Shown::default()
+            ..BusiestTenants::default()
         };
         shown.sorted(sort, most, fleet.view.tenants.len())
     }
@@ -275,9 +275,9 @@ mod tests {
     #[test]
     fn where_there_is_nothing_that_is_said() {
         let nobody = fleet(Vec::new());
-        assert_eq!(in_words(&nobody, &Shown::default()), fleet::NOBODY);
+        assert_eq!(in_words(&nobody, &BusiestTenants::default()), fleet::NOBODY);
         let idle = fleet(vec![Report::default()]);
-        let text = in_words(&idle, &Shown::default());
+        let text = in_words(&idle, &BusiestTenants::default());
         assert_eq!(text, "no tenant has jobs at 1 worker\n");
     }
 }

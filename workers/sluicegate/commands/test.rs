@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use simulator::cases::{self, Case, MOST_FILE};
-use sluicegate::operator::words::{count, plain};
+use sluicegate::operator::text::{count, plain};
 use sluicegate::rules::text;
 use tokio::task::spawn_blocking;
 

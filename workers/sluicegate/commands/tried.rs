@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use sluicegate::config::Config;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::operator::tenant::parse;
-use sluicegate::operator::trials::{Begun, Ended, Trial, end};
+use sluicegate::operator::trials::{EndedTrial, StartedTrial, Trial, end};
 
 use super::noted::note;
-use super::steer::FOLLOW_WITHIN;
+use super::steer::FOLLOW_TIMEOUT;
 use super::times::at;
 use super::{Failure, print_json};
 
@@ -32,7 +32,7 @@ pub async fn run(
     note(&gate, "tenant limit", of_it, request).await;
     let (json, words) = match trial {
         Some(trial) => {
-            let begun = trial.begin(&gate, (for_ms, FOLLOW_WITHIN)).await?;
+            let begun = trial.begin(&gate, (for_ms, FOLLOW_TIMEOUT)).await?;
             let words = format!(
                 "{}\nit denies nothing; `sluicegate inspect {tenant}` says what it would have done",
                 begun_in_words(&begun)
@@ -40,7 +40,7 @@ pub async fn run(
             (begun.as_json(), words)
         }
         None => {
-            let ended = end(&gate, (tenant, name), FOLLOW_WITHIN).await?;
+            let ended = end(&gate, (tenant, name), FOLLOW_TIMEOUT).await?;
             (ended.as_json(), ended_in_words(&ended))
         }
     };
@@ -60,14 +60,14 @@ pub fn in_the_audit(limit: &str, max: Option<u32>, for_ms: u64) -> Value {
 }
 
 /// Describes the trial.
-pub fn begun_in_words(begun: &Begun) -> String {
+pub fn begun_in_words(begun: &StartedTrial) -> String {
     let Trial { tenant, limit, max } = &begun.trial;
     let (until, who) = (at(begun.until_ms), begun.followers.in_words());
     format!("limit {limit} of {tenant}: max-requests {max} is tried until {until}: {who}")
 }
 
 /// Describes the end of the trial.
-pub fn ended_in_words(ended: &Ended) -> String {
+pub fn ended_in_words(ended: &EndedTrial) -> String {
     let was = match ended.before {
         Some(max) => format!("max-requests {max} is tried no more"),
         None => "nothing was tried".to_owned(),

@@ -6,7 +6,7 @@ use clap::Args;
 use sluicegate::config::Pipelines;
 use sluicegate::gate::reports::Fleet;
 use sluicegate::operator::fleet::workers_as_json;
-use sluicegate::operator::others::others;
+use sluicegate::operator::other_policies::others;
 use sluicegate::rules::report::view::Worker;
 
 use super::table::{Side, look_at, table};

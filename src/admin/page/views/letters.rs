@@ -141,7 +141,7 @@ fn readable(body: &str) -> String {
     let shown: Vec<String> = lines
         .map(|line| {
             let line = line.replace('\t', "    ");
-            crate::operator::words::plain(&line, usize::MAX)
+            crate::operator::text::plain(&line, usize::MAX)
         })
         .collect();
     shown.join("\n")

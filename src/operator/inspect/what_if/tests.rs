@@ -19,7 +19,7 @@ fn no_plan(name: &str) -> Result<Limits, NotDone> {
 fn ask(texts: &[&str], limits: &Limits) -> Result<Asked, String> {
     let changes = texts.iter().map(|text| WhatIf::parse(text));
     let changes: Vec<WhatIf> = changes.collect::<Result<_, _>>()?;
-    asked(&changes, limits, no_plan).map_err(|why| why.to_string())
+    hypothetical(&changes, limits, no_plan).map_err(|why| why.to_string())
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn a_plan_by_which_jobs_wait_elsewhere_can_not_be_compared() {
         limit("path", Algorithm::SlidingWindow).with_scope(Scope::Header("x-path".to_owned()));
     let gold = Limits::new(vec![path]).expect("these are limits");
     let change = [WhatIf::parse("plan=gold").expect("fine")];
-    let why = asked(&change, &limits(&["default"]), |_| Ok(gold.clone()));
+    let why = hypothetical(&change, &limits(&["default"]), |_| Ok(gold.clone()));
     assert_eq!(
         why.map(drop).map_err(|why| why.to_string()),
         Err("what-if plan=gold: its limits tell a tenant's jobs apart by header:x-path, those in force by nothing: there is no backlog to compare".to_owned())
@@ -137,7 +137,7 @@ fn a_plan_by_which_jobs_wait_elsewhere_can_not_be_compared() {
         change[0].clone(),
     ];
     let gold = limits(&["gold"]);
-    let asked = asked(&more, &limits(&["a", "b"]), |_| Ok(gold.clone())).expect("fine");
+    let asked = hypothetical(&more, &limits(&["a", "b"]), |_| Ok(gold.clone())).expect("fine");
     assert_eq!((asked.limits[0].name(), asked.limits[0].max()), ("gold", 7));
 }
 

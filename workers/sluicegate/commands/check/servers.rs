@@ -10,7 +10,7 @@ use sluicegate::gate::GateError;
 use sluicegate::gate::redis::{Health, NODE_OF_A_CLUSTER, RedisGate};
 use sluicegate::gate::reports::{self, Fleet};
 use sluicegate::handler::http::{Reach, reach};
-use sluicegate::operator::others::{Others, others as others_of};
+use sluicegate::operator::other_policies::{OtherPolicies, others as others_of};
 use sluicegate::operator::{NotDone, hold};
 use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::holding::Holding;
@@ -352,7 +352,7 @@ fn advice_in_words(view: &View) -> Option<String> {
 }
 
 /// Returns the other policies that workers enforce, or enforced within the longest window.
-async fn others(config: &Config) -> Result<Others, NotDone> {
+async fn others(config: &Config) -> Result<OtherPolicies, NotDone> {
     let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
     others_of(&gate, &config.rate_limiter.policy).await
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use simulator::jobs::Job;
 use sluicegate::config::Config;
 use sluicegate::operator::limits;
-use sluicegate::operator::words::{count, plain};
+use sluicegate::operator::text::{count, plain};
 use sluicegate::rules::policy::Pattern;
 
 /// Maximum round-trip time to Redis that workers are built for.

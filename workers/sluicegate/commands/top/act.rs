@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use sluicegate::config::{Config, show_duration};
 use sluicegate::gate::Change;
 use sluicegate::operator::dead::{self, Filter};
+use sluicegate::operator::text::{count, plain};
 use sluicegate::operator::trials::Trial;
-use sluicegate::operator::words::{count, plain};
 use sluicegate::rules::tenant::Tenant;
 use std::time::Duration;
 

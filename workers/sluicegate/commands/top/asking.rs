@@ -4,8 +4,8 @@ use sluicegate::config::Config;
 use sluicegate::gate::Change;
 use sluicegate::operator::steer;
 use sluicegate::operator::tenant::limit_name;
+use sluicegate::operator::text::plain;
 use sluicegate::operator::trials::Trial;
-use sluicegate::operator::words::plain;
 use sluicegate::rules::limit::{MAX_REQUESTS, ceil_ms};
 use sluicegate::rules::tenant::Tenant;
 

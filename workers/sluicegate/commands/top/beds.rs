@@ -7,11 +7,11 @@ use sluicegate::broker::Message;
 use sluicegate::config::{Config, PipelineName, Pipelines};
 use sluicegate::gate::boards::Seen;
 use sluicegate::gate::reports::Fleet;
-use sluicegate::operator::dead::{Listed, Look};
-use sluicegate::operator::fleet::Shown;
+use sluicegate::operator::dead::{LetterList, SearchProgress};
+use sluicegate::operator::fleet::BusiestTenants;
 use sluicegate::operator::fullness::Fullness;
 use sluicegate::operator::inspect::Glance;
-use sluicegate::operator::letters::Row as Letter;
+use sluicegate::operator::letters::LetterRow as Letter;
 use sluicegate::operator::overview::Overview;
 use sluicegate::operator::recovery::Recovery;
 use sluicegate::rules::decision::Tally;
@@ -179,10 +179,10 @@ pub fn picture() -> Box<Overview> {
     ];
     let limits = limits.map(|(name, limits)| (tenant(name), limits));
     Box::new(Overview {
-        shown: Some(Shown {
+        shown: Some(BusiestTenants {
             rows,
             limits: BTreeMap::from(limits),
-            ..Shown::default()
+            ..BusiestTenants::default()
         }),
         fleet,
         recovery: vec![Recovery::Over],
@@ -235,7 +235,7 @@ pub fn glance() -> Box<Glance> {
     })
 }
 
-pub fn letters(number: usize) -> Listed {
+pub fn letters(number: usize) -> LetterList {
     let row = |at: usize| {
         let message = Message {
             routing_key: String::new(),
@@ -259,9 +259,9 @@ pub fn letters(number: usize) -> Listed {
         };
         Letter::new(&message, Some(whose.to_owned()))
     };
-    Listed {
+    LetterList {
         rows: (0..number).map(row).collect(),
-        look: Look {
+        progress: SearchProgress {
             left: 0,
             seen: number as u64,
             bytes: 0,

@@ -7,7 +7,7 @@ mod questions;
 use std::sync::Arc;
 
 use sluicegate::config::{Config, PipelineName};
-use sluicegate::operator::dead::Listed;
+use sluicegate::operator::dead::LetterList;
 use sluicegate::operator::inspect::Glance;
 use sluicegate::operator::overview::Overview;
 use sluicegate::rules::report::view::Sort;
@@ -40,7 +40,7 @@ pub struct Pipeline {
     pub name: PipelineName,
     pub config: Arc<Config>,
     pub picture: Asked<Overview>,
-    pub letters: Asked<Listed>,
+    pub letters: Asked<LetterList>,
 }
 
 /// A tenant's own page.

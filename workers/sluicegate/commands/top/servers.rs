@@ -10,13 +10,13 @@ use sluicegate::broker::amqp::Client;
 use sluicegate::config::Config;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::operator::NotDone;
-use sluicegate::operator::dead::{self, Dead, Done, Filter, Listed};
+use sluicegate::operator::dead::{self, ChangeResult, Dead, Filter, LetterList};
 use sluicegate::operator::inspect::{Glance, inspect};
-use sluicegate::operator::labels::Given;
-use sluicegate::operator::overview::{Overview, Wanted};
+use sluicegate::operator::labels::GivenLabels;
+use sluicegate::operator::overview::{Overview, TenantSelection};
 use sluicegate::operator::tenant::change;
+use sluicegate::operator::text::count;
 use sluicegate::operator::trials::end;
-use sluicegate::operator::words::count;
 use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::tenant::Tenant;
 use tokio::sync::Notify;
@@ -27,7 +27,7 @@ use super::act::{Act, Which};
 use super::model::{Came, Request};
 use crate::commands::Failure;
 use crate::commands::noted::written;
-use crate::commands::steer::FOLLOW_WITHIN;
+use crate::commands::steer::FOLLOW_TIMEOUT;
 use crate::commands::tenant::{in_the_audit, in_words};
 use crate::commands::tried;
 
@@ -138,13 +138,13 @@ impl Servers {
             Act::Try(trial, for_ms) => {
                 let (max, limit) = (Some(trial.max), trial.limit.clone());
                 let unwritten = part.tries(&trial.tenant, (&limit, max, for_ms)).await;
-                let begun = trial.begin(&part.gate, (for_ms, FOLLOW_WITHIN));
+                let begun = trial.begin(&part.gate, (for_ms, FOLLOW_TIMEOUT));
                 let begun = followed(begun.boxed()).await?;
                 Ok(with_audit(tried::begun_in_words(&begun), unwritten))
             }
             Act::EndTry(tenant, limit) => {
                 let unwritten = part.tries(&tenant, (&limit, None, 0)).await;
-                let ended = end(&part.gate, (tenant, limit), FOLLOW_WITHIN);
+                let ended = end(&part.gate, (tenant, limit), FOLLOW_TIMEOUT);
                 let ended = followed(ended.boxed()).await?;
                 Ok(with_audit(tried::ended_in_words(&ended), unwritten))
             }
@@ -167,7 +167,7 @@ async fn within<T>(look: BoxFuture<'_, Result<T, String>>) -> Result<T, String> 
 
 /// Limits the time of an action that waits for workers, plus that of a look at Redis.
 async fn followed<T>(acting: BoxFuture<'_, Result<T, NotDone>>) -> Result<T, String> {
-    let most = FOLLOW_WITHIN + LOOK_WITHIN;
+    let most = FOLLOW_TIMEOUT + LOOK_WITHIN;
     let late = |_| format!("no answer within {most:?}");
     let ended = timeout(most, acting).await.map_err(late)?;
     ended.map_err(|why| why.to_string())
@@ -186,13 +186,13 @@ impl Part {
         unwritten.map(|why| why.to_string())
     }
 
-    async fn overview(&self, wanted: Option<Wanted>) -> Result<Overview, String> {
+    async fn overview(&self, wanted: Option<TenantSelection>) -> Result<Overview, String> {
         let seen = Overview::of(&self.gate, &self.config, wanted.as_ref()).await;
         seen.map_err(|why| why.to_string())
     }
 
     async fn glance(&self, tenant: Tenant) -> Result<Glance, String> {
-        let labels = |limits: &[_]| Given::of(Vec::new(), None, limits);
+        let labels = |limits: &[_]| GivenLabels::of(Vec::new(), None, limits);
         let found = inspect(&self.gate, &self.config, (tenant, None), labels, &[]).await;
         found
             .map(|found| found.glance())
@@ -213,11 +213,11 @@ impl Part {
             client,
             config: &self.config,
             until,
-            follow_within: FOLLOW_WITHIN,
+            follow_within: FOLLOW_TIMEOUT,
         }
     }
 
-    async fn letters(&self) -> Result<Listed, String> {
+    async fn letters(&self) -> Result<LetterList, String> {
         let client = self.client().await?;
         let dead = self.dead(&client, Some(Instant::now() + LETTERS_WITHIN));
         let all = Filter::default();
@@ -250,7 +250,7 @@ impl Part {
             .change((&filter, None), change, stopped, progress)
             .await;
         close(client).await;
-        let Done {
+        let ChangeResult {
             done,
             refused,
             stopped,

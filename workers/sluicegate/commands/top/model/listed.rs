@@ -1,7 +1,7 @@
 //! The rows of each view, the selected row, and its tenant.
 
 use sluicegate::operator::fullness::Fullness;
-use sluicegate::operator::overview::Wanted;
+use sluicegate::operator::overview::TenantSelection;
 use sluicegate::rules::report::view::Row;
 use sluicegate::rules::scope::Scope;
 use sluicegate::rules::tenant::Tenant;
@@ -38,8 +38,8 @@ impl Model {
         self.wanted().names(tenant)
     }
 
-    pub(super) fn wanted(&self) -> Wanted {
-        Wanted {
+    pub(super) fn wanted(&self) -> TenantSelection {
+        TenantSelection {
             sort: self.sort,
             most: MOST,
             name: self.search.clone(),

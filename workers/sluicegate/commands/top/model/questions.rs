@@ -1,8 +1,8 @@
 //! Decides which questions are sent to servers and when, and takes the answers.
 
-use sluicegate::operator::dead::Listed;
+use sluicegate::operator::dead::LetterList;
 use sluicegate::operator::inspect::Glance;
-use sluicegate::operator::overview::{Overview, Wanted};
+use sluicegate::operator::overview::{Overview, TenantSelection};
 use sluicegate::rules::tenant::Tenant;
 
 use super::{Doing, Model, View};
@@ -17,7 +17,7 @@ const LETTERS_MS: u64 = 10_000;
 /// The requests to servers.
 #[derive(Debug, PartialEq)]
 pub enum Request {
-    Overview(usize, Option<Wanted>),
+    Overview(usize, Option<TenantSelection>),
     Glance(usize, Tenant),
     Letters(usize),
     Act(usize, Act),
@@ -29,7 +29,7 @@ pub enum Request {
 pub enum Came {
     Overview(usize, Result<Box<Overview>, String>),
     Glance(Result<Box<Glance>, String>),
-    Letters(usize, Result<Listed, String>),
+    Letters(usize, Result<LetterList, String>),
     Progress(String),
     Done(Result<String, String>),
 }

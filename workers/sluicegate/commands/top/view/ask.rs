@@ -9,7 +9,7 @@ use super::parts::{fit, wrapped};
 use crate::commands::top::asking::Asking;
 use crate::commands::top::model::Model;
 use crate::commands::top::theme::Theme;
-use sluicegate::operator::words::plain;
+use sluicegate::operator::text::plain;
 
 /// Border characters that every terminal has.
 const BORDER: ratatui::symbols::border::Set = ratatui::symbols::border::Set {

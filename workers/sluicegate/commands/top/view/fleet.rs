@@ -6,8 +6,8 @@ use ratatui::text::Line;
 use sluicegate::operator::hold::held;
 use sluicegate::operator::overview::Overview;
 use sluicegate::operator::recovery::Recovery;
+use sluicegate::operator::text::{count, plain};
 use sluicegate::operator::times::span;
-use sluicegate::operator::words::{count, plain};
 use sluicegate::rules::report::view::Worker;
 use sluicegate::rules::steering::Hold;
 

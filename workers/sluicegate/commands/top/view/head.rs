@@ -3,7 +3,7 @@
 use ratatui::text::{Line, Span};
 use sluicegate::operator::hold::held_in_words;
 use sluicegate::operator::recovery::Recovery;
-use sluicegate::operator::words::{count, plain};
+use sluicegate::operator::text::{count, plain};
 
 use super::parts::{fit, wrapped};
 use crate::commands::fleet::beside;

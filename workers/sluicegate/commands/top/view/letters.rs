@@ -3,9 +3,9 @@
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
-use sluicegate::operator::letters::Row;
+use sluicegate::operator::letters::LetterRow;
+use sluicegate::operator::text::{count, plain};
 use sluicegate::operator::times::at;
-use sluicegate::operator::words::{count, plain};
 
 use super::parts::{Column, Side, fit, list, name, wrapped};
 use super::{lines, write};
@@ -35,10 +35,10 @@ pub fn draw(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
                 "now" => format!("{found}, the newest first, as of now"),
                 ago => format!("{found}, the newest first, as of {ago} ago (f fetches again)"),
             };
-            if listed.look.left > 0 {
+            if listed.progress.left > 0 {
                 text += &format!(
                     "; {} not looked at",
-                    count(listed.look.left.into(), "message")
+                    count(listed.progress.left.into(), "message")
                 );
             }
             text
@@ -64,7 +64,7 @@ pub fn draw(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
     list(frame, table, &columns, rows, (model.place(), theme));
 }
 
-fn cells(row: &Row, now_ms: u64, theme: Theme) -> Vec<Line<'static>> {
+fn cells(row: &LetterRow, now_ms: u64, theme: Theme) -> Vec<Line<'static>> {
     let ago = |ms: u64| match age(now_ms.saturating_sub(ms)).as_str() {
         "now" => "now".to_owned(),
         age => format!("{age} ago"),
@@ -80,7 +80,7 @@ fn cells(row: &Row, now_ms: u64, theme: Theme) -> Vec<Line<'static>> {
 }
 
 /// Returns the details of the selected letter.
-fn detail(row: &Row, wide: usize) -> Vec<Line<'static>> {
+fn detail(row: &LetterRow, wide: usize) -> Vec<Line<'static>> {
     let [id, tenant, _, lived, reason] = row.cells();
     let died = row
         .died_ms

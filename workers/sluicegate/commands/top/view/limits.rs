@@ -6,7 +6,7 @@ use ratatui::style::Style;
 use ratatui::text::Line;
 use sluicegate::operator::fullness::Fullness;
 use sluicegate::operator::tally;
-use sluicegate::operator::words::plain;
+use sluicegate::operator::text::plain;
 use sluicegate::rules::decision::Tally;
 use sluicegate::rules::scope::Scope;
 

@@ -4,7 +4,7 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
 use sluicegate::operator::inspect::Glance;
-use sluicegate::operator::words::{count, plain};
+use sluicegate::operator::text::{count, plain};
 
 use super::limits::{gauges, tried};
 use super::parts::{Cells, Column, Side, fit, list, name, until, wrapped};

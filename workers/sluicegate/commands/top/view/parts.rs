@@ -4,7 +4,7 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Cell, Row, Table, TableState};
-use sluicegate::operator::words::plain;
+use sluicegate::operator::text::plain;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use crate::commands::top::clock::left;

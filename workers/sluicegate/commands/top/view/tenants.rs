@@ -3,7 +3,7 @@
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
-use sluicegate::operator::words::{count, plain};
+use sluicegate::operator::text::{count, plain};
 use sluicegate::rules::report::view::{Row, Sort};
 
 use super::parts::{Column, Side, fit, list, name, until, wrapped};

@@ -1,6 +1,6 @@
 //! Workers with another configuration.
 
-use sluicegate::operator::others::{Group, Others};
+use sluicegate::operator::other_policies::{OtherPolicies, PolicyGroup};
 
 use super::{at, has, picture, shows};
 
@@ -8,15 +8,15 @@ use super::{at, has, picture, shows};
 fn another_configuration_is_said_in_a_line() {
     let model = at("1", || {
         let mut picture = picture();
-        picture.others = Some(Others {
+        picture.others = Some(OtherPolicies {
             in_force: true,
-            kept: Group {
+            kept: PolicyGroup {
                 number: 1,
                 differ: ["max-requests", "plans.pro", "tenants.a", "tenants.b"]
                     .map(str::to_owned)
                     .to_vec(),
             },
-            ..Others::default()
+            ..OtherPolicies::default()
         });
         picture
     });

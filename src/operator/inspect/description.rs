@@ -7,25 +7,25 @@ use crate::rules::limit::{Limit, Unit};
 use crate::rules::tenant::{MAX_TENANT_BYTES, Tenant};
 use serde_json::Value;
 
-use super::Row;
+use super::LimitUsage;
 use super::learned;
 use super::levels::{self, Levels};
-use super::waits::Waits;
-use crate::operator::labels::Given;
+use super::waits::WaitReason;
+use crate::operator::labels::GivenLabels;
 use crate::operator::limits;
 use crate::operator::recovery::Recovery;
+use crate::operator::text::{count, plain};
 use crate::operator::times::{at, when};
-use crate::operator::words::{count, plain};
 
 /// Returns true if the waitlist should be shown in units of cost. It counts a job's cost if a limit
 /// does, and 1 otherwise. The two are the same unless a waiting job costs more than 1.
-pub(super) fn counts_cost(rows: &[Row<'_>], found: &Inspection) -> bool {
+pub(super) fn counts_cost(rows: &[LimitUsage<'_>], found: &Inspection) -> bool {
     found.widest > 1 && rows.iter().any(|(limit, _)| limit.unit() == Unit::Cost)
 }
 
 /// Describes the limit as it is set. It says "calls" if every counted call had one unit, and "units
 /// of cost" if not, or if that is unknown.
-pub(super) fn told((limit, usage): &Row<'_>) -> String {
+pub(super) fn describe((limit, usage): &LimitUsage<'_>) -> String {
     let limit = (*limit).clone().with_max(usage.set);
     match usage.widest <= 1 && usage.calls == Some(usage.count) {
         true => limits::in_words(&limit.with_unit(Unit::Calls)),
@@ -54,7 +54,7 @@ pub(super) fn amount(number: u64, of_cost: bool) -> String {
 }
 
 /// Returns a limit and its usage as JSON.
-pub(super) fn as_json((limit, usage): &Row<'_>, given: &Given) -> Value {
+pub(super) fn as_json((limit, usage): &LimitUsage<'_>, given: &GivenLabels) -> Value {
     let known = !given.lacks(limit);
     let mut json = limits::as_json(limit);
     json["configured_max_requests"] = json["max_requests"].take();
@@ -74,15 +74,15 @@ pub(super) fn as_json((limit, usage): &Row<'_>, given: &Given) -> Value {
 pub(super) fn in_words(
     tenant: &Tenant,
     source: &str,
-    rows: &[Row<'_>],
-    given: &Given,
+    rows: &[LimitUsage<'_>],
+    given: &GivenLabels,
     (found, levels): (&Inspection, &Levels),
-    (recovery, waits): (&Recovery, &Waits<'_>),
+    (recovery, waits): (&Recovery, &WaitReason<'_>),
 ) -> String {
     let name = plain(tenant.as_str(), MAX_TENANT_BYTES);
     let mut text = format!("tenant    {name}\nsource    {source}\n");
-    if !given.told.is_empty() {
-        text += &format!("jobs      {}\n", given.told);
+    if !given.given.is_empty() {
+        text += &format!("jobs      {}\n", given.given);
     }
     let hint = given.hint().unwrap_or_default();
     for (limit, usage) in rows {
@@ -104,7 +104,7 @@ pub(super) fn in_words(
         let alone = starts_alone(&in_force, usage.widest);
         let changed = changed + &alone.map_or_else(String::new, |it| format!("\n          {it}"));
         if given.lacks(limit) {
-            let (name, words) = (limit.name(), told(&(*limit, *usage)));
+            let (name, words) = (limit.name(), describe(&(*limit, *usage)));
             text += &format!("limit     {name}: {words}{changed}\n  used    see {hint}\n");
             continue;
         }
@@ -127,7 +127,7 @@ pub(super) fn in_words(
   used    {} of {}, {} free{meanwhile}{waiting}
   next    {next}\n",
             limit.name(),
-            told(&(*limit, *usage)),
+            describe(&(*limit, *usage)),
             usage.count,
             usage.max,
             usage.free,

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::NotDone;
-use super::words::plain;
+use super::text::plain;
 use crate::gate::GateError;
 use crate::gate::fleet::registry::{self, Named};
 use crate::gate::fleet::{IDLE_MS, Registered};
@@ -11,11 +11,11 @@ use crate::gate::redis::RedisGate;
 use crate::rules::policy::{Policy, differing};
 
 /// Maximum number of keys in JSON.
-const MOST_KEYS: usize = 100;
+const MAX_KEYS: usize = 100;
 
 /// Policies that differ from the configuration.
 #[derive(Debug, Default)]
-pub struct Group {
+pub struct PolicyGroup {
     /// Number of policies.
     pub number: usize,
     /// Keys below `rate-limiter` that differ, each once.
@@ -24,13 +24,13 @@ pub struct Group {
 
 /// Policies that workers enforce in addition to a configuration.
 #[derive(Debug, Default)]
-pub struct Others {
+pub struct OtherPolicies {
     /// Whether a worker enforces the configuration itself, or no worker enforces any policy.
     pub in_force: bool,
     /// Policies that workers have.
-    pub kept: Group,
+    pub kept: PolicyGroup,
     /// Policies that no worker has any more, but that count until their windows have passed.
-    pub left: Group,
+    pub left: PolicyGroup,
     /// Errors of the cluster's primaries that could not be read.
     pub failed: Vec<GateError>,
 }
@@ -39,7 +39,7 @@ pub struct Others {
 ///
 /// # Errors
 /// [`NotDone::Redis`]
-pub async fn others(gate: &RedisGate, policy: &Policy) -> Result<Others, NotDone> {
+pub async fn others(gate: &RedisGate, policy: &Policy) -> Result<OtherPolicies, NotDone> {
     let seen = registry::look(gate).await?;
     let own = Named::new(policy.clone())?;
     let all = seen.known.policies().iter();
@@ -47,15 +47,15 @@ pub async fn others(gate: &RedisGate, policy: &Policy) -> Result<Others, NotDone
     let is_kept = |other: &Registered| other.used_ms + IDLE_MS >= seen.now_ms;
     let (kept, left): (Vec<&Registered>, Vec<&Registered>) =
         all.into_iter().partition(|other| is_kept(other));
-    Ok(Others {
+    Ok(OtherPolicies {
         in_force: kept.is_empty() && left.is_empty() || seen.known.find(&own.id).is_some(),
-        kept: Group::of(policy, &kept),
-        left: Group::of(policy, &left),
+        kept: PolicyGroup::of(policy, &kept),
+        left: PolicyGroup::of(policy, &left),
         failed: seen.failed,
     })
 }
 
-impl Group {
+impl PolicyGroup {
     fn of(policy: &Policy, all: &[&Registered]) -> Self {
         let mut named = HashSet::new();
         let keys = all.iter().flat_map(|it| differing(policy, &it.policy));
@@ -66,12 +66,12 @@ impl Group {
     }
 }
 
-impl Others {
+impl OtherPolicies {
     /// Describes the policies that workers have in one line, naming at most `most` keys:
     /// `another configuration is enforced as well: minute.max-requests, tenants.acme and 12 more differ`.
     /// Returns `None` if there are none.
     pub fn in_words(&self, most: usize) -> Option<String> {
-        let Group { number, differ } = &self.kept;
+        let PolicyGroup { number, differ } = &self.kept;
         let which = match (number, self.failed.is_empty()) {
             (0, _) => return None,
             (1, true) => "another configuration is".to_owned(),
@@ -86,9 +86,9 @@ impl Others {
         Some(format!("{which} {how}: {}", keys_in_words(differ, most)))
     }
 
-    /// Describes the policies that no worker has any more, as [`Others::in_words`] does.
+    /// Describes the policies that no worker has any more, as [`OtherPolicies::in_words`] does.
     pub fn left_in_words(&self, most: usize) -> Option<String> {
-        let Group { number, differ } = &self.left;
+        let PolicyGroup { number, differ } = &self.left;
         let which = match number {
             0 => return None,
             1 => "another configuration, which no worker has any more, counts".to_owned(),
@@ -108,7 +108,7 @@ impl Others {
         let mut named = HashSet::new();
         let all = self.kept.differ.iter().chain(&self.left.differ);
         let keys = all.map(String::as_str).filter(|key| named.insert(*key));
-        keys.take(MOST_KEYS).collect()
+        keys.take(MAX_KEYS).collect()
     }
 }
 
@@ -135,14 +135,14 @@ mod tests {
 
     #[test]
     fn a_line_names_some_keys_and_how_many_more_there_are() {
-        let group = |number, keys: &[&str]| Group {
+        let group = |number, keys: &[&str]| PolicyGroup {
             number,
             differ: keys.iter().map(|key| (*key).to_owned()).collect(),
         };
-        let others = |number, keys: &[&str], in_force| Others {
+        let others = |number, keys: &[&str], in_force| OtherPolicies {
             in_force,
             kept: group(number, keys),
-            ..Others::default()
+            ..OtherPolicies::default()
         };
         assert_eq!(others(0, &[], true).in_words(3), None);
         let words = |number, keys: &[&str], in_force| {
@@ -157,9 +157,9 @@ mod tests {
             words(2, &["a", "tenants.\u{1b}[2J", "c", "d"], false),
             "2 other configurations are enforced, and this one by no worker: a, tenants.\\u{1b}[2J and 2 more differ"
         );
-        let left = Others {
+        let left = OtherPolicies {
             left: group(1, &["max-requests"]),
-            ..Others::default()
+            ..OtherPolicies::default()
         };
         assert_eq!(left.in_words(2), None);
         assert_eq!(

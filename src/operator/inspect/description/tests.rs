@@ -25,9 +25,9 @@ fn usage(count: u64, free: u64, next_ms: u64) -> Usage {
     }
 }
 
-fn given(missing: &[Scope]) -> Given {
-    Given {
-        told: Labels::default(),
+fn given(missing: &[Scope]) -> GivenLabels {
+    GivenLabels {
+        given: Labels::default(),
         labels: Labels::default(),
         missing: missing.to_vec(),
     }
@@ -54,9 +54,9 @@ fn shown_after(recovery: &Recovery, usage: Usage, change: impl FnOnce(&mut Inspe
     change(&mut found);
     let tenant = Tenant::parse("acme").expect("a tenant");
     let policy = Config::default().rate_limiter.policy;
-    let rows: Vec<Row> = policy.default_limits().iter().zip(&found.limits).collect();
+    let rows: Vec<LimitUsage> = policy.default_limits().iter().zip(&found.limits).collect();
     let ours: Vec<Limit> = rows.iter().map(|(limit, _)| (*limit).clone()).collect();
-    let said = api::in_words(&found, &api::said(&found, &ours));
+    let said = api::in_words(&found, &api::compare(&found, &ours));
     let given = given(&[]);
     in_words(
         &tenant,
@@ -64,7 +64,7 @@ fn shown_after(recovery: &Recovery, usage: Usage, change: impl FnOnce(&mut Inspe
         &rows,
         &given,
         (&found, &Levels::new()),
-        (recovery, &Waits::of(&rows, &given, &found, recovery)),
+        (recovery, &WaitReason::of(&rows, &given, &found, recovery)),
     ) + &said
 }
 
@@ -159,7 +159,7 @@ fn what_was_not_said_is_not_guessed() {
             blocked_until_ms: 0,
             blocked_by: String::new(),
         };
-        let rows: Vec<Row> = limits.iter().zip(usages).collect();
+        let rows: Vec<LimitUsage> = limits.iter().zip(usages).collect();
         let tenant = Tenant::parse("acme").expect("a tenant");
         let json = as_json(&rows[1], &given(missing))["used"].clone();
         let given = given(missing);
@@ -171,7 +171,7 @@ fn what_was_not_said_is_not_guessed() {
             (&found, &Levels::new()),
             (
                 &Recovery::Over,
-                &Waits::of(&rows, &given, &found, &Recovery::Over),
+                &WaitReason::of(&rows, &given, &found, &Recovery::Over),
             ),
         );
         (text, json)
@@ -290,7 +290,7 @@ fn what_an_operator_set_stands_beside_what_was_learned() {
             ..usage(0, u64::from(max), 0)
         };
         (
-            told(&(&limit, &usage)),
+            describe(&(&limit, &usage)),
             learned::in_words(&limit, &usage, NOW),
         )
     };

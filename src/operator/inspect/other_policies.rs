@@ -6,15 +6,15 @@ use crate::rules::tenant::Tenant;
 use serde::Serialize;
 
 use crate::operator::limits;
-use crate::operator::others::keys_in_words;
+use crate::operator::other_policies::keys_in_words;
 use crate::operator::times::at;
 
 /// Maximum number of differing keys that the text names. The JSON has all of them.
-const MOST_KEYS: usize = 3;
+const MAX_KEYS: usize = 3;
 
 /// A policy that other workers have or had until lately.
 #[derive(Debug, Serialize)]
-pub(super) struct Other {
+pub(super) struct OtherPolicy {
     policy: String,
     since_ms: u64,
     used_ms: u64,
@@ -29,7 +29,7 @@ pub(super) struct Other {
     new: Vec<String>,
 }
 
-impl Other {
+impl OtherPolicy {
     /// Compares the limits of `tenant` in the policy `other` with those in `own`.
     pub(super) fn new(
         (own, other): (&Policy, &Registered),
@@ -57,7 +57,7 @@ impl Other {
         let mut text = format!(
             "also      another configuration, until {} or longer: {}\n",
             at(self.until_ms),
-            keys_in_words(&self.differing_keys, MOST_KEYS)
+            keys_in_words(&self.differing_keys, MAX_KEYS)
         );
         for limit in &self.new {
             text += &format!("  limit  {limit}\n");

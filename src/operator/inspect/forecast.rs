@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use super::shown::{amount, starts_alone};
+use super::description::{amount, starts_alone};
 use super::what_if::WhatIf;
 use crate::gate::GateError;
 use crate::gate::redis::RedisGate;
@@ -22,22 +22,22 @@ pub(super) struct Forecast {
     said: Vec<String>,
     now_ms: u64,
     waiting: u64,
-    as_it_is: Ends,
-    would_be: Ends,
+    as_it_is: BacklogEnd,
+    would_be: BacklogEnd,
     /// Notes on the hypothetical limits: a learned limit is lower, or jobs cost more than the
     /// limit.
     notes: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Ends {
+struct BacklogEnd {
     at_ms: u64,
     limit: Option<String>,
     sure: Sure,
     doubts: Doubts,
 }
 
-impl Ends {
+impl BacklogEnd {
     fn of(end: End, limits: &[Limit]) -> Self {
         let limit = end.limit.and_then(|index| limits.get(index));
         Self {
@@ -86,8 +86,8 @@ pub(super) async fn forecast(
             said: changes.iter().map(|change| change.text.clone()).collect(),
             now_ms: now.now_ms,
             waiting: now.waiting,
-            as_it_is: Ends::of(end(limits, &now, shares), limits),
-            would_be: Ends::of(end(&would_be.limits, &then, shares), &would_be.limits),
+            as_it_is: BacklogEnd::of(end(limits, &now, shares), limits),
+            would_be: BacklogEnd::of(end(&would_be.limits, &then, shares), &would_be.limits),
             notes: notes(would_be, &then.max, widest),
         };
         all = Some(match all {
@@ -137,7 +137,7 @@ impl Forecast {
     }
 
     pub(super) fn as_json(&self) -> Value {
-        let ends = |ends: &Ends| {
+        let ends = |ends: &BacklogEnd| {
             json!({
                 "ends_at_ms": ends.at_ms,
                 "ends_in_ms": ends.at_ms.saturating_sub(self.now_ms),
@@ -161,7 +161,7 @@ impl Forecast {
         if self.waiting == 0 {
             return text + "  now     no job waits, so nothing would be different\n";
         }
-        let ends = |ends: &Ends| {
+        let ends = |ends: &BacklogEnd| {
             let in_ms = ends.at_ms.saturating_sub(self.now_ms);
             let by = ends.limit.as_ref().map(|name| format!(" (limit {name})"));
             format!("{}{}", when(self.now_ms, in_ms), by.unwrap_or_default())
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn both_ends_are_said_with_the_difference() {
-        let ends = |at_ms| Ends {
+        let ends = |at_ms| BacklogEnd {
             at_ms,
             limit: Some("default".to_owned()),
             sure: Sure::Exact,

@@ -4,9 +4,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 /// Maximum number of batches per second.
-const STEPS: f64 = 4.0;
+const MAX_BATCHES_PER_SECOND: f64 = 4.0;
 /// Maximum rate per second.
-const MOST: u32 = 100_000;
+const MAX_PER_SECOND: u32 = 100_000;
 
 /// A rate, written as `10/s`, `100/m` or `5/h`.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -20,7 +20,7 @@ impl FromStr for Rate {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!(
-                "not a number from 1 to {MOST} for each second, minute or hour, such as 10/s, 100/m or 5/h"
+                "not a number from 1 to {MAX_PER_SECOND} for each second, minute or hour, such as 10/s, 100/m or 5/h"
             )
         };
         let (number, unit) = text.split_once('/').ok_or_else(wrong)?;
@@ -32,7 +32,7 @@ impl FromStr for Rate {
         };
         let number: u32 = number.parse().map_err(|_| wrong())?;
         match number {
-            1..=MOST => Ok(Self {
+            1..=MAX_PER_SECOND => Ok(Self {
                 per_second: f64::from(number) / seconds,
             }),
             _ => Err(wrong()),
@@ -44,7 +44,7 @@ impl Rate {
     /// Returns the number of steps in a batch.
     pub fn batch(self) -> usize {
         // A small number, at least 1.
-        (self.per_second / STEPS).ceil().max(1.0) as usize
+        (self.per_second / MAX_BATCHES_PER_SECOND).ceil().max(1.0) as usize
     }
 
     /// Returns how long after the first step the next is due when `done` are done. In any time, no
