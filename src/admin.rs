@@ -1,6 +1,6 @@
 //! The admin HTTP server: `/metrics`, `/livez`, `/readyz`, `/readyz/PIPELINE`, the API `/api/v1`
 //! and the page for people (`page`). The API and the page check access themselves (`api/guard.rs`
-//! and `page/door.rs`).
+//! and `page/access.rs`).
 //!
 //! If `admin.token` is set, only requests that show it (`Authorization: Bearer TOKEN`, RFC 6750)
 //! get details. Two questions are answered without the token, with yes or no: whether the process
@@ -10,15 +10,15 @@
 
 #[cfg(feature = "admin")]
 mod api;
-mod board;
-#[cfg(feature = "admin")]
-mod guesses;
 #[cfg(not(feature = "admin"))]
-mod none;
+mod disabled;
 #[cfg(feature = "admin")]
 mod page;
+mod pipeline_states;
 #[cfg(feature = "admin")]
 mod server;
+#[cfg(feature = "admin")]
+mod wrong_tokens;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -26,9 +26,9 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::Notify;
 
-pub use self::board::{Board, InForce, Readiness, Seen};
 #[cfg(not(feature = "admin"))]
-pub use self::none::{AdminServer, serve};
+pub use self::disabled::{AdminServer, serve};
+pub use self::pipeline_states::{InForce, PipelineState, PipelineStates, Readiness};
 #[cfg(feature = "admin")]
 pub use self::server::{AdminServer, serve};
 use crate::broker::MessageKind;
@@ -50,7 +50,7 @@ pub struct Health {
     /// Reason why this worker can't make calls; empty if it can.
     unfit: Mutex<String>,
     /// Whether this worker disagrees with the others on the effective limits.
-    alone: AtomicBool,
+    disagrees: AtomicBool,
     /// Instructions of an operator to all workers.
     paused: AtomicBool,
     draining: AtomicBool,
@@ -92,7 +92,7 @@ impl Health {
     }
     /// Records whether this worker agrees with the others on the effective limits.
     pub fn set_agreed(&self, agreed: bool) {
-        self.alone.store(!agreed, Ordering::Relaxed);
+        self.disagrees.store(!agreed, Ordering::Relaxed);
     }
     /// Records the operator's instruction to all workers: paused, draining or neither.
     pub fn set_held(&self, hold: Option<Hold>) {
@@ -116,7 +116,7 @@ impl Health {
     }
 
     /// Records that the engine has stopped: the state of its servers is no longer known.
-    pub fn set_gone(&self) {
+    pub fn set_stopped(&self) {
         self.set_rabbitmq(false);
         self.set_redis(false);
         self.set_unfit(None);
@@ -135,12 +135,12 @@ impl Health {
     }
 
     /// Wakes the engine for one turn, even if it has nothing to do.
-    pub fn ask_for_a_turn(&self) {
+    pub fn request_turn(&self) {
         self.turn.notify_one();
     }
 
     /// Waits until a turn is requested.
-    pub async fn asked_for_a_turn(&self) {
+    pub async fn turn_requested(&self) {
         self.turn.notified().await;
     }
 
@@ -150,7 +150,7 @@ impl Health {
             (&self.redis, true, "Redis does not answer"),
             (&self.recovering, false, "Redis may have lost data"),
             (
-                &self.alone,
+                &self.disagrees,
                 false,
                 "the workers do not agree on the limits, so no job is admitted; the log says why",
             ),

@@ -24,7 +24,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tracing::{error, info, warn};
 
-use crate::admin::{self, AdminServer, Board, Seen};
+use crate::admin::{self, AdminServer, PipelineState, PipelineStates};
 use crate::app::earlier::earlier_starts;
 pub use crate::app::record::{Recorded, Recording};
 use crate::app::redis::{Phase, watch_redis};
@@ -126,7 +126,7 @@ pub async fn run_until<H: PreparingHandler>(
 /// The state that a pipeline shares with other pipelines, or keeps across its restarts.
 #[derive(Clone, Default)]
 struct Parts {
-    seen: Seen,
+    seen: PipelineState,
     links: Arc<Links>,
     recording: Option<Recording>,
 }
@@ -135,7 +135,7 @@ struct Parts {
 pub struct Worker<H> {
     config: Config,
     handler: Arc<H>,
-    seen: Seen,
+    seen: PipelineState,
     gate: Arc<RedisGate>,
     own: Named,
     fresh: bool,
@@ -330,7 +330,7 @@ type Moving = BoxFuture<'static, Result<(), AppError>>;
 /// The work of a pipeline, without the type of its handler.
 struct Work {
     config: Config,
-    seen: Seen,
+    seen: PipelineState,
     moves: Box<dyn FnOnce(Tasks, Reload, Stop) -> Moving + Send>,
 }
 
@@ -362,7 +362,7 @@ impl Work {
         for warning in self.config.warnings() {
             warn!("configuration: {warning}");
         }
-        let board = Arc::new(Board::only(self.seen.clone()));
+        let board = Arc::new(PipelineStates::only(self.seen.clone()));
         let admin = admin::serve(&self.config.admin, Arc::clone(&board)).await?;
         let tasks = of_the_process(&admin, &board, signals.as_ref(), &stop);
         let traces = traces::begin();
@@ -377,7 +377,7 @@ impl Work {
 /// Returns the tasks that a process runs once, however many pipelines it has.
 fn of_the_process(
     admin: &AdminServer,
-    board: &Arc<Board>,
+    board: &Arc<PipelineStates>,
     signals: Option<&Watched>,
     stop: &Stop,
 ) -> Tasks {

@@ -22,16 +22,16 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::api::{self, Api, challenge};
-use super::page::{self, Lasting, Page};
-use super::{AdminError, Board, Readiness};
+use super::page::{self, Page, StreamFlag};
+use super::{AdminError, PipelineStates, Readiness};
 use crate::config::Admin;
 use crate::tasks::Watched;
 
 /// Maximum time that stopping waits for unfinished answers.
-const STOP_WITHIN: Duration = Duration::from_secs(1);
+const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 /// Lifetime of a connection, which carries one request. It keeps slow clients from holding
 /// connections.
-const CONNECTION_WITHIN: Duration = Duration::from_secs(10);
+const MAX_CONNECTION_LIFE: Duration = Duration::from_secs(10);
 /// Maximum number of open connections, not counting streams. A further connection replaces the
 /// oldest. Idle connections can't keep other clients out, and a client gets its answer long before
 /// it is the oldest.
@@ -39,7 +39,7 @@ const MAX_CONNECTIONS: usize = 64;
 /// Maximum size of a request's head in bytes.
 const MAX_HEAD: usize = 16 * 1024;
 /// Delay after a failed accept, for example because no file descriptor is free.
-const ACCEPT_AGAIN: Duration = Duration::from_secs(1);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// The running admin server.
 pub struct AdminServer {
@@ -55,13 +55,13 @@ impl AdminServer {
     pub async fn stop(self) {
         self.stop.cancel();
         // Bounded, so that neither slow clients nor a failed accept delay the worker's end.
-        let _ = timeout(STOP_WITHIN + ACCEPT_AGAIN, self.task.ended()).await;
+        let _ = timeout(STOP_TIMEOUT + ACCEPT_RETRY_DELAY, self.task.ended()).await;
     }
 }
 
 #[derive(Clone)]
-struct Shown {
-    board: Arc<Board>,
+struct ServerState {
+    states: Arc<PipelineStates>,
     api: Arc<Api>,
     page: Arc<Page>,
 }
@@ -74,7 +74,7 @@ struct Peer(SocketAddr);
 ///
 /// # Errors
 /// [`AdminError`] if the address can't be bound.
-pub async fn serve(admin: &Admin, board: Arc<Board>) -> Result<AdminServer, AdminError> {
+pub async fn serve(admin: &Admin, states: Arc<PipelineStates>) -> Result<AdminServer, AdminError> {
     let failed = |why: std::io::Error| match why.kind() {
         std::io::ErrorKind::AddrInUse => AdminError::Taken(admin.listen),
         _ => AdminError::Listen(admin.listen, why),
@@ -83,12 +83,12 @@ pub async fn serve(admin: &Admin, board: Arc<Board>) -> Result<AdminServer, Admi
     let listen = listener.local_addr().map_err(failed)?;
     info!(admin.listen = %listen, "metrics and health");
     let stop = CancellationToken::new();
-    let api = Arc::new(Api::new(admin, &board));
-    let page = Arc::new(Page::new(admin, listen, (&board, &api), stop.clone()));
-    let shown = Shown {
+    let api = Arc::new(Api::new(admin, &states));
+    let page = Arc::new(Page::new(admin, listen, (&states, &api), stop.clone()));
+    let shown = ServerState {
         api,
         page: Arc::clone(&page),
-        board,
+        states,
     };
     let routes = Router::new()
         .route("/metrics", get(show_metrics))
@@ -111,24 +111,24 @@ pub async fn serve(admin: &Admin, board: Arc<Board>) -> Result<AdminServer, Admi
 async fn accept(listener: TcpListener, routes: Router, stop: CancellationToken) {
     let mut connections = JoinSet::new();
     // Open connections that are not streams, oldest first.
-    let mut open: VecDeque<(AbortHandle, Lasting)> = VecDeque::new();
+    let mut open: VecDeque<(AbortHandle, StreamFlag)> = VecDeque::new();
     loop {
         tokio::select! {
             () = stop.cancelled() => break,
             Some(_) = connections.join_next() => {}
             accepted = listener.accept() => match accepted {
                 Ok((stream, peer)) => {
-                    open.retain(|(connection, lasting)| !connection.is_finished() && !lasting.is_so());
+                    open.retain(|(connection, lasting)| !connection.is_finished() && !lasting.is_streaming());
                     if open.len() >= MAX_CONNECTIONS && let Some((oldest, _)) = open.pop_front() {
                         oldest.abort();
                     }
-                    let lasting = Lasting::default();
+                    let lasting = StreamFlag::default();
                     let answering = answer(stream, peer, routes.clone(), lasting.clone());
                     open.push_back((connections.spawn(answering), lasting));
                 }
                 Err(why) => {
                     warn!(reason = %why, "the admin port can't accept a connection");
-                    sleep(ACCEPT_AGAIN).await;
+                    sleep(ACCEPT_RETRY_DELAY).await;
                 }
             },
         }
@@ -136,11 +136,11 @@ async fn accept(listener: TcpListener, routes: Router, stop: CancellationToken) 
     drop(listener);
     let all = async { while connections.join_next().await.is_some() {} };
     // Dropping the set aborts the remaining connections.
-    let _ = timeout(STOP_WITHIN, all).await;
+    let _ = timeout(STOP_TIMEOUT, all).await;
 }
 
 /// Answers the one request of a connection.
-async fn answer(stream: TcpStream, peer: SocketAddr, routes: Router, lasting: Lasting) {
+async fn answer(stream: TcpStream, peer: SocketAddr, routes: Router, lasting: StreamFlag) {
     let routes = routes.layer((Extension(Peer(peer)), Extension(lasting.clone())));
     let connection = http1::Builder::new()
         .keep_alive(false)
@@ -148,15 +148,15 @@ async fn answer(stream: TcpStream, peer: SocketAddr, routes: Router, lasting: La
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
     let mut connection = pin!(connection);
     // Errors are the client's concern.
-    let ended = timeout(CONNECTION_WITHIN, &mut connection).await;
-    if ended.is_err() && lasting.is_so() {
-        let _ = timeout(page::LASTS, connection).await;
+    let ended = timeout(MAX_CONNECTION_LIFE, &mut connection).await;
+    if ended.is_err() && lasting.is_streaming() {
+        let _ = timeout(page::MAX_STREAM_LIFE, connection).await;
     }
 }
 
 /// Answers a request. After many wrong tokens, the answer to another one is delayed.
 async fn door(
-    State(shown): State<Shown>,
+    State(shown): State<ServerState>,
     Extension(Peer(peer)): Extension<Peer>,
     request: Request,
     next: Next,
@@ -185,7 +185,7 @@ async fn door(
 
 /// Answers requests with full access (`is_open`). Others learn only whether the worker is alive and
 /// ready.
-async fn see(shown: &Shown, is_open: bool, request: Request, next: Next) -> Response {
+async fn see(shown: &ServerState, is_open: bool, request: Request, next: Next) -> Response {
     if is_open {
         return next.run(request).await;
     }
@@ -195,8 +195,8 @@ async fn see(shown: &Shown, is_open: bool, request: Request, next: Next) -> Resp
         return next.run(request).await;
     }
     let readiness = match path.strip_prefix("/readyz") {
-        Some("") => Some(shown.board.readiness()),
-        Some(rest) => (rest.strip_prefix('/')).and_then(|name| shown.board.readiness_of(name)),
+        Some("") => Some(shown.states.readiness()),
+        Some(rest) => (rest.strip_prefix('/')).and_then(|name| shown.states.readiness_of(name)),
         None => None,
     };
     match readiness.filter(|_| asks) {
@@ -217,21 +217,24 @@ fn is_below(prefix: &str, path: &str) -> bool {
     below.is_some_and(|below| below.is_empty() || below.starts_with('/'))
 }
 
-async fn show_metrics(State(shown): State<Shown>) -> impl IntoResponse {
+async fn show_metrics(State(shown): State<ServerState>) -> impl IntoResponse {
     let openmetrics = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, openmetrics)], shown.board.metrics())
+    (
+        [(header::CONTENT_TYPE, openmetrics)],
+        shown.states.metrics(),
+    )
 }
 
-async fn ready(State(shown): State<Shown>) -> (StatusCode, String) {
-    said(shown.board.readiness())
+async fn ready(State(shown): State<ServerState>) -> (StatusCode, String) {
+    readiness_answer(shown.states.readiness())
 }
 
 async fn ready_of(
-    State(shown): State<Shown>,
+    State(shown): State<ServerState>,
     Path(pipeline): Path<String>,
 ) -> (StatusCode, String) {
-    match shown.board.readiness_of(&pipeline) {
-        Some(readiness) => said(readiness),
+    match shown.states.readiness_of(&pipeline) {
+        Some(readiness) => readiness_answer(readiness),
         None => (
             StatusCode::NOT_FOUND,
             "there is no such pipeline\n".to_owned(),
@@ -239,7 +242,7 @@ async fn ready_of(
     }
 }
 
-fn said(readiness: Readiness) -> (StatusCode, String) {
+fn readiness_answer(readiness: Readiness) -> (StatusCode, String) {
     let (status, head) = match readiness.is_ready {
         true => (StatusCode::OK, "ready"),
         false => (StatusCode::SERVICE_UNAVAILABLE, "not ready"),

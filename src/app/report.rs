@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tracing::debug;
 
-use crate::admin::{Readiness, Seen};
+use crate::admin::{PipelineState, Readiness};
 use crate::gate::redis::RedisGate;
 use crate::rules::report::{EVERY_MS, Report};
 
@@ -20,7 +20,7 @@ pub struct Reporter {
     /// Name of the worker in Redis.
     pub name: String,
     /// The state that is reported.
-    pub seen: Seen,
+    pub seen: PipelineState,
     /// The gate whose Redis stores the reports.
     pub gate: Arc<RedisGate>,
 }
@@ -56,7 +56,7 @@ impl Reporter {
     }
 
     fn report(&self, up: Duration) -> Report {
-        let Seen {
+        let PipelineState {
             metrics,
             health,
             name,
@@ -139,7 +139,7 @@ mod tests {
         let store: Arc<Heard> = Arc::clone(store);
         Reporter {
             name: "abc".to_owned(),
-            seen: Seen::default(),
+            seen: PipelineState::default(),
             gate: Arc::new(RedisGate::on(store, "p")),
         }
     }

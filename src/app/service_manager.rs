@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use crate::admin::Board;
+use crate::admin::PipelineStates;
 
 /// Interval at which the worker's state is checked for changes.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -57,7 +57,11 @@ impl ServiceManager {
 
     /// Sends the state that `board` shows for as long as the worker lives, and `STOPPING=1` once
     /// `stop` is cancelled.
-    pub(super) async fn tell(mut self, board: Arc<Board>, stop: CancellationToken) -> Infallible {
+    pub(super) async fn tell(
+        mut self,
+        board: Arc<PipelineStates>,
+        stop: CancellationToken,
+    ) -> Infallible {
         let ping_every = self.watchdog.map(|within| within / OFTEN);
         let look_every = ping_every.map_or(LOOK_EVERY, |every| every.min(LOOK_EVERY));
         let (mut is_ready, mut status) = (false, String::new());
@@ -84,7 +88,7 @@ impl ServiceManager {
                 if now.iter().any(|(name, of)| turns.get(name) == Some(of)) {
                     // The engine may have nothing to do. An engine that hangs does not turn for
                     // this either.
-                    board.ask_for_a_turn();
+                    board.request_turn();
                 } else if self.say("WATCHDOG=1") {
                     (turns, pinged) = (now, Instant::now());
                 }
@@ -128,7 +132,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
-    use crate::admin::{Health, Seen};
+    use crate::admin::{Health, PipelineState};
 
     const MS: Duration = Duration::from_millis(1);
 
@@ -160,13 +164,13 @@ mod tests {
         (folder, listens, manager)
     }
 
-    fn ready() -> (Arc<Health>, Arc<Board>) {
-        let seen = Seen::default();
+    fn ready() -> (Arc<Health>, Arc<PipelineStates>) {
+        let seen = PipelineState::default();
         let health = Arc::clone(&seen.health);
         health.set_rabbitmq(true);
         health.set_redis(true);
         health.set_consuming(true);
-        (health, Arc::new(Board::only(seen)))
+        (health, Arc::new(PipelineStates::only(seen)))
     }
 
     #[tokio::test(start_paused = true)]
@@ -214,7 +218,7 @@ mod tests {
             let (health, hangs) = engine;
             health.turned();
             loop {
-                health.asked_for_a_turn().await;
+                health.turn_requested().await;
                 if !hangs.load(Ordering::Relaxed) {
                     health.turned();
                 }

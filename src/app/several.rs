@@ -13,8 +13,8 @@ use tracing::{error, info, warn};
 use self::keeper::Keeper;
 use super::reload::{Read, Reading, Wanted, refuse};
 use super::{AppError, Parts, Work, of_the_process};
-use crate::admin::{self, Board, Seen};
-use crate::config::{Config, PipelineName, Pipelines, ConfigSource};
+use crate::admin::{self, PipelineState, PipelineStates};
+use crate::config::{Config, ConfigSource, PipelineName, Pipelines};
 use crate::engine::Stop;
 use crate::metrics::Metrics;
 use crate::tasks::{Ended, Watched};
@@ -38,7 +38,7 @@ pub(super) async fn run(
 ) -> Result<(), AppError> {
     let mut read = Read::new(source).map_err(AppError::Signals)?;
     let mut all = Several {
-        board: Arc::new(Board::named()),
+        board: Arc::new(PipelineStates::named()),
         stop: stop.clone(),
         make: Arc::new(make),
         parts: Parts::default(),
@@ -93,7 +93,7 @@ fn tell_warnings(pipelines: &Pipelines) {
 
 /// All pipelines of the process.
 struct Several {
-    board: Arc<Board>,
+    board: Arc<PipelineStates>,
     stop: Stop,
     make: Make,
     /// The parts that all pipelines share.
@@ -108,7 +108,7 @@ struct Several {
 
 /// A pipeline that has a keeper.
 struct Running {
-    seen: Seen,
+    seen: PipelineState,
     wanted: watch::Sender<Wanted>,
 }
 
@@ -125,7 +125,7 @@ impl Several {
             end: false,
         };
         let running = Running {
-            seen: Seen::of(name),
+            seen: PipelineState::of(name),
             wanted: watch::Sender::new(wanted),
         };
         self.board.put(name.clone(), running.seen.clone());

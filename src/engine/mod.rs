@@ -124,7 +124,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         let mut events_go_on = true;
         let mut over = Over::Stopped;
         let health = Arc::clone(&self.health);
-        let mut asked_to_turn = pin!(health.asked_for_a_turn());
+        let mut asked_to_turn = pin!(health.turn_requested());
         let (mut hard, mut soft) = (pin!(stop.hard.cancelled()), pin!(stop.soft.cancelled()));
         loop {
             health.turned();
@@ -245,7 +245,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 }
                 () = sleep_for(timer) => {}
                 // The turn itself is all that is requested.
-                () = &mut asked_to_turn => asked_to_turn.set(health.asked_for_a_turn()),
+                () = &mut asked_to_turn => asked_to_turn.set(health.turn_requested()),
             }
         }
         let now = started.elapsed();

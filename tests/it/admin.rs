@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate::admin::{AdminError, Board, Health, Seen, serve};
+use sluicegate::admin::{AdminError, Health, PipelineState, PipelineStates, serve};
 use sluicegate::config::{Admin, Secret};
 use sluicegate::gate::Primaries;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -39,12 +39,12 @@ pub async fn get_with(listen: impl ToSocketAddrs, path: &str, headers: &str) -> 
 }
 
 /// Returns a board with one unnamed pipeline.
-fn board(health: &Arc<Health>) -> Arc<Board> {
-    let seen = Seen {
+fn board(health: &Arc<Health>) -> Arc<PipelineStates> {
+    let seen = PipelineState {
         health: Arc::clone(health),
-        ..Seen::default()
+        ..PipelineState::default()
     };
-    Arc::new(Board::only(seen))
+    Arc::new(PipelineStates::only(seen))
 }
 
 #[tokio::test]

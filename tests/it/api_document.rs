@@ -10,7 +10,7 @@ use boon::{Compiler, Schemas};
 use kit::root;
 use kit::servers::free_port;
 use serde_json::{Value, json};
-use sluicegate::admin::{Board, Seen, serve};
+use sluicegate::admin::{PipelineState, PipelineStates, serve};
 use sluicegate::config::{Admin, Config, Secret};
 
 use crate::api::{Answer, JSON, OPERATOR, Port, READER, Run, send};
@@ -203,14 +203,14 @@ impl Away {
             "amqp: {{url: 'amqp://127.0.0.1:{rabbit}'}}\nredis: {{url: 'redis://127.0.0.1:{redis}'}}\n"
         );
         let config = Config::parse("away.yaml", &yaml, std::iter::empty()).expect("valid");
-        let seen = Seen::default();
+        let seen = PipelineState::default();
         seen.config.set(&config);
         let admin = Admin {
             listen: ([127, 0, 0, 1], 0).into(),
             token: Some(Secret::new(READER)),
             operator_token: Some(Secret::new(OPERATOR)),
         };
-        let server = serve(&admin, Arc::new(Board::only(seen))).await;
+        let server = serve(&admin, Arc::new(PipelineStates::only(seen))).await;
         let server = server.expect("a free port");
         Self {
             listen: server.listen,

@@ -10,7 +10,7 @@ use kit::gate::{LONG, limit};
 use kit::redis_topologies::shared_cluster;
 use kit::servers::{free_port, unique};
 use serde_json::{Value, json};
-use sluicegate::admin::{AdminServer, Board, Seen, serve};
+use sluicegate::admin::{AdminServer, PipelineState, PipelineStates, serve};
 use sluicegate::config::{Admin, Config, Secret};
 use sluicegate::operator::audit;
 use tokio::net::TcpListener;
@@ -106,14 +106,14 @@ async fn pipelines_are_named_and_what_is_in_force_is_shown_after_a_change() {
 async fn port_of(yaml: &str) -> AdminServer {
     sluicegate::app::install_tls_provider();
     let config = Config::parse("servers.yaml", yaml, std::iter::empty()).expect("valid");
-    let seen = Seen::default();
+    let seen = PipelineState::default();
     seen.config.set(&config);
     let admin = Admin {
         listen: ([127, 0, 0, 1], 0).into(),
         token: Some(Secret::new(READER)),
         operator_token: Some(Secret::new(OPERATOR)),
     };
-    let server = serve(&admin, Arc::new(Board::only(seen))).await;
+    let server = serve(&admin, Arc::new(PipelineStates::only(seen))).await;
     server.expect("a free port")
 }
 

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
-use sluicegate::admin::{AdminServer, Board, Health, Seen, serve};
+use sluicegate::admin::{AdminServer, Health, PipelineState, PipelineStates, serve};
 use sluicegate::config::{Admin, Pipelines, Secret};
 
 use crate::cli::{Done, sluicegate, sluicegate_with};
@@ -13,14 +13,14 @@ const TOKEN: &str = "0123456789abcdef";
 
 /// Starts an admin port with [`TOKEN`] for a worker with this `health`.
 async fn admin(health: &Arc<Health>) -> AdminServer {
-    let seen = Seen {
+    let seen = PipelineState {
         health: Arc::clone(health),
-        ..Seen::default()
+        ..PipelineState::default()
     };
-    admin_of(Board::only(seen)).await
+    admin_of(PipelineStates::only(seen)).await
 }
 
-async fn admin_of(board: Board) -> AdminServer {
+async fn admin_of(board: PipelineStates) -> AdminServer {
     let admin = Admin {
         listen: SocketAddr::new(std::net::Ipv4Addr::LOCALHOST.into(), 0),
         token: Some(Secret::new(TOKEN)),
@@ -81,14 +81,14 @@ async fn with_a_url_it_needs_no_configuration_and_sends_no_token() {
 
 #[tokio::test]
 async fn of_several_pipelines_one_is_enough_and_each_can_be_asked() {
-    let board = Board::named();
+    let board = PipelineStates::named();
     let pipelines = "dispatch: {http: {url: 'http://127.0.0.1:9/'}}
 pipelines: {mail: {}, orders: {}}
 ";
     let read = Pipelines::parse("test.yaml", pipelines, std::iter::empty()).expect("valid");
     let mut healths = Vec::new();
     for name in read.each().keys() {
-        let seen = Seen::of(name);
+        let seen = PipelineState::of(name);
         seen.health.set_rabbitmq(true);
         seen.health.set_consuming(true);
         healths.push(Arc::clone(&seen.health));

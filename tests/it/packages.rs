@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use kit::root;
 use serde_json::Value;
-use sluicegate::admin::{Board, Seen, serve};
+use sluicegate::admin::{PipelineState, PipelineStates, serve};
 use sluicegate::config::{Config, parse_duration};
 
 use crate::admin::get_with;
@@ -197,7 +197,7 @@ async fn fit(all: &[Value], has_secret: bool) {
     );
     let mut admin = parsed.admin.clone();
     admin.listen = "127.0.0.1:0".parse().expect("an address");
-    let board = Board::only(Seen::default());
+    let board = PipelineStates::only(PipelineState::default());
     let server = serve(&admin, Arc::new(board)).await.expect("a free port");
     for (probe, status) in [("livenessProbe", 200), ("readinessProbe", 503)] {
         let get = &container[probe]["httpGet"];

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use kit::{PATIENCE, SECOND, job, until};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
-use sluicegate::admin::{AdminServer, Board, Seen, serve};
+use sluicegate::admin::{AdminServer, PipelineState, PipelineStates, serve};
 use sluicegate::config::{Admin, Config, Secret};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -445,14 +445,14 @@ async fn port_of(token: Option<&str>) -> AdminServer {
         "amqp: {{url: 'amqp://127.0.0.1:{port}'}}\nredis: {{url: 'redis://127.0.0.1:{port}'}}\n"
     );
     let config = Config::parse("page.yaml", &yaml, std::iter::empty()).expect("valid");
-    let seen = Seen::default();
+    let seen = PipelineState::default();
     seen.config.set(&config);
     let admin = Admin {
         listen: ([127, 0, 0, 1], 0).into(),
         token: token.map(Secret::new),
         operator_token: None,
     };
-    let server = serve(&admin, Arc::new(Board::only(seen))).await;
+    let server = serve(&admin, Arc::new(PipelineStates::only(seen))).await;
     server.expect("a free port")
 }
 

@@ -11,9 +11,9 @@ use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
 use super::input::Input;
-use super::part::{Part, PartsOfAll};
+use super::pipelines::{PipelineContext, PipelineContexts};
 use super::problem::Problem;
-use super::reads::{LOOK_WITHIN, dead, filter, wait, which};
+use super::reads::{WORKER_TIMEOUT, dead, filter, wait, which};
 use crate::gate::Change;
 use crate::gate::boards::put;
 use crate::operator::audit::{self, AuditEntry};
@@ -27,13 +27,13 @@ use crate::rules::steering::{Hold, Instruction};
 use crate::rules::tenant::Tenant;
 
 /// Default time for which a job stays cancelled.
-const CANCELLED_FOR: Duration = Duration::from_secs(86_400);
+const DEFAULT_CANCEL_TIME: Duration = Duration::from_secs(86_400);
 
-const ONE_OF_BOTH: &str = "say one of max (a number) and clear (true)";
+const MAX_OR_CLEAR: &str = "say one of max (a number) and clear (true)";
 
 /// The actions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Act {
+pub enum ActionKind {
     Pause,
     Resume,
     Limit,
@@ -49,7 +49,7 @@ pub enum Act {
     Drop,
 }
 
-impl Act {
+impl ActionKind {
     /// Returns the name of the action in the audit.
     fn word(self) -> &'static str {
         match self {
@@ -85,7 +85,7 @@ pub struct Asker {
 }
 
 /// A valid action with its parameters.
-enum Action {
+enum ActionRequest {
     Tenant(Tenant, Change),
     Try(Trial, u64),
     EndTry(Tenant, String),
@@ -101,26 +101,30 @@ enum Action {
 
 /// Performs the action and returns its result.
 pub async fn act(
-    act: Act,
-    parts: Arc<PartsOfAll>,
+    act: ActionKind,
+    contexts: Arc<PipelineContexts>,
     input: Input,
     asker: Asker,
 ) -> Result<Value, Problem> {
     let chosen = match act.is_of_all() {
-        true => parts.all(&input)?,
-        false => vec![parts.one(&input)?],
+        true => contexts.all(&input)?,
+        false => vec![contexts.one(&input)?],
     };
     let _turn = match act {
-        Act::Divert | Act::Undivert | Act::Drain | Act::Replay | Act::Drop => Some(parts.turn()?),
+        ActionKind::Divert
+        | ActionKind::Undivert
+        | ActionKind::Drain
+        | ActionKind::Replay
+        | ActionKind::Drop => Some(contexts.turn()?),
         _ => None,
     };
     let mut planned = Vec::new();
-    for part in &chosen {
-        planned.push((part, Action::of(act, part, &input)?));
+    for context in &chosen {
+        planned.push((context, ActionRequest::of(act, context, &input)?));
     }
-    let doing = planned.into_iter().map(async |(part, action)| {
-        let done = written_down(act, part, action, (&input, &asker)).await;
-        (part.name.clone(), done)
+    let doing = planned.into_iter().map(async |(context, action)| {
+        let done = written_down(act, context, action, (&input, &asker)).await;
+        (context.name.clone(), done)
     });
     let mut done = join_all(doing).await;
     if let (Some((_, only)), 1) = (done.pop_if(|_| chosen.len() == 1), chosen.len()) {
@@ -143,9 +147,9 @@ pub async fn act(
 
 /// Performs the action and records it in the audit: before it starts, and again if it fails.
 async fn written_down(
-    act: Act,
-    part: &Part,
-    action: Action,
+    act: ActionKind,
+    context: &PipelineContext,
+    action: ActionRequest,
     (input, asker): (&Input, &Asker),
 ) -> Result<Value, NotDone> {
     let of = ["tenant", "id"].into_iter().filter_map(|name| {
@@ -163,9 +167,9 @@ async fn written_down(
         request: input.body.clone().into(),
         failed: None,
     };
-    let number = audit::add(&part.gate, &entry).boxed().await?;
+    let number = audit::add(&context.gate, &entry).boxed().await?;
     let (pipeline, of) = (
-        part.name.as_str(),
+        context.name.as_str(),
         Value::from(entry.of.clone()).to_string(),
     );
     let (operator, peer) = (asker.name.as_str(), asker.peer.as_str());
@@ -179,12 +183,12 @@ async fn written_down(
         request = %entry.request,
         "an operator asks by HTTP"
     );
-    let done = action.perform(part).boxed().await;
+    let done = action.perform(context).boxed().await;
     if let Err(why) = &done {
         warn!(pipeline, number, reason = %why, "what an operator asked by HTTP was not done");
         entry.failed = Some(why.to_string());
         // An error is ignored here: the start of the action is recorded already.
-        let _ = audit::add(&part.gate, &entry).boxed().await;
+        let _ = audit::add(&context.gate, &entry).boxed().await;
     }
     done
 }
@@ -196,8 +200,8 @@ fn span_ms(input: &Input, usual: Duration) -> Result<u64, NotDone> {
     Ok(ceil_ms(said.unwrap_or(usual)))
 }
 
-impl Action {
-    fn of(act: Act, part: &Part, input: &Input) -> Result<Self, NotDone> {
+impl ActionRequest {
+    fn of(act: ActionKind, context: &PipelineContext, input: &Input) -> Result<Self, NotDone> {
         let of_it = || tenant::parse(input.text("tenant").unwrap_or_default());
         let text = |name| input.text(name).map(str::to_owned);
         let limit = || {
@@ -207,15 +211,15 @@ impl Action {
         };
         let year = || span_ms(input, steer::YEAR);
         Ok(match act {
-            Act::Pause => {
+            ActionKind::Pause => {
                 let duration_ms = year()?;
                 Self::Tenant(of_it()?, Change::Pause { duration_ms })
             }
-            Act::Resume => Self::Tenant(of_it()?, Change::Resume),
-            Act::Reset => Self::Tenant(of_it()?, Change::Reset),
-            Act::Limit => {
+            ActionKind::Resume => Self::Tenant(of_it()?, Change::Resume),
+            ActionKind::Reset => Self::Tenant(of_it()?, Change::Reset),
+            ActionKind::Limit => {
                 let tenant = of_it()?;
-                let policy = &part.config.rate_limiter.policy;
+                let policy = &context.config.rate_limiter.policy;
                 let name = tenant::limit_name(policy, &tenant, input.text("limit"))?;
                 let max = input.number("max").and_then(|max| u32::try_from(max).ok());
                 if input.flag("shadow") {
@@ -225,7 +229,7 @@ impl Action {
                             Ok(Self::Try(trial, year()?))
                         }
                         (None, true) => Ok(Self::EndTry(tenant, name)),
-                        _ => Err(NotDone::Wrong(ONE_OF_BOTH.to_owned())),
+                        _ => Err(NotDone::Wrong(MAX_OR_CLEAR.to_owned())),
                     };
                 }
                 let change = match (max, input.flag("clear")) {
@@ -235,29 +239,31 @@ impl Action {
                         duration_ms: year()?,
                     },
                     (None, true) => Change::Unlimit { name },
-                    _ => return Err(NotDone::Wrong(ONE_OF_BOTH.to_owned())),
+                    _ => return Err(NotDone::Wrong(MAX_OR_CLEAR.to_owned())),
                 };
                 Self::Tenant(tenant, change)
             }
-            Act::Divert => Self::Divert(of_it()?, text("to"), year()?),
-            Act::Undivert => Self::Undivert(of_it()?, input.flag("back").then(|| text("from"))),
-            Act::Cancel if input.flag("undo") => Self::Undo(which(part, input)?),
-            Act::Cancel => {
-                let for_ms = span_ms(input, CANCELLED_FOR)?;
-                Self::Cancel(which(part, input)?, wait(input)?, for_ms)
+            ActionKind::Divert => Self::Divert(of_it()?, text("to"), year()?),
+            ActionKind::Undivert => {
+                Self::Undivert(of_it()?, input.flag("back").then(|| text("from")))
             }
-            Act::PauseAll => Self::Hold(Hold::Paused, year()?),
-            Act::Drain => Self::Hold(Hold::Draining, year()?),
-            Act::ResumeAll => Self::ResumeAll,
-            Act::ResumeCalls => Self::ResumeCalls,
-            Act::Replay | Act::Drop => {
+            ActionKind::Cancel if input.flag("undo") => Self::Undo(which(context, input)?),
+            ActionKind::Cancel => {
+                let for_ms = span_ms(input, DEFAULT_CANCEL_TIME)?;
+                Self::Cancel(which(context, input)?, wait(input)?, for_ms)
+            }
+            ActionKind::PauseAll => Self::Hold(Hold::Paused, year()?),
+            ActionKind::Drain => Self::Hold(Hold::Draining, year()?),
+            ActionKind::ResumeAll => Self::ResumeAll,
+            ActionKind::ResumeCalls => Self::ResumeCalls,
+            ActionKind::Replay | ActionKind::Drop => {
                 let rate = input.text("rate").map(str::parse::<Rate>).transpose();
                 let change = match act {
-                    Act::Replay => letters::Change::Replay(rate.map_err(NotDone::Wrong)?),
+                    ActionKind::Replay => letters::Change::Replay(rate.map_err(NotDone::Wrong)?),
                     _ => letters::Change::Drop,
                 };
                 let filter = filter(input);
-                change.check(&filter, input.flag("all"), &part.config)?;
+                change.check(&filter, input.flag("all"), &context.config)?;
                 if input.flag("all") && !filter.is_all() {
                     let words = "say all, or which: not both";
                     return Err(NotDone::Wrong(words.to_owned()));
@@ -267,35 +273,39 @@ impl Action {
         })
     }
 
-    async fn perform(self, part: &Part) -> Result<Value, NotDone> {
-        let gate = &*part.gate;
+    async fn perform(self, context: &PipelineContext) -> Result<Value, NotDone> {
+        let gate = &*context.gate;
         Ok(match self {
             Self::Tenant(tenant, change) => tenant::change(gate, tenant, change)
                 .boxed()
                 .await?
                 .as_json(),
             Self::Try(trial, for_ms) => {
-                let begun = trial.begin(gate, (for_ms, LOOK_WITHIN)).boxed().await?;
+                let begun = trial.begin(gate, (for_ms, WORKER_TIMEOUT)).boxed().await?;
                 begun.as_json()
             }
             Self::EndTry(tenant, name) => {
-                let ended = trials::end(gate, (tenant, name), LOOK_WITHIN);
+                let ended = trials::end(gate, (tenant, name), WORKER_TIMEOUT);
                 ended.boxed().await?.as_json()
             }
             Self::ResumeCalls => tenant::resume_all(gate).boxed().await?,
             Self::Divert(tenant, to, for_ms) => {
-                let times = (for_ms, LOOK_WITHIN);
-                let diverted = divert::divert((gate, &part.config), &tenant, to, times)
+                let times = (for_ms, WORKER_TIMEOUT);
+                let diverted = divert::divert((gate, &context.config), &tenant, to, times)
                     .boxed()
                     .await?;
                 diverted.as_json()
             }
             Self::Undivert(tenant, back) => {
-                let undiverted = divert::undivert(gate, &tenant, LOOK_WITHIN).boxed().await?;
+                let undiverted = divert::undivert(gate, &tenant, WORKER_TIMEOUT)
+                    .boxed()
+                    .await?;
                 let mut json = undiverted.as_json();
                 if let Some(from) = back {
                     let known = undiverted.before.map(|queue| queue.to_string());
-                    json["back"] = brought_back(part, &tenant, from.or(known)).boxed().await?;
+                    json["back"] = brought_back(context, &tenant, from.or(known))
+                        .boxed()
+                        .await?;
                 }
                 json
             }
@@ -304,26 +314,30 @@ impl Action {
                 which.cancelling_as_json(&now)
             }
             Self::Undo(which) => {
-                let followers = which.undo(gate, LOOK_WITHIN).boxed().await?;
+                let followers = which.undo(gate, WORKER_TIMEOUT).boxed().await?;
                 which.undone_as_json(&followers)
             }
             Self::Hold(Hold::Paused, for_ms) => {
                 let versions = put(gate, &Instruction::All(Hold::Paused), for_ms)
                     .boxed()
                     .await?;
-                hold::paused(gate, &versions, LOOK_WITHIN)
+                hold::paused(gate, &versions, WORKER_TIMEOUT)
                     .boxed()
                     .await?
                     .as_json()
             }
-            Self::Hold(Hold::Draining, for_ms) => drained(part, for_ms).boxed().await?,
+            Self::Hold(Hold::Draining, for_ms) => drained(context, for_ms).boxed().await?,
             Self::ResumeAll => {
                 let resuming = hold::resume(gate).boxed().await?;
-                resuming.resumed(gate, LOOK_WITHIN).boxed().await?.as_json()
+                resuming
+                    .resumed(gate, WORKER_TIMEOUT)
+                    .boxed()
+                    .await?
+                    .as_json()
             }
             Self::Letters(change, filter, limit) => {
-                let client = part.client().boxed().await?;
-                let dead = dead(part, &client);
+                let client = context.client().boxed().await?;
+                let dead = dead(context, &client);
                 let done = changed(&dead, change, (&filter, limit)).boxed().await;
                 client.close().await;
                 done?
@@ -355,16 +369,16 @@ async fn changed(
 /// Returns the diverted jobs of `tenant` to the work queue, from the queue `from` or the default
 /// queue.
 async fn brought_back(
-    part: &Part,
+    context: &PipelineContext,
     tenant: &Tenant,
     from: Option<String>,
 ) -> Result<Value, NotDone> {
-    let client = part.client().boxed().await?;
+    let client = context.client().boxed().await?;
     let names = client.names();
     let queue = divert::checked(from.unwrap_or_else(|| divert::usual(names)), names);
     let done = match queue {
         Ok(queue) => {
-            let mut jobs = dead(part, &client);
+            let mut jobs = dead(context, &client);
             jobs.queue = queue;
             let filter = Filter {
                 tenant: Some(tenant.as_str().to_owned()),
@@ -379,11 +393,11 @@ async fn brought_back(
 }
 
 /// Makes all workers take no new jobs.
-async fn drained(part: &Part, for_ms: u64) -> Result<Value, NotDone> {
-    let client = part.client().boxed().await?;
+async fn drained(context: &PipelineContext, for_ms: u64) -> Result<Value, NotDone> {
+    let client = context.client().boxed().await?;
     let drain = async {
-        let versions = put(&part.gate, &Instruction::All(Hold::Draining), for_ms).await?;
-        let now = hold::draining(&part.gate, &client, &versions, LOOK_WITHIN).await?;
+        let versions = put(&context.gate, &Instruction::All(Hold::Draining), for_ms).await?;
+        let now = hold::draining(&context.gate, &client, &versions, WORKER_TIMEOUT).await?;
         let stay = hold::in_work_queues(&client).await?;
         Ok(now.as_json(None, stay))
     };

@@ -6,7 +6,7 @@ use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use subtle::ConstantTimeEq;
 
 use super::problem::Problem;
-use crate::admin::guesses::Guesses;
+use crate::admin::wrong_tokens::WrongTokens;
 use crate::config::{Admin, Secret};
 
 /// Headers that show that a proxy forwarded the request.
@@ -18,14 +18,14 @@ pub enum Right {
     /// Read only: `admin.token`.
     Read,
     /// Read and change: `admin.operator-token`.
-    Act,
+    ActionKind,
 }
 
 /// Tokens that requests have to show.
 pub struct Guard {
     token: Option<Secret>,
     operator_token: Option<Secret>,
-    guesses: Guesses,
+    wrong_tokens: WrongTokens,
 }
 
 impl Guard {
@@ -34,7 +34,7 @@ impl Guard {
         Self {
             token: admin.token.clone(),
             operator_token: admin.operator_token.clone(),
-            guesses: Guesses::default(),
+            wrong_tokens: WrongTokens::default(),
         }
     }
 
@@ -50,9 +50,9 @@ impl Guard {
             known.is_some_and(|known| bool::from(known.expose().as_bytes().ct_eq(token)))
         };
         match (is(&self.operator_token), is(&self.token)) {
-            (true, _) => Ok(Some(Right::Act)),
+            (true, _) => Ok(Some(Right::ActionKind)),
             (false, true) => Ok(Some(Right::Read)),
-            (false, false) if self.has_tokens() && self.guesses.add(peer) => {
+            (false, false) if self.has_tokens() && self.wrong_tokens.add(peer) => {
                 Err(Problem::too_many_wrong())
             }
             (false, false) => Ok(None),
@@ -87,12 +87,12 @@ impl Guard {
     /// Returns true if tokens of probes are not compared because many tokens were wrong lately.
     /// Probes need no token and must not wait.
     pub fn ignores_probes(&self) -> bool {
-        self.token.is_some() && self.guesses.are_many()
+        self.token.is_some() && self.wrong_tokens.are_many()
     }
 
     /// Delays the refusal of a wrong token after many others.
     pub async fn pause(&self) {
-        self.guesses.pause().await;
+        self.wrong_tokens.pause().await;
     }
 
     /// Checks that a request with `headers` from `peer` may read.
@@ -127,7 +127,7 @@ impl Guard {
             ));
         }
         match self.right_in(headers, peer)? {
-            Some(Right::Act) => {}
+            Some(Right::ActionKind) => {}
             Some(Right::Read) => {
                 return Err(Problem::new(
                     StatusCode::FORBIDDEN,

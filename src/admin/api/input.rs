@@ -7,12 +7,12 @@ use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value};
 
 use super::problem::Problem;
-use super::routes::{Kind, Param, Place, Route};
+use super::routes::{Param, ParamKind, ParamLocation, Route};
 use crate::config::{closest, parse_duration};
 use crate::operator::rate::Rate;
 
 /// Maximum size of a body in bytes.
-const MOST_BYTES: usize = 16 * 1024;
+const MAX_BODY_BYTES: usize = 16 * 1024;
 
 /// Values of the request's parameters, each of its parameter's kind.
 #[derive(Debug, Default)]
@@ -30,7 +30,9 @@ impl Input {
     /// The mistake in the request.
     pub fn of(route: &Route, path: &[&str], query: &str) -> Result<Self, Problem> {
         let mut input = Self::default();
-        let params = route.params().filter(|param| param.place == Place::Path);
+        let params = route
+            .params()
+            .filter(|param| param.place == ParamLocation::Path);
         for (param, given) in params.zip(path) {
             let decoded = percent_decode_str(given).decode_utf8();
             let words = || format!("{}: is no percent-encoded UTF-8", param.name);
@@ -38,9 +40,9 @@ impl Input {
             input.take(param, text.as_ref().into())?;
         }
         for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
-            let param = known(route, Place::Query, &name)?;
+            let param = known(route, ParamLocation::Query, &name)?;
             let value = match param.kind {
-                Kind::Number { .. } => value
+                ParamKind::Number { .. } => value
                     .parse()
                     .map_or(Value::Null, |number: u64| number.into()),
                 _ => value.as_ref().into(),
@@ -56,15 +58,17 @@ impl Input {
     /// The mistake in the request.
     pub async fn read(&mut self, route: &Route, parts: &Parts, body: Body) -> Result<(), Problem> {
         let too_large = || {
-            let words = format!("the body has more than {MOST_BYTES} bytes");
+            let words = format!("the body has more than {MAX_BODY_BYTES} bytes");
             Problem::new(StatusCode::PAYLOAD_TOO_LARGE, words)
         };
         let said = parts.headers.get(header::CONTENT_LENGTH);
         let said = said.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
-        if said.is_some_and(|length| length > MOST_BYTES) {
+        if said.is_some_and(|length| length > MAX_BODY_BYTES) {
             return Err(too_large());
         }
-        let bytes = to_bytes(body, MOST_BYTES).await.map_err(|_| too_large())?;
+        let bytes = to_bytes(body, MAX_BODY_BYTES)
+            .await
+            .map_err(|_| too_large())?;
         self.take_body(route, &bytes)
     }
 
@@ -88,7 +92,7 @@ impl Input {
         object: Map<String, Value>,
     ) -> Result<(), Problem> {
         for (name, value) in &object {
-            let param = known(route, Place::Body, name)?;
+            let param = known(route, ParamLocation::Body, name)?;
             if !value.is_null() {
                 self.take(param, value.clone())?;
             }
@@ -135,7 +139,7 @@ impl Input {
 }
 
 /// Returns the parameter of `route` with this name.
-fn known(route: &Route, place: Place, name: &str) -> Result<&'static Param, Problem> {
+fn known(route: &Route, place: ParamLocation, name: &str) -> Result<&'static Param, Problem> {
     let mut all = route.params().filter(|param| param.place == place);
     if let Some(param) = all.find(|param| param.name == name) {
         return Ok(param);
@@ -147,7 +151,7 @@ fn known(route: &Route, place: Place, name: &str) -> Result<&'static Param, Prob
         (None, all) => format!("there are: {}", all.join(", ")),
     };
     let what = match place {
-        Place::Body => "field",
+        ParamLocation::Body => "field",
         _ => "parameter",
     };
     Err(Problem::wrong(format!(
@@ -155,29 +159,29 @@ fn known(route: &Route, place: Place, name: &str) -> Result<&'static Param, Prob
     )))
 }
 
-fn fits(kind: Kind, value: &Value) -> Result<(), String> {
+fn fits(kind: ParamKind, value: &Value) -> Result<(), String> {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     match kind {
-        Kind::Text(most) => match text(value) {
+        ParamKind::Text(most) => match text(value) {
             Some(text) if (1..=most).contains(&text.len()) => Ok(()),
             _ => Err(format!("must be a text of 1 to {most} bytes")),
         },
-        Kind::Span => match text(value).and_then(|text| parse_duration(&text)) {
+        ParamKind::Span => match text(value).and_then(|text| parse_duration(&text)) {
             Some(_) => Ok(()),
             None => Err("must be a span, such as \"90s\" or \"1h\"".to_owned()),
         },
-        Kind::Rate => match text(value).map(|text| text.parse::<Rate>()) {
+        ParamKind::Rate => match text(value).map(|text| text.parse::<Rate>()) {
             Some(Ok(_)) => Ok(()),
             Some(Err(why)) => Err(why),
             None => Err("must be a text, such as \"10/s\"".to_owned()),
         },
-        Kind::Number { least, most } => match value.as_u64() {
+        ParamKind::Number { least, most } => match value.as_u64() {
             Some(number) if (least..=most).contains(&number) => Ok(()),
             _ => Err(format!("must be a whole number from {least} to {most}")),
         },
-        Kind::Flag if value.is_boolean() => Ok(()),
-        Kind::Flag => Err("must be true or false".to_owned()),
-        Kind::Word(words) => match text(value) {
+        ParamKind::Flag if value.is_boolean() => Ok(()),
+        ParamKind::Flag => Err("must be true or false".to_owned()),
+        ParamKind::Word(words) => match text(value) {
             Some(text) if words.contains(&text.as_str()) => Ok(()),
             _ => Err(format!("must be one of {}", words.join(", "))),
         },
@@ -225,14 +229,17 @@ mod tests {
             assert!(format!("{why:?}").contains(words), "{why:?}");
         }
         for (kind, value) in [
-            (Kind::Span, "soon"),
-            (Kind::Rate, "10"),
-            (Kind::Flag, "true"),
+            (ParamKind::Span, "soon"),
+            (ParamKind::Rate, "10"),
+            (ParamKind::Flag, "true"),
         ] {
             assert!(fits(kind, &value.into()).is_err(), "{value}");
         }
-        assert!(fits(Kind::Flag, &true.into()).is_ok());
-        assert!(fits(Kind::Span, &"1h".into()).is_ok() && fits(Kind::Rate, &"5/m".into()).is_ok());
+        assert!(fits(ParamKind::Flag, &true.into()).is_ok());
+        assert!(
+            fits(ParamKind::Span, &"1h".into()).is_ok()
+                && fits(ParamKind::Rate, &"5/m".into()).is_ok()
+        );
     }
 
     /// Generates a text that resembles a route's parameters, or any text.

@@ -9,7 +9,7 @@ mod actions;
 mod guard;
 mod input;
 mod openapi;
-mod part;
+mod pipelines;
 mod problem;
 mod reads;
 mod routes;
@@ -32,46 +32,46 @@ pub use self::actions::Asker;
 use self::guard::Guard;
 pub use self::guard::{Right, one, own_site};
 use self::input::Input;
-use self::part::PartsOfAll;
+use self::pipelines::PipelineContexts;
 pub use self::problem::{Problem, challenge};
-use self::routes::{Does, ROUTES};
-pub use self::routes::{Kind, Param, Place, Route};
-use super::Board;
+use self::routes::{Effect, ROUTES};
+pub use self::routes::{Param, ParamKind, ParamLocation, Route};
+use super::PipelineStates;
 use crate::config::Admin;
 use crate::operator::audit::name_of;
 
 /// Prefix of all paths.
 pub const PREFIX: &str = "/api/v1";
 /// Time limit for an answer. It is shorter than the time limit of a connection.
-const ANSWER_WITHIN: Duration = Duration::from_secs(8);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(8);
 /// Maximum number of simultaneous requests.
-const MOST_AT_ONCE: usize = 16;
+const MAX_CONCURRENT_REQUESTS: usize = 16;
 /// Header with the operator's name. It is not verified.
 const OPERATOR: &str = "x-sluicegate-operator";
 
 /// The API.
 pub struct Api {
-    board: Arc<Board>,
+    states: Arc<PipelineStates>,
     guard: Guard,
-    parts: Arc<PartsOfAll>,
-    at_once: Arc<Semaphore>,
+    contexts: Arc<PipelineContexts>,
+    permits: Arc<Semaphore>,
 }
 
 impl Api {
-    /// Creates the API for the pipelines of `board`.
-    pub fn new(admin: &Admin, board: &Arc<Board>) -> Self {
+    /// Creates the API for the pipelines of `states`.
+    pub fn new(admin: &Admin, states: &Arc<PipelineStates>) -> Self {
         Self {
-            board: Arc::clone(board),
+            states: Arc::clone(states),
             guard: Guard::of(admin),
-            parts: Arc::new(PartsOfAll::new(Arc::clone(board))),
-            at_once: Arc::new(Semaphore::new(MOST_AT_ONCE)),
+            contexts: Arc::new(PipelineContexts::new(Arc::clone(states))),
+            permits: Arc::new(Semaphore::new(MAX_CONCURRENT_REQUESTS)),
         }
     }
 
     /// Answers `request` from `peer`.
     pub async fn answer(&self, request: Request, peer: SocketAddr) -> Response {
         let (parts, body) = request.into_parts();
-        let answered = timeout(ANSWER_WITHIN, self.answered(parts, body, peer)).await;
+        let answered = timeout(ANSWER_TIMEOUT, self.answered(parts, body, peer)).await;
         let mut response = match answered {
             Ok(Ok(response)) => response,
             Ok(Err(problem)) => problem.into_response(),
@@ -99,7 +99,7 @@ impl Api {
             found,
             Some((
                 Route {
-                    does: Does::Acts(_),
+                    effect: Effect::Acts(_),
                     ..
                 },
                 _
@@ -110,35 +110,35 @@ impl Api {
             false => self.guard.may_read(&parts.headers, peer)?,
         }
         let (route, values) = found.ok_or_else(nothing_here)?;
-        let methods = match route.does {
-            Does::Reads(_) => "GET, HEAD, OPTIONS",
-            Does::Acts(_) => "POST, OPTIONS",
+        let methods = match route.effect {
+            Effect::Reads(_) => "GET, HEAD, OPTIONS",
+            Effect::Acts(_) => "POST, OPTIONS",
         };
         if parts.method == Method::OPTIONS {
             return Ok((StatusCode::NO_CONTENT, [(header::ALLOW, methods)]).into_response());
         }
-        let is_asked = match route.does {
-            Does::Reads(_) => matches!(parts.method, Method::GET | Method::HEAD),
-            Does::Acts(_) => parts.method == Method::POST,
+        let is_asked = match route.effect {
+            Effect::Reads(_) => matches!(parts.method, Method::GET | Method::HEAD),
+            Effect::Acts(_) => parts.method == Method::POST,
         };
         if !is_asked {
             return Err(Problem::method(methods));
         }
-        let one = Arc::clone(&self.at_once).try_acquire_owned();
+        let one = Arc::clone(&self.permits).try_acquire_owned();
         let one = one.map_err(|_| Problem::busy())?;
         let query = parts.uri.query().unwrap_or_default();
         let mut input = Input::of(route, &values, query)?;
-        let pipelines = Arc::clone(&self.parts);
+        let pipelines = Arc::clone(&self.contexts);
         // A started request is finished even if the client no longer waits for the answer.
-        let answering = match route.does {
-            Does::Reads(read) => {
-                let board = Arc::clone(&self.board);
+        let answering = match route.effect {
+            Effect::Reads(read) => {
+                let states = Arc::clone(&self.states);
                 tokio::spawn(async move {
                     let _one = one;
-                    reads::answer(read, (&board, &pipelines), &input).await
+                    reads::answer(read, (&states, &pipelines), &input).await
                 })
             }
-            Does::Acts(act) => {
+            Effect::Acts(act) => {
                 input.read(route, &parts, body).await?;
                 let asker = asker(&parts.headers, peer);
                 tokio::spawn(async move {
@@ -162,12 +162,12 @@ impl Api {
     /// The errors of the API.
     pub async fn read(&self, path: &str, query: &str) -> Result<Value, Problem> {
         let (route, values) = found(path).ok_or_else(nothing_here)?;
-        let Does::Reads(read) = route.does else {
+        let Effect::Reads(read) = route.effect else {
             return Err(Problem::method("POST, OPTIONS"));
         };
         let input = Input::of(route, &values, query)?;
-        let reading = reads::answer(read, (&self.board, &self.parts), &input);
-        match timeout(ANSWER_WITHIN, reading).await {
+        let reading = reads::answer(read, (&self.states, &self.contexts), &input);
+        match timeout(ANSWER_TIMEOUT, reading).await {
             Ok(answer) => answer,
             Err(_) => Err(too_late()),
         }
@@ -186,19 +186,19 @@ impl Api {
         asker: Asker,
     ) -> Result<Value, Problem> {
         let (route, values) = found(path).ok_or_else(nothing_here)?;
-        let Does::Acts(act) = route.does else {
+        let Effect::Acts(act) = route.effect else {
             return Err(Problem::method("GET, HEAD, OPTIONS"));
         };
-        let one = Arc::clone(&self.at_once).try_acquire_owned();
+        let one = Arc::clone(&self.permits).try_acquire_owned();
         let one = one.map_err(|_| Problem::busy())?;
         let mut input = Input::of(route, &values, query)?;
         input.take_fields(route, fields)?;
-        let pipelines = Arc::clone(&self.parts);
+        let pipelines = Arc::clone(&self.contexts);
         let acting = tokio::spawn(async move {
             let _one = one;
             actions::act(act, pipelines, input, asker).await
         });
-        match timeout(ANSWER_WITHIN, acting).await {
+        match timeout(ANSWER_TIMEOUT, acting).await {
             Ok(done) => done.map_err(ended)?,
             Err(_) => Err(too_late()),
         }
@@ -218,7 +218,7 @@ pub fn route(path: &str) -> Option<&'static Route> {
 /// Iterates over the paths of all actions.
 #[cfg(test)]
 pub fn actions() -> impl Iterator<Item = &'static str> {
-    let acts = (ROUTES.iter()).filter(|route| matches!(route.does, Does::Acts(_)));
+    let acts = (ROUTES.iter()).filter(|route| matches!(route.effect, Effect::Acts(_)));
     acts.map(|route| route.path)
 }
 
@@ -229,7 +229,7 @@ fn nothing_here() -> Problem {
 
 fn too_late() -> Problem {
     let words = format!(
-        "not done within {ANSWER_WITHIN:?}; an action may be done all the same: /audit says what was begun"
+        "not done within {ANSWER_TIMEOUT:?}; an action may be done all the same: /audit says what was begun"
     );
     Problem::new(StatusCode::GATEWAY_TIMEOUT, words)
 }

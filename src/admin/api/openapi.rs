@@ -4,15 +4,15 @@ mod schemas;
 
 use serde_json::{Map, Value, json};
 
-use super::routes::{Does, Kind, Param, Place, ROUTES, Route};
+use super::routes::{Effect, Param, ParamKind, ParamLocation, ROUTES, Route};
 
 /// Returns the whole document.
 pub fn document() -> Value {
     let mut paths = Map::new();
     for route in ROUTES {
-        let method = match route.does {
-            Does::Reads(_) => "get",
-            Does::Acts(_) => "post",
+        let method = match route.effect {
+            Effect::Reads(_) => "get",
+            Effect::Acts(_) => "post",
         };
         paths.insert(route.path.to_owned(), json!({method: operation(route)}));
     }
@@ -39,11 +39,11 @@ pub fn document() -> Value {
 
 fn operation(route: &Route) -> Value {
     let mut parameters: Vec<Value> = (route.params())
-        .filter(|param| param.place != Place::Body)
+        .filter(|param| param.place != ParamLocation::Body)
         .map(parameter)
         .collect();
     let mut operation = json!({"summary": route.about, "responses": responses(route)});
-    if matches!(route.does, Does::Acts(_)) {
+    if matches!(route.effect, Effect::Acts(_)) {
         parameters.push(json!({
             "name": super::OPERATOR,
             "in": "header",
@@ -51,7 +51,9 @@ fn operation(route: &Route) -> Value {
             "schema": {"type": "string"},
         }));
         operation["security"] = json!([{"operator": []}]);
-        let fields = route.params().filter(|param| param.place == Place::Body);
+        let fields = route
+            .params()
+            .filter(|param| param.place == ParamLocation::Body);
         let fields: Map<String, Value> = fields
             .map(|param| (param.name.to_owned(), schema(param)))
             .collect();
@@ -73,10 +75,10 @@ fn parameter(param: &Param) -> Value {
     json!({
         "name": param.name,
         "in": match param.place {
-            Place::Path => "path",
+            ParamLocation::Path => "path",
             _ => "query",
         },
-        "required": param.place == Place::Path,
+        "required": param.place == ParamLocation::Path,
         "description": param.about,
         "schema": schema,
     })
@@ -84,15 +86,15 @@ fn parameter(param: &Param) -> Value {
 
 fn schema(param: &Param) -> Value {
     let mut schema = match param.kind {
-        Kind::Text(most) => json!({"type": "string", "minLength": 1, "maxLength": most}),
-        Kind::Span | Kind::Rate => json!({"type": "string"}),
-        Kind::Number { least, most } => {
+        ParamKind::Text(most) => json!({"type": "string", "minLength": 1, "maxLength": most}),
+        ParamKind::Span | ParamKind::Rate => json!({"type": "string"}),
+        ParamKind::Number { least, most } => {
             json!({"type": "integer", "minimum": least, "maximum": most})
         }
-        Kind::Flag => json!({"type": "boolean"}),
-        Kind::Word(words) => json!({"type": "string", "enum": words}),
+        ParamKind::Flag => json!({"type": "boolean"}),
+        ParamKind::Word(words) => json!({"type": "string", "enum": words}),
     };
-    if param.place == Place::Body {
+    if param.place == ParamLocation::Body {
         schema["description"] = param.about.into();
     }
     schema
@@ -104,7 +106,7 @@ fn responses(route: &Route) -> Value {
     let mut all = json!({
         "200": {"description": "Done", "content": {"application/json": {"schema": answer}}},
     });
-    let acts = matches!(route.does, Does::Acts(_));
+    let acts = matches!(route.effect, Effect::Acts(_));
     let known = [
         (true, "400", "The request makes no sense"),
         (true, "401", "It shows no token, or a wrong one"),

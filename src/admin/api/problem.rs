@@ -8,7 +8,7 @@ use crate::operator::NotDone;
 use crate::operator::text::plain;
 
 /// Maximum length of the detail, in characters.
-const LONGEST: usize = 2_000;
+const MAX_DETAIL_CHARS: usize = 2_000;
 
 /// The reason why a request was not answered.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ impl Problem {
 
     /// Returns the detail, for people.
     pub fn words(&self) -> String {
-        plain(&self.detail, LONGEST)
+        plain(&self.detail, MAX_DETAIL_CHARS)
     }
 
     /// Adds the result of each pipeline.
@@ -110,7 +110,7 @@ impl IntoResponse for Problem {
             "type": "about:blank",
             "title": self.status.canonical_reason().unwrap_or("Error"),
             "status": self.status.as_u16(),
-            "detail": plain(&self.detail, LONGEST),
+            "detail": plain(&self.detail, MAX_DETAIL_CHARS),
         });
         if let Some(pipelines) = self.pipelines {
             json["pipelines"] = pipelines;

@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::input::Input;
-use super::part::{Part, PartsOfAll};
+use super::pipelines::{PipelineContext, PipelineContexts};
 use super::problem::Problem;
-use crate::admin::{Board, Readiness};
+use crate::admin::{PipelineStates, Readiness};
 use crate::broker::amqp::Client;
 use crate::gate::{boards, reports};
 use crate::operator::dead::{Dead, Filter};
@@ -28,13 +28,13 @@ use crate::rules::report::view::Sort;
 use crate::rules::steering::Instruction;
 
 /// Maximum time that a request waits for workers or looks at dead letters.
-pub const LOOK_WITHIN: Duration = Duration::from_secs(5);
+pub const WORKER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Default time that a request waits for a worker's report on a job.
-const USUAL_WAIT: Duration = Duration::from_secs(2);
+const DEFAULT_WAIT: Duration = Duration::from_secs(2);
 /// Default number of rows of a page.
-const ROWS: u64 = 100;
+const DEFAULT_ROWS: u64 = 100;
 /// Maximum number of bytes shown of a dead letter's body.
-const LONGEST_BODY: usize = 1 << 20;
+const MAX_SHOWN_BODY_BYTES: usize = 1 << 20;
 
 /// The queries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,32 +57,32 @@ pub enum Read {
 /// Answers a query.
 pub async fn answer(
     read: Read,
-    (board, parts): (&Board, &Arc<PartsOfAll>),
+    (states, contexts): (&PipelineStates, &Arc<PipelineContexts>),
     input: &Input,
 ) -> Result<Value, Problem> {
     match read {
         Read::OpenApi => return Ok(super::openapi::document()),
-        Read::Pipelines => return Ok(pipelines(board)),
+        Read::Pipelines => return Ok(pipelines(states)),
         _ => {}
     }
-    let part = parts.one(input)?;
+    let context = contexts.one(input)?;
     match read {
         Read::OpenApi | Read::Pipelines => Ok(Value::Null),
-        Read::Limits => Ok(in_force(&part, input).boxed().await?),
-        Read::Workers => Ok(workers(&part).boxed().await?),
-        Read::Tenants => Ok(tenants(&part, input).boxed().await?),
-        Read::Tenant => Ok(one_tenant(&part, input).boxed().await?),
-        Read::Job => Ok(job(&part, input).boxed().await?),
-        Read::Explanation => Ok(explanation((&part, parts), input).boxed().await?),
-        Read::Instructions => Ok(instructions(&part).boxed().await?),
-        Read::Audit => Ok(done(&part, input).boxed().await?),
+        Read::Limits => Ok(in_force(&context, input).boxed().await?),
+        Read::Workers => Ok(workers(&context).boxed().await?),
+        Read::Tenants => Ok(tenants(&context, input).boxed().await?),
+        Read::Tenant => Ok(one_tenant(&context, input).boxed().await?),
+        Read::Job => Ok(job(&context, input).boxed().await?),
+        Read::Explanation => Ok(explanation((&context, contexts), input).boxed().await?),
+        Read::Instructions => Ok(instructions(&context).boxed().await?),
+        Read::Audit => Ok(done(&context, input).boxed().await?),
         Read::Queues | Read::Letters | Read::Letter => {
-            let _turn = parts.turn()?;
-            let client = part.client().boxed().await?;
+            let _turn = contexts.turn()?;
+            let client = context.client().boxed().await?;
             let looked = match read {
                 Read::Queues => queues(&client).boxed().await,
-                Read::Letters => letters(&part, &client, input).boxed().await,
-                _ => letter(&part, &client, input).boxed().await,
+                Read::Letters => letters(&context, &client, input).boxed().await,
+                _ => letter(&context, &client, input).boxed().await,
             };
             // Closing the connection returns the fetched messages to their queue.
             client.close().await;
@@ -93,13 +93,13 @@ pub async fn answer(
 
 fn page(input: &Input) -> (usize, usize) {
     let number = |name, usual| usize::try_from(input.number(name).unwrap_or(usual));
-    let (limit, offset) = (number("limit", ROWS), number("offset", 0));
+    let (limit, offset) = (number("limit", DEFAULT_ROWS), number("offset", 0));
     // Both values have bounds.
     (limit.unwrap_or(usize::MAX), offset.unwrap_or(usize::MAX))
 }
 
-fn pipelines(board: &Board) -> Value {
-    let all = board.pipelines().into_iter().map(|(name, seen)| {
+fn pipelines(states: &PipelineStates) -> Value {
+    let all = states.pipelines().into_iter().map(|(name, seen)| {
         let Readiness { is_ready, lines } = Readiness::from(&*seen.health);
         json!({
             "pipeline": name,
@@ -111,8 +111,8 @@ fn pipelines(board: &Board) -> Value {
     json!({"pipelines": all.collect::<Vec<_>>()})
 }
 
-async fn in_force(part: &Part, input: &Input) -> Result<Value, NotDone> {
-    let policy = &part.config.rate_limiter.policy;
+async fn in_force(context: &PipelineContext, input: &Input) -> Result<Value, NotDone> {
+    let policy = &context.config.rate_limiter.policy;
     let all = |set: &Limits| set.all().iter().map(limits::as_json).collect::<Vec<_>>();
     let plans = policy.plans().iter();
     let plans = plans.map(|(name, set)| json!({"plan": name, "limits": all(set)}));
@@ -125,7 +125,7 @@ async fn in_force(part: &Part, input: &Input) -> Result<Value, NotDone> {
         }
         Own::Plan(plan) => json!({"tenant": pattern.to_string(), "plan": plan, "limits": null}),
     });
-    let others = other_policies::others(&part.gate, policy).await?;
+    let others = other_policies::others(&context.gate, policy).await?;
     Ok(json!({
         "limits": all(policy.default_limits()),
         "plan_header": policy.plan_header(),
@@ -144,11 +144,11 @@ fn next(offset: usize, limit: usize, all: usize) -> Option<usize> {
     (next < all).then_some(next)
 }
 
-async fn workers(part: &Part) -> Result<Value, NotDone> {
-    Ok(workers_as_json(&reports::see(&part.gate).await?))
+async fn workers(context: &PipelineContext) -> Result<Value, NotDone> {
+    Ok(workers_as_json(&reports::see(&context.gate).await?))
 }
 
-async fn tenants(part: &Part, input: &Input) -> Result<Value, NotDone> {
+async fn tenants(context: &PipelineContext, input: &Input) -> Result<Value, NotDone> {
     let sort = match input.text("sort") {
         Some("denied") => Sort::Denied,
         Some("closed") => Sort::Closed,
@@ -156,21 +156,21 @@ async fn tenants(part: &Part, input: &Input) -> Result<Value, NotDone> {
         _ => Sort::Waiting,
     };
     let (limit, offset) = page(input);
-    let mut fleet = reports::see(&part.gate).await?;
+    let mut fleet = reports::see(&context.gate).await?;
     if let Some(part) = input.text("search") {
         fleet.view.keep(part);
     }
     // Rows before the page are looked at, too, since the gate's figures decide the order.
     let most = offset.saturating_add(limit);
     let all = fleet.view.tenants.len();
-    let mut shown = BusiestTenants::of(&part.gate, &part.config, &fleet, (sort, most)).await;
+    let mut shown = BusiestTenants::of(&context.gate, &context.config, &fleet, (sort, most)).await;
     shown.rows.drain(..offset.min(shown.rows.len()));
     let mut json = shown.as_json(&fleet);
     json["next_offset"] = next(offset, limit, all).into();
     Ok(json)
 }
 
-async fn one_tenant(part: &Part, input: &Input) -> Result<Value, NotDone> {
+async fn one_tenant(context: &PipelineContext, input: &Input) -> Result<Value, NotDone> {
     let tenant = tenant::parse(input.text("tenant").unwrap_or_default())?;
     let headers = input.texts("header").map(|text| {
         let (name, text) = text.split_once('=').filter(|(name, _)| !name.is_empty())?;
@@ -186,7 +186,14 @@ async fn one_tenant(part: &Part, input: &Input) -> Result<Value, NotDone> {
     let what_if = input.texts("what-if").map(WhatIf::parse);
     let what_if: Result<Vec<WhatIf>, String> = what_if.collect();
     let what_if = what_if.map_err(|why| NotDone::Wrong(format!("what-if: {why}")))?;
-    let found = inspect(&part.gate, &part.config, (tenant, plan), labels, &what_if).await?;
+    let found = inspect(
+        &context.gate,
+        &context.config,
+        (tenant, plan),
+        labels,
+        &what_if,
+    )
+    .await?;
     Ok(found.as_json())
 }
 
@@ -194,43 +201,51 @@ async fn one_tenant(part: &Part, input: &Input) -> Result<Value, NotDone> {
 pub fn wait(input: &Input) -> Result<Duration, NotDone> {
     let said = input.text("wait").map(steer::wait).transpose();
     match said.map_err(|why| NotDone::Wrong(format!("wait: {why}")))? {
-        Some(wait) if wait > LOOK_WITHIN => Err(NotDone::Wrong(format!(
-            "wait: must be at most {LOOK_WITHIN:?}"
+        Some(wait) if wait > WORKER_TIMEOUT => Err(NotDone::Wrong(format!(
+            "wait: must be at most {WORKER_TIMEOUT:?}"
         ))),
-        wait => Ok(wait.unwrap_or(USUAL_WAIT)),
+        wait => Ok(wait.unwrap_or(DEFAULT_WAIT)),
     }
 }
 
 /// Returns the job that the request names.
-pub fn which(part: &Part, input: &Input) -> Result<JobRef, NotDone> {
+pub fn which(context: &PipelineContext, input: &Input) -> Result<JobRef, NotDone> {
     let tenant = tenant::parse(input.text("tenant").unwrap_or_default())?;
     let id = input.text("id").unwrap_or_default();
-    JobRef::new(tenant, id, part.config.delay.max_delay)
+    JobRef::new(tenant, id, context.config.delay.max_delay)
 }
 
-async fn job(part: &Part, input: &Input) -> Result<Value, NotDone> {
-    let (which, wait) = (which(part, input)?, wait(input)?);
-    let shown = which.show(&part.gate, wait).await?;
+async fn job(context: &PipelineContext, input: &Input) -> Result<Value, NotDone> {
+    let (which, wait) = (which(context, input)?, wait(input)?);
+    let shown = which.show(&context.gate, wait).await?;
     Ok(which.shown_as_json(&shown))
 }
 
-async fn explanation((part, parts): (&Part, &PartsOfAll), input: &Input) -> Result<Value, NotDone> {
-    let (which, wait) = (which(part, input)?, wait(input)?);
-    let mut told = explain(&part.gate, &part.config, which.clone(), wait).await?;
+async fn explanation(
+    (context, contexts): (&PipelineContext, &PipelineContexts),
+    input: &Input,
+) -> Result<Value, NotDone> {
+    let (which, wait) = (which(context, input)?, wait(input)?);
+    let mut told = explain(&context.gate, &context.config, which.clone(), wait).await?;
     if told.may_be_dead() {
-        told = told.with(among_letters((part, parts), &which).boxed().await);
+        told = told.with(among_letters((context, contexts), &which).boxed().await);
     }
     Ok(told.as_json())
 }
 
 /// Searches the dead letters for a job that no worker has.
-async fn among_letters((part, parts): (&Part, &PartsOfAll), which: &JobRef) -> DeadLetterSearch {
-    let Ok(_turn) = parts.turn() else {
-        return DeadLetterSearch::Failed("too many requests look at queues now: try it again".to_owned());
+async fn among_letters(
+    (context, contexts): (&PipelineContext, &PipelineContexts),
+    which: &JobRef,
+) -> DeadLetterSearch {
+    let Ok(_turn) = contexts.turn() else {
+        return DeadLetterSearch::Failed(
+            "too many requests look at queues now: try it again".to_owned(),
+        );
     };
-    match part.client().await {
+    match context.client().await {
         Ok(client) => {
-            let look = DeadLetterSearch::at(&dead(part, &client), which).await;
+            let look = DeadLetterSearch::at(&dead(context, &client), which).await;
             client.close().await;
             look
         }
@@ -238,8 +253,8 @@ async fn among_letters((part, parts): (&Part, &PartsOfAll), which: &JobRef) -> D
     }
 }
 
-async fn instructions(part: &Part) -> Result<Value, NotDone> {
-    let seen = boards::see(&part.gate).await?;
+async fn instructions(context: &PipelineContext) -> Result<Value, NotDone> {
+    let seen = boards::see(&context.gate).await?;
     let now_ms = seen.iter().map(|board| board.now_ms).max();
     let held = held(&seen);
     let (mut diverted, mut cancelled, mut tried) = (Vec::new(), Vec::new(), Vec::new());
@@ -269,9 +284,9 @@ async fn instructions(part: &Part) -> Result<Value, NotDone> {
     }))
 }
 
-async fn done(part: &Part, input: &Input) -> Result<Value, NotDone> {
+async fn done(context: &PipelineContext, input: &Input) -> Result<Value, NotDone> {
     let (limit, _) = page(input);
-    let page = audit::read(&part.gate, input.number("before"), limit).await?;
+    let page = audit::read(&context.gate, input.number("before"), limit).await?;
     Ok(json!({"entries": page.entries, "next": page.next}))
 }
 
@@ -292,13 +307,13 @@ async fn queues(client: &Client) -> Result<Value, NotDone> {
 }
 
 /// Returns the dead letters of a pipeline, with the time limit of a request.
-pub fn dead<'a>(part: &'a Part, client: &'a Client) -> Dead<'a> {
+pub fn dead<'a>(context: &'a PipelineContext, client: &'a Client) -> Dead<'a> {
     Dead {
         queue: Arc::clone(&client.names().dead),
         client,
-        config: &part.config,
-        until: Some(Instant::now() + LOOK_WITHIN),
-        follow_within: LOOK_WITHIN,
+        config: &context.config,
+        until: Some(Instant::now() + WORKER_TIMEOUT),
+        follow_within: WORKER_TIMEOUT,
     }
 }
 
@@ -312,8 +327,14 @@ pub fn filter(input: &Input) -> Filter {
     }
 }
 
-async fn letters(part: &Part, client: &Client, input: &Input) -> Result<Value, NotDone> {
-    let listed = dead(part, client).list(&filter(input), |_, _| ()).await?;
+async fn letters(
+    context: &PipelineContext,
+    client: &Client,
+    input: &Input,
+) -> Result<Value, NotDone> {
+    let listed = dead(context, client)
+        .list(&filter(input), |_, _| ())
+        .await?;
     let (limit, offset) = page(input);
     let rows = listed.rows.iter().skip(offset).take(limit);
     Ok(json!({
@@ -324,11 +345,15 @@ async fn letters(part: &Part, client: &Client, input: &Input) -> Result<Value, N
     }))
 }
 
-async fn letter(part: &Part, client: &Client, input: &Input) -> Result<Value, NotDone> {
-    let dead = dead(part, client);
+async fn letter(
+    context: &PipelineContext,
+    client: &Client,
+    input: &Input,
+) -> Result<Value, NotDone> {
+    let dead = dead(context, client);
     let letter = dead.find(input.text("id").unwrap_or_default()).await?;
-    let mut json = dead.as_json(&letter, LONGEST_BODY);
+    let mut json = dead.as_json(&letter, MAX_SHOWN_BODY_BYTES);
     json["bytes"] = letter.body.len().into();
-    json["truncated"] = (letter.body.len() > LONGEST_BODY).into();
+    json["truncated"] = (letter.body.len() > MAX_SHOWN_BODY_BYTES).into();
     Ok(json)
 }

@@ -1,12 +1,12 @@
 //! The routes of `/api/v1` in one table, from which requests are parsed and docs/openapi.json is
 //! generated.
 
-use super::actions::Act;
+use super::actions::ActionKind;
 use super::reads::Read;
 
 /// Type of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ParamKind {
     /// A text with at most this number of bytes.
     Text(usize),
     /// A duration, such as `1h`.
@@ -28,7 +28,7 @@ pub enum Kind {
 
 /// Location of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum ParamLocation {
     /// A segment of the path.
     Path,
     /// The query.
@@ -43,16 +43,21 @@ pub struct Param {
     /// Name.
     pub name: &'static str,
     /// Location.
-    pub place: Place,
+    pub place: ParamLocation,
     /// Type.
-    pub kind: Kind,
+    pub kind: ParamKind,
     /// Whether it may occur several times.
     pub repeats: bool,
     /// Description in the OpenAPI document.
     pub about: &'static str,
 }
 
-const fn param(name: &'static str, place: Place, kind: Kind, about: &'static str) -> Param {
+const fn param(
+    name: &'static str,
+    place: ParamLocation,
+    kind: ParamKind,
+    about: &'static str,
+) -> Param {
     Param {
         name,
         place,
@@ -64,11 +69,11 @@ const fn param(name: &'static str, place: Place, kind: Kind, about: &'static str
 
 /// Effect of a route.
 #[derive(Debug, Clone, Copy)]
-pub enum Does {
+pub enum Effect {
     /// Shows something (GET).
     Reads(Read),
     /// Changes something (POST).
-    Acts(Act),
+    Acts(ActionKind),
 }
 
 /// A route.
@@ -77,7 +82,7 @@ pub struct Route {
     /// Path below `/api/v1`; `{…}` is a parameter.
     pub path: &'static str,
     /// Effect.
-    pub does: Does,
+    pub effect: Effect,
     /// Description in the OpenAPI document.
     pub about: &'static str,
     /// Parameters, in groups.
@@ -120,46 +125,46 @@ impl Route {
 }
 
 /// Maximum length of the name of a tenant, a job or a queue, in bytes.
-const NAME: Kind = Kind::Text(255);
+const NAME: ParamKind = ParamKind::Text(255);
 /// Maximum number of rows of a page.
-pub const MOST_ROWS: u64 = 500;
+pub const MAX_ROWS: u64 = 500;
 const PIPELINE: &[Param] = &[param(
     "pipeline",
-    Place::Query,
+    ParamLocation::Query,
     NAME,
     "The pipeline, where the configuration has several",
 )];
 const OF_ALL: &[Param] = &[param(
     "pipeline",
-    Place::Query,
+    ParamLocation::Query,
     NAME,
     "The pipeline; without it all of them",
 )];
 const TENANT: &[Param] = &[param(
     "tenant",
-    Place::Path,
+    ParamLocation::Path,
     NAME,
     "The tenant, percent-encoded",
 )];
 const JOB: &[Param] = &[param(
     "id",
-    Place::Path,
+    ParamLocation::Path,
     NAME,
     "The message's id, percent-encoded",
 )];
 const LIMIT: &[Param] = &[param(
     "limit",
-    Place::Query,
-    Kind::Number {
+    ParamLocation::Query,
+    ParamKind::Number {
         least: 1,
-        most: MOST_ROWS,
+        most: MAX_ROWS,
     },
     "So many rows at most; without it 100",
 )];
 const OFFSET: &[Param] = &[param(
     "offset",
-    Place::Query,
-    Kind::Number {
+    ParamLocation::Query,
+    ParamKind::Number {
         least: 0,
         most: 1_000_000,
     },
@@ -167,8 +172,8 @@ const OFFSET: &[Param] = &[param(
 )];
 const BEFORE: &[Param] = &[param(
     "before",
-    Place::Query,
-    Kind::Number {
+    ParamLocation::Query,
+    ParamKind::Number {
         least: 0,
         most: 1 << 53,
     },
@@ -176,20 +181,20 @@ const BEFORE: &[Param] = &[param(
 )];
 const SORT: &[Param] = &[param(
     "sort",
-    Place::Query,
-    Kind::Word(&["waiting", "denied", "closed", "starts"]),
+    ParamLocation::Query,
+    ParamKind::Word(&["waiting", "denied", "closed", "starts"]),
     "Whose jobs, denials, suspension or starts come first: those with most; without it waiting",
 )];
 const SEARCH: &[Param] = &[param(
     "search",
-    Place::Query,
+    ParamLocation::Query,
     NAME,
     "Only those whose name contains this, in whatever case",
 )];
 const TENANTS_OFFSET: &[Param] = &[param(
     "offset",
-    Place::Query,
-    Kind::Number {
+    ParamLocation::Query,
+    ParamKind::Number {
         least: 0,
         most: 100_000,
     },
@@ -197,46 +202,46 @@ const TENANTS_OFFSET: &[Param] = &[param(
 )];
 const PLAN: &[Param] = &[param(
     "plan",
-    Place::Query,
+    ParamLocation::Query,
     NAME,
     "The plan that the jobs name (rate-limiter.plan-header)",
 )];
 const LABELS: &[Param] = &[
     Param {
         name: "header",
-        place: Place::Query,
-        kind: Kind::Text(1_024),
+        place: ParamLocation::Query,
+        kind: ParamKind::Text(1_024),
         repeats: true,
         about: "NAME=VALUE: what the jobs have in a header by which limits tell them apart",
     },
     param(
         "routing-key",
-        Place::Query,
+        ParamLocation::Query,
         NAME,
         "The routing key that the jobs are published with",
     ),
 ];
 const WHAT_IF: &[Param] = &[Param {
     name: "what-if",
-    place: Place::Query,
-    kind: Kind::Text(255),
+    place: ParamLocation::Query,
+    kind: ParamKind::Text(255),
     repeats: true,
     about: "When the backlog would end if this were so, which it is not: max-requests=N, window-size=DURATION (after NAME. where there are several limits), plan=NAME, pause=DURATION, resume",
 }];
 const WAIT: &str = "How long to wait until a worker has seen the job, 5s at most; without it 2s";
-const WAIT_QUERY: &[Param] = &[param("wait", Place::Query, Kind::Span, WAIT)];
-const WAIT_BODY: &[Param] = &[param("wait", Place::Body, Kind::Span, WAIT)];
+const WAIT_QUERY: &[Param] = &[param("wait", ParamLocation::Query, ParamKind::Span, WAIT)];
+const WAIT_BODY: &[Param] = &[param("wait", ParamLocation::Body, ParamKind::Span, WAIT)];
 const FOR: &[Param] = &[param(
     "for",
-    Place::Body,
-    Kind::Span,
+    ParamLocation::Body,
+    ParamKind::Span,
     "For how long: 90s, 30m, 1h, 7d; without it 365d, and 24h for a job",
 )];
 const MAX: &[Param] = &[
     param(
         "max",
-        Place::Body,
-        Kind::Number {
+        ParamLocation::Body,
+        ParamKind::Number {
             least: 1,
             most: crate::rules::limit::MAX_REQUESTS as u64,
         },
@@ -244,78 +249,93 @@ const MAX: &[Param] = &[
     ),
     param(
         "limit",
-        Place::Body,
+        ParamLocation::Body,
         NAME,
         "Which limit, where a tenant has several",
     ),
     param(
         "clear",
-        Place::Body,
-        Kind::Flag,
+        ParamLocation::Body,
+        ParamKind::Flag,
         "True, in place of max: the configuration counts again",
     ),
     param(
         "shadow",
-        Place::Body,
-        Kind::Flag,
+        ParamLocation::Body,
+        ParamKind::Flag,
         "True: max is tried, which counts and denies nothing; with clear: it is tried no more",
     ),
 ];
 const TO: &[Param] = &[param(
     "to",
-    Place::Body,
+    ParamLocation::Body,
     NAME,
     "The queue that they go to; without it that of the work queue's name and .diverted",
 )];
 const BACK: &[Param] = &[
     param(
         "back",
-        Place::Body,
-        Kind::Flag,
+        ParamLocation::Body,
+        ParamKind::Flag,
         "True: the jobs that went there are put back into the work queue, as new jobs",
     ),
     param(
         "from",
-        Place::Body,
+        ParamLocation::Body,
         NAME,
         "The queue that they went to, where it is not the one of the divert that ends",
     ),
 ];
 const UNDO: &[Param] = &[param(
     "undo",
-    Place::Body,
-    Kind::Flag,
+    ParamLocation::Body,
+    ParamKind::Flag,
     "True: the job is not to be cancelled any more",
 )];
 const FILTER: &[Param] = &[
     param(
         "reason",
-        Place::Query,
-        Kind::Text(1_024),
+        ParamLocation::Query,
+        ParamKind::Text(1_024),
         "Only those whose reason contains this",
     ),
-    param("tenant", Place::Query, NAME, "Only those of this tenant"),
-    param("id", Place::Query, NAME, "Only the one with this id"),
+    param(
+        "tenant",
+        ParamLocation::Query,
+        NAME,
+        "Only those of this tenant",
+    ),
+    param(
+        "id",
+        ParamLocation::Query,
+        NAME,
+        "Only the one with this id",
+    ),
 ];
 const CHOSEN: &[Param] = &[
     param(
         "reason",
-        Place::Body,
-        Kind::Text(1_024),
+        ParamLocation::Body,
+        ParamKind::Text(1_024),
         "Only those whose reason contains this",
     ),
-    param("tenant", Place::Body, NAME, "Only those of this tenant"),
-    param("id", Place::Body, NAME, "Only the one with this id"),
+    param(
+        "tenant",
+        ParamLocation::Body,
+        NAME,
+        "Only those of this tenant",
+    ),
+    param("id", ParamLocation::Body, NAME, "Only the one with this id"),
     param(
         "all",
-        Place::Body,
-        Kind::Flag,
+        ParamLocation::Body,
+        ParamKind::Flag,
         "True, in place of reason, tenant and id: all of them",
     ),
     param(
         "limit",
-        Place::Body,
-        Kind::Number {
+        ParamLocation::Body,
+        ParamKind::Number {
             least: 1,
             most: u32::MAX as u64,
         },
@@ -324,8 +344,8 @@ const CHOSEN: &[Param] = &[
 ];
 const RATE: &[Param] = &[param(
     "rate",
-    Place::Body,
-    Kind::Rate,
+    ParamLocation::Body,
+    ParamKind::Rate,
     "So many at most in a second, a minute or an hour: 10/s, 100/m, 5/h",
 )];
 
@@ -338,7 +358,7 @@ const fn read(
 ) -> Route {
     Route {
         path,
-        does: Does::Reads(read),
+        effect: Effect::Reads(read),
         about,
         params,
         answer,
@@ -349,14 +369,14 @@ const fn read(
 
 const fn act(
     path: &'static str,
-    act: Act,
+    act: ActionKind,
     params: &'static [&'static [Param]],
     answer: &'static str,
     about: &'static str,
 ) -> Route {
     Route {
         path,
-        does: Does::Acts(act),
+        effect: Effect::Acts(act),
         about,
         params,
         answer,
@@ -394,31 +414,31 @@ pub const ROUTES: &[Route] = &[
         "A dead letter with its headers and its body; as `sluicegate dead show --json`") },
     read("/audit", Read::Audit, &[LIMIT, BEFORE, PIPELINE], "Audit",
         "What operators did, by this interface and by commands, the newest first"),
-    act("/tenants/{tenant}/pause", Act::Pause, &[TENANT, FOR, PIPELINE], "Changed",
+    act("/tenants/{tenant}/pause", ActionKind::Pause, &[TENANT, FOR, PIPELINE], "Changed",
         "Admits no job of the tenant; as `sluicegate tenant pause`"),
-    act("/tenants/{tenant}/resume", Act::Resume, &[TENANT, PIPELINE], "Changed",
+    act("/tenants/{tenant}/resume", ActionKind::Resume, &[TENANT, PIPELINE], "Changed",
         "Ends a pause, a throttle, and what a breaker stopped; as `sluicegate tenant resume`"),
-    act("/tenants/{tenant}/limit", Act::Limit, &[TENANT, MAX, FOR, PIPELINE], "Changed",
+    act("/tenants/{tenant}/limit", ActionKind::Limit, &[TENANT, MAX, FOR, PIPELINE], "Changed",
         "Sets another max-requests, or the configured one again; as `sluicegate tenant limit`"),
-    act("/tenants/{tenant}/reset", Act::Reset, &[TENANT, PIPELINE], "Changed",
+    act("/tenants/{tenant}/reset", ActionKind::Reset, &[TENANT, PIPELINE], "Changed",
         "Empties the waitlist; as `sluicegate tenant reset`"),
-    act("/tenants/{tenant}/divert", Act::Divert, &[TENANT, TO, FOR, PIPELINE], "Diverted",
+    act("/tenants/{tenant}/divert", ActionKind::Divert, &[TENANT, TO, FOR, PIPELINE], "Diverted",
         "Lets the tenant's jobs go to another queue instead of being called; as `sluicegate tenant divert`"),
-    act("/tenants/{tenant}/undivert", Act::Undivert, &[TENANT, BACK, PIPELINE], "Undiverted",
+    act("/tenants/{tenant}/undivert", ActionKind::Undivert, &[TENANT, BACK, PIPELINE], "Undiverted",
         "Ends that, and brings jobs back; as `sluicegate tenant undivert`"),
-    act("/tenants/{tenant}/jobs/{id}/cancel", Act::Cancel, &[TENANT, JOB, FOR, WAIT_BODY, UNDO, PIPELINE], "Cancelling",
+    act("/tenants/{tenant}/jobs/{id}/cancel", ActionKind::Cancel, &[TENANT, JOB, FOR, WAIT_BODY, UNDO, PIPELINE], "Cancelling",
         "Calls the job no more; as `sluicegate job cancel`"),
-    act("/pause", Act::PauseAll, &[FOR, OF_ALL], "Held",
+    act("/pause", ActionKind::PauseAll, &[FOR, OF_ALL], "Held",
         "Pauses all workers; as `sluicegate pause --all`"),
-    act("/drain", Act::Drain, &[FOR, OF_ALL], "Held",
+    act("/drain", ActionKind::Drain, &[FOR, OF_ALL], "Held",
         "Lets all workers take no new jobs; as `sluicegate drain`"),
-    act("/resume", Act::ResumeAll, &[OF_ALL], "Held",
+    act("/resume", ActionKind::ResumeAll, &[OF_ALL], "Held",
         "Ends both; as `sluicegate resume --all`"),
-    act("/calls/resume", Act::ResumeCalls, &[PIPELINE], "Changed",
+    act("/calls/resume", ActionKind::ResumeCalls, &[PIPELINE], "Changed",
         "Ends what stops the calls of all tenants; as `sluicegate tenant resume --all`"),
-    act("/dead/replay", Act::Replay, &[CHOSEN, RATE, PIPELINE], "Replayed",
+    act("/dead/replay", ActionKind::Replay, &[CHOSEN, RATE, PIPELINE], "Replayed",
         "Puts dead letters back into the work queue, as new jobs; as `sluicegate dead replay`"),
-    act("/dead/drop", Act::Drop, &[CHOSEN, PIPELINE], "Dropped",
+    act("/dead/drop", ActionKind::Drop, &[CHOSEN, PIPELINE], "Dropped",
         "Deletes dead letters; as `sluicegate dead drop`"),
 ];
 
@@ -441,7 +461,7 @@ mod tests {
                 .replace("{id}", "pause");
             assert_eq!(fit(&path), 1, "{path}");
             let own: Vec<_> = (route.params())
-                .filter(|it| it.place == Place::Path)
+                .filter(|it| it.place == ParamLocation::Path)
                 .collect();
             assert_eq!(
                 route.fits(&path).expect("it fits").len(),

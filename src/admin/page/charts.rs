@@ -2,14 +2,14 @@
 
 use askama::Template;
 
-use super::history::{POINTS, Ring, SERIES};
-use super::words;
+use super::history::{MAX_POINTS, Ring, SERIES};
+use super::text;
 
 /// Size of the picture.
-const WIDE: f32 = 240.0;
-const HIGH: f32 = 56.0;
+const WIDTH: f32 = 240.0;
+const HEIGHT: f32 = 56.0;
 /// Number of points that are drawn as one, by their mean.
-const TOGETHER: u64 = 6;
+const POINTS_PER_STEP: u64 = 6;
 
 /// Titles of the charts; the last one shows a share.
 const NAMES: [&str; SERIES] = [
@@ -19,7 +19,7 @@ const NAMES: [&str; SERIES] = [
     "Calls in flight",
     "Saturation",
 ];
-const SHARE: usize = SERIES - 1;
+const SATURATION: usize = SERIES - 1;
 
 /// A chart.
 #[derive(Debug, Template)]
@@ -46,11 +46,11 @@ fn chart(ring: &Ring, series: usize, name: &'static str) -> Chart {
     let values: Vec<f32> = ring.points.iter().map(|point| point[series]).collect();
     let most = values.iter().copied().fold(0.0, f32::max);
     let shown = |value: f32| match series {
-        SHARE => format!("{:.0} %", value * 100.0),
-        _ => words::decimal(value.into()),
+        SATURATION => format!("{:.0} %", value * 100.0),
+        _ => text::decimal(value.into()),
     };
     let top = match series {
-        SHARE => 1.0_f32.max(most),
+        SATURATION => 1.0_f32.max(most),
         _ => top(most),
     };
     let (line, area) = paths(&values, ring.number, top);
@@ -83,7 +83,7 @@ fn paths(values: &[f32], number: u64, top: f32) -> (String, String) {
     // points are added.
     let mut groups: Vec<(u64, f32, f32)> = Vec::new();
     for (index, value) in (first..).zip(values) {
-        let group = index / TOGETHER;
+        let group = index / POINTS_PER_STEP;
         match groups.last_mut() {
             Some((last, sum, of)) if *last == group => (*sum, *of) = (*sum + value, *of + 1.0),
             _ => groups.push((group, *value, 1.0)),
@@ -94,16 +94,16 @@ fn paths(values: &[f32], number: u64, top: f32) -> (String, String) {
     };
     // The numbers are small enough to be exact.
     #[expect(clippy::cast_precision_loss)]
-    let step = WIDE / (POINTS as f32 / TOGETHER as f32);
-    let (mut line, mut least) = (String::new(), WIDE);
+    let step = WIDTH / (MAX_POINTS as f32 / POINTS_PER_STEP as f32);
+    let (mut line, mut least) = (String::new(), WIDTH);
     for (at, (group, sum, of)) in groups.iter().enumerate() {
         #[expect(clippy::cast_precision_loss)]
-        let x = (WIDE - (newest - group) as f32 * step).max(0.0);
-        let y = HIGH - (sum / of / top).clamp(0.0, 1.0) * (HIGH - 2.0) - 1.0;
+        let x = (WIDTH - (newest - group) as f32 * step).max(0.0);
+        let y = HEIGHT - (sum / of / top).clamp(0.0, 1.0) * (HEIGHT - 2.0) - 1.0;
         line += &format!("{}{x:.0} {y:.1}", if at == 0 { "M" } else { "L" });
         least = least.min(x);
     }
-    let area = format!("{line}L{WIDE:.0} {HIGH:.0}L{least:.0} {HIGH:.0}Z");
+    let area = format!("{line}L{WIDTH:.0} {HEIGHT:.0}L{least:.0} {HEIGHT:.0}Z");
     (line, area)
 }
 
@@ -126,7 +126,7 @@ mod tests {
         let (line, area) = paths(&[1.0; 12], 12, 1.0);
         assert_eq!(line, "M238 1.0L240 1.0");
         assert_eq!(area, "M238 1.0L240 1.0L240 56L238 56Z");
-        let (line, _) = paths(&[0.0; POINTS], 100_000, 1.0);
+        let (line, _) = paths(&[0.0; MAX_POINTS], 100_000, 1.0);
         assert!(
             line.starts_with("M0 55.0L2 ") && line.ends_with("L240 55.0"),
             "{line}"

@@ -3,29 +3,29 @@
 use axum::http::StatusCode;
 use axum::response::Response;
 
-use super::acts::{Act, Said};
-use super::door::Viewer;
-use super::frame::{self, Asking, sign_in_for};
+use super::access::Viewer;
+use super::action_forms::{ActionForm, FormValues};
+use super::frame::{self, ConfirmForm, sign_in_for};
 use super::{PREFIX, Page, Visit, is_link_from_elsewhere, own_path, see_other, sessions, target};
 use crate::admin::api::{Asker, Problem, own_site};
 
 impl Page {
     pub(super) fn signing_in(&self, visit: &Visit<'_>) -> Response {
-        let said = Said::of(visit.parts.uri.query().unwrap_or_default().as_bytes());
+        let said = FormValues::of(visit.parts.uri.query().unwrap_or_default().as_bytes());
         let around = self.around(&self.viewer(visit), "Sign in", PREFIX);
         frame::sign_in(around, None, said.get("for") == "operator", said.get("to"))
     }
 
-    pub(super) fn sign_in(&self, visit: &Visit<'_>, said: &Said) -> Response {
+    pub(super) fn sign_in(&self, visit: &Visit<'_>, said: &FormValues) -> Response {
         let headers = &visit.parts.headers;
         let who = (headers, visit.peer);
         match self
             .site
-            .door
+            .access
             .sign_in(who, said.get("token"), said.get("name"))
         {
             Ok(session) => {
-                let cookie = self.site.door.set_cookie(&session, headers);
+                let cookie = self.site.access.set_cookie(&session, headers);
                 see_other(own_path(said.get("to")), [cookie])
             }
             Err(problem) => {
@@ -40,14 +40,14 @@ impl Page {
         }
     }
 
-    pub(super) fn sign_out(&self, visit: &Visit<'_>, said: &Said) -> Response {
+    pub(super) fn sign_out(&self, visit: &Visit<'_>, said: &FormValues) -> Response {
         let headers = &visit.parts.headers;
         let viewer = self.viewer(visit);
         let session = viewer.session();
         let is_own =
             session.is_some_and(|own| sessions::same(&own.form_token, said.get("form-token")));
         match own_site(headers) {
-            Ok(()) if is_own => see_other(PREFIX, self.site.door.sign_out(&viewer, headers)),
+            Ok(()) if is_own => see_other(PREFIX, self.site.access.sign_out(&viewer, headers)),
             _ => see_other(PREFIX, []),
         }
     }
@@ -55,17 +55,17 @@ impl Page {
     /// Shows the form of an action.
     pub(super) fn asked_back(&self, visit: &Visit<'_>) -> Response {
         let query = visit.parts.uri.query().unwrap_or_default();
-        let said = Said::of(query.as_bytes());
+        let said = FormValues::of(query.as_bytes());
         if is_link_from_elsewhere(&visit.parts.headers) {
             return frame::again(&target(visit));
         }
         let viewer = self.viewer(visit);
-        let Some(act) = Act::find(said.get("do")) else {
+        let Some(act) = ActionForm::find(said.get("do")) else {
             let problem = Problem::new(StatusCode::NOT_FOUND, "there is no such action");
             return frame::wrong(self.around(&viewer, "Not found", PREFIX), &problem);
         };
         let Some(operator) = &viewer.operator else {
-            if !self.site.door.has_operators() {
+            if !self.site.access.has_operators() {
                 let words = "nothing can be changed here: set admin.operator-token";
                 let problem = Problem::new(StatusCode::FORBIDDEN, words);
                 return frame::wrong(self.around(&viewer, "Refused", &act.home(&said)), &problem);
@@ -82,14 +82,14 @@ impl Page {
     }
 
     /// Performs the action of a form.
-    pub(super) async fn act(&self, visit: &Visit<'_>, said: &Said) -> Response {
+    pub(super) async fn act(&self, visit: &Visit<'_>, said: &FormValues) -> Response {
         let viewer = self.viewer(visit);
-        let door = &self.site.door;
-        let operator = match door.may_act(&visit.parts.headers, said.get("form-token")) {
+        let access = &self.site.access;
+        let operator = match access.may_act(&visit.parts.headers, said.get("form-token")) {
             Ok(operator) => operator,
             Err(problem) => return frame::wrong(self.around(&viewer, "Refused", PREFIX), &problem),
         };
-        let Some(act) = Act::find(said.get("do")) else {
+        let Some(act) = ActionForm::find(said.get("do")) else {
             let problem = Problem::new(StatusCode::NOT_FOUND, "there is no such action");
             return frame::wrong(self.around(&viewer, "Not found", PREFIX), &problem);
         };
@@ -107,7 +107,7 @@ impl Page {
         self.site.live.forget();
         match done {
             Ok(answer) => {
-                door.tell(&operator, act.done(said, &answer));
+                access.set_flash(&operator, act.done(said, &answer));
                 see_other(&act.home(said), [])
             }
             Err(problem) => {
@@ -124,12 +124,12 @@ impl Page {
 }
 
 fn asking_back<'a>(
-    act: &'static Act,
-    said: &'a Said,
+    act: &'static ActionForm,
+    said: &'a FormValues,
     form_token: &'a str,
     is_again: bool,
-) -> Asking<'a> {
-    Asking {
+) -> ConfirmForm<'a> {
+    ConfirmForm {
         name: act.name,
         question: act.question(said),
         about: act.about,

@@ -4,14 +4,14 @@ use askama::Template;
 use axum::http::StatusCode;
 use axum::response::{Html, IntoResponse, Response};
 
-use super::acts::Field;
-use super::door::Viewer;
-use super::live::Part;
-use super::words::query;
+use super::access::Viewer;
+use super::action_forms::Field;
+use super::live::ViewPart;
+use super::text::query;
 use crate::admin::api::Problem;
 
 /// Values that all pages need.
-pub struct Around<'a> {
+pub struct PageFrame<'a> {
     /// Title of the page.
     pub title: &'a str,
     /// Current entry of the navigation: `fleet`, `tenants`, `dead` or `audit`; empty for none.
@@ -21,13 +21,13 @@ pub struct Around<'a> {
     /// Query that names the pipeline.
     pub pipeline: String,
     /// The visitor who has signed in.
-    pub who: Option<Who>,
+    pub who: Option<SignedIn>,
     /// Whether an operator can sign in.
     pub has_operators: bool,
     /// Address of this page, to return to.
     pub here: String,
     /// Message about an action that was done.
-    pub told: Option<String>,
+    pub flash: Option<String>,
 }
 
 /// A pipeline in the selection.
@@ -38,13 +38,13 @@ pub struct Pipeline {
 }
 
 /// A visitor who has signed in.
-pub struct Who {
+pub struct SignedIn {
     pub name: String,
     pub is_operator: bool,
     pub form_token: String,
 }
 
-impl Who {
+impl SignedIn {
     /// Describes the viewer, or returns `None` for a viewer without a session.
     pub fn of(viewer: &Viewer) -> Option<Self> {
         let session = viewer.session()?;
@@ -63,22 +63,26 @@ impl Who {
 
 #[derive(Template)]
 #[template(path = "view.html")]
-struct View<'a> {
-    around: Around<'a>,
-    parts: &'a [Part],
+struct ViewPage<'a> {
+    around: PageFrame<'a>,
+    parts: &'a [ViewPart],
     trouble: String,
     is_live: bool,
 }
 
 /// Returns the page of a view, or of the problem in its place.
-pub fn view(around: Around<'_>, is_live: bool, made: &Result<Vec<Part>, Problem>) -> Response {
+pub fn view(
+    around: PageFrame<'_>,
+    is_live: bool,
+    made: &Result<Vec<ViewPart>, Problem>,
+) -> Response {
     let (status, parts, said) = match made {
         Ok(parts) => (StatusCode::OK, parts.as_slice(), String::new()),
         Err(problem) => (problem.status(), [].as_slice(), trouble(problem)),
     };
     page(
         status,
-        &View {
+        &ViewPage {
             around,
             parts,
             trouble: said,
@@ -92,20 +96,20 @@ pub fn view(around: Around<'_>, is_live: bool, made: &Result<Vec<Part>, Problem>
     ext = "html",
     source = r#"<p class="note bad" role="alert"><strong>Not shown as it is now:</strong> {{ words }}</p>"#
 )]
-struct Trouble {
+struct ProblemLine {
     words: String,
 }
 
 /// Returns a problem as one line of a view.
 pub fn trouble(problem: &Problem) -> String {
     let words = problem.words();
-    Trouble { words }.render().unwrap_or_default()
+    ProblemLine { words }.render().unwrap_or_default()
 }
 
 #[derive(Template)]
 #[template(path = "sign-in.html")]
-struct SignIn<'a> {
-    around: Around<'a>,
+struct SignInPage<'a> {
+    around: PageFrame<'a>,
     wrong: Option<String>,
     needs_operator: bool,
     to: &'a str,
@@ -113,7 +117,7 @@ struct SignIn<'a> {
 
 /// Returns the sign-in form.
 pub fn sign_in(
-    around: Around<'_>,
+    around: PageFrame<'_>,
     wrong: Option<&Problem>,
     needs_operator: bool,
     to: &str,
@@ -122,7 +126,7 @@ pub fn sign_in(
     let wrong = wrong.map(Problem::words);
     page(
         status,
-        &SignIn {
+        &SignInPage {
             around,
             wrong,
             needs_operator,
@@ -132,7 +136,7 @@ pub fn sign_in(
 }
 
 /// Values of the form that confirms an action.
-pub struct Asking<'a> {
+pub struct ConfirmForm<'a> {
     pub name: &'static str,
     pub question: String,
     pub about: &'static str,
@@ -148,19 +152,19 @@ pub struct Asking<'a> {
 
 #[derive(Template)]
 #[template(path = "act.html")]
-struct Act<'a> {
-    around: Around<'a>,
-    asking: Asking<'a>,
+struct ActionPage<'a> {
+    around: PageFrame<'a>,
+    asking: ConfirmForm<'a>,
     wrong: Option<String>,
 }
 
 /// Returns the form that confirms an action.
-pub fn act(around: Around<'_>, asking: Asking<'_>, wrong: Option<&Problem>) -> Response {
+pub fn act(around: PageFrame<'_>, asking: ConfirmForm<'_>, wrong: Option<&Problem>) -> Response {
     let status = wrong.map_or(StatusCode::OK, Problem::status);
     let wrong = wrong.map(Problem::words);
     page(
         status,
-        &Act {
+        &ActionPage {
             around,
             asking,
             wrong,
@@ -170,27 +174,27 @@ pub fn act(around: Around<'_>, asking: Asking<'_>, wrong: Option<&Problem>) -> R
 
 #[derive(Template)]
 #[template(path = "wrong.html")]
-struct Wrong<'a> {
-    around: Around<'a>,
+struct ProblemPage<'a> {
+    around: PageFrame<'a>,
     words: String,
 }
 
 /// Returns the page of a problem.
-pub fn wrong(around: Around<'_>, problem: &Problem) -> Response {
+pub fn wrong(around: PageFrame<'_>, problem: &Problem) -> Response {
     let words = problem.words();
-    page(problem.status(), &Wrong { around, words })
+    page(problem.status(), &ProblemPage { around, words })
 }
 
 #[derive(Template)]
 #[template(path = "again.html")]
-struct Again<'a> {
+struct RedirectPage<'a> {
     to: &'a str,
 }
 
 /// Returns a page that requests `to` again from this site. A browser that follows another site's
 /// link sends no cookie, but does so for this second request.
 pub fn again(to: &str) -> Response {
-    page(StatusCode::OK, &Again { to })
+    page(StatusCode::OK, &RedirectPage { to })
 }
 
 fn page(status: StatusCode, template: &impl Template) -> Response {

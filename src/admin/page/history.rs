@@ -9,11 +9,11 @@ use std::time::Duration;
 use crate::metrics::Metrics;
 
 /// Interval of the samples.
-pub const LOOK_EVERY: Duration = Duration::from_secs(2);
+pub const SAMPLE_INTERVAL: Duration = Duration::from_secs(2);
 /// Number of samples in a point.
-const LOOKS: u32 = 5;
+const SAMPLES_PER_POINT: u32 = 5;
 /// Maximum number of points: two hours of them.
-pub const POINTS: usize = 720;
+pub const MAX_POINTS: usize = 720;
 /// Number of series, in the order of a point's values.
 pub const SERIES: usize = 5;
 
@@ -23,7 +23,7 @@ pub type Point = [f32; SERIES];
 
 /// Memory used for one pipeline, in bytes.
 #[cfg(test)]
-const MOST_BYTES: usize = 14_400;
+const RING_BYTES: usize = 14_400;
 
 /// History of a pipeline over the last two hours.
 #[derive(Debug, Default, Clone)]
@@ -34,7 +34,7 @@ pub struct Ring {
     pub number: u64,
     /// Sums over the samples since the last point.
     sums: [f64; SERIES],
-    looks: u32,
+    samples: u32,
     /// Jobs started and denied in total when the last point was made.
     counted: Option<[u64; 2]>,
     /// Time at which the last point was made.
@@ -43,14 +43,14 @@ pub struct Ring {
 
 /// A sample of the metrics.
 #[derive(Debug, Clone, Copy)]
-pub struct Look {
+pub struct Sample {
     /// Jobs started and denied in total.
     pub counted: [u64; 2],
     /// Jobs waiting in memory, calls in flight, saturation.
     pub now: [f64; 3],
 }
 
-impl Look {
+impl Sample {
     fn at(metrics: &Metrics) -> Self {
         let load = metrics.load_now();
         // Numbers above 2^53 are rounded.
@@ -65,37 +65,37 @@ impl Look {
 
 impl Ring {
     /// Adds a sample taken at `now`.
-    pub fn looked(&mut self, now: Duration, look: Look) {
+    pub fn add_sample(&mut self, now: Duration, sample: Sample) {
         let Some(before) = self.counted else {
-            (self.counted, self.at) = (Some(look.counted), now);
+            (self.counted, self.at) = (Some(sample.counted), now);
             return;
         };
-        let [waiting, running, saturation] = look.now;
+        let [waiting, running, saturation] = sample.now;
         for (place, value) in [(1, waiting), (3, running), (4, saturation)] {
             self.sums[place] += value;
         }
-        self.looks += 1;
+        self.samples += 1;
         let seconds = now.saturating_sub(self.at).as_secs_f64();
-        if self.looks < LOOKS || seconds <= 0.0 {
+        if self.samples < SAMPLES_PER_POINT || seconds <= 0.0 {
             return;
         }
         // Counters continue when a pipeline is restarted.
         let per_second = |place: usize| {
-            let counted = look.counted[place].saturating_sub(before[place]);
+            let counted = sample.counted[place].saturating_sub(before[place]);
             f64::from(u32::try_from(counted).unwrap_or(u32::MAX)) / seconds
         };
-        let mean = |place: usize| self.sums[place] / f64::from(self.looks);
+        let mean = |place: usize| self.sums[place] / f64::from(self.samples);
         let point = [per_second(0), mean(1), per_second(1), mean(3), mean(4)];
         // Seven digits are more than a chart shows.
         #[expect(clippy::cast_possible_truncation)]
         let point = point.map(|value| value as f32);
-        if self.points.len() >= POINTS {
+        if self.points.len() >= MAX_POINTS {
             self.points.pop_front();
         }
         self.points.push_back(point);
         self.number += 1;
-        (self.sums, self.looks) = Default::default();
-        (self.counted, self.at) = (Some(look.counted), now);
+        (self.sums, self.samples) = Default::default();
+        (self.counted, self.at) = (Some(sample.counted), now);
     }
 }
 
@@ -105,12 +105,16 @@ pub struct History(Mutex<BTreeMap<String, Ring>>);
 
 impl History {
     /// Samples all `pipelines` at `now` and removes pipelines that no longer exist.
-    pub fn look<'a>(&self, now: Duration, pipelines: impl Iterator<Item = (&'a str, &'a Metrics)>) {
+    pub fn sample<'a>(
+        &self,
+        now: Duration,
+        pipelines: impl Iterator<Item = (&'a str, &'a Metrics)>,
+    ) {
         let mut rings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut before = std::mem::take(&mut *rings);
         for (name, metrics) in pipelines {
             let mut ring = before.remove(name).unwrap_or_default();
-            ring.looked(now, Look::at(metrics));
+            ring.add_sample(now, Sample::at(metrics));
             rings.insert(name.to_owned(), ring);
         }
     }
@@ -126,8 +130,8 @@ impl History {
 mod tests {
     use super::*;
 
-    fn look(starts: u64, denials: u64, waiting: f64) -> Look {
-        Look {
+    fn sample(starts: u64, denials: u64, waiting: f64) -> Sample {
+        Sample {
             counted: [starts, denials],
             now: [waiting, 3.0, 0.5],
         }
@@ -136,19 +140,19 @@ mod tests {
     #[test]
     fn a_point_is_what_was_counted_in_ten_seconds_and_the_mean_of_what_was_seen() {
         let mut ring = Ring::default();
-        ring.looked(Duration::ZERO, look(100, 7, 0.0));
+        ring.add_sample(Duration::ZERO, sample(100, 7, 0.0));
         for second in [2, 4, 6, 8, 10_u32] {
             assert!(ring.points.is_empty());
             let starts = 100 + 5 * u64::from(second);
-            ring.looked(
+            ring.add_sample(
                 Duration::from_secs(second.into()),
-                look(starts, 7, second.into()),
+                sample(starts, 7, second.into()),
             );
         }
         assert_eq!(ring.points, [[5.0, 6.0, 0.0, 3.0, 0.5]]);
         // The process was held up: the counts are divided by the time that passed.
         for second in [12, 14, 16, 18, 110] {
-            ring.looked(Duration::from_secs(second), look(250, 7, 0.0));
+            ring.add_sample(Duration::from_secs(second), sample(250, 7, 0.0));
         }
         assert_eq!(ring.points[1][0], 1.0);
         assert_eq!(ring.number, 2);
@@ -158,11 +162,11 @@ mod tests {
     fn two_hours_are_kept_in_a_bound() {
         let mut ring = Ring::default();
         for second in 0..40_000 {
-            ring.looked(Duration::from_secs(2 * second), look(second, 0, 1.0));
+            ring.add_sample(Duration::from_secs(2 * second), sample(second, 0, 1.0));
         }
-        assert_eq!(ring.points.len(), POINTS);
-        assert_eq!(POINTS * size_of::<Point>(), MOST_BYTES);
-        let span = LOOK_EVERY * LOOKS * u32::try_from(POINTS).expect("few");
+        assert_eq!(ring.points.len(), MAX_POINTS);
+        assert_eq!(MAX_POINTS * size_of::<Point>(), RING_BYTES);
+        let span = SAMPLE_INTERVAL * SAMPLES_PER_POINT * u32::try_from(MAX_POINTS).expect("few");
         assert_eq!(span, Duration::from_secs(7_200));
         assert_eq!(ring.number, 39_999 / 5);
     }
@@ -172,10 +176,10 @@ mod tests {
         let (history, metrics) = (History::default(), Metrics::default());
         for second in 0..6 {
             let both = [("a", &metrics), ("b", &metrics)];
-            history.look(2 * Duration::from_secs(second), both.into_iter());
+            history.sample(2 * Duration::from_secs(second), both.into_iter());
         }
         assert_eq!(history.of("a").points.len(), 1);
-        history.look(Duration::from_secs(12), [("a", &metrics)].into_iter());
+        history.sample(Duration::from_secs(12), [("a", &metrics)].into_iter());
         assert_eq!(history.of("a").points.len(), 1);
         assert_eq!(history.of("b").points.len(), 0);
     }

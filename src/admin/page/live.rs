@@ -16,26 +16,26 @@ use tokio_util::sync::CancellationToken;
 
 use super::Site;
 use super::sessions::Session;
-use super::views::Asked;
+use super::views::ViewRequest;
 use crate::admin::api::Problem;
 
 /// Maximum number of watchers.
-pub const MOST_STREAMS: usize = 32;
+pub const MAX_WATCHERS: usize = 32;
 /// Maximum age of a view.
-const EVERY: Duration = Duration::from_secs(2);
+const VIEW_MAX_AGE: Duration = Duration::from_secs(2);
 /// Silence after which a watcher gets a heartbeat.
-const HEARTBEAT: Duration = Duration::from_secs(15);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(15);
 /// Delay in milliseconds before a browser reconnects.
-const COME_BACK_MS: u64 = 2_000;
+const RECONNECT_DELAY_MS: u64 = 2_000;
 /// Maximum number of views that are kept.
-const MOST_VIEWS: usize = 64;
+const MAX_VIEWS: usize = 64;
 /// Start of the mark before each part; the part's ID and the end of a comment follow. Text from
 /// outside can't contain it because all of it is escaped.
-const MARK: &str = "<!--part:";
+const PART_MARK: &str = "<!--part:";
 
 /// A part of a view.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct ViewPart {
     /// ID of its element.
     pub id: String,
     /// HTML inside the element.
@@ -43,25 +43,25 @@ pub struct Part {
 }
 
 /// A view's parts, or the problem in their place.
-pub type Made = Arc<Result<Vec<Part>, Problem>>;
+pub type RenderedView = Arc<Result<Vec<ViewPart>, Problem>>;
 
 /// A requested view, and when it was rendered.
 #[derive(Default)]
-struct Kept(tokio::sync::Mutex<Option<(Instant, Made)>>);
+struct CachedView(tokio::sync::Mutex<Option<(Instant, RenderedView)>>);
 
 /// The views that have watchers.
 pub struct Live {
-    kept: Mutex<HashMap<String, (Instant, Arc<Kept>)>>,
+    kept: Mutex<HashMap<String, (Instant, Arc<CachedView>)>>,
     seats: Arc<Semaphore>,
     stop: CancellationToken,
 }
 
 /// Splits a view's HTML into its parts.
-pub fn parts(html: &str) -> Vec<Part> {
-    let pieces = html.split(MARK).skip(1);
+pub fn parts(html: &str) -> Vec<ViewPart> {
+    let pieces = html.split(PART_MARK).skip(1);
     let parts = pieces.filter_map(|piece| piece.split_once("-->"));
     parts
-        .map(|(id, html)| Part {
+        .map(|(id, html)| ViewPart {
             id: id.to_owned(),
             html: html.trim().to_owned(),
         })
@@ -73,25 +73,25 @@ impl Live {
     pub fn new(stop: CancellationToken) -> Self {
         Self {
             kept: Mutex::default(),
-            seats: Arc::new(Semaphore::new(MOST_STREAMS)),
+            seats: Arc::new(Semaphore::new(MAX_WATCHERS)),
             stop,
         }
     }
 
     /// Returns the requested view, at most two seconds old.
-    pub async fn view(&self, site: &Site, asked: &Asked) -> Made {
+    pub async fn view(&self, site: &Site, asked: &ViewRequest) -> RenderedView {
         let key = asked.address();
         let kept = {
             let now = Instant::now();
             let mut all = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
             let kept = all.entry(key.clone()).or_default_at(now);
-            if all.len() > MOST_VIEWS {
+            if all.len() > MAX_VIEWS {
                 // Remove views without watchers. If all have watchers, remove the oldest, which is
                 // rendered anew.
-                all.retain(|_, (used, _)| now.duration_since(*used) < 2 * EVERY);
+                all.retain(|_, (used, _)| now.duration_since(*used) < 2 * VIEW_MAX_AGE);
                 let oldest = all.iter().min_by_key(|(_, (used, _))| *used);
                 let oldest = oldest.map(|(key, _)| key.clone());
-                if all.len() > MOST_VIEWS
+                if all.len() > MAX_VIEWS
                     && let Some(oldest) = oldest
                 {
                     all.remove(&oldest);
@@ -102,13 +102,13 @@ impl Live {
         // Concurrent requests for the view wait here for the same rendering.
         let mut last = kept.0.lock().await;
         if let Some((made, view)) = &*last
-            && made.elapsed() < EVERY
+            && made.elapsed() < VIEW_MAX_AGE
         {
             return Arc::clone(view);
         }
         let begun = Instant::now();
         let html = site.source().html(asked).await;
-        let view: Made = Arc::new(html.map(|html| parts(&html)));
+        let view: RenderedView = Arc::new(html.map(|html| parts(&html)));
         *last = Some((begun, Arc::clone(&view)));
         view
     }
@@ -121,7 +121,12 @@ impl Live {
 
     /// Returns the updates of a view as server-sent events, or `None` if there are too many
     /// watchers.
-    pub fn stream(&self, site: Arc<Site>, asked: Asked, session: Option<Session>) -> Option<Body> {
+    pub fn stream(
+        &self,
+        site: Arc<Site>,
+        asked: ViewRequest,
+        session: Option<Session>,
+    ) -> Option<Body> {
         let seat = Arc::clone(&self.seats).try_acquire_owned().ok()?;
         let watcher = Watcher {
             site,
@@ -143,11 +148,11 @@ impl Live {
 
 /// Returns an entry and marks it as used now.
 trait OrDefaultAt {
-    fn or_default_at(self, now: Instant) -> Arc<Kept>;
+    fn or_default_at(self, now: Instant) -> Arc<CachedView>;
 }
 
-impl OrDefaultAt for std::collections::hash_map::Entry<'_, String, (Instant, Arc<Kept>)> {
-    fn or_default_at(self, now: Instant) -> Arc<Kept> {
+impl OrDefaultAt for std::collections::hash_map::Entry<'_, String, (Instant, Arc<CachedView>)> {
+    fn or_default_at(self, now: Instant) -> Arc<CachedView> {
         let (used, kept) = self.or_insert_with(|| (now, Arc::default()));
         *used = now;
         Arc::clone(kept)
@@ -157,7 +162,7 @@ impl OrDefaultAt for std::collections::hash_map::Entry<'_, String, (Instant, Arc
 /// A browser that watches a view.
 struct Watcher {
     site: Arc<Site>,
-    asked: Asked,
+    asked: ViewRequest,
     session: Option<Session>,
     stop: CancellationToken,
     _seat: OwnedSemaphorePermit,
@@ -178,17 +183,19 @@ impl Watcher {
                 () = sleep_until(self.next) => {}
             }
             let session = self.session.as_ref();
-            if session.is_some_and(|session| !self.site.door.is_open(session)) {
+            if session.is_some_and(|session| !self.site.access.is_open(session)) {
                 return Some(("event: out\ndata: \n\n".to_owned(), None));
             }
             let view = self.site.live.view(&self.site, &self.asked).await;
-            self.next = Instant::now() + EVERY;
+            self.next = Instant::now() + VIEW_MAX_AGE;
             let mut text = match self.spoke {
-                None => format!("retry: {COME_BACK_MS}\n\n"),
+                None => format!("retry: {RECONNECT_DELAY_MS}\n\n"),
                 Some(_) => String::new(),
             };
             text += &self.news(&view);
-            let is_quiet = self.spoke.is_some_and(|spoke| spoke.elapsed() < HEARTBEAT);
+            let is_quiet = self
+                .spoke
+                .is_some_and(|spoke| spoke.elapsed() < HEARTBEAT_INTERVAL);
             if text.is_empty() && is_quiet {
                 continue;
             }
@@ -202,8 +209,8 @@ impl Watcher {
 
     /// Returns the parts that changed since they were sent. If the view can't be rendered, the
     /// problem is shown and the old parts stay.
-    fn news(&mut self, view: &Result<Vec<Part>, Problem>) -> String {
-        let trouble = Part {
+    fn news(&mut self, view: &Result<Vec<ViewPart>, Problem>) -> String {
+        let trouble = ViewPart {
             id: "trouble".to_owned(),
             html: match view {
                 Ok(_) => String::new(),

@@ -1,21 +1,21 @@
 //! The page for people, at `/ui`. It shows and does what `/api/v1` does, which it calls within the
 //! process, as HTML. It works without a script; with one it updates itself.
 //!
-//! `door` checks access, `views` renders, `live` updates views, `acts` has the actions, and
-//! `history` the data of the charts. `docs/decisions/operators.md#api-and-page`
-//! has the reasons.
+//! `access` checks access, `views` renders, `live` updates views, `action_forms` has the actions,
+//! and `history` the data of the charts. `docs/decisions/operators.md#api-and-page` has the
+//! reasons.
 
-mod acts;
+mod access;
+mod action_forms;
+mod api_answers;
 mod charts;
-mod door;
 mod forms;
 mod frame;
 mod history;
 mod live;
 mod sessions;
-mod told;
+mod text;
 mod views;
-mod words;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -32,27 +32,27 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
-use self::acts::{Said, is_form};
-use self::door::{Door, Viewer};
-use self::frame::{Around, Pipeline, Who, sign_in_for};
-use self::history::{History, LOOK_EVERY};
+use self::access::{Access, Viewer};
+use self::action_forms::{FormValues, is_form};
+use self::frame::{PageFrame, Pipeline, SignedIn, sign_in_for};
+use self::history::{History, SAMPLE_INTERVAL};
 use self::live::Live;
-use self::views::{Asked, Kind, Rosters, Source};
-use super::Board;
+use self::views::{Roster, ViewKind, ViewRequest, ViewSource};
+use super::PipelineStates;
 use super::api::{Api, Problem};
 use crate::config::Admin;
 
 /// Prefix of all paths.
 pub const PREFIX: &str = "/ui";
 /// Maximum lifetime of a streaming connection; the browser reconnects.
-pub const LASTS: Duration = Duration::from_secs(600);
+pub const MAX_STREAM_LIFE: Duration = Duration::from_secs(600);
 /// Time limit for rendering a page.
-const ANSWER_WITHIN: Duration = Duration::from_secs(9);
+const RENDER_TIMEOUT: Duration = Duration::from_secs(9);
 /// Maximum number of pages rendered at once. Further requests wait for a turn within their time
 /// limit.
-const MOST_AT_ONCE: usize = 8;
+const MAX_CONCURRENT_PAGES: usize = 8;
 /// Maximum size of a form in bytes.
-const MOST_BYTES: usize = 16 * 1024;
+const MAX_FORM_BYTES: usize = 16 * 1024;
 
 const STYLE: &str = include_str!("assets/page.css");
 const SCRIPT: &str = include_str!("assets/page.js");
@@ -78,11 +78,11 @@ const HEADERS: [(HeaderName, &str); 6] = [
 
 /// Whether a connection is streaming. The server closes other connections soon.
 #[derive(Clone, Default)]
-pub struct Lasting(Arc<AtomicBool>);
+pub struct StreamFlag(Arc<AtomicBool>);
 
-impl Lasting {
+impl StreamFlag {
     /// Returns true if the connection is streaming.
-    pub fn is_so(&self) -> bool {
+    pub fn is_streaming(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
@@ -93,18 +93,18 @@ impl Lasting {
 
 /// Everything that pages are rendered from.
 struct Site {
-    board: Arc<Board>,
+    states: Arc<PipelineStates>,
     api: Arc<Api>,
-    door: Door,
+    access: Access,
     live: Live,
     history: History,
-    roster: Mutex<Rosters>,
+    roster: Mutex<Roster>,
 }
 
 impl Site {
-    fn source(&self) -> Source<'_> {
+    fn source(&self) -> ViewSource<'_> {
         let mut names = self.pipelines();
-        Source {
+        ViewSource {
             api: &self.api,
             history: &self.history,
             only: names.pop().filter(|_| names.is_empty()),
@@ -113,7 +113,7 @@ impl Site {
     }
 
     fn pipelines(&self) -> Vec<String> {
-        let all = self.board.pipelines().into_iter();
+        let all = self.states.pipelines().into_iter();
         all.map(|(name, _)| name).collect()
     }
 }
@@ -121,7 +121,7 @@ impl Site {
 /// The page.
 pub struct Page {
     site: Arc<Site>,
-    at_once: Semaphore,
+    permits: Semaphore,
 }
 
 /// The parts of a request that all handlers need.
@@ -131,24 +131,24 @@ struct Visit<'a> {
 }
 
 impl Page {
-    /// Creates the page for `board` and `api`, until `stop`.
+    /// Creates the page for `states` and `api`, until `stop`.
     pub fn new(
         admin: &Admin,
         listen: SocketAddr,
-        (board, api): (&Arc<Board>, &Arc<Api>),
+        (states, api): (&Arc<PipelineStates>, &Arc<Api>),
         stop: CancellationToken,
     ) -> Self {
         let site = Site {
-            board: Arc::clone(board),
+            states: Arc::clone(states),
             api: Arc::clone(api),
-            door: Door::new(admin, listen, Arc::clone(api)),
+            access: Access::new(admin, listen, Arc::clone(api)),
             live: Live::new(stop),
             history: History::default(),
             roster: Mutex::default(),
         };
         Self {
             site: Arc::new(site),
-            at_once: Semaphore::new(MOST_AT_ONCE),
+            permits: Semaphore::new(MAX_CONCURRENT_PAGES),
         }
     }
 
@@ -156,15 +156,15 @@ impl Page {
     /// visits the page.
     pub async fn keep_history(&self) -> Infallible {
         let began = Instant::now();
-        let mut ticks = interval(LOOK_EVERY);
+        let mut ticks = interval(SAMPLE_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            let all = self.site.board.pipelines();
+            let all = self.site.states.pipelines();
             let all = all
                 .iter()
                 .map(|(name, seen)| (name.as_str(), &*seen.metrics));
-            self.site.history.look(began.elapsed(), all);
+            self.site.history.sample(began.elapsed(), all);
         }
     }
 
@@ -175,7 +175,7 @@ impl Page {
             parts: &parts,
             peer,
         };
-        let mut response = timeout(ANSWER_WITHIN, self.answered(&visit, body)).await.unwrap_or_else(|_| {
+        let mut response = timeout(RENDER_TIMEOUT, self.answered(&visit, body)).await.unwrap_or_else(|_| {
             let words = "too many others ask at the same time, or Redis or RabbitMQ does not answer: try it again\n";
             (StatusCode::GATEWAY_TIMEOUT, words).into_response()
         });
@@ -203,11 +203,11 @@ impl Page {
                     let words = "this takes a form\n";
                     return (StatusCode::UNSUPPORTED_MEDIA_TYPE, words).into_response();
                 }
-                let Ok(bytes) = to_bytes(body, MOST_BYTES).await else {
-                    let words = format!("a form has at most {MOST_BYTES} bytes\n");
+                let Ok(bytes) = to_bytes(body, MAX_FORM_BYTES).await else {
+                    let words = format!("a form has at most {MAX_FORM_BYTES} bytes\n");
                     return (StatusCode::PAYLOAD_TOO_LARGE, words).into_response();
                 };
-                let said = Said::of(&bytes);
+                let said = FormValues::of(&bytes);
                 match path {
                     "/sign-in" => self.sign_in(visit, &said),
                     "/sign-out" => self.sign_out(visit, &said),
@@ -231,12 +231,12 @@ impl Page {
         let site = &self.site;
         let headers = &visit.parts.headers;
         let query = visit.parts.uri.query().unwrap_or_default();
-        let asked = match Asked::of(path, query, &site.pipelines()) {
+        let asked = match ViewRequest::of(path, query, &site.pipelines()) {
             Some(asked) => asked,
             None => Err(Problem::new(StatusCode::NOT_FOUND, "there is no such page")),
         };
         let wants_stream = accepts_stream(headers);
-        let viewer = match site.door.may_look(headers, visit.peer) {
+        let viewer = match site.access.may_look(headers, visit.peer) {
             Ok(viewer) => viewer,
             Err(_) if is_link_from_elsewhere(headers) => return frame::again(&target(visit)),
             Err(problem) if wants_stream => return words(&problem),
@@ -258,7 +258,7 @@ impl Page {
         }
         // Renderings that wait for an unavailable server can make this one wait. Files and forms
         // need no turn and are answered at once.
-        let _turn = self.at_once.acquire().await;
+        let _turn = self.permits.acquire().await;
         let made = match asked.is_live() {
             true => site.live.view(site, &asked).await,
             false => {
@@ -269,26 +269,26 @@ impl Page {
         let (title, here) = (asked.title(), asked.address());
         let mut around = self.around(&viewer, &title, &here);
         around.place = match asked.kind {
-            Kind::Fleet => "fleet",
-            Kind::Tenants | Kind::Tenant => "tenants",
-            Kind::Letters | Kind::Letter => "dead",
-            Kind::Audit => "audit",
+            ViewKind::Fleet => "fleet",
+            ViewKind::Tenants | ViewKind::Tenant => "tenants",
+            ViewKind::Letters | ViewKind::Letter => "dead",
+            ViewKind::Audit => "audit",
         };
         if let Some(pipeline) = asked.pipeline.as_deref() {
-            around.pipeline = words::query([("pipeline", pipeline)]);
+            around.pipeline = text::query([("pipeline", pipeline)]);
             around.pipelines = (site.pipelines().into_iter())
                 .map(|name| Pipeline {
-                    link: words::query([("pipeline", name.as_str())]),
+                    link: text::query([("pipeline", name.as_str())]),
                     is_this: name == pipeline,
                     name,
                 })
                 .collect();
         }
-        around.told = site.door.told(&viewer);
+        around.flash = site.access.flash(&viewer);
         frame::view(around, asked.is_live(), &made)
     }
 
-    fn stream(&self, visit: &Visit<'_>, asked: Asked, viewer: &Viewer) -> Response {
+    fn stream(&self, visit: &Visit<'_>, asked: ViewRequest, viewer: &Viewer) -> Response {
         let session = viewer.session().cloned();
         let Some(body) = self
             .site
@@ -297,12 +297,12 @@ impl Page {
         else {
             let words = format!(
                 "{} others look at this worker already: close some, or load the page again by hand\n",
-                live::MOST_STREAMS
+                live::MAX_WATCHERS
             );
             let again = [(header::RETRY_AFTER, "10")];
             return (StatusCode::SERVICE_UNAVAILABLE, again, words).into_response();
         };
-        if let Some(lasting) = visit.parts.extensions.get::<Lasting>() {
+        if let Some(lasting) = visit.parts.extensions.get::<StreamFlag>() {
             lasting.set();
         }
         let headers = [
@@ -313,22 +313,22 @@ impl Page {
         (headers, body).into_response()
     }
 
-    fn around<'a>(&self, viewer: &Viewer, title: &'a str, here: &str) -> Around<'a> {
-        Around {
+    fn around<'a>(&self, viewer: &Viewer, title: &'a str, here: &str) -> PageFrame<'a> {
+        PageFrame {
             title,
             place: "",
             pipelines: Vec::new(),
             pipeline: String::new(),
-            who: Who::of(viewer),
-            has_operators: self.site.door.has_operators(),
+            who: SignedIn::of(viewer),
+            has_operators: self.site.access.has_operators(),
             here: here.to_owned(),
-            told: None,
+            flash: None,
         }
     }
 
     /// Returns the visitor; one without access is the default viewer.
     fn viewer(&self, visit: &Visit<'_>) -> Viewer {
-        let found = self.site.door.may_look(&visit.parts.headers, visit.peer);
+        let found = self.site.access.may_look(&visit.parts.headers, visit.peer);
         found.unwrap_or_default()
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use subtle::ConstantTimeEq;
 
 /// Maximum number of sessions. A further one replaces the oldest.
-const MOST_SESSIONS: usize = 64;
+const MAX_SESSIONS: usize = 64;
 
 /// Role of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub struct Session {
     pub form_token: String,
     ends: Duration,
     /// Message for the session's next page.
-    told: Option<String>,
+    flash: Option<String>,
 }
 
 /// All sessions, oldest first.
@@ -68,7 +68,7 @@ impl Sessions {
     /// Starts a session at `now`.
     pub fn begin(&mut self, now: Duration, role: Role, name: String) -> Session {
         self.0.retain(|session| session.ends > now);
-        if self.0.len() >= MOST_SESSIONS {
+        if self.0.len() >= MAX_SESSIONS {
             self.0.remove(0);
         }
         let session = Session {
@@ -77,7 +77,7 @@ impl Sessions {
             name,
             form_token: random(),
             ends: now + role.lasts(),
-            told: None,
+            flash: None,
         };
         self.0.push(session.clone());
         session
@@ -105,16 +105,16 @@ impl Sessions {
     }
 
     /// Stores a message for the session's next page.
-    pub fn tell(&mut self, now: Duration, id: &str, what: String) {
+    pub fn set_flash(&mut self, now: Duration, id: &str, what: String) {
         if let Some(place) = self.place(now, Role::Operator, id) {
-            self.0[place].told = Some(what);
+            self.0[place].flash = Some(what);
         }
     }
 
     /// Takes the message, so that it is shown once.
-    pub fn told(&mut self, now: Duration, id: &str) -> Option<String> {
+    pub fn flash(&mut self, now: Duration, id: &str) -> Option<String> {
         let place = self.place(now, Role::Operator, id)?;
-        self.0[place].told.take()
+        self.0[place].flash.take()
     }
 }
 
@@ -138,12 +138,12 @@ mod tests {
         assert!(!is(&all, Duration::ZERO, Role::Reader, ""));
         assert!(!is(&all, HOUR, Role::Operator, &operator.id), "it is over");
         assert!(is(&all, HOUR, Role::Reader, &reader.id));
-        all.tell(Duration::ZERO, &operator.id, "done".to_owned());
+        all.set_flash(Duration::ZERO, &operator.id, "done".to_owned());
         assert_eq!(
-            all.told(Duration::ZERO, &operator.id).as_deref(),
+            all.flash(Duration::ZERO, &operator.id).as_deref(),
             Some("done")
         );
-        assert_eq!(all.told(Duration::ZERO, &operator.id), None);
+        assert_eq!(all.flash(Duration::ZERO, &operator.id), None);
         all.end(&reader.id);
         assert!(!is(&all, Duration::ZERO, Role::Reader, &reader.id));
     }
@@ -152,10 +152,10 @@ mod tests {
     fn sessions_have_a_bound() {
         let mut all = Sessions::default();
         let first = all.begin(Duration::ZERO, Role::Reader, String::new());
-        for _ in 0..MOST_SESSIONS {
+        for _ in 0..MAX_SESSIONS {
             all.begin(Duration::ZERO, Role::Reader, String::new());
         }
-        assert_eq!(all.0.len(), MOST_SESSIONS);
+        assert_eq!(all.0.len(), MAX_SESSIONS);
         assert!(all.find(Duration::ZERO, Role::Reader, &first.id).is_none());
     }
 }

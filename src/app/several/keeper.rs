@@ -54,7 +54,7 @@ impl Keeper {
             }
             let began = Instant::now();
             let ended = self.once(&now).await;
-            self.parts.seen.health.set_gone();
+            self.parts.seen.health.set_stopped();
             self.parts.seen.metrics.set_stopped();
             self.fresh = false;
             let Err(why) = ended else {

@@ -3,22 +3,22 @@
 use askama::Template;
 use serde_json::{Map, Value};
 
-use super::super::told::{Audit, Entry};
-use super::super::words::{Moment, number, text};
-use super::{Asked, Pager, Source, rendered};
+use super::super::api_answers::{AuditJson, EntryJson};
+use super::super::text::{Moment, number, text};
+use super::{Pager, ViewRequest, ViewSource, rendered};
 use crate::admin::api::Problem;
 
 /// Number of rows per page.
-const ROWS: u64 = 50;
+const ROWS_PER_PAGE: u64 = 50;
 
 #[derive(Template)]
 #[template(path = "audit.html")]
-struct View {
-    rows: Vec<Row>,
+struct AuditView {
+    rows: Vec<AuditRow>,
     pager: Pager,
 }
 
-struct Row {
+struct AuditRow {
     number: String,
     at: Moment,
     operator: String,
@@ -40,11 +40,11 @@ fn in_words(of: &Map<String, Value>, request: &Value) -> String {
     text(&words.join(", "))
 }
 
-pub(super) async fn html(source: &Source<'_>, asked: &Asked) -> Result<String, Problem> {
-    let (limit, before) = (ROWS.to_string(), asked.value("before"));
+pub(super) async fn html(source: &ViewSource<'_>, asked: &ViewRequest) -> Result<String, Problem> {
+    let (limit, before) = (ROWS_PER_PAGE.to_string(), asked.value("before"));
     let query = asked.query([("limit", limit.as_str()), ("before", before)]);
-    let told: Audit = source.read("/audit", &query).await?;
-    let row = |entry: &Entry| Row {
+    let told: AuditJson = source.read("/audit", &query).await?;
+    let row = |entry: &EntryJson| AuditRow {
         number: number(entry.number),
         at: Moment::dated(entry.at_ms),
         operator: text(&entry.operator),
@@ -54,7 +54,7 @@ pub(super) async fn html(source: &Source<'_>, asked: &Asked) -> Result<String, P
         failed: entry.failed.as_deref().map(text),
     };
     let next = told.next.map(|next| next.to_string());
-    let view = View {
+    let view = AuditView {
         rows: told.entries.iter().map(row).collect(),
         pager: Pager {
             first: (!before.is_empty()).then(|| asked.query([])),

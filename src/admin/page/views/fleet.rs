@@ -2,32 +2,34 @@
 
 use askama::Template;
 
+use super::super::api_answers::{
+    InstructionsJson, NotKnownJson, TenantsJson, WorkerJson, WorkersJson,
+};
 use super::super::charts::{Chart, charts};
-use super::super::told::{Instructions, NotKnown, Tenants, Worker, Workers};
-use super::super::words::{Bar, Moment, Name, decimal, number, text};
-use super::tenants::{Row, rows};
-use super::{Asked, Source, rendered};
+use super::super::text::{Bar, Moment, Name, decimal, number, text};
+use super::tenants::{TenantRow, rows};
+use super::{ViewRequest, ViewSource, rendered};
 use crate::admin::api::Problem;
 use crate::operator::times::span;
 
 /// Number of tenants shown.
-const BUSIEST: usize = 8;
+const BUSIEST_TENANTS: usize = 8;
 /// Maximum length of each list of operators' instructions.
-const MOST_ASKED: usize = 20;
+const MAX_INSTRUCTIONS: usize = 20;
 /// Age of a worker's report from which the worker counts as silent. Workers report every two
 /// seconds.
-const SILENT_MS: u64 = 5_000;
+const SILENT_AFTER_MS: u64 = 5_000;
 
 #[derive(Template)]
 #[template(path = "fleet.html")]
-struct Fleet {
+struct FleetView {
     now: Moment,
     pipeline: String,
-    held: Option<Held>,
+    held: Option<HoldNotice>,
     troubles: Vec<String>,
     ready: usize,
-    workers: Vec<OfWorker>,
-    gone: Vec<OfGone>,
+    workers: Vec<WorkerRow>,
+    gone: Vec<GoneWorkerRow>,
     running: String,
     slots: String,
     slots_taken: Bar,
@@ -36,7 +38,7 @@ struct Fleet {
     denials: String,
     idle: String,
     is_idle: bool,
-    tenants: Vec<Row>,
+    tenants: Vec<TenantRow>,
     all_tenants: String,
     charts: Vec<Chart>,
     diverted: Vec<(Name, String, Moment)>,
@@ -45,12 +47,12 @@ struct Fleet {
 }
 
 /// An operator's instruction to all workers.
-struct Held {
+struct HoldNotice {
     is_paused: bool,
     until: Option<Moment>,
 }
 
-struct OfWorker {
+struct WorkerRow {
     place: String,
     name: String,
     version: String,
@@ -71,25 +73,25 @@ struct OfWorker {
     is_here: bool,
 }
 
-struct OfGone {
+struct GoneWorkerRow {
     place: String,
     seen: Moment,
 }
 
-fn place(worker: &Worker) -> String {
+fn place(worker: &WorkerJson) -> String {
     format!("{} / {}", text(&worker.host), worker.pid)
 }
 
-fn shown(worker: &Worker) -> OfWorker {
+fn shown(worker: &WorkerJson) -> WorkerRow {
     let host = rustix::system::uname();
     let host = host.nodename().to_string_lossy();
-    OfWorker {
+    WorkerRow {
         place: place(worker),
         name: text(&worker.name),
         version: text(&worker.version),
         up: span(worker.up_ms),
         is_ready: worker.ready,
-        silent: (worker.said_ms_ago >= SILENT_MS).then(|| span(worker.said_ms_ago)),
+        silent: (worker.said_ms_ago >= SILENT_AFTER_MS).then(|| span(worker.said_ms_ago)),
         notes: worker.notes.iter().map(|note| text(note)).collect(),
         running: number(worker.calls_in_flight),
         slots: number(worker.worker_slots),
@@ -105,7 +107,7 @@ fn shown(worker: &Worker) -> OfWorker {
 }
 
 /// Describes the gaps in the reports of the fleet.
-pub(super) fn troubles(gaps: &NotKnown) -> Vec<String> {
+pub(super) fn troubles(gaps: &NotKnownJson) -> Vec<String> {
     let silent = gaps.silent_workers.iter().map(|name| {
         format!(
             "the worker {} says nothing: it has just begun, or died in the last seconds",
@@ -123,28 +125,28 @@ pub(super) fn troubles(gaps: &NotKnown) -> Vec<String> {
     silent.chain(unread).chain(servers).chain(more).collect()
 }
 
-pub(super) async fn html(source: &Source<'_>, asked: &Asked) -> Result<String, Problem> {
-    let busiest = BUSIEST.to_string();
+pub(super) async fn html(source: &ViewSource<'_>, asked: &ViewRequest) -> Result<String, Problem> {
+    let busiest = BUSIEST_TENANTS.to_string();
     let query = asked.query([]);
     let of_tenants = asked.query([("limit", busiest.as_str())]);
-    let workers: Workers = source.read("/workers", &query).await?;
-    let tenants: Tenants = source.read("/tenants", &of_tenants).await?;
-    let asks: Instructions = source.read("/instructions", &query).await?;
+    let workers: WorkersJson = source.read("/workers", &query).await?;
+    let tenants: TenantsJson = source.read("/tenants", &of_tenants).await?;
+    let asks: InstructionsJson = source.read("/instructions", &query).await?;
     let pipeline = asked.pipeline.clone().or_else(|| source.only.clone());
     let pipeline = pipeline.unwrap_or_default();
 
     let now_ms = workers.now_ms;
-    let sum = |of: fn(&Worker) -> u64| workers.workers.iter().map(of).sum::<u64>();
+    let sum = |of: fn(&WorkerJson) -> u64| workers.workers.iter().map(of).sum::<u64>();
     let (running, slots) = (sum(|it| it.calls_in_flight), sum(|it| it.worker_slots));
     let idle = sum(|it| it.quota_idle);
-    let rate = |of: fn(&Worker) -> f64| workers.workers.iter().map(of).sum::<f64>();
+    let rate = |of: fn(&WorkerJson) -> f64| workers.workers.iter().map(of).sum::<f64>();
     let named = workers.workers.iter();
     let named = named.map(|worker| (worker.name.as_str(), place(worker)));
     let gone = source.roster(|roster| roster.seen(&pipeline, now_ms, named));
     let all = tenants.tenants.len() as u64 + tenants.tenants_not_shown;
-    let view = Fleet {
+    let view = FleetView {
         now: Moment::of(now_ms, now_ms),
-        held: asks.held.as_deref().map(|held| Held {
+        held: asks.held.as_deref().map(|held| HoldNotice {
             is_paused: held == "pause",
             until: (asks.held_until_ms).map(|until_ms| Moment::end(now_ms, until_ms)),
         }),
@@ -152,7 +154,7 @@ pub(super) async fn html(source: &Source<'_>, asked: &Asked) -> Result<String, P
         ready: workers.workers.iter().filter(|it| it.ready).count(),
         gone: gone
             .into_iter()
-            .map(|it| OfGone {
+            .map(|it| GoneWorkerRow {
                 seen: Moment::of(now_ms, it.seen_ms),
                 place: it.place,
             })
@@ -172,13 +174,13 @@ pub(super) async fn html(source: &Source<'_>, asked: &Asked) -> Result<String, P
         },
         tenants: rows(asked, tenants.now_ms, &tenants.tenants),
         charts: charts(&source.history.of(&pipeline)),
-        diverted: (asks.diverted.iter().take(MOST_ASKED))
+        diverted: (asks.diverted.iter().take(MAX_INSTRUCTIONS))
             .map(|it| {
                 let until = Moment::end(now_ms, it.until_ms);
                 (Name::new(&it.tenant), text(&it.queue), until)
             })
             .collect(),
-        cancelled: (asks.cancelled.iter().take(MOST_ASKED))
+        cancelled: (asks.cancelled.iter().take(MAX_INSTRUCTIONS))
             .map(|it| {
                 let until = Moment::end(now_ms, it.until_ms);
                 let of = Name::new;
@@ -186,7 +188,7 @@ pub(super) async fn html(source: &Source<'_>, asked: &Asked) -> Result<String, P
             })
             .collect(),
         not_listed: [asks.diverted.len(), asks.cancelled.len()]
-            .map(|number| number.saturating_sub(MOST_ASKED))
+            .map(|number| number.saturating_sub(MAX_INSTRUCTIONS))
             .iter()
             .sum(),
         workers: workers.workers.iter().map(shown).collect(),

@@ -3,24 +3,24 @@
 use askama::Template;
 use serde_json::Value;
 
-use super::super::told::{Letter, LetterRow, Letters};
-use super::super::words::{Moment, Name, number, query, text};
-use super::{Asked, Pager, Source, part, rendered};
+use super::super::api_answers::{LetterJson, LetterRowJson, LettersJson};
+use super::super::text::{Moment, Name, number, query, text};
+use super::{Pager, ViewRequest, ViewSource, part, rendered};
 use crate::admin::api::Problem;
 
 /// Number of rows per page.
-const ROWS: u64 = 50;
+const ROWS_PER_PAGE: u64 = 50;
 /// Maximum number of characters shown of a body. `/api/v1` returns the whole body.
-const LONGEST_BODY: usize = 64 * 1_024;
+const MAX_BODY_CHARS: usize = 64 * 1_024;
 
 #[derive(Template)]
 #[template(path = "letters.html")]
-struct List {
+struct LettersView {
     pipeline: String,
     reason: String,
     tenant: String,
     id: String,
-    rows: Vec<Row>,
+    rows: Vec<LetterLine>,
     found: String,
     not_looked_at: Option<String>,
     first: u64,
@@ -31,7 +31,7 @@ struct List {
     pager: Pager,
 }
 
-struct Row {
+struct LetterLine {
     id: Option<Name>,
     link: String,
     tenant: Option<Name>,
@@ -43,9 +43,9 @@ struct Row {
     bytes: String,
 }
 
-fn row(asked: &Asked, it: &LetterRow) -> Row {
+fn row(asked: &ViewRequest, it: &LetterRowJson) -> LetterLine {
     let some = |text: &Option<String>| text.clone().unwrap_or_default();
-    Row {
+    LetterLine {
         link: asked.query([("id", some(&it.id).as_str())]),
         tenant_link: asked.query([("name", some(&it.tenant).as_str())]),
         id: it.id.as_deref().map(Name::new),
@@ -58,18 +58,18 @@ fn row(asked: &Asked, it: &LetterRow) -> Row {
     }
 }
 
-pub(super) async fn list(source: &Source<'_>, asked: &Asked) -> Result<String, Problem> {
+pub(super) async fn list(source: &ViewSource<'_>, asked: &ViewRequest) -> Result<String, Problem> {
     let [reason, tenant, id] = ["reason", "tenant", "id"].map(|name| asked.value(name));
     let offset = asked.number("offset");
-    let (limit, passed) = (ROWS.to_string(), offset.to_string());
+    let (limit, passed) = (ROWS_PER_PAGE.to_string(), offset.to_string());
     let filter = [("reason", reason), ("tenant", tenant), ("id", id)];
     let more = [("limit", limit.as_str()), ("offset", passed.as_str())];
     let asking = asked.query(filter.into_iter().chain(more));
-    let told: Letters = source.read("/dead/letters", &asking).await?;
+    let told: LettersJson = source.read("/dead/letters", &asking).await?;
     let shown = told.letters.len() as u64;
     let next = told.next_offset.map(|next| next.to_string());
     let pipeline = asked.pipeline.as_deref().unwrap_or_default();
-    let view = List {
+    let view = LettersView {
         pipeline: pipeline.to_owned(),
         reason: reason.to_owned(),
         tenant: tenant.to_owned(),
@@ -92,7 +92,7 @@ pub(super) async fn list(source: &Source<'_>, asked: &Asked) -> Result<String, P
 
 #[derive(Template)]
 #[template(path = "letter.html")]
-struct One {
+struct LetterView {
     id: Name,
     of_it: String,
     tenant: Option<Name>,
@@ -106,18 +106,18 @@ struct One {
     is_cut: bool,
 }
 
-pub(super) async fn one(source: &Source<'_>, asked: &Asked) -> Result<String, Problem> {
+pub(super) async fn one(source: &ViewSource<'_>, asked: &ViewRequest) -> Result<String, Problem> {
     let id = asked.value("id");
     let path = format!("/dead/letters/{}", part(id));
-    let told: Letter = source.read(&path, &asked.query([])).await?;
+    let told: LetterJson = source.read(&path, &asked.query([])).await?;
     let pipeline = asked.pipeline.as_deref().unwrap_or_default();
-    let cut = told.body.char_indices().nth(LONGEST_BODY);
+    let cut = told.body.char_indices().nth(MAX_BODY_CHARS);
     let body = cut.map_or(told.body.as_str(), |(at, _)| &told.body[..at]);
     let value = |value: &Value| match value {
         Value::String(said) => text(said),
         other => text(&other.to_string()),
     };
-    let view = One {
+    let view = LetterView {
         id: Name::new(told.id.as_deref().unwrap_or(id)),
         of_it: query([("id", id), ("pipeline", pipeline)]),
         tenant_link: asked.query([("name", told.tenant.as_deref().unwrap_or_default())]),

@@ -15,20 +15,20 @@ use axum::http::StatusCode;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 
-use self::roster::Roster;
+pub use self::roster::Roster;
 use super::PREFIX;
 use super::history::History;
-use super::words;
+use super::text;
 use crate::admin::api::{Api, Problem};
 
 /// Maximum length of a value in an address, in bytes.
-const LONGEST: usize = 1_024;
+const MAX_ADDRESS_BYTES: usize = 1_024;
 /// Maximum number of values in an address.
-const MOST_VALUES: usize = 16;
+const MAX_VALUES: usize = 16;
 
 /// Kinds of views.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ViewKind {
     Fleet,
     Tenants,
     Tenant,
@@ -37,40 +37,40 @@ pub enum Kind {
     Audit,
 }
 
-struct About {
-    kind: Kind,
+struct ViewInfo {
+    kind: ViewKind,
     path: &'static str,
     values: &'static [&'static str],
 }
 
-const VIEWS: [About; 6] = [
-    About {
-        kind: Kind::Fleet,
+const VIEWS: [ViewInfo; 6] = [
+    ViewInfo {
+        kind: ViewKind::Fleet,
         path: "",
         values: &[],
     },
-    About {
-        kind: Kind::Tenants,
+    ViewInfo {
+        kind: ViewKind::Tenants,
         path: "/tenants",
         values: &["sort", "search", "offset"],
     },
-    About {
-        kind: Kind::Tenant,
+    ViewInfo {
+        kind: ViewKind::Tenant,
         path: "/tenant",
         values: &["name", "plan", "header", "routing-key"],
     },
-    About {
-        kind: Kind::Letters,
+    ViewInfo {
+        kind: ViewKind::Letters,
         path: "/dead",
         values: &["reason", "tenant", "id", "offset"],
     },
-    About {
-        kind: Kind::Letter,
+    ViewInfo {
+        kind: ViewKind::Letter,
         path: "/letter",
         values: &["id"],
     },
-    About {
-        kind: Kind::Audit,
+    ViewInfo {
+        kind: ViewKind::Audit,
         path: "/audit",
         values: &["before"],
     },
@@ -78,15 +78,15 @@ const VIEWS: [About; 6] = [
 
 /// A view as named by its address.
 #[derive(Debug, Clone)]
-pub struct Asked {
+pub struct ViewRequest {
     /// Kind.
-    pub kind: Kind,
+    pub kind: ViewKind,
     /// Pipeline, if there are several.
     pub pipeline: Option<String>,
     values: Vec<(&'static str, String)>,
 }
 
-impl Asked {
+impl ViewRequest {
     /// Parses `path`, below `/ui`, and `query`. If `query` names no pipeline, the first of several
     /// `pipelines` is meant. Returns `None` if there is no such view.
     ///
@@ -102,7 +102,7 @@ impl Asked {
             values: Vec::new(),
         };
         for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
-            if value.len() > LONGEST || asked.values.len() >= MOST_VALUES {
+            if value.len() > MAX_ADDRESS_BYTES || asked.values.len() >= MAX_VALUES {
                 let words = "this address is too long";
                 return Some(Err(Problem::wrong(words)));
             }
@@ -126,7 +126,10 @@ impl Asked {
     /// Returns true if the view updates itself. A look at dead letters takes them out of their
     /// queue for a moment, and an audit is not worth watching.
     pub fn is_live(&self) -> bool {
-        matches!(self.kind, Kind::Fleet | Kind::Tenants | Kind::Tenant)
+        matches!(
+            self.kind,
+            ViewKind::Fleet | ViewKind::Tenants | ViewKind::Tenant
+        )
     }
 
     /// Returns the value with this name; empty if there is none.
@@ -154,24 +157,24 @@ impl Asked {
     /// Returns a query that includes the pipeline.
     fn query<'a>(&'a self, pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
         let pipeline = self.pipeline.as_deref().unwrap_or_default();
-        words::query(pairs.into_iter().chain([("pipeline", pipeline)]))
+        text::query(pairs.into_iter().chain([("pipeline", pipeline)]))
     }
 
     /// Returns the title of the page.
     pub fn title(&self) -> String {
         match self.kind {
-            Kind::Fleet => "Fleet".to_owned(),
-            Kind::Tenants => "Tenants".to_owned(),
-            Kind::Tenant => words::Name::new(self.value("name")).shown,
-            Kind::Letters => "Dead letters".to_owned(),
-            Kind::Letter => "Dead letter".to_owned(),
-            Kind::Audit => "Audit".to_owned(),
+            ViewKind::Fleet => "Fleet".to_owned(),
+            ViewKind::Tenants => "Tenants".to_owned(),
+            ViewKind::Tenant => text::Name::new(self.value("name")).shown,
+            ViewKind::Letters => "Dead letters".to_owned(),
+            ViewKind::Letter => "Dead letter".to_owned(),
+            ViewKind::Audit => "Audit".to_owned(),
         }
     }
 }
 
 /// Sources of the views.
-pub struct Source<'a> {
+pub struct ViewSource<'a> {
     /// Source of everything but the charts.
     pub api: &'a Api,
     /// Source of the charts.
@@ -179,25 +182,22 @@ pub struct Source<'a> {
     /// Name of the only pipeline.
     pub only: Option<String>,
     /// Workers seen so far.
-    pub roster: &'a Mutex<Rosters>,
+    pub roster: &'a Mutex<Roster>,
 }
 
-/// Workers seen so far, by pipeline.
-pub type Rosters = Roster;
-
-impl Source<'_> {
+impl ViewSource<'_> {
     /// Returns the HTML of a view, with a mark before each part.
     ///
     /// # Errors
     /// The problem that `/api/v1` reports.
-    pub async fn html(&self, asked: &Asked) -> Result<String, Problem> {
+    pub async fn html(&self, asked: &ViewRequest) -> Result<String, Problem> {
         match asked.kind {
-            Kind::Fleet => fleet::html(self, asked).await,
-            Kind::Tenants => tenants::html(self, asked).await,
-            Kind::Tenant => tenant::html(self, asked).await,
-            Kind::Letters => letters::list(self, asked).await,
-            Kind::Letter => letters::one(self, asked).await,
-            Kind::Audit => audit::html(self, asked).await,
+            ViewKind::Fleet => fleet::html(self, asked).await,
+            ViewKind::Tenants => tenants::html(self, asked).await,
+            ViewKind::Tenant => tenant::html(self, asked).await,
+            ViewKind::Letters => letters::list(self, asked).await,
+            ViewKind::Letter => letters::one(self, asked).await,
+            ViewKind::Audit => audit::html(self, asked).await,
         }
     }
 
@@ -241,7 +241,7 @@ mod tests {
 
     fn asked(path: &str, query: &str, pipelines: &[&str]) -> Option<String> {
         let pipelines: Vec<String> = pipelines.iter().map(|it| (*it).to_owned()).collect();
-        let asked = Asked::of(path, query, &pipelines)?.expect("short");
+        let asked = ViewRequest::of(path, query, &pipelines)?.expect("short");
         Some(asked.address())
     }
 
@@ -255,8 +255,12 @@ mod tests {
         let b = asked("/tenants", "x=1&pipeline=b&sort=denied&search=", &two);
         assert_eq!(b.as_deref(), Some("/ui/tenants?sort=denied&pipeline=b"));
         assert_eq!(asked("/none", "", &one), None);
-        let long = format!("name={}", "x".repeat(LONGEST + 1));
-        assert!(Asked::of("/tenant", &long, &[]).expect("a view").is_err());
+        let long = format!("name={}", "x".repeat(MAX_ADDRESS_BYTES + 1));
+        assert!(
+            ViewRequest::of("/tenant", &long, &[])
+                .expect("a view")
+                .is_err()
+        );
     }
 
     #[test]

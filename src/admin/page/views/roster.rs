@@ -4,13 +4,13 @@
 use std::collections::BTreeMap;
 
 /// Time for which a worker is shown as gone.
-const SHOWN_MS: u64 = 600_000;
+const GONE_SHOWN_MS: u64 = 600_000;
 /// Maximum number of workers remembered.
-const MOST: usize = 1_000;
+const MAX_WORKERS: usize = 1_000;
 
 /// A worker that is gone.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Gone {
+pub struct GoneWorker {
     /// Machine and process where it ran.
     pub place: String,
     /// Time at which it was last seen, by Redis's clock in milliseconds.
@@ -19,7 +19,7 @@ pub struct Gone {
 
 /// All workers seen, by pipeline and name.
 #[derive(Debug, Default)]
-pub struct Roster(BTreeMap<(String, String), Gone>);
+pub struct Roster(BTreeMap<(String, String), GoneWorker>);
 
 impl Roster {
     /// Records the pipeline's current workers with their locations. Returns the workers that are
@@ -29,19 +29,19 @@ impl Roster {
         pipeline: &str,
         now_ms: u64,
         workers: impl Iterator<Item = (&'a str, String)>,
-    ) -> Vec<Gone> {
+    ) -> Vec<GoneWorker> {
         for (name, place) in workers {
             let key = (pipeline.to_owned(), name.to_owned());
             let seen_ms = now_ms;
-            self.0.insert(key, Gone { place, seen_ms });
+            self.0.insert(key, GoneWorker { place, seen_ms });
         }
         self.0
-            .retain(|(of, _), it| of != pipeline || it.seen_ms + SHOWN_MS > now_ms);
-        while self.0.len() > MOST {
+            .retain(|(of, _), it| of != pipeline || it.seen_ms + GONE_SHOWN_MS > now_ms);
+        while self.0.len() > MAX_WORKERS {
             self.0.pop_first();
         }
         let own = self.0.iter().filter(|((of, _), _)| of == pipeline);
-        let mut gone: Vec<Gone> = own
+        let mut gone: Vec<GoneWorker> = own
             .filter(|(_, it)| it.seen_ms < now_ms)
             .map(|(_, it)| it.clone())
             .collect();
@@ -66,7 +66,7 @@ mod tests {
         assert_eq!(seen(3_000, &["a"]), ["host b"]);
         assert_eq!(seen(5_000, &[]), ["host a", "host b"]);
         assert_eq!(seen(6_000, &["b"]), ["host a"]);
-        assert_eq!(seen(3_000 + SHOWN_MS, &["b"]), [""; 0]);
+        assert_eq!(seen(3_000 + GONE_SHOWN_MS, &["b"]), [""; 0]);
         assert_eq!(roster.seen("q", 7_000, std::iter::empty()), []);
     }
 
@@ -78,6 +78,6 @@ mod tests {
             let one = [(name.as_str(), String::new())];
             roster.seen("p", 1, one.into_iter());
         }
-        assert_eq!(roster.0.len(), MOST);
+        assert_eq!(roster.0.len(), MAX_WORKERS);
     }
 }

@@ -2,15 +2,15 @@
 
 use askama::Template;
 
-use super::super::told::{Inspected, Limit, Shadow};
-use super::super::words::{Bar, Moment, Name, number, query, text};
-use super::{Asked, Source, part, rendered};
+use super::super::api_answers::{InspectedJson, LimitJson, ShadowJson};
+use super::super::text::{Bar, Moment, Name, number, query, text};
+use super::{ViewRequest, ViewSource, part, rendered};
 use crate::admin::api::Problem;
 use crate::operator::times::span;
 
 #[derive(Template)]
 #[template(path = "tenant.html")]
-struct View {
+struct TenantView {
     now: Moment,
     name: Name,
     pipeline: String,
@@ -35,16 +35,16 @@ struct View {
     recovery_why: String,
     held: Option<String>,
     diverted_to: Option<String>,
-    limits: Vec<Row>,
+    limits: Vec<LimitRow>,
     /// Records of shadow limits.
-    shadows: Vec<Tried>,
+    shadows: Vec<ShadowRow>,
     advertised: Vec<String>,
     missing: Vec<String>,
     others: Vec<(Moment, Vec<String>)>,
 }
 
 /// A limit of the tenant.
-struct Row {
+struct LimitRow {
     name: String,
     used: Option<String>,
     taken: Bar,
@@ -54,13 +54,13 @@ struct Row {
     per: String,
     how: String,
     whose: String,
-    set: Option<Set>,
+    set: Option<OperatorLimit>,
     /// The maximum before the API's answers lowered it.
     sank_from: Option<String>,
 }
 
 /// An operator's override.
-struct Set {
+struct OperatorLimit {
     max: String,
     /// Configured maximum.
     configured: String,
@@ -68,7 +68,7 @@ struct Set {
     until: Moment,
 }
 
-fn row(now_ms: u64, limit: &Limit) -> Row {
+fn row(now_ms: u64, limit: &LimitJson) -> LimitRow {
     // The units are calls if every call had one unit.
     let unit = match limit.unit.as_str() {
         "cost" if limit.used_by_calls != limit.used => "units of cost",
@@ -80,7 +80,7 @@ fn row(now_ms: u64, limit: &Limit) -> Row {
         window => format!("{unit} in {}", spoken(window)),
     };
     let burst = limit.burst.map(|burst| format!(", burst {burst}"));
-    Row {
+    LimitRow {
         name: text(&limit.name),
         used: limit.used.map(number),
         taken: Bar::of(limit.used.unwrap_or(0), limit.max_requests),
@@ -105,7 +105,7 @@ fn row(now_ms: u64, limit: &Limit) -> Row {
             let set = (limit.operator_max_requests).unwrap_or(limit.configured_max_requests);
             (limit.max_requests < set).then(|| number(set))
         },
-        set: limit.operator_max_requests.map(|max| Set {
+        set: limit.operator_max_requests.map(|max| OperatorLimit {
             max: number(max),
             configured: number(limit.configured_max_requests),
             until: Moment::end(now_ms, limit.override_until_ms),
@@ -114,17 +114,17 @@ fn row(now_ms: u64, limit: &Limit) -> Row {
 }
 
 /// A shadow limit.
-struct Tried {
+struct ShadowRow {
     /// Name with its numbers.
     name: String,
     /// The effect it would have had, in a sentence.
     words: String,
     /// The trial, if an operator tries this limit.
-    set: Option<Try>,
+    set: Option<TrialNote>,
 }
 
 /// An operator's trial.
-struct Try {
+struct TrialNote {
     /// End of the trial.
     until: Moment,
     /// Query of the link that enforces it.
@@ -133,7 +133,7 @@ struct Try {
     end: String,
 }
 
-fn tried(shadow: &Shadow, now_ms: u64, of_it: &[(&str, &str)]) -> Tried {
+fn tried(shadow: &ShadowJson, now_ms: u64, of_it: &[(&str, &str)]) -> ShadowRow {
     let (max, window) = (number(shadow.max_requests), spoken(shadow.window_ms));
     let name = format!("{} ({max} in {window})", text(&shadow.name));
     let words = match (shadow.starts, shadow.would_have_waited) {
@@ -152,13 +152,13 @@ fn tried(shadow: &Shadow, now_ms: u64, of_it: &[(&str, &str)]) -> Tried {
         let max = shadow.max_requests.to_string();
         let limit = ("limit", shadow.name.as_str());
         let with = |more: &[(&str, &str)]| query([of_it, more].concat());
-        Try {
+        TrialNote {
             until: Moment::end(now_ms, until_ms),
             enforce: with(&[limit, ("max", &max)]),
             end: with(&[limit]),
         }
     });
-    Tried { name, words, set }
+    ShadowRow { name, words, set }
 }
 
 /// Formats a duration without zero parts: `1m`, `1h`.
@@ -166,12 +166,12 @@ fn spoken(ms: u64) -> String {
     crate::config::show_duration(std::time::Duration::from_millis(ms))
 }
 
-pub(super) async fn html(source: &Source<'_>, asked: &Asked) -> Result<String, Problem> {
+pub(super) async fn html(source: &ViewSource<'_>, asked: &ViewRequest) -> Result<String, Problem> {
     let name = asked.value("name");
     let given = asked.values.iter().filter(|(known, _)| *known != "name");
     let given = given.map(|(known, value)| (*known, value.as_str()));
     let path = format!("/tenants/{}", part(name));
-    let told: Inspected = source.read(&path, &asked.query(given)).await?;
+    let told: InspectedJson = source.read(&path, &asked.query(given)).await?;
     let now_ms = told.now_ms;
     let after = |ms: Option<u64>| ms.and_then(|ms| Moment::end_if(now_ms, now_ms + ms));
     let is_suspended = told.suspended_until_ms > now_ms;
@@ -210,7 +210,7 @@ pub(super) async fn html(source: &Source<'_>, asked: &Asked) -> Result<String, P
     }
     let pipeline = asked.pipeline.as_deref().unwrap_or_default();
     let of_it = [("tenant", name), ("pipeline", pipeline)];
-    let view = View {
+    let view = TenantView {
         now: Moment::of(now_ms, now_ms),
         pipeline: pipeline.to_owned(),
         of_it: query(of_it),

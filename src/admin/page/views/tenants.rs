@@ -2,13 +2,13 @@
 
 use askama::Template;
 
-use super::super::told::{self, Tenants};
-use super::super::words::{Moment, Name, decimal, number, text};
-use super::{Asked, Pager, Source, rendered};
+use super::super::api_answers::{self, TenantsJson};
+use super::super::text::{Moment, Name, decimal, number, text};
+use super::{Pager, ViewRequest, ViewSource, rendered};
 use crate::admin::api::Problem;
 
 /// Number of rows per page.
-const ROWS: u64 = 50;
+const ROWS_PER_PAGE: u64 = 50;
 
 /// Sort orders, with the titles of their columns.
 const SORTS: [(&str, &str); 4] = [
@@ -19,7 +19,7 @@ const SORTS: [(&str, &str); 4] = [
 ];
 
 /// A tenant in a list.
-pub(super) struct Row {
+pub(super) struct TenantRow {
     pub name: Name,
     /// Query of the tenant's page.
     pub link: String,
@@ -34,8 +34,12 @@ pub(super) struct Row {
     pub at_least: bool,
 }
 
-pub(super) fn rows(asked: &Asked, now_ms: u64, tenants: &[told::Tenant]) -> Vec<Row> {
-    let row = |it: &told::Tenant| Row {
+pub(super) fn rows(
+    asked: &ViewRequest,
+    now_ms: u64,
+    tenants: &[api_answers::TenantJson],
+) -> Vec<TenantRow> {
+    let row = |it: &api_answers::TenantJson| TenantRow {
         link: asked.query([("name", it.tenant.as_str())]),
         name: Name::new(&it.tenant),
         waiting: number(it.waiting.unwrap_or(0).max(it.waiting_in_memory)),
@@ -52,7 +56,7 @@ pub(super) fn rows(asked: &Asked, now_ms: u64, tenants: &[told::Tenant]) -> Vec<
 }
 
 /// A column by which the list can be sorted.
-struct Column {
+struct SortColumn {
     name: &'static str,
     link: String,
     is_sorted: bool,
@@ -60,13 +64,13 @@ struct Column {
 
 #[derive(Template)]
 #[template(path = "tenants.html")]
-struct View {
+struct TenantsView {
     now: Moment,
     search: String,
     sort: String,
     pipeline: String,
-    columns: Vec<Column>,
-    rows: Vec<Row>,
+    columns: Vec<SortColumn>,
+    rows: Vec<TenantRow>,
     first: u64,
     last: u64,
     all: String,
@@ -79,18 +83,18 @@ struct View {
     pager: Pager,
 }
 
-pub(super) async fn html(source: &Source<'_>, asked: &Asked) -> Result<String, Problem> {
+pub(super) async fn html(source: &ViewSource<'_>, asked: &ViewRequest) -> Result<String, Problem> {
     let (search, offset) = (asked.value("search"), asked.number("offset"));
     let known = SORTS.iter().find(|(sort, _)| *sort == asked.value("sort"));
     let (sort, _) = known.unwrap_or(&SORTS[0]);
-    let (rows_of_page, offset_said) = (ROWS.to_string(), offset.to_string());
+    let (rows_of_page, offset_said) = (ROWS_PER_PAGE.to_string(), offset.to_string());
     let query = asked.query([
         ("sort", *sort),
         ("search", search),
         ("limit", rows_of_page.as_str()),
         ("offset", offset_said.as_str()),
     ]);
-    let told: Tenants = source.read("/tenants", &query).await?;
+    let told: TenantsJson = source.read("/tenants", &query).await?;
     let address = |sort: &str, offset: u64| {
         let offset = match offset {
             0 => String::new(),
@@ -103,14 +107,14 @@ pub(super) async fn html(source: &Source<'_>, asked: &Asked) -> Result<String, P
         ])
     };
     let shown = told.tenants.len() as u64;
-    let view = View {
+    let view = TenantsView {
         now: Moment::of(told.now_ms, told.now_ms),
         search: search.to_owned(),
         sort: (*sort).to_owned(),
         pipeline: asked.pipeline.clone().unwrap_or_default(),
         columns: SORTS
             .iter()
-            .map(|(by, name)| Column {
+            .map(|(by, name)| SortColumn {
                 name,
                 link: address(by, 0),
                 is_sorted: by == sort,

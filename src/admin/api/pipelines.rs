@@ -7,7 +7,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::input::Input;
 use super::problem::Problem;
-use crate::admin::Board;
+use crate::admin::PipelineStates;
 use crate::broker::amqp::Client;
 use crate::config::{Config, closest};
 use crate::gate::redis::RedisGate;
@@ -15,11 +15,11 @@ use crate::operator::NotDone;
 use crate::rules::delays::DelayLevels;
 
 /// Maximum number of requests with a connection to RabbitMQ at the same time.
-const MOST_CLIENTS: usize = 2;
+const MAX_CLIENTS: usize = 2;
 
 /// A pipeline, during one request.
 #[derive(Clone)]
-pub struct Part {
+pub struct PipelineContext {
     /// Name of the pipeline.
     pub name: String,
     /// Configuration in force.
@@ -29,23 +29,23 @@ pub struct Part {
 }
 
 /// A gate, with the configuration from which it was made.
-type Made = (Arc<Config>, Arc<RedisGate>);
+type CachedGate = (Arc<Config>, Arc<RedisGate>);
 
 /// All pipelines.
-pub struct PartsOfAll {
-    board: Arc<Board>,
+pub struct PipelineContexts {
+    states: Arc<PipelineStates>,
     /// Gates by the pipeline's name.
-    gates: Mutex<BTreeMap<String, Made>>,
+    gates: Mutex<BTreeMap<String, CachedGate>>,
     clients: Semaphore,
 }
 
-impl PartsOfAll {
-    /// Creates the pipelines that `board` shows.
-    pub fn new(board: Arc<Board>) -> Self {
+impl PipelineContexts {
+    /// Creates the pipelines that `states` shows.
+    pub fn new(states: Arc<PipelineStates>) -> Self {
         Self {
-            board,
+            states,
             gates: Mutex::default(),
-            clients: Semaphore::new(MOST_CLIENTS),
+            clients: Semaphore::new(MAX_CLIENTS),
         }
     }
 
@@ -53,12 +53,12 @@ impl PartsOfAll {
     ///
     /// # Errors
     /// There is no pipeline of this name, or there are several and `input` names none.
-    pub fn one(&self, input: &Input) -> Result<Part, Problem> {
+    pub fn one(&self, input: &Input) -> Result<PipelineContext, Problem> {
         let mut all = self.all(input)?;
         match (all.pop(), all.len()) {
             (Some(only), 0) => Ok(only),
             (_, more) => {
-                let all = self.board.pipelines();
+                let all = self.states.pipelines();
                 let names: Vec<&str> = all.iter().map(|(name, _)| name.as_str()).collect();
                 Err(Problem::wrong(format!(
                     "there are {} pipelines: {}; say which with ?pipeline=NAME",
@@ -73,8 +73,8 @@ impl PartsOfAll {
     ///
     /// # Errors
     /// There is no pipeline of this name, or it has not started.
-    pub fn all(&self, input: &Input) -> Result<Vec<Part>, Problem> {
-        let mut all = self.board.pipelines();
+    pub fn all(&self, input: &Input) -> Result<Vec<PipelineContext>, Problem> {
+        let mut all = self.states.pipelines();
         self.forget_others(
             &all.iter()
                 .map(|(name, _)| name.as_str())
@@ -92,17 +92,17 @@ impl PartsOfAll {
             }
             all.retain(|(name, _)| name == wanted);
         }
-        let parts = all.into_iter().map(|(name, seen)| {
-            let config = seen.config.get().ok_or_else(|| {
+        let contexts = all.into_iter().map(|(name, state)| {
+            let config = state.config.get().ok_or_else(|| {
                 NotDone::Failed(format!("the pipeline {name} has not begun: try it again"))
             })?;
             let gate = self.gate(&name, &config)?;
-            Ok(Part { name, config, gate })
+            Ok(PipelineContext { name, config, gate })
         });
-        let parts: Vec<Part> = parts.collect::<Result<_, NotDone>>()?;
-        match parts.is_empty() {
+        let contexts: Vec<PipelineContext> = contexts.collect::<Result<_, NotDone>>()?;
+        match contexts.is_empty() {
             true => Err(NotDone::Failed("no pipeline runs".to_owned()).into()),
-            false => Ok(parts),
+            false => Ok(contexts),
         }
     }
 
@@ -134,7 +134,7 @@ impl PartsOfAll {
     }
 }
 
-impl Part {
+impl PipelineContext {
     /// Connects to the pipeline's RabbitMQ.
     ///
     /// # Errors

@@ -3,13 +3,13 @@
 use askama::Template;
 use url::form_urlencoded::Serializer;
 
-use crate::operator::times::{at, span};
 use crate::operator::text::plain;
+use crate::operator::times::{at, span};
 
 /// Maximum length of a name in characters.
-const LONGEST_NAME: usize = 255;
+const MAX_NAME_CHARS: usize = 255;
 /// Maximum length of other text from outside, such as a reason, in characters.
-const LONGEST_TEXT: usize = 500;
+const MAX_TEXT_CHARS: usize = 500;
 
 /// Formats a number with thousands separators: `12,345`.
 pub fn number(number: u64) -> String {
@@ -40,7 +40,7 @@ pub fn decimal(value: f64) -> String {
 
 /// Formats text from outside on one line.
 pub fn text(text: &str) -> String {
-    plain(text, LONGEST_TEXT)
+    plain(text, MAX_TEXT_CHARS)
 }
 
 /// Returns the query of a link: `NAME=VALUE&…`.
@@ -65,7 +65,7 @@ impl Name {
     /// Creates both forms of `raw`.
     pub fn new(raw: &str) -> Self {
         Self {
-            shown: plain(raw, LONGEST_NAME),
+            shown: plain(raw, MAX_NAME_CHARS),
             raw: raw.to_owned(),
         }
     }

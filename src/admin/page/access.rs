@@ -15,10 +15,10 @@ use crate::config::Admin;
 use crate::operator::audit::name_of;
 
 /// Maximum number of cookies of one name that are checked.
-const MOST_COOKIES: usize = 8;
+const MAX_COOKIES: usize = 8;
 
 /// Access control and sessions.
-pub struct Door {
+pub struct Access {
     api: Arc<Api>,
     /// Whether an operator can sign in here.
     has_operators: bool,
@@ -45,7 +45,7 @@ impl Viewer {
     }
 }
 
-impl Door {
+impl Access {
     /// Creates the access control by `admin`, for the port of `listen`.
     pub fn new(admin: &Admin, listen: SocketAddr, api: Arc<Api>) -> Self {
         Self {
@@ -81,7 +81,7 @@ impl Door {
             .filter_map(|line| line.to_str().ok())
             .flat_map(|line| line.split(';'))
             .filter_map(|pair| pair.trim().split_once('='));
-        let mut ids = pairs.filter(|(known, _)| *known == name).take(MOST_COOKIES);
+        let mut ids = pairs.filter(|(known, _)| *known == name).take(MAX_COOKIES);
         let (sessions, now) = (self.sessions(), self.now());
         ids.find_map(|(_, id)| sessions.find(now, role, id))
     }
@@ -143,7 +143,7 @@ impl Door {
     ) -> Result<Session, Problem> {
         own_site(headers)?;
         let role = match self.api.guard().right_of(token.as_bytes(), peer)? {
-            Some(Right::Act) => Role::Operator,
+            Some(Right::ActionKind) => Role::Operator,
             Some(Right::Read) => Role::Reader,
             None => {
                 let words = "this is neither admin.token nor admin.operator-token of this worker";
@@ -184,13 +184,13 @@ impl Door {
     }
 
     /// Stores a message for the session's next page.
-    pub fn tell(&self, session: &Session, what: String) {
-        self.sessions().tell(self.now(), &session.id, what);
+    pub fn set_flash(&self, session: &Session, what: String) {
+        self.sessions().set_flash(self.now(), &session.id, what);
     }
 
     /// Takes the message for this page.
-    pub fn told(&self, viewer: &Viewer) -> Option<String> {
+    pub fn flash(&self, viewer: &Viewer) -> Option<String> {
         let operator = viewer.operator.as_ref()?;
-        self.sessions().told(self.now(), &operator.id)
+        self.sessions().flash(self.now(), &operator.id)
     }
 }

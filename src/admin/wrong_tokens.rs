@@ -11,33 +11,34 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 use tracing::warn;
 
-/// Number of wrong tokens within [`SPAN`] that are refused at once, from all addresses together.
-const MAX_AT_ONCE: u32 = 10;
+/// Number of wrong tokens within [`COUNT_WINDOW`] that are refused at once, from all addresses
+/// together.
+const MAX_FAST_REFUSALS: u32 = 10;
 /// Time after which wrong tokens are forgotten.
-const SPAN: Duration = Duration::from_secs(60);
+const COUNT_WINDOW: Duration = Duration::from_secs(60);
 /// Pause before a further wrong token is refused.
-const PAUSE: Duration = Duration::from_secs(1);
+const REFUSAL_DELAY: Duration = Duration::from_secs(1);
 /// Maximum number of pauses at a time. Other wrong tokens wait for their turn.
-const MAX_PAUSES: usize = 4;
+const MAX_CONCURRENT_PAUSES: usize = 4;
 
 /// The wrong tokens of all addresses.
-pub struct Guesses {
+pub struct WrongTokens {
     began: Instant,
-    count: Mutex<Count>,
+    count: Mutex<WrongCount>,
     pauses: Semaphore,
 }
 
 /// Number of wrong tokens in a span of time.
 #[derive(Default)]
-struct Count {
+struct WrongCount {
     since: Duration,
     wrong: u32,
 }
 
-impl Count {
+impl WrongCount {
     /// Counts one more wrong token and returns the number of them.
     fn add(&mut self, now: Duration) -> u32 {
-        if now >= self.since + SPAN {
+        if now >= self.since + COUNT_WINDOW {
             *self = Self {
                 since: now,
                 wrong: 0,
@@ -48,28 +49,28 @@ impl Count {
     }
 
     fn is_high(&self, now: Duration) -> bool {
-        now < self.since + SPAN && self.wrong >= MAX_AT_ONCE
+        now < self.since + COUNT_WINDOW && self.wrong >= MAX_FAST_REFUSALS
     }
 }
 
-impl Default for Guesses {
+impl Default for WrongTokens {
     fn default() -> Self {
         Self {
             began: Instant::now(),
             count: Mutex::default(),
-            pauses: Semaphore::new(MAX_PAUSES),
+            pauses: Semaphore::new(MAX_CONCURRENT_PAUSES),
         }
     }
 }
 
-impl Guesses {
+impl WrongTokens {
     /// Counts a wrong token from `peer`. Returns true if it must be refused slowly.
     pub fn add(&self, peer: SocketAddr) -> bool {
         let wrong = self.count().add(self.began.elapsed());
-        if wrong == MAX_AT_ONCE + 1 {
+        if wrong == MAX_FAST_REFUSALS + 1 {
             warn!(%peer, "many wrong tokens at the admin port: refusing them slowly for a minute");
         }
-        wrong > MAX_AT_ONCE
+        wrong > MAX_FAST_REFUSALS
     }
 
     /// Returns true if the next wrong token will be refused slowly.
@@ -81,10 +82,10 @@ impl Guesses {
     pub async fn pause(&self) {
         // The semaphore is never closed.
         let _turn = self.pauses.acquire().await;
-        sleep(PAUSE).await;
+        sleep(REFUSAL_DELAY).await;
     }
 
-    fn count(&self) -> std::sync::MutexGuard<'_, Count> {
+    fn count(&self) -> std::sync::MutexGuard<'_, WrongCount> {
         // The numbers are consistent at any time.
         self.count.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -96,15 +97,15 @@ mod tests {
 
     #[test]
     fn wrong_tokens_are_many_for_a_minute() {
-        let mut count = Count::default();
+        let mut count = WrongCount::default();
         let second = Duration::from_secs(1);
-        for number in 1..=MAX_AT_ONCE {
+        for number in 1..=MAX_FAST_REFUSALS {
             assert!(!count.is_high(second));
             assert_eq!(count.add(second), number);
         }
         assert!(count.is_high(second));
-        assert_eq!(count.add(second), MAX_AT_ONCE + 1);
-        assert!(count.is_high(SPAN - second) && !count.is_high(SPAN));
-        assert_eq!(count.add(SPAN), 1);
+        assert_eq!(count.add(second), MAX_FAST_REFUSALS + 1);
+        assert!(count.is_high(COUNT_WINDOW - second) && !count.is_high(COUNT_WINDOW));
+        assert_eq!(count.add(COUNT_WINDOW), 1);
     }
 }

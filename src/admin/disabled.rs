@@ -3,7 +3,7 @@
 use std::future::pending;
 use std::sync::Arc;
 
-use super::{AdminError, Board};
+use super::{AdminError, PipelineStates};
 use crate::config::Admin;
 use crate::tasks::Watched;
 
@@ -24,7 +24,7 @@ impl AdminServer {
 ///
 /// # Errors
 /// None.
-pub async fn serve(_: &Admin, _: Arc<Board>) -> Result<AdminServer, AdminError> {
+pub async fn serve(_: &Admin, _: Arc<PipelineStates>) -> Result<AdminServer, AdminError> {
     let task = Watched::spawn(pending::<&str>());
     Ok(AdminServer { task })
 }

@@ -5,12 +5,12 @@ use axum::http::HeaderMap;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value};
 
-use super::words::{Name, query};
-use crate::admin::api::{Kind, Param, Place, Problem, Route, route};
+use super::text::{Name, query};
+use crate::admin::api::{Param, ParamKind, ParamLocation, Problem, Route, route};
 use crate::operator::times::at;
 
 /// An action on the page.
-pub struct Act {
+pub struct ActionForm {
     /// Name in addresses.
     pub name: &'static str,
     /// Path in the table of `/api/v1`.
@@ -48,18 +48,18 @@ const ENFORCE: &[(&str, &str)] = &[("shadow", ""), ("clear", "")];
 
 /// All actions.
 #[rustfmt::skip]
-pub const ACTS: [Act; 16] = [
+pub const ACTION_FORMS: [ActionForm; 16] = [
     act("pause", "/tenants/{tenant}/pause", "Pause {}?",
         "No job of this tenant is admitted until then. Its jobs wait, and lose nothing.", "Pause", &[("for", "1h")]),
     act("resume", "/tenants/{tenant}/resume", "Resume {}?",
         "Ends a pause, a throttle, and what a breaker stopped, for this tenant.", "Resume", &[]),
-    Act { hidden: Some("shadow"), also: Some("try"), ..act("limit", "/tenants/{tenant}/limit", "Change a limit of {}?",
+    ActionForm { hidden: Some("shadow"), also: Some("try"), ..act("limit", "/tenants/{tenant}/limit", "Change a limit of {}?",
         "Sets another max-requests for a while. The configuration stays, and counts again after that. To see first what it would do, try it.", "Change", &[("for", "1h")]) },
-    Act { fixed: TRY, ..act("try", "/tenants/{tenant}/limit", "Try a limit of {}?",
+    ActionForm { fixed: TRY, ..act("try", "/tenants/{tenant}/limit", "Try a limit of {}?",
         "Another max-requests counts as a shadow for a while: it denies nothing, and this page says what it would have done. The limit that is enforced stays.", "Try it", &[("for", "1d")]) },
-    Act { fixed: ENFORCE, ..act("enforce", "/tenants/{tenant}/limit", "Enforce what is tried of {}?",
+    ActionForm { fixed: ENFORCE, ..act("enforce", "/tenants/{tenant}/limit", "Enforce what is tried of {}?",
         "This max-requests holds at once for all workers, with all that has started, and is tried no more. The configuration counts again after that time.", "Enforce it", &[("for", "1h")]) },
-    Act { fixed: END_TRY, ..act("end-try", "/tenants/{tenant}/limit", "End the trial of {}?",
+    ActionForm { fixed: END_TRY, ..act("end-try", "/tenants/{tenant}/limit", "End the trial of {}?",
         "The limit is tried no more. What is enforced stays as it is.", "End the trial", &[]) },
     act("reset", "/tenants/{tenant}/reset", "Empty the waitlist of {}?",
         "The jobs stay, and ask for their turns anew. Limits are kept all the same.", "Empty it", &[]),
@@ -90,8 +90,8 @@ const fn act(
     about: &'static str,
     button: &'static str,
     usual: &'static [(&'static str, &'static str)],
-) -> Act {
-    Act {
+) -> ActionForm {
+    ActionForm {
         name,
         path,
         question,
@@ -112,8 +112,8 @@ const fn grave(
     about: &'static str,
     button: &'static str,
     usual: &'static [(&'static str, &'static str)],
-) -> Act {
-    Act {
+) -> ActionForm {
+    ActionForm {
         is_grave: true,
         ..act(name, path, question, about, button, usual)
     }
@@ -121,9 +121,9 @@ const fn grave(
 
 /// Values of a form, or of the link to it.
 #[derive(Debug, Default, Clone)]
-pub struct Said(Vec<(String, String)>);
+pub struct FormValues(Vec<(String, String)>);
 
-impl Said {
+impl FormValues {
     /// Parses a query or a form's body.
     pub fn of(text: &[u8]) -> Self {
         let pairs = url::form_urlencoded::parse(text);
@@ -152,10 +152,10 @@ pub struct Field {
     pub is_first: bool,
 }
 
-impl Act {
+impl ActionForm {
     /// Returns the action with this name.
     pub fn find(name: &str) -> Option<&'static Self> {
-        ACTS.iter().find(|act| act.name == name)
+        ACTION_FORMS.iter().find(|act| act.name == name)
     }
 
     fn route(&self) -> &'static Route {
@@ -174,18 +174,20 @@ impl Act {
         fixed.find_map(|(known, value)| (*known == name).then_some(*value))
     }
 
-    fn of(&self, place: Place) -> impl Iterator<Item = &'static Param> {
+    fn of(&self, place: ParamLocation) -> impl Iterator<Item = &'static Param> {
         let all = self.route().params();
         all.filter(move |param| param.place == place)
     }
 
     /// Returns the names of the parameters that identify the subject: a tenant, a job.
     pub fn subject(&self) -> Vec<&'static str> {
-        self.of(Place::Path).map(|param| param.name).collect()
+        self.of(ParamLocation::Path)
+            .map(|param| param.name)
+            .collect()
     }
 
     /// Returns the question of the form.
-    pub fn question(&self, said: &Said) -> String {
+    pub fn question(&self, said: &FormValues) -> String {
         let subject = self.subject();
         let name = Name::new(said.get(subject.last().copied().unwrap_or_default()));
         let mut question = self.question.replacen("{}", &name.shown, 1);
@@ -207,8 +209,8 @@ impl Act {
     }
 
     /// Returns the fields, with the values given so far.
-    pub fn fields(&self, said: &Said, is_again: bool) -> Vec<Field> {
-        let fields = self.of(Place::Body);
+    pub fn fields(&self, said: &FormValues, is_again: bool) -> Vec<Field> {
+        let fields = self.of(ParamLocation::Body);
         let fields = fields.filter(|it| {
             self.fixed(it.name).is_none() && self.hidden.is_none_or(|one| one != it.name)
         });
@@ -222,10 +224,12 @@ impl Act {
                 value => value,
             };
             let (kind, least, most, longest) = match param.kind {
-                Kind::Flag => ("checkbox", None, None, None),
-                Kind::Number { least, most } => ("number", Some(least), Some(most), None),
-                Kind::Text(most) => ("text", None, None, Some(most)),
-                Kind::Span | Kind::Rate | Kind::Word(_) => ("text", None, None, Some(64)),
+                ParamKind::Flag => ("checkbox", None, None, None),
+                ParamKind::Number { least, most } => ("number", Some(least), Some(most), None),
+                ParamKind::Text(most) => ("text", None, None, Some(most)),
+                ParamKind::Span | ParamKind::Rate | ParamKind::Word(_) => {
+                    ("text", None, None, Some(64))
+                }
             };
             Field {
                 name: param.name,
@@ -243,7 +247,7 @@ impl Act {
     }
 
     /// Returns the values of the address that the form keeps in hidden fields.
-    pub fn kept<'a>(&self, said: &'a Said) -> Vec<(&'static str, &'a str)> {
+    pub fn kept<'a>(&self, said: &'a FormValues) -> Vec<(&'static str, &'a str)> {
         let mut kept: Vec<_> = (self.subject().into_iter())
             .map(|name| (name, said.get(name)))
             .collect();
@@ -258,7 +262,7 @@ impl Act {
     ///
     /// # Errors
     /// A value is missing, or is not a number.
-    pub fn asks(&self, said: &Said) -> Result<(String, String, Map<String, Value>), Problem> {
+    pub fn asks(&self, said: &FormValues) -> Result<(String, String, Map<String, Value>), Problem> {
         let mut path = self.path.to_owned();
         for name in self.subject() {
             let value = said.get(name);
@@ -269,15 +273,15 @@ impl Act {
             path = path.replacen(&format!("{{{name}}}"), &part, 1);
         }
         let mut fields = Map::new();
-        for param in self.of(Place::Body) {
+        for param in self.of(ParamLocation::Body) {
             let said = said.get(param.name);
             let value = self.fixed(param.name).unwrap_or(said);
             if value.is_empty() {
                 continue;
             }
             let value: Value = match param.kind {
-                Kind::Flag => true.into(),
-                Kind::Number { .. } => {
+                ParamKind::Flag => true.into(),
+                ParamKind::Number { .. } => {
                     let number = value.trim().parse::<u64>();
                     let words =
                         |_| Problem::wrong(format!("{}: must be a whole number", param.name));
@@ -295,7 +299,7 @@ impl Act {
     }
 
     /// Returns the page, below `/ui`, that links to the action and is shown after it.
-    pub fn home(&self, said: &Said) -> String {
+    pub fn home(&self, said: &FormValues) -> String {
         let pipeline = said.get("pipeline");
         let of_dead = self.path.starts_with("/dead");
         let (path, pairs) = match said.get("tenant") {
@@ -314,7 +318,7 @@ impl Act {
     }
 
     /// Describes the completed action in one line.
-    pub fn done(&self, said: &Said, answer: &Value) -> String {
+    pub fn done(&self, said: &FormValues, answer: &Value) -> String {
         let question = self.question(said);
         let question = question.trim_end_matches('?');
         let mut words = Vec::new();
@@ -368,29 +372,29 @@ mod tests {
 
     #[test]
     fn each_action_of_the_api_has_a_form() {
-        for act in &ACTS {
+        for act in &ACTION_FORMS {
             assert!(
-                act.fields(&Said::default(), false).len() < 7,
+                act.fields(&FormValues::default(), false).len() < 7,
                 "{}",
                 act.name
             );
             assert_eq!(act.question.contains("{}"), !act.subject().is_empty());
-            let fields = act.fields(&Said::default(), false);
+            let fields = act.fields(&FormValues::default(), false);
             for (name, _) in act.usual {
                 assert!(fields.iter().any(|field| field.name == *name), "{name}");
             }
         }
         let paths = crate::admin::api::actions();
         let missing: Vec<_> = paths
-            .filter(|path| !ACTS.iter().any(|act| act.path == *path))
+            .filter(|path| !ACTION_FORMS.iter().any(|act| act.path == *path))
             .collect();
         assert_eq!(missing, [""; 0]);
     }
 
     #[test]
     fn a_form_says_what_a_request_would() {
-        let act = Act::find("limit").expect("one");
-        let said = Said::of(b"tenant=a%2Fb%3F&max=9&for=+30m&clear=&pipeline=mail");
+        let act = ActionForm::find("limit").expect("one");
+        let said = FormValues::of(b"tenant=a%2Fb%3F&max=9&for=+30m&clear=&pipeline=mail");
         assert_eq!(
             act.question(&said),
             "Change a limit of a/b (pipeline mail)?"
@@ -403,24 +407,24 @@ mod tests {
         assert_eq!(Value::from(fields), json!({"max": 9, "for": "30m"}));
         assert_eq!(act.home(&said), "/ui/tenant?name=a%2Fb%3F&pipeline=mail");
         let wrong = act
-            .asks(&Said::of(b"tenant=a&max=x"))
+            .asks(&FormValues::of(b"tenant=a&max=x"))
             .expect_err("no number");
         assert_eq!(wrong.words(), "max: must be a whole number");
-        let none = act.asks(&Said::of(b"max=9")).expect_err("no tenant");
+        let none = act.asks(&FormValues::of(b"max=9")).expect_err("no tenant");
         assert_eq!(none.words(), "which tenant?");
-        let drop = Act::find("drop").expect("one");
-        let (_, _, fields) = drop.asks(&Said::of(b"all=on")).expect("right");
+        let drop = ActionForm::find("drop").expect("one");
+        let (_, _, fields) = drop.asks(&FormValues::of(b"all=on")).expect("right");
         assert_eq!(Value::from(fields), json!({"all": true}));
-        let cancel = Act::find("cancel").expect("one");
-        let said = Said::of(b"tenant=acme&id=7");
+        let cancel = ActionForm::find("cancel").expect("one");
+        let said = FormValues::of(b"tenant=acme&id=7");
         assert_eq!(cancel.question(&said), "Cancel the job 7 of acme?");
     }
 
     #[test]
     fn what_tries_a_limit_never_enforces_it() {
         let asks = |name: &str, form: &str| {
-            let act = Act::find(name).expect("one");
-            let said = Said::of(format!("tenant=acme&{form}").as_bytes());
+            let act = ActionForm::find(name).expect("one");
+            let said = FormValues::of(format!("tenant=acme&{form}").as_bytes());
             let (path, _, fields) = act.asks(&said).expect("it makes sense");
             assert_eq!(path, "/tenants/acme/limit");
             Value::from(fields)
@@ -439,10 +443,10 @@ mod tests {
 
     #[test]
     fn what_was_done_is_told_in_a_line() {
-        let act = Act::find("pause").expect("one");
+        let act = ActionForm::find("pause").expect("one");
         let answer = json!({"tenant": "acme", "change": "pause", "until_ms": 1_700_000_000_000_u64, "x": null});
         assert_eq!(
-            act.done(&Said::of(b"tenant=acme"), &answer),
+            act.done(&FormValues::of(b"tenant=acme"), &answer),
             "Done: Pause acme. change pause · until Tue, 14 Nov 2023 22:13:20 GMT"
         );
     }

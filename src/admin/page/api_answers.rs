@@ -4,14 +4,14 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 #[derive(Debug, Deserialize)]
-pub struct Workers {
+pub struct WorkersJson {
     pub now_ms: u64,
-    pub workers: Vec<Worker>,
-    pub not_known: NotKnown,
+    pub workers: Vec<WorkerJson>,
+    pub not_known: NotKnownJson,
 }
 
 #[derive(Debug, Deserialize)]
-pub struct Worker {
+pub struct WorkerJson {
     pub name: String,
     pub host: String,
     pub pid: u32,
@@ -31,33 +31,33 @@ pub struct Worker {
 }
 
 #[derive(Debug, Deserialize)]
-pub struct NotKnown {
+pub struct NotKnownJson {
     pub silent_workers: Vec<String>,
-    pub unread_workers: Vec<Unread>,
+    pub unread_workers: Vec<UnreadJson>,
     pub unasked_workers: u64,
     pub unread_servers: Vec<String>,
 }
 
 #[derive(Debug, Deserialize)]
-pub struct Unread {
+pub struct UnreadJson {
     pub name: String,
     pub why: String,
 }
 
 #[derive(Debug, Deserialize)]
-pub struct Tenants {
+pub struct TenantsJson {
     pub now_ms: u64,
     pub workers: u64,
-    pub tenants: Vec<Tenant>,
+    pub tenants: Vec<TenantJson>,
     pub tenants_not_shown: u64,
     pub tenants_untold: Option<String>,
-    pub left_out: LeftOut,
-    pub not_known: NotKnown,
+    pub left_out: LeftOutJson,
+    pub not_known: NotKnownJson,
     pub next_offset: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]
-pub struct Tenant {
+pub struct TenantJson {
     pub tenant: String,
     pub waiting: Option<u64>,
     pub waiting_in_memory: u64,
@@ -72,40 +72,40 @@ pub struct Tenant {
 }
 
 #[derive(Debug, Deserialize)]
-pub struct LeftOut {
+pub struct LeftOutJson {
     pub tenants_at_most: Option<u64>,
     pub waiting_in_memory: u64,
 }
 
 #[derive(Debug, Deserialize)]
-pub struct Instructions {
+pub struct InstructionsJson {
     pub held: Option<String>,
     pub held_until_ms: Option<u64>,
-    pub diverted: Vec<Diverted>,
-    pub cancelled: Vec<Cancelled>,
+    pub diverted: Vec<DivertedJson>,
+    pub cancelled: Vec<CancelledJson>,
 }
 
 #[derive(Debug, Deserialize)]
-pub struct Diverted {
+pub struct DivertedJson {
     pub tenant: String,
     pub queue: String,
     pub until_ms: u64,
 }
 
 #[derive(Debug, Deserialize)]
-pub struct Cancelled {
+pub struct CancelledJson {
     pub tenant: String,
     pub id: String,
     pub until_ms: u64,
 }
 
 #[derive(Debug, Deserialize)]
-pub struct Inspected {
+pub struct InspectedJson {
     pub source: String,
     pub now_ms: u64,
     pub labels_missing: Vec<String>,
-    pub limits: Vec<Limit>,
-    pub shadows: Vec<Shadow>,
+    pub limits: Vec<LimitJson>,
+    pub shadows: Vec<ShadowJson>,
     pub waiting: Option<u64>,
     pub waiting_by_level: Map<String, Value>,
     pub line_end_in_ms: Option<u64>,
@@ -120,14 +120,14 @@ pub struct Inspected {
     pub held: Option<String>,
     pub diverted_to: Option<String>,
     pub reason: String,
-    pub advertised: Vec<Advertised>,
+    pub advertised: Vec<AdvertisedJson>,
     pub redis_round_trip_ms: u64,
     pub in_force: bool,
-    pub other_configurations: Vec<Other>,
+    pub other_configurations: Vec<OtherJson>,
 }
 
 #[derive(Debug, Deserialize)]
-pub struct Limit {
+pub struct LimitJson {
     pub name: String,
     pub algorithm: String,
     pub max_requests: u64,
@@ -146,7 +146,7 @@ pub struct Limit {
 }
 
 #[derive(Debug, Deserialize)]
-pub struct Shadow {
+pub struct ShadowJson {
     pub name: String,
     pub max_requests: u64,
     pub window_ms: u64,
@@ -157,33 +157,33 @@ pub struct Shadow {
 }
 
 #[derive(Debug, Deserialize)]
-pub struct Advertised {
+pub struct AdvertisedJson {
     pub limit: u64,
     pub window_ms: Option<u64>,
-    pub exceeded: Option<Exceeded>,
+    pub exceeded: Option<ExceededJson>,
 }
 
 #[derive(Debug, Deserialize)]
-pub struct Exceeded {
+pub struct ExceededJson {
     pub warning: String,
 }
 
 #[derive(Debug, Deserialize)]
-pub struct Other {
+pub struct OtherJson {
     pub until_ms: u64,
     pub limits: Vec<String>,
 }
 
 #[derive(Debug, Deserialize)]
-pub struct Letters {
-    pub letters: Vec<LetterRow>,
+pub struct LettersJson {
+    pub letters: Vec<LetterRowJson>,
     pub found: u64,
     pub not_looked_at: u64,
     pub next_offset: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]
-pub struct LetterRow {
+pub struct LetterRowJson {
     pub id: Option<String>,
     pub tenant: Option<String>,
     pub reason: String,
@@ -194,7 +194,7 @@ pub struct LetterRow {
 }
 
 #[derive(Debug, Deserialize)]
-pub struct Letter {
+pub struct LetterJson {
     pub id: Option<String>,
     pub tenant: Option<String>,
     pub reason: String,
@@ -207,13 +207,13 @@ pub struct Letter {
 }
 
 #[derive(Debug, Deserialize)]
-pub struct Audit {
-    pub entries: Vec<Entry>,
+pub struct AuditJson {
+    pub entries: Vec<EntryJson>,
     pub next: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]
-pub struct Entry {
+pub struct EntryJson {
     pub number: u64,
     pub at_ms: u64,
     pub operator: String,

@@ -29,7 +29,7 @@ impl InForce {
 
 /// A pipeline's metrics, health and configuration. They survive restarts of the pipeline.
 #[derive(Clone, Default)]
-pub struct Seen {
+pub struct PipelineState {
     /// Metrics, for `/metrics`.
     pub metrics: Arc<Metrics>,
     /// Health, for `/readyz`.
@@ -40,7 +40,7 @@ pub struct Seen {
     pub name: Option<PipelineName>,
 }
 
-impl Seen {
+impl PipelineState {
     /// Creates the state of a named pipeline. Its metrics carry the name as a label.
     pub fn of(name: &PipelineName) -> Self {
         Self {
@@ -53,11 +53,11 @@ impl Seen {
 }
 
 /// All named pipelines, or the only unnamed one.
-pub struct Board(Pipelines);
+pub struct PipelineStates(Pipelines);
 
 enum Pipelines {
-    Only(Seen),
-    Named(RwLock<BTreeMap<PipelineName, Seen>>),
+    Only(PipelineState),
+    Named(RwLock<BTreeMap<PipelineName, PipelineState>>),
 }
 
 /// Whether a pipeline is ready, and the reasons.
@@ -82,22 +82,22 @@ impl From<&Health> for Readiness {
     }
 }
 
-impl Board {
-    /// Creates the board of a single, unnamed pipeline.
-    pub fn only(seen: Seen) -> Self {
-        Self(Pipelines::Only(seen))
+impl PipelineStates {
+    /// Creates the state of a single, unnamed pipeline.
+    pub fn only(state: PipelineState) -> Self {
+        Self(Pipelines::Only(state))
     }
 
-    /// Creates an empty board for named pipelines.
+    /// Creates an empty set of named pipelines.
     pub fn named() -> Self {
         Self(Pipelines::Named(RwLock::default()))
     }
 
     /// Adds the pipeline `name`, or replaces it.
-    pub fn put(&self, name: PipelineName, seen: Seen) {
+    pub fn put(&self, name: PipelineName, state: PipelineState) {
         if let Pipelines::Named(all) = &self.0 {
             let mut all = all.write().unwrap_or_else(PoisonError::into_inner);
-            all.insert(name, seen);
+            all.insert(name, state);
         }
     }
 
@@ -112,10 +112,10 @@ impl Board {
     /// Returns the metrics of all pipelines in the OpenMetrics text format.
     pub fn metrics(&self) -> String {
         match &self.0 {
-            Pipelines::Only(seen) => seen.metrics.encode(),
+            Pipelines::Only(state) => state.metrics.encode(),
             Pipelines::Named(all) => {
                 let all = all.read().unwrap_or_else(PoisonError::into_inner);
-                let texts: Vec<String> = all.values().map(|seen| seen.metrics.encode()).collect();
+                let texts: Vec<String> = all.values().map(|state| state.metrics.encode()).collect();
                 merge(&texts)
             }
         }
@@ -125,15 +125,15 @@ impl Board {
     /// supervisor that acts on the answer acts on all pipelines.
     pub fn readiness(&self) -> Readiness {
         let all = match &self.0 {
-            Pipelines::Only(seen) => return Readiness::from(&*seen.health),
+            Pipelines::Only(state) => return Readiness::from(&*state.health),
             Pipelines::Named(all) => all.read().unwrap_or_else(PoisonError::into_inner),
         };
         let mut whole = Readiness {
             is_ready: false,
             lines: Vec::new(),
         };
-        for (name, seen) in all.iter() {
-            let own = Readiness::from(&*seen.health);
+        for (name, state) in all.iter() {
+            let own = Readiness::from(&*state.health);
             whole.is_ready |= own.is_ready;
             let lines = own.lines.iter().map(|line| format!("{name}: {line}"));
             whole.lines.extend(lines);
@@ -144,33 +144,33 @@ impl Board {
     /// Returns how many turns each running engine has made.
     pub fn turns(&self) -> BTreeMap<String, u64> {
         let mut turns = BTreeMap::new();
-        self.each(|name, seen| _ = turns.insert(name.to_owned(), seen.health.turns()));
+        self.each(|name, state| _ = turns.insert(name.to_owned(), state.health.turns()));
         turns.retain(|_, turns| *turns > 0);
         turns
     }
 
     /// Wakes every engine for one turn, even if it has nothing to do.
-    pub fn ask_for_a_turn(&self) {
-        self.each(|_, seen| seen.health.ask_for_a_turn());
+    pub fn request_turn(&self) {
+        self.each(|_, state| state.health.request_turn());
     }
 
     /// Returns all pipelines with their names.
-    pub fn pipelines(&self) -> Vec<(String, Seen)> {
+    pub fn pipelines(&self) -> Vec<(String, PipelineState)> {
         let mut all = Vec::new();
-        self.each(|name, seen| all.push((name.to_owned(), seen.clone())));
+        self.each(|name, state| all.push((name.to_owned(), state.clone())));
         if let (Pipelines::Only(_), [(name, _)]) = (&self.0, all.as_mut_slice()) {
             *name = PipelineName::default_one().to_string();
         }
         all
     }
 
-    fn each(&self, mut look: impl FnMut(&str, &Seen)) {
+    fn each(&self, mut look: impl FnMut(&str, &PipelineState)) {
         match &self.0 {
-            Pipelines::Only(seen) => look("", seen),
+            Pipelines::Only(state) => look("", state),
             Pipelines::Named(all) => {
                 let all = all.read().unwrap_or_else(PoisonError::into_inner);
                 all.iter()
-                    .for_each(|(name, seen)| look(name.as_str(), seen));
+                    .for_each(|(name, state)| look(name.as_str(), state));
             }
         }
     }
@@ -182,8 +182,8 @@ impl Board {
         };
         let all = all.read().unwrap_or_else(PoisonError::into_inner);
         let mut all = all.iter();
-        let (_, seen) = all.find(|(known, _)| known.as_str() == name)?;
-        Some(Readiness::from(&*seen.health))
+        let (_, state) = all.find(|(known, _)| known.as_str() == name)?;
+        Some(Readiness::from(&*state.health))
     }
 }
 
@@ -202,22 +202,22 @@ mod tests {
     fn a_process_is_ready_while_one_of_its_pipelines_is() {
         let text = "pipelines: {mail: , orders: }";
         let configs = Configs::parse("c.yaml", text, std::iter::empty()).expect("valid");
-        let board = Board::named();
-        let all: Vec<Seen> = (configs.each().keys())
+        let states = PipelineStates::named();
+        let all: Vec<PipelineState> = (configs.each().keys())
             .map(|name| {
-                let seen = Seen::of(name);
-                board.put(name.clone(), seen.clone());
-                seen
+                let state = PipelineState::of(name);
+                states.put(name.clone(), state.clone());
+                state
             })
             .collect();
-        let whole = board.readiness();
+        let whole = states.readiness();
         assert!(!whole.is_ready && whole.lines.len() == 6, "{whole:?}");
 
         ready(&all[1].health);
-        let whole = board.readiness();
+        let whole = states.readiness();
         assert!(whole.is_ready);
         assert_eq!(whole.lines[0], "mail: RabbitMQ does not answer");
-        let of = |name| board.readiness_of(name).map(|own| own.is_ready);
+        let of = |name| states.readiness_of(name).map(|own| own.is_ready);
         assert_eq!(
             ["mail", "orders", "x"].map(of),
             [Some(false), Some(true), None]
@@ -229,34 +229,34 @@ mod tests {
                 .map(|(name, turns)| ((*name).to_owned(), *turns));
             engines.collect::<BTreeMap<_, _>>()
         };
-        assert_eq!(board.turns(), turns(&[]), "no engine has begun");
-        all.iter().for_each(|seen| seen.health.turned());
+        assert_eq!(states.turns(), turns(&[]), "no engine has begun");
+        all.iter().for_each(|state| state.health.turned());
         all[0].health.turned();
-        assert_eq!(board.turns(), turns(&[("mail", 2), ("orders", 1)]));
+        assert_eq!(states.turns(), turns(&[("mail", 2), ("orders", 1)]));
 
-        all[1].health.set_gone();
+        all[1].health.set_stopped();
         assert_eq!(of("orders"), Some(false));
-        assert_eq!(board.turns(), turns(&[("mail", 2)]));
-        let metrics = board.metrics();
+        assert_eq!(states.turns(), turns(&[("mail", 2)]));
+        let metrics = states.metrics();
         let lines =
             ["mail", "orders"].map(|name| format!("sluicegate_agreed{{pipeline=\"{name}\"}} 0\n"));
         assert!(metrics.contains(&lines.concat()), "{metrics}");
         for name in configs.each().keys() {
-            board.remove(name);
+            states.remove(name);
         }
-        assert_eq!(board.metrics(), "# EOF\n");
+        assert_eq!(states.metrics(), "# EOF\n");
         assert_eq!(of("orders"), None);
     }
 
     #[test]
     fn a_pipeline_without_a_name_is_the_whole_process() {
-        let seen = Seen::default();
-        let board = Board::only(seen.clone());
-        assert!(!board.readiness().is_ready);
-        ready(&seen.health);
-        assert_eq!(board.readiness().lines, [""; 0]);
-        assert!(board.readiness().is_ready);
-        assert_eq!(board.readiness_of("default"), None);
-        assert_eq!(board.metrics(), seen.metrics.encode());
+        let state = PipelineState::default();
+        let states = PipelineStates::only(state.clone());
+        assert!(!states.readiness().is_ready);
+        ready(&state.health);
+        assert_eq!(states.readiness().lines, [""; 0]);
+        assert!(states.readiness().is_ready);
+        assert_eq!(states.readiness_of("default"), None);
+        assert_eq!(states.metrics(), state.metrics.encode());
     }
 }
