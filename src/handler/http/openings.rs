@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-/// OpeningCounts connections that are being opened and calls that need one.
+/// Counts connections that are being opened and calls that need one.
 pub(super) struct Openings {
     counts: Mutex<OpeningCounts>,
     changed: Arc<Notify>,

@@ -54,7 +54,7 @@ struct TokenSource {
     failure_log: Mutex<FailureLog>,
 }
 
-/// TenantState of one tenant.
+/// State of one tenant.
 type TenantEntry = watch::Sender<TenantState>;
 
 struct TenantState {
