@@ -22,7 +22,7 @@ use prometheus_client::registry::Registry;
 
 pub use self::merge::merge;
 use crate::broker::{MessageKind, PublishError, Source};
-use crate::engine::facts::{Census, Sent, Tenants};
+use crate::engine::facts::{Census, ResultOutcome, TenantLoads};
 use crate::gate::Primaries;
 use crate::handler::Outcome;
 use crate::rules::lateness::Heard;
@@ -107,7 +107,7 @@ pub struct Metrics {
     learned: learned::LearnedLimits,
     shadows: shadows::Shadows,
     /// Current tenant counts, for the fleet report.
-    tenants: Mutex<Arc<Tenants>>,
+    tenants: Mutex<Arc<TenantLoads>>,
 }
 
 impl Default for Metrics {
@@ -231,11 +231,11 @@ impl Metrics {
     }
 
     /// Counts a job's result by what happened to it.
-    pub fn result(&self, sent: Sent) {
+    pub fn result(&self, sent: ResultOutcome) {
         let outcome = match sent {
-            Sent::Published => "published",
-            Sent::Unroutable => "unroutable",
-            Sent::Refused => "refused",
+            ResultOutcome::Published => "published",
+            ResultOutcome::Unroutable => "unroutable",
+            ResultOutcome::Refused => "refused",
         };
         self.results.get_or_create(&OutcomeLabel { outcome }).inc();
     }
@@ -361,7 +361,7 @@ impl Metrics {
         self.set_backlog(None);
         self.set_census(&Census::default());
         self.set_saturation(0.0);
-        self.set_tenants(Tenants::default());
+        self.set_tenants(TenantLoads::default());
     }
 
     /// Sets the number of policies that are enforced together.

@@ -8,14 +8,14 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::time::Instant;
 
-use crate::engine::watch::{Watch, heard_at_the_end, watched};
+use crate::engine::watch::{CallWatch, heard_at_the_end, watched};
 use crate::gate::LEASE_MS;
 use crate::handler::{Attempt, Fate, LateEnd, Outcome, Permit, PreparingHandler};
 use crate::rules::job::Job;
 use crate::rules::lateness::Heard;
 
 /// The end of a call.
-pub(super) struct Ended {
+pub(super) struct CallEnd {
     pub attempt: Attempt,
     pub took: Duration,
     /// The finding about its arrival that its end allows.
@@ -42,11 +42,11 @@ pub(super) async fn attempt<H: PreparingHandler>(
     job: &Job,
     call: Option<H::Ready>,
     permit: Permit,
-    watch: Option<Watch>,
-) -> Ended {
+    watch: Option<CallWatch>,
+) -> CallEnd {
     let begun = Instant::now();
     let Some(call) = call.filter(|_| permit.is_good()) else {
-        return Ended {
+        return CallEnd {
             attempt: Outcome::Late.into(),
             took: Duration::ZERO,
             heard: None,
@@ -66,7 +66,7 @@ pub(super) async fn attempt<H: PreparingHandler>(
         },
         ..panicked().into()
     });
-    Ended {
+    CallEnd {
         heard: heard_at_the_end(&attempt.fate, &permit, is_late),
         attempt,
         took: begun.elapsed(),

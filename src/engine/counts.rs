@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::engine::facts::{Death, Decision, Delay, Fact, Named, Sent};
+use crate::engine::facts::{Death, Decision, Delay, Fact, JobFields, ResultOutcome};
 use crate::gate::Whose;
 use crate::metrics::Metrics;
 
@@ -28,7 +28,9 @@ pub(super) fn count(metrics: &Metrics, fact: &Fact) {
             metrics.denied_by(limits[*limit].name());
         }
         Fact::Started(late, None) => metrics.started(*late),
-        Fact::Started(late, Some(Named { id, .. })) => metrics.started_late(*late, id.as_deref()),
+        Fact::Started(late, Some(JobFields { id, .. })) => {
+            metrics.started_late(*late, id.as_deref())
+        }
         Fact::Promised(off) => metrics.promised(*off),
         Fact::Queued(age) => metrics.queued(*age),
         Fact::ExpiredPermit => metrics.permit_expired(),
@@ -57,7 +59,7 @@ pub(super) fn count(metrics: &Metrics, fact: &Fact) {
             Death::Cancelled => "cancelled",
         }),
         Fact::PublishFailed(why, _) => metrics.publish_failed(why),
-        Fact::ResultPublished => metrics.result(Sent::Published),
+        Fact::ResultPublished => metrics.result(ResultOutcome::Published),
         Fact::ResultLost { sent, .. } => metrics.result(*sent),
         Fact::LimitSunk { limit, lowered, .. } => metrics.limit_lowered(limit, *lowered),
         Fact::LimitWhole { limit, lowered, .. } => metrics.limit_whole(limit, *lowered),
@@ -106,7 +108,7 @@ mod tests {
 
     #[test]
     fn what_happens_to_each_job_is_counted_by_its_kind() {
-        let job = || Named {
+        let job = || JobFields {
             id: Some("job-7".to_owned()),
             tenant: Tenant::parse("a").expect("a tenant"),
             trace: None,

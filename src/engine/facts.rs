@@ -19,7 +19,7 @@ use crate::rules::trace::{Context, Span};
 
 /// The fields that identify a job in logs.
 #[derive(Debug)]
-pub struct Named {
+pub struct JobFields {
     /// The message's ID.
     pub id: Option<String>,
     /// The job's tenant.
@@ -71,7 +71,7 @@ pub enum Death {
 
 /// Outcome of a job's result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sent {
+pub enum ResultOutcome {
     /// It was confirmed.
     Published,
     /// Its target does not exist.
@@ -127,7 +127,7 @@ pub enum Fact {
     /// A denied job has to wait.
     MustWait {
         /// The job.
-        job: Named,
+        job: JobFields,
         /// The labels of the job.
         labels: Labels,
         /// The limits of the job.
@@ -182,7 +182,7 @@ pub enum Fact {
         good_for: Duration,
     },
     /// A job starts this long after its time. It is named if that is late.
-    Started(Duration, Option<Named>),
+    Started(Duration, Option<JobFields>),
     /// A job with a promise starts, and missed its promised turn by this much.
     Promised(Off),
     /// A new job has been in the work queue for this long, according to its publisher's timestamp.
@@ -192,7 +192,7 @@ pub enum Fact {
     /// A job begins to wait.
     Delayed(Delay),
     /// The publisher of a job delays its start by this many milliseconds from now.
-    DelayedStart(Named, u64),
+    DelayedStart(JobFields, u64),
     /// A call of the handler ended after this time, or was not made (`None`).
     Called(Outcome, Option<Duration>),
     /// A call arrived this much later than the guard covers, and counts for that much longer.
@@ -226,7 +226,7 @@ pub enum Fact {
     /// A failed job is tried again.
     TriedAgain {
         /// The job.
-        job: Named,
+        job: JobFields,
         /// The attempt that failed.
         attempt: u32,
         /// The wait before the next attempt.
@@ -235,12 +235,12 @@ pub enum Fact {
         reason: String,
     },
     /// A job failed while a breaker is open, which uses no attempt.
-    FailedWhileOpen(Named, String),
+    FailedWhileOpen(JobFields, String),
     /// A duplicate was dropped. For this many milliseconds, other jobs with its dedupe key are
     /// dropped, too.
-    Duplicate(Named, u64),
+    Duplicate(JobFields, u64),
     /// A job became a dead letter.
-    DeadLetter(Named, Death, String),
+    DeadLetter(JobFields, Death, String),
     /// A publish was not confirmed, and is tried again. True for the first failure of its target.
     PublishFailed(PublishError, bool),
     /// Queues or exchanges take no messages of one kind.
@@ -261,7 +261,7 @@ pub enum Fact {
         /// The job's ID.
         job: String,
         /// The reason.
-        sent: Sent,
+        sent: ResultOutcome,
         /// The exchange of its target.
         exchange: Arc<str>,
         /// The routing key of its target.
@@ -320,9 +320,9 @@ pub enum Fact {
     AllStopped(Duration, String),
     /// This many calls of a job crashed their workers. It runs alone: no other such job runs with
     /// it.
-    CalledAlone(Named, u32),
+    CalledAlone(JobFields, u32),
     /// A suspect waits for this many milliseconds, because another call of it may be in flight.
-    SuspectWaits(Named, u64),
+    SuspectWaits(JobFields, u64),
     /// A job of a diverted tenant goes to another queue.
     Diverted,
     /// An operator paused or drains all workers; `None` if that ended.
@@ -404,7 +404,7 @@ pub struct Census {
 
 /// The state of the tenants, for commands that show the fleet.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Tenants {
+pub struct TenantLoads {
     /// The time over which starts and denials were counted.
     pub over: Duration,
     /// Waiting jobs in memory.

@@ -1,15 +1,15 @@
 //! Logs the scheduler's facts. Kinds of events that can happen to every job get a few lines, and
-//! one line that sums up the rest (`few`).
+//! one line that sums up the rest (`line_limiter`).
 
-mod few;
+mod line_limiter;
 
 use std::time::Duration;
 
 use tracing::field::{DisplayValue, display};
 use tracing::{debug, error, info, warn};
 
-use self::few::{Few, Kind, Rest};
-use crate::engine::facts::{ClosedBy, Fact, Named, Sent, Undecided};
+use self::line_limiter::{LineKind, LineLimiter, Summary};
+use crate::engine::facts::{ClosedBy, Fact, JobFields, ResultOutcome, Undecided};
 use crate::engine::scheduler::millis;
 use crate::gate::Whose;
 use crate::rules::scope::Labels;
@@ -25,18 +25,18 @@ macro_rules! info_if {
 
 /// The lines that were logged lately.
 #[derive(Default)]
-pub(super) struct Journal(Few);
+pub(super) struct Journal(LineLimiter);
 
 impl Journal {
     /// Logs `fact` if it has a line.
-    pub(super) fn say(&mut self, now: Duration, fact: &Fact) {
-        say(&mut self.0, now, fact);
+    pub(super) fn log(&mut self, now: Duration, fact: &Fact) {
+        log(&mut self.0, now, fact);
     }
 
     /// Sums up the events that got no line, if it is time.
-    pub(super) fn say_rests(&mut self, now: Duration) {
+    pub(super) fn log_summaries(&mut self, now: Duration) {
         if self.next().is_some_and(|at| at <= now) {
-            self.0.sum_up(now, false).iter().for_each(say_rest);
+            self.0.sum_up(now, false).iter().for_each(log_summary);
         }
     }
 
@@ -47,15 +47,15 @@ impl Journal {
 
     /// Sums up all remaining events.
     pub(super) fn close(&mut self, now: Duration) {
-        self.0.sum_up(now, true).iter().for_each(say_rest);
+        self.0.sum_up(now, true).iter().for_each(log_summary);
     }
 }
 
 /// Logs the line of `fact`, if it has one.
-fn say(few: &mut Few, now: Duration, fact: &Fact) {
+fn log(limiter: &mut LineLimiter, now: Duration, fact: &Fact) {
     match fact {
         Fact::InvalidMessage { id, reason } => {
-            if few.may_say(now, Kind::Invalid) {
+            if limiter.may_log(now, LineKind::Invalid) {
                 warn!(
                     job.id = id,
                     reason, "invalid message: it becomes a dead letter"
@@ -71,7 +71,7 @@ fn say(few: &mut Few, now: Duration, fact: &Fact) {
             warn!(%tenant, jobs, reason = %why, "Redis's clock can't be read: returning jobs wait for it");
         }
         Fact::MustWait {
-            job: Named { id, tenant, trace },
+            job: JobFields { id, tenant, trace },
             labels,
             limits,
             limit,
@@ -90,14 +90,14 @@ fn say(few: &mut Few, now: Duration, fact: &Fact) {
             );
         }
         Fact::TenantClosed { tenant, by, wait } => {
-            let (says, wait_ms) = (few.may_say(now, Kind::Closed), millis(*wait));
+            let (at_info, wait_ms) = (limiter.may_log(now, LineKind::Closed), millis(*wait));
             match by {
                 ClosedBy::Limit(limits, at) => {
                     let limit = limits[*at].name();
-                    info_if!(says, %tenant, limit, wait_ms, "tenant closed: its jobs wait for a limit");
+                    info_if!(at_info, %tenant, limit, wait_ms, "tenant closed: its jobs wait for a limit");
                 }
                 ClosedBy::Suspension => {
-                    info_if!(says, %tenant, wait_ms, "tenant closed: it is suspended");
+                    info_if!(at_info, %tenant, wait_ms, "tenant closed: it is suspended");
                 }
             }
         }
@@ -106,8 +106,8 @@ fn say(few: &mut Few, now: Duration, fact: &Fact) {
             after,
             denied,
         } => {
-            let (says, closed_s) = (few.may_say(now, Kind::Opened), after.as_secs());
-            info_if!(says, %tenant, closed_s, denied, "tenant open again");
+            let (at_info, closed_s) = (limiter.may_log(now, LineKind::Opened), after.as_secs());
+            info_if!(at_info, %tenant, closed_s, denied, "tenant open again");
         }
         Fact::ShortTimeout { timeout, fits } => {
             let timeout_ms = timeout.as_millis();
@@ -156,7 +156,7 @@ fn say(few: &mut Few, now: Duration, fact: &Fact) {
                 "all permits expire: answers of Redis take longer than usual by more than half of guard, so no job is called; raise guard, or bring Redis closer"
             );
         }
-        Fact::DelayedStart(Named { id, tenant, trace }, ms) => {
+        Fact::DelayedStart(JobFields { id, tenant, trace }, ms) => {
             debug!(job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, ms, "its publisher delays its start");
         }
         Fact::Throttled {
@@ -166,13 +166,13 @@ fn say(few: &mut Few, now: Duration, fact: &Fact) {
             reason,
         } => {
             let (whose, duration_ms) = (words(whose), millis(*duration));
-            let says = few.may_say(now, Kind::Throttled);
+            let at_info = limiter.may_log(now, LineKind::Throttled);
             match reason {
                 Some(reason) => {
-                    info_if!(says, %tenant, whose, duration_ms, reason, "the API throttles");
+                    info_if!(at_info, %tenant, whose, duration_ms, reason, "the API throttles");
                 }
                 None => {
-                    info_if!(says, %tenant, whose, duration_ms, "the API says that nothing is left");
+                    info_if!(at_info, %tenant, whose, duration_ms, "the API says that nothing is left");
                 }
             }
         }
@@ -191,23 +191,23 @@ fn say(few: &mut Few, now: Duration, fact: &Fact) {
             }
         }
         Fact::TriedAgain {
-            job: Named { id, tenant, trace },
+            job: JobFields { id, tenant, trace },
             attempt,
             wait,
             reason,
         } => {
-            let (says, wait_ms) = (few.may_say(now, Kind::Failed), millis(*wait));
-            info_if!(says, job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, attempt, wait_ms, reason, "failed: tried again later");
+            let (at_info, wait_ms) = (limiter.may_log(now, LineKind::Failed), millis(*wait));
+            info_if!(at_info, job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, attempt, wait_ms, reason, "failed: tried again later");
         }
-        Fact::FailedWhileOpen(Named { id, tenant, trace }, reason) => {
-            let says = few.may_say(now, Kind::Failed);
-            info_if!(says, job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, reason, "failed while a breaker is open: no attempt is used");
+        Fact::FailedWhileOpen(JobFields { id, tenant, trace }, reason) => {
+            let at_info = limiter.may_log(now, LineKind::Failed);
+            info_if!(at_info, job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, reason, "failed while a breaker is open: no attempt is used");
         }
-        Fact::Duplicate(Named { id, tenant, trace }, left_ms) => {
+        Fact::Duplicate(JobFields { id, tenant, trace }, left_ms) => {
             debug!(job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, left_ms, "a duplicate: another job with its dedupe key was seen before");
         }
-        Fact::DeadLetter(Named { id, tenant, trace }, _, reason) => {
-            if few.may_say(now, Kind::Dead) {
+        Fact::DeadLetter(JobFields { id, tenant, trace }, _, reason) => {
+            if limiter.may_log(now, LineKind::Dead) {
                 warn!(job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, reason, "dead letter");
             } else {
                 debug!(job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, reason, "dead letter");
@@ -236,7 +236,7 @@ fn say(few: &mut Few, now: Duration, fact: &Fact) {
         } => {
             if *is_news {
                 let reason = match sent {
-                    Sent::Refused => {
+                    ResultOutcome::Refused => {
                         "the queue or RabbitMQ refuses it, or does not confirm it, or too many wait for it"
                     }
                     _ => {
@@ -265,10 +265,10 @@ fn say(few: &mut Few, now: Duration, fact: &Fact) {
             left,
             lowered: _,
         } => {
-            let (says, whole_in_s) = (few.may_say(now, Kind::Lowered), left.as_secs());
+            let (at_info, whole_in_s) = (limiter.may_log(now, LineKind::Lowered), left.as_secs());
             let tenant = whose.as_ref().map(display);
             info_if!(
-                says,
+                at_info,
                 tenant,
                 limit,
                 from,
@@ -284,9 +284,9 @@ fn say(few: &mut Few, now: Duration, fact: &Fact) {
             after,
             lowered: _,
         } => {
-            let (says, lowered_s) = (few.may_say(now, Kind::Whole), after.as_secs());
+            let (at_info, lowered_s) = (limiter.may_log(now, LineKind::Whole), after.as_secs());
             let tenant = whose.as_ref().map(display);
-            info_if!(says, tenant, limit, lowered_s, "limit whole again");
+            info_if!(at_info, tenant, limit, lowered_s, "limit whole again");
         }
         Fact::Unfit(reason) => {
             warn!(
@@ -304,16 +304,16 @@ fn say(few: &mut Few, now: Duration, fact: &Fact) {
         Fact::FailuresUntold(why) => {
             warn!(reason = %why, "failed calls could not be reported to the breakers: they use no attempts");
         }
-        Fact::Breaker(whose, is_open, by) => breaker(few, now, whose, *is_open, by),
+        Fact::Breaker(whose, is_open, by) => breaker(limiter, now, whose, *is_open, by),
         Fact::AllStopped(left, by) => {
             let left_ms = millis(*left);
             info!(left_ms, by, "all tenants are suspended: their jobs wait");
         }
-        Fact::CalledAlone(Named { id, tenant, trace }, crashes) => {
-            let says = few.may_say(now, Kind::Alone);
-            info_if!(says, job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, crashes, "calls of this job ended their workers: no other such job is called with it");
+        Fact::CalledAlone(JobFields { id, tenant, trace }, crashes) => {
+            let at_info = limiter.may_log(now, LineKind::Alone);
+            info_if!(at_info, job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, crashes, "calls of this job ended their workers: no other such job is called with it");
         }
-        Fact::SuspectWaits(Named { id, tenant, trace }, ms) => {
+        Fact::SuspectWaits(JobFields { id, tenant, trace }, ms) => {
             debug!(job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, ms, "another call of this job may be in flight: it waits");
         }
         Fact::Held(Some(Hold::Paused)) => {
@@ -345,18 +345,18 @@ fn say(few: &mut Few, now: Duration, fact: &Fact) {
 }
 
 /// Logs that a breaker opened or closed.
-fn breaker(few: &mut Few, now: Duration, whose: &Whose, is_open: bool, by: &str) {
+fn breaker(limiter: &mut LineLimiter, now: Duration, whose: &Whose, is_open: bool, by: &str) {
     match (whose, is_open) {
         (Whose::Tenant(tenant), true) => {
-            if few.may_say(now, Kind::BreakerOpened) {
+            if limiter.may_log(now, LineKind::BreakerOpened) {
                 warn!(%tenant, by, "calls of this tenant stop, but for one probe at a time; its jobs wait and use no attempt");
             } else {
                 debug!(%tenant, by, "calls of this tenant stop");
             }
         }
         (Whose::Tenant(tenant), false) => {
-            let says = few.may_say(now, Kind::BreakerClosed);
-            info_if!(says, %tenant, "calls of this tenant succeed again");
+            let at_info = limiter.may_log(now, LineKind::BreakerClosed);
+            info_if!(at_info, %tenant, "calls of this tenant succeed again");
         }
         (Whose::Api, true) => {
             warn!(
@@ -369,21 +369,21 @@ fn breaker(few: &mut Few, now: Duration, whose: &Whose, is_open: bool, by: &str)
 }
 
 /// Sums up events that got no lines.
-fn say_rest(rest: &Rest) {
-    let Rest { kind, more, within } = rest;
+fn log_summary(rest: &Summary) {
+    let Summary { kind, more, within } = rest;
     let within_s = within.as_secs();
     match kind {
-        Kind::Closed => info!(more, within_s, "more tenants were closed"),
-        Kind::Opened => info!(more, within_s, "more tenants are open again"),
-        Kind::BreakerOpened => warn!(more, within_s, "calls of more tenants stop"),
-        Kind::BreakerClosed => info!(more, within_s, "calls of more tenants succeed again"),
-        Kind::Throttled => info!(more, within_s, "the API throttled more calls"),
-        Kind::Lowered => info!(more, within_s, "more limits were lowered"),
-        Kind::Whole => info!(more, within_s, "more limits are whole again"),
-        Kind::Failed => info!(more, within_s, "more jobs failed"),
-        Kind::Dead => warn!(more, within_s, "more dead letters"),
-        Kind::Invalid => warn!(more, within_s, "more invalid messages"),
-        Kind::Alone => info!(more, within_s, "more jobs whose calls ended their workers"),
+        LineKind::Closed => info!(more, within_s, "more tenants were closed"),
+        LineKind::Opened => info!(more, within_s, "more tenants are open again"),
+        LineKind::BreakerOpened => warn!(more, within_s, "calls of more tenants stop"),
+        LineKind::BreakerClosed => info!(more, within_s, "calls of more tenants succeed again"),
+        LineKind::Throttled => info!(more, within_s, "the API throttled more calls"),
+        LineKind::Lowered => info!(more, within_s, "more limits were lowered"),
+        LineKind::Whole => info!(more, within_s, "more limits are whole again"),
+        LineKind::Failed => info!(more, within_s, "more jobs failed"),
+        LineKind::Dead => warn!(more, within_s, "more dead letters"),
+        LineKind::Invalid => warn!(more, within_s, "more invalid messages"),
+        LineKind::Alone => info!(more, within_s, "more jobs whose calls ended their workers"),
     }
 }
 

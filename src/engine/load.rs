@@ -4,11 +4,11 @@ use std::time::Duration;
 
 /// Interval at which the jobs in memory are counted, and over which the use of the slots is
 /// averaged.
-pub(super) const EVERY: Duration = Duration::from_secs(2);
+pub(super) const LOAD_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The time for which slots were in use.
 #[derive(Debug, Default)]
-pub(super) struct Load {
+pub(super) struct SlotLoad {
     /// Time of the last change.
     at: Duration,
     /// Slots in use since then.
@@ -21,7 +21,7 @@ pub(super) struct Load {
     busy: bool,
 }
 
-impl Load {
+impl SlotLoad {
     /// Sets the slots in use from now on to `taken`. Returns the previous number, and how long it
     /// lasted.
     pub(super) fn turn(&mut self, now: Duration, taken: usize) -> (usize, Duration) {
@@ -35,7 +35,7 @@ impl Load {
     /// Returns when the jobs in memory are to be counted, given their number. Returns `None` if
     /// nothing has changed since the last count.
     pub(super) fn next(&self, in_memory: usize) -> Option<Duration> {
-        (in_memory > 0 || self.busy).then(|| self.since + EVERY)
+        (in_memory > 0 || self.busy).then(|| self.since + LOAD_INTERVAL)
     }
 
     /// Records a count, and returns the share of all `slots` that was in use since the last one.
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn what_was_taken_counts_until_it_changes() {
-        let mut load = Load::default();
+        let mut load = SlotLoad::default();
         assert_eq!(load.turn(10 * SECOND, 4), (0, 10 * SECOND));
         assert!(load.counted(10 * SECOND, 8, 4).abs() < 1e-9);
         assert_eq!(load.turn(11 * SECOND, 2), (4, SECOND));
@@ -77,13 +77,13 @@ mod tests {
 
     #[test]
     fn an_idle_worker_is_counted_once_more_and_then_left_alone() {
-        let mut load = Load::default();
+        let mut load = SlotLoad::default();
         assert_eq!(load.next(0), None);
-        assert_eq!(load.next(1), Some(EVERY));
+        assert_eq!(load.next(1), Some(LOAD_INTERVAL));
         load.turn(SECOND, 1);
         load.turn(2 * SECOND, 0);
         load.counted(2 * SECOND, 8, 1);
-        assert_eq!(load.next(0), Some(2 * SECOND + EVERY));
+        assert_eq!(load.next(0), Some(2 * SECOND + LOAD_INTERVAL));
         load.counted(4 * SECOND, 8, 0);
         assert_eq!(load.next(0), None);
     }

@@ -6,14 +6,14 @@ mod calls;
 mod counts;
 pub mod facts;
 mod journal;
+mod large_bodies;
 mod load;
 mod observer;
 pub(crate) mod outage;
 mod perform;
-mod reading;
-mod ready;
+mod prepared_calls;
+mod redis_state;
 pub mod scheduler;
-mod seen;
 pub mod shards;
 mod watch;
 
@@ -30,13 +30,13 @@ use tracing::{info, warn};
 use crate::admin::{self, Health};
 use crate::broker::{Broker, Event};
 use crate::engine::action::Update;
+use crate::engine::large_bodies::LargeBodies;
 use crate::engine::observer::Observer;
 use crate::engine::outage::Outage;
-use crate::engine::perform::Report;
-use crate::engine::reading::Reading;
-use crate::engine::ready::Prepared;
+use crate::engine::perform::TaskReport;
+use crate::engine::prepared_calls::PreparedCalls;
+use crate::engine::redis_state::RedisState;
 use crate::engine::scheduler::Scheduler;
-use crate::engine::seen::Seen;
 use crate::engine::shards::Shards;
 use crate::gate::Gate;
 use crate::handler::PreparingHandler;
@@ -44,12 +44,12 @@ use crate::metrics::Metrics;
 use crate::tasks;
 
 /// Maximum number of events that are handled together, so that one round trip serves them.
-const MOST_EVENTS: usize = 16;
+const MAX_EVENTS_PER_TURN: usize = 16;
 /// Capacity of the channel for findings about calls in flight.
-const MOST_HEARD: usize = 1024;
+const MAX_FINDINGS: usize = 1024;
 
 /// How long a worker that stops tries to end its notes on calls that it gives up.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const FINAL_NOTES_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Tokens that stop a worker.
 #[derive(Debug, Clone, Default)]
@@ -112,12 +112,12 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         let gate = Arc::clone(&self.gate);
         scheduler.shard_by(Shards::by(move |tenant| gate.shard(tenant)));
         let mut tasks = JoinSet::new();
-        let mut prepared = Prepared::default();
+        let mut prepared = PreparedCalls::default();
         let mut redis = Outage::new("Redis");
-        let mut reading = Reading::default();
+        let mut reading = LargeBodies::default();
         let mut observer = Observer::default();
         let mut give_up_at: Option<Instant> = None;
-        let (heard, mut heard_of) = mpsc::channel(MOST_HEARD);
+        let (heard, mut findings) = mpsc::channel(MAX_FINDINGS);
         // The sender to notify, and the number of the last question that may have been asked under
         // the previous policies.
         let mut unapplied: Option<(oneshot::Sender<()>, u64)> = None;
@@ -137,7 +137,9 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
             }
             if let Some(batch) = reading.next() {
                 let fields = scheduler.fields().clone();
-                tasks.spawn(async move { Report::Read(reading::read(batch, fields).await) });
+                tasks.spawn(
+                    async move { TaskReport::Read(large_bodies::read(batch, fields).await) },
+                );
             }
             scheduler.tick(now);
             let agreed = scheduler.is_agreed(now);
@@ -194,7 +196,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                                 let rooms = (&mut redis, &mut reading);
                                 self.take_report(&mut scheduler, now, report, rooms, &mut prepared);
                             }
-                            Err(why) => over = Over::Panicked(last_words(why)),
+                            Err(why) => over = Over::Panicked(panic_reason(why)),
                         }
                         next = tasks.try_join_next();
                     }
@@ -202,8 +204,8 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                         break;
                     }
                 }
-                Some((key, heard)) = heard_of.recv() => {
-                    scheduler.heard_of(started.elapsed(), key, heard);
+                Some((key, heard)) = findings.recv() => {
+                    scheduler.record_finding(started.elapsed(), key, heard);
                 }
                 Some(update) = updates.recv() => match update {
                     Update::Agreed { fleet, until, clock, applied } => {
@@ -238,7 +240,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                     self.take_event(&mut scheduler, &mut reading, started.elapsed(), event);
                     // Received only when it is handled at once: a received event that is dropped is
                     // a lost job.
-                    for _ in 1..MOST_EVENTS {
+                    for _ in 1..MAX_EVENTS_PER_TURN {
                         let Ok(event) = events.try_recv() else { break };
                         self.take_event(&mut scheduler, &mut reading, started.elapsed(), event);
                     }
@@ -252,7 +254,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         observer.turn(&self.metrics, &mut scheduler, now);
         observer.close(now);
         if !matches!(over, Over::Panicked(_)) {
-            self.say_last_words(&mut scheduler, &mut tasks).await;
+            self.end_notes(&mut scheduler, &mut tasks).await;
         }
         self.broker.close().await;
         over
@@ -260,21 +262,21 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
 
     /// Ends the notes on calls that the worker gives up: a worker that stops in order has not
     /// crashed.
-    async fn say_last_words(
+    async fn end_notes(
         &self,
         scheduler: &mut Scheduler,
-        tasks: &mut JoinSet<Report<H::Ready>>,
+        tasks: &mut JoinSet<TaskReport<H::Ready>>,
     ) {
-        let until = Instant::now() + LAST_WORDS;
+        let until = Instant::now() + FINAL_NOTES_TIMEOUT;
         // A note that begins a call must not arrive after the one that ends it.
         while scheduler.is_noting()
             && let Ok(Some(report)) = timeout_at(until, tasks.join_next()).await
         {
-            if let Ok(Report::Suspected(shard, _)) = report {
+            if let Ok(TaskReport::Suspected(shard, _)) = report {
                 scheduler.noted(shard);
             }
         }
-        let words = scheduler.last_words();
+        let words = scheduler.final_notes();
         if words.is_empty() {
             return;
         }
@@ -291,7 +293,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
     fn take_event(
         &self,
         scheduler: &mut Scheduler,
-        reading: &mut Reading,
+        reading: &mut LargeBodies,
         now: Duration,
         event: Event,
     ) {
@@ -329,13 +331,13 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         &self,
         scheduler: &mut Scheduler,
         now: Duration,
-        report: Report<H::Ready>,
-        (redis, reading): (&mut Outage, &mut Reading),
-        prepared: &mut Prepared<H::Ready>,
+        report: TaskReport<H::Ready>,
+        (redis, reading): (&mut Outage, &mut LargeBodies),
+        prepared: &mut PreparedCalls<H::Ready>,
     ) {
         match report {
-            Report::Answered(shard, result) => {
-                if let Some(Seen { answers, cold }) = Seen::of(&result) {
+            TaskReport::Answered(shard, result) => {
+                if let Some(RedisState { answers, cold }) = RedisState::of(&result) {
                     self.health.set_redis(answers);
                     self.metrics.set_up("redis", answers);
                     let primaries = self.gate.primaries();
@@ -352,37 +354,37 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 scheduler.set_base(base);
                 scheduler.answered(now, shard, result);
             }
-            Report::Settled(shard, result) => scheduler.settled(now, shard, result),
-            Report::Blocked(block, result) => scheduler.blocked(now, block, result),
-            Report::Advertised(result) => scheduler.told(now, result),
-            Report::Learned(result) => scheduler.learned(now, result),
-            Report::Reported(result) => scheduler.reported(now, result),
-            Report::Suspected(shard, result) => scheduler.suspected(now, shard, result),
-            Report::Deduped(shard, result) => scheduler.deduped(now, shard, result),
-            Report::Sighted(result) => scheduler.sighted(now, &result),
-            Report::Replied(results) => scheduler.replied_to(now, results),
-            Report::Moved(results) => scheduler.moved(now, results),
-            Report::Prepared(key, result, took) => {
+            TaskReport::Settled(shard, result) => scheduler.settled(now, shard, result),
+            TaskReport::Blocked(block, result) => scheduler.blocked(now, block, result),
+            TaskReport::Advertised(result) => scheduler.advertised_result(now, result),
+            TaskReport::Learned(result) => scheduler.learned(now, result),
+            TaskReport::Reported(result) => scheduler.reported(now, result),
+            TaskReport::Suspected(shard, result) => scheduler.suspected(now, shard, result),
+            TaskReport::Deduped(shard, result) => scheduler.deduped(now, shard, result),
+            TaskReport::Sighted(result) => scheduler.sighted(now, &result),
+            TaskReport::Replied(results) => scheduler.replied_to(now, results),
+            TaskReport::Moved(results) => scheduler.moved(now, results),
+            TaskReport::Prepared(key, result, took) => {
                 let result = result.map(|call| prepared.put(key, call));
                 scheduler.prepared(now, key, took, result);
             }
-            Report::Read(read) => {
+            TaskReport::Read(read) => {
                 reading.done();
                 scheduler.delivered_read(now, read);
             }
-            Report::Finished(key, ended) => {
+            TaskReport::Finished(key, ended) => {
                 if let Some(heard) = ended.heard {
-                    scheduler.heard_of(now, key, heard);
+                    scheduler.record_finding(now, key, heard);
                 }
                 scheduler.finished(now, key, ended.took, ended.attempt);
             }
-            Report::Abandoned(permit, ended) => scheduler.abandoned_is_over(&permit, ended),
+            TaskReport::Abandoned(permit, ended) => scheduler.abandoned_is_over(&permit, ended),
         }
     }
 }
 
 /// Returns the panic message of a task.
-fn last_words(why: JoinError) -> String {
+fn panic_reason(why: JoinError) -> String {
     match why.try_into_panic() {
         Ok(panic) => format!("it panicked: {}", tasks::message(&*panic)),
         Err(why) => why.to_string(),

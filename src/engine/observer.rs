@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::engine::counts::count;
 use crate::engine::facts::{Fact, Gauges};
 use crate::engine::journal::Journal;
-use crate::engine::load::Load;
+use crate::engine::load::SlotLoad;
 use crate::engine::scheduler::Scheduler;
 use crate::metrics::Metrics;
 use crate::telemetry::traces;
@@ -15,7 +15,7 @@ use crate::telemetry::traces;
 #[derive(Default)]
 pub(super) struct Observer {
     journal: Journal,
-    load: Load,
+    load: SlotLoad,
 }
 
 impl Observer {
@@ -23,12 +23,12 @@ impl Observer {
     pub(super) fn turn(&mut self, metrics: &Metrics, scheduler: &mut Scheduler, now: Duration) {
         for fact in scheduler.take_facts() {
             count(metrics, &fact);
-            self.journal.say(now, &fact);
+            self.journal.log(now, &fact);
             if let Fact::Span(span) = fact {
                 metrics.spans_lost(traces::record(now, *span));
             }
         }
-        self.journal.say_rests(now);
+        self.journal.log_summaries(now);
         let gauges = scheduler.gauges();
         show(metrics, &gauges);
         metrics.set_stuck(scheduler.stuck(now));

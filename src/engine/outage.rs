@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tracing::{error, info};
 
-const EVERY: Duration = Duration::from_secs(60);
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The outages of one server.
 pub struct Outage {
@@ -26,7 +26,7 @@ impl Outage {
     /// Records a failed attempt. Returns true if it was logged.
     pub fn failed(&mut self, now: Duration, why: &dyn fmt::Display) -> bool {
         let since = match self.state {
-            Some((_, last)) if now.saturating_sub(last) < EVERY => return false,
+            Some((_, last)) if now.saturating_sub(last) < LOG_INTERVAL => return false,
             Some((since, _)) => since,
             None => now,
         };

@@ -13,9 +13,9 @@ use tracing::{Instrument, info};
 use crate::broker::{Broker, Delivery, PublishError, Reply};
 use crate::engine::Engine;
 use crate::engine::action::{Action, Block, Key};
-use crate::engine::calls::{self, Ended};
-use crate::engine::ready::Prepared;
-use crate::engine::watch::Watch;
+use crate::engine::calls::{self, CallEnd};
+use crate::engine::prepared_calls::PreparedCalls;
+use crate::engine::watch::CallWatch;
 use crate::gate::{
     DedupedAll, Gate, GateError, LearnedAll, Replies, SettleReplies, ShardId, Standings, Verdicts,
 };
@@ -24,7 +24,7 @@ use crate::rules::job::InBody;
 use crate::rules::lateness::Heard;
 
 /// The report of a task.
-pub(super) enum Report<R> {
+pub(super) enum TaskReport<R> {
     Answered(ShardId, Result<Replies, GateError>),
     Settled(ShardId, Result<SettleReplies, GateError>),
     Blocked(Block, Result<(), GateError>),
@@ -38,7 +38,7 @@ pub(super) enum Report<R> {
     Moved(Vec<(Key, Result<(), PublishError>)>),
     /// The time that it took, or `None` if the call was available at once.
     Prepared(Key, Result<R, Attempt>, Option<Duration>),
-    Finished(Key, Ended),
+    Finished(Key, CallEnd),
     /// Deliveries with large bodies, and the values in them.
     Read(Vec<(Delivery, InBody)>),
     /// The name of its permit, and whether the call has ended.
@@ -46,17 +46,17 @@ pub(super) enum Report<R> {
 }
 
 /// Results for one target, and the keys of their jobs.
-type ForTarget = (Vec<Key>, Vec<Reply>);
+type TargetReplies = (Vec<Key>, Vec<Reply>);
 
 /// Splits results by target, in order of first appearance, so that no result waits for a confirm of
 /// another queue.
-fn by_target(batch: Vec<(Key, Reply)>) -> Vec<ForTarget> {
+fn by_target(batch: Vec<(Key, Reply)>) -> Vec<TargetReplies> {
     let mut places = HashMap::new();
-    let mut all: Vec<ForTarget> = Vec::new();
+    let mut all: Vec<TargetReplies> = Vec::new();
     for (key, message) in batch {
         let target = (message.exchange.clone(), message.routing_key.clone());
         let place = *places.entry(target).or_insert_with(|| {
-            all.push(ForTarget::default());
+            all.push(TargetReplies::default());
             all.len() - 1
         });
         all[place].0.push(key);
@@ -72,8 +72,8 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         &self,
         actions: Vec<Action>,
         (started, heard): (Instant, &mpsc::Sender<(Key, Heard)>),
-        tasks: &mut JoinSet<Report<H::Ready>>,
-        prepared: &mut Prepared<H::Ready>,
+        tasks: &mut JoinSet<TaskReport<H::Ready>>,
+        prepared: &mut PreparedCalls<H::Ready>,
     ) {
         let (mut acks, mut rests) = (Vec::new(), false);
         for action in actions {
@@ -82,28 +82,31 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 Action::Ask(shard, batch) => {
                     let gate = Arc::clone(&self.gate);
                     // Boxed first: each later step copies the future, which is kilobytes large.
-                    let asks = async move { Report::Answered(shard, gate.ask(&batch).await) };
+                    let asks = async move { TaskReport::Answered(shard, gate.ask(&batch).await) };
                     tasks.spawn(Box::pin(asks).in_current_span());
                 }
                 Action::Settle(shard, batch) => {
                     let gate = Arc::clone(&self.gate);
-                    let settles = async move { Report::Settled(shard, gate.settle(&batch).await) };
+                    let settles =
+                        async move { TaskReport::Settled(shard, gate.settle(&batch).await) };
                     tasks.spawn(settles.in_current_span());
                 }
                 Action::Block(block, duration) => {
                     let gate = Arc::clone(&self.gate);
                     tasks.spawn(async move {
                         let result = gate.block(&block.whose, duration, &block.by).await;
-                        Report::Blocked(block, result)
+                        TaskReport::Blocked(block, result)
                     });
                 }
                 Action::Advertised(batch) => {
                     let gate = Arc::clone(&self.gate);
-                    tasks.spawn(async move { Report::Advertised(gate.advertised(&batch).await) });
+                    tasks.spawn(
+                        async move { TaskReport::Advertised(gate.advertised(&batch).await) },
+                    );
                 }
                 Action::Learn(batch) => {
                     let gate = Arc::clone(&self.gate);
-                    tasks.spawn(async move { Report::Learned(gate.learn(&batch).await) });
+                    tasks.spawn(async move { TaskReport::Learned(gate.learn(&batch).await) });
                 }
                 Action::Rest => rests = true,
                 Action::Take => {
@@ -114,27 +117,32 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 Action::TakeNew(wanted) => self.broker.take_new(wanted).await,
                 Action::Sighted(batch) => {
                     let gate = Arc::clone(&self.gate);
-                    tasks.spawn(async move { Report::Sighted(gate.sighted(&batch).await) });
+                    tasks.spawn(async move { TaskReport::Sighted(gate.sighted(&batch).await) });
                 }
                 Action::Report(rule, batch) => {
                     let gate = Arc::clone(&self.gate);
-                    tasks.spawn(async move { Report::Reported(gate.report(&rule, &batch).await) });
+                    tasks.spawn(
+                        async move { TaskReport::Reported(gate.report(&rule, &batch).await) },
+                    );
                 }
                 Action::Suspect(shard, batch) => {
                     let gate = Arc::clone(&self.gate);
-                    let notes = async move { Report::Suspected(shard, gate.suspect(&batch).await) };
+                    let notes =
+                        async move { TaskReport::Suspected(shard, gate.suspect(&batch).await) };
                     tasks.spawn(notes.in_current_span());
                 }
                 Action::Dedupe(shard, batch) => {
                     let gate = Arc::clone(&self.gate);
-                    tasks.spawn(async move { Report::Deduped(shard, gate.dedupe(&batch).await) });
+                    tasks.spawn(
+                        async move { TaskReport::Deduped(shard, gate.dedupe(&batch).await) },
+                    );
                 }
                 Action::Publish(batch) => {
                     let broker = Arc::clone(&self.broker);
                     tasks.spawn(async move {
                         let (keys, outgoing): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
                         let results = broker.publish(outgoing).await;
-                        Report::Moved(keys.into_iter().zip(results).collect())
+                        TaskReport::Moved(keys.into_iter().zip(results).collect())
                     });
                 }
                 Action::Reply(batch) => {
@@ -142,7 +150,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                         let broker = Arc::clone(&self.broker);
                         tasks.spawn(async move {
                             let results = broker.reply(replies).await;
-                            Report::Replied(keys.into_iter().zip(results).collect())
+                            TaskReport::Replied(keys.into_iter().zip(results).collect())
                         });
                     }
                 }
@@ -153,7 +161,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 } => {
                     tasks.spawn(async move {
                         let ended = timeout(lease, ended).await.is_ok();
-                        Report::Abandoned(permit, ended)
+                        TaskReport::Abandoned(permit, ended)
                     });
                 }
                 Action::Release(keys) => keys.into_iter().for_each(|key| drop(prepared.take(key))),
@@ -161,12 +169,12 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                     let handler = Arc::clone(&self.handler);
                     match handler.at_once_for(&job.tenant) {
                         Some(call) => {
-                            tasks.spawn(async move { Report::Prepared(key, Ok(call), None) })
+                            tasks.spawn(async move { TaskReport::Prepared(key, Ok(call), None) })
                         }
                         None => {
                             let prepares = async move {
                                 let (call, took) = calls::prepare(&*handler, &job).await;
-                                Report::Prepared(key, call, Some(took))
+                                TaskReport::Prepared(key, call, Some(took))
                             };
                             tasks.spawn(prepares.in_current_span())
                         }
@@ -182,7 +190,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                     let call = prepared.take(key);
                     let call = call.or_else(|| handler.at_once_for(&job.tenant));
                     let permit = Permit::until(started + deadline);
-                    let watch = look.map(|look| Watch {
+                    let watch = look.map(|look| CallWatch {
                         key,
                         look,
                         started,
@@ -190,7 +198,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                     });
                     let calls = async move {
                         let ended = calls::attempt(&*handler, &job, call, permit, watch).await;
-                        Report::Finished(key, ended)
+                        TaskReport::Finished(key, ended)
                     };
                     tasks.spawn(Box::pin(calls).in_current_span());
                 }

@@ -2,8 +2,8 @@
 //! outcomes and the time go in; actions and facts come out. `engine` performs the actions, and logs
 //! and counts the facts.
 //!
-//! `way` follows a job from its delivery to its ack, from top to bottom. Until it leaves, a job is
-//! in one phase (`entry::Phase`):
+//! `lifecycle` follows a job from its delivery to its ack, from top to bottom. Until it leaves, a
+//! job is in one phase (`entry::Phase`):
 //!
 //! ```text
 //! delivered -> Ready -> Asking -> Running -> done: acked
@@ -27,7 +27,7 @@
 //!
 //! The scheduler consists of parts that have their own state and do not know each other: `intake`,
 //! `agreement`, `clock`, `queues`, `delays::waiting`, `admission`, `settlement`,
-//! `answers::throttles`, `answers::advertised`, `answers::lessons`, `breakers`, `away`, `notes`,
+//! `answers::throttles`, `answers::advertised`, `answers::lessons`, `breakers`, `outages`, `notes`,
 //! `candidates`, `moves` and `agenda`. The other files use these parts to decide what happens to
 //! jobs.
 
@@ -36,46 +36,46 @@ mod admission;
 mod agenda;
 mod agreement;
 mod answers;
+mod api_throttle;
 mod asking;
-mod away;
 mod breakers;
-mod budget;
 mod candidates;
 mod census;
 mod clock;
-mod closing;
+mod closed_tenants;
 mod deduping;
 mod delays;
-mod doors;
+mod due_time;
 mod entry;
+mod expired_permits;
 mod expiring;
 mod failing;
 mod fitness;
-mod held;
+mod hold_limit;
 mod intake;
 mod invalid;
 mod ledger;
+mod lifecycle;
 mod moves;
 mod notes;
-mod old;
-mod plan;
+mod outages;
 mod preparing;
 mod questions;
 mod queues;
+mod report_limiter;
 mod results;
 mod round_size;
-mod seldom;
 mod settlement;
+mod slot_shares;
 mod spans;
 mod starting;
 mod steering;
 mod stuck;
 mod suspects;
 mod tenants;
-mod traced;
+mod trace;
 mod undecided;
 mod waking;
-mod way;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -87,27 +87,27 @@ use rand::rngs::SmallRng;
 
 use self::admission::Admission;
 use self::agenda::Agenda;
-use self::agreement::{Agreement, Change};
+use self::agreement::{Agreement, TakingChange};
 use self::answers::{Advertised, Lessons, Throttles};
-use self::away::Away;
 use self::breakers::Breakers;
 use self::candidates::Candidates;
 use self::census::Suspended;
 use self::clock::StoreClock;
+use self::closed_tenants::ClosedTenants;
 use self::delays::Waiting;
-use self::doors::Doors;
-use self::entry::{Hand, JobEntry, Phase};
+use self::entry::{JobEntry, Phase, SlotState};
 use self::fitness::Fitness;
-use self::held::Held;
+use self::hold_limit::HoldLimit;
 use self::intake::Intake;
 use self::moves::Moves;
 use self::notes::Notes;
+use self::outages::TenantOutages;
 use self::queues::Queues;
+use self::report_limiter::ReportLimiter;
 use self::results::LostResults;
-use self::seldom::Seldom;
 use self::settlement::Settlement;
-use self::spans::Traces;
-use self::steering::Steered;
+use self::spans::JobTraces;
+use self::steering::SteeringState;
 use self::tenants::Tallies;
 use crate::broker::{Delivery, MessageKind};
 use crate::engine::action::{Action, Changeable, Key, ResultsTo, Settings};
@@ -138,7 +138,7 @@ pub struct Scheduler {
     /// The jobs that wait in memory.
     waiting: Waiting,
     /// The limit on how long jobs are held unacked.
-    held: Held,
+    hold_limit: HoldLimit,
     /// The questions to the gate.
     admission: Admission,
     /// Starts that the gate has to settle.
@@ -158,29 +158,29 @@ pub struct Scheduler {
     /// Whether this worker can make calls.
     fitness: Fitness,
     /// The last report that this worker lacks a resource.
-    short: Seldom,
+    shortage_reports: ReportLimiter,
     /// Notes on calls of suspects.
     notes: Notes,
     /// Jobs that have to ask whether they are the first with their dedupe key.
     candidates: Candidates,
     /// The tenants for which the gate can't decide.
-    away: Away,
+    outages: TenantOutages,
     /// The suspended tenants, for metrics.
     suspended: Suspended,
     /// The closed tenants, for the log.
-    doors: Doors,
+    closed_tenants: ClosedTenants,
     /// The spans of jobs.
-    traces: Traces,
+    traces: JobTraces,
     /// Starts and denials of each tenant.
     tallies: Tallies,
     /// The operators' instructions, and the answers to them.
-    steered: Steered,
+    steering: SteeringState,
     /// The messages on their way to other queues.
     moves: Moves,
     /// The log state of results without a target.
     lost_results: LostResults,
     /// The last report of stuck targets of each kind.
-    stuck_told: [Seldom; MessageKind::NAMES.len()],
+    stuck_reports: [ReportLimiter; MessageKind::NAMES.len()],
     /// The actions to perform.
     agenda: Agenda,
     /// The facts to report.
@@ -200,7 +200,7 @@ impl Scheduler {
             clock: StoreClock::default(),
             queues: Queues::new(settings.live.concurrency, settings.prefetch),
             waiting: Waiting::new(delays.len(), window),
-            held: Held::new(settings.holding),
+            hold_limit: HoldLimit::new(settings.holding),
             admission: Admission::default(),
             settlement: Settlement::new(seed),
             throttles: Throttles::default(),
@@ -210,22 +210,22 @@ impl Scheduler {
             refusals: Refusals::default(),
             breakers: Breakers::new(settings.breaker),
             fitness: Fitness::new(settings.breaker),
-            short: Seldom::default(),
+            shortage_reports: ReportLimiter::default(),
             notes: Notes::new(seed),
             candidates: Candidates::new(seed),
-            away: Away::default(),
+            outages: TenantOutages::default(),
             suspended: Suspended::default(),
-            doors: Doors::default(),
-            traces: Traces::new(seed),
+            closed_tenants: ClosedTenants::default(),
+            traces: JobTraces::new(seed),
             tallies: Tallies::default(),
-            steered: Steered::default(),
+            steering: SteeringState::default(),
             moves: Moves::new(
                 settings.prefetch,
                 Arc::clone(&settings.names.dead),
                 (settings.results.as_ref()).is_some_and(|it| it.to == ResultsTo::ReplyTo),
             ),
             lost_results: LostResults::default(),
-            stuck_told: Default::default(),
+            stuck_reports: Default::default(),
             agenda: Agenda::default(),
             facts: Vec::new(),
             settings,
@@ -322,7 +322,7 @@ impl Scheduler {
         let mut released = Vec::new();
         self.jobs.retain(|key, job| {
             let stays = matches!(job.phase, Phase::Running | Phase::Throttling { .. });
-            if !stays && job.hand != Hand::Empty {
+            if !stays && job.slot != SlotState::Empty {
                 released.push(*key);
             }
             stays
@@ -346,8 +346,9 @@ impl Scheduler {
     /// Returns true if nothing runs and nothing moves. After [`Scheduler::drain`], the worker may
     /// end then.
     pub fn is_idle(&self) -> bool {
-        let told = self.settlement.is_done() && self.breakers.is_empty() && self.notes.is_empty();
-        self.busy() == 0 && self.admission.is_idle() && told
+        let reported =
+            self.settlement.is_done() && self.breakers.is_empty() && self.notes.is_empty();
+        self.busy() == 0 && self.admission.is_idle() && reported
     }
 
     /// Returns the number of running jobs, of throttles being stored, and of moves.
@@ -391,11 +392,11 @@ impl Scheduler {
             self.look_at(now, at, key);
         }
         self.bury_undated(now);
-        self.look_at_moves(now);
+        self.check_moves(now);
         self.lapse(now);
         self.make_room_in_windows(now);
         self.delay_surplus(now);
-        self.let_old_go(now);
+        self.let_long_held_go(now);
         self.renew(now);
         self.throttle_again(now);
         for (shard, batch) in self.settlement.send(now) {
@@ -407,12 +408,12 @@ impl Scheduler {
         if let Some(batch) = self.lessons.send() {
             self.agenda.push(Action::Learn(batch));
         }
-        self.look_at_breaker(now);
+        self.check_breaker(now);
         self.fitness.look(now, self.breakers.is_open());
-        self.tell_notes(now);
-        self.ask_who_is_first(now);
-        self.tell_sightings(now);
-        self.look_at_doors(now);
+        self.send_notes(now);
+        self.send_dedupe_questions(now);
+        self.send_sightings(now);
+        self.report_open_tenants(now);
         self.facts.extend(self.lessons.look(now));
         self.rest_or_take(now);
     }
@@ -428,7 +429,7 @@ impl Scheduler {
             self.breakers.next(now),
             self.fitness.next(),
             self.candidates.send_at(),
-            (!self.jobs.is_empty()).then(|| self.held.next()),
+            (!self.jobs.is_empty()).then(|| self.hold_limit.next()),
         ];
         let always = [
             self.waiting.next(),
@@ -437,9 +438,9 @@ impl Scheduler {
             self.lapses_at(),
             self.settlement.next(),
             self.notes.send_at(),
-            self.steered.next(),
+            self.steering.next(),
             self.throttles.next(),
-            self.doors.next(),
+            self.closed_tenants.next(),
             self.lessons.next(),
             self.agreement.ends_after(now),
         ];
@@ -473,7 +474,7 @@ impl Scheduler {
         }
         let busy = self.busy() > 0 || !self.breakers.is_empty();
         match self.agreement.change(now, busy, self.fitness.wants()) {
-            Some(Change::Rest) => {
+            Some(TakingChange::Rest) => {
                 self.facts.push(Fact::Rests);
                 // No job of this session may start anymore, until the broker has ended it, too.
                 self.agenda.ack_first();
@@ -482,8 +483,8 @@ impl Scheduler {
                 self.intake.awaits_end = ends;
                 self.agenda.push(Action::Rest);
             }
-            Some(Change::Take) => self.agenda.push(Action::Take),
-            Some(Change::TakeFew) => self.agenda.push(Action::TakeFew),
+            Some(TakingChange::Take) => self.agenda.push(Action::Take),
+            Some(TakingChange::TakeFew) => self.agenda.push(Action::TakeFew),
             None => {}
         }
     }
@@ -501,13 +502,13 @@ impl Scheduler {
         shard: ShardId,
         result: Result<SettleReplies, GateError>,
     ) {
-        let told = self.settlement.told(now, shard, result);
-        for (tenant, limits, calls) in told.ended {
+        let outcome = self.settlement.settle_result(now, shard, result);
+        for (tenant, limits, calls) in outcome.ended {
             for key in self.waiting.woken_by(&tenant, &limits, calls) {
                 self.wake(now, key);
             }
         }
-        let lost = told.why.map(|why| Fact::UsageLost(told.lost, why));
+        let lost = outcome.why.map(|why| Fact::UsageLost(outcome.lost, why));
         self.facts.extend(lost);
     }
 
@@ -517,7 +518,7 @@ impl Scheduler {
     }
 
     /// Records a finding about a call in flight, which may have ended meanwhile.
-    pub fn heard_of(&mut self, now: Duration, key: Key, heard: Heard) {
+    pub fn record_finding(&mut self, now: Duration, key: Key, heard: Heard) {
         let Some(job) = self.jobs.get_mut(&key) else {
             return;
         };
@@ -525,7 +526,7 @@ impl Scheduler {
             let (tenant, budget) = (&job.claims.tenant, self.settings.live.guard_budget);
             let late = self
                 .settlement
-                .heard_of(now, tenant, started, heard, budget);
+                .record_finding(now, tenant, started, heard, budget);
             if let Some(Fact::LateCall(_, by)) = &late {
                 self.pacing.late(*by);
             }

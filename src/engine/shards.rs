@@ -6,11 +6,11 @@ use std::sync::Arc;
 use crate::gate::ShardId;
 use crate::rules::tenant::Tenant;
 
-type Of = dyn Fn(&Tenant) -> ShardId + Send + Sync;
+type ShardFn = dyn Fn(&Tenant) -> ShardId + Send + Sync;
 
 /// The gate's mapping. By default, all tenants are in one shard.
 #[derive(Clone, Default)]
-pub struct Shards(Option<Arc<Of>>);
+pub struct Shards(Option<Arc<ShardFn>>);
 
 impl Shards {
     /// Uses the mapping `of`. It may return a different shard for a tenant after the store has

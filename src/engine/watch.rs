@@ -14,11 +14,11 @@ use crate::rules::lateness::{CLOSE, Heard, Look};
 
 /// Minimum time before a call that had not arrived is looked at again, and the part of its age that
 /// is waited if that is longer: 1 / this.
-const AGAIN: Duration = Duration::from_millis(2);
+const MIN_RECHECK_DELAY: Duration = Duration::from_millis(2);
 const AGE_PART: u32 = 8;
 
 /// How to look at a call.
-pub(super) struct Watch {
+pub(super) struct CallWatch {
     /// The job.
     pub key: Key,
     /// When to look, in scheduler time. Its patience counts from when the call is made.
@@ -35,9 +35,9 @@ pub(super) struct Watch {
 pub(super) async fn watched<T>(
     mut call: Pin<&mut impl Future<Output = T>>,
     permit: &Permit,
-    watch: &Watch,
+    watch: &CallWatch,
 ) -> (T, bool) {
-    let Watch {
+    let CallWatch {
         key,
         look,
         started,
@@ -68,7 +68,7 @@ pub(super) async fn watched<T>(
         };
         let now = Instant::now();
         let told = match has_arrived {
-            true if !closely && now <= in_time + AGAIN => return (call.await, false),
+            true if !closely && now <= in_time + MIN_RECHECK_DELAY => return (call.await, false),
             true => heard.try_send((*key, Heard::Acked { closely })).is_ok(),
             false if now >= patient_until => {
                 if heard.try_send((*key, Heard::Nothing)).is_ok() {
@@ -85,7 +85,7 @@ pub(super) async fn watched<T>(
         next = now
             + match closely && now < in_time {
                 true => CLOSE,
-                false => AGAIN.max((now - written) / AGE_PART),
+                false => MIN_RECHECK_DELAY.max((now - written) / AGE_PART),
             };
     }
 }
@@ -121,13 +121,13 @@ mod tests {
 
     /// Returns the watch of a call that was asked for at `started`: in time within 50 ms, given up
     /// after ten times that.
-    fn watch(closely: bool, started: Instant, heard: mpsc::Sender<(Key, Heard)>) -> Watch {
+    fn watch(closely: bool, started: Instant, heard: mpsc::Sender<(Key, Heard)>) -> CallWatch {
         let look = Look {
             at: MS * 50,
             closely,
             patience: MS * 500,
         };
-        Watch {
+        CallWatch {
             key: Key(1),
             look,
             started,

@@ -7,17 +7,17 @@ use prometheus_client::metrics::gauge::Gauge;
 
 use super::load::LackLabel;
 use super::{Decision, Metrics};
-use crate::engine::facts::{Lacks, Tenants};
+use crate::engine::facts::{Lacks, TenantLoads};
 use crate::rules::report::Load;
 
 impl Metrics {
     /// Stores the current counts of tenants.
-    pub fn set_tenants(&self, tenants: Tenants) {
+    pub fn set_tenants(&self, tenants: TenantLoads) {
         *(self.tenants.lock()).unwrap_or_else(PoisonError::into_inner) = Arc::new(tenants);
     }
 
     /// Returns the latest counts of tenants.
-    pub fn tenants(&self) -> Arc<Tenants> {
+    pub fn tenants(&self) -> Arc<TenantLoads> {
         let tenants = self.tenants.lock();
         Arc::clone(&tenants.unwrap_or_else(PoisonError::into_inner))
     }
@@ -54,8 +54,8 @@ mod tests {
     #[test]
     fn the_fleet_is_told_what_the_metrics_say() {
         let metrics = Metrics::new();
-        assert_eq!(*metrics.tenants(), Tenants::default());
-        metrics.set_memory(3, 2, 5);
+        assert_eq!(*metrics.tenants(), TenantLoads::default());
+        metrics.show(3, 2, 5);
         metrics.used_slots((3, 8), Duration::from_millis(500));
         metrics.set_saturation(0.375);
         let census = Census {
@@ -72,13 +72,13 @@ mod tests {
             idle: 3,
         };
         assert_eq!(metrics.load_now(), load);
-        let tenants = Tenants {
+        let tenants = TenantLoads {
             waiting: 7,
-            ..Tenants::default()
+            ..TenantLoads::default()
         };
         metrics.set_tenants(tenants.clone());
         assert_eq!(*metrics.tenants(), tenants);
-        metrics.set_stopped();
-        assert_eq!(*metrics.tenants(), Tenants::default());
+        metrics.gone();
+        assert_eq!(*metrics.tenants(), TenantLoads::default());
     }
 }

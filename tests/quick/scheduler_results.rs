@@ -5,7 +5,7 @@ use std::time::Duration;
 use lapin::BasicProperties;
 use sluicegate::broker::{Message, PublishError, Reply, Source};
 use sluicegate::engine::action::{Key, Results, ResultsTo};
-use sluicegate::engine::facts::{Fact, Sent};
+use sluicegate::engine::facts::{Fact, ResultOutcome};
 use sluicegate::handler::{Answered, Attempt, Outcome};
 use sluicegate::rules::headers::HeaderValue;
 use sluicegate::rules::job::Field;
@@ -268,7 +268,7 @@ fn a_job_that_names_a_queue_of_the_workers_is_done_without_a_result() {
         let done = desk.actions();
         assert_eq!((done.replies.len(), &done.acked[..]), (0, &[1][..]));
         let lost = |fact: &Fact| {
-            let sent = Sent::Unroutable;
+            let sent = ResultOutcome::Unroutable;
             matches!(fact, Fact::ResultLost { sent: s, is_news: true, .. } if *s == sent)
         };
         assert!(desk.scheduler.take_facts().iter().any(lost), "{queue}");
@@ -299,7 +299,7 @@ fn a_result_without_a_target_is_counted_and_one_that_is_not_confirmed_is_sent_ag
     let [Fact::ResultLost { sent, is_news, .. }] = &facts[..] else {
         panic!("{facts:?}");
     };
-    assert_eq!((*sent, *is_news), (Sent::Unroutable, true));
+    assert_eq!((*sent, *is_news), (ResultOutcome::Unroutable, true));
 }
 
 #[test]
@@ -339,7 +339,7 @@ fn a_result_that_is_not_taken_ends_with_a_bound_whatever_the_failure() {
         };
         assert!(expected.contains(&took), "{why:?}: {took} s");
         let lost = |fact: &Fact| {
-            let sent = Sent::Refused;
+            let sent = ResultOutcome::Refused;
             matches!(fact, Fact::ResultLost { sent: s, is_news: true, .. } if *s == sent)
         };
         assert!(desk.scheduler.take_facts().iter().any(lost), "{why:?}");

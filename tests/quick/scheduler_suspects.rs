@@ -99,7 +99,7 @@ fn nobody_pays_who_was_delivered_once() {
         told += desk.step(SECOND).suspected.len();
     }
     assert_eq!(told, 0);
-    assert!(desk.scheduler.last_words().is_empty());
+    assert!(desk.scheduler.final_notes().is_empty());
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn a_suspect_is_noted_before_it_asks_and_until_it_has_ended() {
     let (_, moved) = &done.published[0];
     assert_eq!(moved.message.header(headers::SUSPECT), Field::Missing);
     desk.heard(&[Verdict::Go]);
-    assert!(desk.scheduler.last_words().is_empty());
+    assert!(desk.scheduler.final_notes().is_empty());
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn a_worker_that_ends_in_order_leaves_no_note() {
     desk.suspect_runs("x");
     desk.again(&["y", "z"]);
     desk.scheduler.drain();
-    let told: Vec<_> = desk.scheduler.last_words();
+    let told: Vec<_> = desk.scheduler.final_notes();
     let mut ended: Vec<_> = told.iter().map(|word| word.job.as_str()).collect();
     ended.sort_unstable();
     assert_eq!(ended, ["x", "y", "z"]);

@@ -34,7 +34,7 @@ fn said(facts: Vec<Fact>) -> String {
     let say_all = || {
         let now = Duration::from_secs(60);
         for fact in &facts {
-            journal.say(now, fact);
+            journal.log(now, fact);
         }
         journal.close(now + Duration::from_secs(3));
     };
@@ -43,8 +43,8 @@ fn said(facts: Vec<Fact>) -> String {
     String::from_utf8(bytes).expect("text")
 }
 
-fn job() -> Named {
-    Named {
+fn job() -> JobFields {
+    JobFields {
         id: Some("job-7".to_owned()),
         tenant: Tenant::parse("a").expect("a tenant"),
         trace: None,
@@ -64,7 +64,7 @@ fn a_dead_letter_is_logged_with_its_reason() {
 #[test]
 fn a_line_about_a_job_names_its_trace() {
     let trace = Context::parse("00-0000000000000000000000000000000a-000000000000000b-01");
-    let job = Named { trace, ..job() };
+    let job = JobFields { trace, ..job() };
     let log = said(vec![Fact::FailedWhileOpen(job, "503".to_owned())]);
     let ids = "trace_id=\"0000000000000000000000000000000a\" span_id=\"000000000000000b\"";
     assert!(log.contains(ids), "{log}");

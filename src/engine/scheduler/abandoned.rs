@@ -4,46 +4,46 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::entry::Started;
+use super::entry::StartRecord;
 use crate::rules::tenant::Tenant;
 
 /// Maximum number of remembered calls. Further calls are reported to the gate once, and their ends
 /// are not awaited.
-const MOST: usize = 16_384;
+const MAX_CALLS: usize = 16_384;
 
 /// A call that was given up.
 #[derive(Debug)]
-pub struct Call {
+pub struct AbandonedCall {
     /// The tenant of its job.
     pub tenant: Tenant,
     /// The record of its start.
-    pub started: Started,
+    pub started: StartRecord,
     /// Its leases are kept until then.
     pub until: Duration,
 }
 
 /// The abandoned calls of this worker, by the names of their permits.
 #[derive(Debug, Default)]
-pub struct Abandoned(BTreeMap<String, Call>);
+pub struct Abandoned(BTreeMap<String, AbandonedCall>);
 
 impl Abandoned {
     /// Returns true if another call can be remembered.
     pub fn has_room(&self) -> bool {
-        self.0.len() < MOST
+        self.0.len() < MAX_CALLS
     }
 
     /// Remembers `call`.
-    pub fn add(&mut self, call: Call) {
+    pub fn add(&mut self, call: AbandonedCall) {
         self.0.insert(call.started.receipt.permit.clone(), call);
     }
 
     /// Forgets a call that has ended, or whose time is over.
-    pub fn remove(&mut self, permit: &str) -> Option<Call> {
+    pub fn remove(&mut self, permit: &str) -> Option<AbandonedCall> {
         self.0.remove(permit)
     }
 
     /// Iterates over all calls, in a stable order.
-    pub fn iter(&self) -> impl Iterator<Item = &Call> {
+    pub fn iter(&self) -> impl Iterator<Item = &AbandonedCall> {
         self.0.values()
     }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::old::Old;
+use super::expired_permits::ExpiredPermits;
 use super::questions::Question;
 use super::round_size::RoundSize;
 use crate::engine::action::Key;
@@ -19,13 +19,13 @@ const PACE: Duration = Duration::from_millis(1);
 /// Number of jobs that ask at once.
 const FULL_ROUND: usize = 8;
 /// Delay before a clock that could not be read is requested again.
-const CLOCK_AGAIN: Duration = Duration::from_secs(1);
+const CLOCK_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Interval at which a gate in a recovery wait is asked again, because it may open early.
 const COLD_PAUSE: Duration = Duration::from_secs(1);
 
 /// One round trip to one shard that is in flight.
 #[derive(Debug)]
-pub(super) struct Round {
+pub(super) struct RoundTrip {
     pub(super) asked_at: Duration,
     pub(super) questions: Vec<Question>,
     /// Number of this round trip, counted from 1.
@@ -37,7 +37,7 @@ pub(super) struct Round {
     pub(super) lapsed: bool,
 }
 
-impl Round {
+impl RoundTrip {
     /// Adds `question` for jobs.
     pub(super) fn add(&mut self, question: Question) {
         self.until = self
@@ -61,7 +61,7 @@ impl Round {
 #[derive(Debug, Default)]
 pub(super) struct Admission {
     /// The round trips in flight, at most one per shard.
-    rounds: BTreeMap<ShardId, Round>,
+    rounds: BTreeMap<ShardId, RoundTrip>,
     /// Number of questions so far.
     asked: u64,
     last_ask: Option<Duration>,
@@ -73,7 +73,7 @@ pub(super) struct Admission {
     backoff: Reconnect,
     /// Minimum duration of a question and its answer.
     base: Duration,
-    old: Old,
+    expired_permits: ExpiredPermits,
 }
 
 impl Admission {
@@ -128,9 +128,9 @@ impl Admission {
     }
 
     /// Begins to assemble a round trip.
-    pub(super) fn begin(&mut self, now: Duration) -> Round {
+    pub(super) fn begin(&mut self, now: Duration) -> RoundTrip {
         self.asked += 1;
-        Round {
+        RoundTrip {
             asked_at: now,
             questions: Vec::new(),
             number: self.asked,
@@ -140,13 +140,13 @@ impl Admission {
     }
 
     /// Records that a round trip was sent.
-    pub(super) fn sent(&mut self, now: Duration, shard: ShardId, round: Round) {
+    pub(super) fn sent(&mut self, now: Duration, shard: ShardId, round: RoundTrip) {
         self.last_ask = Some(now);
         self.rounds.insert(shard, round);
     }
 
     /// Ends the round trip of `shard`.
-    pub(super) fn end(&mut self, shard: ShardId) -> Option<Round> {
+    pub(super) fn end(&mut self, shard: ShardId) -> Option<RoundTrip> {
         self.rounds.remove(&shard)
     }
 
@@ -188,7 +188,7 @@ impl Admission {
 
     /// Pauses because the clock could not be read.
     pub(super) fn pause_for_clock(&mut self, now: Duration) {
-        self.pause = Some(now + CLOCK_AGAIN);
+        self.pause = Some(now + CLOCK_RETRY_DELAY);
     }
 
     /// Ends the pause: the store answered another request, so the next request of jobs need not
@@ -224,16 +224,18 @@ impl Admission {
         limits: &Limits,
     ) -> Option<Fact> {
         self.was_late(now, asked_at);
-        self.old.is_old(now).then(|| Fact::NoYoungPermit {
-            took: now.saturating_sub(asked_at),
-            base: self.base,
-            good_for: self.good_for(limits),
-        })
+        self.expired_permits
+            .expired(now)
+            .then(|| Fact::NoYoungPermit {
+                took: now.saturating_sub(asked_at),
+                base: self.base,
+                good_for: self.good_for(limits),
+            })
     }
 
     /// Records that a permit came in time.
     pub(super) fn came_in_time(&mut self, now: Duration, asked_at: Duration) {
-        self.old.is_young();
+        self.expired_permits.in_time();
         self.size.in_time(now, asked_at);
     }
 }
@@ -241,7 +243,7 @@ impl Admission {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::scheduler::questions::Asked;
+    use crate::engine::scheduler::questions::QuestionJob;
     use crate::rules::limit::Limit;
     use crate::rules::scope::Labels;
     use crate::rules::tenant::Tenant;
@@ -256,7 +258,7 @@ mod tests {
     fn send(admission: &mut Admission, now: Duration, shard: ShardId, key: Key) {
         let tenant = Tenant::parse("a").expect("a tenant");
         let mut question = Question::new(tenant, Labels::default(), limits(), String::new());
-        question.jobs.push(Asked {
+        question.jobs.push(QuestionJob {
             key,
             place: 0,
             cost: 1,

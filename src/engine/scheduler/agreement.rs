@@ -4,18 +4,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::fitness::Wanted;
+use super::fitness::WantedJobs;
 use crate::gate::fleet::{AGREED_FOR_MS, Fleet};
 use crate::rules::limit::Limits;
 use crate::rules::policy::Policy;
 use crate::rules::tenant::Tenant;
 
 /// How long a new worker has to agree with the others.
-const FIRST: Duration = Duration::from_millis(AGREED_FOR_MS);
+const FIRST_AGREEMENT_WITHIN: Duration = Duration::from_millis(AGREED_FOR_MS);
 
 /// A change of the deliveries that the worker takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum TakingChange {
     /// Nothing may start here, so all jobs are for other workers.
     Rest,
     /// Jobs may start again.
@@ -32,7 +32,7 @@ pub(super) struct Agreement {
     /// Until when the gate may be asked, or `None` if this worker needs no agreement.
     until: Option<Duration>,
     /// Which deliveries the worker takes now.
-    taking: Wanted,
+    taking: WantedJobs,
     /// Whether an operator paused all workers.
     paused: bool,
 }
@@ -43,7 +43,7 @@ impl Agreement {
         Self {
             fleet: Fleet::alone(Arc::new(own)),
             until: None,
-            taking: Wanted::All,
+            taking: WantedJobs::All,
             paused: false,
         }
     }
@@ -84,7 +84,7 @@ impl Agreement {
 
     /// Returns until when jobs may start, or `None` for forever.
     fn ends(&self) -> Option<Duration> {
-        self.until.map(|until| until.max(FIRST))
+        self.until.map(|until| until.max(FIRST_AGREEMENT_WITHIN))
     }
 
     /// Returns true if the worker needs an agreement and has had none yet.
@@ -106,35 +106,40 @@ impl Agreement {
     /// agreement or while all workers are paused, otherwise the `wanted` ones. Jobs go back to
     /// their queues, for other workers, once this worker is not `busy`: no call runs that would run
     /// there again, and no message moves.
-    pub(super) fn change(&mut self, now: Duration, busy: bool, wanted: Wanted) -> Option<Change> {
+    pub(super) fn change(
+        &mut self,
+        now: Duration,
+        busy: bool,
+        wanted: WantedJobs,
+    ) -> Option<TakingChange> {
         let wanted = match self.stands(now) && !self.paused {
             true => wanted,
-            false => Wanted::Nothing,
+            false => WantedJobs::Nothing,
         };
         match (self.taking, wanted) {
             (taking, wanted) if taking == wanted => None,
-            (Wanted::Nothing, Wanted::Few) => {
-                self.taking = Wanted::Few;
-                Some(Change::TakeFew)
+            (WantedJobs::Nothing, WantedJobs::Few) => {
+                self.taking = WantedJobs::Few;
+                Some(TakingChange::TakeFew)
             }
-            (Wanted::Nothing, _) => {
-                self.taking = Wanted::All;
-                Some(Change::Take)
+            (WantedJobs::Nothing, _) => {
+                self.taking = WantedJobs::All;
+                Some(TakingChange::Take)
             }
             // The jobs that are still here are enough to try with.
-            (Wanted::All, Wanted::Few) => None,
+            (WantedJobs::All, WantedJobs::Few) => None,
             _ if busy => None,
             _ => {
-                self.taking = Wanted::Nothing;
-                Some(Change::Rest)
+                self.taking = WantedJobs::Nothing;
+                Some(TakingChange::Rest)
             }
         }
     }
 
     /// Returns true while the few jobs here must go back before the worker can take all that it
     /// wants.
-    pub(super) fn is_giving_back(&self, wanted: Wanted) -> bool {
-        self.taking == Wanted::Few && wanted == Wanted::All
+    pub(super) fn is_giving_back(&self, wanted: WantedJobs) -> bool {
+        self.taking == WantedJobs::Few && wanted == WantedJobs::All
     }
 }
 
@@ -156,7 +161,7 @@ mod tests {
         assert!(alone.allows(1000 * SECOND) && alone.stands(1000 * SECOND));
         assert!(!alone.is_awaited());
         assert_eq!(alone.ends_after(SECOND), None);
-        assert_eq!(alone.change(1000 * SECOND, false, Wanted::All), None);
+        assert_eq!(alone.change(1000 * SECOND, false, WantedJobs::All), None);
     }
 
     #[test]
@@ -165,38 +170,46 @@ mod tests {
         fleet.is_needed();
         assert!(!fleet.allows(SECOND) && fleet.stands(SECOND) && fleet.is_awaited());
         assert_eq!(
-            fleet.change(SECOND, false, Wanted::All),
+            fleet.change(SECOND, false, WantedJobs::All),
             None,
             "it may come"
         );
-        let until = FIRST + SECOND;
+        let until = FIRST_AGREEMENT_WITHIN + SECOND;
         fleet.renew(None, until);
-        assert!(fleet.allows(FIRST) && !fleet.allows(until) && !fleet.is_awaited());
+        assert!(
+            fleet.allows(FIRST_AGREEMENT_WITHIN) && !fleet.allows(until) && !fleet.is_awaited()
+        );
         assert_eq!(fleet.ends_after(SECOND), Some(until));
         assert_eq!(
-            fleet.change(until, true, Wanted::All),
+            fleet.change(until, true, WantedJobs::All),
             None,
             "something runs"
         );
-        assert_eq!(fleet.change(until, false, Wanted::All), Some(Change::Rest));
-        assert_eq!(fleet.change(until, false, Wanted::All), None, "once");
+        assert_eq!(
+            fleet.change(until, false, WantedJobs::All),
+            Some(TakingChange::Rest)
+        );
+        assert_eq!(fleet.change(until, false, WantedJobs::All), None, "once");
         fleet.renew(None, until + SECOND);
-        assert_eq!(fleet.change(until, true, Wanted::All), Some(Change::Take));
+        assert_eq!(
+            fleet.change(until, true, WantedJobs::All),
+            Some(TakingChange::Take)
+        );
     }
 
     #[test]
     fn a_worker_gives_its_few_jobs_back_before_it_takes_all() {
         let mut alone = agreement();
         let mut change = |busy, wanted| alone.change(SECOND, busy, wanted);
-        assert_eq!(change(true, Wanted::Nothing), None, "something runs");
-        assert_eq!(change(false, Wanted::Nothing), Some(Change::Rest));
-        assert_eq!(change(false, Wanted::Few), Some(Change::TakeFew));
-        assert_eq!(change(true, Wanted::All), None, "something runs");
-        assert!(alone.is_giving_back(Wanted::All));
+        assert_eq!(change(true, WantedJobs::Nothing), None, "something runs");
+        assert_eq!(change(false, WantedJobs::Nothing), Some(TakingChange::Rest));
+        assert_eq!(change(false, WantedJobs::Few), Some(TakingChange::TakeFew));
+        assert_eq!(change(true, WantedJobs::All), None, "something runs");
+        assert!(alone.is_giving_back(WantedJobs::All));
         let mut change = |busy, wanted| alone.change(SECOND, busy, wanted);
-        assert_eq!(change(false, Wanted::All), Some(Change::Rest));
-        assert_eq!(change(true, Wanted::All), Some(Change::Take));
-        assert_eq!(change(false, Wanted::All), None);
-        assert!(!alone.is_giving_back(Wanted::All));
+        assert_eq!(change(false, WantedJobs::All), Some(TakingChange::Rest));
+        assert_eq!(change(true, WantedJobs::All), Some(TakingChange::Take));
+        assert_eq!(change(false, WantedJobs::All), None);
+        assert!(!alone.is_giving_back(WantedJobs::All));
     }
 }

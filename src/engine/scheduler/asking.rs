@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use super::Scheduler;
-use super::admission::Round;
-use super::entry::{Hand, JobEntry, Phase};
-use super::fitness::Wanted;
-use super::questions::{Asked, Question};
-use super::queues::Turn;
-use super::suspects::May;
+use super::admission::RoundTrip;
+use super::entry::{JobEntry, Phase, SlotState};
+use super::fitness::WantedJobs;
+use super::questions::{Question, QuestionJob};
+use super::queues::TenantShare;
+use super::suspects::AskPermission;
 use crate::engine::action::Key;
 use crate::engine::facts::Fact;
 use crate::gate::{Ask, ShardId, TenantAsk, TenantReply};
@@ -19,7 +19,7 @@ use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 
 /// Questions that are being assembled, by shard.
-pub(super) type Rounds = BTreeMap<ShardId, (Vec<TenantAsk>, Round)>;
+pub(super) type Rounds = BTreeMap<ShardId, (Vec<TenantAsk>, RoundTrip)>;
 
 impl Scheduler {
     /// Returns true if a job may ask, or needs the store's clock.
@@ -38,7 +38,7 @@ impl Scheduler {
     /// back so that it can take all.
     pub(super) fn may_call(&self) -> bool {
         let wanted = self.fitness.wants();
-        wanted != Wanted::Nothing && !self.agreement.is_giving_back(wanted)
+        wanted != WantedJobs::Nothing && !self.agreement.is_giving_back(wanted)
     }
 
     /// Returns when the next question may be sent.
@@ -130,7 +130,7 @@ impl Scheduler {
         // Uses the job's own limits, because the gate forgets usage that the limits of a question
         // don't count anymore.
         let limits = self.agreement.limits(&tenant, plan);
-        let limits = self.steered.with_tried(&tenant, limits);
+        let limits = self.steering.with_tried(&tenant, limits);
         let labels = self.labels_of(job, &limits);
         let shard = self.queues.shard_of(&tenant);
         let question = Question::new(tenant, labels, limits, String::new());
@@ -146,11 +146,11 @@ impl Scheduler {
     fn questions(
         &mut self,
         now: Duration,
-        mut turn: Turn,
+        mut turn: TenantShare,
         is_ready: &mut impl FnMut(Key, &Tenant) -> bool,
     ) -> Vec<(TenantAsk, Question)> {
         turn.keys
-            .retain(|key| !self.expire(now, *key) && !self.obeys(*key, now));
+            .retain(|key| !self.expire(now, *key) && !self.remove_if_unwanted(*key, now));
         if turn.keys.is_empty() {
             // All jobs have left.
             self.queues.set_limited(&turn.tenant, false);
@@ -166,12 +166,12 @@ impl Scheduler {
         for (place, key) in turn.keys.into_iter().enumerate() {
             let ready = self.looked_at(key, &mut slots, is_ready);
             match self.may_ask(now, key) {
-                May::Ask => {}
-                May::WithSlot => {
+                AskPermission::Ask => {}
+                AskPermission::WithSlot => {
                     without_slot.push(key);
                     continue;
                 }
-                May::Not => continue,
+                AskPermission::Not => continue,
             }
             let ticket = (self.jobs.get(&key)).and_then(|job| job.claims.ticket);
             let ticket_order = ticket.map(|ticket| (ticket.generation, ticket.number));
@@ -196,7 +196,7 @@ impl Scheduler {
             };
             let Claims { tenant, plan, .. } = &job.claims;
             let limits = self.agreement.limits(tenant, plan.as_deref());
-            let limits = self.steered.with_tried(tenant, limits);
+            let limits = self.steering.with_tried(tenant, limits);
             let limits = self.pacing.keep_apart(now, tenant, limits);
             let labels = self.labels_of(job, &limits);
             let first = questions.first();
@@ -225,13 +225,13 @@ impl Scheduler {
                 cost,
                 again,
             });
-            question.jobs.push(Asked { key, place, cost });
+            question.jobs.push(QuestionJob { key, place, cost });
         }
         questions
     }
 
     /// Records the tenant's state in a reply.
-    pub(super) fn hear_of_tenant(
+    pub(super) fn record_tenant_state(
         &mut self,
         now: Duration,
         asked_at: Duration,
@@ -239,10 +239,10 @@ impl Scheduler {
         reply: &TenantReply,
     ) {
         let tenant = &question.tenant;
-        self.away.over(tenant);
-        self.suspended.heard(now, tenant, reply);
+        self.outages.over(tenant);
+        self.suspended.record(now, tenant, reply);
         self.clock.read(reply.now_ms, asked_at, now);
-        self.breakers.heard(tenant, reply.has_failures);
+        self.breakers.record_failures(tenant, reply.has_failures);
         self.tallies.denied(question, reply);
         let shadows = question.limits.shadows().iter().zip(&reply.shadows);
         let tried = shadows.filter(|(_, tally)| tally.starts > 0);
@@ -269,19 +269,19 @@ impl Scheduler {
         slots: &mut u32,
         is_ready: &mut impl FnMut(Key, &Tenant) -> bool,
     ) -> bool {
-        let hand = |job: &JobEntry| job.hand;
-        if self.jobs.get(&key).map(hand) == Some(Hand::Empty) && *slots > 0 {
+        let hand = |job: &JobEntry| job.slot;
+        if self.jobs.get(&key).map(hand) == Some(SlotState::Empty) && *slots > 0 {
             *slots -= 1;
             self.give_slot(key);
         }
         let Some(job) = self.jobs.get_mut(&key) else {
             return false;
         };
-        let ready = job.hand != Hand::Empty && is_ready(key, &job.claims.tenant);
-        job.hand = match (job.hand, ready) {
-            (Hand::Empty, _) => Hand::Empty,
-            (_, true) => Hand::Ready,
-            (_, false) => Hand::Slot,
+        let ready = job.slot != SlotState::Empty && is_ready(key, &job.claims.tenant);
+        job.slot = match (job.slot, ready) {
+            (SlotState::Empty, _) => SlotState::Empty,
+            (_, true) => SlotState::Ready,
+            (_, false) => SlotState::Slot,
         };
         ready
     }

@@ -5,24 +5,24 @@
 use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 
-use super::closing::{Closing, LOOK};
+use super::api_throttle::{ApiThrottle, LOOK_INTERVAL};
 use crate::engine::action::Key;
 use crate::gate::{Event, GateError, Rule, Standings, Whose};
 use crate::rules::breaker::Trouble;
 use crate::rules::tenant::{self, Tenant};
 
 /// Maximum number of remembered tenants with failures. Beyond it, every success is reported.
-const MOST_TENANTS: usize = 10_000;
+const MAX_TENANTS: usize = 10_000;
 /// Interval at which jobs that wait in memory are checked while nothing starts.
-const LET_GO_EVERY: Duration = Duration::from_secs(5);
+const LET_GO_INTERVAL: Duration = Duration::from_secs(5);
 /// Maximum number of reports per request.
-const MOST: usize = 256;
+const MAX_REPORTS_PER_REQUEST: usize = 256;
 /// Maximum length of a stored reason, in characters.
-const MOST_REASON: usize = 200;
+const MAX_REASON_CHARS: usize = 200;
 
 /// This worker's view of the API's breaker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Api {
+enum ApiBreaker {
     /// This worker knows of no failures.
     Sound,
     /// There were failures, so a success must be reported.
@@ -40,7 +40,7 @@ enum Api {
 
 /// A call that has ended.
 #[derive(Debug)]
-pub struct Ended<'a> {
+pub struct EndedCall<'a> {
     /// The job.
     pub key: Key,
     /// The job's ID.
@@ -56,7 +56,7 @@ pub struct Ended<'a> {
 /// A failed job that waits until its failure is reported, because only then it is known whether an
 /// attempt is used.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Failed {
+pub struct FailedJob {
     /// The job.
     pub key: Key,
     /// When its handler wants it to be tried again.
@@ -68,17 +68,17 @@ pub struct Failed {
 }
 
 #[derive(Debug)]
-struct Report {
+struct BreakerReport {
     events: Vec<(Whose, Event)>,
-    job: Option<Failed>,
+    job: Option<FailedJob>,
 }
 
 /// The outcome of a report.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum ReportOutcome {
     /// A job's failure was reported. `Some(true)`: a breaker is open, so no attempt is used.
     /// `None`: this is not known.
-    Failed(Failed, Option<bool>),
+    Failed(FailedJob, Option<bool>),
     /// A breaker opened (true) or closed, for this reason.
     Changed(Whose, bool, String),
     /// The API is closed to all tenants for this time, as another worker reported for this reason.
@@ -90,10 +90,10 @@ pub enum Told {
 pub struct Breakers {
     rule: Option<Rule>,
     failing: HashSet<Tenant>,
-    api: Api,
-    closing: Closing,
-    waiting: VecDeque<Report>,
-    sent: Option<Vec<Report>>,
+    api: ApiBreaker,
+    api_throttle: ApiThrottle,
+    waiting: VecDeque<BreakerReport>,
+    sent: Option<Vec<BreakerReport>>,
     /// When jobs that wait in memory are next checked.
     next_let_go: Duration,
 }
@@ -104,8 +104,8 @@ impl Breakers {
         Self {
             rule,
             failing: HashSet::new(),
-            api: Api::Sound,
-            closing: Closing::default(),
+            api: ApiBreaker::Sound,
+            api_throttle: ApiThrottle::default(),
             waiting: VecDeque::new(),
             sent: None,
             next_let_go: Duration::ZERO,
@@ -113,7 +113,7 @@ impl Breakers {
     }
 
     /// Returns true if breakers are configured.
-    pub fn are_on(&self) -> bool {
+    pub fn are_enabled(&self) -> bool {
         self.rule.is_some()
     }
 
@@ -124,40 +124,40 @@ impl Breakers {
 
     /// Returns true if the API's breaker is open, as far as this worker knows.
     pub fn is_open(&self) -> bool {
-        !matches!(self.api, Api::Sound | Api::Failing)
+        !matches!(self.api, ApiBreaker::Sound | ApiBreaker::Failing)
     }
 
     /// Returns true if nothing starts except a probe: the API's breaker is open, or the API itself
     /// is throttling everything.
     pub fn is_shut(&self, now: Duration) -> bool {
-        self.is_open() || now < self.closing.until()
+        self.is_open() || now < self.api_throttle.until()
     }
 
     /// Returns true if jobs may ask.
     pub fn may_ask(&self, now: Duration) -> bool {
         let may = match self.api {
-            Api::Sound | Api::Failing => !self.closing.is_stale(now),
-            api => matches!(api, Api::Granted { .. }),
+            ApiBreaker::Sound | ApiBreaker::Failing => !self.api_throttle.is_stale(now),
+            api => matches!(api, ApiBreaker::Granted { .. }),
         };
-        may && now >= self.closing.until()
+        may && now >= self.api_throttle.until()
     }
 
     /// Returns true if only one job may ask: the probe.
     pub fn only_one(&self) -> bool {
-        matches!(self.api, Api::Granted { .. })
+        matches!(self.api, ApiBreaker::Granted { .. })
     }
 
     /// Records that a job starts, or that its call is being prepared.
     pub fn started(&mut self, key: Key) {
-        if let Api::Granted { now_ms } = self.api {
-            self.api = Api::Probing { key, now_ms };
+        if let ApiBreaker::Granted { now_ms } = self.api {
+            self.api = ApiBreaker::Probing { key, now_ms };
         }
     }
 
     /// Records that the call of the probe is prepared, so that it may ask for its permit.
     pub fn prepared(&mut self, key: Key) {
         if let Some(now_ms) = self.probe(key) {
-            self.api = Api::Granted { now_ms };
+            self.api = ApiBreaker::Granted { now_ms };
         }
     }
 
@@ -165,17 +165,17 @@ impl Breakers {
     /// probe.
     fn probe(&self, job: Key) -> Option<u64> {
         match self.api {
-            Api::Probing { key, now_ms } if key == job => Some(now_ms),
+            ApiBreaker::Probing { key, now_ms } if key == job => Some(now_ms),
             _ => None,
         }
     }
 
     /// Records that the job that asked as the probe did not start.
     pub fn not_started(&mut self) {
-        if let Api::Granted { now_ms } = self.api {
+        if let ApiBreaker::Granted { now_ms } = self.api {
             let release = Event::Release { started_ms: now_ms };
-            self.tell(vec![(Whose::Api, release)], None);
-            self.api = Api::Open {
+            self.queue_report(vec![(Whose::Api, release)], None);
+            self.api = ApiBreaker::Open {
                 look_at: Duration::ZERO,
                 free: false,
             };
@@ -194,23 +194,23 @@ impl Breakers {
     pub fn unused(&mut self, tenant: &Tenant, started_ms: u64) {
         let events = self.release(tenant, started_ms);
         if !events.is_empty() {
-            self.tell(events, None);
+            self.queue_report(events, None);
         }
     }
 
     /// Records whether calls of `tenant` have failed in a row, as the gate says.
-    pub fn heard(&mut self, tenant: &Tenant, has_failures: bool) {
+    pub fn record_failures(&mut self, tenant: &Tenant, has_failures: bool) {
         if has_failures {
             if self.rule.is_some() && !self.may_have_failures(tenant) {
                 self.failing.insert(tenant.clone());
             }
-        } else if !self.tells_failures() {
+        } else if !self.has_unreported_failures() {
             self.failing.remove(tenant);
         }
     }
 
     /// Returns true if failures are queued that only this worker knows.
-    fn tells_failures(&self) -> bool {
+    fn has_unreported_failures(&self) -> bool {
         let fails = |(_, event): &(Whose, Event)| matches!(event, Event::Failed { .. });
         let reports = self.sent.iter().flatten().chain(&self.waiting);
         reports.flat_map(|report| &report.events).any(fails)
@@ -219,25 +219,25 @@ impl Breakers {
     /// Returns true if calls of `tenant` may have failed in a row. If too many tenants have
     /// failures to be remembered, that is true for all.
     pub fn may_have_failures(&self, tenant: &Tenant) -> bool {
-        self.failing.len() >= MOST_TENANTS || self.failing.contains(tenant)
+        self.failing.len() >= MAX_TENANTS || self.failing.contains(tenant)
     }
 
     /// Reports a failed call. `job` waits until the report has arrived.
     pub fn failed(
         &mut self,
-        ended: &Ended<'_>,
+        ended: &EndedCall<'_>,
         (trouble, reason): (Trouble, &str),
         jitter: u32,
-        job: Option<Failed>,
+        job: Option<FailedJob>,
     ) {
         if trouble == Trouble::Local {
-            return self.unknown(ended);
+            return self.no_outcome(ended);
         }
         let probe = self.probe(ended.key);
         if probe.is_some() {
-            self.api = Api::Asking;
+            self.api = ApiBreaker::Asking;
         }
-        let by: String = reason.chars().take(MOST_REASON).collect();
+        let by: String = reason.chars().take(MAX_REASON_CHARS).collect();
         let failed = |started_ms, of| Event::Failed {
             started_ms,
             of,
@@ -246,11 +246,11 @@ impl Breakers {
         };
         let started_ms = probe.unwrap_or(0);
         // A success after it ends the row even before the row's length is known.
-        if self.api == Api::Sound && trouble != Trouble::Tenant {
-            self.api = Api::Failing;
+        if self.api == ApiBreaker::Sound && trouble != Trouble::Tenant {
+            self.api = ApiBreaker::Failing;
         }
         if trouble != Trouble::Unreachable {
-            self.heard(ended.tenant, true);
+            self.record_failures(ended.tenant, true);
         }
         let own = (
             Whose::Tenant(ended.tenant.clone()),
@@ -268,41 +268,41 @@ impl Breakers {
                 events
             }
         };
-        self.tell(events, job);
+        self.queue_report(events, job);
     }
 
     /// Reports a call whose answer shows that the API is sound.
-    pub fn sound(&mut self, ended: &Ended<'_>) {
+    pub fn succeeded(&mut self, ended: &EndedCall<'_>) {
         let mut events = Vec::new();
         if self.may_have_failures(ended.tenant) {
             self.failing.remove(ended.tenant);
             events.push((Whose::Tenant(ended.tenant.clone()), Event::Sound));
         }
         let sound = (Whose::Api, Event::Sound);
-        let is_told = |report: &Report| report.events.last() == Some(&sound);
-        if self.api != Api::Sound && !self.waiting.back().is_some_and(is_told) {
-            self.api = Api::Failing;
+        let is_queued = |report: &BreakerReport| report.events.last() == Some(&sound);
+        if self.api != ApiBreaker::Sound && !self.waiting.back().is_some_and(is_queued) {
+            self.api = ApiBreaker::Failing;
             events.push(sound);
         }
         if !events.is_empty() {
-            self.tell(events, None);
+            self.queue_report(events, None);
         }
     }
 
     /// Records a call that says nothing about the API.
-    pub fn unknown(&mut self, ended: &Ended<'_>) {
+    pub fn no_outcome(&mut self, ended: &EndedCall<'_>) {
         let mut events = self.release_own(ended);
         if let Some(started_ms) = self.probe(ended.key) {
             events.push((Whose::Api, Event::Release { started_ms }));
-            self.api = Api::Asking;
+            self.api = ApiBreaker::Asking;
         }
         if !events.is_empty() {
-            self.tell(events, None);
+            self.queue_report(events, None);
         }
     }
 
     /// Returns the events that end the tenant's probe, if the call was that probe.
-    fn release_own(&self, ended: &Ended<'_>) -> Vec<(Whose, Event)> {
+    fn release_own(&self, ended: &EndedCall<'_>) -> Vec<(Whose, Event)> {
         match ended.has_started {
             true => self.release(ended.tenant, ended.began_ms),
             false => Vec::new(),
@@ -320,23 +320,24 @@ impl Breakers {
         known.then(release).into_iter().collect()
     }
 
-    fn tell(&mut self, events: Vec<(Whose, Event)>, job: Option<Failed>) {
-        self.waiting.push_back(Report { events, job });
+    fn queue_report(&mut self, events: Vec<(Whose, Event)>, job: Option<FailedJob>) {
+        self.waiting.push_back(BreakerReport { events, job });
     }
 
     /// Checks the API's breaker if it is time. `wants`: a job wants to start, and would be the
     /// probe. `watches`: an answer to another worker may have closed the API to all tenants.
-    pub fn look(&mut self, now: Duration, wants: bool, watches: impl Fn() -> bool) {
+    pub fn check(&mut self, now: Duration, wants: bool, watches: impl Fn() -> bool) {
         match self.api {
-            Api::Open { look_at, free } if look_at <= now || free && wants => {
-                self.api = Api::Asking;
+            ApiBreaker::Open { look_at, free } if look_at <= now || free && wants => {
+                self.api = ApiBreaker::Asking;
                 let event = if wants { Event::Probe } else { Event::Look };
-                self.tell(vec![(Whose::Api, event)], None);
+                self.queue_report(vec![(Whose::Api, event)], None);
             }
-            Api::Sound | Api::Failing
-                if (wants || now < self.closing.until()) && self.closing.look(now, &watches) =>
+            ApiBreaker::Sound | ApiBreaker::Failing
+                if (wants || now < self.api_throttle.until())
+                    && self.api_throttle.should_ask(now, &watches) =>
             {
-                self.tell(vec![(Whose::Api, Event::Look)], None);
+                self.queue_report(vec![(Whose::Api, Event::Look)], None);
             }
             _ => {}
         }
@@ -344,10 +345,10 @@ impl Breakers {
 
     /// Records that an answer of the API closed it to all tenants until `until`. `is_known`: this
     /// is stored.
-    pub fn closed(&mut self, until: Duration, is_known: bool) {
+    pub fn throttled(&mut self, until: Duration, is_known: bool) {
         match is_known {
-            true => self.closing.is_known(until),
-            false => self.closing.closed(until),
+            true => self.api_throttle.stored(until),
+            false => self.api_throttle.throttled(until),
         }
     }
 
@@ -356,7 +357,7 @@ impl Breakers {
     pub fn lets_go(&mut self, now: Duration) -> bool {
         let lets_go = self.is_shut(now) && now >= self.next_let_go;
         if lets_go {
-            self.next_let_go = now + LET_GO_EVERY;
+            self.next_let_go = now + LET_GO_INTERVAL;
         }
         lets_go
     }
@@ -371,10 +372,12 @@ impl Breakers {
 
     fn look_at(&self, now: Duration) -> Option<Duration> {
         match self.api {
-            Api::Open { look_at, .. } => Some(look_at),
-            _ if self.closing.until() <= now => None,
-            Api::Sound | Api::Failing => Some(self.closing.until().min(self.closing.look_at())),
-            _ => Some(self.closing.until()),
+            ApiBreaker::Open { look_at, .. } => Some(look_at),
+            _ if self.api_throttle.until() <= now => None,
+            ApiBreaker::Sound | ApiBreaker::Failing => {
+                Some(self.api_throttle.until().min(self.api_throttle.ask_at()))
+            }
+            _ => Some(self.api_throttle.until()),
         }
     }
 
@@ -384,9 +387,9 @@ impl Breakers {
         if self.sent.is_some() || self.waiting.is_empty() {
             return None;
         }
-        self.closing.asked();
-        let most = self.waiting.len().min(MOST);
-        let reports: Vec<Report> = self.waiting.drain(..most).collect();
+        self.api_throttle.asked();
+        let most = self.waiting.len().min(MAX_REPORTS_PER_REQUEST);
+        let reports: Vec<BreakerReport> = self.waiting.drain(..most).collect();
         let events = reports.iter().flat_map(|report| report.events.clone());
         let events = events.collect();
         self.sent = Some(reports);
@@ -394,22 +397,26 @@ impl Breakers {
     }
 
     /// Handles the result of the last request.
-    pub fn told(&mut self, now: Duration, result: Result<Standings, GateError>) -> Vec<Told> {
+    pub fn report_result(
+        &mut self,
+        now: Duration,
+        result: Result<Standings, GateError>,
+    ) -> Vec<ReportOutcome> {
         let mut standings = match result {
             Ok(standings) => standings.into_iter(),
             Err(_) => Vec::new().into_iter(),
         };
         let mut told = Vec::new();
-        for Report { events, job } in self.sent.take().unwrap_or_default() {
+        for BreakerReport { events, job } in self.sent.take().unwrap_or_default() {
             let mut open = Some(false);
             for (whose, event) in events {
                 let Some(Ok(standing)) = standings.next() else {
                     open = open.filter(|open| *open);
                     if whose == Whose::Api {
-                        self.closing.heard(now, None);
-                        if self.api == Api::Asking {
-                            let look_at = now + LOOK;
-                            self.api = Api::Open {
+                        self.api_throttle.store_replied(now, None);
+                        if self.api == ApiBreaker::Asking {
+                            let look_at = now + LOOK_INTERVAL;
+                            self.api = ApiBreaker::Open {
                                 look_at,
                                 free: false,
                             };
@@ -422,46 +429,56 @@ impl Breakers {
                 }
                 if standing.has_changed {
                     let is_open = standing.is_open;
-                    told.push(Told::Changed(whose.clone(), is_open, standing.by.clone()));
+                    told.push(ReportOutcome::Changed(
+                        whose.clone(),
+                        is_open,
+                        standing.by.clone(),
+                    ));
                 }
                 match &whose {
-                    Whose::Tenant(tenant) => self.heard(tenant, standing.failures > 0),
+                    Whose::Tenant(tenant) => self.record_failures(tenant, standing.failures > 0),
                     Whose::Api => {
                         let left = standing.named_until_ms.saturating_sub(standing.now_ms);
                         let left = Duration::from_millis(left);
-                        if self.closing.heard(now, Some(left)) {
-                            told.push(Told::Closed(left, standing.by.clone()));
+                        if self.api_throttle.store_replied(now, Some(left)) {
+                            told.push(ReportOutcome::Closed(left, standing.by.clone()));
                         }
                         let wait = standing.closed_until_ms.saturating_sub(standing.now_ms);
                         // A worker that wants no probe would find the breaker half-open each time.
                         let free = event == Event::Look && wait == 0;
                         let wait = match event {
-                            Event::Look => LOOK,
-                            _ => Duration::from_millis(wait).min(LOOK),
+                            Event::Look => LOOK_INTERVAL,
+                            _ => Duration::from_millis(wait).min(LOOK_INTERVAL),
                         };
                         let look_at = now + wait;
                         self.api = match self.api {
                             // This only checked what the API itself said.
-                            api @ (Api::Sound | Api::Failing) if event == Event::Look => api,
+                            api @ (ApiBreaker::Sound | ApiBreaker::Failing)
+                                if event == Event::Look =>
+                            {
+                                api
+                            }
                             // A failure from before the breaker opened says nothing about the
                             // probe.
-                            api @ (Api::Granted { .. } | Api::Probing { .. })
+                            api @ (ApiBreaker::Granted { .. } | ApiBreaker::Probing { .. })
                                 if standing.is_open =>
                             {
                                 api
                             }
-                            _ if standing.is_granted => Api::Granted {
+                            _ if standing.is_granted => ApiBreaker::Granted {
                                 now_ms: standing.now_ms,
                             },
-                            _ if standing.is_open => Api::Open { look_at, free },
-                            _ if standing.failures > 0 || self.tells_failures() => Api::Failing,
-                            _ => Api::Sound,
+                            _ if standing.is_open => ApiBreaker::Open { look_at, free },
+                            _ if standing.failures > 0 || self.has_unreported_failures() => {
+                                ApiBreaker::Failing
+                            }
+                            _ => ApiBreaker::Sound,
                         };
                     }
                 }
             }
             if let Some(job) = job {
-                told.push(Told::Failed(job, open));
+                told.push(ReportOutcome::Failed(job, open));
             }
         }
         told

@@ -9,12 +9,12 @@ use crate::engine::shards::Shards;
 use crate::gate::{Candidate, Deduped, DedupedAll, GateError, ShardId};
 
 /// Delay before a failed question is asked again.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Maximum number of jobs per question.
-const MOST: usize = 256;
+const MAX_JOBS_PER_REQUEST: usize = 256;
 
 #[derive(Debug, Default)]
-struct Part {
+struct DedupeOutbox {
     open: VecDeque<(Key, Candidate)>,
     sent: Option<Vec<(Key, Candidate)>>,
     not_before: Duration,
@@ -26,7 +26,7 @@ pub struct Candidates {
     /// A number that no other worker has.
     worker: u64,
     shards: Shards,
-    parts: BTreeMap<ShardId, Part>,
+    outboxes: BTreeMap<ShardId, DedupeOutbox>,
 }
 
 impl Candidates {
@@ -35,7 +35,7 @@ impl Candidates {
         Self {
             worker,
             shards: Shards::default(),
-            parts: BTreeMap::new(),
+            outboxes: BTreeMap::new(),
         }
     }
 
@@ -52,19 +52,22 @@ impl Candidates {
     /// Adds a job that has to ask.
     pub fn add(&mut self, key: Key, candidate: Candidate) {
         let shard = self.shards.of(&candidate.tenant);
-        let part = self.parts.entry(shard).or_default();
-        part.open.push_back((key, candidate));
+        let outbox = self.outboxes.entry(shard).or_default();
+        outbox.open.push_back((key, candidate));
     }
 
     /// Takes the questions to ask now.
     pub fn send(&mut self, now: Duration) -> Vec<(ShardId, Vec<Candidate>)> {
         let mut batches = Vec::new();
-        for (shard, part) in &mut self.parts {
-            if part.send_at().is_some_and(|at| at <= now) {
-                let batch: Vec<_> = part.open.drain(..part.open.len().min(MOST)).collect();
+        for (shard, outbox) in &mut self.outboxes {
+            if outbox.send_at().is_some_and(|at| at <= now) {
+                let batch: Vec<_> = outbox
+                    .open
+                    .drain(..outbox.open.len().min(MAX_JOBS_PER_REQUEST))
+                    .collect();
                 let asked = batch.iter().map(|(_, candidate)| candidate.clone());
                 batches.push((*shard, asked.collect()));
-                part.sent = Some(batch);
+                outbox.sent = Some(batch);
             }
         }
         batches
@@ -72,21 +75,24 @@ impl Candidates {
 
     /// Returns when [`Candidates::send`] may have something to send.
     pub fn send_at(&self) -> Option<Duration> {
-        self.parts.values().filter_map(Part::send_at).min()
+        self.outboxes
+            .values()
+            .filter_map(DedupeOutbox::send_at)
+            .min()
     }
 
     /// Handles the result of the last question of `shard`. Questions that failed are asked again
     /// later.
-    pub fn told(
+    pub fn dedupe_result(
         &mut self,
         now: Duration,
         shard: ShardId,
         result: Result<DedupedAll, GateError>,
     ) -> Vec<(Key, Result<Deduped, GateError>)> {
-        let Some(part) = self.parts.get_mut(&shard) else {
+        let Some(outbox) = self.outboxes.get_mut(&shard) else {
             return Vec::new();
         };
-        let sent = part.sent.take().unwrap_or_default();
+        let sent = outbox.sent.take().unwrap_or_default();
         let mut told = Vec::with_capacity(sent.len());
         let mut replies = result.ok().unwrap_or_default().into_iter();
         let mut again = VecDeque::new();
@@ -99,22 +105,22 @@ impl Candidates {
             }
         }
         if !again.is_empty() {
-            part.not_before = now + AGAIN;
-            again.append(&mut part.open);
-            part.open = again;
+            outbox.not_before = now + RETRY_DELAY;
+            again.append(&mut outbox.open);
+            outbox.open = again;
         }
-        if part.open.is_empty() {
-            self.parts.remove(&shard);
+        if outbox.open.is_empty() {
+            self.outboxes.remove(&shard);
         }
         told
     }
 
     /// Forgets all jobs that have to ask: the broker delivers them again.
     pub fn clear(&mut self) {
-        self.parts.retain(|_, part| {
-            part.open.clear();
+        self.outboxes.retain(|_, outbox| {
+            outbox.open.clear();
             // A question is in flight. Its reply has no receiver.
-            part.sent.as_mut().is_some_and(|sent| {
+            outbox.sent.as_mut().is_some_and(|sent| {
                 sent.clear();
                 true
             })
@@ -122,7 +128,7 @@ impl Candidates {
     }
 }
 
-impl Part {
+impl DedupeOutbox {
     fn send_at(&self) -> Option<Duration> {
         (self.sent.is_none() && !self.open.is_empty()).then_some(self.not_before)
     }
@@ -159,14 +165,14 @@ mod tests {
         add(&mut all, 2);
         assert!(all.send(now).is_empty() && all.send_at().is_none());
         let away = GateError::Unreachable("a test".to_owned());
-        assert!(all.told(now, HERE(), Err(away)).is_empty());
-        assert_eq!(all.send_at(), Some(now + AGAIN));
+        assert!(all.dedupe_result(now, HERE(), Err(away)).is_empty());
+        assert_eq!(all.send_at(), Some(now + RETRY_DELAY));
         assert!(all.send(now).is_empty(), "not yet");
-        let sent = all.send(now + AGAIN);
+        let sent = all.send(now + RETRY_DELAY);
         let jobs: Vec<_> = sent[0].1.iter().map(|it| it.job.as_str()).collect();
         assert_eq!(jobs, ["1", "2"]);
         let refused = GateError::Refused("a test".to_owned());
-        let told = all.told(now, HERE(), Ok(vec![Ok(Deduped::First), Err(refused)]));
+        let told = all.dedupe_result(now, HERE(), Ok(vec![Ok(Deduped::First), Err(refused)]));
         assert!(matches!(told[0], (Key(1), Ok(Deduped::First))));
         assert!(matches!(told[1], (Key(2), Err(GateError::Refused(_)))));
         assert_eq!(all.send_at(), None);
@@ -176,12 +182,15 @@ mod tests {
     fn a_batch_is_bounded_and_with_its_session_all_is_forgotten() {
         let mut all = Candidates::new(7);
         (0..300).for_each(|key| add(&mut all, key));
-        assert_eq!(all.send(Duration::ZERO)[0].1.len(), MOST);
+        assert_eq!(all.send(Duration::ZERO)[0].1.len(), MAX_JOBS_PER_REQUEST);
         all.clear();
         add(&mut all, 300);
         assert!(all.send(Duration::ZERO).is_empty(), "one is under way");
-        let replies = vec![Ok(Deduped::First); MOST];
-        assert!(all.told(Duration::ZERO, HERE(), Ok(replies)).is_empty());
+        let replies = vec![Ok(Deduped::First); MAX_JOBS_PER_REQUEST];
+        assert!(
+            all.dedupe_result(Duration::ZERO, HERE(), Ok(replies))
+                .is_empty()
+        );
         assert_eq!(all.send(Duration::ZERO)[0].1.len(), 1);
     }
 }

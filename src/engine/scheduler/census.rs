@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use super::Scheduler;
-use super::entry::{Hand, JobEntry, Phase};
-use super::plan::LATE;
+use super::due_time::LATE_AFTER;
+use super::entry::{JobEntry, Phase, SlotState};
 use crate::broker::Source;
 use crate::engine::facts::{Census, Fact, Lacks};
 use crate::gate::TenantReply;
@@ -14,7 +14,7 @@ use crate::rules::steering::WaitsFor;
 use crate::rules::tenant::Tenant;
 
 /// Maximum number of remembered suspended tenants.
-const MOST_TENANTS: usize = 10_000;
+const MAX_TENANTS: usize = 10_000;
 
 /// The suspended tenants, as the gate's answers report them, and the ends of their suspensions: in
 /// scheduler time, and in milliseconds of the store's clock.
@@ -23,13 +23,13 @@ pub(super) struct Suspended(HashMap<Tenant, (Duration, u64)>);
 
 impl Suspended {
     /// Records the state of `tenant` in an answer.
-    pub(super) fn heard(&mut self, now: Duration, tenant: &Tenant, reply: &TenantReply) {
+    pub(super) fn record(&mut self, now: Duration, tenant: &Tenant, reply: &TenantReply) {
         match reply.blocked_until_ms.saturating_sub(reply.now_ms) {
             0 if self.0.is_empty() => {}
             0 => _ = self.0.remove(tenant),
             left_ms => {
                 let until = now + Duration::from_millis(left_ms);
-                if self.0.len() < MOST_TENANTS || self.0.contains_key(tenant) {
+                if self.0.len() < MAX_TENANTS || self.0.contains_key(tenant) {
                     let until = (until, reply.blocked_until_ms);
                     self.0.insert(tenant.clone(), until);
                 }
@@ -86,9 +86,9 @@ impl Scheduler {
             if matches!(job.phase, Phase::Delayed { .. } | Phase::InWindow { .. }) {
                 continue;
             }
-            let late = job.plan.late(now);
+            let late = job.due.late(now);
             census.oldest = census.oldest.max(late);
-            if calls && late >= LATE {
+            if calls && late >= LATE_AFTER {
                 census.idle[self.lacks(job) as usize] += 1;
             }
         }
@@ -130,7 +130,7 @@ impl Scheduler {
         match job.phase {
             Phase::Preparing => Lacks::Connection,
             Phase::Candidate | Phase::Noting | Phase::Asking => Lacks::Redis,
-            _ if job.hand == Hand::Empty && !self.queues.has_slot(&job.claims.tenant) => {
+            _ if job.slot == SlotState::Empty && !self.queues.has_slot(&job.claims.tenant) => {
                 Lacks::Slot
             }
             _ if !self.is_open(shard()) => Lacks::Redis,
@@ -159,24 +159,24 @@ mod tests {
     fn a_tenant_is_suspended_until_its_time_or_an_answer_says_otherwise() {
         let tenant = |name: &str| Tenant::parse(name).expect("a tenant");
         let (mut suspended, a, b) = (Suspended::default(), tenant("a"), tenant("b"));
-        suspended.heard(SECOND, &a, &reply(0));
-        suspended.heard(SECOND, &a, &reply(10_000));
+        suspended.record(SECOND, &a, &reply(0));
+        suspended.record(SECOND, &a, &reply(10_000));
         assert_eq!(suspended.count(SECOND), 0);
-        suspended.heard(SECOND, &a, &reply(13_000));
-        suspended.heard(SECOND, &b, &reply(15_000));
+        suspended.record(SECOND, &a, &reply(13_000));
+        suspended.record(SECOND, &b, &reply(15_000));
         assert_eq!(suspended.count(SECOND), 2);
         assert_eq!(suspended.count(4 * SECOND), 1, "the time of one is over");
-        suspended.heard(SECOND, &b, &reply(0));
+        suspended.record(SECOND, &b, &reply(0));
         assert_eq!(suspended.count(4 * SECOND), 0, "resumed");
     }
 
     #[test]
     fn a_bounded_number_is_remembered() {
         let mut suspended = Suspended::default();
-        for number in 0..=MOST_TENANTS {
+        for number in 0..=MAX_TENANTS {
             let tenant = Tenant::parse(&number.to_string()).expect("a tenant");
-            suspended.heard(SECOND, &tenant, &reply(13_000));
+            suspended.record(SECOND, &tenant, &reply(13_000));
         }
-        assert_eq!(suspended.count(SECOND), MOST_TENANTS);
+        assert_eq!(suspended.count(SECOND), MAX_TENANTS);
     }
 }

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use super::millis;
-use super::queues::End;
-use super::seldom::Seldom;
+use super::queues::QueuePosition;
+use super::report_limiter::ReportLimiter;
 use crate::engine::action::Key;
 
 /// Minimum interval between reports that it can't be read.
-const UNREAD_TOLD: Duration = Duration::from_secs(60);
+const UNREADABLE_REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// A reading of the clock.
 #[derive(Debug, Clone, Copy)]
@@ -26,8 +26,8 @@ pub(super) struct StoreClock {
     reading: Option<Reading>,
     /// Jobs that wait for the clock because their times are in store time, and the position at
     /// which each joins its queue.
-    waiting: Vec<(Key, End)>,
-    unread: Seldom,
+    waiting: Vec<(Key, QueuePosition)>,
+    unread: ReportLimiter,
 }
 
 impl StoreClock {
@@ -57,7 +57,7 @@ impl StoreClock {
     }
 
     /// Lets a job wait for the first reading.
-    pub(super) fn wait(&mut self, key: Key, end: End) {
+    pub(super) fn wait(&mut self, key: Key, end: QueuePosition) {
         self.waiting.push((key, end));
     }
 
@@ -73,13 +73,13 @@ impl StoreClock {
     }
 
     /// Takes the waiting jobs.
-    pub(super) fn take_waiting(&mut self) -> Vec<(Key, End)> {
+    pub(super) fn take_waiting(&mut self) -> Vec<(Key, QueuePosition)> {
         std::mem::take(&mut self.waiting)
     }
 
     /// Returns true if a failed reading is to be reported.
-    pub(super) fn is_news_that_unread(&mut self, now: Duration) -> bool {
-        self.unread.is_news(now, UNREAD_TOLD)
+    pub(super) fn should_report_unreadable(&mut self, now: Duration) -> bool {
+        self.unread.may_report(now, UNREADABLE_REPORT_INTERVAL)
     }
 }
 
@@ -102,12 +102,15 @@ mod tests {
     fn each_of_those_that_wait_is_tried() {
         let mut clock = StoreClock::default();
         clock.try_next();
-        clock.wait(Key(1), End::Due);
-        clock.wait(Key(2), End::Fresh);
+        clock.wait(Key(1), QueuePosition::Due);
+        clock.wait(Key(2), QueuePosition::Fresh);
         clock.try_next();
         assert_eq!(clock.waiting().next(), Some(Key(2)));
         let all = clock.take_waiting();
-        assert_eq!(all, [(Key(2), End::Fresh), (Key(1), End::Due)]);
+        assert_eq!(
+            all,
+            [(Key(2), QueuePosition::Fresh), (Key(1), QueuePosition::Due)]
+        );
         assert_eq!(clock.waiting().len(), 0);
     }
 }

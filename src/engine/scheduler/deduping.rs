@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Scheduler;
 use super::entry::{JobEntry, Phase};
-use super::queues::End;
+use super::queues::QueuePosition;
 use crate::engine::action::{Action, Key};
 use crate::engine::facts::Fact;
 use crate::gate::{Candidate, Deduped, DedupedAll, GateError, ShardId};
@@ -41,7 +41,7 @@ impl Scheduler {
     }
 
     /// Sends the questions of jobs that have to ask.
-    pub(super) fn ask_who_is_first(&mut self, now: Duration) {
+    pub(super) fn send_dedupe_questions(&mut self, now: Duration) {
         if self.intake.is_draining() {
             return;
         }
@@ -57,7 +57,7 @@ impl Scheduler {
         shard: ShardId,
         result: Result<DedupedAll, GateError>,
     ) {
-        for (key, deduped) in self.candidates.told(now, shard, result) {
+        for (key, deduped) in self.candidates.dedupe_result(now, shard, result) {
             let asks = |job: &&mut JobEntry| job.phase == Phase::Candidate;
             let Some(job) = self.jobs.get_mut(&key).filter(asks) else {
                 continue;
@@ -67,8 +67,8 @@ impl Scheduler {
                     job.claims.dedupe = None;
                     job.claims.is_first = true;
                     let end = match job.is_fresh() {
-                        true => End::Fresh,
-                        false => End::Due,
+                        true => QueuePosition::Fresh,
+                        false => QueuePosition::Due,
                     };
                     self.arrange(now, key, end);
                 }
@@ -79,7 +79,7 @@ impl Scheduler {
                 }
             }
         }
-        self.ask_who_is_first(now);
+        self.send_dedupe_questions(now);
     }
 
     /// Drops a job because another job with its key goes on.
@@ -87,7 +87,7 @@ impl Scheduler {
         let Some(job) = self.jobs.get(&key) else {
             return;
         };
-        self.facts.push(Fact::Duplicate(job.named(), left_ms));
+        self.facts.push(Fact::Duplicate(job.log_fields(), left_ms));
         let reply = self.result_of_duplicate(key);
         self.ack_after(now, key, reply);
         self.forget(key);

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::plan::{LATE, Plan};
+use super::due_time::{DueTime, LATE_AFTER};
 use super::results::LastCall;
-use super::traced::Trace;
+use super::trace::Trace;
 use crate::broker::{Message, Source, Tag};
-use crate::engine::facts::{Fact, Named};
+use crate::engine::facts::{Fact, JobFields};
 use crate::gate::{Receipt, Ticket};
 use crate::rules::job::{Claims, Job, Published};
 use crate::rules::limit::Limits;
@@ -41,7 +41,7 @@ pub(super) enum Phase {
 
 /// A job's worker slot, and how far its call is prepared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Hand {
+pub(super) enum SlotState {
     /// No slot.
     Empty,
     /// A slot.
@@ -59,7 +59,7 @@ pub(super) struct JobEntry {
     /// When it arrived.
     pub(super) since: Duration,
     /// When its time comes.
-    pub(super) plan: Plan,
+    pub(super) due: DueTime,
     pub(super) claims: Claims,
     /// Whether it was admitted before and did not use its permit.
     pub(super) again: bool,
@@ -72,9 +72,9 @@ pub(super) struct JobEntry {
     pub(super) phase: Phase,
     /// Until when a job from a delay queue may wait for its turn in that queue's window.
     pub(super) stays: Option<Duration>,
-    pub(super) hand: Hand,
+    pub(super) slot: SlotState,
     /// The record of its start, or `None` if it has not started, or that is settled.
-    pub(super) started: Option<Started>,
+    pub(super) started: Option<StartRecord>,
     /// Its last call, if its result is published.
     pub(super) last_call: Option<Box<LastCall>>,
     /// Its trace, or `None` if this worker makes no spans.
@@ -106,16 +106,16 @@ impl JobEntry {
         store_ms: u64,
     ) -> impl Iterator<Item = Fact> + use<> {
         self.again = false;
-        let late = self.plan.late(now);
-        let started = Fact::Started(late, (late >= LATE).then(|| self.named()));
+        let late = self.due.late(now);
+        let started = Fact::Started(late, (late >= LATE_AFTER).then(|| self.log_fields()));
         let promise = self.claims.promise.take();
         let promised = promise.map(|promise| Fact::Promised(promise.off(store_ms)));
         std::iter::once(started).chain(promised)
     }
 
     /// Records the turn that the gate gave it: `wait_ms` after `store_ms` of the store's clock.
-    pub(super) fn told(&mut self, now: Duration, store_ms: u64, wait_ms: u64) {
-        self.plan = Plan::at(now + Duration::from_millis(wait_ms));
+    pub(super) fn record_turn(&mut self, now: Duration, store_ms: u64, wait_ms: u64) {
+        self.due = DueTime::at(now + Duration::from_millis(wait_ms));
         self.claims.promise.get_or_insert(Promise {
             at_ms: store_ms.saturating_add(wait_ms),
             wait_ms,
@@ -128,8 +128,8 @@ impl JobEntry {
     }
 
     /// Returns the fields that identify it in logs.
-    pub(super) fn named(&self) -> Named {
-        Named {
+    pub(super) fn log_fields(&self) -> JobFields {
+        JobFields {
             id: self.message.id().map(str::to_owned),
             tenant: self.claims.tenant.clone(),
             trace: self.trace.as_ref().map(|trace| trace.span),
@@ -146,7 +146,7 @@ impl JobEntry {
 
 /// The record of a job's start.
 #[derive(Debug)]
-pub(super) struct Started {
+pub(super) struct StartRecord {
     pub(super) labels: Labels,
     pub(super) limits: Limits,
     pub(super) receipt: Receipt,

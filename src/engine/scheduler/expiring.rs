@@ -8,7 +8,7 @@ use crate::engine::action::Key;
 use crate::engine::facts::Death;
 
 /// Time after a job's expiry at which all clocks agree that it has expired.
-const SURE: Duration = Duration::from_millis(100);
+const EXPIRY_MARGIN: Duration = Duration::from_millis(100);
 
 impl Scheduler {
     /// Starts the job's expiration at the time when it arrived.
@@ -42,6 +42,6 @@ impl Scheduler {
     pub(super) fn left(&self, now: Duration, key: Key) -> Option<Duration> {
         let at = self.jobs.get(&key)?.claims.expiry.at_ms()?;
         let left = Duration::from_millis(at.saturating_sub(self.clock.at_least(now)?));
-        Some(left + SURE)
+        Some(left + EXPIRY_MARGIN)
     }
 }

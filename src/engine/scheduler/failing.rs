@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use rand::Rng;
 
-use super::breakers::{Ended, Failed, Told};
+use super::breakers::{EndedCall, FailedJob, ReportOutcome};
 use super::entry::{JobEntry, Phase};
-use super::queues::End;
+use super::queues::QueuePosition;
 use super::{Scheduler, millis};
 use crate::engine::action::{Action, Key};
 use crate::engine::facts::{Death, Fact};
@@ -19,12 +19,12 @@ use crate::rules::breaker::MOST_JITTER;
 /// fills the prefetch so that no others come. Then it takes a short delay queue: another worker may
 /// have a better connection to the API, and RabbitMQ takes back deliveries that are unacked for 30
 /// minutes.
-const LET_GO: Duration = Duration::from_secs(30);
+const LET_GO_AFTER: Duration = Duration::from_secs(30);
 /// Delay before these jobs ask again.
-const LOOK_AGAIN: Duration = Duration::from_secs(15);
+const ASK_AGAIN_AFTER: Duration = Duration::from_secs(15);
 
 /// Minimum interval between reports that this worker lacks a resource.
-const SHORT_TOLD: Duration = Duration::from_secs(60);
+const SHORTAGE_REPORT_INTERVAL: Duration = Duration::from_secs(60);
 /// Delay before a job comes back, perhaps to another worker, if its worker lacked a resource.
 const SHORT_PAUSE: Duration = Duration::from_secs(1);
 
@@ -54,7 +54,10 @@ impl Scheduler {
         }
         match (outcome, trouble) {
             (Outcome::Retry { after, reason }, Some(Trouble::Local)) => {
-                if self.short.is_news(now, SHORT_TOLD) {
+                if self
+                    .shortage_reports
+                    .may_report(now, SHORTAGE_REPORT_INTERVAL)
+                {
                     self.facts.push(Fact::Short(reason));
                 }
                 let after = after.unwrap_or(SHORT_PAUSE);
@@ -81,10 +84,10 @@ impl Scheduler {
         if matches!(outcome, Outcome::Retry { .. } | Outcome::Throttled { .. }) {
             self.note_call(now, key);
         }
-        let Some(job) = self.jobs.get(&key).filter(|_| self.breakers.are_on()) else {
+        let Some(job) = self.jobs.get(&key).filter(|_| self.breakers.are_enabled()) else {
             return false;
         };
-        let ended = Ended {
+        let ended = EndedCall {
             key,
             id: job.message.id().unwrap_or_default(),
             tenant: &job.claims.tenant,
@@ -102,7 +105,7 @@ impl Scheduler {
             (Outcome::Retry { after, reason }, Some(trouble)) => {
                 // If the session is gone, the broker delivers its jobs again.
                 let waits = self.intake.is_current(&job.tag);
-                let failed = waits.then(|| Failed {
+                let failed = waits.then(|| FailedJob {
                     key,
                     after: *after,
                     reason: reason.clone(),
@@ -114,16 +117,16 @@ impl Scheduler {
                 waits
             }
             (Outcome::Late | Outcome::Snooze { .. }, _) => {
-                self.breakers.unknown(&ended);
+                self.breakers.no_outcome(&ended);
                 false
             }
             // No call was made.
             _ if !called => {
-                self.breakers.unknown(&ended);
+                self.breakers.no_outcome(&ended);
                 false
             }
             _ => {
-                self.breakers.sound(&ended);
+                self.breakers.succeeded(&ended);
                 false
             }
         }
@@ -134,21 +137,21 @@ impl Scheduler {
         if let Err(why) = &result {
             self.facts.push(Fact::FailuresUntold(why.clone()));
         }
-        for told in self.breakers.told(now, result) {
-            match told {
-                Told::Changed(whose, is_open, by) => {
+        for outcome in self.breakers.report_result(now, result) {
+            match outcome {
+                ReportOutcome::Changed(whose, is_open, by) => {
                     self.facts.push(Fact::Breaker(whose, is_open, by));
                 }
-                Told::Failed(job, open) => self.failure_told(now, job, open),
-                Told::Closed(left, by) => self.facts.push(Fact::AllStopped(left, by)),
+                ReportOutcome::Failed(job, open) => self.failure_reported(now, job, open),
+                ReportOutcome::Closed(left, by) => self.facts.push(Fact::AllStopped(left, by)),
             }
         }
     }
 
     /// Continues a failed job now that its failure is reported and the state of its breaker is
     /// known.
-    fn failure_told(&mut self, now: Duration, job: Failed, open: Option<bool>) {
-        let Failed {
+    fn failure_reported(&mut self, now: Duration, job: FailedJob, open: Option<bool>) {
+        let FailedJob {
             key,
             after,
             reason,
@@ -164,13 +167,14 @@ impl Scheduler {
         match open {
             Some(false) if has_called => self.try_again(now, key, after, &reason),
             Some(true) => {
-                self.facts.push(Fact::FailedWhileOpen(job.named(), reason));
+                self.facts
+                    .push(Fact::FailedWhileOpen(job.log_fields(), reason));
                 // Its ticket was claimed when it started, so it needs a new one.
                 job.claims.ticket = None;
                 job.last_call = None;
                 // It goes behind jobs that have not failed. If it fails whatever the API does, the
                 // next probe is a different job.
-                self.join(key, End::Fresh);
+                self.join(key, QueuePosition::Fresh);
             }
             // The breakers did not answer, or no call was made.
             None | Some(false) => {
@@ -199,7 +203,7 @@ impl Scheduler {
         };
         let wait = after.unwrap_or(backoff);
         self.facts.push(Fact::TriedAgain {
-            job: job.named(),
+            job: job.log_fields(),
             attempt,
             wait,
             reason: reason.to_owned(),
@@ -238,13 +242,13 @@ impl Scheduler {
 
     /// Requests the next probe if a job wants to start, sends reports to the breakers, and lets
     /// jobs go that have waited for long.
-    pub(super) fn look_at_breaker(&mut self, now: Duration) {
+    pub(super) fn check_breaker(&mut self, now: Duration) {
         let draining = self.intake.is_draining();
         if !draining {
             let has_jobs = self.queues.may_ask(|_| true) || self.clock.waiting().len() > 0;
             let wants = has_jobs && self.may_call();
             let (scope, policy) = (self.settings.throttle_scope, self.agreement.own());
-            (self.breakers).look(now, wants, || scope.may_close_all(policy));
+            (self.breakers).check(now, wants, || scope.may_close_all(policy));
         }
         if let Some((rule, events)) = self.breakers.send() {
             self.agenda.push(Action::Report(rule, events));
@@ -253,9 +257,12 @@ impl Scheduler {
             return;
         }
         let jobs = &self.jobs;
-        let stale = |key| jobs.get(&key).is_some_and(|job| job.since + LET_GO < now);
+        let stale = |key| {
+            jobs.get(&key)
+                .is_some_and(|job| job.since + LET_GO_AFTER < now)
+        };
         for key in self.queues.take_stale(stale) {
-            self.recheck(now, key, LOOK_AGAIN);
+            self.recheck(now, key, ASK_AGAIN_AFTER);
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::rules::breaker::Rule;
 
 /// Which deliveries a worker wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(super) enum WantedJobs {
     /// None: the jobs are for other workers.
     Nothing,
     /// One from each queue, to try.
@@ -89,11 +89,11 @@ impl Fitness {
     }
 
     /// Returns which deliveries the worker wants.
-    pub(super) fn wants(&self) -> Wanted {
+    pub(super) fn wants(&self) -> WantedJobs {
         match &self.unfit {
-            None => Wanted::All,
-            Some(unfit) if unfit.until.is_some() => Wanted::Nothing,
-            Some(_) => Wanted::Few,
+            None => WantedJobs::All,
+            Some(unfit) if unfit.until.is_some() => WantedJobs::Nothing,
+            Some(_) => WantedJobs::Few,
         }
     }
 
@@ -135,17 +135,17 @@ mod tests {
             assert!(!fitness.reached());
         }
         let mut fitness = unfit();
-        assert_eq!(fitness.wants(), Wanted::Nothing);
+        assert_eq!(fitness.wants(), WantedJobs::Nothing);
         assert_eq!(fitness.unfit(), Some("refused"));
         assert!(fitness.reached() && !fitness.reached());
-        assert_eq!((fitness.wants(), fitness.unfit()), (Wanted::All, None));
+        assert_eq!((fitness.wants(), fitness.unfit()), (WantedJobs::All, None));
     }
 
     #[test]
     fn without_breakers_failures_stop_nothing() {
         let mut fitness = Fitness::new(None);
         assert!((0..100).all(|_| !fitness.failed(SECOND, "refused")));
-        assert_eq!(fitness.wants(), Wanted::All);
+        assert_eq!(fitness.wants(), WantedJobs::All);
     }
 
     #[test]
@@ -160,13 +160,13 @@ mod tests {
             assert!(!fitness.failed(now, "refused"));
             assert_eq!(fitness.next(), Some(until));
             fitness.look(now, true);
-            assert_eq!((fitness.wants(), fitness.next()), (Wanted::Few, None));
+            assert_eq!((fitness.wants(), fitness.next()), (WantedJobs::Few, None));
             // It waits for a job as long as there is none.
             now += 100 * SECOND;
             fitness.look(now, true);
-            assert_eq!(fitness.wants(), Wanted::Few);
+            assert_eq!(fitness.wants(), WantedJobs::Few);
             assert!(!fitness.failed(now, "refused"));
-            assert_eq!(fitness.wants(), Wanted::Nothing);
+            assert_eq!(fitness.wants(), WantedJobs::Nothing);
         }
         assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30]);
     }
@@ -175,8 +175,8 @@ mod tests {
     fn another_workers_call_that_succeeds_begins_a_try() {
         let mut fitness = unfit();
         fitness.look(SECOND, true);
-        assert_eq!(fitness.wants(), Wanted::Nothing);
+        assert_eq!(fitness.wants(), WantedJobs::Nothing);
         fitness.look(SECOND, false);
-        assert_eq!(fitness.wants(), Wanted::Few);
+        assert_eq!(fitness.wants(), WantedJobs::Few);
     }
 }

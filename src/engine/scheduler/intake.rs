@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use ulid::Ulid;
 
-use super::entry::{Hand, JobEntry, Phase};
-use super::plan::Plan;
-use super::seldom::Seldom;
+use super::due_time::DueTime;
+use super::entry::{JobEntry, Phase, SlotState};
+use super::report_limiter::ReportLimiter;
 use crate::broker::{Delivery, Message, Source, Tag};
 use crate::engine::action::{Key, Settings};
 use crate::rules::job::{self, BadMessage, InBody};
 use crate::rules::policy::Policy;
 
 /// Minimum interval between warnings about delay queues.
-const EARLY_TOLD: Duration = Duration::from_secs(60);
+const EARLY_REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The session, and the counter for the keys of its jobs.
 #[derive(Debug, Default)]
@@ -25,7 +25,7 @@ pub(super) struct Intake {
     pub(super) awaits_end: bool,
     last_key: u64,
     draining: bool,
-    early: Seldom,
+    early: ReportLimiter,
     /// Invalid messages that came before the first agreement, which brings the store's clock. They
     /// become dead letters then. The prefetch bounds them. A worker that does not agree gives them
     /// back with all other deliveries.
@@ -132,7 +132,7 @@ impl Intake {
         Ok(JobEntry {
             tag,
             since: now,
-            plan: Plan::at(now),
+            due: DueTime::at(now),
             claims,
             again: false,
             denied_by: None,
@@ -140,7 +140,7 @@ impl Intake {
             has_own_id,
             phase: Phase::Ready,
             stays: None,
-            hand: Hand::Empty,
+            slot: SlotState::Empty,
             started: None,
             last_call: None,
             trace: None,
@@ -149,8 +149,8 @@ impl Intake {
 
     /// Returns true if a job that reached `jobs.due` from a delay queue is to be reported. Delay
     /// queues release nothing on their own.
-    pub(super) fn is_news_that_delay_queues_leak(&mut self, now: Duration) -> bool {
-        self.early.is_news(now, EARLY_TOLD)
+    pub(super) fn should_report_early_leave(&mut self, now: Duration) -> bool {
+        self.early.may_report(now, EARLY_REPORT_INTERVAL)
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use super::entry::Started;
+use super::entry::StartRecord;
 use crate::engine::shards::Shards;
 use crate::gate::{End, GateError, LEASE_MS, SettleReplies, Settled, ShardId, TenantSettled};
 use crate::rules::limit::Limits;
@@ -13,32 +13,32 @@ use crate::rules::tenant::Tenant;
 
 /// Time after which a settlement is dropped, because the gate may have forgotten by then that it
 /// has it already. A lease expires on its own, and unused quota is wasted.
-const GIVE_UP: Duration = Duration::from_secs(50);
+const GIVE_UP_AFTER: Duration = Duration::from_secs(50);
 /// Delay before a failed request is sent again. It doubles with each failure.
-const AGAIN: Duration = Duration::from_millis(100);
+const RETRY_DELAY: Duration = Duration::from_millis(100);
 /// Interval at which leases are renewed.
-const RENEW: Duration = Duration::from_millis(LEASE_MS / 4);
+const LEASE_RENEW_INTERVAL: Duration = Duration::from_millis(LEASE_MS / 4);
 /// Interval after a failed renewal, which leaves time for several tries before the lease expires.
-const RENEW_AGAIN: Duration = Duration::from_secs(5);
+const RENEW_RETRY_DELAY: Duration = Duration::from_secs(5);
 /// Maximum number of starts that are settled for the first time in one request, and, in addition,
 /// of starts that are settled again.
-const MOST: usize = 1024;
+const MAX_STARTS_PER_REQUEST: usize = 1024;
 /// Maximum number of starts per shard that wait to be settled again.
-const MOST_AGAIN: usize = 16_384;
+const MAX_RETRIES_PER_SHARD: usize = 16_384;
 /// Maximum number of doubtful starts per shard that are remembered. Earlier ones are left to the
 /// expiry of their leases.
-const MOST_DOUBTFUL: usize = 4096;
+const MAX_DOUBTFUL_PER_SHARD: usize = 4096;
 
 /// A settlement of a start, with its tenant, labels and limits.
-type Entry = (Tenant, Labels, Limits, Settled);
+type LedgerEntry = (Tenant, Labels, Limits, Settled);
 
 /// Settlements that are queued, and those in flight.
 #[derive(Debug)]
 pub struct Ledger {
-    names: Names,
+    names: RequestNames,
     shards: Shards,
     /// The shards with settlements.
-    parts: BTreeMap<ShardId, Part>,
+    outboxes: BTreeMap<ShardId, LedgerOutbox>,
     /// Number of starts that hold leases: running and abandoned calls.
     holding: usize,
     renewed: Duration,
@@ -46,12 +46,12 @@ pub struct Ledger {
 
 /// Names of this worker's permits and requests. They are unique among all workers.
 #[derive(Debug)]
-struct Names {
+struct RequestNames {
     worker: String,
     number: u64,
 }
 
-impl Names {
+impl RequestNames {
     /// Returns a new name.
     fn next(&mut self) -> String {
         self.number += 1;
@@ -61,28 +61,28 @@ impl Names {
 
 /// Settlements for the tenants of one shard.
 #[derive(Debug, Default)]
-struct Part {
-    open: Vec<Entry>,
+struct LedgerOutbox {
+    open: Vec<LedgerEntry>,
     /// Starts that the gate may have admitted in an answer that was lost, and since when.
-    doubtful: VecDeque<(Duration, Entry)>,
+    doubtful: VecDeque<(Duration, LedgerEntry)>,
     /// Failed requests, each for one tenant, so that a tenant whose primary answers does not wait
     /// for the others.
-    again: VecDeque<Call>,
-    sent: Option<Sent>,
+    again: VecDeque<SettleRequest>,
+    sent: Option<SettleBatch>,
 }
 
 /// A request in flight.
 #[derive(Debug)]
-struct Sent {
-    calls: Vec<Call>,
+struct SettleBatch {
+    calls: Vec<SettleRequest>,
     /// Whether it has settlements that were not sent before.
     is_new: bool,
 }
 
 /// Settlements for one tenant, with a name that makes them count once however often they are sent.
 #[derive(Debug)]
-struct Call {
-    told: TenantSettled,
+struct SettleRequest {
+    settlement: TenantSettled,
     /// When it was sent first.
     since: Duration,
     failures: u32,
@@ -92,7 +92,7 @@ struct Call {
 
 /// The outcome of a request.
 #[derive(Debug, Default)]
-pub struct Outcome {
+pub struct SettleOutcome {
     /// The tenants and limits of calls that have ended, if these limits hold leases, and the number
     /// of calls.
     pub ended: Vec<(Tenant, Limits, usize)>,
@@ -106,12 +106,12 @@ impl Ledger {
     /// Creates an empty ledger. `worker` is a number that no other worker has.
     pub fn new(worker: u64) -> Self {
         Self {
-            names: Names {
+            names: RequestNames {
                 worker: format!("{worker:x}"),
                 number: 0,
             },
             shards: Shards::default(),
-            parts: BTreeMap::new(),
+            outboxes: BTreeMap::new(),
             holding: 0,
             renewed: Duration::ZERO,
         }
@@ -127,19 +127,19 @@ impl Ledger {
         self.names.next()
     }
 
-    fn part(&mut self, tenant: &Tenant) -> &mut Part {
+    fn outbox(&mut self, tenant: &Tenant) -> &mut LedgerOutbox {
         let shard = self.shards.of(tenant);
-        self.parts.entry(shard).or_default()
+        self.outboxes.entry(shard).or_default()
     }
 
     /// Adds a settlement of a start with these labels and limits.
     pub fn add(&mut self, tenant: Tenant, labels: Labels, limits: Limits, settled: Settled) {
-        let part = self.part(&tenant);
-        part.open.push((tenant, labels, limits, settled));
+        let outbox = self.outbox(&tenant);
+        outbox.open.push((tenant, labels, limits, settled));
     }
 
     /// Adds a settlement of a start that takes place. More settlements of it may follow.
-    pub fn add_start(&mut self, tenant: &Tenant, started: &Started, end: End) {
+    pub fn add_start(&mut self, tenant: &Tenant, started: &StartRecord, end: End) {
         let receipt = started.receipt.clone();
         let (labels, limits) = (started.labels.clone(), started.limits.clone());
         self.add(tenant.clone(), labels, limits, Settled { receipt, end });
@@ -148,12 +148,12 @@ impl Ledger {
     /// Adds a settlement of a start that does not take place, although the gate may have admitted
     /// it. It is sent when the gate answers again: before that it would be lost, too, and nothing
     /// waits for it.
-    pub fn doubt(&mut self, now: Duration, entry: Entry) {
-        let part = self.part(&entry.0);
-        if part.doubtful.len() == MOST_DOUBTFUL {
-            part.doubtful.pop_front();
+    pub fn doubt(&mut self, now: Duration, entry: LedgerEntry) {
+        let outbox = self.outbox(&entry.0);
+        if outbox.doubtful.len() == MAX_DOUBTFUL_PER_SHARD {
+            outbox.doubtful.pop_front();
         }
-        part.doubtful.push_back((now, entry));
+        outbox.doubtful.push_back((now, entry));
     }
 
     /// Releases the doubtful starts of `shard`, because the gate answers. Leases that have expired
@@ -161,16 +161,19 @@ impl Ledger {
     pub fn answers(&mut self, now: Duration, shard: ShardId) {
         let lease = Duration::from_millis(LEASE_MS);
         let recent = |(since, entry)| (now.saturating_sub(since) < lease).then_some(entry);
-        if let Some(part) = self.parts.get_mut(&shard) {
-            part.open.extend(part.doubtful.drain(..).filter_map(recent));
+        if let Some(outbox) = self.outboxes.get_mut(&shard) {
+            outbox
+                .open
+                .extend(outbox.doubtful.drain(..).filter_map(recent));
         }
     }
 
     /// Returns true if nothing is queued or in flight.
     pub fn is_empty(&self) -> bool {
-        let told =
-            |part: &Part| part.open.is_empty() && part.again.is_empty() && part.sent.is_none();
-        self.parts.values().all(told)
+        let told = |outbox: &LedgerOutbox| {
+            outbox.open.is_empty() && outbox.again.is_empty() && outbox.sent.is_none()
+        };
+        self.outboxes.values().all(told)
     }
 
     /// Records that a start under `limits` is running or abandoned, so that its leases are renewed.
@@ -186,18 +189,18 @@ impl Ledger {
     /// Returns true if new settlements of `shard` have to be sent before jobs ask there. A
     /// settlement that failed once holds up no questions.
     pub fn goes_first(&self, shard: ShardId) -> bool {
-        let Some(part) = self.parts.get(&shard) else {
+        let Some(outbox) = self.outboxes.get(&shard) else {
             return false;
         };
-        match &part.sent {
+        match &outbox.sent {
             Some(sent) => sent.is_new,
-            None => !part.open.is_empty(),
+            None => !outbox.open.is_empty(),
         }
     }
 
     /// Returns when leases have to be renewed, or `None` if none is held.
     pub fn renew_at(&self) -> Option<Duration> {
-        (self.holding > 0).then_some(self.renewed + RENEW)
+        (self.holding > 0).then_some(self.renewed + LEASE_RENEW_INTERVAL)
     }
 
     /// Records that leases are renewed now.
@@ -207,37 +210,42 @@ impl Ledger {
 
     /// Returns the settlements to send now, by shard: new ones, and those due again.
     pub fn send(&mut self, now: Duration) -> Vec<(ShardId, Vec<TenantSettled>)> {
-        self.parts.retain(|_, part| !part.is_empty());
+        self.outboxes.retain(|_, outbox| !outbox.is_empty());
         let names = &mut self.names;
-        let parts = self.parts.iter_mut();
-        let sent = parts.filter_map(|(shard, part)| Some((*shard, part.send(now, names)?)));
+        let outboxes = self.outboxes.iter_mut();
+        let sent = outboxes.filter_map(|(shard, outbox)| Some((*shard, outbox.send(now, names)?)));
         sent.collect()
     }
 
     /// Returns when [`Ledger::send`] may have something to send.
     pub fn send_at(&self) -> Option<Duration> {
-        self.parts.values().filter_map(Part::send_at).min()
+        self.outboxes
+            .values()
+            .filter_map(LedgerOutbox::send_at)
+            .min()
     }
 
     /// Handles the result of the last request to `shard`, for each tenant separately.
-    pub fn told(
+    pub fn settle_result(
         &mut self,
         now: Duration,
         shard: ShardId,
         result: Result<SettleReplies, GateError>,
-    ) -> Outcome {
-        let mut outcome = Outcome::default();
-        let Some(part) = self.parts.get_mut(&shard) else {
+    ) -> SettleOutcome {
+        let mut outcome = SettleOutcome::default();
+        let Some(outbox) = self.outboxes.get_mut(&shard) else {
             return outcome;
         };
-        if part.told(now, result, &mut outcome) {
-            self.renewed = self.renewed.min((now + RENEW_AGAIN).saturating_sub(RENEW));
+        if outbox.settle_result(now, result, &mut outcome) {
+            self.renewed = self
+                .renewed
+                .min((now + RENEW_RETRY_DELAY).saturating_sub(LEASE_RENEW_INTERVAL));
         }
         outcome
     }
 }
 
-impl Part {
+impl LedgerOutbox {
     fn is_empty(&self) -> bool {
         self.open.is_empty()
             && self.doubtful.is_empty()
@@ -245,22 +253,22 @@ impl Part {
             && self.sent.is_none()
     }
 
-    fn send(&mut self, now: Duration, names: &mut Names) -> Option<Vec<TenantSettled>> {
+    fn send(&mut self, now: Duration, names: &mut RequestNames) -> Option<Vec<TenantSettled>> {
         if self.sent.is_some() {
             return None;
         }
-        let new = |told| Call {
-            told,
+        let new = |settlement| SettleRequest {
+            settlement,
             since: now,
             failures: 0,
             at: now,
         };
-        let mut calls: Vec<Call> = self.next_batch(names).into_iter().map(new).collect();
+        let mut calls: Vec<SettleRequest> = self.next_batch(names).into_iter().map(new).collect();
         let is_new = !calls.is_empty();
-        let mut room = MOST;
+        let mut room = MAX_STARTS_PER_REQUEST;
         for call in std::mem::take(&mut self.again) {
             if call.at <= now && room > 0 {
-                room = room.saturating_sub(call.told.settled.len());
+                room = room.saturating_sub(call.settlement.settled.len());
                 calls.push(call);
             } else {
                 self.again.push_back(call);
@@ -269,13 +277,13 @@ impl Part {
         if calls.is_empty() {
             return None;
         }
-        let batch = calls.iter().map(|call| call.told.clone()).collect();
-        self.sent = Some(Sent { calls, is_new });
+        let batch = calls.iter().map(|call| call.settlement.clone()).collect();
+        self.sent = Some(SettleBatch { calls, is_new });
         Some(batch)
     }
 
-    fn next_batch(&mut self, names: &mut Names) -> Vec<TenantSettled> {
-        let most = self.open.len().min(MOST);
+    fn next_batch(&mut self, names: &mut RequestNames) -> Vec<TenantSettled> {
+        let most = self.open.len().min(MAX_STARTS_PER_REQUEST);
         let open: Vec<_> = self.open.drain(..most).collect();
         let mut batch: Vec<TenantSettled> = Vec::new();
         for (tenant, labels, limits, settled) in open {
@@ -307,28 +315,34 @@ impl Part {
     }
 
     /// Handles the result of a request. Returns true if leases could not be renewed.
-    fn told(
+    fn settle_result(
         &mut self,
         now: Duration,
         result: Result<SettleReplies, GateError>,
-        outcome: &mut Outcome,
+        outcome: &mut SettleOutcome,
     ) -> bool {
         let mut lapses = false;
-        let Some(Sent { calls, .. }) = self.sent.take() else {
+        let Some(SettleBatch { calls, .. }) = self.sent.take() else {
             return lapses;
         };
         let replies = result.unwrap_or_else(|why| vec![Err(why); calls.len()]);
-        let mut waiting: usize = self.again.iter().map(|call| call.told.settled.len()).sum();
+        let mut waiting: usize = self
+            .again
+            .iter()
+            .map(|call| call.settlement.settled.len())
+            .sum();
         for (mut call, reply) in calls.into_iter().zip(replies) {
             match reply {
-                Ok(()) => outcome.ended.extend(ended(call.told)),
+                Ok(()) => outcome.ended.extend(ended(call.settlement)),
                 Err(why) => {
                     lapses |= call.failed(now);
-                    let starts = call.told.settled.len();
+                    let starts = call.settlement.settled.len();
                     if starts == 0 {
                         continue;
                     }
-                    if call.at > call.since + GIVE_UP || waiting + starts > MOST_AGAIN {
+                    if call.at > call.since + GIVE_UP_AFTER
+                        || waiting + starts > MAX_RETRIES_PER_SHARD
+                    {
                         outcome.lost += starts;
                         outcome.why = Some(why);
                     } else {
@@ -342,16 +356,16 @@ impl Part {
     }
 }
 
-impl Call {
+impl SettleRequest {
     /// Keeps the settlements that have to be sent again, and schedules them. A renewal is not
     /// repeated, because it could arrive after the call's end and take the lease again; the next
     /// renewal covers what runs then. Returns true if the request had renewals.
     fn failed(&mut self, now: Duration) -> bool {
-        let all = self.told.settled.len();
-        self.told.settled.retain(|one| one.end.stays_true());
-        self.at = now + AGAIN * 2_u32.pow(self.failures.min(6));
+        let all = self.settlement.settled.len();
+        self.settlement.settled.retain(|one| one.end.stays_true());
+        self.at = now + RETRY_DELAY * 2_u32.pow(self.failures.min(6));
         self.failures += 1;
-        self.told.settled.len() < all
+        self.settlement.settled.len() < all
     }
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 
-use self::due::LOOK_AGAIN;
+use self::due::RECHECK_DELAY;
 use crate::broker::{Message, Outgoing, PublishError, Reply, Tag};
 use crate::engine::action::Key;
 use crate::rules::tenant::Tenant;
@@ -21,19 +21,19 @@ use crate::rules::tenant::Tenant;
 /// Wait before the first retry of a publish; it doubles with each failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest wait between two retries of a publish.
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+const MAX_PAUSE: Duration = Duration::from_secs(10);
 /// Maximum wait of a message whose target has failed [`MIN_FAILURES`] times. After that, a result
 /// whose publisher named the target is given up, and a job takes another route.
-const PATIENCE: Duration = Duration::from_secs(30);
+const STUCK_PATIENCE: Duration = Duration::from_secs(30);
 const MIN_FAILURES: u32 = 3;
 /// The same for results whose exchange the operator named, and for the only message waiting for one
 /// of our queues. It stays below 30 minutes: RabbitMQ then takes back unacked deliveries, and their
 /// jobs would be called again.
-const LONG_PATIENCE: Duration = Duration::from_secs(600);
+const MAX_STUCK_PATIENCE: Duration = Duration::from_secs(600);
 
 /// Exchange and routing key.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Target(Arc<str>, Arc<str>);
+struct MoveTarget(Arc<str>, Arc<str>);
 
 /// A message and the delivery that it replaces.
 #[derive(Debug)]
@@ -70,38 +70,38 @@ impl Move {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct MoveEntry {
     of: Move,
     failures: u32,
     /// When to look for another route again.
     kept_until: Duration,
 }
 
-impl Entry {
-    fn target(&self) -> Option<Target> {
+impl MoveEntry {
+    fn target(&self) -> Option<MoveTarget> {
         match (&self.of.reply, &self.of.outgoing) {
             (Some(reply), _) => Some(target_of(reply)),
-            (None, Some(it)) => Some(Target(Arc::from(""), Arc::clone(&it.queue))),
+            (None, Some(it)) => Some(MoveTarget(Arc::from(""), Arc::clone(&it.queue))),
             (None, None) => None,
         }
     }
 
-    fn next(&self, key: Key) -> Next {
+    fn next(&self, key: Key) -> MoveStep {
         match (&self.of.reply, &self.of.outgoing) {
-            (Some(reply), _) => Next::Reply((key, (**reply).clone())),
-            (None, Some(outgoing)) => Next::Publish((key, outgoing.clone())),
-            (None, None) => Next::Ack(self.of.tag),
+            (Some(reply), _) => MoveStep::Reply((key, (**reply).clone())),
+            (None, Some(outgoing)) => MoveStep::Publish((key, outgoing.clone())),
+            (None, None) => MoveStep::Ack(self.of.tag),
         }
     }
 }
 
-fn target_of(reply: &Reply) -> Target {
-    Target(Arc::clone(&reply.exchange), Arc::clone(&reply.routing_key))
+fn target_of(reply: &Reply) -> MoveTarget {
+    MoveTarget(Arc::clone(&reply.exchange), Arc::clone(&reply.routing_key))
 }
 
 /// A target that did not take a message.
 #[derive(Debug)]
-struct Stuck {
+struct StuckTarget {
     since: Duration,
     failures: u32,
     /// Whether the target refused a message or did not confirm it, so that the connection is not at
@@ -115,7 +115,7 @@ struct Stuck {
     waiting: VecDeque<Key>,
 }
 
-impl Stuck {
+impl StuckTarget {
     /// Returns true if the next message may try the target.
     fn is_due(&self, now: Duration) -> bool {
         self.trying.is_none() && self.try_at <= now
@@ -124,7 +124,7 @@ impl Stuck {
 
 /// The next step of a move.
 #[derive(Debug)]
-pub enum Next {
+pub enum MoveStep {
     /// Publish the job's result.
     Reply((Key, Reply)),
     /// Publish the message.
@@ -136,8 +136,8 @@ pub enum Next {
 /// All moves that are not acked yet.
 #[derive(Debug)]
 pub struct Moves {
-    all: HashMap<Key, Entry, RandomState>,
-    stuck: BTreeMap<Target, Stuck>,
+    all: HashMap<Key, MoveEntry, RandomState>,
+    stuck: BTreeMap<MoveTarget, StuckTarget>,
     /// Moves scheduled for a later time.
     later: BTreeSet<(Duration, Key)>,
     /// When [`Moves::due`] next has something to do.
@@ -177,7 +177,7 @@ impl Moves {
     }
 
     /// Begins a move. Returns `None` if it waits for a stuck target.
-    pub fn begin(&mut self, now: Duration, key: Key, of: Move) -> Option<Next> {
+    pub fn begin(&mut self, now: Duration, key: Key, of: Move) -> Option<MoveStep> {
         self.insert(key, of);
         self.send(now, key)
     }
@@ -189,7 +189,7 @@ impl Moves {
     }
 
     fn insert(&mut self, key: Key, of: Move) {
-        let entry = Entry {
+        let entry = MoveEntry {
             of,
             failures: 0,
             kept_until: Duration::ZERO,
@@ -207,7 +207,7 @@ impl Moves {
     }
 
     /// Returns the next step of a move, or `None` if its target is stuck and it waits.
-    fn send(&mut self, now: Duration, key: Key) -> Option<Next> {
+    fn send(&mut self, now: Duration, key: Key) -> Option<MoveStep> {
         let entry = self.all.get_mut(&key)?;
         if let Some(stuck) = entry.target().and_then(|it| self.stuck.get_mut(&it)) {
             if !(stuck.is_due(now) && stuck.waiting.is_empty()) {
@@ -228,7 +228,7 @@ impl Moves {
         now: Duration,
         key: Key,
         is_open: bool,
-    ) -> Option<(Reply, Vec<Next>)> {
+    ) -> Option<(Reply, Vec<MoveStep>)> {
         let entry = self.all.get_mut(&key)?;
         let reply = *entry.of.reply.take()?;
         (entry.failures, entry.of.since) = (0, now);
@@ -237,7 +237,7 @@ impl Moves {
         let next = match tag {
             Some(tag) => {
                 self.all.remove(&key);
-                Some(Next::Ack(tag))
+                Some(MoveStep::Ack(tag))
             }
             None => self.send(now, key),
         };
@@ -246,7 +246,7 @@ impl Moves {
 
     /// Ends a move whose message was confirmed. Returns the tag to ack and the next steps of other
     /// moves, or `None` if its session is gone.
-    pub fn confirmed(&mut self, now: Duration, key: Key) -> Option<(Tag, Vec<Next>)> {
+    pub fn confirmed(&mut self, now: Duration, key: Key) -> Option<(Tag, Vec<MoveStep>)> {
         let entry = self.all.remove(&key)?;
         let target = entry.target()?;
         Some((entry.of.tag, self.leave(now, &target, key, true)))
@@ -254,7 +254,13 @@ impl Moves {
 
     /// Ends a message's wait for its target. If the target is open, the messages waiting behind it
     /// come next.
-    fn leave(&mut self, now: Duration, target: &Target, key: Key, is_open: bool) -> Vec<Next> {
+    fn leave(
+        &mut self,
+        now: Duration,
+        target: &MoveTarget,
+        key: Key,
+        is_open: bool,
+    ) -> Vec<MoveStep> {
         if is_open {
             let stuck = self.stuck.remove(target);
             let waiting = stuck.into_iter().flat_map(|stuck| stuck.waiting);
@@ -284,7 +290,7 @@ impl Moves {
             return Some(failures == 1);
         }
         let is_news = !self.stuck.contains_key(&target);
-        let stuck = self.stuck.entry(target).or_insert_with(|| Stuck {
+        let stuck = self.stuck.entry(target).or_insert_with(|| StuckTarget {
             since: now,
             failures: 0,
             is_to_blame: false,
@@ -309,8 +315,8 @@ impl Moves {
     /// Returns true if a result has waited long enough.
     pub fn is_over(&self, now: Duration, key: Key) -> bool {
         let patience = match self.are_targets_named {
-            true => PATIENCE,
-            false => LONG_PATIENCE,
+            true => STUCK_PATIENCE,
+            false => MAX_STUCK_PATIENCE,
         };
         let entry = self.all.get(&key);
         entry.is_some_and(|it| it.failures >= MIN_FAILURES && it.of.since + patience <= now)
@@ -329,12 +335,12 @@ impl Moves {
 
     /// Returns true if `queue` did not take a message lately.
     pub fn is_stuck(&self, queue: &Arc<str>) -> bool {
-        let target = Target(Arc::from(""), Arc::clone(queue));
+        let target = MoveTarget(Arc::from(""), Arc::clone(queue));
         self.stuck.contains_key(&target)
     }
 
     /// Sends `outgoing` to another queue in place of the message for the stuck queue.
-    pub fn reroute(&mut self, now: Duration, key: Key, outgoing: Outgoing) -> Option<Next> {
+    pub fn reroute(&mut self, now: Duration, key: Key, outgoing: Outgoing) -> Option<MoveStep> {
         let target = self.all.get(&key)?.target()?;
         self.leave(now, &target, key, false);
         let entry = self.all.get_mut(&key)?;
@@ -345,8 +351,8 @@ impl Moves {
     /// Keeps a message waiting that has no other route for now.
     pub fn keep(&mut self, now: Duration, key: Key) {
         if let Some(entry) = self.all.get_mut(&key) {
-            entry.kept_until = now + LOOK_AGAIN;
-            self.wake_at(now + LOOK_AGAIN);
+            entry.kept_until = now + RECHECK_DELAY;
+            self.wake_at(now + RECHECK_DELAY);
         }
     }
 
@@ -369,7 +375,7 @@ impl Moves {
 }
 
 fn pause(failures: u32) -> Duration {
-    (FIRST_PAUSE * 2_u32.pow(failures.min(10))).min(LONGEST_PAUSE)
+    (FIRST_PAUSE * 2_u32.pow(failures.min(10))).min(MAX_PAUSE)
 }
 
 #[cfg(test)]

@@ -13,18 +13,18 @@ use crate::rules::crash::LEASE_MS;
 use crate::rules::tenant::Tenant;
 
 /// Interval at which notes are renewed.
-const RENEW: Duration = Duration::from_millis(LEASE_MS / 4);
+const NOTE_RENEW_INTERVAL: Duration = Duration::from_millis(LEASE_MS / 4);
 /// Delay before a failed write is retried.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Maximum number of notes per request.
-const MOST: usize = 256;
+const MAX_NOTES_PER_REQUEST: usize = 256;
 /// Maximum number of failed writes per shard that wait to be retried. Earlier ends of calls are
 /// dropped, and each of these calls may count as a crash.
-const MOST_AGAIN: usize = 1024;
+const MAX_RETRIES_PER_SHARD: usize = 1024;
 
 /// A call of a suspect by this worker.
 #[derive(Debug)]
-struct Call {
+struct SuspectCall {
     shard: ShardId,
     suspected: Suspected,
     /// Whether it was made and has ended.
@@ -33,7 +33,7 @@ struct Call {
 
 /// Notes queued for one shard, and the batch in flight.
 #[derive(Debug, Default)]
-struct Part {
+struct NoteOutbox {
     open: VecDeque<(Key, Suspected)>,
     sent: Option<Vec<(Key, Suspected)>>,
     not_before: Duration,
@@ -46,10 +46,10 @@ pub struct Notes {
     /// A number that no other worker has.
     worker: u64,
     shards: Shards,
-    calls: BTreeMap<Key, Call>,
+    calls: BTreeMap<Key, SuspectCall>,
     /// The job with crashes that is being called, until the gate knows that its call has ended.
     alone: Option<Key>,
-    parts: BTreeMap<ShardId, Part>,
+    outboxes: BTreeMap<ShardId, NoteOutbox>,
     renew_at: Duration,
 }
 
@@ -61,7 +61,7 @@ impl Notes {
             shards: Shards::default(),
             calls: BTreeMap::new(),
             alone: None,
-            parts: BTreeMap::new(),
+            outboxes: BTreeMap::new(),
             renew_at: Duration::ZERO,
         }
     }
@@ -73,7 +73,7 @@ impl Notes {
 
     /// Returns true if no note is active, queued or in flight.
     pub fn is_empty(&self) -> bool {
-        self.calls.is_empty() && self.parts.is_empty()
+        self.calls.is_empty() && self.outboxes.is_empty()
     }
 
     /// Returns true if the job's call is noted, or about to be.
@@ -98,12 +98,12 @@ impl Notes {
         alone: bool,
     ) {
         if self.calls.is_empty() {
-            self.renew_at = now + RENEW;
+            self.renew_at = now + NOTE_RENEW_INTERVAL;
         }
         if alone {
             self.alone = Some(key);
         }
-        let call = Call {
+        let call = SuspectCall {
             shard: self.shards.of(tenant),
             suspected: Suspected {
                 tenant: tenant.clone(),
@@ -113,8 +113,8 @@ impl Notes {
             },
             answered: false,
         };
-        let part = self.parts.entry(call.shard).or_default();
-        part.open.push_back((key, call.suspected.clone()));
+        let outbox = self.outboxes.entry(call.shard).or_default();
+        outbox.open.push_back((key, call.suspected.clone()));
         self.calls.insert(key, call);
     }
 
@@ -130,8 +130,8 @@ impl Notes {
         let ended = self.calls.keys().filter(|key| !is_called(**key));
         for key in ended.copied().collect::<Vec<_>>() {
             if let Some(call) = self.calls.remove(&key) {
-                let part = self.parts.entry(call.shard).or_default();
-                part.open.push_back((key, call.ended()));
+                let outbox = self.outboxes.entry(call.shard).or_default();
+                outbox.open.push_back((key, call.end_note()));
             }
         }
     }
@@ -139,20 +139,20 @@ impl Notes {
     /// Returns the notes to send now, by shard.
     pub fn send(&mut self, now: Duration) -> Vec<(ShardId, Vec<Suspected>)> {
         if self.renews_at().is_some_and(|at| at <= now) {
-            self.renew_at = now + RENEW;
+            self.renew_at = now + NOTE_RENEW_INTERVAL;
             for (key, call) in &self.calls {
-                let part = self.parts.entry(call.shard).or_default();
-                part.open.push_back((*key, call.word(Note::Renew)));
+                let outbox = self.outboxes.entry(call.shard).or_default();
+                outbox.open.push_back((*key, call.with_note(Note::Renew)));
             }
         }
-        let parts = self.parts.iter_mut();
-        let sent = parts.filter_map(|(shard, part)| Some((*shard, part.send(now)?)));
+        let outboxes = self.outboxes.iter_mut();
+        let sent = outboxes.filter_map(|(shard, outbox)| Some((*shard, outbox.send(now)?)));
         sent.collect()
     }
 
     /// Returns when [`Notes::send`] may have something to send.
     pub fn send_at(&self) -> Option<Duration> {
-        let open = self.parts.values().filter_map(Part::send_at);
+        let open = self.outboxes.values().filter_map(NoteOutbox::send_at);
         open.chain(self.renews_at()).min()
     }
 
@@ -162,16 +162,16 @@ impl Notes {
 
     /// Handles the result of the last request to `shard`. Returns the verdicts on jobs that wanted
     /// to begin.
-    pub fn told(
+    pub fn notes_result(
         &mut self,
         now: Duration,
         shard: ShardId,
         result: Result<Verdicts, GateError>,
     ) -> Vec<(Key, Result<Verdict, GateError>)> {
-        let Some(part) = self.parts.get_mut(&shard) else {
+        let Some(outbox) = self.outboxes.get_mut(&shard) else {
             return Vec::new();
         };
-        let sent = part.sent.take().unwrap_or_default();
+        let sent = outbox.sent.take().unwrap_or_default();
         let mut replies = match result {
             Ok(verdicts) => verdicts,
             Err(why) => vec![Err(why); sent.len()],
@@ -202,68 +202,68 @@ impl Notes {
             }
         }
         if let Some(why) = failure {
-            part.not_before = now + AGAIN;
-            self.renew_at = self.renew_at.min(now + AGAIN);
+            outbox.not_before = now + RETRY_DELAY;
+            self.renew_at = self.renew_at.min(now + RETRY_DELAY);
             // Jobs that want to begin do not wait for the retry.
-            again.append(&mut part.open);
+            again.append(&mut outbox.open);
             let begins = |(_, it): &(Key, Suspected)| matches!(it.note, Note::Begin { .. });
             let (begins, mut open): (VecDeque<_>, VecDeque<_>) =
                 again.into_iter().partition(begins);
             begun.extend(begins.into_iter().map(|(key, _)| (key, Err(why.clone()))));
-            let too_many = open.len().saturating_sub(MOST_AGAIN);
+            let too_many = open.len().saturating_sub(MAX_RETRIES_PER_SHARD);
             for (key, _) in open.drain(..too_many) {
                 self.alone.take_if(|alone| *alone == key);
             }
-            part.open = open;
+            outbox.open = open;
         }
-        if part.open.is_empty() {
-            self.parts.remove(&shard);
+        if outbox.open.is_empty() {
+            self.outboxes.remove(&shard);
         }
         begun
     }
 
     /// Returns true if a request is in flight.
-    pub fn is_telling(&self) -> bool {
-        self.parts.values().any(|part| part.sent.is_some())
+    pub fn is_sending(&self) -> bool {
+        self.outboxes.values().any(|outbox| outbox.sent.is_some())
     }
 
     /// Ends the request in flight to `shard`, whatever its outcome. Its ends of calls are sent
     /// again, which does no harm.
-    pub fn heard(&mut self, shard: ShardId) {
-        if let Some(part) = self.parts.get_mut(&shard)
-            && let Some(sent) = part.sent.take()
+    pub fn give_up_batch(&mut self, shard: ShardId) {
+        if let Some(outbox) = self.outboxes.get_mut(&shard)
+            && let Some(sent) = outbox.sent.take()
         {
             let ends = |(_, it): &(Key, Suspected)| matches!(it.note, Note::End { .. });
-            part.open.extend(sent.into_iter().filter(ends));
+            outbox.open.extend(sent.into_iter().filter(ends));
         }
     }
 
     /// Returns the ends of all notes that are not known to have ended, because the worker stops.
-    pub fn last_words(&mut self) -> Vec<Suspected> {
+    pub fn final_notes(&mut self) -> Vec<Suspected> {
         self.end(|_| false);
-        let parts = std::mem::take(&mut self.parts).into_values();
-        let all = parts.flat_map(|part| part.sent.into_iter().flatten().chain(part.open));
+        let outboxes = std::mem::take(&mut self.outboxes).into_values();
+        let all = outboxes.flat_map(|outbox| outbox.sent.into_iter().flatten().chain(outbox.open));
         let ended = all.filter(|(_, suspected)| matches!(suspected.note, Note::End { .. }));
         ended.map(|(_, suspected)| suspected).collect()
     }
 }
 
-impl Call {
-    fn word(&self, note: Note) -> Suspected {
+impl SuspectCall {
+    fn with_note(&self, note: Note) -> Suspected {
         Suspected {
             note,
             ..self.suspected.clone()
         }
     }
 
-    fn ended(&self) -> Suspected {
-        self.word(Note::End {
+    fn end_note(&self) -> Suspected {
+        self.with_note(Note::End {
             answered: self.answered,
         })
     }
 }
 
-impl Part {
+impl NoteOutbox {
     fn send_at(&self) -> Option<Duration> {
         (self.sent.is_none() && !self.open.is_empty()).then_some(self.not_before)
     }
@@ -272,11 +272,14 @@ impl Part {
         if self.send_at().is_none_or(|at| now < at) {
             return None;
         }
-        let batch: Vec<_> = self.open.drain(..self.open.len().min(MOST)).collect();
-        let words = batch.iter().map(|(_, suspected)| suspected.clone());
-        let words = words.collect();
+        let batch: Vec<_> = self
+            .open
+            .drain(..self.open.len().min(MAX_NOTES_PER_REQUEST))
+            .collect();
+        let suspects = batch.iter().map(|(_, suspected)| suspected.clone());
+        let suspects = suspects.collect();
         self.sent = Some(batch);
-        Some(words)
+        Some(suspects)
     }
 }
 
@@ -309,8 +312,10 @@ mod tests {
         sent.flat_map(|(_, batch)| batch).map(word).collect()
     }
 
-    fn told(notes: &mut Notes, replies: Result<Verdicts, GateError>) -> usize {
-        notes.told(SECOND, ShardId::default(), replies).len()
+    fn result_of(notes: &mut Notes, replies: Result<Verdicts, GateError>) -> usize {
+        notes
+            .notes_result(SECOND, ShardId::default(), replies)
+            .len()
     }
 
     #[test]
@@ -318,18 +323,18 @@ mod tests {
         let mut notes = Notes::new(7);
         notes.begin(SECOND, Key(1), &tenant(), "x", 5, true);
         assert_eq!(sent(&mut notes, SECOND), ["begin 7-1"]);
-        assert_eq!(told(&mut notes, Ok(vec![GO])), 1);
+        assert_eq!(result_of(&mut notes, Ok(vec![GO])), 1);
         notes.end(|_| false);
         assert_eq!(sent(&mut notes, SECOND), ["end 7-1"]);
         notes.begin(SECOND, Key(2), &tenant(), "x", 5, false);
         assert_eq!(sent(&mut notes, SECOND), [""; 0], "one at a time");
         // A job that wants to begin learns at once that no note can be written.
-        assert_eq!(told(&mut notes, Err(away())), 1);
+        assert_eq!(result_of(&mut notes, Err(away())), 1);
         assert!(notes.is_alone() && !notes.is_empty());
         assert_eq!(sent(&mut notes, SECOND), [""; 0], "not at once");
         notes.end(|_| false);
         assert_eq!(sent(&mut notes, 2 * SECOND), ["end 7-1", "end 7-2"]);
-        assert_eq!(told(&mut notes, Ok(vec![GO, GO])), 0);
+        assert_eq!(result_of(&mut notes, Ok(vec![GO, GO])), 0);
         assert!(!notes.is_alone() && notes.is_empty());
         assert_eq!(notes.send_at(), None);
     }
@@ -337,14 +342,14 @@ mod tests {
     #[test]
     fn what_is_told_again_is_bounded_and_what_is_refused_is_not_told_again() {
         let mut notes = Notes::new(7);
-        for key in 0..2 * MOST_AGAIN as u64 {
+        for key in 0..2 * MAX_RETRIES_PER_SHARD as u64 {
             notes.begin(SECOND, Key(key), &tenant(), "x", 5, false);
         }
         notes.end(|_| false);
         let batch = sent(&mut notes, SECOND);
-        assert_eq!(batch.len(), MOST);
-        let begun = told(&mut notes, Err(away()));
-        assert_eq!(begun, 2 * MOST_AGAIN, "all of them hear it");
+        assert_eq!(batch.len(), MAX_NOTES_PER_REQUEST);
+        let begun = result_of(&mut notes, Err(away()));
+        assert_eq!(begun, 2 * MAX_RETRIES_PER_SHARD, "all of them hear it");
         let mut ends = 0;
         loop {
             let batch = sent(&mut notes, 2 * SECOND).len();
@@ -353,9 +358,9 @@ mod tests {
                 break;
             }
             ends += batch;
-            told(&mut notes, Ok((0..batch).map(refused).collect()));
+            result_of(&mut notes, Ok((0..batch).map(refused).collect()));
         }
-        assert_eq!(ends, MOST_AGAIN);
+        assert_eq!(ends, MAX_RETRIES_PER_SHARD);
         assert!(notes.is_empty());
     }
 
@@ -368,12 +373,12 @@ mod tests {
         }
         notes.answered(Key(2));
         notes.end(|key| key != Key(2));
-        let words = notes.last_words();
+        let suspects = notes.final_notes();
         let ended = |word: &Suspected| match word.note {
             Note::End { answered } => (word.by.clone(), answered),
             _ => panic!("{word:?}"),
         };
-        let mut ended: Vec<_> = words.iter().map(ended).collect();
+        let mut ended: Vec<_> = suspects.iter().map(ended).collect();
         ended.sort_unstable();
         let all = [("7-1", false), ("7-2", true), ("7-3", false)];
         assert_eq!(ended, all.map(|(by, answered)| (by.to_owned(), answered)));
@@ -385,14 +390,14 @@ mod tests {
         let mut notes = Notes::new(7);
         notes.begin(SECOND, Key(1), &tenant(), "x", 5, false);
         notes.send(SECOND);
-        assert!(notes.is_telling());
-        notes.heard(ShardId::default());
-        assert!(!notes.is_telling());
+        assert!(notes.is_sending());
+        notes.give_up_batch(ShardId::default());
+        assert!(!notes.is_sending());
         notes.end(|_| false);
         assert_eq!(sent(&mut notes, SECOND), ["end 7-1"]);
-        notes.heard(ShardId::default());
-        assert!(!notes.is_telling());
-        let words = notes.last_words();
-        assert_eq!(words.len(), 1, "{words:?}");
+        notes.give_up_batch(ShardId::default());
+        assert!(!notes.is_sending());
+        let suspects = notes.final_notes();
+        assert_eq!(suspects.len(), 1, "{suspects:?}");
     }
 }

@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use super::Scheduler;
-use super::entry::{Hand, JobEntry, Phase};
-use super::queues::End;
+use super::entry::{JobEntry, Phase, SlotState};
+use super::queues::QueuePosition;
 use crate::engine::action::{Action, Key};
 use crate::engine::facts::Fact;
 use crate::handler::Attempt;
@@ -15,9 +15,9 @@ impl Scheduler {
     /// Gives the job a slot for its next question, unless it has one.
     pub(super) fn give_slot(&mut self, key: Key) {
         if let Some(job) = self.jobs.get_mut(&key)
-            && job.hand == Hand::Empty
+            && job.slot == SlotState::Empty
         {
-            job.hand = Hand::Slot;
+            job.slot = SlotState::Slot;
             self.queues.take_slot(&job.claims.tenant);
         }
     }
@@ -25,7 +25,7 @@ impl Scheduler {
     /// Prepares the call of a job that has a slot.
     pub(super) fn prepare(&mut self, key: Key) {
         if let Some(job) = self.jobs.get_mut(&key) {
-            job.hand = Hand::Preparing;
+            job.slot = SlotState::Preparing;
             self.breakers.started(key);
             let job = job.job();
             self.agenda.push(Action::Prepare { key, job });
@@ -34,7 +34,10 @@ impl Scheduler {
 
     /// Prepares the call of a job for which quota is available. Returns false if it has no slot.
     pub(super) fn prepare_with_slot(&mut self, key: Key) -> bool {
-        let job = self.jobs.get_mut(&key).filter(|job| job.hand == Hand::Slot);
+        let job = self
+            .jobs
+            .get_mut(&key)
+            .filter(|job| job.slot == SlotState::Slot);
         let has_slot = job.is_some();
         if let Some(job) = job {
             job.phase = Phase::Preparing;
@@ -51,7 +54,7 @@ impl Scheduler {
         }
         // A suspect's call is noted first.
         if let Some(job) = self.jobs.get_mut(&key)
-            && job.hand == Hand::Empty
+            && job.slot == SlotState::Empty
             && job.claims.suspect.is_none()
             && self.queues.try_slot(&job.claims.tenant)
         {
@@ -64,8 +67,8 @@ impl Scheduler {
         let Some(job) = self.jobs.get_mut(&key) else {
             return;
         };
-        let hand = std::mem::replace(&mut job.hand, Hand::Empty);
-        if hand != Hand::Empty {
+        let hand = std::mem::replace(&mut job.slot, SlotState::Empty);
+        if hand != SlotState::Empty {
             self.queues.free_slot(&job.claims.tenant);
             self.agenda.release(key);
         }
@@ -88,7 +91,7 @@ impl Scheduler {
             took.into_iter()
                 .for_each(|took| self.waiting.preparing_took(took));
         }
-        let preparing = |job: &&mut JobEntry| job.hand == Hand::Preparing;
+        let preparing = |job: &&mut JobEntry| job.slot == SlotState::Preparing;
         let Some(job) = self.jobs.get_mut(&key).filter(preparing) else {
             // Its session is gone, or the job has left.
             self.breakers.gone(key);
@@ -96,10 +99,10 @@ impl Scheduler {
         };
         match result {
             Ok(()) => {
-                job.hand = Hand::Ready;
+                job.slot = SlotState::Ready;
                 self.breakers.prepared(key);
                 if job.phase == Phase::Preparing {
-                    self.join(key, End::Due);
+                    self.join(key, QueuePosition::Due);
                 }
             }
             Err(_) if self.intake.is_draining() => {

@@ -16,12 +16,12 @@ pub(super) struct Question {
     /// The common part of the names of its permits. Empty if no limit holds leases, because then no
     /// permit needs a name.
     pub(super) permits: String,
-    pub(super) jobs: Vec<Asked>,
+    pub(super) jobs: Vec<QuestionJob>,
 }
 
 /// A job in a question.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct QuestionJob {
     pub(super) key: Key,
     /// Its position among all jobs of its tenant that ask in this round.
     pub(super) place: usize,

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 
-use self::state::{State, Sum, Sums};
-use super::budget;
+use self::state::{ShardSum, ShardSums, TenantState};
+use super::slot_shares;
 use crate::engine::action::Key;
 use crate::engine::shards::Shards;
 use crate::gate::ShardId;
@@ -23,7 +23,7 @@ const SURPLUS_PAUSE: Duration = Duration::from_millis(100);
 
 /// The position at which a job joins the ready jobs of its tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum QueuePosition {
     /// Before all others. It has a slot and asked already.
     FrontPrepared,
     /// Behind other jobs with a slot, before all without.
@@ -38,7 +38,7 @@ pub enum End {
 
 /// One tenant's part of a round trip.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Turn {
+pub struct TenantShare {
     /// The tenant.
     pub tenant: Tenant,
     /// Number of its jobs that may get a worker slot, in addition to those that have one.
@@ -52,12 +52,12 @@ pub struct Turn {
 pub struct Queues {
     concurrency: usize,
     prefetch: usize,
-    tenants: HashMap<Tenant, State, RandomState>,
+    tenants: HashMap<Tenant, TenantState, RandomState>,
     /// Tenants with ready jobs, each once.
     rotation: VecDeque<Tenant>,
     shards: Shards,
     /// Sums over all queued tenants.
-    sums: Sums,
+    sums: ShardSums,
     held: usize,
     running: usize,
     slots: usize,
@@ -76,7 +76,7 @@ impl Queues {
             tenants: HashMap::default(),
             rotation: VecDeque::new(),
             shards: Shards::default(),
-            sums: Sums::default(),
+            sums: ShardSums::default(),
             held: 0,
             running: 0,
             slots: 0,
@@ -126,7 +126,7 @@ impl Queues {
     }
 
     /// Adds a job that is ready to ask.
-    pub fn join(&mut self, tenant: &Tenant, key: Key, end: End) {
+    pub fn join(&mut self, tenant: &Tenant, key: Key, end: QueuePosition) {
         let state = self.tenants.entry(tenant.clone()).or_default();
         if !state.queued {
             state.queued = true;
@@ -134,11 +134,11 @@ impl Queues {
             self.rotation.push_back(tenant.clone());
         }
         self.sums.change(state, |state| match end {
-            End::FrontPrepared => state.prepared.push_front(key),
-            End::Prepared => state.prepared.push_back(key),
-            End::Front => state.due.push_front(key),
-            End::Due => state.due.push_back(key),
-            End::Fresh => state.fresh.push_back(key),
+            QueuePosition::FrontPrepared => state.prepared.push_front(key),
+            QueuePosition::Prepared => state.prepared.push_back(key),
+            QueuePosition::Front => state.due.push_front(key),
+            QueuePosition::Due => state.due.push_back(key),
+            QueuePosition::Fresh => state.fresh.push_back(key),
         });
     }
 
@@ -153,7 +153,7 @@ impl Queues {
             return false;
         }
         let most = self.most_slots();
-        let eligible = |state: &State| is_open(state.shard) && state.slots < most;
+        let eligible = |state: &TenantState| is_open(state.shard) && state.slots < most;
         self.rotation
             .iter()
             .any(|tenant| self.tenants.get(tenant).is_some_and(eligible))
@@ -161,7 +161,7 @@ impl Queues {
 
     /// Returns about how many jobs of open shards could ask at once.
     pub fn could_ask(&self, is_open: impl Fn(ShardId) -> bool) -> usize {
-        let Sum { ready, at_once } = self.sums.of(is_open);
+        let ShardSum { ready, at_once } = self.sums.of(is_open);
         let free = self.concurrency.saturating_sub(self.slots);
         at_once + free.min(ready - at_once)
     }
@@ -193,7 +193,7 @@ impl Queues {
         &mut self,
         most: usize,
         is_open: impl Fn(ShardId) -> bool,
-    ) -> Vec<(ShardId, Turn)> {
+    ) -> Vec<(ShardId, TenantShare)> {
         let free = self.concurrency.saturating_sub(self.slots);
         let most_slots = self.most_slots();
         // If no job asks without a slot, no more tenants can ask than there are slots, and the
@@ -218,14 +218,14 @@ impl Queues {
                 passed.push(tenant);
             }
         }
-        let slots = budget::share(free, &demands);
+        let slots = slot_shares::share(free, &demands);
         let asking = |(tenant, slots): (&Tenant, &u32)| {
             let state = self.tenants.get(tenant)?;
             Some(state.asking(usize::try_from(*slots).unwrap_or(usize::MAX)))
         };
         let asking = tenants.iter().zip(&slots).map(asking);
         let asking: Vec<usize> = asking.map(Option::unwrap_or_default).collect();
-        let rooms = budget::share(most, &asking);
+        let rooms = slot_shares::share(most, &asking);
         let mut turns = Vec::new();
         let mut served = Vec::new();
         for ((tenant, slots), room) in tenants.into_iter().zip(slots).zip(rooms) {
@@ -243,7 +243,7 @@ impl Queues {
                 (false, _) => {}
             }
             if !keys.is_empty() {
-                let turn = Turn {
+                let turn = TenantShare {
                     tenant,
                     slots,
                     keys,
@@ -276,7 +276,7 @@ impl Queues {
         // Whether the jobs belong to one tenant is checked then, because this is called after each
         // event.
         let keep = self.most_of_tenant();
-        let may_have = |(_, sum): (_, Sum)| sum.ready - sum.at_once > keep;
+        let may_have = |(_, sum): (_, ShardSum)| sum.ready - sum.at_once > keep;
         (self.sums.each().any(may_have)).then_some(self.next_surplus)
     }
 
@@ -308,7 +308,7 @@ impl Queues {
         let (keep, took) = (self.most_of_tenant(), self.usual_call);
         let share = u32::try_from(self.concurrency.div_ceil(2)).unwrap_or(u32::MAX);
         let mut surplus = Vec::new();
-        let too_many = |state: &State| !state.limited && state.without_slot() > keep;
+        let too_many = |state: &TenantState| !state.limited && state.without_slot() > keep;
         let crowded = self.tenants.iter_mut().filter(|(_, it)| too_many(it));
         let mut crowded: Vec<_> = crowded.collect();
         // Sorted, because the map has no stable order, and with the same seed the same jobs must
@@ -435,16 +435,16 @@ impl Queues {
         self.slots = self.running;
         self.tenants.retain(|_, state| state.running > 0);
         for state in self.tenants.values_mut() {
-            *state = State {
+            *state = TenantState {
                 running: state.running,
                 slots: state.running,
-                ..State::default()
+                ..TenantState::default()
             };
         }
     }
 
     fn forget_idle(&mut self, tenant: &Tenant) {
-        let idle = |s: &State| s.ready() == 0 && s.held == 0 && s.slots == 0 && !s.queued;
+        let idle = |s: &TenantState| s.ready() == 0 && s.held == 0 && s.slots == 0 && !s.queued;
         if self.tenants.get(tenant).is_some_and(idle) {
             self.tenants.remove(tenant);
         }

@@ -6,28 +6,28 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::moves::{Move, Next};
-use super::seldom::Seldom;
+use super::moves::{Move, MoveStep};
+use super::report_limiter::ReportLimiter;
 use super::{Scheduler, millis};
 use crate::broker::{Message, PublishError, Reply};
 use crate::engine::action::{Key, ResultsTo};
-use crate::engine::facts::{Death, Fact, Sent};
+use crate::engine::facts::{Death, Fact, ResultOutcome};
 use crate::handler::{Answered, Outcome};
 use crate::rules::headers::{self, HeaderValue, Headers};
 
 /// Minimum interval between reports of results without a target.
-const LOST_TOLD: Duration = Duration::from_secs(60);
+const LOST_REPORT_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum number of an answer's headers in one result, and of bytes of a value. They must fit into
 /// a frame of 128 KiB.
-const MOST_HEADERS: usize = 32;
-const LONGEST_VALUE: usize = 2 << 10;
+const MAX_HEADERS: usize = 32;
+const MAX_VALUE_BYTES: usize = 2 << 10;
 /// Maximum length of a header's name, in bytes.
-const LONGEST_NAME: usize = 240;
+const MAX_NAME_BYTES: usize = 240;
 
 /// The log state of results without a target.
 #[derive(Debug, Default)]
 pub(super) struct LostResults {
-    seldom: Seldom,
+    limiter: ReportLimiter,
     /// Whether a result for one of our own queues was reported.
     own_told: bool,
 }
@@ -177,7 +177,7 @@ impl Scheduler {
                 own.push((headers::TRUNCATED, HeaderValue::Text("true".to_owned())));
             }
             let fits = |(name, value): &(String, String)| {
-                name.len() <= LONGEST_NAME && value.len() <= LONGEST_VALUE
+                name.len() <= MAX_NAME_BYTES && value.len() <= MAX_VALUE_BYTES
             };
             let named = std::mem::take(&mut answered.headers)
                 .into_iter()
@@ -186,7 +186,7 @@ impl Scheduler {
                 let name = format!("{}{name}", headers::ANSWER_PREFIX);
                 (name, HeaderValue::Text(value))
             });
-            answer_headers = named.take(MOST_HEADERS).collect();
+            answer_headers = named.take(MAX_HEADERS).collect();
         }
         let content = [&answered.content_type, &answered.content_encoding];
         let content = content.map(Option::as_deref);
@@ -211,23 +211,24 @@ impl Scheduler {
             return Some(reply);
         }
         let is_news = !std::mem::replace(&mut self.lost_results.own_told, true);
-        self.facts.push(lost(Sent::Unroutable, &reply, is_news));
+        self.facts
+            .push(lost(ResultOutcome::Unroutable, &reply, is_news));
         None
     }
 
     /// Takes the next steps of moves.
-    pub(super) fn do_all(&mut self, all: impl IntoIterator<Item = Next>) {
+    pub(super) fn do_all(&mut self, all: impl IntoIterator<Item = MoveStep>) {
         for next in all {
             match next {
-                Next::Reply(reply) => self.agenda.reply(reply),
-                Next::Publish(publish) => {
+                MoveStep::Reply(reply) => self.agenda.reply(reply),
+                MoveStep::Publish(publish) => {
                     let queue = &publish.1.queue;
                     match *queue == self.settings.names.dead || self.moves.is_stuck(queue) {
                         true => self.agenda.publish_apart(publish),
                         false => self.agenda.publish(publish),
                     }
                 }
-                Next::Ack(tag) => self.agenda.ack(tag),
+                MoveStep::Ack(tag) => self.agenda.ack(tag),
             }
         }
     }
@@ -237,10 +238,12 @@ impl Scheduler {
     pub fn replied_to(&mut self, now: Duration, results: Vec<(Key, Result<(), PublishError>)>) {
         for (key, result) in results {
             match result {
-                Ok(()) => self.result_ended(now, key, Sent::Published),
-                Err(PublishError::Returned) => self.result_ended(now, key, Sent::Unroutable),
+                Ok(()) => self.result_ended(now, key, ResultOutcome::Published),
+                Err(PublishError::Returned) => {
+                    self.result_ended(now, key, ResultOutcome::Unroutable)
+                }
                 Err(PublishError::Refused(_)) if self.is_given_up(now, key) => {
-                    self.result_ended(now, key, Sent::Refused);
+                    self.result_ended(now, key, ResultOutcome::Refused);
                 }
                 Err(why) => self.publish_failed(now, key, why),
             }
@@ -248,16 +251,19 @@ impl Scheduler {
     }
 
     /// Continues a job whose result was published or given up.
-    pub(super) fn result_ended(&mut self, now: Duration, key: Key, sent: Sent) {
-        let is_open = matches!(sent, Sent::Published | Sent::Unroutable);
+    pub(super) fn result_ended(&mut self, now: Duration, key: Key, sent: ResultOutcome) {
+        let is_open = matches!(sent, ResultOutcome::Published | ResultOutcome::Unroutable);
         let Some((reply, next)) = self.moves.replied(now, key, is_open) else {
             return;
         };
         self.end_result(now, key);
         self.facts.push(match sent {
-            Sent::Published => Fact::ResultPublished,
+            ResultOutcome::Published => Fact::ResultPublished,
             sent => {
-                let is_news = self.lost_results.seldom.is_news(now, LOST_TOLD);
+                let is_news = self
+                    .lost_results
+                    .limiter
+                    .may_report(now, LOST_REPORT_INTERVAL);
                 lost(sent, &reply, is_news)
             }
         });
@@ -280,7 +286,7 @@ impl Scheduler {
     }
 }
 
-fn lost(sent: Sent, reply: &Reply, is_news: bool) -> Fact {
+fn lost(sent: ResultOutcome, reply: &Reply, is_news: bool) -> Fact {
     Fact::ResultLost {
         job: reply.message.id().unwrap_or_default().to_owned(),
         sent,

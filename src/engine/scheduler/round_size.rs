@@ -8,10 +8,10 @@
 use std::time::Duration;
 
 /// Maximum number of jobs in one round trip.
-const MOST: usize = 1024;
+const MAX_JOBS: usize = 1024;
 /// Lower bound. Fewer jobs are not answered any sooner: the round trip itself takes longer than
 /// their answers.
-const LEAST: usize = 8;
+const MIN_JOBS: usize = 8;
 
 /// The maximum number of jobs in the next round trip.
 #[derive(Debug)]
@@ -27,8 +27,8 @@ pub struct RoundSize {
 impl Default for RoundSize {
     fn default() -> Self {
         Self {
-            most: MOST,
-            asked: MOST,
+            most: MAX_JOBS,
+            asked: MAX_JOBS,
             lowered: Duration::ZERO,
             raised: Duration::ZERO,
         }
@@ -52,15 +52,15 @@ impl RoundSize {
     /// Records that a permit requested at `asked_at` came too late.
     pub fn late(&mut self, now: Duration, asked_at: Duration) {
         if asked_at >= self.lowered {
-            self.most = (self.most.min(self.asked) / 2).max(LEAST);
+            self.most = (self.most.min(self.asked) / 2).max(MIN_JOBS);
             self.lowered = now;
         }
     }
 
     /// Records that a permit came in time.
     pub fn in_time(&mut self, now: Duration, asked_at: Duration) {
-        if self.most < MOST && asked_at >= self.lowered.max(self.raised) {
-            self.most = (2 * self.most).min(MOST);
+        if self.most < MAX_JOBS && asked_at >= self.lowered.max(self.raised) {
+            self.most = (2 * self.most).min(MAX_JOBS);
             self.raised = now;
         }
     }
@@ -97,12 +97,12 @@ mod tests {
     fn it_grows_while_permits_come_in_time_and_stays_within_its_bounds() {
         let mut size = RoundSize::default();
         size.in_time(MS, MS);
-        assert_eq!(size.get(), MOST);
+        assert_eq!(size.get(), MAX_JOBS);
         for n in 0..20 {
             size.asked(size.get());
             size.late(MS * 10 * n, MS * 10 * n);
         }
-        assert_eq!(size.get(), LEAST);
+        assert_eq!(size.get(), MIN_JOBS);
         let mut sizes = Vec::new();
         for n in 20..32 {
             size.in_time(MS * 10 * n + MS, MS * 10 * n);
@@ -110,6 +110,6 @@ mod tests {
             sizes.push(size.get());
         }
         assert_eq!(sizes[..4], [16, 32, 64, 128]);
-        assert_eq!(sizes[6..], [MOST; 6]);
+        assert_eq!(sizes[6..], [MAX_JOBS; 6]);
     }
 }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::abandoned::{Abandoned, Call};
-use super::entry::Started;
-use super::ledger::{Ledger, Outcome};
+use super::abandoned::{Abandoned, AbandonedCall};
+use super::entry::StartRecord;
+use super::ledger::{Ledger, SettleOutcome};
 use super::millis;
 use super::questions::Question;
 use crate::engine::action::Action;
@@ -51,7 +51,7 @@ impl Settlement {
     }
 
     /// Records that a job starts. Returns when to look at its call.
-    pub(super) fn started(&mut self, now: Duration, started: &Started) -> Option<Look> {
+    pub(super) fn started(&mut self, now: Duration, started: &StartRecord) -> Option<Look> {
         self.ledger.started(&started.limits);
         let call = started.call()?;
         Some(self.lateness.look(now, &call))
@@ -59,11 +59,11 @@ impl Settlement {
 
     /// Records a finding about a call in flight. A call that came later than the guard covers
     /// counts from now on.
-    pub(super) fn heard_of(
+    pub(super) fn record_finding(
         &mut self,
         now: Duration,
         tenant: &Tenant,
-        started: &mut Started,
+        started: &mut StartRecord,
         heard: Heard,
         budget: f64,
     ) -> Option<Fact> {
@@ -90,7 +90,7 @@ impl Settlement {
         &mut self,
         now: Duration,
         tenant: &Tenant,
-        started: Started,
+        started: StartRecord,
         fate: Fate,
         (cost, actual): (u32, Option<u32>),
     ) -> Option<Action> {
@@ -122,7 +122,7 @@ impl Settlement {
             {
                 let lease = Duration::from_millis(for_ms);
                 let permit = started.receipt.permit.clone();
-                self.abandoned.add(Call {
+                self.abandoned.add(AbandonedCall {
                     tenant: tenant.clone(),
                     started,
                     until: now + lease,
@@ -142,7 +142,7 @@ impl Settlement {
 
     /// Records that an abandoned call has `ended`, or that its time is over.
     pub(super) fn abandoned_is_over(&mut self, permit: &str, ended: bool) {
-        let Some(Call {
+        let Some(AbandonedCall {
             tenant, started, ..
         }) = self.abandoned.remove(permit)
         else {
@@ -202,7 +202,7 @@ impl Settlement {
     pub(super) fn renew<'a>(
         &mut self,
         now: Duration,
-        running: impl FnOnce() -> Vec<(&'a Tenant, &'a Started)>,
+        running: impl FnOnce() -> Vec<(&'a Tenant, &'a StartRecord)>,
     ) {
         if self.ledger.renew_at().is_none_or(|at| now < at) {
             return;
@@ -234,17 +234,17 @@ impl Settlement {
     }
 
     /// Handles the result of the last request to `shard`.
-    pub(super) fn told(
+    pub(super) fn settle_result(
         &mut self,
         now: Duration,
         shard: ShardId,
         result: Result<SettleReplies, GateError>,
-    ) -> Outcome {
-        self.ledger.told(now, shard, result)
+    ) -> SettleOutcome {
+        self.ledger.settle_result(now, shard, result)
     }
 }
 
-impl Started {
+impl StartRecord {
     /// Returns the data by which the call's lateness is judged, or `None` if no limit can be
     /// corrected by it.
     fn call(&self) -> Option<lateness::Call> {
@@ -299,8 +299,8 @@ mod tests {
         limit.expect("in range").into()
     }
 
-    fn started(limits: Limits) -> Started {
-        Started {
+    fn started(limits: Limits) -> StartRecord {
+        StartRecord {
             labels: Labels::default(),
             limits,
             receipt: Receipt {
@@ -336,7 +336,7 @@ mod tests {
             assert_eq!(ends(&mut settlement, SECOND), told);
         }
         assert!(!settlement.is_done(), "the gate has not answered yet");
-        let told = settlement.told(SECOND, ShardId::default(), Ok(vec![Ok(())]));
+        let told = settlement.settle_result(SECOND, ShardId::default(), Ok(vec![Ok(())]));
         assert!(told.why.is_none() && settlement.is_done());
     }
 
@@ -359,14 +359,14 @@ mod tests {
         assert_eq!(settlement.abandoned(), 1);
         let held = |for_ms| vec![End::Abandoned { for_ms }];
         assert_eq!(ends(&mut settlement, SECOND), held(40_000));
-        settlement.told(SECOND, ShardId::default(), Ok(vec![Ok(())]));
+        settlement.settle_result(SECOND, ShardId::default(), Ok(vec![Ok(())]));
         settlement.renew(21 * SECOND, Vec::new);
         assert_eq!(ends(&mut settlement, 21 * SECOND), held(20_000));
-        settlement.told(21 * SECOND, ShardId::default(), Ok(vec![Ok(())]));
+        settlement.settle_result(21 * SECOND, ShardId::default(), Ok(vec![Ok(())]));
         settlement.abandoned_is_over(&permit, true);
         assert_eq!(settlement.abandoned(), 0);
         assert_eq!(ends(&mut settlement, 22 * SECOND), held(0));
-        settlement.told(22 * SECOND, ShardId::default(), Ok(vec![Ok(())]));
+        settlement.settle_result(22 * SECOND, ShardId::default(), Ok(vec![Ok(())]));
         assert_eq!(settlement.next(), None, "nothing is held");
     }
 }

@@ -14,7 +14,7 @@ use rand::{Rng, SeedableRng};
 
 use super::Scheduler;
 use super::entry::JobEntry;
-use super::traced::Trace;
+use super::trace::Trace;
 use crate::broker::Source;
 use crate::engine::action::Key;
 use crate::engine::facts::Fact;
@@ -24,25 +24,25 @@ use crate::rules::job::traced;
 use crate::rules::trace::{About, Context, Said, Sampler, Span};
 
 /// Maximum length of a failure's reason, in characters.
-const MOST_REASON: usize = 300;
+const MAX_REASON_CHARS: usize = 300;
 /// Maximum time by which a wait begins before its delivery.
-const MOST_BEFORE: Duration = Duration::from_secs(86_400);
+const MAX_WAIT_BEFORE: Duration = Duration::from_secs(86_400);
 
 /// A result that is being published.
 #[derive(Debug)]
-pub(super) struct Open(Span);
+pub(super) struct OpenSpan(Span);
 
 /// The sampler, and the open spans of results.
 #[derive(Debug)]
-pub(super) struct Traces {
+pub(super) struct JobTraces {
     /// Selects the jobs that have spans, or `None` if no job has.
     sampler: Option<Sampler>,
     random: SmallRng,
     /// Open spans of results, by the keys of their moves.
-    results: HashMap<Key, Open>,
+    results: HashMap<Key, OpenSpan>,
 }
 
-impl Traces {
+impl JobTraces {
     pub(super) fn new(seed: u64) -> Self {
         Self {
             sampler: None,
@@ -83,7 +83,7 @@ impl Traces {
             root: parent.unwrap_or(span),
             span,
             since: now,
-            before: before.min(MOST_BEFORE),
+            before: before.min(MAX_WAIT_BEFORE),
             told: Vec::new(),
             more: 0,
             first_call: said.and_then(|said| said.first_call),
@@ -172,7 +172,7 @@ impl Scheduler {
         };
         let is_made = *by != Outcome::Late;
         if trace.span.sampled && is_made {
-            let reason = reason.map(|text| text.chars().take(MOST_REASON).collect());
+            let reason = reason.map(|text| text.chars().take(MAX_REASON_CHARS).collect());
             let about = About::Call { outcome, reason };
             let mut span = ended(now, job, &trace, &self.settings.names.fresh, about);
             span.began = now.saturating_sub(took).max(trace.since);
@@ -212,7 +212,7 @@ impl Scheduler {
     }
 
     /// Returns the span of a result, if there is one, and adds its context to `headers`.
-    pub(super) fn result_span(&mut self, key: Key, headers: &mut Headers) -> Option<Open> {
+    pub(super) fn result_span(&mut self, key: Key, headers: &mut Headers) -> Option<OpenSpan> {
         let job = self.jobs.get(&key)?;
         let trace = job.trace.as_deref()?;
         let context = trace.root.beside(self.traces.id());
@@ -220,7 +220,7 @@ impl Scheduler {
         let queue = &self.settings.names.fresh;
         let span = ended(trace.since, job, trace, queue, About::Result);
         let parent = Some(trace.root);
-        Some(Open(Span {
+        Some(OpenSpan(Span {
             context,
             parent,
             before: Duration::ZERO,
@@ -229,15 +229,15 @@ impl Scheduler {
     }
 
     /// Keeps the span of a result that is being published.
-    pub(super) fn begin_result(&mut self, key: Key, span: Option<Open>) {
-        if let Some(span) = span.filter(|Open(span)| span.context.sampled) {
+    pub(super) fn begin_result(&mut self, key: Key, span: Option<OpenSpan>) {
+        if let Some(span) = span.filter(|OpenSpan(span)| span.context.sampled) {
             self.traces.results.insert(key, span);
         }
     }
 
     /// Ends the span of a result that was published or given up.
     pub(super) fn end_result(&mut self, now: Duration, key: Key) {
-        if let Some(Open(mut span)) = self.traces.results.remove(&key) {
+        if let Some(OpenSpan(mut span)) = self.traces.results.remove(&key) {
             span.ended = now;
             self.facts.push(Fact::Span(Box::new(span)));
         }

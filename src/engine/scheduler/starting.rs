@@ -36,7 +36,8 @@ impl Scheduler {
             return true;
         }
         job.claims.not_before = Some(NotBefore { at_ms, within_ms });
-        self.facts.push(Fact::DelayedStart(job.named(), within_ms));
+        self.facts
+            .push(Fact::DelayedStart(job.log_fields(), within_ms));
         false
     }
 }

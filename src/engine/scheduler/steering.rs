@@ -21,12 +21,12 @@ use crate::rules::steering::{
 use crate::rules::tenant::Tenant;
 
 /// Delay before a failed report is sent again.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// The instructions in force, and the reports on jobs. Operators ask for each report, which bounds
 /// their number.
 #[derive(Debug, Default)]
-pub(super) struct Steered {
+pub(super) struct SteeringState {
     pub(super) now: Arc<Steering>,
     open: BTreeMap<(Tenant, String), Sighting>,
     /// Reports in flight.
@@ -34,7 +34,7 @@ pub(super) struct Steered {
     not_before: Duration,
 }
 
-impl Steered {
+impl SteeringState {
     /// Returns the instructions on the job.
     fn wish(&self, job: &JobEntry) -> Option<Wish> {
         let id = job.message.id().filter(|_| job.has_own_id)?;
@@ -62,7 +62,7 @@ impl Scheduler {
     /// Puts instructions in force. From now on no job is called against them, except for running
     /// calls.
     pub fn steer(&mut self, now: Duration, steering: Arc<Steering>) {
-        let before = std::mem::replace(&mut self.steered.now, Arc::clone(&steering));
+        let before = std::mem::replace(&mut self.steering.now, Arc::clone(&steering));
         if before.hold != steering.hold {
             self.facts.push(Fact::Held(steering.hold));
             self.agreement.pause(steering.hold == Some(Hold::Paused));
@@ -76,7 +76,7 @@ impl Scheduler {
             return;
         }
         let concerned =
-            |job: &JobEntry| self.steered.stops(job) || self.steered.wish(job).is_some();
+            |job: &JobEntry| self.steering.stops(job) || self.steering.wish(job).is_some();
         let concerned = self.jobs.iter().filter(|(_, job)| concerned(job));
         let mut keys: Vec<Key> = concerned.map(|(key, _)| *key).collect();
         // Sorted into the order of arrival; the map has no stable order.
@@ -90,10 +90,10 @@ impl Scheduler {
         if self.intake.is_draining() {
             return;
         }
-        let stops = |key: &Key| (self.jobs.get(key)).is_some_and(|job| self.steered.stops(job));
+        let stops = |key: &Key| (self.jobs.get(key)).is_some_and(|job| self.steering.stops(job));
         let stopped: HashSet<Key> = keys.iter().copied().filter(stops).collect();
         for key in self.queues.take_stale(|key| stopped.contains(&key)) {
-            self.obeys(key, now);
+            self.remove_if_unwanted(key, now);
         }
         for key in keys.into_iter().filter(|key| stopped.contains(key)) {
             self.wake(now, key);
@@ -101,15 +101,15 @@ impl Scheduler {
     }
 
     /// Removes a job that is not to be called. Returns true if it left.
-    pub(super) fn obeys(&mut self, key: Key, now: Duration) -> bool {
-        if self.steered.now.leaves_jobs_alone() {
+    pub(super) fn remove_if_unwanted(&mut self, key: Key, now: Duration) -> bool {
+        if self.steering.now.leaves_jobs_alone() {
             return false;
         }
         let Some(job) = self.jobs.get(&key) else {
             return false;
         };
         if self
-            .steered
+            .steering
             .wish(job)
             .is_some_and(|wish| wish.cancel.is_some())
         {
@@ -117,7 +117,7 @@ impl Scheduler {
             self.bury(now, key, Death::Cancelled, CANCELLED);
             return true;
         }
-        let Some(queue) = self.steered.now.diverts(&job.claims.tenant).cloned() else {
+        let Some(queue) = self.steering.now.diverts(&job.claims.tenant).cloned() else {
             return false;
         };
         let headers = headers::dead(job.claims.attempt, DIVERTED, None);
@@ -129,11 +129,11 @@ impl Scheduler {
 
     /// Checks a job whose time has come against the instructions, and reports it. Returns true if
     /// it left.
-    pub(super) fn obeys_in_turn(&mut self, now: Duration, key: Key) -> bool {
-        if self.steered.now.leaves_jobs_alone() {
+    pub(super) fn remove_if_unwanted_in_turn(&mut self, now: Duration, key: Key) -> bool {
+        if self.steering.now.leaves_jobs_alone() {
             return false;
         }
-        if self.obeys(key, now) {
+        if self.remove_if_unwanted(key, now) {
             return true;
         }
         self.sight(now, key, State::Waiting);
@@ -142,20 +142,20 @@ impl Scheduler {
 
     /// Returns true if operators allow the job to start.
     pub(super) fn is_wanted(&self, job: &JobEntry) -> bool {
-        let steering = &self.steered.now;
+        let steering = &self.steering.now;
         steering.hold != Some(Hold::Paused)
-            && (steering.leaves_jobs_alone() || !self.steered.stops(job))
+            && (steering.leaves_jobs_alone() || !self.steering.stops(job))
     }
 
     /// Reports the state of the job if an operator asked for it.
     pub(super) fn sight(&mut self, now: Duration, key: Key, state: State) {
-        if self.steered.now.leaves_jobs_alone() {
+        if self.steering.now.leaves_jobs_alone() {
             return;
         }
         let Some(job) = self.jobs.get(&key) else {
             return;
         };
-        let Some(Wish { cancel, show }) = self.steered.wish(job) else {
+        let Some(Wish { cancel, show }) = self.steering.wish(job) else {
             return;
         };
         let (tenant, plan) = (&job.claims.tenant, job.claims.plan.clone());
@@ -195,15 +195,15 @@ impl Scheduler {
         };
         let id = job.message.id().unwrap_or_default().to_owned();
         let named = (job.claims.tenant.clone(), id);
-        self.steered.open.insert(named, sighting);
+        self.steering.open.insert(named, sighting);
     }
 
     /// Sends the reports on jobs.
-    pub(super) fn tell_sightings(&mut self, now: Duration) {
-        if self.steered.next().is_none_or(|at| at > now) {
+    pub(super) fn send_sightings(&mut self, now: Duration) {
+        if self.steering.next().is_none_or(|at| at > now) {
             return;
         }
-        let open = std::mem::take(&mut self.steered.open).into_iter();
+        let open = std::mem::take(&mut self.steering.open).into_iter();
         let batch: Vec<Sighted> = open
             .map(|((tenant, job), sighting)| Sighted {
                 tenant,
@@ -211,18 +211,18 @@ impl Scheduler {
                 sighting,
             })
             .collect();
-        self.steered.sent = batch.clone();
+        self.steering.sent = batch.clone();
         self.agenda.push(Action::Sighted(batch));
     }
 
     /// Handles the result of [`Action::Sighted`]. Reports that failed are sent again, unless there
     /// are newer ones.
     pub fn sighted(&mut self, now: Duration, result: &Result<(), GateError>) {
-        let sent = std::mem::take(&mut self.steered.sent);
+        let sent = std::mem::take(&mut self.steering.sent);
         if result.is_ok() {
             return;
         }
-        self.steered.not_before = now + AGAIN;
+        self.steering.not_before = now + RETRY_DELAY;
         for Sighted {
             tenant,
             job,
@@ -230,8 +230,8 @@ impl Scheduler {
         } in sent
         {
             // Skips reports that no operator asks for anymore.
-            if self.steered.now.of_job(&tenant, &job).is_some() {
-                self.steered.open.entry((tenant, job)).or_insert(sighting);
+            if self.steering.now.of_job(&tenant, &job).is_some() {
+                self.steering.open.entry((tenant, job)).or_insert(sighting);
             }
         }
     }

@@ -9,7 +9,7 @@ use super::millis;
 use super::moves::Move;
 use crate::broker::{Delivery, MessageKind, Outgoing, Source};
 use crate::engine::action::Key;
-use crate::engine::facts::{Fact, Sent};
+use crate::engine::facts::{Fact, ResultOutcome};
 use crate::rules::delays::Trip;
 use crate::rules::headers::{self, HeaderValue, PARKED, TRIP};
 use crate::rules::job::Field;
@@ -23,28 +23,28 @@ const PARKED_FOR_UNTIMED: Duration = Duration::from_secs(5);
 /// Time without taking a message after which a target is reported as stuck.
 pub(super) const STUCK_AFTER: Duration = Duration::from_secs(10);
 /// Minimum interval between reports of stuck targets.
-const STUCK_TOLD: Duration = Duration::from_secs(60);
+const STUCK_REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 impl Scheduler {
     /// Sends messages that may try their target. Gives up results that waited too long, and finds
     /// another route for other messages.
-    pub(super) fn look_at_moves(&mut self, now: Duration) {
+    pub(super) fn check_moves(&mut self, now: Duration) {
         let due = self.moves.due(now);
         self.do_all(due.next);
         for key in due.over {
             if self.moves.has_reply(key) {
-                self.result_ended(now, key, Sent::Refused);
+                self.result_ended(now, key, ResultOutcome::Refused);
             } else if !self.intake.is_draining() {
-                self.take_another_way(now, key);
+                self.reroute_stuck(now, key);
             }
         }
-        self.tell_stuck(now);
+        self.report_stuck(now);
     }
 
     /// Finds another route for a job or a dead letter that its queue does not take. A job takes
     /// another delay queue, and waits on when it comes back. Any other message is parked in a delay
     /// queue, and tries its own queue again afterward.
-    fn take_another_way(&mut self, now: Duration, key: Key) {
+    fn reroute_stuck(&mut self, now: Duration, key: Key) {
         let names = &self.settings.names;
         let Some(outgoing) = self.moves.outgoing(key) else {
             return;
@@ -119,11 +119,11 @@ impl Scheduler {
         None
     }
 
-    fn tell_stuck(&mut self, now: Duration) {
+    fn report_stuck(&mut self, now: Duration) {
         let stuck = self.moves.standstills(now, STUCK_AFTER);
         for ((kind, _), standstill) in MessageKind::NAMES.into_iter().zip(stuck) {
             if let Some(standstill) = standstill
-                && self.stuck_told[kind as usize].is_news(now, STUCK_TOLD)
+                && self.stuck_reports[kind as usize].may_report(now, STUCK_REPORT_INTERVAL)
             {
                 let since = now.saturating_sub(standstill.since);
                 self.facts.push(Fact::Stuck {

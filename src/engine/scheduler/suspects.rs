@@ -7,19 +7,19 @@ use std::time::Duration;
 use rand::Rng;
 
 use super::Scheduler;
-use super::entry::{Hand, JobEntry, Phase};
+use super::entry::{JobEntry, Phase, SlotState};
 use crate::engine::action::{Action, Key};
 use crate::engine::facts::{Death, Fact};
 use crate::gate::{GateError, ShardId, Suspected, Verdict, Verdicts};
 
 /// Delay before a job that can't run alone yet tries again, if it can wait in memory.
-const SOON: Duration = Duration::from_secs(1);
+const ALONE_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// The same delay if it can't wait in memory.
-const LATER: Duration = Duration::from_secs(10);
+const ALONE_RETRY_DELAY_IN_QUEUE: Duration = Duration::from_secs(10);
 
 /// Whether a job may request its permit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum May {
+pub(super) enum AskPermission {
     Ask,
     /// Not before it has a slot.
     WithSlot,
@@ -30,17 +30,17 @@ pub(super) enum May {
 impl Scheduler {
     /// Returns whether a job whose turn it is may ask. A suspect's call is noted first, and needs a
     /// slot for that, because without one it could not start.
-    pub(super) fn may_ask(&mut self, now: Duration, key: Key) -> May {
+    pub(super) fn may_ask(&mut self, now: Duration, key: Key) -> AskPermission {
         let most = self.settings.live.retry.max_crashes;
         let Some(job) = self.jobs.get_mut(&key) else {
-            return May::Ask;
+            return AskPermission::Ask;
         };
         let suspect = job.claims.suspect.filter(|_| most > 0);
         let Some(crashes) = suspect.filter(|_| !self.notes.has(key)) else {
-            return May::Ask;
+            return AskPermission::Ask;
         };
-        if job.hand == Hand::Empty {
-            return May::WithSlot;
+        if job.slot == SlotState::Empty {
+            return AskPermission::WithSlot;
         }
         if !job.has_own_id {
             // The next delivery would have another ID. A trip through a delay queue gives it an ID
@@ -49,9 +49,9 @@ impl Scheduler {
             self.delay_in_queue(now, key, Duration::ZERO);
         } else if crashes > 0 && self.notes.is_alone() {
             self.let_go(key);
-            let wait = SOON.mul_f64(self.random.random_range(0.5..=1.0));
+            let wait = ALONE_RETRY_DELAY.mul_f64(self.random.random_range(0.5..=1.0));
             if !self.delay_in_memory(now, key, wait) {
-                self.recheck(now, key, LATER);
+                self.recheck(now, key, ALONE_RETRY_DELAY_IN_QUEUE);
             }
         } else {
             job.phase = Phase::Noting;
@@ -59,7 +59,7 @@ impl Scheduler {
             let tenant = &job.claims.tenant;
             self.notes.begin(now, key, tenant, id, most, crashes > 0);
         }
-        May::Not
+        AskPermission::Not
     }
 
     /// Handles the result of [`Action::Suspect`].
@@ -71,7 +71,7 @@ impl Scheduler {
     ) {
         let why_all = result.as_ref().err().cloned();
         let (mut back, mut unheard) = (Vec::new(), false);
-        for (key, verdict) in self.notes.told(now, shard, result) {
+        for (key, verdict) in self.notes.notes_result(now, shard, result) {
             let noting = |job: &&mut JobEntry| job.phase == Phase::Noting;
             let Some(job) = self.jobs.get_mut(&key).filter(noting) else {
                 continue;
@@ -79,12 +79,13 @@ impl Scheduler {
             match verdict {
                 Ok(Verdict::Go) => back.push(key),
                 Ok(Verdict::Alone { crashes }) => {
-                    self.facts.push(Fact::CalledAlone(job.named(), crashes));
+                    self.facts
+                        .push(Fact::CalledAlone(job.log_fields(), crashes));
                     job.claims.suspect = Some(crashes);
                     back.push(key);
                 }
                 Ok(Verdict::Wait { ms }) => {
-                    self.facts.push(Fact::SuspectWaits(job.named(), ms));
+                    self.facts.push(Fact::SuspectWaits(job.log_fields(), ms));
                     let wait = Duration::from_millis(ms);
                     self.let_go(key);
                     self.delay(now, key, wait);
@@ -122,13 +123,13 @@ impl Scheduler {
     }
 
     /// Ends the notes of jobs that are gone or wait, and sends notes that are due.
-    pub(super) fn tell_notes(&mut self, now: Duration) {
+    pub(super) fn send_notes(&mut self, now: Duration) {
         let (jobs, draining) = (&self.jobs, self.intake.is_draining());
         let is_called = |key| {
             let job: Option<&JobEntry> = jobs.get(&key);
             job.is_some_and(|job| match job.phase {
                 Phase::Noting | Phase::Asking | Phase::Running => true,
-                Phase::Ready | Phase::Preparing => job.hand != Hand::Empty && !draining,
+                Phase::Ready | Phase::Preparing => job.slot != SlotState::Empty && !draining,
                 _ => false,
             })
         };
@@ -140,17 +141,17 @@ impl Scheduler {
 
     /// Returns true if notes are being sent.
     pub fn is_noting(&self) -> bool {
-        self.notes.is_telling()
+        self.notes.is_sending()
     }
 
     /// Ends the request in flight to `shard` because the worker stops. Its outcome does not matter
     /// anymore.
     pub fn noted(&mut self, shard: ShardId) {
-        self.notes.heard(shard);
+        self.notes.give_up_batch(shard);
     }
 
     /// Returns the final notes of a worker that stops in order, for the calls that it gives up.
-    pub fn last_words(&mut self) -> Vec<Suspected> {
-        self.notes.last_words()
+    pub fn final_notes(&mut self) -> Vec<Suspected> {
+        self.notes.final_notes()
     }
 }

@@ -9,7 +9,7 @@ use foldhash::fast::RandomState;
 use super::Scheduler;
 use super::entry::Phase;
 use super::questions::Question;
-use crate::engine::facts::Tenants;
+use crate::engine::facts::TenantLoads;
 use crate::gate::{Answer, TenantReply};
 use crate::rules::job::Claims;
 use crate::rules::report::{LeftOut, OfTenant, busiest};
@@ -17,11 +17,11 @@ use crate::rules::tenant::Tenant;
 
 /// Maximum number of tenants that are counted separately. Tenants whose jobs did nothing lately
 /// make room first.
-const MOST_TENANTS: usize = 10_000;
+const MAX_TENANTS: usize = 10_000;
 
 /// The counts of one tenant's jobs.
 #[derive(Debug, Default)]
-struct Tally {
+struct TenantTally {
     starts: u64,
     denials: u64,
     /// The latest turn that the gate gave one of its jobs, in milliseconds of the store's clock, or
@@ -34,7 +34,7 @@ struct Tally {
 /// The counts of all tenants since the last report.
 #[derive(Debug, Default)]
 pub(super) struct Tallies {
-    tenants: HashMap<Tenant, Tally, RandomState>,
+    tenants: HashMap<Tenant, TenantTally, RandomState>,
     /// When they were last reported.
     since: Duration,
     /// Starts and denials of tenants that are not counted separately.
@@ -42,8 +42,8 @@ pub(super) struct Tallies {
 }
 
 impl Tallies {
-    fn of(&mut self, tenant: &Tenant) -> Option<&mut Tally> {
-        if self.tenants.len() >= MOST_TENANTS {
+    fn of(&mut self, tenant: &Tenant) -> Option<&mut TenantTally> {
+        if self.tenants.len() >= MAX_TENANTS {
             return self.tenants.get_mut(tenant);
         }
         Some(self.tenants.entry(tenant.clone()).or_default())
@@ -95,12 +95,12 @@ impl Tallies {
 
     /// Begins new counts after a report at `store_ms` of the store's clock. Forgets tenants that
     /// did nothing and have no waitlist.
-    fn told(&mut self, now: Duration, store_ms: u64) {
+    fn report(&mut self, now: Duration, store_ms: u64) {
         self.since = now;
         self.others = (0, 0);
-        let is_busy = |tally: &Tally| tally.starts + tally.denials > 0;
+        let is_busy = |tally: &TenantTally| tally.starts + tally.denials > 0;
         // New tenants must find room.
-        let is_full = self.tenants.len() > MOST_TENANTS / 2;
+        let is_full = self.tenants.len() > MAX_TENANTS / 2;
         (self.tenants).retain(|_, tally| match is_full {
             true => is_busy(tally) && tally.line_ends_ms > store_ms,
             false => tally.line_ends_ms > store_ms,
@@ -113,7 +113,7 @@ impl Tallies {
 
 impl Scheduler {
     /// Returns the state of the tenants. Starts and denials are those since the last call.
-    pub fn tenants(&mut self, now: Duration) -> Tenants {
+    pub fn tenants(&mut self, now: Duration) -> TenantLoads {
         let mut all: HashMap<&Tenant, OfTenant, RandomState> = HashMap::default();
         let new = |tenant: &Tenant| OfTenant::new(tenant.clone());
         for (tenant, tally) in &self.tallies.tenants {
@@ -152,7 +152,7 @@ impl Scheduler {
                 one.waits_for.clone_from(&tally.waits_for);
             }
         }
-        let tenants = Tenants {
+        let tenants = TenantLoads {
             over: now.saturating_sub(self.tallies.since),
             waiting,
             busiest,
@@ -160,7 +160,7 @@ impl Scheduler {
             advice: self.refusals.last_advice(now).map(str::to_owned),
         };
         let store_ms = self.clock.at_least(now).unwrap_or_default();
-        self.tallies.told(now, store_ms);
+        self.tallies.report(now, store_ms);
         tenants
     }
 }
@@ -187,7 +187,7 @@ mod tests {
             (tally.line_ends_ms, tally.waits_for.as_str()),
             (9_000, "minute")
         );
-        tallies.told(SECOND, 5_000);
+        tallies.report(SECOND, 5_000);
         let tally = tallies.of(&acme).expect("known");
         assert_eq!(
             (tally.starts, tally.denials, tally.line_ends_ms),
@@ -195,7 +195,7 @@ mod tests {
         );
         tallies.starts(&acme, false);
         assert_eq!(tallies.of(&acme).expect("known").line_ends_ms, 9_000);
-        tallies.told(SECOND, 9_000);
+        tallies.report(SECOND, 9_000);
         assert!(tallies.tenants.is_empty(), "it is over");
     }
 
@@ -205,7 +205,7 @@ mod tests {
         tallies.waits(&acme, "hour", 9_000);
         tallies.starts(&acme, true);
         assert_eq!(tallies.of(&acme).expect("known").line_ends_ms, 9_000);
-        tallies.told(SECOND, 1_000);
+        tallies.report(SECOND, 1_000);
         tallies.starts(&acme, true);
         assert_eq!(tallies.of(&acme).expect("known").line_ends_ms, 0);
     }
@@ -213,20 +213,20 @@ mod tests {
     #[test]
     fn a_bounded_number_is_told_apart_and_the_others_are_counted_together() {
         let mut tallies = Tallies::default();
-        for number in 0..MOST_TENANTS + 3 {
+        for number in 0..MAX_TENANTS + 3 {
             tallies.waits(&tenant(&number.to_string()), "hour", 9_000);
             tallies.starts(&tenant(&number.to_string()), false);
         }
         assert_eq!(
             (tallies.tenants.len(), tallies.others),
-            (MOST_TENANTS, (3, 3))
+            (MAX_TENANTS, (3, 3))
         );
-        tallies.told(SECOND, 1_000);
+        tallies.report(SECOND, 1_000);
         assert_eq!(tallies.others, (0, 0));
-        assert_eq!(tallies.tenants.len(), MOST_TENANTS, "their lines are known");
+        assert_eq!(tallies.tenants.len(), MAX_TENANTS, "their lines are known");
         // These tenants make room when they do nothing.
         tallies.starts(&tenant("7"), false);
-        tallies.told(SECOND, 1_000);
+        tallies.report(SECOND, 1_000);
         assert_eq!(tallies.tenants.len(), 1);
     }
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use rand::Rng;
 
 use super::Scheduler;
-use super::admission::Round;
-use super::away::{SOON, next_look};
+use super::admission::RoundTrip;
+use super::outages::{FIRST_WAIT, next_wait};
 use super::questions::Question;
 use crate::engine::action::Key;
 use crate::engine::facts::{Fact, Undecided};
@@ -15,18 +15,18 @@ use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 
 /// How long the jobs of a tenant whose keys can't be used wait. An operator has to fix the keys.
-const SET_ASIDE: Duration = Duration::from_secs(60);
+const UNUSABLE_KEYS_WAIT: Duration = Duration::from_secs(60);
 /// Waits below this are spent in memory, even if it is full, as long as the outage is younger than
-/// [`SOON`].
-const BRIEF: Duration = Duration::from_secs(1);
+/// [`FIRST_WAIT`].
+const MAX_IN_MEMORY_WAIT: Duration = Duration::from_secs(1);
 /// Jobs that come back when their primary may decide again are spread over this part of their wait
 /// (1 / this), and over at most this time.
 const SPREAD_PART: u32 = 10;
-const SPREAD_MOST: Duration = Duration::from_secs(5);
+const MAX_SPREAD: Duration = Duration::from_secs(5);
 
 impl Scheduler {
     /// Handles a failed round trip. It is not known when its jobs may ask again.
-    pub(super) fn undecided_round(&mut self, now: Duration, round: &Round, why: &GateError) {
+    pub(super) fn undecided_round(&mut self, now: Duration, round: &RoundTrip, why: &GateError) {
         for question in &round.questions {
             self.settlement.doubt(now, question);
         }
@@ -60,7 +60,7 @@ impl Scheduler {
 
     /// Handles a failed reading of the store's clock. The next one uses another tenant.
     fn clock_unread(&mut self, now: Duration, tenant: &Tenant, why: &GateError) {
-        if self.clock.is_news_that_unread(now) {
+        if self.clock.should_report_unreadable(now) {
             let jobs = self.clock.waiting().len();
             let fact = Fact::NoClock(tenant.clone(), jobs, why.clone());
             self.facts.push(fact);
@@ -88,9 +88,9 @@ impl Scheduler {
         };
         let counts_in = match why {
             GateError::Refused(_) => {
-                undecided(Undecided::Refused(SET_ASIDE));
+                undecided(Undecided::Refused(UNUSABLE_KEYS_WAIT));
                 for key in keys {
-                    self.delay_in_queue(now, *key, SET_ASIDE);
+                    self.delay_in_queue(now, *key, UNUSABLE_KEYS_WAIT);
                 }
                 return;
             }
@@ -98,25 +98,25 @@ impl Scheduler {
             GateError::Cold { wait, .. } => Some(*wait),
         };
         let farthest = Duration::from_millis(self.settings.levels.max_ms());
-        let lasts = self.away.lasts(now, tenant, farthest);
+        let lasts = self.outages.record(now, tenant, farthest);
         // The gate reports a recovery wait once per primary. An unavailable primary is reported
         // once per tenant.
         undecided(match counts_in.is_none() && lasts.is_zero() {
             true => Undecided::Away,
             false => Undecided::Known,
         });
-        let look = next_look(lasts, farthest);
+        let again_in = next_wait(lasts, farthest);
         for &key in keys {
             match counts_in {
-                Some(wait) if wait < BRIEF && lasts < SOON => {
+                Some(wait) if wait < MAX_IN_MEMORY_WAIT && lasts < FIRST_WAIT => {
                     self.delay_in_memory_anyway(now, key, wait);
                 }
-                Some(wait) if wait <= look => {
-                    let spread = (wait / SPREAD_PART).min(SPREAD_MOST);
+                Some(wait) if wait <= again_in => {
+                    let spread = (wait / SPREAD_PART).min(MAX_SPREAD);
                     let spread = spread.mul_f64(self.random.random_range(0.0..=1.0));
                     self.delay(now, key, (wait + spread).min(farthest));
                 }
-                _ => self.recheck(now, key, look),
+                _ => self.recheck(now, key, again_in),
             }
         }
     }

@@ -9,8 +9,8 @@
 use std::time::Duration;
 
 use super::Scheduler;
+use super::due_time::DueTime;
 use super::entry::{JobEntry, Phase};
-use super::plan::Plan;
 use crate::engine::action::Key;
 use crate::rules::steering::Steering;
 
@@ -25,7 +25,7 @@ fn follows(steering: &Steering, job: &mut JobEntry) -> bool {
 impl Scheduler {
     /// Wakes the jobs in memory that have to ask again.
     pub(super) fn wake_waiting(&mut self, now: Duration) {
-        let steering = &self.steered.now;
+        let steering = &self.steering.now;
         if steering.lets_sleep() || self.intake.is_draining() {
             return;
         }
@@ -56,8 +56,8 @@ impl Scheduler {
 
     /// Ends the wait of a job that is looked at, if it waits for its turn and has to ask again. The
     /// waits of retries and of delayed starts go on.
-    pub(super) fn rouse(&mut self, now: Duration, key: Key) {
-        let steering = &self.steered.now;
+    pub(super) fn end_wait_if_woken(&mut self, now: Duration, key: Key) {
+        let steering = &self.steering.now;
         if steering.lets_sleep() {
             return;
         }
@@ -66,7 +66,7 @@ impl Scheduler {
             && job.claims.promise.take().is_some()
         {
             (job.claims.trip, job.claims.not_before, job.stays) = (None, None, None);
-            job.plan = Plan::at(now);
+            job.due = DueTime::at(now);
         }
     }
 

@@ -8,23 +8,23 @@ use crate::rules::answers::Quotas;
 use crate::rules::tenant::Tenant;
 
 /// Minimum interval at which changed limits of one tenant are stored.
-const PAUSE: Duration = Duration::from_secs(60);
+const MIN_CHANGE_INTERVAL: Duration = Duration::from_secs(60);
 /// Interval at which unchanged limits are stored again. The gate forgets them after an hour.
-const AGAIN: Duration = Duration::from_secs(600);
+const RESTORE_INTERVAL: Duration = Duration::from_secs(600);
 /// Minimum interval between equal warnings, for all tenants together.
-const WARN_AGAIN: Duration = Duration::from_secs(3600);
+const WARN_INTERVAL: Duration = Duration::from_secs(3600);
 /// Maximum number of remembered tenants. Limits of further tenants are not stored until others are
 /// forgotten.
-const MOST_TENANTS: usize = 10_000;
+const MAX_TENANTS: usize = 10_000;
 /// Maximum number of remembered warnings. Beyond it, no new warning is given.
-const MOST_WARNINGS: usize = 256;
+const MAX_WARNINGS: usize = 256;
 /// Maximum number of tenants per request.
-const MOST: usize = 256;
+const MAX_TENANTS_PER_REQUEST: usize = 256;
 
 /// The advertised limits: known, queued, and being stored.
 #[derive(Debug, Default)]
 pub struct Advertised {
-    known: HashMap<Tenant, Known>,
+    known: HashMap<Tenant, KnownQuotas>,
     swept: Duration,
     open: Vec<(Tenant, Quotas)>,
     sent: Option<Vec<Tenant>>,
@@ -33,7 +33,7 @@ pub struct Advertised {
 }
 
 #[derive(Debug)]
-struct Known {
+struct KnownQuotas {
     quotas: Quotas,
     /// When different limits may be stored, and when the same ones.
     other_at: Duration,
@@ -43,8 +43,8 @@ struct Known {
 impl Advertised {
     /// Records the limits in an answer to a job of `tenant`. Returns whether they are news, or
     /// `None` if they are not stored now.
-    pub fn hear(&mut self, now: Duration, tenant: &Tenant, quotas: Quotas) -> Option<bool> {
-        if quotas.is_empty() || self.open.len() >= MOST {
+    pub fn record(&mut self, now: Duration, tenant: &Tenant, quotas: Quotas) -> Option<bool> {
+        if quotas.is_empty() || self.open.len() >= MAX_TENANTS_PER_REQUEST {
             return None;
         }
         let known = self.known.get(tenant);
@@ -59,10 +59,10 @@ impl Advertised {
         if at.is_some_and(|at| now < at) || (at.is_none() && !self.has_room(now)) {
             return None;
         }
-        let known = Known {
+        let known = KnownQuotas {
             quotas,
-            other_at: now + PAUSE,
-            same_at: now + AGAIN,
+            other_at: now + MIN_CHANGE_INTERVAL,
+            same_at: now + RESTORE_INTERVAL,
         };
         self.known.insert(tenant.clone(), known);
         self.open.push((tenant.clone(), quotas));
@@ -71,11 +71,11 @@ impl Advertised {
 
     /// Returns true if another tenant can be remembered. Removes old tenants at most once a minute.
     fn has_room(&mut self, now: Duration) -> bool {
-        if self.known.len() >= MOST_TENANTS && now >= self.swept + PAUSE {
+        if self.known.len() >= MAX_TENANTS && now >= self.swept + MIN_CHANGE_INTERVAL {
             self.swept = now;
             self.known.retain(|_, known| now < known.same_at);
         }
-        self.known.len() < MOST_TENANTS
+        self.known.len() < MAX_TENANTS
     }
 
     /// Returns true if `warning` was not given lately, and counts it as given now.
@@ -83,13 +83,13 @@ impl Advertised {
         if self.warned.get(warning).is_some_and(|until| now < *until) {
             return false;
         }
-        if self.warned.len() >= MOST_WARNINGS {
+        if self.warned.len() >= MAX_WARNINGS {
             self.warned.retain(|_, until| now < *until);
         }
-        if self.warned.len() >= MOST_WARNINGS {
+        if self.warned.len() >= MAX_WARNINGS {
             return false;
         }
-        self.warned.insert(warning.to_owned(), now + WARN_AGAIN);
+        self.warned.insert(warning.to_owned(), now + WARN_INTERVAL);
         true
     }
 
@@ -105,10 +105,10 @@ impl Advertised {
 
     /// Records the outcome of the last request. If it failed, the next answer after a pause stores
     /// the limits again.
-    pub fn told(&mut self, now: Duration, ok: bool) {
+    pub fn advertised_result(&mut self, now: Duration, ok: bool) {
         for tenant in self.sent.take().unwrap_or_default() {
             if let Some(known) = self.known.get_mut(&tenant).filter(|_| !ok) {
-                known.same_at = now + PAUSE;
+                known.same_at = now + MIN_CHANGE_INTERVAL;
             }
         }
     }
@@ -128,20 +128,23 @@ mod tests {
     fn a_tenant_is_told_when_it_changes_and_seldom_when_not() {
         let (mut heard, a) = (Advertised::default(), tenant(1));
         let (ten, five) = (Quotas::read("10/1"), Quotas::read("5/1"));
-        assert_eq!(heard.hear(SECOND, &a, Quotas::default()), None);
-        assert_eq!(heard.hear(SECOND, &a, ten), Some(true));
+        assert_eq!(heard.record(SECOND, &a, Quotas::default()), None);
+        assert_eq!(heard.record(SECOND, &a, ten), Some(true));
         assert_eq!(heard.send(), Some(vec![(a.clone(), ten)]));
-        let early = heard.hear(2 * SECOND, &a, five);
+        let early = heard.record(2 * SECOND, &a, five);
         assert_eq!(early, None, "not within the pause");
-        assert_eq!(heard.hear(PAUSE + SECOND, &a, five), Some(true));
+        assert_eq!(
+            heard.record(MIN_CHANGE_INTERVAL + SECOND, &a, five),
+            Some(true)
+        );
         assert_eq!(heard.send(), None, "one at a time");
-        heard.told(PAUSE + SECOND, true);
+        heard.advertised_result(MIN_CHANGE_INTERVAL + SECOND, true);
         assert_eq!(heard.send(), Some(vec![(a.clone(), five)]));
-        heard.told(PAUSE + SECOND, true);
-        assert_eq!(heard.hear(AGAIN, &a, five), None);
+        heard.advertised_result(MIN_CHANGE_INTERVAL + SECOND, true);
+        assert_eq!(heard.record(RESTORE_INTERVAL, &a, five), None);
         assert_eq!(heard.send(), None);
         // This is no news, but the gate must remember it.
-        let again = heard.hear(AGAIN + PAUSE + SECOND, &a, five);
+        let again = heard.record(RESTORE_INTERVAL + MIN_CHANGE_INTERVAL + SECOND, &a, five);
         assert_eq!(again, Some(false));
         assert_eq!(heard.send(), Some(vec![(a, five)]));
     }
@@ -149,37 +152,40 @@ mod tests {
     #[test]
     fn what_was_not_heard_is_told_again_after_a_pause() {
         let (mut heard, a, ten) = (Advertised::default(), tenant(1), Quotas::read("10/1"));
-        heard.hear(SECOND, &a, ten);
+        heard.record(SECOND, &a, ten);
         heard.send();
-        heard.told(2 * SECOND, false);
-        heard.hear(PAUSE, &a, ten);
+        heard.advertised_result(2 * SECOND, false);
+        heard.record(MIN_CHANGE_INTERVAL, &a, ten);
         assert_eq!(heard.send(), None);
-        heard.hear(PAUSE + 2 * SECOND, &a, ten);
+        heard.record(MIN_CHANGE_INTERVAL + 2 * SECOND, &a, ten);
         assert!(heard.send().is_some());
     }
 
     #[test]
     fn memory_is_bounded() {
         let (mut heard, ten) = (Advertised::default(), Quotas::read("10/1"));
-        for number in 0..2 * MOST {
-            heard.hear(SECOND, &tenant(number), ten);
+        for number in 0..2 * MAX_TENANTS_PER_REQUEST {
+            heard.record(SECOND, &tenant(number), ten);
         }
-        assert_eq!(heard.send().map(|batch| batch.len()), Some(MOST));
-        for number in 0..2 * MOST_TENANTS {
-            heard.told(SECOND, true);
-            heard.hear(SECOND, &tenant(number), ten);
+        assert_eq!(
+            heard.send().map(|batch| batch.len()),
+            Some(MAX_TENANTS_PER_REQUEST)
+        );
+        for number in 0..2 * MAX_TENANTS {
+            heard.advertised_result(SECOND, true);
+            heard.record(SECOND, &tenant(number), ten);
             heard.send();
         }
-        assert_eq!(heard.known.len(), MOST_TENANTS);
+        assert_eq!(heard.known.len(), MAX_TENANTS);
         // Tenants without answers make room for others.
-        heard.told(SECOND, true);
-        let one_more = heard.hear(AGAIN + SECOND, &tenant(MOST_TENANTS), ten);
+        heard.advertised_result(SECOND, true);
+        let one_more = heard.record(RESTORE_INTERVAL + SECOND, &tenant(MAX_TENANTS), ten);
         assert_eq!(one_more, Some(true));
-        for number in 0..2 * MOST_WARNINGS {
+        for number in 0..2 * MAX_WARNINGS {
             heard.is_new_warning(SECOND, &number.to_string());
         }
-        assert_eq!(heard.warned.len(), MOST_WARNINGS);
+        assert_eq!(heard.warned.len(), MAX_WARNINGS);
         assert!(!heard.is_new_warning(SECOND, "0"));
-        assert!(heard.is_new_warning(SECOND + WARN_AGAIN, "0"));
+        assert!(heard.is_new_warning(SECOND + WARN_INTERVAL, "0"));
     }
 }

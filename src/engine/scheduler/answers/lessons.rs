@@ -6,7 +6,7 @@ use std::time::Duration;
 use foldhash::fast::RandomState;
 
 use super::super::Scheduler;
-use super::super::entry::Started;
+use super::super::entry::StartRecord;
 use crate::engine::facts::Fact;
 use crate::gate::{Evidence, GateError, LearnedAll, Lesson, Sunk};
 use crate::handler::Outcome;
@@ -17,16 +17,16 @@ use crate::rules::tenant::Tenant;
 
 /// Maximum number of lessons per request, and of lessons that wait for the next one. Further
 /// lessons are dropped.
-const MOST: usize = 256;
+const MAX_LESSONS: usize = 256;
 /// Maximum number of lowered limits that are followed. For further limits, no fact reports that
 /// they are whole.
-const MOST_LOWERED: usize = 10_000;
+const MAX_LOWERED: usize = 10_000;
 /// Minimum interval between checks for limits that are whole again. Each check looks at all lowered
 /// limits.
-const LOOK: Duration = Duration::from_secs(5);
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A limit of one tenant, or of all tenants together.
-type Whose = (Option<Tenant>, String);
+type LimitKey = (Option<Tenant>, String);
 
 /// Lessons that are queued and being stored, and the lowered limits.
 #[derive(Debug, Default)]
@@ -36,7 +36,7 @@ pub(in crate::engine::scheduler) struct Lessons {
     open: Vec<Lesson>,
     sent: Option<Vec<(Tenant, Limits)>>,
     /// When each limit was lowered, and when it is whole again.
-    lowered: HashMap<Whose, (Duration, Duration), RandomState>,
+    lowered: HashMap<LimitKey, (Duration, Duration), RandomState>,
     /// When a limit may be whole again.
     look_at: Duration,
 }
@@ -51,7 +51,7 @@ pub(in crate::engine::scheduler) struct Learner {
 
 impl Learner {
     /// Returns `None` if no limit of the call is adaptive.
-    fn of(started: &Started) -> Option<Self> {
+    fn of(started: &StartRecord) -> Option<Self> {
         let learns = started.limits.iter().any(|limit| limit.band().is_some());
         learns.then(|| Self {
             labels: started.labels.clone(),
@@ -96,7 +96,7 @@ impl Lessons {
     pub(in crate::engine::scheduler) fn called(
         &mut self,
         tenant: &Tenant,
-        started: &Started,
+        started: &StartRecord,
         outcome: &Outcome,
         is_refused: bool,
     ) -> Option<Learner> {
@@ -146,7 +146,7 @@ impl Lessons {
     }
 
     fn add(&mut self, lesson: Lesson) {
-        if self.open.len() < MOST {
+        if self.open.len() < MAX_LESSONS {
             self.open.push(lesson);
         }
     }
@@ -180,7 +180,7 @@ impl Lessons {
             return;
         }
         let until = now.saturating_add(left);
-        if self.lowered.len() < MOST_LOWERED || self.lowered.contains_key(&key) {
+        if self.lowered.len() < MAX_LOWERED || self.lowered.contains_key(&key) {
             let (_, ends) = self.lowered.entry(key).or_insert((now, until));
             *ends = until;
             self.look_at = match self.lowered.len() {
@@ -201,7 +201,7 @@ impl Lessons {
         }
     }
 
-    fn whole(&mut self, now: Duration, key: &Whose) -> Option<Fact> {
+    fn whole(&mut self, now: Duration, key: &LimitKey) -> Option<Fact> {
         let (since, _) = self.lowered.remove(key)?;
         let (whose, limit) = key.clone();
         let lowered = self.count(&limit);
@@ -233,7 +233,7 @@ impl Lessons {
                 false => next = next.min(*until),
             }
         }
-        self.look_at = next.max(now + LOOK);
+        self.look_at = next.max(now + CHECK_INTERVAL);
         // Sorted, because the map has no stable order, and equal events must have equal results.
         whole.sort_unstable();
         let facts = whole.iter().filter_map(|key| self.whole(now, key));
@@ -342,10 +342,10 @@ mod tests {
         // The API no longer advertises less.
         sink(&mut lessons, 200, 3, 80, 3_600);
         assert_eq!(sink(&mut lessons, 201, 3, 100, 0), ["whole 1s, 0 lowered"]);
-        for number in 0..=MOST_LOWERED {
+        for number in 0..=MAX_LOWERED {
             sink(&mut lessons, 300, number, 80, 60);
         }
-        assert_eq!(lessons.lowered.len(), MOST_LOWERED);
+        assert_eq!(lessons.lowered.len(), MAX_LOWERED);
     }
 
     #[test]
@@ -396,10 +396,10 @@ mod tests {
         let mut lessons = Lessons::default();
         lessons.advertised(&tenant(1), &learner(1), Quotas::read("80/0"));
         assert_eq!(lessons.send(), None, "it names no window");
-        for _ in 0..2 * MOST {
+        for _ in 0..2 * MAX_LESSONS {
             lessons.advertised(&tenant(1), &learner(1), Quotas::read("80/60"));
         }
-        assert_eq!(lessons.send().map(|batch| batch.len()), Some(MOST));
+        assert_eq!(lessons.send().map(|batch| batch.len()), Some(MAX_LESSONS));
         lessons.advertised(&tenant(1), &learner(1), Quotas::read("80/60"));
         assert_eq!(lessons.send(), None, "one at a time");
     }

@@ -15,9 +15,9 @@ pub(super) use lessons::{Learner, Lessons};
 pub(super) use throttles::Throttles;
 
 use super::Scheduler;
+use super::due_time::DueTime;
 use super::entry::Phase;
-use super::plan::Plan;
-use super::queues::End;
+use super::queues::QueuePosition;
 use crate::engine::action::{Action, Block, Key};
 use crate::engine::facts::Fact;
 use crate::gate::{GateError, Whose};
@@ -26,7 +26,7 @@ use crate::rules::limit::Limit;
 use crate::rules::tenant::Tenant;
 
 /// How long a tenant without a window is throttled if the API names no time.
-const NO_WINDOW: Duration = Duration::from_secs(1);
+const DEFAULT_THROTTLE: Duration = Duration::from_secs(1);
 
 impl Scheduler {
     /// Throttles the tenant of a refused call, or all tenants: none of their jobs starts until the
@@ -50,9 +50,11 @@ impl Scheduler {
         // Without a time in the answer, the throttle lasts for the shortest window. Limits on
         // concurrent calls have none.
         let windows = limits.iter().map(Limit::window_ms).filter(|ms| *ms > 0);
-        let window = windows.min().map_or(NO_WINDOW, Duration::from_millis);
+        let window = windows
+            .min()
+            .map_or(DEFAULT_THROTTLE, Duration::from_millis);
         let duration = after.unwrap_or(window).min(self.settings.live.max_throttle);
-        let whose = whose(self.settings.throttle_scope, limits, tenant);
+        let whose = throttled_by(self.settings.throttle_scope, limits, tenant);
         self.facts.push(Fact::Throttled {
             tenant: tenant.clone(),
             whose: whose.clone(),
@@ -63,7 +65,7 @@ impl Scheduler {
         let waits = stale || !self.gives_up(now, key, &reason);
         if waits && let Some(job) = self.jobs.get_mut(&key) {
             // The job asks again then, whatever its next wait is.
-            job.plan = Plan::at(now);
+            job.due = DueTime::at(now);
             job.phase = Phase::Throttling { duration };
         }
         let lesson = self.lessons.take_refused();
@@ -124,7 +126,7 @@ impl Scheduler {
         if duration.is_zero() {
             return;
         }
-        let whose = whose(self.settings.throttle_scope, limits, tenant);
+        let whose = throttled_by(self.settings.throttle_scope, limits, tenant);
         self.facts.push(Fact::Throttled {
             tenant: tenant.clone(),
             whose: whose.clone(),
@@ -146,7 +148,7 @@ impl Scheduler {
 
     fn throttle(&mut self, now: Duration, block: Block) {
         if block.whose == Whose::Api {
-            self.breakers.closed(block.until, false);
+            self.breakers.throttled(block.until, false);
         }
         let duration = block.until.saturating_sub(now);
         self.throttles.begin();
@@ -172,9 +174,9 @@ impl Scheduler {
         }
         let key = block.key;
         match &result {
-            Ok(()) if block.whose == Whose::Api => self.breakers.closed(block.until, true),
+            Ok(()) if block.whose == Whose::Api => self.breakers.throttled(block.until, true),
             Ok(()) => {}
-            Err(why) => self.not_told(now, block, why),
+            Err(why) => self.throttle_not_stored(now, block, why),
         }
         let Some((key, job)) = key.and_then(|key| Some((key, self.jobs.get_mut(&key)?))) else {
             return;
@@ -187,13 +189,13 @@ impl Scheduler {
         if !self.intake.is_current(&job.tag) {
             self.forget(key);
         } else if result.is_ok() {
-            self.join(key, End::Due);
+            self.join(key, QueuePosition::Due);
         } else {
             self.delay_in_queue(now, key, duration);
         }
     }
 
-    fn not_told(&mut self, now: Duration, block: Block, why: &GateError) {
+    fn throttle_not_stored(&mut self, now: Duration, block: Block, why: &GateError) {
         let (whose, by) = (block.whose.clone(), block.by.clone());
         let (first, left) = (block.failures == 0, block.until.saturating_sub(now));
         let again = self.throttles.failed(now, block);
@@ -209,7 +211,7 @@ impl Scheduler {
     }
 
     /// Handles the limits that the API advertises in an answer, and warns if ours allow more.
-    pub(super) fn hear(
+    pub(super) fn record_quotas(
         &mut self,
         now: Duration,
         key: Key,
@@ -220,7 +222,7 @@ impl Scheduler {
             return;
         };
         let (tenant, plan) = (&job.claims.tenant, job.claims.plan.as_deref());
-        let Some(is_news) = self.advertised.hear(now, tenant, quotas) else {
+        let Some(is_news) = self.advertised.record(now, tenant, quotas) else {
             return;
         };
         if let Some(learner) = learner {
@@ -239,14 +241,14 @@ impl Scheduler {
     }
 
     /// Handles the result of [`Action::Advertised`].
-    pub fn told(&mut self, now: Duration, result: Result<(), GateError>) {
-        self.advertised.told(now, result.is_ok());
+    pub fn advertised_result(&mut self, now: Duration, result: Result<(), GateError>) {
+        self.advertised.advertised_result(now, result.is_ok());
         self.facts.extend(result.err().map(Fact::QuotaUntold));
     }
 }
 
 /// Returns which tenants a refused job of `tenant` throttles, given its limits.
-fn whose(scope: ThrottleScope, limits: &[Limit], tenant: &Tenant) -> Whose {
+fn throttled_by(scope: ThrottleScope, limits: &[Limit], tenant: &Tenant) -> Whose {
     match scope.closes_all(limits) {
         true => Whose::Api,
         false => Whose::Tenant(tenant.clone()),

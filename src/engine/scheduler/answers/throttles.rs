@@ -8,12 +8,12 @@ use crate::engine::action::Block;
 use crate::rules::breaker::Whose;
 
 /// Delay before the first retry. It doubles with each failure.
-const AGAIN: Duration = Duration::from_millis(100);
+const FIRST_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// Maximum number of retries, which take 25 s together. A worker that still can't store the
 /// throttle starts nothing either, unless the store refuses only this kind of write.
-const MOST_TIMES: u32 = 8;
+const MAX_RETRIES: u32 = 8;
 /// Maximum number of tenants at once.
-const MOST_TENANTS: usize = 1024;
+const MAX_TENANTS: usize = 1024;
 
 /// Throttles that are being stored, and those to retry: for each tenant, the one that ends last.
 #[derive(Debug, Default)]
@@ -41,10 +41,10 @@ impl Throttles {
 
     /// Schedules a retry for `block`. Returns false if it is given up.
     pub fn failed(&mut self, now: Duration, mut block: Block) -> bool {
-        let at = now + AGAIN * 2_u32.pow(block.failures.min(MOST_TIMES));
+        let at = now + FIRST_RETRY_DELAY * 2_u32.pow(block.failures.min(MAX_RETRIES));
         block.failures += 1;
         block.key = None;
-        if block.failures > MOST_TIMES || block.until <= at {
+        if block.failures > MAX_RETRIES || block.until <= at {
             return false;
         }
         if let Some((_, known)) = self.waiting.get_mut(&block.whose) {
@@ -56,7 +56,7 @@ impl Throttles {
             }
             return true;
         }
-        if self.waiting.len() == MOST_TENANTS {
+        if self.waiting.len() == MAX_TENANTS {
             return false;
         }
         self.waiting.insert(block.whose.clone(), (at, block));
@@ -128,7 +128,7 @@ mod tests {
         let due = blocks.due(101 * MS);
         assert_eq!(due.len(), 1);
         assert_eq!(due[0].until, 9_000 * MS);
-        for number in 0..MOST_TENANTS {
+        for number in 0..MAX_TENANTS {
             assert!(blocks.failed(MS, block(&number.to_string(), 9_000)));
         }
         assert!(!blocks.failed(MS, block("one more", 9_000)));

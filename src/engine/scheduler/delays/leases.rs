@@ -10,21 +10,21 @@ use crate::rules::tenant::Tenant;
 
 /// The name of a limit, and the tenant unless all tenants share the limit. Calls of one budget are
 /// counted together. Labels are left out: a job that is woken in vain waits again.
-type Budget = (String, Option<Tenant>);
+type LeaseKey = (String, Option<Tenant>);
 
 /// Maximum number of budgets for which idle leases are remembered without a waiting job.
-const MOST: usize = 1024;
+const MAX_IDLE_KEYS: usize = 1024;
 
 /// The jobs that wait for leases, by budget. They wait in memory, which bounds their number.
 #[derive(Debug, Default)]
 pub struct Leases {
-    budgets: BTreeMap<Budget, Holders>,
-    places: HashMap<Key, (Budget, Duration)>,
+    budgets: BTreeMap<LeaseKey, LeaseWaiters>,
+    places: HashMap<Key, (LeaseKey, Duration)>,
 }
 
 /// The jobs that wait for leases of one budget.
 #[derive(Debug, Default)]
-struct Holders {
+struct LeaseWaiters {
     /// The waiting jobs. The first to come back on its own is the first of its waitlist.
     waiting: BTreeSet<(Duration, Key)>,
     /// Leases that calls of this worker gave back and for which it has woken no job: idle ones, as
@@ -67,7 +67,7 @@ impl Leases {
         }
     }
 
-    fn hold(&mut self, budget: Budget, until: Duration, key: Key) -> &mut Holders {
+    fn hold(&mut self, budget: LeaseKey, until: Duration, key: Key) -> &mut LeaseWaiters {
         self.forget(key);
         self.places.insert(key, (budget.clone(), until));
         let holders = self.budgets.entry(budget).or_default();
@@ -87,7 +87,7 @@ impl Leases {
     }
 
     /// Forgets a budget without waiting jobs and idle leases.
-    fn tidy(&mut self, budget: &Budget) {
+    fn tidy(&mut self, budget: &LeaseKey) {
         let holders = self.budgets.get(budget);
         if holders.is_some_and(|it| it.waiting.is_empty() && it.idle == 0) {
             self.budgets.remove(budget);
@@ -109,7 +109,7 @@ impl Leases {
                 continue;
             }
             let budget = budget(tenant, limit);
-            if self.budgets.len() >= MOST && !self.budgets.contains_key(&budget) {
+            if self.budgets.len() >= MAX_IDLE_KEYS && !self.budgets.contains_key(&budget) {
                 continue;
             }
             let holders = self.budgets.entry(budget.clone()).or_default();
@@ -119,7 +119,7 @@ impl Leases {
             let before = woken.len();
             woken.extend(first.map(|(_, key)| *key));
             holders.idle = idle - (woken.len() - before);
-            if self.budgets.len() > MOST
+            if self.budgets.len() > MAX_IDLE_KEYS
                 && let Some(holders) = self.budgets.get_mut(&budget)
             {
                 holders.idle = 0;
@@ -135,7 +135,7 @@ impl Leases {
     }
 }
 
-fn budget(tenant: &Tenant, limit: &Limit) -> Budget {
+fn budget(tenant: &Tenant, limit: &Limit) -> LeaseKey {
     let owner = (!limit.is_global()).then(|| tenant.clone());
     (limit.name().to_owned(), owner)
 }
@@ -198,17 +198,17 @@ mod tests {
     fn only_so_many_idle_budgets_are_known() {
         let mut leases = Leases::default();
         let limits: Limits = running("own").into();
-        for number in 0..2 * MOST {
+        for number in 0..2 * MAX_IDLE_KEYS {
             leases.freed(&tenant(&format!("t-{number}")), &limits, 1);
         }
-        assert_eq!(leases.budgets.len(), MOST);
+        assert_eq!(leases.budgets.len(), MAX_IDLE_KEYS);
         // A budget with a waiting job is remembered while the job waits, and no longer.
-        for number in (2 * MOST..4 * MOST).map(|it| it as u64) {
+        for number in (2 * MAX_IDLE_KEYS..4 * MAX_IDLE_KEYS).map(|it| it as u64) {
             let of = tenant(&format!("t-{number}"));
             leases.add(&of, &running("own"), AT(1), Key(number));
             assert_eq!(leases.freed(&of, &limits, 3), [Key(number)]);
         }
-        assert_eq!(leases.budgets.len(), MOST);
+        assert_eq!(leases.budgets.len(), MAX_IDLE_KEYS);
     }
 
     #[test]

@@ -18,9 +18,9 @@ use rand::Rng;
 
 pub(super) use waiting::Waiting;
 
-use super::entry::{Hand, Phase};
-use super::plan::Plan;
-use super::queues::End;
+use super::due_time::DueTime;
+use super::entry::{Phase, SlotState};
+use super::queues::QueuePosition;
 use super::{Scheduler, millis};
 use crate::broker::Source;
 use crate::engine::action::Key;
@@ -34,7 +34,7 @@ impl Scheduler {
     /// Puts jobs back to the front of their queues, in their old order.
     pub(super) fn put_back(&mut self, keys: &[Key]) {
         for &key in keys.iter().rev() {
-            self.join(key, End::Front);
+            self.join(key, QueuePosition::Front);
         }
     }
 
@@ -113,7 +113,13 @@ impl Scheduler {
     }
 
     /// Lets the job ask at once, or delays it until its earliest start.
-    pub(super) fn delay_or_join(&mut self, now: Duration, key: Key, end: End, store_now: u64) {
+    pub(super) fn delay_or_join(
+        &mut self,
+        now: Duration,
+        key: Key,
+        end: QueuePosition,
+        store_now: u64,
+    ) {
         let Some(job) = self.jobs.get(&key) else {
             return;
         };
@@ -123,7 +129,7 @@ impl Scheduler {
             Some((at_ms, left_ms)) => {
                 let wait = Duration::from_millis(left_ms);
                 if let Some(job) = self.jobs.get_mut(&key) {
-                    job.plan = Plan::at(now + wait);
+                    job.due = DueTime::at(now + wait);
                 }
                 if !self.delay_in_memory(now, key, wait) {
                     self.delay_until(now, key, at_ms, wait);
@@ -158,7 +164,7 @@ impl Scheduler {
         let is_over = |not_before: NotBefore| not_before.left_ms(store_now) == 0;
         let waits_for_turn = job.claims.not_before.is_none_or(is_over);
         let mut left = Duration::from_millis(trip.left_ms(store_now));
-        job.plan = Plan::of_wait(now, trip.until_ms, store_now, left);
+        job.due = DueTime::of_wait(now, trip.until_ms, store_now, left);
         if waits_for_turn {
             // The reading of the clock took time to arrive, and so will the question.
             left = left.saturating_sub(self.admission.base());
@@ -181,7 +187,7 @@ impl Scheduler {
         };
         let ask_at = until.saturating_sub(Duration::from_millis(early));
         if ask_at <= now {
-            return self.arrange(now, key, End::Due);
+            return self.arrange(now, key, QueuePosition::Due);
         }
         job.phase = Phase::InWindow { until: ask_at };
         let open_at = until.saturating_sub(Duration::from_millis(above));
@@ -231,9 +237,9 @@ impl Scheduler {
             _ => return,
         }
         self.waiting.end(key);
-        match job.hand {
-            Hand::Preparing => job.phase = Phase::Preparing,
-            _ => self.arrange(now, key, End::Due),
+        match job.slot {
+            SlotState::Preparing => job.phase = Phase::Preparing,
+            _ => self.arrange(now, key, QueuePosition::Due),
         }
     }
 
@@ -283,7 +289,7 @@ impl Scheduler {
             until_ms: store_now.map_or(0, until),
             wait_ms: route.wait_ms,
         }));
-        let all_sleep = self.steered.now.lets_sleep();
+        let all_sleep = self.steering.now.lets_sleep();
         let job = self.jobs.get_mut(&key);
         let priority = job.and_then(|job| {
             if !all_sleep && job.claims.woken > 0 {

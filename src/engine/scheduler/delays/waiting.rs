@@ -4,9 +4,9 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use super::lead::Lead;
+use super::lead::PrepareLead;
 use super::leases::Leases;
-use super::windows::Windows;
+use super::windows::DelayWindows;
 use crate::engine::action::Key;
 use crate::rules::limit::{Limit, Limits};
 use crate::rules::tenant::Tenant;
@@ -15,10 +15,10 @@ use crate::rules::tenant::Tenant;
 #[derive(Debug)]
 pub struct Waiting {
     timers: BinaryHeap<Reverse<(Duration, Key)>>,
-    windows: Windows,
+    windows: DelayWindows,
     leases: Leases,
     /// How long before their turns calls are prepared.
-    lead: Lead,
+    lead: PrepareLead,
 }
 
 impl Waiting {
@@ -26,9 +26,9 @@ impl Waiting {
     pub fn new(levels: usize, window: usize) -> Self {
         Self {
             timers: BinaryHeap::new(),
-            windows: Windows::new(levels, window),
+            windows: DelayWindows::new(levels, window),
             leases: Leases::default(),
-            lead: Lead::default(),
+            lead: PrepareLead::default(),
         }
     }
 

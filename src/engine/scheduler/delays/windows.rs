@@ -16,19 +16,19 @@ use foldhash::fast::RandomState;
 use crate::engine::action::Key;
 
 /// A job that is due this soon stays in the window: moving it would take as long.
-const SOON: Duration = Duration::from_millis(250);
+const MIN_MOVE_WAIT: Duration = Duration::from_millis(250);
 /// The first and the longest pause between tries of a delay queue that seems to be in order. A try
 /// moves some jobs of a full window on, in case jobs behind it are due earlier. The pause doubles
 /// while the window stays full.
-const FIRST_TRY: Duration = Duration::from_secs(1);
-const LAST_TRY: Duration = Duration::from_secs(64);
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+const MAX_RETRY: Duration = Duration::from_secs(64);
 /// The share of a window's waiting jobs that moves on at once, and the share for a try: 1 / this.
-const SHARE: usize = 2;
+const MOVE_SHARE: usize = 2;
 const TRY_SHARE: usize = 8;
 
 /// The jobs of one delay queue.
 #[derive(Debug, Default)]
-struct Window {
+struct DelayWindow {
     /// The jobs that wait for their time.
     parked: BTreeSet<(Duration, Key)>,
     /// Number of its jobs in memory, including running ones.
@@ -46,18 +46,18 @@ struct Window {
 
 /// The windows of all delay queues.
 #[derive(Debug)]
-pub struct Windows {
+pub struct DelayWindows {
     room: usize,
-    levels: Vec<Window>,
+    levels: Vec<DelayWindow>,
     positions: HashMap<Key, (usize, Duration), RandomState>,
 }
 
-impl Windows {
+impl DelayWindows {
     /// Creates the windows of `levels` delay queues, with up to `room` jobs each.
     pub fn new(levels: usize, room: usize) -> Self {
         Self {
             room,
-            levels: std::iter::repeat_with(Window::default)
+            levels: std::iter::repeat_with(DelayWindow::default)
                 .take(levels)
                 .collect(),
             positions: HashMap::default(),
@@ -109,7 +109,7 @@ impl Windows {
             let window = &mut self.levels[level];
             window.taken -= 1;
             if window.taken == 0 {
-                *window = Window::default();
+                *window = DelayWindow::default();
             }
         }
     }
@@ -117,7 +117,7 @@ impl Windows {
     /// Forgets all jobs.
     pub fn clear(&mut self) {
         self.positions.clear();
-        self.levels.fill_with(Window::default);
+        self.levels.fill_with(DelayWindow::default);
     }
 
     /// Returns the number of waiting jobs.
@@ -133,31 +133,31 @@ impl Windows {
                 continue;
             }
             let share = if window.in_doubt() > now {
-                window.pause = (window.pause * 2).clamp(FIRST_TRY, LAST_TRY);
+                window.pause = (window.pause * 2).clamp(FIRST_RETRY, MAX_RETRY);
                 window.try_at = now + window.pause;
                 TRY_SHARE
             } else {
-                SHARE
+                MOVE_SHARE
             };
             let most = (window.parked.len() / share).max(1);
-            let far = window.parked.range((now + SOON, Key(0))..);
+            let far = window.parked.range((now + MIN_MOVE_WAIT, Key(0))..);
             surplus.extend(far.rev().take(most).map(|(until, key)| (*key, *until)));
         }
         surplus
     }
 
-    /// Returns when [`Windows::surplus`] may find something.
+    /// Returns when [`DelayWindows::surplus`] may find something.
     pub fn next(&self, now: Duration) -> Option<Duration> {
-        let look_at = |window: &Window| {
+        let look_at = |window: &DelayWindow| {
             let (last, _) = window.parked.last()?;
             let at = window.look_at(self.room)?.max(now);
-            (*last >= at + SOON).then_some(at)
+            (*last >= at + MIN_MOVE_WAIT).then_some(at)
         };
         self.levels.iter().filter_map(look_at).min()
     }
 }
 
-impl Window {
+impl DelayWindow {
     /// Returns when jobs behind the window may be due before jobs in it, or `None` if no job is
     /// behind it.
     fn look_at(&self, room: usize) -> Option<Duration> {
@@ -175,12 +175,12 @@ mod tests {
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
-    const ROOM: usize = 16;
+    const WINDOW_SIZE: usize = 16;
 
     /// Returns the windows of a delay queue for waits from 100 s on, after jobs with these waits
     /// came, all of which entered it at 0.
-    fn taken(waits: impl IntoIterator<Item = u32>) -> Windows {
-        let mut windows = Windows::new(2, ROOM);
+    fn taken(waits: impl IntoIterator<Item = u32>) -> DelayWindows {
+        let mut windows = DelayWindows::new(2, WINDOW_SIZE);
         for (key, wait) in (1..).map(Key).zip(waits) {
             windows.took(1, key);
             windows.park(key, wait * SECOND, 100 * SECOND);
@@ -188,7 +188,7 @@ mod tests {
         windows
     }
 
-    fn moved(windows: &mut Windows, now: Duration) -> Vec<u64> {
+    fn moved(windows: &mut DelayWindows, now: Duration) -> Vec<u64> {
         let surplus = windows.surplus(now);
         for (key, _) in &surplus {
             windows.forget(*key);
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn what_is_due_soon_keeps_its_place() {
-        let mut windows = taken([101; ROOM]);
+        let mut windows = taken([101; WINDOW_SIZE]);
         assert!(moved(&mut windows, 101 * SECOND).is_empty());
         assert_eq!(windows.next(101 * SECOND), None);
         for key in 1..=16 {
@@ -262,7 +262,7 @@ mod tests {
         let mut windows = taken(110..126);
         windows.unpark(Key(16));
         windows.stay(Key(16), 105 * SECOND);
-        assert_eq!(windows.parked(), ROOM);
+        assert_eq!(windows.parked(), WINDOW_SIZE);
         assert_eq!(moved(&mut windows, 100 * SECOND), [15, 14], "a try");
     }
 

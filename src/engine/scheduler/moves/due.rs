@@ -5,12 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Entry, LONG_PATIENCE, MIN_FAILURES, Move, Moves, Next, PATIENCE, Stuck, Target};
+use super::{
+    MAX_STUCK_PATIENCE, MIN_FAILURES, Move, MoveEntry, MoveStep, MoveTarget, Moves, STUCK_PATIENCE,
+    StuckTarget,
+};
 use crate::broker::{MessageKind, Source};
 use crate::engine::action::Key;
 
 /// Delay before a message without another route is checked again.
-pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(10);
+pub(super) const RECHECK_DELAY: Duration = Duration::from_secs(10);
 /// Share of the prefetch that may wait for one target, and for the targets that one tenant's
 /// publishers name: 1 / this.
 const SHARE_OF_ONE: usize = 8;
@@ -24,9 +27,9 @@ const MAX_REMEMBERED: usize = 1000;
 
 /// The result of [`Moves::due`].
 #[derive(Debug, Default)]
-pub struct Due {
+pub struct DueMoves {
     /// Steps to take now.
-    pub next: Vec<Next>,
+    pub next: Vec<MoveStep>,
     /// Messages that have waited long enough or are too many. Each needs another route.
     pub over: Vec<Key>,
 }
@@ -49,8 +52,8 @@ impl Moves {
     /// targets, or more than half of it for all targets. The same goes for jobs and dead letters,
     /// except for one message per queue, which tries it. Results for an exchange that the operator
     /// named have 10 minutes.
-    pub fn due(&mut self, now: Duration) -> Due {
-        let mut due = Due::default();
+    pub fn due(&mut self, now: Duration) -> DueMoves {
+        let mut due = DueMoves::default();
         if self.next_at.is_none_or(|at| now < at) {
             return due;
         }
@@ -95,7 +98,7 @@ impl Moves {
 
     /// Returns the maximum wait of a message of `stuck`, or `None` if the target has failed too few
     /// times to tell.
-    fn patience(&self, stuck: &Stuck, entry: &Entry) -> Option<Duration> {
+    fn patience(&self, stuck: &StuckTarget, entry: &MoveEntry) -> Option<Duration> {
         let is_alone = stuck.waiting.len() == 1 && stuck.trying.is_none();
         let is_result = entry.of.reply.is_some();
         let is_named = is_result && self.are_targets_named;
@@ -103,9 +106,9 @@ impl Moves {
             return Some(Duration::ZERO);
         }
         if is_result && !is_named || !is_result && is_alone {
-            return Some(LONG_PATIENCE);
+            return Some(MAX_STUCK_PATIENCE);
         }
-        (stuck.failures >= MIN_FAILURES).then_some(PATIENCE)
+        (stuck.failures >= MIN_FAILURES).then_some(STUCK_PATIENCE)
     }
 
     /// Returns the waiting messages that may have another route, with their entries. Jobs and dead
@@ -113,8 +116,8 @@ impl Moves {
     fn waiting<'a>(
         &'a self,
         now: Duration,
-        stuck: &'a Stuck,
-    ) -> impl Iterator<Item = (Key, &'a Entry)> {
+        stuck: &'a StuckTarget,
+    ) -> impl Iterator<Item = (Key, &'a MoveEntry)> {
         let entries = stuck.waiting.iter();
         let entries = entries.filter_map(|key| Some((*key, self.all.get(key)?)));
         entries.filter(move |(_, entry)| {
@@ -129,7 +132,7 @@ impl Moves {
             let mut stays = stuck.trying.is_none();
             for (key, entry) in self.waiting(now, stuck) {
                 let waited = now.saturating_sub(entry.of.since);
-                let may_stay = entry.of.reply.is_none() && waited < LONG_PATIENCE;
+                let may_stay = entry.of.reply.is_none() && waited < MAX_STUCK_PATIENCE;
                 if may_stay && std::mem::take(&mut stays) {
                     continue;
                 }
@@ -187,7 +190,7 @@ impl Moves {
                 let end = entry.of.since + self.patience(stuck, entry)?;
                 let end = end.max(entry.kept_until);
                 // A message whose time is over was checked just now.
-                Some(if now < end { end } else { now + LOOK_AGAIN })
+                Some(if now < end { end } else { now + RECHECK_DELAY })
             });
             let tries = !stuck.waiting.is_empty() && stuck.trying.is_none();
             ends.chain(tries.then_some(stuck.try_at)).min()
@@ -222,7 +225,7 @@ impl Moves {
         all
     }
 
-    fn kind(&self, target: &Target, stuck: &Stuck) -> MessageKind {
+    fn kind(&self, target: &MoveTarget, stuck: &StuckTarget) -> MessageKind {
         let some = stuck.trying.as_ref().or_else(|| stuck.waiting.front());
         match some {
             Some(key) if self.has_reply(*key) => MessageKind::Result,

@@ -1,4 +1,4 @@
-use super::due::Due;
+use super::due::DueMoves;
 use super::*;
 use crate::broker::Source;
 
@@ -59,7 +59,7 @@ impl Desk {
         tenant: Option<&str>,
         reply: Option<Box<Reply>>,
         outgoing: Option<Outgoing>,
-    ) -> (Key, Option<Next>) {
+    ) -> (Key, Option<MoveStep>) {
         self.last += 1;
         let of = Move {
             tag: tag(source, self.last),
@@ -72,11 +72,11 @@ impl Desk {
         (key, self.moves.begin(self.now, key, of))
     }
 
-    fn begin(&mut self, outgoing: Outgoing) -> (Key, Option<Next>) {
+    fn begin(&mut self, outgoing: Outgoing) -> (Key, Option<MoveStep>) {
         self.begin_from(Source::Fresh, None, None, Some(outgoing))
     }
 
-    fn reply(&mut self, tenant: &str, queue: &str) -> (Key, Option<Next>) {
+    fn reply(&mut self, tenant: &str, queue: &str) -> (Key, Option<MoveStep>) {
         self.begin_from(Source::Fresh, Some(tenant), reply(queue), None)
     }
 
@@ -89,16 +89,16 @@ impl Desk {
     }
 
     /// Advances the time until something is due.
-    fn due(&mut self) -> Due {
+    fn due(&mut self) -> DueMoves {
         self.now = self.moves.next().expect("something is due").max(self.now);
         self.moves.due(self.now)
     }
 
     /// Returns the keys of published messages.
-    fn sent(next: &[Next]) -> Vec<Key> {
-        let key = |next: &Next| match next {
-            Next::Reply((key, _)) | Next::Publish((key, _)) => *key,
-            Next::Ack(tag) => panic!("{tag:?} is acked"),
+    fn sent(next: &[MoveStep]) -> Vec<Key> {
+        let key = |next: &MoveStep| match next {
+            MoveStep::Reply((key, _)) | MoveStep::Publish((key, _)) => *key,
+            MoveStep::Ack(tag) => panic!("{tag:?} is acked"),
         };
         next.iter().map(key).collect()
     }
@@ -108,7 +108,7 @@ impl Desk {
 fn a_delivery_is_acked_once_its_message_is_confirmed() {
     let mut desk = Desk::new(true);
     let (key, next) = desk.begin(to("jobs.dead"));
-    assert!(matches!(next, Some(Next::Publish((it, _))) if it == key));
+    assert!(matches!(next, Some(MoveStep::Publish((it, _))) if it == key));
     let confirmed = desk.moves.confirmed(desk.now, key);
     assert!(matches!(confirmed, Some((Tag { tag: 1, .. }, next)) if next.is_empty()));
     assert!(desk.moves.confirmed(desk.now, key).is_none());
@@ -163,13 +163,13 @@ fn a_result_goes_before_the_message_and_the_ack() {
     let (done, _) = desk.reply("a", "asker");
     let source = Source::Fresh;
     let (dead, next) = desk.begin_from(source, None, reply("asker"), Some(to("jobs.dead")));
-    assert!(matches!(next, Some(Next::Reply(_))), "{next:?}");
+    assert!(matches!(next, Some(MoveStep::Reply(_))), "{next:?}");
     let (_, next) = desk.moves.replied(desk.now, dead, true).expect("it waits");
-    assert!(matches!(next[..], [Next::Publish(_)]), "{next:?}");
+    assert!(matches!(next[..], [MoveStep::Publish(_)]), "{next:?}");
     assert!(desk.moves.replied(desk.now, dead, true).is_none(), "once");
     assert!(desk.moves.confirmed(desk.now, dead).is_some());
     let (_, next) = desk.moves.replied(desk.now, done, true).expect("it waits");
-    assert!(matches!(next[..], [Next::Ack(_)]), "{next:?}");
+    assert!(matches!(next[..], [MoveStep::Ack(_)]), "{next:?}");
     assert_eq!(desk.moves.len(), 0);
 }
 
@@ -196,7 +196,7 @@ fn a_result_is_given_up_after_half_a_minute_and_one_for_the_operator_s_exchange_
         let took = (desk.now - SECOND).as_secs();
         assert!((least..most).contains(&took), "{took} s");
         let (_, next) = desk.moves.replied(desk.now, key, false).expect("it waits");
-        assert!(matches!(next[..], [Next::Ack(_)]), "{next:?}");
+        assert!(matches!(next[..], [MoveStep::Ack(_)]), "{next:?}");
     }
 }
 
@@ -243,7 +243,7 @@ fn too_many_dead_letters_take_another_way_and_those_from_a_delay_queue_do_at_onc
     for key in &due.over {
         let outgoing = to("jobs.delay.from-50800");
         let next = desk.moves.reroute(desk.now, *key, outgoing);
-        assert!(matches!(next, Some(Next::Publish(_))), "{next:?}");
+        assert!(matches!(next, Some(MoveStep::Publish(_))), "{next:?}");
     }
     let source = Source::Delay(3);
     let (back, next) = desk.begin_from(source, None, None, Some(to("jobs.dead")));

@@ -8,7 +8,7 @@ use crate::gate::ShardId;
 
 /// The jobs of one tenant, and its counters.
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct TenantState {
     /// Jobs that have a slot. They ask before all others.
     pub(super) prepared: VecDeque<Key>,
     /// Jobs that came back, or that wait for a slot. They ask before new jobs.
@@ -29,7 +29,7 @@ pub(super) struct State {
     pub(super) shard: ShardId,
 }
 
-impl State {
+impl TenantState {
     /// Returns the number of jobs that are ready to ask.
     pub(super) fn ready(&self) -> usize {
         self.prepared.len() + self.without_slot()
@@ -49,8 +49,8 @@ impl State {
     }
 
     /// Returns its contribution to the sums.
-    fn sum(&self) -> Sum {
-        Sum {
+    fn sum(&self) -> ShardSum {
+        ShardSum {
             ready: self.ready(),
             at_once: self.asking(0),
         }
@@ -71,7 +71,7 @@ impl State {
 
 /// Counts of jobs of one shard, or of several.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Sum {
+pub(super) struct ShardSum {
     /// Jobs that are ready to ask.
     pub(super) ready: usize,
     /// Jobs among them that need no free slot to ask.
@@ -80,18 +80,18 @@ pub(super) struct Sum {
 
 /// The sum of each shard with jobs that are ready to ask.
 #[derive(Debug, Default)]
-pub(super) struct Sums(BTreeMap<ShardId, Sum>);
+pub(super) struct ShardSums(BTreeMap<ShardId, ShardSum>);
 
-impl Sums {
+impl ShardSums {
     /// Iterates over the sums of all shards.
-    pub(super) fn each(&self) -> impl Iterator<Item = (ShardId, Sum)> {
+    pub(super) fn each(&self) -> impl Iterator<Item = (ShardId, ShardSum)> {
         self.0.iter().map(|(shard, sum)| (*shard, *sum))
     }
 
     /// Returns the sum over the open shards.
-    pub(super) fn of(&self, is_open: impl Fn(ShardId) -> bool) -> Sum {
+    pub(super) fn of(&self, is_open: impl Fn(ShardId) -> bool) -> ShardSum {
         let open = self.each().filter(|(it, _)| is_open(*it));
-        open.fold(Sum::default(), |all, (_, sum)| Sum {
+        open.fold(ShardSum::default(), |all, (_, sum)| ShardSum {
             ready: all.ready + sum.ready,
             at_once: all.at_once + sum.at_once,
         })
@@ -100,8 +100,8 @@ impl Sums {
     /// Changes the ready jobs of a tenant, and the sum of its shard accordingly.
     pub(super) fn change<T>(
         &mut self,
-        state: &mut State,
-        change: impl FnOnce(&mut State) -> T,
+        state: &mut TenantState,
+        change: impl FnOnce(&mut TenantState) -> T,
     ) -> T {
         let before = state.sum();
         let done = change(state);

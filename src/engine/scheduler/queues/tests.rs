@@ -3,7 +3,7 @@
 use super::*;
 
 /// Takes a round trip to all shards, with no other in flight.
-fn take_round(queues: &mut Queues, most: usize) -> Vec<Turn> {
+fn take_round(queues: &mut Queues, most: usize) -> Vec<TenantShare> {
     let turns = queues.take_round(most, |_| true);
     turns.into_iter().map(|(_, turn)| turn).collect()
 }
@@ -22,7 +22,7 @@ fn tenant(name: &str) -> Tenant {
 
 fn fill(queues: &mut Queues, name: &str, keys: std::ops::Range<u64>) {
     for key in keys {
-        queues.join(&tenant(name), Key(key), End::Fresh);
+        queues.join(&tenant(name), Key(key), QueuePosition::Fresh);
     }
 }
 
@@ -36,12 +36,12 @@ fn fill_limited(queues: &mut Queues, name: &str, keys: std::ops::Range<u64>) {
 fn jobs_that_came_back_ask_before_fresh_ones() {
     let mut queues = Queues::new(4, 80);
     fill(&mut queues, "a", 0..2);
-    queues.join(&tenant("a"), Key(2), End::Due);
-    queues.join(&tenant("a"), Key(3), End::Front);
+    queues.join(&tenant("a"), Key(2), QueuePosition::Due);
+    queues.join(&tenant("a"), Key(3), QueuePosition::Front);
     let turns = take_round(&mut queues, 3);
     assert_eq!(
         turns,
-        [Turn {
+        [TenantShare {
             tenant: tenant("a"),
             slots: 4,
             keys: vec![Key(3), Key(2), Key(0)]
@@ -58,8 +58,8 @@ fn a_round_is_shared_and_nobody_is_left_out_twice() {
     fill_limited(&mut queues, "big", 0..100);
     fill_limited(&mut queues, "b", 100..110);
     fill_limited(&mut queues, "c", 110..111);
-    let counts = |turns: &[Turn]| {
-        let count = |turn: &Turn| format!("{} {}", turn.tenant, turn.keys.len());
+    let counts = |turns: &[TenantShare]| {
+        let count = |turn: &TenantShare| format!("{} {}", turn.tenant, turn.keys.len());
         turns.iter().map(count).collect::<Vec<_>>()
     };
     assert_eq!(counts(&take_round(&mut queues, 9)), ["big 4", "b 4", "c 1"]);
@@ -76,7 +76,7 @@ fn one_tenant_has_at_most_half_of_the_slots_while_others_wait() {
     let mut queues = Queues::new(10, 80);
     fill(&mut queues, "noisy", 0..100);
     fill(&mut queues, "calm", 100..101);
-    let budgets = |turns: &[Turn]| turns.iter().map(|t| t.slots).collect::<Vec<_>>();
+    let budgets = |turns: &[TenantShare]| turns.iter().map(|t| t.slots).collect::<Vec<_>>();
     assert_eq!(budgets(&take_round(&mut queues, 1000)), [5, 1]);
     fill(&mut queues, "noisy", 0..100);
     assert_eq!(budgets(&take_round(&mut queues, 1000)), [10]);
@@ -114,12 +114,12 @@ fn who_prepares_has_a_slot_and_asks_first_with_it() {
     assert!(queues.try_slot(&a) && queues.try_slot(&a) && !queues.try_slot(&a));
     fill(&mut queues, "a", 0..2);
     assert!(!may_ask(&queues), "both are taken");
-    queues.join(&a, Key(2), End::Prepared);
+    queues.join(&a, Key(2), QueuePosition::Prepared);
     assert!(may_ask(&queues));
     let turns = take_round(&mut queues, 10);
     assert_eq!((turns[0].slots, &turns[0].keys[..]), (0, &[Key(2)][..]));
     queues.set_limited(&a, true);
-    queues.join(&a, Key(2), End::Prepared);
+    queues.join(&a, Key(2), QueuePosition::Prepared);
     let turns = take_round(&mut queues, 10);
     assert_eq!(turns[0].keys, [Key(2), Key(0), Key(1)]);
     assert_eq!(turns[0].slots, 0);
@@ -296,7 +296,13 @@ mod random {
             for (key, step) in steps.into_iter().enumerate() {
                 match step {
                     Step::Join(who, end) => {
-                        let ends = [End::FrontPrepared, End::Prepared, End::Front, End::Due, End::Fresh];
+                        let ends = [
+                            QueuePosition::FrontPrepared,
+                            QueuePosition::Prepared,
+                            QueuePosition::Front,
+                            QueuePosition::Due,
+                            QueuePosition::Fresh,
+                        ];
                         queues.join(&tenants[who], Key(key as u64), ends[end]);
                     }
                     Step::Round(most) => drop(take_round(&mut queues, most)),
@@ -313,7 +319,7 @@ mod random {
                     Step::Stale(part) => drop(queues.take_stale(|key| key.0 % part == 0)),
                     Step::Forget => queues.forget_waiting(),
                 }
-                let mut expected = BTreeMap::<ShardId, Sum>::new();
+                let mut expected = BTreeMap::<ShardId, ShardSum>::new();
                 for state in queues.tenants.values().filter(|state| state.ready() > 0) {
                     let sum = expected.entry(state.shard).or_default();
                     sum.ready += state.ready();

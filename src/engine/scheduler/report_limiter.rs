@@ -4,11 +4,11 @@ use std::time::Duration;
 
 /// When the event was last reported.
 #[derive(Debug, Default)]
-pub(super) struct Seldom(Option<Duration>);
+pub(super) struct ReportLimiter(Option<Duration>);
 
-impl Seldom {
+impl ReportLimiter {
     /// Returns true at most once per `every`, and counts that as a report.
-    pub(super) fn is_news(&mut self, now: Duration, every: Duration) -> bool {
+    pub(super) fn may_report(&mut self, now: Duration, every: Duration) -> bool {
         let known = self.0.is_some_and(|told| now < told + every);
         if !known {
             self.0 = Some(now);
@@ -23,10 +23,10 @@ mod tests {
 
     #[test]
     fn it_is_news_at_once_and_then_after_a_while() {
-        let mut seldom = Seldom::default();
+        let mut limiter = ReportLimiter::default();
         let times = [5, 6, 64, 65, 124, 125];
         let minute = Duration::from_secs(60);
-        let news = times.map(|at| seldom.is_news(Duration::from_secs(at), minute));
-        assert_eq!(news, [true, false, false, true, false, true]);
+        let reported = times.map(|at| limiter.may_report(Duration::from_secs(at), minute));
+        assert_eq!(reported, [true, false, false, true, false, true]);
     }
 }

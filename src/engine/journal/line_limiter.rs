@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-/// Maximum number of lines of one kind per [`SPAN`].
-pub(super) const MOST: u32 = 10;
+/// Maximum number of lines of one kind per [`SUMMARY_INTERVAL`].
+pub(super) const MAX_LINES: u32 = 10;
 /// The interval.
-pub(super) const SPAN: Duration = Duration::from_secs(10);
+pub(super) const SUMMARY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A kind of frequent event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum LineKind {
     /// A tenant is closed.
     Closed,
     /// A tenant is open again.
@@ -34,54 +34,54 @@ pub(super) enum Kind {
     Alone,
 }
 
-const ALL: [Kind; 11] = [
-    Kind::Closed,
-    Kind::Opened,
-    Kind::BreakerOpened,
-    Kind::BreakerClosed,
-    Kind::Throttled,
-    Kind::Lowered,
-    Kind::Whole,
-    Kind::Failed,
-    Kind::Dead,
-    Kind::Invalid,
-    Kind::Alone,
+const ALL: [LineKind; 11] = [
+    LineKind::Closed,
+    LineKind::Opened,
+    LineKind::BreakerOpened,
+    LineKind::BreakerClosed,
+    LineKind::Throttled,
+    LineKind::Lowered,
+    LineKind::Whole,
+    LineKind::Failed,
+    LineKind::Dead,
+    LineKind::Invalid,
+    LineKind::Alone,
 ];
 
 /// The events of one kind since a time.
 #[derive(Debug, Default, Clone, Copy)]
-struct Count {
+struct LineCount {
     since: Duration,
-    said: u32,
+    logged: u32,
     more: u64,
 }
 
 /// The events of each kind.
 #[derive(Debug, Default)]
-pub(super) struct Few([Count; ALL.len()]);
+pub(super) struct LineLimiter([LineCount; ALL.len()]);
 
 /// The number of events of one kind that got no line, and the time in which they happened.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Rest {
-    pub(super) kind: Kind,
+pub(super) struct Summary {
+    pub(super) kind: LineKind,
     pub(super) more: u64,
     pub(super) within: Duration,
 }
 
-impl Few {
+impl LineLimiter {
     /// Returns true if a line may be logged now. Otherwise counts the event for the summary.
-    pub(super) fn may_say(&mut self, now: Duration, kind: Kind) -> bool {
+    pub(super) fn may_log(&mut self, now: Duration, kind: LineKind) -> bool {
         let count = &mut self.0[kind as usize];
         // Earlier events without a line must be summed up first, together with this one.
-        if count.more == 0 && now >= count.since + SPAN {
-            *count = Count {
+        if count.more == 0 && now >= count.since + SUMMARY_INTERVAL {
+            *count = LineCount {
                 since: now,
-                ..Count::default()
+                ..LineCount::default()
             };
         }
-        let may = count.said < MOST;
+        let may = count.logged < MAX_LINES;
         match may {
-            true => count.said += 1,
+            true => count.logged += 1,
             false => count.more += 1,
         }
         may
@@ -90,21 +90,21 @@ impl Few {
     /// Returns when there is something to sum up.
     pub(super) fn next(&self) -> Option<Duration> {
         let counts = self.0.iter().filter(|count| count.more > 0);
-        counts.map(|count| count.since + SPAN).min()
+        counts.map(|count| count.since + SUMMARY_INTERVAL).min()
     }
 
     /// Returns the summaries that are due, or all if `ends`.
-    pub(super) fn sum_up(&mut self, now: Duration, ends: bool) -> Vec<Rest> {
+    pub(super) fn sum_up(&mut self, now: Duration, ends: bool) -> Vec<Summary> {
         let mut rests = Vec::new();
         for kind in ALL {
             let count = &mut self.0[kind as usize];
-            if count.more > 0 && (ends || now >= count.since + SPAN) {
-                rests.push(Rest {
+            if count.more > 0 && (ends || now >= count.since + SUMMARY_INTERVAL) {
+                rests.push(Summary {
                     kind,
                     more: count.more,
                     within: now.saturating_sub(count.since),
                 });
-                *count = Count::default();
+                *count = LineCount::default();
             }
         }
         rests
@@ -119,35 +119,41 @@ mod tests {
 
     #[test]
     fn a_few_are_said_and_the_rest_is_summed_up_at_the_end_of_the_span() {
-        let mut few = Few::default();
-        let said = |few: &mut Few, at: u32, times: u32| {
+        let mut limiter = LineLimiter::default();
+        let said = |limiter: &mut LineLimiter, at: u32, times: u32| {
             (0..times)
-                .filter(|_| few.may_say(at * SECOND, Kind::Closed))
+                .filter(|_| limiter.may_log(at * SECOND, LineKind::Closed))
                 .count()
         };
-        assert_eq!(said(&mut few, 20, 4_322), 10);
-        assert!(few.may_say(20 * SECOND, Kind::Opened), "each for itself");
-        assert_eq!(said(&mut few, 29, 3), 0);
-        assert_eq!(few.next(), Some(30 * SECOND));
-        assert_eq!(few.sum_up(29 * SECOND, false), []);
-        let rest = Rest {
-            kind: Kind::Closed,
+        assert_eq!(said(&mut limiter, 20, 4_322), 10);
+        assert!(
+            limiter.may_log(20 * SECOND, LineKind::Opened),
+            "each for itself"
+        );
+        assert_eq!(said(&mut limiter, 29, 3), 0);
+        assert_eq!(limiter.next(), Some(30 * SECOND));
+        assert_eq!(limiter.sum_up(29 * SECOND, false), []);
+        let rest = Summary {
+            kind: LineKind::Closed,
             more: 4_315,
             within: 10 * SECOND,
         };
-        assert_eq!(few.sum_up(30 * SECOND, false), [rest]);
-        assert_eq!((few.next(), few.sum_up(99 * SECOND, false)), (None, vec![]));
-        assert_eq!(said(&mut few, 30, 11), 10);
-        let rests = few.sum_up(31 * SECOND, true);
+        assert_eq!(limiter.sum_up(30 * SECOND, false), [rest]);
+        assert_eq!(
+            (limiter.next(), limiter.sum_up(99 * SECOND, false)),
+            (None, vec![])
+        );
+        assert_eq!(said(&mut limiter, 30, 11), 10);
+        let rests = limiter.sum_up(31 * SECOND, true);
         assert_eq!(rests.len(), 1, "it ends: {rests:?}");
         assert_eq!((rests[0].more, rests[0].within), (1, SECOND));
     }
 
     #[test]
     fn what_comes_seldom_is_always_said() {
-        let mut few = Few::default();
-        assert!((0..99).all(|at| few.may_say(at * SECOND, Kind::Failed)));
-        assert_eq!(few.next(), None);
+        let mut limiter = LineLimiter::default();
+        assert!((0..99).all(|at| limiter.may_log(at * SECOND, LineKind::Failed)));
+        assert_eq!(limiter.next(), None);
     }
 
     #[test]

@@ -4,13 +4,13 @@ use crate::gate::{GateError, Replies};
 
 /// The state of Redis that a round trip shows.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct RedisState {
     pub(super) answers: bool,
     /// Whether Redis answers that no job may start. The gate itself reports why.
     pub(super) cold: bool,
 }
 
-impl Seen {
+impl RedisState {
     /// Returns `None` if only some primaries of a cluster were asked and none of them decided,
     /// because the others are not known.
     pub(super) fn of(result: &Result<Replies, GateError>) -> Option<Self> {
@@ -52,11 +52,11 @@ mod tests {
             shadows: Vec::new(),
             answers: Vec::new(),
         };
-        let seen = |answers, cold| Some(Seen { answers, cold });
-        assert_eq!(Seen::of(&Ok(vec![Err(cold()), Err(away())])), None);
+        let seen = |answers, cold| Some(RedisState { answers, cold });
+        assert_eq!(RedisState::of(&Ok(vec![Err(cold()), Err(away())])), None);
         let mixed = Ok(vec![Err(cold()), Ok(decided())]);
-        assert_eq!(Seen::of(&mixed), seen(true, false));
-        assert_eq!(Seen::of(&Err(cold())), seen(true, true));
-        assert_eq!(Seen::of(&Err(away())), seen(false, false));
+        assert_eq!(RedisState::of(&mixed), seen(true, false));
+        assert_eq!(RedisState::of(&Err(cold())), seen(true, true));
+        assert_eq!(RedisState::of(&Err(away())), seen(false, false));
     }
 }

@@ -3,30 +3,30 @@
 
 use std::time::Duration;
 
-use super::seldom::Seldom;
+use super::report_limiter::ReportLimiter;
 
 /// How long every permit must have expired on arrival before that is reported, and the minimum
 /// interval between reports.
-const AFTER: Duration = Duration::from_secs(5);
-const EVERY: Duration = Duration::from_secs(60);
+const REPORT_AFTER: Duration = Duration::from_secs(5);
+const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Tracks since when all permits have expired on arrival.
 #[derive(Debug, Default)]
-pub struct Old {
+pub struct ExpiredPermits {
     since: Option<Duration>,
-    said: Seldom,
+    reports: ReportLimiter,
 }
 
-impl Old {
+impl ExpiredPermits {
     /// Records a permit that had expired on arrival. Returns true if that is to be reported,
     /// because no permit has been good for some seconds.
-    pub fn is_old(&mut self, now: Duration) -> bool {
+    pub fn expired(&mut self, now: Duration) -> bool {
         let since = *self.since.get_or_insert(now);
-        now.saturating_sub(since) >= AFTER && self.said.is_news(now, EVERY)
+        now.saturating_sub(since) >= REPORT_AFTER && self.reports.may_report(now, REPORT_INTERVAL)
     }
 
     /// Records a permit that was good on arrival.
-    pub fn is_young(&mut self) {
+    pub fn in_time(&mut self) {
         self.since = None;
     }
 }
@@ -37,14 +37,14 @@ mod tests {
 
     #[test]
     fn it_is_said_once_a_minute_where_no_permit_is_young_enough() {
-        let mut old = Old::default();
-        let mut says = |s: u64| old.is_old(Duration::from_secs(s));
+        let mut permits = ExpiredPermits::default();
+        let mut reports = |s: u64| permits.expired(Duration::from_secs(s));
         assert_eq!(
-            [0, 4, 5, 6, 64, 65].map(&mut says),
+            [0, 4, 5, 6, 64, 65].map(&mut reports),
             [false, false, true, false, false, true]
         );
-        old.is_young();
-        let mut says = |s: u64| old.is_old(Duration::from_secs(s));
-        assert_eq!([126, 130, 131].map(&mut says), [false, false, true]);
+        permits.in_time();
+        let mut reports = |s: u64| permits.expired(Duration::from_secs(s));
+        assert_eq!([126, 130, 131].map(&mut reports), [false, false, true]);
     }
 }

@@ -8,11 +8,11 @@ use crate::engine::action::Key;
 
 /// Prepared calls by job. Each has a worker slot, so `dispatch.concurrency` bounds their number.
 #[derive(Debug)]
-pub struct Prepared<R> {
+pub struct PreparedCalls<R> {
     calls: HashMap<Key, R, RandomState>,
 }
 
-impl<R> Default for Prepared<R> {
+impl<R> Default for PreparedCalls<R> {
     fn default() -> Self {
         Self {
             calls: HashMap::default(),
@@ -20,7 +20,7 @@ impl<R> Default for Prepared<R> {
     }
 }
 
-impl<R> Prepared<R> {
+impl<R> PreparedCalls<R> {
     /// Stores the prepared call of `key`.
     pub fn put(&mut self, key: Key, call: R) {
         self.calls.insert(key, call);
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn a_call_that_is_no_good_any_more_is_replaced_or_gone() {
-        let (mut prepared, key) = (Prepared::default(), Key(1));
+        let (mut prepared, key) = (PreparedCalls::default(), Key(1));
         assert!(!prepared.is_ready(key, |_| true, || None));
         prepared.put(key, "old");
         assert!(prepared.is_ready(key, |call| *call == "old", || None));

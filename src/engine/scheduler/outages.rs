@@ -8,26 +8,26 @@ use crate::rules::tenant::Tenant;
 
 /// The longest wait before jobs ask again for the first time. Within seconds, a replica takes over,
 /// or workers vouch.
-pub const SOON: Duration = Duration::from_secs(5);
+pub const FIRST_WAIT: Duration = Duration::from_secs(5);
 /// Later waits are this many times as long as the outage has lasted. This bounds the cost of an
-/// early end, and it takes two waits to get from [`SOON`] to the longest delay queue of some
+/// early end, and it takes two waits to get from [`FIRST_WAIT`] to the longest delay queue of some
 /// minutes, as promised for an outage.
-const PATIENCE: u32 = 8;
-/// Maximum number of remembered tenants. Jobs of further tenants ask again after [`SOON`].
+const WAIT_FACTOR: u32 = 8;
+/// Maximum number of remembered tenants. Jobs of further tenants ask again after [`FIRST_WAIT`].
 const MAX_TENANTS: usize = 10_000;
 
 /// Tenants without decisions: since when, and when that was last seen.
 #[derive(Debug, Default)]
-pub struct Away {
+pub struct TenantOutages {
     tenants: HashMap<Tenant, (Duration, Duration)>,
 }
 
-impl Away {
+impl TenantOutages {
     /// Records that nothing could be decided for `tenant`. Returns for how long already. Jobs ask
     /// at least once per `farthest`, so a tenant that was not seen for twice that time begins a new
     /// outage.
-    pub fn lasts(&mut self, now: Duration, tenant: &Tenant, farthest: Duration) -> Duration {
-        let current = |last: Duration| now.saturating_sub(last) <= 2 * farthest.max(SOON);
+    pub fn record(&mut self, now: Duration, tenant: &Tenant, farthest: Duration) -> Duration {
+        let current = |last: Duration| now.saturating_sub(last) <= 2 * farthest.max(FIRST_WAIT);
         if let Some((since, last)) = self.tenants.get_mut(tenant) {
             if !current(*last) {
                 *since = now;
@@ -51,8 +51,10 @@ impl Away {
 }
 
 /// Returns when to ask again after an outage that has lasted for `lasts`.
-pub fn next_look(lasts: Duration, farthest: Duration) -> Duration {
-    (lasts.saturating_mul(PATIENCE)).max(SOON).min(farthest)
+pub fn next_wait(lasts: Duration, farthest: Duration) -> Duration {
+    (lasts.saturating_mul(WAIT_FACTOR))
+        .max(FIRST_WAIT)
+        .min(farthest)
 }
 
 #[cfg(test)]
@@ -67,37 +69,37 @@ mod tests {
 
     #[test]
     fn an_outage_lasts_until_something_is_decided_or_nobody_asks_any_more() {
-        let (mut away, a) = (Away::default(), tenant("a"));
+        let (mut outages, a) = (TenantOutages::default(), tenant("a"));
         let lasts: Vec<_> = [1, 6, 46, 246]
-            .map(|at| away.lasts(at * SECOND, &a, 100 * SECOND).as_secs())
+            .map(|at| outages.record(at * SECOND, &a, 100 * SECOND).as_secs())
             .into();
         assert_eq!(lasts, [0, 5, 45, 245]);
         assert_eq!(
-            away.lasts(447 * SECOND, &a, 100 * SECOND),
+            outages.record(447 * SECOND, &a, 100 * SECOND),
             Duration::ZERO,
             "another one"
         );
-        away.over(&a);
-        assert!(away.tenants.is_empty());
+        outages.over(&a);
+        assert!(outages.tenants.is_empty());
     }
 
     #[test]
     fn two_looks_reach_the_longest_delay_queue() {
         let farthest = 300 * SECOND;
-        let looks = [0, 5, 45, 99_999].map(|s| next_look(s * SECOND, farthest).as_secs());
-        assert_eq!(looks, [5, 40, 300, 300]);
-        assert_eq!(next_look(Duration::ZERO, SECOND), SECOND);
-        assert_eq!(next_look(Duration::MAX, farthest), farthest);
+        let waits = [0, 5, 45, 99_999].map(|s| next_wait(s * SECOND, farthest).as_secs());
+        assert_eq!(waits, [5, 40, 300, 300]);
+        assert_eq!(next_wait(Duration::ZERO, SECOND), SECOND);
+        assert_eq!(next_wait(Duration::MAX, farthest), farthest);
     }
 
     #[test]
     fn it_remembers_a_bounded_number() {
-        let mut away = Away::default();
+        let mut outages = TenantOutages::default();
         for number in 0..=MAX_TENANTS {
-            away.lasts(SECOND, &tenant(&number.to_string()), SECOND);
+            outages.record(SECOND, &tenant(&number.to_string()), SECOND);
         }
-        assert_eq!(away.tenants.len(), MAX_TENANTS);
-        away.lasts(99 * SECOND, &tenant("late"), SECOND);
-        assert_eq!(away.tenants.len(), 1);
+        assert_eq!(outages.tenants.len(), MAX_TENANTS);
+        outages.record(99 * SECOND, &tenant("late"), SECOND);
+        assert_eq!(outages.tenants.len(), 1);
     }
 }

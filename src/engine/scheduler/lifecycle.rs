@@ -14,12 +14,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Scheduler;
-use super::admission::Round;
-use super::entry::{Hand, JobEntry, Phase, Started};
+use super::admission::RoundTrip;
+use super::entry::{JobEntry, Phase, SlotState, StartRecord};
 use super::intake::Intake;
 use super::moves::Move;
 use super::questions::Question;
-use super::queues::End;
+use super::queues::QueuePosition;
 use crate::broker::{Delivery, Message, PublishError, Reply, Source};
 use crate::engine::action::{Action, Key};
 use crate::engine::facts::{Death, Decision, Fact};
@@ -32,7 +32,7 @@ use crate::rules::tenant::Tenant;
 
 /// A tenant's jobs that ask again, with their positions among those that asked.
 #[derive(Default)]
-struct Back {
+struct JobsAskingAgain {
     jobs: Vec<(usize, Key)>,
     /// Whether other jobs of the tenant must wait.
     limited: bool,
@@ -65,7 +65,7 @@ impl Scheduler {
     fn arrived(&mut self, now: Duration, key: Key, source: Source, mut job: JobEntry) {
         self.begin_trace(now, source, &mut job);
         let left_a_delay_queue = job.claims.trip.is_some() && source == Source::Due;
-        if left_a_delay_queue && self.intake.is_news_that_delay_queues_leak(now) {
+        if left_a_delay_queue && self.intake.should_report_early_leave(now) {
             let due = Arc::clone(&self.settings.names.due);
             self.facts.push(Fact::LeftDelayQueueEarly(due));
         }
@@ -75,16 +75,16 @@ impl Scheduler {
         self.count_queued(now, source, &job);
         self.jobs.insert(key, job);
         let end = match source {
-            Source::Fresh => End::Fresh,
-            _ => End::Due,
+            Source::Fresh => QueuePosition::Fresh,
+            _ => QueuePosition::Due,
         };
         self.arrange(now, key, end);
     }
 
     /// Step 2: lets the job ask, or delays it if its time has not come (`delays`). A job that has
     /// expired becomes a dead letter.
-    pub(super) fn arrange(&mut self, now: Duration, key: Key, end: End) {
-        self.rouse(now, key);
+    pub(super) fn arrange(&mut self, now: Duration, key: Key, end: QueuePosition) {
+        self.end_wait_if_woken(now, key);
         let Some(job) = self.jobs.get_mut(&key) else {
             return;
         };
@@ -93,7 +93,7 @@ impl Scheduler {
         let (trip, has_key) = (claims.trip, claims.dedupe.is_some());
         let has_no_time = trip.is_none() && claims.not_before.is_none() && claims.start.is_none();
         let asks_now = has_no_time && claims.expiry.is_never();
-        if self.obeys_in_turn(now, key) {
+        if self.remove_if_unwanted_in_turn(now, key) {
             return;
         }
         if asks_now {
@@ -117,13 +117,13 @@ impl Scheduler {
     }
 
     /// Adds the job to the ready jobs of its tenant.
-    pub(super) fn join(&mut self, key: Key, end: End) {
+    pub(super) fn join(&mut self, key: Key, end: QueuePosition) {
         if let Some(job) = self.jobs.get_mut(&key) {
             job.phase = Phase::Ready;
-            let end = match (job.hand, end) {
-                (Hand::Empty, end) => end,
-                (_, End::Front) => End::FrontPrepared,
-                _ => End::Prepared,
+            let end = match (job.slot, end) {
+                (SlotState::Empty, end) => end,
+                (_, QueuePosition::Front) => QueuePosition::FrontPrepared,
+                _ => QueuePosition::Prepared,
             };
             self.queues.join(&job.claims.tenant, key, end);
         }
@@ -143,7 +143,7 @@ impl Scheduler {
             self.admission.sent(now, shard, round);
             self.agenda.push(Action::Ask(shard, batch));
         }
-        self.tell_notes(now);
+        self.send_notes(now);
     }
 
     /// Step 4: handles the gate's answers to the last [`Action::Ask`] for this shard.
@@ -163,12 +163,12 @@ impl Scheduler {
     }
 
     /// Handles each tenant's reply: the gate has decided, or could not (`undecided`).
-    fn replied(&mut self, now: Duration, shard: ShardId, round: Round, replies: Replies) {
+    fn replied(&mut self, now: Duration, shard: ShardId, round: RoundTrip, replies: Replies) {
         self.admission.goes_on();
         self.settlement.answers(now, shard);
         let (asked_at, lapsed) = (round.asked_at, round.lapsed);
         let mut pairs = round.questions.into_iter().zip(replies).peekable();
-        let mut back = Back::default();
+        let mut back = JobsAskingAgain::default();
         while let Some((question, reply)) = pairs.next() {
             match reply {
                 Ok(reply) => self.decided(now, (asked_at, lapsed), &question, &reply, &mut back),
@@ -177,7 +177,7 @@ impl Scheduler {
             let tenant = &question.tenant;
             let more = pairs.peek().is_some_and(|(next, _)| next.tenant == *tenant);
             if !more && !question.jobs.is_empty() {
-                let Back { jobs, limited } = std::mem::take(&mut back);
+                let JobsAskingAgain { jobs, limited } = std::mem::take(&mut back);
                 self.put_back_in_order(jobs);
                 self.queues.set_limited(tenant, limited);
             }
@@ -193,10 +193,10 @@ impl Scheduler {
         (asked_at, lapsed): (Duration, bool),
         question: &Question,
         reply: &TenantReply,
-        back: &mut Back,
+        back: &mut JobsAskingAgain,
     ) {
-        self.hear_of_tenant(now, asked_at, question, reply);
-        self.look_at_door(now, question, reply);
+        self.record_tenant_state(now, asked_at, question, reply);
+        self.record_closed_tenant(now, question, reply);
         for (number, (asked, answer)) in question.jobs.iter().zip(&reply.answers).enumerate() {
             let (key, place) = (asked.key, asked.place);
             match answer {
@@ -270,11 +270,11 @@ impl Scheduler {
         };
         self.facts.extend(job.starts(now, receipt.started_ms));
         self.tallies.started(&job.claims);
-        job.hand = Hand::Empty;
+        job.slot = SlotState::Empty;
         job.phase = Phase::Running;
         self.queues.start(&job.claims.tenant);
         self.breakers.started(key);
-        let started = job.started.insert(Started {
+        let started = job.started.insert(StartRecord {
             labels: question.labels.clone(),
             limits: limits.clone(),
             receipt,
@@ -314,18 +314,18 @@ impl Scheduler {
             return;
         };
         job.claims.ticket = Some(ticket);
-        if Self::asks_anew(&self.steered.now, job) {
-            return self.join(key, End::Due);
+        if Self::asks_anew(&self.steering.now, job) {
+            return self.join(key, QueuePosition::Due);
         }
         let limits = &question.limits;
         let index = limit.min(limits.len() - 1);
         let limit = &limits[index];
         job.denied_by = Some((limits.clone(), index));
         if let Some(trace) = &mut job.trace {
-            trace.told(now, limits, index, ttl_ms);
+            trace.record_wait(now, limits, index, ttl_ms);
         }
         self.facts.push(Fact::MustWait {
-            job: job.named(),
+            job: job.log_fields(),
             labels: question.labels.clone(),
             limits: limits.clone(),
             limit: index,
@@ -336,7 +336,7 @@ impl Scheduler {
         let attempt = job.claims.attempt;
         let headers = headers::waiting(limit, attempt, ticket, count, store_ms, ttl_ms);
         let wait = Duration::from_millis(ttl_ms);
-        job.told(now, store_ms, ttl_ms);
+        job.record_turn(now, store_ms, ttl_ms);
         // A part of the wait passed while the answer was on its way, and the next question takes
         // time, too.
         let here = wait.saturating_sub(self.admission.base());
@@ -397,7 +397,7 @@ impl Scheduler {
             ends.into_iter().for_each(|action| self.agenda.push(action));
         }
         self.throttle_used_up(now, key, &seen);
-        self.hear(now, key, seen.quotas, learner.as_ref());
+        self.record_quotas(now, key, seen.quotas, learner.as_ref());
         self.conclude(now, key, outcome, waits);
     }
 
@@ -445,7 +445,7 @@ impl Scheduler {
         let Some(job) = self.jobs.get(&key) else {
             return;
         };
-        let fact = Fact::DeadLetter(job.named(), death, reason.to_owned());
+        let fact = Fact::DeadLetter(job.log_fields(), death, reason.to_owned());
         self.facts.push(fact);
         let headers = headers::dead(job.claims.attempt, reason, self.clock.at_least(now));
         self.trace_death(now, key);

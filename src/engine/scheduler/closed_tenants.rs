@@ -14,15 +14,15 @@ use crate::gate::{Answer, TenantReply};
 use crate::rules::tenant::Tenant;
 
 /// Maximum number of closed tenants that are tracked. Further tenants are not reported.
-const MOST_TENANTS: usize = 10_000;
+const MAX_TENANTS: usize = 10_000;
 /// Time after a tenant's last wait until it counts as open.
-const QUIET: Duration = Duration::from_secs(60);
+const OPEN_AFTER: Duration = Duration::from_secs(60);
 /// Minimum interval between checks for open tenants. Each check looks at all closed tenants.
-const LOOK: Duration = Duration::from_secs(5);
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A closed tenant.
 #[derive(Debug)]
-struct Closed {
+struct ClosedTenant {
     since: Duration,
     /// The end of its last wait.
     until: Duration,
@@ -31,20 +31,20 @@ struct Closed {
     /// Whether the last answer said that it is suspended.
     suspended: bool,
     /// Whether the suspension was reported.
-    told: bool,
+    is_reported: bool,
 }
 
 /// The closed tenants.
 #[derive(Debug, Default)]
-pub(super) struct Doors {
-    closed: HashMap<Tenant, Closed, RandomState>,
+pub(super) struct ClosedTenants {
+    closed: HashMap<Tenant, ClosedTenant, RandomState>,
     /// When a tenant may be open again.
     look_at: Duration,
 }
 
-impl Doors {
+impl ClosedTenants {
     /// Records the gate's answer on jobs of a tenant, and adds facts on what is new.
-    fn heard(
+    fn record(
         &mut self,
         now: Duration,
         question: &Question,
@@ -66,7 +66,8 @@ impl Doors {
             return;
         }
         let tenant = &question.tenant;
-        let is_resumed = |closed: &Closed| !is_suspended && closed.suspended && now < closed.until;
+        let is_resumed =
+            |closed: &ClosedTenant| !is_suspended && closed.suspended && now < closed.until;
         if self.closed.get(tenant).is_some_and(is_resumed) {
             facts.extend(self.opened(now, tenant));
         }
@@ -79,7 +80,7 @@ impl Doors {
                 (ClosedBy::Limit(limits, limit.min(last)), ttl_ms)
             }
         };
-        if self.closed.len() >= MOST_TENANTS && !self.closed.contains_key(tenant) {
+        if self.closed.len() >= MAX_TENANTS && !self.closed.contains_key(tenant) {
             return;
         }
         let wait = Duration::from_millis(wait_ms);
@@ -88,15 +89,15 @@ impl Doors {
         let mut is_news = false;
         let closed = self.closed.entry(tenant.clone()).or_insert_with(|| {
             is_news = true;
-            Closed {
+            ClosedTenant {
                 since: now,
                 until,
                 denied: 0,
                 suspended: false,
-                told: false,
+                is_reported: false,
             }
         });
-        is_news |= is_suspended && !closed.told;
+        is_news |= is_suspended && !closed.is_reported;
         // A new suspension by an operator or the API replaces the previous one.
         closed.until = match closed.suspended && is_suspended {
             true => until,
@@ -104,8 +105,8 @@ impl Doors {
         };
         closed.denied += denied;
         closed.suspended = is_suspended;
-        closed.told |= is_suspended;
-        let look_at = closed.until.saturating_add(QUIET);
+        closed.is_reported |= is_suspended;
+        let look_at = closed.until.saturating_add(OPEN_AFTER);
         self.look_at = match is_first {
             true => look_at,
             false => self.look_at.min(look_at),
@@ -126,26 +127,26 @@ impl Doors {
     }
 
     /// Returns facts on the tenants that are open again.
-    fn look(&mut self, now: Duration) -> Vec<Fact> {
+    fn take_opened(&mut self, now: Duration) -> Vec<Fact> {
         if self.closed.is_empty() || now < self.look_at {
             return Vec::new();
         }
         let mut open = Vec::new();
         let mut next = Duration::MAX;
         for (tenant, closed) in &self.closed {
-            match closed.until.saturating_add(QUIET) {
+            match closed.until.saturating_add(OPEN_AFTER) {
                 at if at <= now => open.push(tenant.clone()),
                 at => next = next.min(at),
             }
         }
-        self.look_at = next.max(now + LOOK);
+        self.look_at = next.max(now + CHECK_INTERVAL);
         // Sorted, because the map has no stable order, and equal events must have equal results.
         open.sort_unstable();
         let opened = open.iter().filter_map(|tenant| self.opened(now, tenant));
         opened.collect()
     }
 
-    /// Returns when [`Doors::look`] may find something.
+    /// Returns when [`ClosedTenants::look`] may find something.
     pub(super) fn next(&self) -> Option<Duration> {
         (!self.closed.is_empty()).then_some(self.look_at)
     }
@@ -153,13 +154,19 @@ impl Doors {
 
 impl Scheduler {
     /// Updates whether the tenant is closed, by the gate's answer.
-    pub(super) fn look_at_door(&mut self, now: Duration, question: &Question, reply: &TenantReply) {
-        self.doors.heard(now, question, reply, &mut self.facts);
+    pub(super) fn record_closed_tenant(
+        &mut self,
+        now: Duration,
+        question: &Question,
+        reply: &TenantReply,
+    ) {
+        self.closed_tenants
+            .record(now, question, reply, &mut self.facts);
     }
 
     /// Reports the tenants that are open again.
-    pub(super) fn look_at_doors(&mut self, now: Duration) {
-        let told = self.doors.look(now);
+    pub(super) fn report_open_tenants(&mut self, now: Duration) {
+        let told = self.closed_tenants.take_opened(now);
         self.facts.extend(told);
     }
 }
@@ -229,85 +236,103 @@ mod tests {
         said.collect()
     }
 
-    fn hear(doors: &mut Doors, at: u32, tenant: &str, reply: TenantReply) -> Vec<String> {
+    fn record(
+        tenants: &mut ClosedTenants,
+        at: u32,
+        tenant: &str,
+        reply: TenantReply,
+    ) -> Vec<String> {
         let mut facts = Vec::new();
-        doors.heard(at * SECOND, &question(tenant), &reply, &mut facts);
+        tenants.record(at * SECOND, &question(tenant), &reply, &mut facts);
         words(facts)
     }
 
     #[test]
     fn who_is_denied_in_each_window_closes_once() {
-        let mut doors = Doors::default();
+        let mut tenants = ClosedTenants::default();
         let (nobody, none) = (Vec::<String>::new(), None);
-        assert_eq!(hear(&mut doors, 1, "a", reply(0, vec![start()])), nobody);
-        assert_eq!(doors.next(), none);
+        assert_eq!(
+            record(&mut tenants, 1, "a", reply(0, vec![start()])),
+            nobody
+        );
+        assert_eq!(tenants.next(), none);
         let both = vec![start(), wait(1, 2_000), wait(0, 900)];
-        assert_eq!(hear(&mut doors, 1, "a", reply(0, both)), ["a: hourly 2s"]);
+        assert_eq!(
+            record(&mut tenants, 1, "a", reply(0, both)),
+            ["a: hourly 2s"]
+        );
         for at in 2..100 {
             let again = reply(0, vec![wait(0, 1_000)]);
-            assert_eq!(hear(&mut doors, at, "a", again), nobody);
-            assert_eq!(hear(&mut doors, at, "a", reply(0, vec![start()])), nobody);
-            assert_eq!(words(doors.look(at * SECOND)), nobody);
+            assert_eq!(record(&mut tenants, at, "a", again), nobody);
+            assert_eq!(
+                record(&mut tenants, at, "a", reply(0, vec![start()])),
+                nobody
+            );
+            assert_eq!(words(tenants.take_opened(at * SECOND)), nobody);
         }
-        let open_at = 100 * SECOND + QUIET;
-        assert_eq!(words(doors.look(open_at - SECOND / 9)), nobody);
-        let looked = words(doors.look(doors.next().expect("one is closed").max(open_at)));
+        let open_at = 100 * SECOND + OPEN_AFTER;
+        assert_eq!(words(tenants.take_opened(open_at - SECOND / 9)), nobody);
+        let looked =
+            words(tenants.take_opened(tenants.next().expect("one is closed").max(open_at)));
         assert_eq!(looked.len(), 1, "{looked:?}");
         assert!(looked[0].starts_with("a: open ") && looked[0].ends_with(" 100"));
-        assert_eq!(doors.next(), none);
+        assert_eq!(tenants.next(), none);
     }
 
     #[test]
     fn a_suspension_is_told_once_while_it_is_closed_and_ends_when_somebody_ends_it() {
-        let mut doors = Doors::default();
+        let mut tenants = ClosedTenants::default();
         let none = Vec::<String>::new();
         let limited = || reply(0, vec![wait(0, 500)]);
         let suspended = |left_ms| reply(left_ms, vec![wait(0, left_ms)]);
-        assert_eq!(hear(&mut doors, 1, "a", limited()), ["a: burst 500ms"]);
+        assert_eq!(record(&mut tenants, 1, "a", limited()), ["a: burst 500ms"]);
         assert_eq!(
-            hear(&mut doors, 2, "a", suspended(9_000)),
+            record(&mut tenants, 2, "a", suspended(9_000)),
             ["a: suspended 9s"]
         );
-        assert_eq!(hear(&mut doors, 3, "a", suspended(8_000)), none);
-        let resumed = hear(&mut doors, 4, "a", limited());
+        assert_eq!(record(&mut tenants, 3, "a", suspended(8_000)), none);
+        let resumed = record(&mut tenants, 4, "a", limited());
         assert_eq!(
             resumed,
             ["a: open 3s 3", "a: burst 500ms"],
             "before its time"
         );
-        let again = hear(&mut doors, 5, "a", suspended(3_600_000));
+        let again = record(&mut tenants, 5, "a", suspended(3_600_000));
         assert_eq!(again, ["a: suspended 3600s"]);
-        let resumed = hear(&mut doors, 6, "a", reply(0, vec![start()]));
+        let resumed = record(&mut tenants, 6, "a", reply(0, vec![start()]));
         assert_eq!(resumed, ["a: open 2s 2"]);
         assert_eq!(
-            hear(&mut doors, 7, "a", suspended(1_000)),
+            record(&mut tenants, 7, "a", suspended(1_000)),
             ["a: suspended 1s"]
         );
-        assert_eq!(hear(&mut doors, 9, "a", reply(0, vec![start()])), none);
-        assert_eq!(words(doors.look(8 * SECOND + MINUTE)), ["a: open 61s 1"]);
+        assert_eq!(record(&mut tenants, 9, "a", reply(0, vec![start()])), none);
+        assert_eq!(
+            words(tenants.take_opened(8 * SECOND + MINUTE)),
+            ["a: open 61s 1"]
+        );
         // A suspension without an end.
         assert_eq!(
-            hear(&mut doors, 99, "b", suspended(u64::MAX - STORE_MS)).len(),
+            record(&mut tenants, 99, "b", suspended(u64::MAX - STORE_MS)).len(),
             1
         );
-        assert!(doors.look(1_000 * MINUTE).is_empty());
+        assert!(tenants.take_opened(1_000 * MINUTE).is_empty());
     }
 
     #[test]
     fn a_short_wait_is_looked_at_before_a_long_one_and_seldom() {
-        let mut doors = Doors::default();
-        hear(&mut doors, 0, "long", reply(0, vec![wait(0, 3_600_000)]));
+        let mut tenants = ClosedTenants::default();
+        record(&mut tenants, 0, "long", reply(0, vec![wait(0, 3_600_000)]));
         for number in 0..50 {
-            hear(
-                &mut doors,
+            record(
+                &mut tenants,
                 0,
                 &number.to_string(),
                 reply(0, vec![wait(0, 1_000 + 10 * number)]),
             );
         }
         let (mut looks, mut open) = (0, 0);
-        while let Some(at) = doors.next().filter(|at| *at < 5 * MINUTE) {
-            open += doors.look(at).len();
+        while let Some(at) = tenants.next().filter(|at| *at < 5 * MINUTE) {
+            open += tenants.take_opened(at).len();
             looks += 1;
         }
         assert_eq!((looks, open), (2, 50));
@@ -315,13 +340,19 @@ mod tests {
 
     #[test]
     fn a_bounded_number_is_followed() {
-        let mut doors = Doors::default();
+        let mut tenants = ClosedTenants::default();
         let denied = || reply(0, vec![wait(0, 1_000)]);
-        for number in 0..MOST_TENANTS {
-            assert_eq!(hear(&mut doors, 0, &number.to_string(), denied()).len(), 1);
+        for number in 0..MAX_TENANTS {
+            assert_eq!(
+                record(&mut tenants, 0, &number.to_string(), denied()).len(),
+                1
+            );
         }
-        assert!(hear(&mut doors, 0, "one more", denied()).is_empty());
-        assert!(hear(&mut doors, 0, "7", denied()).is_empty(), "it is known");
-        assert_eq!(doors.look(2 * MINUTE).len(), MOST_TENANTS);
+        assert!(record(&mut tenants, 0, "one more", denied()).is_empty());
+        assert!(
+            record(&mut tenants, 0, "7", denied()).is_empty(),
+            "it is known"
+        );
+        assert_eq!(tenants.take_opened(2 * MINUTE).len(), MAX_TENANTS);
     }
 }

@@ -6,7 +6,7 @@ use crate::rules::limit::Limits;
 use crate::rules::trace::{About, Context, Told};
 
 /// Maximum number of waits that one span lists. Further waits are only counted.
-const MOST_TOLD: usize = 16;
+const MAX_WAITS_PER_SPAN: usize = 16;
 
 /// The trace of a job.
 #[derive(Debug)]
@@ -26,11 +26,17 @@ pub(super) struct Trace {
 
 impl Trace {
     /// Records that the job must wait.
-    pub(super) fn told(&mut self, now: Duration, limits: &Limits, limit: usize, ttl_ms: u64) {
+    pub(super) fn record_wait(
+        &mut self,
+        now: Duration,
+        limits: &Limits,
+        limit: usize,
+        ttl_ms: u64,
+    ) {
         if !self.span.sampled {
             return;
         }
-        if self.told.len() == MOST_TOLD {
+        if self.told.len() == MAX_WAITS_PER_SPAN {
             self.more = self.more.saturating_add(1);
             return;
         }

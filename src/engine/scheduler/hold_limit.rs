@@ -12,32 +12,32 @@ use crate::rules::holding::{Holding, TICK, UNKNOWN};
 use crate::rules::job;
 
 /// Number of checks for old jobs within the longest hold.
-const LOOKS: u32 = 16;
+const CHECKS_PER_HOLD: u32 = 16;
 /// Duration of a long session: longer than any wait in a delay queue's window.
 const LONG_SESSION: Duration = Duration::from_secs(11 * 60);
 /// Delay before a job that waits only for a slot comes back.
-const SOON: Duration = Duration::from_secs(1);
+const SLOT_WAIT: Duration = Duration::from_secs(1);
 
 /// The limit on how long jobs are held.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct HoldLimit {
     holding: Holding,
     /// When the last session began.
     up_at: Option<Duration>,
     /// Jobs delivered before this time came while the timeout was not known.
     unknown_until: Duration,
     /// Whether the broker has reported its timeout.
-    is_told: bool,
+    is_learned: bool,
     look_at: Duration,
 }
 
-impl Held {
+impl HoldLimit {
     pub(super) fn new(holding: Holding) -> Self {
         Self {
             holding,
             up_at: None,
             unknown_until: Duration::ZERO,
-            is_told: false,
+            is_learned: false,
             look_at: Duration::ZERO,
         }
     }
@@ -62,37 +62,37 @@ impl Scheduler {
     /// than [`TICK`] shows after [`TICK`]. A longer timeout shows before any job delivered later is
     /// held as long. A timeout that did not show in a long session is not short.
     pub fn timeout_is_unknown(&mut self, now: Duration) {
-        let before = self.held.up_at.replace(now);
+        let before = self.hold_limit.up_at.replace(now);
         let lasted = before.map_or(Duration::ZERO, |up_at| now.saturating_sub(up_at));
-        let looks = self.held.holding.is_looked_for() && !self.held.is_told;
+        let looks = self.hold_limit.holding.is_looked_for() && !self.hold_limit.is_learned;
         if looks && lasted < LONG_SESSION {
-            self.held.unknown_until = now + TICK + TICK / 12;
-            self.held.look_at = now;
+            self.hold_limit.unknown_until = now + TICK + TICK / 12;
+            self.hold_limit.look_at = now;
         }
     }
 
     /// Learns RabbitMQ's timeout, after which it takes back unacked deliveries.
     pub fn timeout_is(&mut self, now: Duration, timeout: Duration) {
-        (self.held.unknown_until, self.held.is_told) = (Duration::ZERO, true);
-        if self.held.holding.learn(timeout) {
-            let fits = self.held.holding.fits();
+        (self.hold_limit.unknown_until, self.hold_limit.is_learned) = (Duration::ZERO, true);
+        if self.hold_limit.holding.learn(timeout) {
+            let fits = self.hold_limit.holding.fits();
             self.facts.push(Fact::ShortTimeout { timeout, fits });
-            self.held.look_at = now;
+            self.hold_limit.look_at = now;
         }
     }
 
     /// Lets go of jobs that were held for too long. Jobs in a gate request or in a call are checked
     /// again later.
-    pub(super) fn let_old_go(&mut self, now: Duration) {
-        if self.intake.is_draining() || now < self.held.look_at {
+    pub(super) fn let_long_held_go(&mut self, now: Duration) {
+        if self.intake.is_draining() || now < self.hold_limit.look_at {
             return;
         }
         let shortest = self
-            .held
+            .hold_limit
             .longest(now)
-            .min(self.held.longest(Duration::ZERO));
-        self.held.look_at = now + shortest / LOOKS;
-        let is_old = |job: &JobEntry| job.since + self.held.longest(job.since) <= now;
+            .min(self.hold_limit.longest(Duration::ZERO));
+        self.hold_limit.look_at = now + shortest / CHECKS_PER_HOLD;
+        let is_old = |job: &JobEntry| job.since + self.hold_limit.longest(job.since) <= now;
         let old = self.jobs.iter().filter(|(_, job)| is_old(job));
         let mut old: Vec<Key> = old.map(|(key, _)| *key).collect();
         if old.is_empty() {
@@ -104,7 +104,7 @@ impl Scheduler {
         for &key in &old {
             let phase = self.jobs.get(&key).map(|job| job.phase);
             if let Some(Phase::Delayed { until } | Phase::InWindow { until }) = phase
-                && until > now + SOON
+                && until > now + SLOT_WAIT
             {
                 self.travel_on(now, key, until);
                 number += 1;
@@ -118,7 +118,7 @@ impl Scheduler {
                 false => self.clock.wait(key, end),
             }
         }
-        let wait = self.admission.closed_for(now).max(SOON);
+        let wait = self.admission.closed_for(now).max(SLOT_WAIT);
         let wait = wait.min(Duration::from_millis(self.settings.levels.max_ms()));
         for key in ready {
             self.recheck(now, key, wait);

@@ -3,19 +3,19 @@
 use std::time::Duration;
 
 /// Delay from which a start counts as late.
-pub const LATE: Duration = Duration::from_secs(1);
+pub const LATE_AFTER: Duration = Duration::from_secs(1);
 
 /// When a job may start, as far as it is known: when it arrived, or at the end of its last wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Plan {
+pub(super) struct DueTime {
     /// Earliest start.
     at: Duration,
     /// Delay that it already had at that time.
     over: Duration,
 }
 
-impl Plan {
-    /// Creates the plan of a job whose time comes at `at`.
+impl DueTime {
+    /// Creates the due time of a job whose time comes at `at`.
     pub(super) fn at(at: Duration) -> Self {
         Self {
             at,
@@ -23,9 +23,9 @@ impl Plan {
         }
     }
 
-    /// Creates the plan of a job that arrives now from a wait that ended, or ends, at `until_ms`,
-    /// or at an unknown time if that is 0. `store_ms` is the current time of the store's clock, and
-    /// `left` the rest of the wait.
+    /// Creates the due time of a job that arrives now from a wait that ended, or ends, at
+    /// `until_ms`, or at an unknown time if that is 0. `store_ms` is the current time of the store's
+    /// clock, and `left` the rest of the wait.
     pub(super) fn of_wait(now: Duration, until_ms: u64, store_ms: u64, left: Duration) -> Self {
         let over_ms = match until_ms {
             0 => 0,
@@ -54,15 +54,15 @@ mod tests {
 
     #[test]
     fn a_job_is_late_from_its_time_on() {
-        let plan = Plan::at(50 * MS);
-        assert_eq!(plan.late(49 * MS), Duration::ZERO);
-        assert_eq!(plan.late(50 * MS), Duration::ZERO);
-        assert_eq!(plan.late(53 * MS), 3 * MS);
+        let due = DueTime::at(50 * MS);
+        assert_eq!(due.late(49 * MS), Duration::ZERO);
+        assert_eq!(due.late(50 * MS), Duration::ZERO);
+        assert_eq!(due.late(53 * MS), 3 * MS);
     }
 
     #[test]
     fn what_came_too_late_was_late_before() {
-        let late = |until_ms, left| Plan::of_wait(10 * MS, until_ms, 5_000, left).late(12 * MS);
+        let late = |until_ms, left| DueTime::of_wait(10 * MS, until_ms, 5_000, left).late(12 * MS);
         assert_eq!(late(4_000, Duration::ZERO), 1_002 * MS);
         assert_eq!(late(5_001, MS), MS, "its end is near");
         assert_eq!(late(9_000, 4_000 * MS), Duration::ZERO, "it is ahead");

@@ -9,20 +9,20 @@ use crate::broker::Delivery;
 use crate::rules::job::{Fields, InBody};
 
 /// Size in bytes of a body that the loop reads itself. This takes less than a millisecond.
-const SMALL: usize = 64 << 10;
+const MAX_SMALL_BODY: usize = 64 << 10;
 
 /// Deliveries with large bodies. One batch is read at a time, in the order of arrival. The prefetch
 /// bounds them.
 #[derive(Debug, Default)]
-pub(super) struct Reading {
+pub(super) struct LargeBodies {
     waiting: Vec<Delivery>,
     busy: bool,
 }
 
-impl Reading {
+impl LargeBodies {
     /// Keeps the large ones of `deliveries`, and returns the others.
     pub fn keep_large(&mut self, deliveries: Vec<Delivery>, fields: &Fields) -> Vec<Delivery> {
-        let large = |delivery: &Delivery| delivery.message.body.len() > SMALL;
+        let large = |delivery: &Delivery| delivery.message.body.len() > MAX_SMALL_BODY;
         if !deliveries.iter().any(large) || !InBody::is_needed(fields) {
             return deliveries;
         }
