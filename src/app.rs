@@ -1,19 +1,19 @@
 //! Wires a worker together. This module alone names the concrete servers.
 
 #[cfg(feature = "http")]
-mod chosen;
-mod earlier;
+mod any_handler;
+mod earlier_starts;
+#[cfg(feature = "http")]
+mod handlers;
+#[cfg(feature = "http")]
+mod pipelines;
 mod record;
 mod redis;
 mod reload;
 mod report;
 mod service_manager;
 mod settings;
-#[cfg(feature = "http")]
-mod several;
 mod signals;
-#[cfg(feature = "http")]
-mod ways;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,15 +24,15 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tracing::{error, info, warn};
 
-use crate::admin::{self, AdminServer, PipelineState, PipelineStates};
-use crate::app::earlier::earlier_starts;
+use crate::admin::{self, AdminServer, Board, Seen};
+use crate::app::earlier_starts::earlier_starts;
 pub use crate::app::record::{Recorded, Recording};
-use crate::app::redis::{Phase, watch_redis};
-use crate::app::reload::{Read, Reload, Steward};
+use crate::app::redis::{StartPhase, watch_redis};
+use crate::app::reload::{ConfigReader, Reload, Steward};
 use crate::app::report::Reporter;
 use crate::app::service_manager::ServiceManager;
 pub use crate::app::settings::settings as scheduler_settings;
-use crate::app::settings::{settings, tell_policy};
+use crate::app::settings::{log_policy, settings};
 use crate::broker::BrokerError;
 use crate::broker::amqp::AmqpBroker;
 use crate::config::{Config, ConfigSource};
@@ -45,17 +45,17 @@ use crate::gate::{GateError, Start};
 use crate::handler::PreparingHandler;
 use crate::metrics::Metrics;
 use crate::rules::delays;
-use crate::tasks::{Ended, Tasks, Watched};
+use crate::tasks::{TaskEnd, Tasks, WatchedTask};
 use crate::telemetry::traces;
 #[cfg(feature = "http")]
-pub use ways::run;
+pub use handlers::run;
 
 /// Capacity of the channel for updates to the engine.
-const UPDATES: usize = 4;
+const UPDATE_CAPACITY: usize = 4;
 /// How long to wait for the task that cut off the engine to report its reason.
-const TOLD_WITHIN: Duration = Duration::from_secs(1);
+const REASON_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a worker that stops tries to sign off in Redis.
-const LEAVE_WITHIN: Duration = Duration::from_secs(1);
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Why a worker could not start or go on. A running worker survives outages of its servers.
 #[derive(Debug, thiserror::Error)]
@@ -94,7 +94,7 @@ pub enum AppError {
     Signals(#[doc(hidden)] std::io::Error),
     /// A task that the worker can't do without has ended.
     #[error("the worker can't go on: {0}")]
-    Ended(#[doc(hidden)] Ended),
+    Ended(#[doc(hidden)] TaskEnd),
 }
 
 /// Runs a worker that gives each job to `handler`, until SIGTERM or SIGINT. The first signal stops
@@ -125,8 +125,8 @@ pub async fn run_until<H: PreparingHandler>(
 
 /// The state that a pipeline shares with other pipelines, or keeps across its restarts.
 #[derive(Clone, Default)]
-struct Parts {
-    seen: PipelineState,
+struct SharedState {
+    seen: Seen,
     links: Arc<Links>,
     recording: Option<Recording>,
 }
@@ -143,25 +143,26 @@ pub struct Worker<H> {
     /// The recording of new jobs, or `None`.
     recording: Option<Recording>,
     /// The task that listens for signals, or `None` if the caller stops the worker.
-    signals: Option<Watched>,
+    signals: Option<WatchedTask>,
 }
 
 impl<H> Worker<H> {
-    fn with(config: Config, handler: H, parts: &Parts) -> Result<Self, AppError> {
-        let gate = RedisGate::connect_by(&parts.links, &config.redis.url, &config.redis.prefix)
-            .map_err(AppError::Redis)?
-            .watching(config.rate_limiter.policy.memory());
+    fn with(config: Config, handler: H, shared_state: &SharedState) -> Result<Self, AppError> {
+        let gate =
+            RedisGate::connect_by(&shared_state.links, &config.redis.url, &config.redis.prefix)
+                .map_err(AppError::Redis)?
+                .watching(config.rate_limiter.policy.memory());
         let own = Named::new(config.rate_limiter.policy.clone()).map_err(AppError::Limits)?;
-        parts.seen.config.set(&config);
+        shared_state.seen.config.set(&config);
         Ok(Self {
             config,
             handler: Arc::new(handler),
-            seen: parts.seen.clone(),
+            seen: shared_state.seen.clone(),
             gate: Arc::new(gate),
             own,
             fresh: false,
             source: None,
-            recording: parts.recording.clone(),
+            recording: shared_state.recording.clone(),
             signals: None,
         })
     }
@@ -174,7 +175,7 @@ impl<H: PreparingHandler> Worker<H> {
     /// [`AppError`] if the configuration can't be used.
     pub fn new(config: Config, handler: H) -> Result<Self, AppError> {
         install_tls_provider();
-        Self::with(config, handler, &Parts::default())
+        Self::with(config, handler, &SharedState::default())
     }
 
     /// Reads the configuration again when `file` changes, and on SIGHUP. `file` is the path that
@@ -211,8 +212,9 @@ impl<H: PreparingHandler> Worker<H> {
     /// Erases the type of the handler.
     fn work(self) -> Work {
         let (config, seen) = (self.config.clone(), self.seen.clone());
-        let moves =
-            |tasks, reload, stop| -> Moving { Box::pin(self.moves_jobs(tasks, reload, stop)) };
+        let moves = |tasks, reload, stop| -> PipelineFuture {
+            Box::pin(self.move_jobs(tasks, reload, stop))
+        };
         Work {
             config,
             seen,
@@ -221,12 +223,7 @@ impl<H: PreparingHandler> Worker<H> {
     }
 
     /// Moves the jobs of its pipeline until `stop`. Returns an error if one of `tasks` ends.
-    async fn moves_jobs(
-        self,
-        mut tasks: Tasks,
-        reload: Reload,
-        stop: Stop,
-    ) -> Result<(), AppError> {
+    async fn move_jobs(self, mut tasks: Tasks, reload: Reload, stop: Stop) -> Result<(), AppError> {
         let Self {
             config,
             handler,
@@ -246,7 +243,7 @@ impl<H: PreparingHandler> Worker<H> {
         } else {
             tokio::select! {
                 start = earlier_starts(&config, &settings.levels, &health, &stop) => start,
-                never = watch_redis(&gate, &health, &metrics, Phase::Waits) => match never {},
+                never = watch_redis(&gate, &health, &metrics, StartPhase::Waits) => match never {},
                 ended = tasks.first_end() => return Err(AppError::Ended(ended)),
             }
         };
@@ -267,7 +264,7 @@ impl<H: PreparingHandler> Worker<H> {
         };
         let scheduler = Scheduler::new(settings, rand::random()).must_agree();
         let scheduler = scheduler.tracing(traces::sampler());
-        let (news, updates) = mpsc::channel(UPDATES);
+        let (news, updates) = mpsc::channel(UPDATE_CAPACITY);
         let shutdown_timeout = config.dispatch.shutdown_timeout;
         let registry = Registry::new(Arc::clone(&gate), own);
         let reporter = Reporter {
@@ -285,7 +282,7 @@ impl<H: PreparingHandler> Worker<H> {
         );
         tasks.spawn("what keeps the pulse in Redis", {
             let (gate, health, metrics) = (gate.clone(), health.clone(), metrics.clone());
-            async move { watch_redis(&gate, &health, &metrics, Phase::Runs).await }
+            async move { watch_redis(&gate, &health, &metrics, StartPhase::Runs).await }
         });
         tasks.spawn("what speaks to RabbitMQ", {
             let broker = Arc::clone(&broker);
@@ -316,7 +313,7 @@ impl<H: PreparingHandler> Worker<H> {
         // If Redis misses this, other workers may wait one window after a restart of Redis. Nothing
         // else depends on it.
         let leaves = async { tokio::join!(gate.leave(), reporter.stopped()) };
-        let _ = timeout(LEAVE_WITHIN, leaves).await;
+        let _ = timeout(LEAVE_TIMEOUT, leaves).await;
         if let Some(recording) = recording {
             recording.flush().await;
         }
@@ -325,20 +322,20 @@ impl<H: PreparingHandler> Worker<H> {
 }
 
 /// A future that ends when the pipeline's work has ended.
-type Moving = BoxFuture<'static, Result<(), AppError>>;
+type PipelineFuture = BoxFuture<'static, Result<(), AppError>>;
 
 /// The work of a pipeline, without the type of its handler.
 struct Work {
     config: Config,
-    seen: PipelineState,
-    moves: Box<dyn FnOnce(Tasks, Reload, Stop) -> Moving + Send>,
+    seen: Seen,
+    moves: Box<dyn FnOnce(Tasks, Reload, Stop) -> PipelineFuture + Send>,
 }
 
 impl Work {
     /// Moves the jobs until `stop`. Returns an error if one of `tasks` ends.
     async fn run(self, tasks: Tasks, reload: Reload, stop: Stop) -> Result<(), AppError> {
         let config = &self.config;
-        tell_policy(&config.rate_limiter.policy);
+        log_policy(&config.rate_limiter.policy);
         info!(
             queue = config.amqp.queue,
             rabbitmq = %config.amqp.url,
@@ -351,12 +348,12 @@ impl Work {
     /// Runs this as the only pipeline of the process, with its own admin port.
     async fn alone(
         self,
-        source: Option<ConfigSource>,
-        signals: Option<Watched>,
+        source: Option<Source>,
+        signals: Option<WatchedTask>,
         stop: Stop,
     ) -> Result<(), AppError> {
         let reload = match source {
-            Some(source) => Reload::Read(Read::new(source).map_err(AppError::Signals)?),
+            Some(source) => Reload::Read(ConfigReader::new(source).map_err(AppError::Signals)?),
             None => Reload::Never,
         };
         for warning in self.config.warnings() {
@@ -364,7 +361,7 @@ impl Work {
         }
         let board = Arc::new(PipelineStates::only(self.seen.clone()));
         let admin = admin::serve(&self.config.admin, Arc::clone(&board)).await?;
-        let tasks = of_the_process(&admin, &board, signals.as_ref(), &stop);
+        let tasks = process_tasks(&admin, &board, signals.as_ref(), &stop);
         let traces = traces::begin();
         let ended = self.run(tasks, reload, stop).await;
         traces.end().await;
@@ -375,10 +372,10 @@ impl Work {
 }
 
 /// Returns the tasks that a process runs once, however many pipelines it has.
-fn of_the_process(
+fn process_tasks(
     admin: &AdminServer,
-    board: &Arc<PipelineStates>,
-    signals: Option<&Watched>,
+    board: &Arc<Board>,
+    signals: Option<&WatchedTask>,
     stop: &Stop,
 ) -> Tasks {
     let mut tasks = Tasks::default();
@@ -401,7 +398,7 @@ async fn moved(engine: impl Future<Output = Over>, stop: Stop) -> Result<(), Str
         Over::Deaf => {
             // The task that cut the engine off may report its reason in a moment. Its report stops
             // the worker.
-            let _ = timeout(TOLD_WITHIN, stop.soft.cancelled()).await;
+            let _ = timeout(REASON_TIMEOUT, stop.soft.cancelled()).await;
             Err("RabbitMQ brings no deliveries any more".to_owned())
         }
     }

@@ -16,25 +16,25 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, error};
 
 /// The end of a task: its output, or its panic message.
-pub type End = Result<String, String>;
+pub type TaskOutput = Result<String, String>;
 
 /// A task that ended, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ended {
+pub struct TaskEnd {
     /// The task's name.
     pub task: &'static str,
     /// The reason it ended: its output or its panic message.
     pub why: String,
 }
 
-impl fmt::Display for Ended {
+impl fmt::Display for TaskEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ended: {}", self.task, self.why)
     }
 }
 
 /// Runs `task` and returns its output, or its panic message.
-async fn to_its_end<R>(task: impl Future<Output = R>) -> Result<R, String> {
+async fn catch_panic<R>(task: impl Future<Output = R>) -> Result<R, String> {
     let told = |panic: Box<dyn Any + Send>| format!("it panicked: {}", message(&*panic));
     AssertUnwindSafe(task).catch_unwind().map_err(told).await
 }
@@ -48,17 +48,17 @@ pub fn message(panic: &(dyn Any + Send)) -> &str {
 
 /// A task whose end can be awaited by several callers.
 #[derive(Clone)]
-pub struct Watched {
-    end: Shared<BoxFuture<'static, End>>,
+pub struct WatchedTask {
+    end: Shared<BoxFuture<'static, TaskOutput>>,
     abort: AbortHandle,
 }
 
-impl Watched {
-    /// Spawns `task`. Its output becomes the reason in [`Ended`].
+impl WatchedTask {
+    /// Spawns `task`. Its output becomes the reason in [`TaskEnd`].
     pub fn spawn<R: fmt::Display + 'static>(
         task: impl Future<Output = R> + Send + 'static,
     ) -> Self {
-        let task = to_its_end(task).map_ok(|why| why.to_string());
+        let task = catch_panic(task).map_ok(|why| why.to_string());
         let task = tokio::spawn(task.in_current_span());
         let abort = task.abort_handle();
         let end = task.map(|joined| joined.unwrap_or_else(|why| Ok(why.to_string())));
@@ -67,7 +67,7 @@ impl Watched {
     }
 
     /// Waits until the task has ended.
-    pub async fn ended(&self) -> End {
+    pub async fn ended(&self) -> TaskOutput {
         self.end.clone().await
     }
 
@@ -77,9 +77,11 @@ impl Watched {
     }
 }
 
-impl fmt::Debug for Watched {
+impl fmt::Debug for WatchedTask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Watched").field(&self.abort.id()).finish()
+        f.debug_tuple("WatchedTask")
+            .field(&self.abort.id())
+            .finish()
     }
 }
 
@@ -94,20 +96,20 @@ pub struct Tasks {
 }
 
 impl Tasks {
-    /// Spawns `task`, which is not expected to end. Its output becomes the reason in [`Ended`].
+    /// Spawns `task`, which is not expected to end. Its output becomes the reason in [`TaskEnd`].
     pub fn spawn<R: fmt::Display + 'static>(
         &mut self,
         name: &'static str,
         task: impl Future<Output = R> + Send + 'static,
     ) {
-        let end = to_its_end(task).map_ok(|why| why.to_string());
-        self.add(name, end.map(no_order));
+        let end = catch_panic(task).map_ok(|why| why.to_string());
+        self.add(name, end.map(as_unexpected_end));
     }
 
     /// Watches a task that runs elsewhere.
-    pub fn watch(&mut self, name: &'static str, task: &Watched) {
+    pub fn watch(&mut self, name: &'static str, task: &WatchedTask) {
         let task = task.clone();
-        self.add(name, async move { no_order(task.ended().await) });
+        self.add(name, async move { as_unexpected_end(task.ended().await) });
     }
 
     fn add(
@@ -130,8 +132,8 @@ impl Tasks {
         name: &'static str,
         main: impl Future<Output = OrderlyEnd> + Send + 'static,
         stop: &CancellationToken,
-    ) -> Result<(), Ended> {
-        let main = to_its_end(main).map(|end| end.unwrap_or_else(Err));
+    ) -> Result<(), TaskEnd> {
+        let main = catch_panic(main).map(|end| end.unwrap_or_else(Err));
         let main = self.add(name, main);
         let mut first = Ok(());
         loop {
@@ -148,7 +150,7 @@ impl Tasks {
     }
 
     /// Waits until a task has ended or panicked. Never returns if the set is empty.
-    pub async fn first_end(&mut self) -> Ended {
+    pub async fn first_end(&mut self) -> TaskEnd {
         loop {
             if let (_, Err(ended)) = self.next_end().await {
                 return ended;
@@ -156,19 +158,19 @@ impl Tasks {
         }
     }
 
-    async fn next_end(&mut self) -> (Id, Result<(), Ended>) {
+    async fn next_end(&mut self) -> (Id, Result<(), TaskEnd>) {
         let (id, end) = match self.set.join_next_with_id().await {
             None => std::future::pending().await,
             Some(Ok(ended)) => ended,
             Some(Err(why)) => (why.id(), Err(why.to_string())),
         };
         let task = self.names.get(&id).copied().unwrap_or("a task");
-        (id, end.map_err(|why| Ended { task, why }))
+        (id, end.map_err(|why| TaskEnd { task, why }))
     }
 }
 
 /// Treats any end of a task as an error, for tasks that must not end.
-fn no_order(end: End) -> OrderlyEnd {
+fn as_unexpected_end(end: TaskOutput) -> OrderlyEnd {
     match end {
         Ok(why) | Err(why) => Err(why),
     }
@@ -184,7 +186,7 @@ mod tests {
     async fn the_first_task_that_ends_or_panics_is_named_with_its_reason() {
         let mut tasks = Tasks::default();
         tasks.spawn("well", pending::<String>());
-        tasks.watch("watched", &Watched::spawn(pending::<String>()));
+        tasks.watch("watched", &WatchedTask::spawn(pending::<String>()));
         tasks.spawn("ill", async { "nobody reads it any more" });
         let ended = tasks.first_end().await.to_string();
         assert_eq!(ended, "ill ended: nobody reads it any more");
@@ -194,7 +196,7 @@ mod tests {
         tasks.spawn("worse", async { panics() });
         let ended = tasks.first_end().await.to_string();
         assert_eq!(ended, "worse ended: it panicked: it is there");
-        let watched = Watched::spawn(async { "others wait for it, too" });
+        let watched = WatchedTask::spawn(async { "others wait for it, too" });
         tasks.watch("shared", &watched);
         let ended = tasks.first_end().await.to_string();
         assert_eq!(ended, "shared ended: others wait for it, too");

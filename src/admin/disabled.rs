@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use super::{AdminError, PipelineStates};
 use crate::config::Admin;
-use crate::tasks::Watched;
+use crate::tasks::WatchedTask;
 
 /// Stands for the admin server.
 pub struct AdminServer {
     /// A task that never ends by itself.
-    pub task: Watched,
+    pub task: WatchedTask,
 }
 
 impl AdminServer {
@@ -25,6 +25,6 @@ impl AdminServer {
 /// # Errors
 /// None.
 pub async fn serve(_: &Admin, _: Arc<PipelineStates>) -> Result<AdminServer, AdminError> {
-    let task = Watched::spawn(pending::<&str>());
+    let task = WatchedTask::spawn(pending::<&str>());
     Ok(AdminServer { task })
 }

@@ -25,7 +25,7 @@ use super::api::{self, Api, challenge};
 use super::page::{self, Page, StreamFlag};
 use super::{AdminError, PipelineStates, Readiness};
 use crate::config::Admin;
-use crate::tasks::Watched;
+use crate::tasks::WatchedTask;
 
 /// Maximum time that stopping waits for unfinished answers.
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);
@@ -47,7 +47,7 @@ pub struct AdminServer {
     pub listen: SocketAddr,
     stop: CancellationToken,
     /// Task that accepts connections until the server is stopped.
-    pub task: Watched,
+    pub task: WatchedTask,
 }
 
 impl AdminServer {
@@ -98,7 +98,7 @@ pub async fn serve(admin: &Admin, states: Arc<PipelineStates>) -> Result<AdminSe
         .layer(from_fn_with_state(shown.clone(), door))
         .with_state(shown);
     let accepting = accept(listener, routes, stop.clone());
-    let task = Watched::spawn(async move {
+    let task = WatchedTask::spawn(async move {
         tokio::select! {
             () = accepting => "it was stopped",
             never = page.keep_history() => match never {},

@@ -31,14 +31,14 @@ use crate::rules::policy::Policy;
 use crate::rules::scope::Scope;
 
 /// Maximum number of jobs queued for the writer. Further jobs are left out.
-const ROOM: usize = 4_096;
+const QUEUE_CAPACITY: usize = 4_096;
 /// Maximum body, in bytes, of a job whose fields are read from its body. Jobs with longer bodies
 /// are left out.
-const MOST_BODY: usize = 16 * 1024;
+const MAX_BODY_BYTES: usize = 16 * 1024;
 /// Interval at which the file is flushed.
-const FLUSH: Duration = Duration::from_secs(1);
+const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a worker that stops waits for its recording.
-const ENDS_WITHIN: Duration = Duration::from_secs(2);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Options of a recording.
 #[derive(Debug, Clone, Copy)]
@@ -50,14 +50,14 @@ pub struct Recorded {
 }
 
 /// A job that was delivered, and when.
-struct Came {
+struct DeliveredJob {
     at: Instant,
     message: Message,
 }
 
 /// A message to the writer.
-enum Said {
-    Came(Box<Came>),
+enum WriterMessage {
+    Job(Box<DeliveredJob>),
     Flush(oneshot::Sender<()>),
 }
 
@@ -65,7 +65,7 @@ enum Said {
 #[derive(Clone)]
 pub struct Recording {
     path: Arc<Path>,
-    sender: SyncSender<Said>,
+    sender: SyncSender<WriterMessage>,
     left_out: Arc<AtomicU64>,
     reads_bodies: bool,
 }
@@ -75,7 +75,7 @@ impl Recording {
     /// the path and what is recorded. Returns `None` and logs a warning if no file can be made; the
     /// worker goes on, because its jobs matter more.
     pub fn begin(path: &Path, recorded: Recorded, config: &Config) -> Option<Self> {
-        let begun = Self::made(path, recorded, config);
+        let begun = Self::begun(path, recorded, config);
         begun
             .inspect_err(|why| {
                 warn!(
@@ -87,9 +87,9 @@ impl Recording {
             .ok()
     }
 
-    fn made(path: &Path, recorded: Recorded, config: &Config) -> io::Result<Self> {
-        let (file, path) = file::make(path)?;
-        let (sender, came) = sync_channel(ROOM);
+    fn begun(path: &Path, recorded: Recorded, config: &Config) -> io::Result<Self> {
+        let (file, path) = file::create(path)?;
+        let (sender, came) = sync_channel(QUEUE_CAPACITY);
         let recording = Self {
             path: Arc::from(path.as_path()),
             sender,
@@ -147,16 +147,19 @@ impl Recording {
             return;
         }
         let mut message = delivery.message.clone();
-        let is_long = message.body.len() > MOST_BODY;
+        let is_long = message.body.len() > MAX_BODY_BYTES;
         if !self.reads_bodies {
             message.body = Bytes::new();
         }
-        let came = Came {
+        let came = DeliveredJob {
             at: Instant::now(),
             message,
         };
         if (self.reads_bodies && is_long)
-            || self.sender.try_send(Said::Came(Box::new(came))).is_err()
+            || self
+                .sender
+                .try_send(WriterMessage::Job(Box::new(came)))
+                .is_err()
         {
             self.left_out.fetch_add(1, Ordering::Relaxed);
         }
@@ -175,9 +178,9 @@ impl Recording {
     /// writer's queue is full.
     pub(super) async fn flush(&self) {
         let (done, flushed) = oneshot::channel();
-        if self.sender.try_send(Said::Flush(done)).is_ok() {
+        if self.sender.try_send(WriterMessage::Flush(done)).is_ok() {
             // Lines that are not written in time are left out.
-            let _ = timeout(ENDS_WITHIN, flushed).await;
+            let _ = timeout(FLUSH_TIMEOUT, flushed).await;
         }
     }
 }
@@ -201,18 +204,22 @@ struct Writer {
 }
 
 impl Writer {
-    fn run(mut self, said: &Receiver<Said>, left_out: &AtomicU64) {
-        let written = self.write_all(said, left_out);
+    fn run(mut self, messages: &Receiver<WriterMessage>, left_out: &AtomicU64) {
+        let written = self.write_all(messages, left_out);
         if let Err(why) = written.and_then(|()| self.file.flush()) {
             warn!(reason = %why, "the recording ends: its file can't be written");
         }
     }
 
-    fn write_all(&mut self, said: &Receiver<Said>, left_out: &AtomicU64) -> io::Result<()> {
+    fn write_all(
+        &mut self,
+        messages: &Receiver<WriterMessage>,
+        left_out: &AtomicU64,
+    ) -> io::Result<()> {
         loop {
-            let came = match said.recv_timeout(FLUSH) {
-                Ok(Said::Came(came)) => came,
-                Ok(Said::Flush(done)) => {
+            let came = match messages.recv_timeout(FLUSH_INTERVAL) {
+                Ok(WriterMessage::Job(came)) => came,
+                Ok(WriterMessage::Flush(done)) => {
                     self.file.flush()?;
                     info!(
                         jobs = self.jobs,
@@ -250,8 +257,8 @@ impl Writer {
     }
 
     /// Returns the job as a line for `simulate --jobs`, or `None` if the message is invalid.
-    fn line(&mut self, came: &Came) -> Option<String> {
-        let Came { at, message } = came;
+    fn line(&mut self, job: &DeliveredJob) -> Option<String> {
+        let DeliveredJob { at, message } = job;
         let claims = job::read(message, false, &self.fields, &self.policy).ok()?;
         let began = *self.began.get_or_insert(*at);
         let at = at.saturating_duration_since(began);

@@ -11,13 +11,13 @@ use crate::gate::{Gate, GateError};
 use crate::metrics::Metrics;
 
 /// Interval at which an idle worker pings Redis.
-const PING_EVERY: Duration = Duration::from_secs(2);
+const PING_INTERVAL: Duration = Duration::from_secs(2);
 /// Round trips to Redis below this are not logged.
-const FAR: Duration = Duration::from_millis(10);
+const MIN_LOGGED_LATENCY: Duration = Duration::from_millis(10);
 
 /// How far the start of a worker has got.
 #[derive(Clone, Copy)]
-pub(super) enum Phase {
+pub(super) enum StartPhase {
     /// Earlier starts are not known yet, so the gate must not learn of this worker.
     Waits,
     /// The gate has begun its epoch.
@@ -30,34 +30,40 @@ pub(super) async fn watch_redis(
     gate: &RedisGate,
     health: &Health,
     metrics: &Metrics,
-    phase: Phase,
+    phase: StartPhase,
 ) -> Infallible {
-    let mut way = WaySaid::default();
+    let mut latency = LoggedLatency::default();
     loop {
         let answer = match phase {
-            Phase::Waits => gate.answers().await,
-            Phase::Runs => gate.ping().await,
+            StartPhase::Waits => gate.answers().await,
+            StartPhase::Runs => gate.ping().await,
         };
         let cold = matches!(answer, Err(GateError::Cold { .. }));
         health.set_redis(answer.is_ok() || cold);
         admin::show_recovery(health, metrics, cold, gate.primaries());
-        if matches!(phase, Phase::Runs) && answer.is_ok() && gate.measure().await.is_ok() {
-            way.say(gate.base());
+        if matches!(phase, StartPhase::Runs) && answer.is_ok() && gate.measure().await.is_ok() {
+            latency.log(gate.base());
         }
-        tokio::time::sleep(PING_EVERY).await;
+        tokio::time::sleep(PING_INTERVAL).await;
     }
 }
 
 /// The round trip to Redis that was last logged.
 #[derive(Default)]
-struct WaySaid(Duration);
+struct LoggedLatency(Duration);
 
-impl WaySaid {
+impl LoggedLatency {
     /// Logs the round trip if it is long, and again if it changes by more than half.
-    fn say(&mut self, base: Duration) {
-        let far = |base: Duration| if base < FAR { Duration::ZERO } else { base };
-        let (base, said) = (far(base), far(self.0));
-        if base.abs_diff(said) <= said.max(FAR) / 2 {
+    fn log(&mut self, base: Duration) {
+        let far = |base: Duration| {
+            if base < MIN_LOGGED_LATENCY {
+                Duration::ZERO
+            } else {
+                base
+            }
+        };
+        let (base, logged) = (far(base), far(self.0));
+        if base.abs_diff(logged) <= logged.max(MIN_LOGGED_LATENCY) / 2 {
             return;
         }
         self.0 = base;

@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tracing::{debug, error, info, warn};
 
-pub use self::read::{Read, Reading};
+pub use self::read::{ConfigReader, ConfigReading};
 use crate::admin::InForce;
 use crate::config::{Config, ConfigErrors};
 use crate::engine::action::{Changeable, Update};
@@ -26,27 +26,27 @@ use crate::rules::retry::RetryPolicy;
 use crate::rules::steering::Steering;
 
 /// Interval at which the registry is read.
-const EVERY: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// How long the engine may take to apply an update before it is sent again. The engine may be
 /// waiting for a round trip; agreements last 5 s.
-const APPLIED_WITHIN: Duration = Duration::from_secs(2);
+const APPLY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How a worker learns that its configuration has changed.
 pub enum Reload {
     /// Never.
     Never,
     /// It reads its configuration itself.
-    Read(Read),
+    Read(ConfigReader),
     /// Another task reads the configuration, and sends it while this start of the pipeline is
     /// wanted.
     // Only programs with the HTTP handler run several pipelines.
     #[cfg_attr(not(feature = "http"), expect(dead_code))]
-    Told(watch::Receiver<Wanted>, u64),
+    Told(watch::Receiver<WantedPipeline>, u64),
 }
 
 /// The state that a pipeline is supposed to have.
 #[derive(Debug, Clone)]
-pub struct Wanted {
+pub struct WantedPipeline {
     /// The configuration to run with.
     pub config: Config,
     /// Number of the start. A different number restarts the pipeline.
@@ -56,18 +56,18 @@ pub struct Wanted {
 }
 
 /// An event for the steward.
-enum News {
+enum StewardEvent {
     Nothing,
     Config(Box<Config>),
-    Reading(Reading),
+    Reading(ConfigReading),
 }
 
 impl Reload {
     /// Waits for a change.
-    async fn news(&mut self) -> News {
+    async fn next_event(&mut self) -> StewardEvent {
         match self {
             Self::Never => std::future::pending().await,
-            Self::Read(read) => News::Reading(read.next().await),
+            Self::Read(read) => StewardEvent::Reading(read.next().await),
             Self::Told(wanted, start) => {
                 // The sender outlives this pipeline.
                 if wanted.changed().await.is_err() {
@@ -75,8 +75,8 @@ impl Reload {
                 }
                 let now = wanted.borrow_and_update();
                 match now.start == *start && !now.end {
-                    true => News::Config(Box::new(now.config.clone())),
-                    false => News::Nothing,
+                    true => StewardEvent::Config(Box::new(now.config.clone())),
+                    false => StewardEvent::Nothing,
                 }
             }
         }
@@ -143,26 +143,26 @@ impl Steward {
 
     /// Runs until it is aborted.
     pub async fn run(mut self, mut reload: Reload) -> Infallible {
-        let mut ticks = interval(EVERY);
+        let mut ticks = interval(CHECK_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let news = tokio::select! {
-                _ = ticks.tick() => News::Nothing,
-                news = reload.news() => news,
+                _ = ticks.tick() => StewardEvent::Nothing,
+                news = reload.next_event() => news,
             };
             match news {
-                News::Nothing => {}
-                News::Config(config) => {
+                StewardEvent::Nothing => {}
+                StewardEvent::Config(config) => {
                     self.apply(*config, false).await;
                 }
-                News::Reading(reading) => self.read(reading).await,
+                StewardEvent::Reading(reading) => self.read(reading).await,
             }
             self.agree_and_follow().await;
         }
     }
 
     /// Applies a configuration that was read, if it is valid.
-    async fn read(&mut self, Reading { read, asked }: Reading) {
+    async fn read(&mut self, ConfigReading { read, asked }: ConfigReading) {
         let pipelines = match read {
             Ok(pipelines) if !pipelines.are_named() => pipelines,
             Ok(_) => {
@@ -344,7 +344,7 @@ impl Steward {
             applied: Some(told),
         };
         self.send(update).await;
-        self.applied = is_first || matches!(timeout(APPLIED_WITHIN, done).await, Ok(Ok(())));
+        self.applied = is_first || matches!(timeout(APPLY_TIMEOUT, done).await, Ok(Ok(())));
     }
 
     /// Makes the engine follow the operators' instructions. Returns true if it does.
@@ -358,7 +358,7 @@ impl Steward {
                 applied: told,
             };
             self.send(update).await;
-            if !matches!(timeout(APPLIED_WITHIN, done).await, Ok(Ok(()))) {
+            if !matches!(timeout(APPLY_TIMEOUT, done).await, Ok(Ok(()))) {
                 return false;
             }
             self.steering = Some(steering);

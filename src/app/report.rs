@@ -12,7 +12,7 @@ use crate::admin::{PipelineState, Readiness};
 use crate::gate::redis::RedisGate;
 use crate::rules::report::{EVERY_MS, Report};
 
-const EVERY: Duration = Duration::from_millis(EVERY_MS);
+const REPORT_INTERVAL: Duration = Duration::from_millis(EVERY_MS);
 
 /// Reports the load of one worker.
 #[derive(Clone)]
@@ -29,11 +29,11 @@ impl Reporter {
     /// Runs until it is aborted.
     pub async fn run(self) -> Infallible {
         let began = Instant::now();
-        let mut ticks = interval(EVERY);
+        let mut ticks = interval(REPORT_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            self.say(self.report(began.elapsed())).await;
+            self.store(self.report(began.elapsed())).await;
         }
     }
 
@@ -42,11 +42,11 @@ impl Reporter {
     pub async fn stopped(&self) {
         let mut last = of_process();
         last.stopped = true;
-        self.say(last).await;
+        self.store(last).await;
     }
 
-    async fn say(&self, report: Report) {
-        let said = timeout(EVERY, self.gate.put_report(&self.name, report)).await;
+    async fn store(&self, report: Report) {
+        let said = timeout(REPORT_INTERVAL, self.gate.put_report(&self.name, report)).await;
         // An unreachable Redis is logged elsewhere.
         match said {
             Ok(Ok(())) => {}
@@ -108,12 +108,12 @@ mod tests {
 
     /// Records the words of each command, or hangs.
     #[derive(Default)]
-    struct Heard {
+    struct HeardReports {
         hangs: bool,
         words: Mutex<Vec<Vec<String>>>,
     }
 
-    impl Store for Heard {
+    impl Store for HeardReports {
         fn run<'a>(
             &'a self,
             commands: Vec<Command<'a>>,
@@ -135,8 +135,8 @@ mod tests {
         }
     }
 
-    fn reporter(store: &Arc<Heard>) -> Reporter {
-        let store: Arc<Heard> = Arc::clone(store);
+    fn reporter(store: &Arc<HeardReports>) -> Reporter {
+        let store: Arc<HeardReports> = Arc::clone(store);
         Reporter {
             name: "abc".to_owned(),
             seen: PipelineState::default(),
@@ -146,7 +146,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_worker_costs_one_command_in_two_seconds() {
-        let heard = Arc::new(Heard::default());
+        let heard = Arc::new(HeardReports::default());
         let reporter = reporter(&heard);
         let _ = timeout(Duration::from_secs(61), reporter.clone().run()).await;
         reporter.stopped().await;
@@ -169,12 +169,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_store_that_hangs_holds_up_nobody_for_long() {
-        let heard = Arc::new(Heard {
+        let heard = Arc::new(HeardReports {
             hangs: true,
-            ..Heard::default()
+            ..HeardReports::default()
         });
         let begun = Instant::now();
         reporter(&heard).stopped().await;
-        assert_eq!(begun.elapsed(), EVERY);
+        assert_eq!(begun.elapsed(), REPORT_INTERVAL);
     }
 }

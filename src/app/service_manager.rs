@@ -18,9 +18,9 @@ use tokio_util::sync::CancellationToken;
 use crate::admin::PipelineStates;
 
 /// Interval at which the worker's state is checked for changes.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Pings per watchdog timeout. An idle worker sends half as many.
-const OFTEN: u32 = 4;
+const PINGS_PER_TIMEOUT: u32 = 4;
 
 /// A connection to the service manager. Dropping it sends `STOPPING=1`.
 pub(super) struct ServiceManager {
@@ -62,15 +62,15 @@ impl ServiceManager {
         board: Arc<PipelineStates>,
         stop: CancellationToken,
     ) -> Infallible {
-        let ping_every = self.watchdog.map(|within| within / OFTEN);
-        let look_every = ping_every.map_or(LOOK_EVERY, |every| every.min(LOOK_EVERY));
+        let ping_every = self.watchdog.map(|within| within / PINGS_PER_TIMEOUT);
+        let look_every = ping_every.map_or(CHECK_INTERVAL, |every| every.min(CHECK_INTERVAL));
         let (mut is_ready, mut status) = (false, String::new());
         let (mut turns, mut pinged) = (board.turns(), Instant::now());
         loop {
             let readiness = board.readiness();
             // Sent once: a worker that lacks something later recovers by itself.
             if readiness.is_ready && !is_ready {
-                is_ready = self.say("READY=1");
+                is_ready = self.notify("READY=1");
             }
             let words = readiness.lines.join("; ");
             let now = match (readiness.is_ready, words.as_str()) {
@@ -80,7 +80,7 @@ impl ServiceManager {
                 (false, words) => words.to_owned(),
             };
             // A message that can't be sent is sent again at the next look.
-            if now != status && self.say(&format!("STATUS={now}")) {
+            if now != status && self.notify(&format!("STATUS={now}")) {
                 status = now;
             }
             if ping_every.is_some_and(|every| pinged.elapsed() >= every) {
@@ -88,24 +88,24 @@ impl ServiceManager {
                 if now.iter().any(|(name, of)| turns.get(name) == Some(of)) {
                     // The engine may have nothing to do. An engine that hangs does not turn for
                     // this either.
-                    board.request_turn();
-                } else if self.say("WATCHDOG=1") {
+                    board.ask_for_a_turn();
+                } else if self.notify("WATCHDOG=1") {
                     (turns, pinged) = (now, Instant::now());
                 }
             }
             tokio::select! {
                 () = sleep(look_every) => {}
-                () = stop.cancelled(), if !self.knows_the_end => self.say_the_end(),
+                () = stop.cancelled(), if !self.knows_the_end => self.notify_stopping(),
             }
         }
     }
 
-    fn say_the_end(&mut self) {
+    fn notify_stopping(&mut self) {
         self.knows_the_end = true;
-        self.say("STOPPING=1");
+        self.notify("STOPPING=1");
     }
 
-    fn say(&self, words: &str) -> bool {
+    fn notify(&self, words: &str) -> bool {
         (self.socket.send_to_addr(words.as_bytes(), &self.to)).is_ok()
     }
 }
@@ -113,7 +113,7 @@ impl ServiceManager {
 impl Drop for ServiceManager {
     fn drop(&mut self) {
         if !self.knows_the_end {
-            self.say_the_end();
+            self.notify_stopping();
         }
     }
 }

@@ -57,7 +57,7 @@ fn probe_lease(config: &Config) -> Duration {
 }
 
 /// Logs the common limits, and the number of plans and tenants that have others.
-pub(super) fn tell_policy(policy: &Policy) {
+pub(super) fn log_policy(policy: &Policy) {
     for limit in policy.default_limits().iter() {
         let algorithm = limit.algorithm();
         let strict = algorithm == Algorithm::Strict;

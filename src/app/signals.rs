@@ -6,17 +6,17 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing::warn;
 
 use crate::engine::Stop;
-use crate::tasks::Watched;
+use crate::tasks::WatchedTask;
 
 /// Listens for signals until the returned task is aborted.
 ///
 /// # Errors
 /// The handlers can't be installed.
-pub(super) fn listen(stop: &Stop) -> std::io::Result<Watched> {
+pub(super) fn listen(stop: &Stop) -> std::io::Result<WatchedTask> {
     let mut term = signal(SignalKind::terminate())?;
     let mut int = signal(SignalKind::interrupt())?;
     let stop = stop.clone();
-    Ok(Watched::spawn(async move {
+    Ok(WatchedTask::spawn(async move {
         for token in [&stop.soft, &stop.hard] {
             let name = tokio::select! {
                 _ = term.recv() => "SIGTERM",

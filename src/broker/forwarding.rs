@@ -55,7 +55,7 @@ impl Ends {
 
     /// Passes a worker's report on the job with `token` to the call that waits. Returns false if
     /// none does.
-    pub fn tell(&self, token: &str, body: Bytes) -> bool {
+    pub fn report(&self, token: &str, body: Bytes) -> bool {
         let Some(waiting) = self.waiting().remove(token) else {
             return false;
         };
@@ -95,7 +95,7 @@ mod tests {
         let ends = Ends::default();
         let (mut one, two) = (ends.expect("1".to_owned()), ends.expect("2".to_owned()));
         drop(two);
-        let tell = |token| ends.tell(token, Bytes::from_static(b"end"));
+        let tell = |token| ends.report(token, Bytes::from_static(b"end"));
         assert!(!tell("2") && !tell("3") && tell("1") && !tell("1"));
         assert_eq!(one.end().await.as_deref(), Some(&b"end"[..]));
         assert!(ends.waiting().is_empty());

@@ -16,10 +16,10 @@ use tokio::time::Instant;
 
 use crate::broker::{Broker, Event, Message, Outgoing, PublishError, Reply, Tag};
 use crate::rules::delays::{DelayLevels, QueueNames};
-use server::State;
+use server::ServerState;
 
 /// Capacity of the channel for events, the same as that of the real broker.
-const EVENTS: usize = 16;
+const EVENT_CAPACITY: usize = 16;
 
 /// A fault of one publish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,12 +37,12 @@ pub enum Fault {
 }
 
 /// Selects the fault of the n-th publish of the server, counted from 1.
-type Plan = Box<dyn FnMut(u64, &Outgoing) -> Option<Fault> + Send>;
+type FaultPlan = Box<dyn FnMut(u64, &Outgoing) -> Option<Fault> + Send>;
 
-struct Server(Mutex<State>);
+struct Server(Mutex<ServerState>);
 
 impl Server {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ServerState> {
         // Only a test's own fault plan can panic here, and then that test has failed.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -66,13 +66,13 @@ impl MemoryBroker {
         prefetch: u16,
         window: usize,
     ) -> (Self, mpsc::Receiver<Event>) {
-        let server = Arc::new(Server(Mutex::new(State::new(work, levels))));
+        let server = Arc::new(Server(Mutex::new(ServerState::new(work, levels))));
         Self { server, client: 0 }.join(prefetch, window)
     }
 
     /// Adds a client to the same server.
     pub fn join(&self, prefetch: u16, window: usize) -> (Self, mpsc::Receiver<Event>) {
-        let (events, receiver) = mpsc::channel(EVENTS);
+        let (events, receiver) = mpsc::channel(EVENT_CAPACITY);
         let client = self.server.lock().connect(prefetch.max(1), window);
         let broker = Self {
             server: self.server.clone(),

@@ -1,7 +1,7 @@
 //! A message as it travels: lossless, whatever headers its publisher set.
 
-mod seen;
-mod sent;
+mod fields;
+mod outgoing;
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use bytes::Bytes;
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 
-pub(in crate::broker) use self::sent::as_sent;
+pub(in crate::broker) use self::outgoing::as_sent;
 use crate::rules::headers::{self, BROKER_HEADERS, HeaderValue, Headers, OURS_AND_THE_BROKERS};
 use crate::rules::job::Field;
 

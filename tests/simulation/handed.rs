@@ -175,12 +175,12 @@ async fn work(life: Arc<Life>, job: Job, token: String, way: Duration) {
     }
     let body = body(world, &job, &answered);
     if world.dice(|_| handed.of_nobody) {
-        let known = life.ends.tell("a guess", body.clone());
+        let known = life.ends.report("a guess", body.clone());
         assert!(!known, "nobody has such a token");
     }
-    life.ends.tell(&token, body.clone());
+    life.ends.report(&token, body.clone());
     if world.dice(|_| handed.twice) {
-        let known = life.ends.tell(&token, body);
+        let known = life.ends.report(&token, body);
         assert!(!known, "{} is waited for after its end", job.id);
     }
 }

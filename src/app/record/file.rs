@@ -9,15 +9,15 @@ use std::path::{Path, PathBuf};
 
 /// Number of further names, FILE.1 to FILE.9. This many restarts are recorded before files have to
 /// be removed.
-const MOST_FURTHER: u32 = 9;
+const MAX_FURTHER_FILES: u32 = 9;
 
 /// Creates a new file that only its owner may read: at `path`, or at the first free name from
 /// `path.1` to `path.9` if a file exists there. Returns the file and its path.
 ///
 /// # Errors
 /// All names are taken, `path` is not a regular file, or the file can't be created.
-pub(super) fn make(path: &Path) -> io::Result<(File, PathBuf)> {
-    for number in 0..=MOST_FURTHER {
+pub(super) fn create(path: &Path) -> io::Result<(File, PathBuf)> {
+    for number in 0..=MAX_FURTHER_FILES {
         let path = numbered(path, number);
         let made = OpenOptions::new()
             .write(true)
@@ -36,7 +36,7 @@ pub(super) fn make(path: &Path) -> io::Result<(File, PathBuf)> {
         }
     }
     let words = format!(
-        "it is there, and so are those with .1 to .{MOST_FURTHER} at the end; move them away, or give another name"
+        "it is there, and so are those with .1 to .{MAX_FURTHER_FILES} at the end; move them away, or give another name"
     );
     Err(io::Error::new(ErrorKind::AlreadyExists, words))
 }
@@ -62,12 +62,12 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("jobs.jsonl");
         fs::write(&path, "mine").expect("written");
-        for number in 1..=MOST_FURTHER {
-            let (mut file, made) = make(&path).expect("a new file");
+        for number in 1..=MAX_FURTHER_FILES {
+            let (mut file, made) = create(&path).expect("a new file");
             assert_eq!(made, folder.path().join(format!("jobs.jsonl.{number}")));
             write!(file, "{number}").expect("written");
         }
-        let why = make(&path).expect_err("all are there").to_string();
+        let why = create(&path).expect_err("all are there").to_string();
         assert!(why.contains("those with .1 to .9 at the end"), "{why}");
         let text = |name: &str| fs::read_to_string(folder.path().join(name)).expect("a file");
         assert_eq!(
@@ -76,22 +76,22 @@ mod tests {
         );
         // A name that became free is used again.
         fs::remove_file(folder.path().join("jobs.jsonl.4")).expect("removed");
-        let (_, made) = make(&path).expect("a new file");
+        let (_, made) = create(&path).expect("a new file");
         assert!(made.ends_with("jobs.jsonl.4"), "{}", made.display());
     }
 
     #[test]
     fn where_no_file_can_be_it_says_so_and_makes_none() {
         let folder = tempfile::tempdir().expect("a folder");
-        let why = make(&folder.path().join("gone/jobs.jsonl")).expect_err("no folder");
+        let why = create(&folder.path().join("gone/jobs.jsonl")).expect_err("no folder");
         assert_eq!(why.kind(), ErrorKind::NotFound);
         let inner = folder.path().join("inner");
         fs::create_dir(&inner).expect("a folder");
-        let why = make(&inner).expect_err("a folder").to_string();
+        let why = create(&inner).expect_err("a folder").to_string();
         assert!(why.contains("is no file"), "{why}");
         let link = folder.path().join("link");
         std::os::unix::fs::symlink("nowhere", &link).expect("a link");
-        assert!(make(&link).is_err(), "a link is not followed");
+        assert!(create(&link).is_err(), "a link is not followed");
         assert_eq!(fs::read_dir(folder.path()).expect("read").count(), 2);
     }
 }

@@ -16,13 +16,13 @@ use crate::config::{ConfigErrors, ConfigSource, Pipelines};
 use crate::rules::retry::Reconnect;
 
 /// Interval at which the file is checked for changes.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// The first and the longest pause before a configuration that could not be read is read again.
 const RETRY_PAUSES: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(60)];
 
 /// A configuration that was read again.
 #[derive(Debug)]
-pub struct Reading {
+pub struct ConfigReading {
     /// The configuration, or its errors.
     pub read: Result<Pipelines, ConfigErrors>,
     /// Whether to report it even if nothing has changed: an operator asked, or it could not be read
@@ -32,14 +32,14 @@ pub struct Reading {
 
 /// Reads a configuration whenever that is needed.
 #[derive(Debug)]
-pub struct Read {
-    readings: mpsc::Receiver<Reading>,
+pub struct ConfigReader {
+    readings: mpsc::Receiver<ConfigReading>,
     /// Asks the thread to read now. Dropping it ends the thread.
     asks: blocking::SyncSender<()>,
     hangups: Signal,
 }
 
-impl Read {
+impl ConfigReader {
     /// Reads `source` after each change of its file, and at each SIGHUP.
     ///
     /// # Errors
@@ -60,7 +60,7 @@ impl Read {
     }
 
     /// Waits until the configuration was read again.
-    pub async fn next(&mut self) -> Reading {
+    pub async fn next(&mut self) -> ConfigReading {
         loop {
             tokio::select! {
                 Some(reading) = self.readings.recv() => return reading,
@@ -76,13 +76,13 @@ impl Read {
 
 /// Sends each reading that is news, until the receiver is gone.
 fn look(
-    mut source: ConfigSource,
+    mut source: Source,
     asked: &blocking::Receiver<()>,
-    readings: &mpsc::Sender<Reading>,
+    readings: &mpsc::Sender<ConfigReading>,
 ) {
-    let mut failure = Failure::default();
+    let mut failure = ReadFailure::default();
     loop {
-        let asked = match asked.recv_timeout(LOOK_INTERVAL) {
+        let asked = match asked.recv_timeout(CHECK_INTERVAL) {
             Ok(()) => true,
             Err(RecvTimeoutError::Timeout) => false,
             Err(RecvTimeoutError::Disconnected) => return,
@@ -94,21 +94,25 @@ fn look(
         let read = source.load();
         let problem = read.as_ref().err().map(ToString::to_string);
         let failed_before = failure.is_known();
-        let is_news = failure.heard(Instant::now(), problem);
+        let is_news = failure.record(Instant::now(), problem);
         let asked = asked || failed_before;
-        if (is_wanted || is_news) && readings.blocking_send(Reading { read, asked }).is_err() {
+        if (is_wanted || is_news)
+            && readings
+                .blocking_send(ConfigReading { read, asked })
+                .is_err()
+        {
             return;
         }
     }
 }
 
 /// The failure of the last reading, and when to try again.
-struct Failure {
+struct ReadFailure {
     known: Option<(String, Instant)>,
     pauses: Reconnect,
 }
 
-impl Default for Failure {
+impl Default for ReadFailure {
     fn default() -> Self {
         let [first, longest] = RETRY_PAUSES;
         Self {
@@ -118,10 +122,10 @@ impl Default for Failure {
     }
 }
 
-impl Failure {
+impl ReadFailure {
     /// Records a reading that failed with `problem`, or succeeded. Returns true if that differs
     /// from the previous reading.
-    fn heard(&mut self, now: Instant, problem: Option<String>) -> bool {
+    fn record(&mut self, now: Instant, problem: Option<String>) -> bool {
         let before = self.known.take().map(|(problem, _)| problem);
         let is_news = before != problem;
         if is_news {
@@ -147,22 +151,22 @@ mod tests {
 
     #[test]
     fn a_failure_is_tried_again_less_and_less_often_and_is_news_once() {
-        let (mut failure, mut now) = (Failure::default(), Instant::now());
+        let (mut failure, mut now) = (ReadFailure::default(), Instant::now());
         let problem = || Some("a file is away".to_owned());
         assert!(!failure.is_due(now), "nothing failed");
-        assert!(failure.heard(now, problem()));
+        assert!(failure.record(now, problem()));
         let mut tries = 0;
         for _ in 0..3_600 {
             now += Duration::from_secs(1);
             if failure.is_due(now) {
-                assert!(!failure.heard(now, problem()), "it is known");
+                assert!(!failure.record(now, problem()), "it is known");
                 tries += 1;
             }
         }
         // Within an hour: frequent at first, then about every minute.
         assert!((60..=130).contains(&tries), "{tries}");
-        assert!(failure.heard(now, Some("it is wrong".to_owned())));
-        assert!(failure.heard(now, None) && !failure.is_known());
-        assert!(!failure.heard(now, None));
+        assert!(failure.record(now, Some("it is wrong".to_owned())));
+        assert!(failure.record(now, None) && !failure.is_known());
+        assert!(!failure.record(now, None));
     }
 }

@@ -12,7 +12,7 @@ use crate::broker::{Source, Tag};
 
 /// One `basic.ack`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Frame {
+struct AckFrame {
     tag: u64,
     /// Acks all outstanding tags up to and including `tag`.
     multiple: bool,
@@ -48,7 +48,7 @@ impl Outstanding {
     ///
     /// A tag is acked once, and a multiple ack names a tag that was not acked before, because the
     /// broker closes the channel over an unknown tag.
-    fn settle(&mut self, tags: impl IntoIterator<Item = u64>) -> Vec<Frame> {
+    fn settle(&mut self, tags: impl IntoIterator<Item = u64>) -> Vec<AckFrame> {
         let mut settled: Vec<u64> = (tags.into_iter())
             .filter(|tag| self.tags.remove(tag))
             .collect();
@@ -57,11 +57,11 @@ impl Outstanding {
         let below = settled.partition_point(|tag| *tag < first && *tag <= self.all_to);
         let (front, others) = settled.split_at(below);
         let mut frames = Vec::with_capacity(others.len() + 1);
-        frames.extend(front.last().map(|&tag| Frame {
+        frames.extend(front.last().map(|&tag| AckFrame {
             tag,
             multiple: front.len() > 1,
         }));
-        frames.extend(others.iter().map(|&tag| Frame {
+        frames.extend(others.iter().map(|&tag| AckFrame {
             tag,
             multiple: false,
         }));
@@ -79,17 +79,17 @@ struct ChannelAcks {
 }
 
 #[derive(Debug)]
-struct Session {
+struct AckSession {
     number: u64,
     channels: Vec<ChannelAcks>,
 }
 
 /// The acks of the current session, if there is one.
 #[derive(Debug, Default)]
-pub(super) struct Acks(Mutex<Option<Session>>);
+pub(super) struct Acks(Mutex<Option<AckSession>>);
 
 impl Acks {
-    fn lock(&self) -> MutexGuard<'_, Option<Session>> {
+    fn lock(&self) -> MutexGuard<'_, Option<AckSession>> {
         // A panic can't leave a session half changed, because each change is one call of a
         // collection.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -109,7 +109,7 @@ impl Acks {
             }
         }
         let channels = known;
-        *self.lock() = Some(Session { number, channels });
+        *self.lock() = Some(AckSession { number, channels });
     }
 
     pub fn end(&self) {
@@ -155,7 +155,7 @@ impl Acks {
             let frames = acks
                 .outstanding
                 .settle(tags.iter().filter(ours).map(|tag| tag.tag));
-            for Frame { tag, multiple } in frames {
+            for AckFrame { tag, multiple } in frames {
                 let options = BasicAckOptions { multiple };
                 // The first poll queues the frame. Further polls only report that it was written.
                 if let Some(Err(error)) = acks.channel.basic_ack(tag, options).now_or_never() {
@@ -166,7 +166,7 @@ impl Acks {
     }
 }
 
-impl Session {
+impl AckSession {
     fn acks_of(&mut self, tag: Tag) -> Option<&mut ChannelAcks> {
         let number = self.number;
         let source = channel_of(tag.source);
@@ -194,7 +194,7 @@ mod tests {
     struct Channel(BTreeSet<u64>);
 
     impl Channel {
-        fn receive(&mut self, frame: Frame) {
+        fn receive(&mut self, frame: AckFrame) {
             assert!(self.0.contains(&frame.tag), "{frame:?} is unknown");
             if frame.multiple {
                 self.0 = self.0.split_off(&(frame.tag + 1));
@@ -208,7 +208,7 @@ mod tests {
     fn what_is_settled_in_order_takes_one_ack() {
         let mut outstanding = Outstanding::default();
         (1..=5).for_each(|tag| outstanding.delivered(tag));
-        let one = |tag, multiple| Frame { tag, multiple };
+        let one = |tag, multiple| AckFrame { tag, multiple };
         assert_eq!(outstanding.settle([2]), [one(2, false)]);
         assert_eq!(outstanding.settle([3, 1, 5]), [one(3, true), one(5, false)]);
         assert_eq!(outstanding.settle([4, 4, 9]), [one(4, false)]);
@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn what_another_consumer_still_has_is_not_acked_with_others() {
         let mut outstanding = Outstanding::default();
-        let one = |tag, multiple| Frame { tag, multiple };
+        let one = |tag, multiple| AckFrame { tag, multiple };
         for tag in [1, 2, 4, 5] {
             outstanding.delivered(tag);
         }

@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use lapin::Channel;
 
-use super::Shared;
+use super::BrokerState;
 use super::connection::Link;
 use super::inventory::depth;
 use crate::broker::{Backlog, BrokerError};
 
 /// Interval between two counts.
-const EVERY: Duration = Duration::from_secs(10);
+const COUNT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Counts repeatedly, on a channel of its own, until the session ends.
-pub(super) async fn watch(shared: Arc<Shared>, link: Arc<Link>) -> BrokerError {
+pub(super) async fn watch(shared: Arc<BrokerState>, link: Arc<Link>) -> BrokerError {
     let mut channel = None;
     loop {
         // A blocked connection answers nothing, and requests would pile up in memory.
@@ -24,13 +24,13 @@ pub(super) async fn watch(shared: Arc<Shared>, link: Arc<Link>) -> BrokerError {
             false => look(&shared, &link, &mut channel).await.ok(),
         };
         shared.backlog.send_replace(found);
-        tokio::time::sleep(EVERY).await;
+        tokio::time::sleep(COUNT_INTERVAL).await;
     }
 }
 
 /// Counts the jobs. `channel` is an open channel, or `None` to open one.
 async fn look(
-    shared: &Shared,
+    shared: &BrokerState,
     link: &Link,
     channel: &mut Option<Channel>,
 ) -> Result<Backlog, BrokerError> {

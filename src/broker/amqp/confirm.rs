@@ -24,7 +24,7 @@ use crate::broker::{BrokerError, Message, Outgoing, PublishError, Reply};
 pub(super) type Answer = Result<(), PublishError>;
 
 /// A message that can be published.
-pub(super) trait Publishing: core::marker::Send + Sync + 'static {
+pub(super) trait Publishing: Send + Sync + 'static {
     /// Whether a returned message means that one of our queues is missing.
     const TO_OUR_QUEUES: bool;
 
@@ -102,31 +102,33 @@ impl ConfirmChannel {
     /// Publishes `batch` and waits for all of its confirms. The caller bounds the time. On an error
     /// the channel is gone, and the outcome of every message of the batch is unknown.
     pub async fn publish<M: Publishing>(&mut self, batch: &[M]) -> lapin::Result<Vec<Answer>> {
-        let mut flight = self.send_all(batch).await?;
-        flight.confirmed().await?;
+        let mut batch_sent = self.send_all(batch).await?;
+        batch_sent.confirmed().await?;
         let silent = || Err(PublishError::Unconfirmed);
-        let answers = flight.answers().into_iter();
+        let answers = batch_sent.answers().into_iter();
         Ok(answers
             .map(|answer| answer.unwrap_or_else(silent))
             .collect())
     }
 
     /// Writes `batch` to the connection. On an error the channel is gone.
-    pub async fn send_all<M: Publishing>(&mut self, batch: &[M]) -> lapin::Result<Flight> {
+    pub async fn send_all<M: Publishing>(&mut self, batch: &[M]) -> lapin::Result<SentBatch> {
         let sends: Vec<_> = batch.iter().map(|outgoing| self.send(outgoing)).collect();
-        let mut flight = Flight::default();
+        let mut batch_sent = SentBatch::default();
         for (number, (send, outgoing)) in sends.into_iter().zip(batch).enumerate() {
             let id = outgoing.message().properties.message_id().clone();
-            flight
+            batch_sent
                 .names
                 .push(short(outgoing.key()).map(|key| (key, id)));
-            flight.answers.push(None);
+            batch_sent.answers.push(None);
             match send {
-                Some(send) => flight.pending.push_back((number, send.written().await?)),
-                None => flight.answers[number] = Some(Err(PublishError::Returned)),
+                Some(send) => batch_sent
+                    .pending
+                    .push_back((number, send.written().await?)),
+                None => batch_sent.answers[number] = Some(Err(PublishError::Returned)),
             }
         }
-        Ok(flight)
+        Ok(batch_sent)
     }
 
     /// Closes the channel. Messages without a confirm stay unconfirmed.
@@ -137,7 +139,7 @@ impl ConfirmChannel {
 
     /// Hands a message to the connection at once, so that messages go out in the order of the
     /// calls. Returns `None` if no exchange or queue can have this name.
-    fn send<'a, M: Publishing>(&'a self, outgoing: &'a M) -> Option<Send<'a>> {
+    fn send<'a, M: Publishing>(&'a self, outgoing: &'a M) -> Option<PendingWrite<'a>> {
         let (exchange, key) = (short(outgoing.exchange())?, short(outgoing.key())?);
         let options = BasicPublishOptions {
             mandatory: outgoing.is_mandatory(),
@@ -156,26 +158,26 @@ impl ConfirmChannel {
                 .as_mut()
                 .poll(&mut Context::from_waker(Waker::noop()))
             {
-                Poll::Ready(result) => Send::Written(result),
-                Poll::Pending => Send::Queued(sending),
+                Poll::Ready(result) => PendingWrite::Written(result),
+                Poll::Pending => PendingWrite::Queued(sending),
             },
         )
     }
 }
 
 /// The routing key and the ID of a message. They identify a returned message.
-type Name = (ShortString, Option<ShortString>);
+type MessageIdentity = (ShortString, Option<ShortString>);
 
 /// The messages of a written batch, and their confirms.
 #[derive(Default)]
-pub(super) struct Flight {
-    names: Vec<Option<Name>>,
+pub(super) struct SentBatch {
+    names: Vec<Option<MessageIdentity>>,
     answers: Vec<Option<Answer>>,
     pending: VecDeque<(usize, PublisherConfirm)>,
-    returned: HashSet<Name>,
+    returned: HashSet<MessageIdentity>,
 }
 
-impl Flight {
+impl SentBatch {
     /// Waits until all messages are confirmed. It is cancel safe. On an error the channel is gone.
     pub async fn confirmed(&mut self) -> lapin::Result<()> {
         while let Some((number, confirm)) = self.pending.front_mut() {
@@ -231,14 +233,12 @@ impl Flight {
 }
 
 /// A message being written to the socket.
-enum Send<'a> {
-    Queued(
-        Pin<Box<dyn Future<Output = lapin::Result<PublisherConfirm>> + core::marker::Send + 'a>>,
-    ),
+enum PendingWrite<'a> {
+    Queued(Pin<Box<dyn Future<Output = lapin::Result<PublisherConfirm>> + Send + 'a>>),
     Written(lapin::Result<PublisherConfirm>),
 }
 
-impl Send<'_> {
+impl PendingWrite<'_> {
     async fn written(self) -> lapin::Result<PublisherConfirm> {
         match self {
             Self::Queued(sending) => sending.await,

@@ -10,9 +10,9 @@ use tokio::time::timeout;
 use ulid::Ulid;
 
 use super::confirm::ConfirmChannel;
-use super::connection::{Link, Target};
+use super::connection::{Link, NodeTarget};
 use super::nodes::Nodes;
-use super::publish::{BATCH, CHANNELS};
+use super::publish::{CHANNELS, MAX_BATCH};
 use crate::broker::topology::Queue;
 use crate::broker::{BrokerError, Message, Outgoing};
 use crate::config;
@@ -27,7 +27,7 @@ const CONFIRM_TIMEOUT: Duration = Duration::from_secs(5);
 /// Milliseconds after which RabbitMQ deletes the unused queue if this process could not.
 const EXPIRES_MS: i64 = 60_000;
 /// Number of jobs that a worker publishes before it waits for their confirms.
-pub const MOVED_AT_ONCE: usize = BATCH * CHANNELS;
+pub const MOVED_AT_ONCE: usize = MAX_BATCH * CHANNELS;
 
 /// The result of [`confirms`].
 #[derive(Debug)]
@@ -78,7 +78,7 @@ async fn with_queue(
 }
 
 async fn confirms_of(
-    target: &Target,
+    target: &NodeTarget,
     queue: &Arc<str>,
     more: usize,
 ) -> Result<Confirms, BrokerError> {

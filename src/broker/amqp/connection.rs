@@ -32,20 +32,20 @@ const HEARTBEAT: u16 = 10;
 
 /// The server to connect to.
 #[derive(Clone)]
-pub(super) struct Target {
+pub(super) struct NodeTarget {
     uri: AMQPUri,
     tls: Tls,
     /// The URL without its password, for errors.
     pub at: String,
 }
 
-impl fmt::Debug for Target {
+impl fmt::Debug for NodeTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.at)
     }
 }
 
-impl Target {
+impl NodeTarget {
     /// Parses `url`.
     ///
     /// # Errors
@@ -148,13 +148,13 @@ impl Drop for ShutOnDrop {
 /// An open connection. Dropping it without [`Link::close`] shuts its socket at once.
 pub(super) struct Link {
     connection: Connection,
-    pub target: Target,
+    pub target: NodeTarget,
     _socket: ShutOnDrop,
 }
 
 impl Link {
     /// Connects. RabbitMQ's tools show `name`.
-    pub async fn open(target: &Target, name: &str) -> Result<Self, BrokerError> {
+    pub async fn open(target: &NodeTarget, name: &str) -> Result<Self, BrokerError> {
         let socket = ShutOnDrop(Socket::default());
         let properties = ConnectionProperties::default().with_connection_name(name.into());
         let connecting = connect(target.clone(), properties, socket.0.clone());
@@ -258,12 +258,12 @@ async fn next<S: Stream + Unpin>(stream: &mut S) -> Option<S::Item> {
 }
 
 async fn connect(
-    target: Target,
+    target: NodeTarget,
     properties: ConnectionProperties,
     socket: Socket,
 ) -> lapin::Result<Connection> {
     let runtime = async_rs::Runtime::tokio_current();
-    let Target { uri, tls, .. } = target;
+    let NodeTarget { uri, tls, .. } = target;
     Connection::connector(
         uri,
         screen::runtime(),
@@ -322,7 +322,7 @@ mod tests {
             let text = format!("amqp: {{url: '{url}'}}");
             let config = Config::parse("c.yaml", &text, std::iter::empty());
             let amqp = config.expect("a good configuration").amqp;
-            let target = Target::new(&amqp, &amqp.url.urls[0]).expect("a good url");
+            let target = NodeTarget::new(&amqp, &amqp.url.urls[0]).expect("a good url");
             assert_eq!(target.uri.vhost, vhost, "{url}");
         }
     }

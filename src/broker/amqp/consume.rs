@@ -15,18 +15,18 @@ use tokio::time::Instant;
 
 use super::connection::Link;
 use super::inventory::depth;
-use super::nodes::Turns;
+use super::nodes::NodeRotation;
 use super::supervise::Attempts;
-use super::{Shared, Taking, timeout};
+use super::{BrokerState, WantedDeliveries, timeout};
 use crate::broker::{BrokerError, Delivery, Event, Message, Source, Tag};
 use crate::rules::delays::QueueNames;
 
 /// Maximum number of deliveries of one consumer in one event.
-const GATHER: usize = 128;
+const MAX_DELIVERIES_PER_EVENT: usize = 128;
 /// Divisor of the prefetch for the recheck queue.
 const RECHECK_SHARE: u16 = 8;
 /// Maximum number of queues of new jobs that a log line names.
-const MOST_NAMED: usize = 8;
+const MAX_QUEUES_NAMED: usize = 8;
 /// Maximum number of missing delay queues that a session finds before it stops looking.
 const MAX_MISSING: usize = 8;
 /// Minimum pause between two declarations of the queues.
@@ -35,7 +35,7 @@ const HEAL_PAUSE: Duration = Duration::from_secs(1);
 const NAME: &str = "sluicegate consume";
 
 /// Keeps a session up until the broker is closed or stopped.
-pub(super) async fn supervise(shared: Arc<Shared>, events: mpsc::Sender<Event>) {
+pub(super) async fn supervise(shared: Arc<BrokerState>, events: mpsc::Sender<Event>) {
     // However this task ends, `stop_consuming` must not wait for it any longer.
     let _stopped = shared.stopped.clone().drop_guard();
     let (mut attempts, mut turns) = (Attempts::new(NAME), shared.nodes.turns());
@@ -43,14 +43,14 @@ pub(super) async fn supervise(shared: Arc<Shared>, events: mpsc::Sender<Event>) 
     loop {
         let taking = tokio::select! {
             () = shared.stop.cancelled() => return,
-            taking = shared.wants_other(Taking::Nothing) => taking,
+            taking = shared.wants_other(WantedDeliveries::Nothing) => taking,
         };
         let mut up = None;
         let ended = run(&shared, &mut turns, (session, taking), &mut up, &events).await;
         shared.acks.end();
         let error = match ended {
-            Ok(End::Closed) => return,
-            Ok(End::Resting) => {
+            Ok(SessionEnd::Closed) => return,
+            Ok(SessionEnd::Resting) => {
                 session += u64::from(up.is_some());
                 tokio::select! {
                     () = shared.closed.cancelled() => return,
@@ -68,7 +68,7 @@ pub(super) async fn supervise(shared: Arc<Shared>, events: mpsc::Sender<Event>) 
                 sent = events.send(Event::AckTimeout(timeout)) => if sent.is_err() { return },
             }
         }
-        if attempts.tell(&error) || up.is_some() {
+        if attempts.log(&error) || up.is_some() {
             let reason = error.to_string();
             tokio::select! {
                 () = shared.closed.cancelled() => return,
@@ -82,7 +82,7 @@ pub(super) async fn supervise(shared: Arc<Shared>, events: mpsc::Sender<Event>) 
 }
 
 /// Reason why a session ended without an error.
-enum End {
+enum SessionEnd {
     /// The broker is closed, or the engine is gone.
     Closed,
     /// The deliveries go back to their queues, for other workers.
@@ -91,29 +91,29 @@ enum End {
 
 /// Runs one session, and sets `up` once it is connected. Returns `Ok` if it ended as requested.
 async fn run(
-    shared: &Shared,
-    turns: &mut Turns<'_>,
-    (session, taking): (u64, Taking),
+    shared: &BrokerState,
+    turns: &mut NodeRotation<'_>,
+    (session, taking): (u64, WantedDeliveries),
     up: &mut Option<Instant>,
     events: &mpsc::Sender<Event>,
-) -> Result<End, BrokerError> {
+) -> Result<SessionEnd, BrokerError> {
     let opening = async {
         let link = turns.open(NAME).await?;
-        let taps = open_taps(shared, &link, taking).await?;
-        Ok::<_, BrokerError>((link, taps))
+        let slots = open_consumers(shared, &link, taking).await?;
+        Ok::<_, BrokerError>((link, slots))
     };
-    let (link, taps) = tokio::select! {
-        () = shared.stop.cancelled() => return Ok(End::Closed),
+    let (link, slots) = tokio::select! {
+        () = shared.stop.cancelled() => return Ok(SessionEnd::Closed),
         opened = opening => opened?,
     };
     *up = Some(Instant::now());
-    let result = consume(shared, &link, taps, (session, taking), events).await;
+    let result = consume(shared, &link, slots, (session, taking), events).await;
     link.close_after(shared.acks.close_channels()).await;
     result
 }
 
 /// A consumer and the queue it consumes.
-struct Tap {
+struct ConsumerSlot {
     source: Source,
     queue: Arc<str>,
     /// Maximum number of its unacked deliveries.
@@ -125,8 +125,8 @@ struct Tap {
     ends: bool,
 }
 
-impl Tap {
-    /// Creates a tap that takes nothing yet.
+impl ConsumerSlot {
+    /// Creates a slot that takes nothing yet.
     fn new(channel: &Channel, source: Source, (queue, prefetch): (&Arc<str>, u16)) -> Self {
         Self {
             source,
@@ -165,12 +165,16 @@ impl Tap {
 }
 
 /// Declares the queues and starts consuming.
-async fn open_taps(shared: &Shared, link: &Link, taking: Taking) -> Result<Vec<Tap>, BrokerError> {
-    say_lost_delay_queues(shared, link).await?;
+async fn open_consumers(
+    shared: &BrokerState,
+    link: &Link,
+    taking: WantedDeliveries,
+) -> Result<Vec<ConsumerSlot>, BrokerError> {
+    log_lost_delay_queues(shared, link).await?;
     declare(shared, link).await?;
     let names = &shared.topology.names;
     let at_most = |prefetch: u16| match taking {
-        Taking::Few => 1,
+        WantedDeliveries::Few => 1,
         _ => prefetch,
     };
     let (main, rechecks) = (
@@ -179,18 +183,21 @@ async fn open_taps(shared: &Shared, link: &Link, taking: Taking) -> Result<Vec<T
     );
     // In the order in which they are gathered: jobs that have waited come first.
     let window = at_most(shared.window);
-    let mut taps = open_taps_of(link, names, names.delay_sources(), window).await?;
-    taps.extend(open_taps_of(link, names, [Source::Due], main).await?);
-    taps.extend(open_taps_of_new(link, shared, main).await?);
-    taps.extend(open_taps_of(link, names, [Source::Recheck], rechecks).await?);
-    Ok(taps)
+    let mut slots = open_consumers_of(link, names, names.delay_sources(), window).await?;
+    slots.extend(open_consumers_of(link, names, [Source::Due], main).await?);
+    slots.extend(open_consumers_of_new(link, shared, main).await?);
+    slots.extend(open_consumers_of(link, names, [Source::Recheck], rechecks).await?);
+    Ok(slots)
 }
 
 /// Lists the queues of new jobs for the log, the work queue first.
-fn in_words(shares: &[(Arc<str>, u16)]) -> String {
-    let named = shares.iter().take(MOST_NAMED).map(|(name, _)| &**name);
+fn queue_list(shares: &[(Arc<str>, u16)]) -> String {
+    let named = shares
+        .iter()
+        .take(MAX_QUEUES_NAMED)
+        .map(|(name, _)| &**name);
     let mut text = named.collect::<Vec<_>>().join(", ");
-    if let more @ 1.. = shares.len().saturating_sub(MOST_NAMED) {
+    if let more @ 1.. = shares.len().saturating_sub(MAX_QUEUES_NAMED) {
         text += &format!(" and {more} more");
     }
     text
@@ -198,15 +205,15 @@ fn in_words(shares: &[(Arc<str>, u16)]) -> String {
 
 /// Passes deliveries to the engine until the session ends.
 async fn consume(
-    shared: &Shared,
+    shared: &BrokerState,
     link: &Link,
-    mut taps: Vec<Tap>,
-    (session, taking): (u64, Taking),
+    mut slots: Vec<ConsumerSlot>,
+    (session, taking): (u64, WantedDeliveries),
     events: &mpsc::Sender<Event>,
-) -> Result<End, BrokerError> {
-    let channels = taps.iter().map(|tap| (tap.source, tap.channel.clone()));
+) -> Result<SessionEnd, BrokerError> {
+    let channels = slots.iter().map(|slot| (slot.source, slot.channel.clone()));
     shared.acks.begin(session, channels);
-    let (queue, node) = (in_words(&shared.shares), &link.target.at);
+    let (queue, node) = (queue_list(&shared.shares), &link.target.at);
     tracing::info!(session, %queue, %node, "consuming");
 
     let mut waiting = VecDeque::from([Event::Up { session }]);
@@ -220,17 +227,17 @@ async fn consume(
     loop {
         tokio::select! {
             biased;
-            () = shared.closed.cancelled() => return Ok(End::Closed),
-            _ = shared.wants_other(taking), if !stopped => return Ok(End::Resting),
+            () = shared.closed.cancelled() => return Ok(SessionEnd::Closed),
+            _ = shared.wants_other(taking), if !stopped => return Ok(SessionEnd::Resting),
             () = shared.stop.cancelled(), if !stopped => {
-                stop(link, &taps).await?;
+                stop(link, &slots).await?;
                 stopped = true;
                 waiting.clear();
                 shared.stopped.cancel();
             }
             Ok(()) = taking_new.changed(), if !stopped => {
                 let on = *taking_new.borrow_and_update();
-                turn_new(link, &mut taps, on).await?;
+                turn_new(link, &mut slots, on).await?;
             }
             error = &mut failure => return Err(error),
             error = &mut healing => return Err(error),
@@ -238,16 +245,16 @@ async fn consume(
             permit = events.reserve(), if !waiting.is_empty() => match (permit, waiting.pop_front()) {
                 (Ok(permit), Some(event)) => permit.send(event),
                 // The engine is gone.
-                (Err(_), _) => return Ok(End::Closed),
+                (Err(_), _) => return Ok(SessionEnd::Closed),
                 (Ok(_), None) => {}
             },
-            gathered = gather(&mut taps, session), if waiting.is_empty() && !stopped => {
+            gathered = gather(&mut slots, session), if waiting.is_empty() && !stopped => {
                 let batch = gathered.map_err(|reason| match reason {
                     Some(error) => link.target.error(&error),
                     None => link.target.failed("the broker cancelled a consumer: a queue was deleted or moved"),
                 })?;
                 let on = *taking_new.borrow();
-                turn_new(link, &mut taps, on).await?;
+                turn_new(link, &mut slots, on).await?;
                 if batch.is_empty() {
                     continue;
                 }
@@ -259,26 +266,26 @@ async fn consume(
 }
 
 /// Starts or stops consuming new jobs.
-async fn turn_new(link: &Link, taps: &mut [Tap], on: bool) -> Result<(), BrokerError> {
-    for tap in taps.iter_mut().filter(|tap| tap.source == Source::Fresh) {
-        tap.turn(link, on).await?;
+async fn turn_new(link: &Link, slots: &mut [ConsumerSlot], on: bool) -> Result<(), BrokerError> {
+    for slot in slots.iter_mut().filter(|slot| slot.source == Source::Fresh) {
+        slot.turn(link, on).await?;
     }
     Ok(())
 }
 
 /// Opens consumers on one channel, each with a prefetch of its own.
-async fn open_taps_of(
+async fn open_consumers_of(
     link: &Link,
     names: &QueueNames,
     sources: impl IntoIterator<Item = Source>,
     prefetch: u16,
-) -> Result<Vec<Tap>, BrokerError> {
+) -> Result<Vec<ConsumerSlot>, BrokerError> {
     let channel = link.channel().await?;
     limit(link, &channel, prefetch).await?;
     let opening = sources.into_iter().map(async |source| {
-        let mut tap = Tap::new(&channel, source, (names.of(source), prefetch));
-        tap.consumer = Some(tap.consume(link).await?);
-        Ok(tap)
+        let mut slot = ConsumerSlot::new(&channel, source, (names.of(source), prefetch));
+        slot.consumer = Some(slot.consume(link).await?);
+        Ok(slot)
     });
     future::try_join_all(opening).await
 }
@@ -286,20 +293,20 @@ async fn open_taps_of(
 /// Opens consumers of all queues of new jobs on one channel. Each has its share of the prefetch,
 /// and at most `prefetch`. They consume only if new jobs are wanted. All of them count as one
 /// source.
-async fn open_taps_of_new(
+async fn open_consumers_of_new(
     link: &Link,
-    shared: &Shared,
+    shared: &BrokerState,
     prefetch: u16,
-) -> Result<Vec<Tap>, BrokerError> {
+) -> Result<Vec<ConsumerSlot>, BrokerError> {
     let channel = link.channel().await?;
     let wants_new = *shared.taking_new.borrow();
-    let mut taps = Vec::with_capacity(shared.shares.len());
+    let mut slots = Vec::with_capacity(shared.shares.len());
     for (queue, share) in &shared.shares {
-        let mut tap = Tap::new(&channel, Source::Fresh, (queue, prefetch.min(*share)));
-        tap.turn(link, wants_new).await?;
-        taps.push(tap);
+        let mut slot = ConsumerSlot::new(&channel, Source::Fresh, (queue, prefetch.min(*share)));
+        slot.turn(link, wants_new).await?;
+        slots.push(slot);
     }
-    Ok(taps)
+    Ok(slots)
 }
 
 /// Sets the maximum number of unacked deliveries for each consumer that starts on `channel` from
@@ -314,24 +321,27 @@ async fn limit(link: &Link, channel: &Channel, prefetch: u16) -> Result<(), Brok
 ///
 /// `lapin` reports a channel's error or a cancel once and then stays silent forever, so both end
 /// the session. Deliveries gathered in the same poll are delivered again.
-async fn gather(taps: &mut [Tap], session: u64) -> Result<Vec<Delivery>, Option<lapin::Error>> {
+async fn gather(
+    slots: &mut [ConsumerSlot],
+    session: u64,
+) -> Result<Vec<Delivery>, Option<lapin::Error>> {
     future::poll_fn(|cx| {
         let (mut batch, mut ended) = (Vec::new(), false);
-        for tap in &mut *taps {
-            for _ in 0..GATHER {
-                let Some(consumer) = &mut tap.consumer else {
+        for slot in &mut *slots {
+            for _ in 0..MAX_DELIVERIES_PER_EVENT {
+                let Some(consumer) = &mut slot.consumer else {
                     break;
                 };
                 match consumer.poll_next_unpin(cx) {
-                    Poll::Ready(None) if tap.ends => {
-                        (tap.consumer, tap.ends) = (None, false);
+                    Poll::Ready(None) if slot.ends => {
+                        (slot.consumer, slot.ends) = (None, false);
                         ended = true;
                     }
                     Poll::Pending => break,
                     Poll::Ready(None) => return Poll::Ready(Err(None)),
                     Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(Some(error))),
                     Poll::Ready(Some(Ok(delivery))) => {
-                        batch.push(taken(tap.source, session, delivery));
+                        batch.push(taken(slot.source, session, delivery));
                     }
                 }
             }
@@ -359,18 +369,18 @@ fn taken(source: Source, session: u64, delivery: lapin::message::Delivery) -> De
 }
 
 /// Cancels the consumers. Deliveries that `lapin` still holds go back when the session ends.
-async fn stop(link: &Link, taps: &[Tap]) -> Result<(), BrokerError> {
-    let cancels = taps.iter().filter_map(|tap| {
-        let consumer = tap.consumer.as_ref().filter(|_| !tap.ends)?;
+async fn stop(link: &Link, slots: &[ConsumerSlot]) -> Result<(), BrokerError> {
+    let cancels = slots.iter().filter_map(|slot| {
+        let consumer = slot.consumer.as_ref().filter(|_| !slot.ends)?;
         let options = BasicCancelOptions::default();
-        Some((tap.channel).basic_cancel(consumer.tag(), options))
+        Some((slot.channel).basic_cancel(consumer.tag(), options))
     });
     let cancelled = future::try_join_all(cancels);
     link.target.rpc("basic.cancel", cancelled).await?;
     Ok(())
 }
 
-async fn declare(shared: &Shared, link: &Link) -> Result<(), BrokerError> {
+async fn declare(shared: &BrokerState, link: &Link) -> Result<(), BrokerError> {
     let channel = link.channel().await?;
     shared.topology.declare(&channel, &link.target.at).await?;
     let closing = channel.close(200, "declared".into());
@@ -380,7 +390,7 @@ async fn declare(shared: &Shared, link: &Link) -> Result<(), BrokerError> {
 /// Logs delay queues that were deleted together with their jobs: they are missing although others
 /// exist. An operator deleted them, or a policy with `expires` while no worker ran. They are
 /// declared again later.
-async fn say_lost_delay_queues(shared: &Shared, link: &Link) -> Result<(), BrokerError> {
+async fn log_lost_delay_queues(shared: &BrokerState, link: &Link) -> Result<(), BrokerError> {
     for queue in lost_delay_queues(link, &shared.topology.names).await? {
         tracing::warn!(%queue, "a delay queue was deleted with its jobs; declaring it again: does a policy with expires match it?");
     }
@@ -415,7 +425,7 @@ async fn lost_delay_queues(link: &Link, names: &QueueNames) -> Result<Vec<Arc<st
 }
 
 /// Declares the queues again whenever a publish was returned. Returns the first error.
-async fn heal(shared: &Shared, link: &Link) -> BrokerError {
+async fn heal(shared: &BrokerState, link: &Link) -> BrokerError {
     loop {
         shared.heal.notified().await;
         tracing::warn!("a publish found no queue; declaring all queues again");
@@ -434,7 +444,7 @@ mod tests {
     fn all_queues_of_new_jobs_are_named_up_to_a_bound() {
         let words = |number: usize| {
             let shares = (0..number).map(|n| (Arc::from(format!("q{n}")), 1));
-            in_words(&shares.collect::<Vec<_>>())
+            queue_list(&shares.collect::<Vec<_>>())
         };
         assert_eq!(words(1), "q0");
         assert_eq!(words(3), "q0, q1, q2");

@@ -13,21 +13,21 @@ const MAX_DEPTH: usize = 32;
 /// Length in bytes of the class, the weight and the body's size, which precede the properties.
 pub const PREFIX: usize = 12;
 /// The properties in order. Each has one flag bit, from the highest.
-const PROPERTIES: [(&str, Kind); 14] = [
-    ("content-type", Kind::Short),
-    ("content-encoding", Kind::Short),
-    ("headers", Kind::Headers),
-    ("delivery-mode", Kind::Bytes(1)),
-    ("priority", Kind::Bytes(1)),
-    ("correlation-id", Kind::Short),
-    ("reply-to", Kind::Short),
-    ("expiration", Kind::Short),
-    ("message-id", Kind::Short),
-    ("timestamp", Kind::Bytes(8)),
-    ("type", Kind::Short),
-    ("user-id", Kind::Short),
-    ("app-id", Kind::Short),
-    ("cluster-id", Kind::Short),
+const PROPERTIES: [(&str, PropertyKind); 14] = [
+    ("content-type", PropertyKind::Short),
+    ("content-encoding", PropertyKind::Short),
+    ("headers", PropertyKind::Headers),
+    ("delivery-mode", PropertyKind::Bytes(1)),
+    ("priority", PropertyKind::Bytes(1)),
+    ("correlation-id", PropertyKind::Short),
+    ("reply-to", PropertyKind::Short),
+    ("expiration", PropertyKind::Short),
+    ("message-id", PropertyKind::Short),
+    ("timestamp", PropertyKind::Bytes(8)),
+    ("type", PropertyKind::Short),
+    ("user-id", PropertyKind::Short),
+    ("app-id", PropertyKind::Short),
+    ("cluster-id", PropertyKind::Short),
 ];
 /// The flags of `headers` and `delivery-mode`.
 const WRAPPED_FLAGS: u16 = 1 << 13 | 1 << 12;
@@ -35,7 +35,7 @@ const WRAPPED_FLAGS: u16 = 1 << 13 | 1 << 12;
 const PERSISTENT: u8 = 2;
 
 #[derive(Clone, Copy)]
-enum Kind {
+enum PropertyKind {
     Short,
     Bytes(usize),
     Headers,
@@ -48,7 +48,7 @@ pub fn unreadable(payload: &[u8], max: usize) -> Option<String> {
 }
 
 fn check(payload: &[u8], max: usize) -> Result<(), String> {
-    let mut reader = Reader(payload);
+    let mut reader = FieldReader(payload);
     reader.take(PREFIX)?;
     let flags = u16::from_be_bytes(reader.array()?);
     // The lowest bit means that more flags follow, but AMQP 0-9-1 has no further properties.
@@ -60,9 +60,9 @@ fn check(payload: &[u8], max: usize) -> Result<(), String> {
             continue;
         }
         match kind {
-            Kind::Short => drop(reader.text(name)?),
-            Kind::Bytes(count) => drop(reader.take(count)?),
-            Kind::Headers => {
+            PropertyKind::Short => drop(reader.text(name)?),
+            PropertyKind::Bytes(count) => drop(reader.take(count)?),
+            PropertyKind::Headers => {
                 let bytes = headers_of(&mut reader)?;
                 if bytes > max {
                     return Err(format!("the headers have {bytes} bytes, above {max}"));
@@ -79,7 +79,7 @@ fn check(payload: &[u8], max: usize) -> Result<(), String> {
 
 /// Reads the headers and returns the size of those that survive a republish: neither ours nor the
 /// broker's.
-fn headers_of(reader: &mut Reader<'_>) -> Result<usize, String> {
+fn headers_of(reader: &mut FieldReader<'_>) -> Result<usize, String> {
     let mut table = reader.block()?;
     let mut bytes = 0;
     while !table.0.is_empty() {
@@ -94,9 +94,9 @@ fn headers_of(reader: &mut Reader<'_>) -> Result<usize, String> {
 }
 
 /// The bytes left to read.
-struct Reader<'a>(&'a [u8]);
+struct FieldReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> FieldReader<'a> {
     fn take(&mut self, count: usize) -> Result<&'a [u8], String> {
         let (taken, rest) = (self.0)
             .split_at_checked(count)
@@ -116,7 +116,7 @@ impl<'a> Reader<'a> {
     /// Reads a long length and as many bytes.
     fn block(&mut self) -> Result<Self, String> {
         let count = u32::from_be_bytes(self.array()?);
-        self.take(count as usize).map(Reader)
+        self.take(count as usize).map(FieldReader)
     }
 
     /// Reads a short text. `what` names it in errors.

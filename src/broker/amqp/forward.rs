@@ -24,14 +24,14 @@ use tokio_util::sync::CancellationToken;
 use super::confirm::Publishing;
 use super::connection::Link;
 use super::inventory::{depth, not_found};
-use super::lane::{End, OnlyLane};
-use super::nodes::{Nodes, Turns};
-use super::publish::{Publisher, Requests};
+use super::lane::{LaneEnd, OnlyLane};
+use super::nodes::{NodeRotation, Nodes};
+use super::publish::{PublishRequests, Publisher};
 use super::supervise::Attempts;
 use crate::broker::forwarding::{Ends, Expected, Forwarding};
 use crate::broker::{BrokerError, Message, PublishError, Reply};
 use crate::config;
-use crate::tasks::Watched;
+use crate::tasks::WatchedTask;
 
 /// The connection's name in logs and in RabbitMQ's tools.
 const NAME: &str = "sluicegate forward";
@@ -40,10 +40,10 @@ const PREFETCH: u16 = 64;
 /// Milliseconds after which RabbitMQ deletes a done queue without consumers.
 const EXPIRES_MS: i64 = 10 * 60 * 1000;
 /// Maximum number of messages in the done queue, and of bytes.
-const MOST: i64 = 100_000;
-const MOST_BYTES: i64 = 64 << 20;
+const MAX_DONE_MESSAGES: i64 = 100_000;
+const MAX_DONE_BYTES: i64 = 64 << 20;
 /// Minimum interval between warnings about messages of unknown jobs.
-const REMIND: Duration = Duration::from_secs(60);
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// Timeout for a clean close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -72,12 +72,12 @@ impl Publishing for Handover {
 #[derive(Debug)]
 pub struct Forwarder {
     publisher: Publisher<Handover>,
-    state: Arc<State>,
-    supervisor: Watched,
+    state: Arc<ForwarderState>,
+    supervisor: WatchedTask,
 }
 
 #[derive(Debug)]
-struct State {
+struct ForwarderState {
     nodes: Nodes,
     /// The queue in which workers report that a job is done, or `None` if they don't report.
     done: Option<String>,
@@ -93,7 +93,7 @@ impl Forwarder {
     /// # Errors
     /// [`BrokerError::Url`] if the URL can't be used.
     pub fn start(amqp: &config::Amqp, done: Option<String>) -> Result<Self, BrokerError> {
-        let state = Arc::new(State {
+        let state = Arc::new(ForwarderState {
             nodes: Nodes::new(amqp)?,
             done,
             ends: Ends::default(),
@@ -102,7 +102,7 @@ impl Forwarder {
         });
         let (publisher, requests) = Publisher::new();
         let supervised = Arc::clone(&state);
-        let supervisor = Watched::spawn(async move {
+        let supervisor = WatchedTask::spawn(async move {
             supervise(supervised, requests).await;
             "it was closed"
         });
@@ -156,7 +156,7 @@ impl Drop for Forwarder {
 }
 
 /// Keeps a session up until the forwarder is closed.
-async fn supervise(state: Arc<State>, requests: Arc<Requests<Handover>>) {
+async fn supervise(state: Arc<ForwarderState>, requests: Arc<PublishRequests<Handover>>) {
     let (mut attempts, mut turns) = (Attempts::new(NAME), state.nodes.turns());
     loop {
         let mut up = None;
@@ -166,12 +166,12 @@ async fn supervise(state: Arc<State>, requests: Arc<Requests<Handover>>) {
             Ok(None) => break,
             // The message will be published alone or has its answer, so the messages behind it need
             // not wait.
-            Ok(Some(End::Blamed(_))) => continue,
-            Ok(Some(End::Lost(error))) | Err(error) => error,
+            Ok(Some(LaneEnd::Blamed(_))) => continue,
+            Ok(Some(LaneEnd::Lost(error))) | Err(error) => error,
         };
         requests.fail_waiting().await;
         attempts.ended(up);
-        attempts.tell(&error);
+        attempts.log(&error);
         if !attempts.pause(&state.closed).await {
             break;
         }
@@ -181,11 +181,11 @@ async fn supervise(state: Arc<State>, requests: Arc<Requests<Handover>>) {
 
 /// Runs one session and sets `up` once it is connected. Returns `None` if the forwarder was closed.
 async fn run(
-    state: &Arc<State>,
-    turns: &mut Turns<'_>,
+    state: &Arc<ForwarderState>,
+    turns: &mut NodeRotation<'_>,
     up: &mut Option<Instant>,
-    requests: &Arc<Requests<Handover>>,
-) -> Result<Option<End>, BrokerError> {
+    requests: &Arc<PublishRequests<Handover>>,
+) -> Result<Option<LaneEnd>, BrokerError> {
     let open = async {
         let link = Arc::new(turns.open(NAME).await?);
         let done = match &state.done {
@@ -205,7 +205,7 @@ async fn run(
     let end = tokio::select! {
         () = state.closed.cancelled() => None,
         end = lane.ended(NAME, |blocked| { state.up.send_replace(!blocked); }) => Some(end),
-        () = hear(state, consumer) => Some(End::Lost(link.target.failed("the done queue can't be read any more"))),
+        () = receive_done(state, consumer) => Some(LaneEnd::Lost(link.target.failed("the done queue can't be read any more"))),
     };
     if let (None, Some(queue), Some(reader)) = (&end, &state.done, &reader) {
         let deleting = reader.queue_delete(queue.as_str().into(), QueueDeleteOptions::default());
@@ -223,10 +223,13 @@ async fn consume(link: &Link, queue: &str) -> Result<(Channel, Consumer), Broker
     let arguments = BTreeMap::from([
         (ShortString::from("x-queue-type"), text("classic")),
         ("x-expires".into(), AMQPValue::LongLongInt(EXPIRES_MS)),
-        ("x-max-length".into(), AMQPValue::LongLongInt(MOST)),
+        (
+            "x-max-length".into(),
+            AMQPValue::LongLongInt(MAX_DONE_MESSAGES),
+        ),
         (
             "x-max-length-bytes".into(),
-            AMQPValue::LongLongInt(MOST_BYTES),
+            AMQPValue::LongLongInt(MAX_DONE_BYTES),
         ),
     ]);
     let options = QueueDeclareOptions {
@@ -246,7 +249,7 @@ async fn consume(link: &Link, queue: &str) -> Result<(Channel, Consumer), Broker
 
 /// Passes each message of the done queue to the call that waits for it, and drops the others.
 /// Returns when the consumer ends, and never without one.
-async fn hear(state: &State, consumer: Option<Consumer>) {
+async fn receive_done(state: &ForwarderState, consumer: Option<Consumer>) {
     let Some(mut consumer) = consumer else {
         return std::future::pending().await;
     };
@@ -254,11 +257,11 @@ async fn hear(state: &State, consumer: Option<Consumer>) {
     while let Some(Ok(delivery)) = consumer.next().await {
         let token = delivery.properties.correlation_id().as_ref();
         let body = Bytes::from(delivery.data);
-        let is_known = token.is_some_and(|token| state.ends.tell(token.as_str(), body));
+        let is_known = token.is_some_and(|token| state.ends.report(token.as_str(), body));
         let acked = delivery.acker.ack(BasicAckOptions::default()).await;
         if !is_known {
             unknown += 1;
-            if told_at.is_none_or(|at| at.elapsed() >= REMIND) {
+            if told_at.is_none_or(|at| at.elapsed() >= LOG_INTERVAL) {
                 told_at = Some(Instant::now());
                 tracing::warn!(
                     messages = unknown,

@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use ulid::Ulid;
 
-use super::connection::{Link, Target};
+use super::connection::{Link, NodeTarget};
 use super::nodes::Nodes;
 use crate::broker::topology::{Queue, Topology};
 use crate::broker::{BrokerError, QueueDiffers};
@@ -69,7 +69,7 @@ pub async fn inventory(
     let topology = Topology::wanted(amqp, levels)?;
     let (link, silent) = Nodes::new(amqp)?.survey(NAME).await?;
     let target = link.target.clone();
-    let mut looks = Looks::over(link, NAME).await?;
+    let mut looks = QueueProbe::over(link, NAME).await?;
     let mut queues = Vec::with_capacity(topology.queues.len());
     for queue in &topology.queues {
         queues.push((queue.name.to_string(), look(&mut looks, queue).await?));
@@ -103,12 +103,12 @@ pub async fn in_use(amqp: &config::Amqp, levels: &DelayLevels) -> Result<bool, B
     let mut missing = None;
     let used = loop {
         match use_of(&link, &topology).await? {
-            Use::Idle => break false,
-            Use::Busy => break true,
+            UseState::Idle => break false,
+            UseState::Busy => break true,
             // Each look finds at least one more queue, so there are at most as many looks as delay
             // queues.
-            Use::Missing(at) if missing < Some(at) => missing = Some(at),
-            Use::Missing(_) => break true,
+            UseState::Missing(at) if missing < Some(at) => missing = Some(at),
+            UseState::Missing(_) => break true,
         }
         tokio::time::sleep(DECLARING).await;
     };
@@ -117,14 +117,14 @@ pub async fn in_use(amqp: &config::Amqp, levels: &DelayLevels) -> Result<bool, B
 }
 
 /// The result of one look at the queues.
-enum Use {
+enum UseState {
     Idle,
     Busy,
     /// Index of the first queue that does not exist.
     Missing(usize),
 }
 
-async fn use_of(link: &Link, topology: &Topology) -> Result<Use, BrokerError> {
+async fn use_of(link: &Link, topology: &Topology) -> Result<UseState, BrokerError> {
     let Topology { names, queues } = topology;
     let channel = link.channel().await?;
     for (at, queue) in queues.iter().enumerate() {
@@ -135,29 +135,29 @@ async fn use_of(link: &Link, topology: &Topology) -> Result<Use, BrokerError> {
         match depth(&link.target, &channel, &queue.name).await? {
             Some((messages, consumers)) => {
                 if messages > 0 || (consumers > 0 && queue.name == names.due) {
-                    return Ok(Use::Busy);
+                    return Ok(UseState::Busy);
                 }
             }
             // This queue is checked first. It is declared before all delay queues, which
             // dead-letter to it, so without it no job has waited yet. Any other missing queue
             // leaves open where jobs wait. The channel is closed.
-            None if queue.name == names.due => return Ok(Use::Idle),
-            None => return Ok(Use::Missing(at)),
+            None if queue.name == names.due => return Ok(UseState::Idle),
+            None => return Ok(UseState::Missing(at)),
         }
     }
-    Ok(Use::Idle)
+    Ok(UseState::Idle)
 }
 
 /// Checks many queues. A refusal closes the channel for good, so the connection is replaced before
 /// its channels run out.
-pub(super) struct Looks {
+pub(super) struct QueueProbe {
     link: Link,
     name: &'static str,
     channel: Channel,
     closed: u16,
 }
 
-impl Looks {
+impl QueueProbe {
     /// Starts on `link`, a connection called `name`.
     pub(super) async fn over(link: Link, name: &'static str) -> Result<Self, BrokerError> {
         Ok(Self {
@@ -220,7 +220,7 @@ impl Looks {
 /// Returns the number of messages and of consumers of a queue, or `None` if it does not exist. In
 /// that case the channel is closed.
 pub(super) async fn depth(
-    target: &Target,
+    target: &NodeTarget,
     channel: &Channel,
     queue: &str,
 ) -> Result<Option<(u32, u32)>, BrokerError> {
@@ -235,7 +235,7 @@ pub(super) async fn depth(
     Ok(found.map(|found| (found.message_count(), found.consumer_count())))
 }
 
-async fn look(looks: &mut Looks, queue: &Queue) -> Result<QueueState, BrokerError> {
+async fn look(looks: &mut QueueProbe, queue: &Queue) -> Result<QueueState, BrokerError> {
     let Some((messages, _)) = looks.depth(&queue.name).await? else {
         return Ok(QueueState::Missing);
     };
@@ -267,7 +267,7 @@ pub(super) async fn not_found<T>(
 /// Returns the version in the server's greeting, which `lapin` does not expose, or `None` if there
 /// is none. The first frame of a connection is `connection.start` with a table of server
 /// properties.
-async fn greeting(target: &Target) -> Option<String> {
+async fn greeting(target: &NodeTarget) -> Option<String> {
     const LONGEST: u32 = 16 << 10;
     let mut socket = TcpStream::connect(target.plain()?).await.ok()?;
     socket.write_all(b"AMQP\x00\x00\x09\x01").await.ok()?;

@@ -11,10 +11,10 @@ use std::time::Duration;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::Shared;
-use super::confirm::{Answer, ConfirmChannel, Flight, Publishing, down};
+use super::BrokerState;
+use super::confirm::{Answer, ConfirmChannel, Publishing, SentBatch, down};
 use super::connection::Link;
-use super::publish::{Batch, Requests};
+use super::publish::{Batch, PublishRequests};
 use crate::broker::{BrokerError, PublishError};
 
 /// Time for all confirms of a batch.
@@ -35,7 +35,7 @@ const BLAME_TIMEOUT: Duration = Duration::from_secs(1);
 const CONNECTION_FORCED: u16 = 320;
 
 /// Why a lane ended.
-pub(super) enum End {
+pub(super) enum LaneEnd {
     /// The connection is gone.
     Lost(BrokerError),
     /// RabbitMQ closed the connection over a message, which is known or is being found.
@@ -53,9 +53,9 @@ fn code(error: &lapin::Error) -> Option<u16> {
 /// A lane: its connection and the requests it publishes.
 pub(super) struct Lane<M> {
     pub link: Arc<Link>,
-    pub requests: Arc<Requests<M>>,
+    pub requests: Arc<PublishRequests<M>>,
     /// Notified if one of our queues is missing.
-    pub shared: Option<Arc<Shared>>,
+    pub shared: Option<Arc<BrokerState>>,
     /// Whether nothing else is published on this connection. If so, and RabbitMQ closes it, a
     /// message of this lane is to blame.
     pub is_alone: bool,
@@ -63,14 +63,14 @@ pub(super) struct Lane<M> {
 
 impl<M: Publishing> Lane<M> {
     /// Publishes requests until the connection ends.
-    pub async fn run(self) -> End {
+    pub async fn run(self) -> LaneEnd {
         match self.serve().await {
             Ok(end) => end,
-            Err(error) => End::Lost(error),
+            Err(error) => LaneEnd::Lost(error),
         }
     }
 
-    async fn serve(&self) -> Result<End, BrokerError> {
+    async fn serve(&self) -> Result<LaneEnd, BrokerError> {
         let mut channel = ConfirmChannel::open(&self.link).await?;
         let mut renewed_at = Instant::now();
         let mut late = JoinSet::new();
@@ -83,14 +83,14 @@ impl<M: Publishing> Lane<M> {
                 batch = self.requests.next_batch() => batch,
             };
             let Some(mut batch) = batch else {
-                return Ok(End::Lost(self.failed("closed")));
+                return Ok(LaneEnd::Lost(self.failed("closed")));
             };
             let sent = self.send(&mut channel, &mut batch).await?;
             let result = match sent {
-                Ok(mut flight) => match self.wait(&mut flight, late.len()).await {
-                    Some(result) => result.map(|()| flight),
+                Ok(mut batch_sent) => match self.wait(&mut batch_sent, late.len()).await {
+                    Some(result) => result.map(|()| batch_sent),
                     None => {
-                        let waiting = wait_for_late(self.link.clone(), channel, flight, batch);
+                        let waiting = wait_for_late(self.link.clone(), channel, batch_sent, batch);
                         if late.len() < MAX_LATE_CHANNELS {
                             late.spawn(waiting);
                         } else {
@@ -103,8 +103,8 @@ impl<M: Publishing> Lane<M> {
                 Err(error) => Err(error),
             };
             match result {
-                Ok(flight) => {
-                    let answers = flight.answers();
+                Ok(batch_sent) => {
+                    let answers = batch_sent.answers();
                     let has = |what: PublishError| answers.contains(&Some(Err(what)));
                     if let Some(shared) = self.shared.as_ref().filter(|_| M::TO_OUR_QUEUES)
                         && has(PublishError::Returned)
@@ -125,8 +125,8 @@ impl<M: Publishing> Lane<M> {
                     if !self.link.connected() {
                         let error = self.link.target.error(&error);
                         return Ok(match is_blamed {
-                            true => End::Blamed(error),
-                            false => End::Lost(error),
+                            true => LaneEnd::Blamed(error),
+                            false => LaneEnd::Lost(error),
                         });
                     }
                     channel = ConfirmChannel::open(&self.link).await?;
@@ -144,7 +144,7 @@ impl<M: Publishing> Lane<M> {
         &self,
         channel: &mut ConfirmChannel,
         batch: &mut Batch<M>,
-    ) -> Result<lapin::Result<Flight>, BrokerError> {
+    ) -> Result<lapin::Result<SentBatch>, BrokerError> {
         let result = {
             let mut sending = std::pin::pin!(channel.send_all(&batch.messages));
             let mut blocked = false;
@@ -171,14 +171,14 @@ impl<M: Publishing> Lane<M> {
 
     /// Waits for the confirms of a batch. Returns `None` if some are late. No confirm is late while
     /// RabbitMQ blocks publishers.
-    async fn wait(&self, flight: &mut Flight, late: usize) -> Option<lapin::Result<()>> {
+    async fn wait(&self, batch_sent: &mut SentBatch, late: usize) -> Option<lapin::Result<()>> {
         let within = match late < MAX_LATE_CHANNELS {
             true => LATE_AFTER,
             false => CONFIRM_TIMEOUT,
         };
         let mut blocked = false;
         loop {
-            match timeout(within, flight.confirmed()).await {
+            match timeout(within, batch_sent.confirmed()).await {
                 Ok(result) => return Some(result),
                 Err(_) if self.link.blocked() => blocked = true,
                 // The alarm has just ended.
@@ -221,13 +221,13 @@ impl<M: Publishing> Lane<M> {
 /// The only lane of a connection, in a task of its own.
 pub(super) struct OnlyLane<M> {
     link: Arc<Link>,
-    requests: Arc<Requests<M>>,
-    publishing: JoinHandle<End>,
+    requests: Arc<PublishRequests<M>>,
+    publishing: JoinHandle<LaneEnd>,
 }
 
 impl<M: Publishing> OnlyLane<M> {
     /// Publishes `requests` over `link` from now on.
-    pub fn start(link: Arc<Link>, requests: &Arc<Requests<M>>) -> Self {
+    pub fn start(link: Arc<Link>, requests: &Arc<PublishRequests<M>>) -> Self {
         let lane = Lane {
             link: link.clone(),
             requests: requests.clone(),
@@ -243,7 +243,7 @@ impl<M: Publishing> OnlyLane<M> {
 
     /// Waits for the end of the lane or of its connection, which is called `name`. Calls `blocks`
     /// when RabbitMQ blocks publishers, and when it no longer does.
-    pub async fn ended(&mut self, name: &str, blocks: impl Fn(bool)) -> End {
+    pub async fn ended(&mut self, name: &str, blocks: impl Fn(bool)) -> LaneEnd {
         let Self {
             link,
             requests,
@@ -251,7 +251,7 @@ impl<M: Publishing> OnlyLane<M> {
         } = self;
         let failed = |why| {
             let why = format!("a publishing task failed: {why}");
-            End::Lost(link.target.failed(why))
+            LaneEnd::Lost(link.target.failed(why))
         };
         let blocked = |is_blocked| {
             requests.block(is_blocked);
@@ -260,7 +260,7 @@ impl<M: Publishing> OnlyLane<M> {
         tokio::select! {
             error = link.failure(name, blocked) => {
                 let blamed = timeout(BLAME_TIMEOUT, &mut *publishing).await;
-                blamed.map_or(End::Lost(error), |ended| ended.unwrap_or_else(failed))
+                blamed.map_or(LaneEnd::Lost(error), |ended| ended.unwrap_or_else(failed))
             }
             ended = &mut *publishing => ended.unwrap_or_else(failed),
         }
@@ -280,14 +280,14 @@ impl<M: Publishing> OnlyLane<M> {
 async fn wait_for_late<M: Publishing>(
     link: Arc<Link>,
     channel: ConfirmChannel,
-    mut flight: Flight,
+    mut batch_sent: SentBatch,
     mut batch: Batch<M>,
 ) -> Result<(), BrokerError> {
     let mut until = Instant::now() + CONFIRM_TIMEOUT;
-    let mut result = flight.look();
-    batch.answer(flight.answers());
+    let mut result = batch_sent.look();
+    batch.answer(batch_sent.answers());
     while result.is_ok() {
-        match timeout_at(until, flight.confirmed()).await {
+        match timeout_at(until, batch_sent.confirmed()).await {
             Ok(confirmed) => {
                 result = confirmed;
                 break;
@@ -296,7 +296,7 @@ async fn wait_for_late<M: Publishing>(
             Err(_) => break,
         }
     }
-    let answers: Vec<Option<Answer>> = flight.answers();
+    let answers: Vec<Option<Answer>> = batch_sent.answers();
     let is_complete = answers.iter().all(Option::is_some);
     batch.answer(answers);
     if let Err(error) = result {

@@ -9,7 +9,7 @@ use lapin::types::ShortString;
 
 use super::client::Client;
 use super::connection::Link;
-use super::inventory::{Looks, depth};
+use super::inventory::{QueueProbe, depth};
 use super::nodes::Nodes;
 use crate::broker::{BrokerError, Outgoing};
 use crate::config;
@@ -54,7 +54,7 @@ impl Leftovers {
         candidates.sort_unstable();
         candidates.dedup();
         let looking = Link::open(&found.link.target, NAME).await?;
-        let mut looks = Looks::over(looking, NAME).await?;
+        let mut looks = QueueProbe::over(looking, NAME).await?;
         for name in candidates {
             if looks.depth(&name).await?.is_some() {
                 found.names.push(name.into());

@@ -42,7 +42,7 @@ use crate::broker::topology::Topology;
 use crate::broker::{Backlog, Broker, BrokerError, Event, Outgoing, PublishError, Reply, Tag};
 use crate::config;
 use crate::rules::delays::{DelayLevels, QueueNames};
-use crate::tasks::Watched;
+use crate::tasks::WatchedTask;
 use ack::Acks;
 use confirm::{Answer, Publishing};
 use nodes::Nodes;
@@ -50,12 +50,12 @@ use publish::Publisher;
 
 /// Capacity of the channel for events to the engine. A batch of deliveries counts as one event; the
 /// prefetch bounds the deliveries.
-const EVENTS: usize = 16;
+const EVENT_CAPACITY: usize = 16;
 /// Reason for a supervisor's end that was not requested.
-const NOBODY: &str = "nobody is there any more to work for";
+const NO_WORK_LEFT: &str = "nobody is there any more to work for";
 /// The names of the connections for results, in logs and in RabbitMQ's tools.
-const RESULTS: &str = "sluicegate results";
-const DIRECT_RESULTS: &str = "sluicegate direct results";
+const RESULTS_NAME: &str = "sluicegate results";
+const DIRECT_RESULTS_NAME: &str = "sluicegate direct results";
 /// Timeout for closing each connection, in addition to the timeouts of its steps.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -69,13 +69,13 @@ pub struct AmqpBroker {
     letters: Publisher<Outgoing>,
     results: Publisher<Reply>,
     direct_results: Publisher<Reply>,
-    shared: Arc<Shared>,
-    supervisors: Vec<Watched>,
+    shared: Arc<BrokerState>,
+    supervisors: Vec<WatchedTask>,
 }
 
 /// The deliveries that the worker wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Taking {
+enum WantedDeliveries {
     Nothing,
     /// One at a time from each queue.
     Few,
@@ -84,7 +84,7 @@ enum Taking {
 
 /// The state that the supervisors and the handle share.
 #[derive(Debug)]
-struct Shared {
+struct BrokerState {
     nodes: Nodes,
     topology: Topology,
     prefetch: u16,
@@ -98,7 +98,7 @@ struct Shared {
     /// The number of jobs in the queues, or `None` if it is unknown.
     backlog: watch::Sender<Option<Backlog>>,
     /// The deliveries that the worker wants. Without any it has no consuming session.
-    taking: watch::Sender<Taking>,
+    taking: watch::Sender<WantedDeliveries>,
     /// Whether new jobs are wanted.
     taking_new: watch::Sender<bool>,
     /// Cancelled when no more deliveries are to be taken.
@@ -122,7 +122,7 @@ impl AmqpBroker {
         levels: &DelayLevels,
         window: usize,
     ) -> Result<(Self, mpsc::Receiver<Event>), BrokerError> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(BrokerState {
             nodes: Nodes::new(amqp)?,
             topology: Topology::wanted(amqp, levels)?,
             prefetch: amqp.prefetch.max(1),
@@ -131,32 +131,32 @@ impl AmqpBroker {
             acks: Acks::default(),
             heal: tokio::sync::Notify::new(),
             backlog: watch::Sender::new(None),
-            taking: watch::Sender::new(Taking::All),
+            taking: watch::Sender::new(WantedDeliveries::All),
             taking_new: watch::Sender::new(true),
             stop: CancellationToken::new(),
             stopped: CancellationToken::new(),
             closed: CancellationToken::new(),
         });
-        let (events, receiver) = mpsc::channel(EVENTS);
+        let (events, receiver) = mpsc::channel(EVENT_CAPACITY);
         let (moves, of_moves) = Publisher::new();
         let (letters, of_letters) = Publisher::new();
         let (consuming, publishing) = (shared.clone(), shared.clone());
         let mut supervisors = vec![
-            Watched::spawn(async move {
+            WatchedTask::spawn(async move {
                 consume::supervise(consuming, events).await;
-                NOBODY
+                NO_WORK_LEFT
             }),
-            Watched::spawn(async move {
+            WatchedTask::spawn(async move {
                 publish::supervise(publishing, [of_moves, of_letters]).await;
-                NOBODY
+                NO_WORK_LEFT
             }),
         ];
-        let [results, direct_results] = [RESULTS, DIRECT_RESULTS].map(|name| {
+        let [results, direct_results] = [RESULTS_NAME, DIRECT_RESULTS_NAME].map(|name| {
             let (publisher, requests) = Publisher::new();
             let shared = shared.clone();
-            supervisors.push(Watched::spawn(async move {
+            supervisors.push(WatchedTask::spawn(async move {
                 replies::supervise((name, &shared.nodes), &shared.closed, requests).await;
-                NOBODY
+                NO_WORK_LEFT
             }));
             publisher
         });
@@ -208,11 +208,11 @@ impl AmqpBroker {
 impl Broker for AmqpBroker {
     async fn publish(&self, batch: Vec<Outgoing>) -> Vec<Result<(), PublishError>> {
         let is_letter = |it: &Outgoing| it.queue == self.shared.topology.names.dead;
-        apart(batch, is_letter, [&self.letters, &self.moves]).await
+        publish_split(batch, is_letter, [&self.letters, &self.moves]).await
     }
 
     async fn reply(&self, batch: Vec<Reply>) -> Vec<Result<(), PublishError>> {
-        apart(
+        publish_split(
             batch,
             Reply::is_direct,
             [&self.direct_results, &self.results],
@@ -225,15 +225,15 @@ impl Broker for AmqpBroker {
     }
 
     async fn rest(&self) {
-        self.shared.taking.send_replace(Taking::Nothing);
+        self.shared.taking.send_replace(WantedDeliveries::Nothing);
     }
 
     async fn take(&self) {
-        self.shared.taking.send_replace(Taking::All);
+        self.shared.taking.send_replace(WantedDeliveries::All);
     }
 
     async fn take_few(&self) {
-        self.shared.taking.send_replace(Taking::Few);
+        self.shared.taking.send_replace(WantedDeliveries::Few);
     }
 
     async fn take_new(&self, wanted: bool) {
@@ -263,7 +263,7 @@ impl Broker for AmqpBroker {
 
 /// Publishes messages for which `is_first` is true through the first of `publishers`, and at the
 /// same time all others through the second. Returns the answers in the order of `batch`.
-async fn apart<M: Publishing>(
+async fn publish_split<M: Publishing>(
     batch: Vec<M>,
     is_first: impl Fn(&M) -> bool,
     publishers: [&Publisher<M>; 2],
@@ -280,9 +280,9 @@ async fn apart<M: Publishing>(
     answers.flatten().collect()
 }
 
-impl Shared {
+impl BrokerState {
     /// Waits until the worker wants other deliveries than `these`, and returns which.
-    async fn wants_other(&self, these: Taking) -> Taking {
+    async fn wants_other(&self, these: WantedDeliveries) -> WantedDeliveries {
         let mut taking = self.taking.subscribe();
         let other = taking.wait_for(|taking| *taking != these).await;
         // The sender lives as long as `self`.

@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 
 use futures_util::future::join_all;
 
-use super::connection::{Link, Target};
+use super::connection::{Link, NodeTarget};
 use crate::broker::BrokerError;
 use crate::config;
 
 /// The servers in `amqp.url`.
 #[derive(Debug)]
 pub(super) struct Nodes {
-    targets: Vec<Target>,
+    targets: Vec<NodeTarget>,
     /// Index of the node that connections try first.
     first: usize,
 }
@@ -29,8 +29,8 @@ impl Nodes {
 
     fn beginning_at(amqp: &config::Amqp, number: usize) -> Result<Self, BrokerError> {
         let urls = &amqp.url.urls;
-        let targets: Vec<Target> = (urls.iter())
-            .map(|url| Target::new(amqp, url))
+        let targets: Vec<NodeTarget> = (urls.iter())
+            .map(|url| NodeTarget::new(amqp, url))
             .collect::<Result<_, _>>()?;
         let first = number.checked_rem(targets.len());
         let none = || BrokerError::Url("it names no server".to_owned());
@@ -41,8 +41,8 @@ impl Nodes {
     }
 
     /// Returns the order in which one connection tries the nodes.
-    pub fn turns(&self) -> Turns<'_> {
-        Turns {
+    pub fn turns(&self) -> NodeRotation<'_> {
+        NodeRotation {
             nodes: self,
             next: self.first,
         }
@@ -52,7 +52,7 @@ impl Nodes {
     /// the errors of the others.
     ///
     /// # Errors
-    /// The same as [`Turns::open`].
+    /// The same as [`NodeRotation::open`].
     pub async fn survey(&self, name: &str) -> Result<(Link, Vec<BrokerError>), BrokerError> {
         let opening = self.targets.iter().map(|target| Link::open(target, name));
         let (mut links, mut errors) = (Vec::new(), Vec::new());
@@ -73,12 +73,12 @@ impl Nodes {
 
 /// The order in which one connection tries the nodes. Each node is tried once per attempt,
 /// beginning behind the one on which the last session ended.
-pub(super) struct Turns<'a> {
+pub(super) struct NodeRotation<'a> {
     nodes: &'a Nodes,
     next: usize,
 }
 
-impl Turns<'_> {
+impl NodeRotation<'_> {
     /// Connects to the next node that accepts the connection. RabbitMQ's tools show `name`.
     ///
     /// # Errors

@@ -11,38 +11,39 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use super::confirm::{Answer, Publishing, down};
-use super::lane::{End, Lane};
-use super::nodes::Turns;
+use super::lane::{Lane, LaneEnd};
+use super::nodes::NodeRotation;
 use super::supervise::Attempts;
-use super::{Shared, backlog};
+use super::{BrokerState, backlog};
 use crate::broker::{BrokerError, Outgoing};
 
 /// Number of lanes to delay queues, each with its own channel. Dead letters have one more lane: if
 /// their queue stops confirming, waiting jobs are not affected.
 pub(super) const CHANNELS: usize = 2;
 /// Maximum number of messages in one batch.
-pub(super) const BATCH: usize = 256;
+pub(super) const MAX_BATCH: usize = 256;
 /// Body bytes at which a batch ends. The last message may exceed it.
-const BATCH_BYTES: usize = 4 << 20;
+const MAX_BATCH_BYTES: usize = 4 << 20;
 /// Maximum number of queued messages. Further messages wait with their callers.
-const WAITING: usize = 1024;
-/// How long a caller waits for its message to join a batch and be confirmed; see [`Patience`].
+const QUEUE_CAPACITY: usize = 1024;
+/// How long a caller waits for its message to join a batch and be confirmed; see
+/// [`CallerDeadline`].
 const PUBLISH_TIMEOUT: Duration = Duration::from_secs(15);
 /// The connection's name in logs and in RabbitMQ's tools.
 const NAME: &str = "sluicegate publish";
 
 /// A queued message. Dropping `reply` tells the caller that the connection was lost.
 #[derive(Debug)]
-struct Request<M> {
+struct PublishRequest<M> {
     outgoing: M,
     reply: oneshot::Sender<Answer>,
 }
 
 /// The receiving end of the requests. It outlives sessions.
-pub(super) struct Requests<M> {
-    waiting: Mutex<mpsc::Receiver<Request<M>>>,
+pub(super) struct PublishRequests<M> {
+    waiting: Mutex<mpsc::Receiver<PublishRequest<M>>>,
     /// Requests whose channel was closed. Each is published alone.
-    alone: std::sync::Mutex<VecDeque<Request<M>>>,
+    alone: std::sync::Mutex<VecDeque<PublishRequest<M>>>,
     /// Notified when there may be something to publish.
     wanted: Arc<Notify>,
     /// Whether the broker accepts no publishes (a memory or disk alarm).
@@ -56,7 +57,7 @@ pub(super) struct Batch<M> {
 }
 
 impl<M> Batch<M> {
-    fn of(requests: impl IntoIterator<Item = Request<M>>) -> Self {
+    fn of(requests: impl IntoIterator<Item = PublishRequest<M>>) -> Self {
         let (messages, callers) = (requests.into_iter())
             .map(|request| (request.outgoing, Some(request.reply)))
             .unzip();
@@ -86,19 +87,19 @@ impl<M> Batch<M> {
 /// Hands messages to the publishing tasks.
 #[derive(Debug)]
 pub(super) struct Publisher<M> {
-    requests: mpsc::Sender<Request<M>>,
+    requests: mpsc::Sender<PublishRequest<M>>,
     wanted: Arc<Notify>,
     blocked: watch::Receiver<bool>,
 }
 
 /// The deadline of a caller. Time does not count while the broker blocks publishers: it has the
 /// messages or will get them, so a caller that gave up and tried again would publish them twice.
-struct Patience {
+struct CallerDeadline {
     until: Instant,
     blocked: watch::Receiver<bool>,
 }
 
-impl Patience {
+impl CallerDeadline {
     async fn wait<T>(&mut self, answer: impl Future<Output = T>) -> Option<T> {
         let mut answer = pin!(answer);
         loop {
@@ -120,11 +121,11 @@ impl Patience {
 }
 
 impl<M: Publishing> Publisher<M> {
-    pub fn new() -> (Self, Arc<Requests<M>>) {
-        let (requests, receiver) = mpsc::channel(WAITING);
+    pub fn new() -> (Self, Arc<PublishRequests<M>>) {
+        let (requests, receiver) = mpsc::channel(QUEUE_CAPACITY);
         let (block, blocked) = watch::channel(false);
         let wanted = Arc::new(Notify::new());
-        let kept = Requests {
+        let kept = PublishRequests {
             waiting: Mutex::new(receiver),
             alone: std::sync::Mutex::default(),
             wanted: wanted.clone(),
@@ -139,7 +140,7 @@ impl<M: Publishing> Publisher<M> {
     }
 
     pub async fn publish(&self, batch: Vec<M>) -> Vec<Answer> {
-        let mut patience = Patience {
+        let mut deadline = CallerDeadline {
             until: Instant::now() + PUBLISH_TIMEOUT,
             blocked: self.blocked.clone(),
         };
@@ -148,14 +149,14 @@ impl<M: Publishing> Publisher<M> {
             let (reply, answer) = oneshot::channel();
             // If sending fails or times out, the request is dropped, and with it `reply`. That is
             // the answer.
-            let sending = self.requests.send(Request { outgoing, reply });
-            let _ = patience.wait(sending).await;
+            let sending = self.requests.send(PublishRequest { outgoing, reply });
+            let _ = deadline.wait(sending).await;
             self.wanted.notify_one();
             replies.push(answer);
         }
         let mut answers = Vec::with_capacity(replies.len());
         for reply in replies {
-            answers.push(match patience.wait(reply).await {
+            answers.push(match deadline.wait(reply).await {
                 Some(Ok(answer)) => answer,
                 Some(Err(_)) => Err(down("it was lost or closed before the confirm")),
                 None => Err(down("no confirm in time")),
@@ -167,7 +168,10 @@ impl<M: Publishing> Publisher<M> {
 
 /// Keeps a session up until the broker is closed. The first `requests` are messages to delay queues
 /// and other queues of jobs, the second dead letters.
-pub(super) async fn supervise(shared: Arc<Shared>, requests: [Arc<Requests<Outgoing>>; 2]) {
+pub(super) async fn supervise(
+    shared: Arc<BrokerState>,
+    requests: [Arc<PublishRequests<Outgoing>>; 2],
+) {
     let (mut attempts, mut turns) = (Attempts::new(NAME), shared.nodes.turns());
     loop {
         let mut up = None;
@@ -179,7 +183,7 @@ pub(super) async fn supervise(shared: Arc<Shared>, requests: [Arc<Requests<Outgo
         attempts.ended(up);
         // Otherwise the consuming connection logs it.
         if shared.acks.is_up() {
-            attempts.tell(&error);
+            attempts.log(&error);
         }
         if !attempts.pause(&shared.closed).await {
             break;
@@ -193,10 +197,10 @@ pub(super) async fn supervise(shared: Arc<Shared>, requests: [Arc<Requests<Outgo
 /// Runs one session, and sets `up` once it is connected. Returns `Ok` if it was closed as
 /// requested.
 async fn run(
-    shared: &Arc<Shared>,
-    turns: &mut Turns<'_>,
+    shared: &Arc<BrokerState>,
+    turns: &mut NodeRotation<'_>,
     up: &mut Option<Instant>,
-    [moves, letters]: &[Arc<Requests<Outgoing>>; 2],
+    [moves, letters]: &[Arc<PublishRequests<Outgoing>>; 2],
 ) -> Result<(), BrokerError> {
     let link = tokio::select! {
         () = shared.closed.cancelled() => return Ok(()),
@@ -215,7 +219,7 @@ async fn run(
         tasks.spawn(lane.run());
     }
     let watching = backlog::watch(shared.clone(), link.clone());
-    tasks.spawn(async { End::Lost(watching.await) });
+    tasks.spawn(async { LaneEnd::Lost(watching.await) });
     let result = tokio::select! {
         () = shared.closed.cancelled() => Ok(()),
         error = link.failure(NAME, |blocked| {
@@ -223,7 +227,7 @@ async fn run(
             letters.block(blocked);
         }) => Err(error),
         ended = tasks.join_next() => match ended {
-            Some(Ok(End::Lost(error) | End::Blamed(error))) => Err(error),
+            Some(Ok(LaneEnd::Lost(error) | LaneEnd::Blamed(error))) => Err(error),
             Some(Err(error)) => Err(link.target.failed(format!("a publishing task failed: {error}"))),
             None => Ok(()),
         },
@@ -237,8 +241,8 @@ async fn run(
     result
 }
 
-impl<M: Publishing> Requests<M> {
-    fn alone(&self) -> MutexGuard<'_, VecDeque<Request<M>>> {
+impl<M: Publishing> PublishRequests<M> {
+    fn alone(&self) -> MutexGuard<'_, VecDeque<PublishRequest<M>>> {
         // A panic can't leave the collection half changed, because each change is one call.
         self.alone.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -247,7 +251,7 @@ impl<M: Publishing> Requests<M> {
     pub(super) fn publish_alone(&self, batch: Batch<M>) {
         let all = batch.messages.into_iter().zip(batch.callers);
         let left = all.filter_map(|(outgoing, caller)| {
-            Some(Request {
+            Some(PublishRequest {
                 outgoing,
                 reply: caller?,
             })
@@ -280,7 +284,7 @@ impl<M: Publishing> Requests<M> {
                     bytes += request.outgoing.message().body.len();
                     batch.push(request);
                 }
-                let more = batch.len() < BATCH && bytes < BATCH_BYTES;
+                let more = batch.len() < MAX_BATCH && bytes < MAX_BATCH_BYTES;
                 next = more.then(|| receiver.try_recv().ok()).flatten();
             }
             if !batch.is_empty() {

@@ -8,9 +8,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::confirm::Publishing;
-use super::lane::{End, OnlyLane};
-use super::nodes::{Nodes, Turns};
-use super::publish::Requests;
+use super::lane::{LaneEnd, OnlyLane};
+use super::nodes::{NodeRotation, Nodes};
+use super::publish::PublishRequests;
 use super::supervise::Attempts;
 use crate::broker::BrokerError;
 
@@ -19,7 +19,7 @@ use crate::broker::BrokerError;
 pub(super) async fn supervise<M: Publishing>(
     (name, nodes): (&'static str, &Nodes),
     closed: &CancellationToken,
-    requests: Arc<Requests<M>>,
+    requests: Arc<PublishRequests<M>>,
 ) {
     let (mut attempts, mut turns) = (Attempts::new(name), nodes.turns());
     loop {
@@ -33,11 +33,11 @@ pub(super) async fn supervise<M: Publishing>(
             Ok(None) => break,
             // The message will be published alone or has its answer, so the messages behind it need
             // not wait.
-            Ok(Some(End::Blamed(_))) => continue,
-            Ok(Some(End::Lost(error))) | Err(error) => {
+            Ok(Some(LaneEnd::Blamed(_))) => continue,
+            Ok(Some(LaneEnd::Lost(error))) | Err(error) => {
                 requests.fail_waiting().await;
                 attempts.ended(up);
-                attempts.tell(&error);
+                attempts.log(&error);
             }
         }
         if !attempts.pause(closed).await {
@@ -50,11 +50,11 @@ pub(super) async fn supervise<M: Publishing>(
 /// Runs one session and sets `up` once it is connected. Returns `None` if the broker was closed.
 async fn run<M: Publishing>(
     name: &'static str,
-    turns: &mut Turns<'_>,
+    turns: &mut NodeRotation<'_>,
     up: &mut Option<Instant>,
     closed: &CancellationToken,
-    requests: &Arc<Requests<M>>,
-) -> Result<Option<End>, BrokerError> {
+    requests: &Arc<PublishRequests<M>>,
+) -> Result<Option<LaneEnd>, BrokerError> {
     let link = tokio::select! {
         () = closed.cancelled() => return Ok(None),
         link = turns.open(name) => Arc::new(link?),

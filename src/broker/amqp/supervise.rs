@@ -11,7 +11,7 @@ use crate::rules::retry::Reconnect;
 /// Minimum age of a session after which the pauses begin anew.
 const GOOD_SESSION: Duration = Duration::from_secs(10);
 /// Interval at which an unchanged failure is logged again.
-const REMIND: Duration = Duration::from_secs(60);
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Paces the attempts of one connection and logs its failures: a new failure at once, an unchanged
 /// one once a minute.
@@ -40,9 +40,9 @@ impl Attempts {
 
     /// Logs a failure, unless the same one was logged within the last minute. Returns true if it is
     /// a new failure.
-    pub fn tell(&mut self, error: &BrokerError) -> bool {
+    pub fn log(&mut self, error: &BrokerError) -> bool {
         let same = self.logged.as_ref().filter(|(last, _)| last == error);
-        if same.is_some_and(|(_, at)| at.elapsed() < REMIND) {
+        if same.is_some_and(|(_, at)| at.elapsed() < LOG_INTERVAL) {
             return false;
         }
         let news = same.is_none();
@@ -96,15 +96,15 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_failure_is_news_once() {
         let mut attempts = Attempts::new("test");
-        assert!(attempts.tell(&refused("a")));
-        tokio::time::advance(REMIND * 2).await;
-        assert!(!attempts.tell(&refused("a")));
-        assert!(attempts.tell(&refused("b")));
+        assert!(attempts.log(&refused("a")));
+        tokio::time::advance(LOG_INTERVAL * 2).await;
+        assert!(!attempts.log(&refused("a")));
+        assert!(attempts.log(&refused("b")));
         let up = Instant::now();
         attempts.ended(Some(up));
-        assert!(!attempts.tell(&refused("b")));
+        assert!(!attempts.log(&refused("b")));
         tokio::time::advance(GOOD_SESSION).await;
         attempts.ended(Some(up));
-        assert!(attempts.tell(&refused("b")));
+        assert!(attempts.log(&refused("b")));
     }
 }

@@ -6,16 +6,16 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::queue::Stored;
+use super::queue::StoredMessage;
 use crate::broker::{Delivery, Event, Source, Tag};
 use crate::rules::delays::QueueNames;
 
 /// Maximum number of deliveries in one event.
-const GATHER: usize = 128;
+const MAX_DELIVERIES_PER_EVENT: usize = 128;
 /// Divisor of the prefetch for the recheck queue.
 const RECHECK_SHARE: usize = 8;
 
-pub(super) struct Client {
+pub(super) struct MemoryClient {
     pub session: u64,
     /// When the next session may begin, or `None` while a session is up.
     pub up_at: Option<Instant>,
@@ -31,7 +31,7 @@ pub(super) struct Client {
     /// Whether it was stopped without a session: no session begins, and no event comes anymore.
     pub ended: bool,
     pub closed: bool,
-    pub unacked: BTreeMap<Tag, Stored>,
+    pub unacked: BTreeMap<Tag, StoredMessage>,
     /// Number of `unacked` messages from each source.
     pub held: Vec<usize>,
     /// Whether it stands in the line of each source.
@@ -44,7 +44,7 @@ pub(super) struct Client {
     pub bell: Arc<Notify>,
 }
 
-impl Client {
+impl MemoryClient {
     /// Creates a client that is about to have a session. `sources` is the number of sources.
     pub fn new(prefetch: u16, window: usize, sources: usize) -> Self {
         Self {
@@ -105,7 +105,7 @@ impl Client {
     }
 
     /// Delivers `stored` to the client.
-    pub fn deliver(&mut self, source: Source, number: usize, stored: Stored) {
+    pub fn deliver(&mut self, source: Source, number: usize, stored: StoredMessage) {
         self.last_tag += 1;
         let tag = Tag {
             session: self.session,
@@ -123,7 +123,7 @@ impl Client {
         if let Some(event) = self.news.pop_front() {
             return Some(event);
         }
-        let count = self.arriving.len().min(GATHER);
+        let count = self.arriving.len().min(MAX_DELIVERIES_PER_EVENT);
         let unacked = &self.unacked;
         let deliver = |tag: Tag| {
             let stored = unacked.get(&tag)?;

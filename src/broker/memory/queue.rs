@@ -7,9 +7,9 @@ use crate::broker::Message;
 use bytes::{Bytes, BytesMut};
 
 /// Number of messages below which a queue keeps its memory.
-const SMALL: usize = 1024;
+const MIN_SHRINK_LEN: usize = 1024;
 /// Bytes of properties on one page.
-const PAGE: usize = 32 * 1024;
+const PAGE_BYTES: usize = 32 * 1024;
 
 /// A message in a queue. It keeps its number, so that a redelivered message returns to its
 /// position.
@@ -17,14 +17,14 @@ const PAGE: usize = 32 * 1024;
 /// Its properties are [bytes](wire), because a backlog may have a million messages. They are a
 /// piece of one of the queue's pages: separate allocations of all sizes took the allocator more
 /// time than everything else together.
-pub(super) struct Stored {
+pub(super) struct StoredMessage {
     number: u64,
     properties: Bytes,
     body: Bytes,
     pub redelivered: bool,
 }
 
-impl Stored {
+impl StoredMessage {
     /// Returns the message as a client reads it.
     pub fn message(&self, queue: &str) -> Message {
         Message {
@@ -37,8 +37,8 @@ impl Stored {
 
 /// The ready messages in order, and the clients that may take some.
 #[derive(Default)]
-pub(super) struct Queue {
-    ready: VecDeque<Stored>,
+pub(super) struct MemoryQueue {
+    ready: VecDeque<StoredMessage>,
     /// The free part of the newest page. A page is freed with the last message on it. Messages
     /// mostly leave in the order in which they came.
     page: BytesMut,
@@ -47,7 +47,7 @@ pub(super) struct Queue {
     turns: VecDeque<usize>,
 }
 
-impl Queue {
+impl MemoryQueue {
     pub fn len(&self) -> usize {
         self.ready.len()
     }
@@ -56,7 +56,7 @@ impl Queue {
         self.ready.is_empty()
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Stored> {
+    pub fn iter(&self) -> impl Iterator<Item = &StoredMessage> {
         self.ready.iter()
     }
 
@@ -66,11 +66,11 @@ impl Queue {
         paper.clear();
         wire::write(&message.properties, paper);
         if self.page.capacity() < paper.len() {
-            self.page = BytesMut::with_capacity(PAGE.max(paper.len()));
+            self.page = BytesMut::with_capacity(PAGE_BYTES.max(paper.len()));
         }
         self.page.extend_from_slice(paper);
         let properties = self.page.split().freeze();
-        self.put(Stored {
+        self.put(StoredMessage {
             number,
             properties,
             body: message.body,
@@ -80,10 +80,10 @@ impl Queue {
 
     /// Inserts a message at the position of its number: a new one at the end, a returned one mostly
     /// near the front.
-    pub fn put(&mut self, stored: Stored) {
+    pub fn put(&mut self, stored: StoredMessage) {
         match self.ready.back() {
             Some(last) if last.number > stored.number => {
-                let place = |other: &Stored| other.number < stored.number;
+                let place = |other: &StoredMessage| other.number < stored.number;
                 let place = self.ready.partition_point(place);
                 self.ready.insert(place, stored);
             }
@@ -92,10 +92,10 @@ impl Queue {
     }
 
     /// Takes the first message.
-    pub fn pop(&mut self) -> Option<Stored> {
+    pub fn pop(&mut self) -> Option<StoredMessage> {
         let first = self.ready.pop_front();
         // A drained backlog releases its memory.
-        if self.ready.len() > SMALL && self.ready.len() < self.ready.capacity() / 4 {
+        if self.ready.len() > MIN_SHRINK_LEN && self.ready.len() < self.ready.capacity() / 4 {
             self.ready.shrink_to(self.ready.capacity() / 2);
         }
         first

@@ -11,15 +11,15 @@ use foldhash::fast::RandomState;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::client::Client;
-use super::queue::Queue;
-use super::{Fault, Plan};
+use super::client::MemoryClient;
+use super::queue::MemoryQueue;
+use super::{Fault, FaultPlan};
 use crate::broker::message::as_sent;
 use crate::broker::{Event, Message, Outgoing, PublishError, Reply, Source, Tag};
 use crate::rules::delays::{DelayLevels, QueueNames};
 
-/// The result of [`State::step`] for one client.
-pub(super) struct Step {
+/// The result of [`ServerState::step`] for one client.
+pub(super) struct ClientStep {
     /// Whether there is an event to take.
     pub ready: bool,
     /// When the next session begins on its own, if one does.
@@ -28,14 +28,14 @@ pub(super) struct Step {
     pub closed: bool,
 }
 
-pub(super) struct State {
+pub(super) struct ServerState {
     pub names: QueueNames,
     /// Deliveries of all messages to all clients.
     pub deliveries: u64,
     pub publishes: u64,
-    pub plan: Plan,
+    pub plan: FaultPlan,
     /// The queues of `sources`, and the dead letters.
-    queues: Vec<Queue>,
+    queues: Vec<MemoryQueue>,
     numbers: HashMap<Arc<str>, usize, RandomState>,
     /// The sources in the order of their delivery.
     sources: Vec<Source>,
@@ -44,13 +44,13 @@ pub(super) struct State {
     bound: HashMap<(String, String), String>,
     /// The messages in the queues of others.
     pub replies: HashMap<String, Vec<Message>>,
-    clients: Vec<Client>,
+    clients: Vec<MemoryClient>,
     last_number: u64,
-    /// Buffer for [`Queue::add`].
+    /// Buffer for [`MemoryQueue::add`].
     paper: Vec<u8>,
 }
 
-impl State {
+impl ServerState {
     pub fn new(work: &str, levels: &DelayLevels) -> Self {
         let names = QueueNames::new(work, levels);
         let sources: Vec<Source> = (names.delay_sources())
@@ -64,7 +64,7 @@ impl State {
             deliveries: 0,
             publishes: 0,
             plan: Box::new(|_, _| None),
-            queues: numbers.iter().map(|_| Queue::default()).collect(),
+            queues: numbers.iter().map(|_| MemoryQueue::default()).collect(),
             numbers,
             sources,
             missing: HashSet::new(),
@@ -78,11 +78,12 @@ impl State {
 
     pub fn connect(&mut self, prefetch: u16, window: usize) -> usize {
         let sources = self.sources.len();
-        self.clients.push(Client::new(prefetch, window, sources));
+        self.clients
+            .push(MemoryClient::new(prefetch, window, sources));
         self.clients.len() - 1
     }
 
-    /// Returns the notification after which [`State::step`] is to be called for this client.
+    /// Returns the notification after which [`ServerState::step`] is to be called for this client.
     pub fn bell(&self, client: usize) -> Arc<Notify> {
         Arc::clone(&self.clients[client].bell)
     }
@@ -107,8 +108,8 @@ impl State {
         }
     }
 
-    /// Publishes a result like [`State::publish`]. The plan sees it as a message to the queue that
-    /// its key names.
+    /// Publishes a result like [`ServerState::publish`]. The plan sees it as a message to the queue
+    /// that its key names.
     pub fn reply(&mut self, client: usize, reply: Reply) -> Result<(), PublishError> {
         self.publishes += 1;
         if self.clients[client].is_down(Instant::now()) {
@@ -256,7 +257,7 @@ impl State {
     }
 
     pub fn messages(&self, queue: &str) -> Vec<Message> {
-        let ready = self.queue(queue).into_iter().flat_map(Queue::iter);
+        let ready = self.queue(queue).into_iter().flat_map(MemoryQueue::iter);
         ready.map(|stored| stored.message(queue)).collect()
     }
 
@@ -275,17 +276,17 @@ impl State {
 
     fn ready_in<'a>(&self, names: impl IntoIterator<Item = &'a Arc<str>>) -> usize {
         let ready = names.into_iter().filter_map(|name| self.queue(name));
-        ready.map(Queue::len).sum()
+        ready.map(MemoryQueue::len).sum()
     }
 
     /// Begins the session of `client` if it is time, and returns what there is for it.
-    pub fn step(&mut self, client: usize, now: Instant) -> Step {
-        let Client { closed, ended, .. } = self.clients[client];
+    pub fn step(&mut self, client: usize, now: Instant) -> ClientStep {
+        let MemoryClient { closed, ended, .. } = self.clients[client];
         if !closed && !ended {
             self.come_up(client, now);
         }
         let client = &self.clients[client];
-        Step {
+        ClientStep {
             ready: !client.news.is_empty() || !client.arriving.is_empty(),
             wake: client.next_session().filter(|_| !ended),
             closed: closed || (ended && client.news.is_empty()),
@@ -307,7 +308,7 @@ impl State {
         }
     }
 
-    fn queue(&self, name: &str) -> Option<&Queue> {
+    fn queue(&self, name: &str) -> Option<&MemoryQueue> {
         self.queues.get(*self.numbers.get(name)?)
     }
 

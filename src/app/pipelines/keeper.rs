@@ -10,27 +10,27 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tracing::{Instrument, error, error_span};
 
-use super::super::Parts;
-use super::super::reload::{Reload, Wanted};
-use super::Make;
+use super::super::SharedState;
+use super::super::reload::{Reload, WantedPipeline};
+use super::MakeWork;
 use crate::config::PipelineName;
 use crate::engine::Stop;
 use crate::rules::retry::Reconnect;
 use crate::tasks::{Tasks, message};
 
 /// The first and the longest pause before a failed pipeline is restarted.
-const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
+const RESTART_PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 /// A pipeline that ran this long had no trouble starting, so the pauses begin anew.
-const STEADY: Duration = Duration::from_secs(300);
+const STEADY_AFTER: Duration = Duration::from_secs(300);
 
 /// Keeps one pipeline running.
 pub(super) struct Keeper {
     pub name: PipelineName,
-    pub parts: Parts,
-    pub make: Make,
+    pub shared_state: SharedState,
+    pub make: MakeWork,
     /// Stops the whole process.
     pub stop: Stop,
-    pub wanted: watch::Receiver<Wanted>,
+    pub wanted: watch::Receiver<WantedPipeline>,
     /// Whether the first start asserts that no job was started before.
     pub fresh: bool,
 }
@@ -46,7 +46,7 @@ impl Keeper {
     }
 
     async fn keep(mut self) {
-        let mut pauses = Reconnect::between(PAUSES[0], PAUSES[1]);
+        let mut pauses = Reconnect::between(RESTART_PAUSES[0], RESTART_PAUSES[1]);
         loop {
             let now = self.wanted.borrow_and_update().clone();
             if now.end || self.stop.soft.is_cancelled() {
@@ -54,18 +54,18 @@ impl Keeper {
             }
             let began = Instant::now();
             let ended = self.once(&now).await;
-            self.parts.seen.health.set_stopped();
-            self.parts.seen.metrics.set_stopped();
+            self.shared_state.seen.health.set_gone();
+            self.shared_state.seen.metrics.gone();
             self.fresh = false;
             let Err(why) = ended else {
                 pauses.reset();
                 continue;
             };
-            if began.elapsed() >= STEADY {
+            if began.elapsed() >= STEADY_AFTER {
                 pauses.reset();
             }
             let pause = pauses.next(rand::random());
-            self.parts.seen.metrics.restarted();
+            self.shared_state.seen.metrics.restarted();
             error!(reason = %why, again_in = ?pause, "the pipeline has ended by an error: it is started again; the others go on");
             let mut wanted = self.wanted.clone();
             tokio::select! {
@@ -77,12 +77,12 @@ impl Keeper {
     }
 
     /// Runs the pipeline once. Returns `Ok` if it was asked to end, otherwise the reason.
-    async fn once(&self, now: &Wanted) -> Result<(), String> {
+    async fn once(&self, now: &WantedPipeline) -> Result<(), String> {
         let stop = Stop {
             soft: self.stop.soft.child_token(),
             hard: self.stop.hard.child_token(),
         };
-        let work = (self.make)(now.config.clone(), &self.parts, self.fresh);
+        let work = (self.make)(now.config.clone(), &self.shared_state, self.fresh);
         let work = work.map_err(|why| why.to_string())?;
         let reload = Reload::Told(self.wanted.clone(), now.start);
         let run = work.run(Tasks::default(), reload, stop.clone());
@@ -112,8 +112,8 @@ impl Keeper {
 }
 
 /// Waits until the pipeline is not wanted anymore, or a different start of it is.
-async fn another(wanted: &mut watch::Receiver<Wanted>, start: u64) {
-    let other = |wanted: &Wanted| wanted.end || wanted.start != start;
+async fn another(wanted: &mut watch::Receiver<WantedPipeline>, start: u64) {
+    let other = |wanted: &WantedPipeline| wanted.end || wanted.start != start;
     if wanted.wait_for(other).await.is_err() {
         // The sender is gone, and all keepers with it.
         std::future::pending().await
@@ -132,10 +132,10 @@ mod tests {
     /// Behavior of a start, given its number and the token that stops it.
     type Does = fn(u64, Stop) -> futures_util::future::BoxFuture<'static, Result<(), AppError>>;
 
-    struct Bed {
-        wanted: watch::Sender<Wanted>,
+    struct KeeperBed {
+        wanted: watch::Sender<WantedPipeline>,
         stop: Stop,
-        parts: Parts,
+        shared_state: SharedState,
         starts: Arc<AtomicU64>,
         task: tokio::task::JoinHandle<PipelineName>,
     }
@@ -145,24 +145,24 @@ mod tests {
         Config::parse("c.yaml", &text, std::iter::empty()).expect("valid")
     }
 
-    impl Bed {
+    impl KeeperBed {
         fn start(does: Does) -> Self {
-            let wanted = watch::Sender::new(Wanted {
+            let wanted = watch::Sender::new(WantedPipeline {
                 config: config("a"),
                 start: 0,
                 end: false,
             });
-            let (starts, parts, stop) = (
+            let (starts, shared_state, stop) = (
                 Arc::new(AtomicU64::new(0)),
-                Parts::default(),
+                SharedState::default(),
                 Stop::default(),
             );
             let counted = Arc::clone(&starts);
-            let make: Make = Arc::new(move |config, parts: &Parts, _| {
+            let make: MakeWork = Arc::new(move |config, shared_state: &SharedState, _| {
                 let number = counted.fetch_add(1, Ordering::Relaxed);
                 Ok(Work {
                     config,
-                    seen: parts.seen.clone(),
+                    seen: shared_state.seen.clone(),
                     moves: Box::new(move |_, _, stop| does(number, stop)),
                 })
             });
@@ -170,7 +170,7 @@ mod tests {
             let named = Pipelines::parse("c.yaml", text, std::iter::empty()).expect("valid");
             let keeper = Keeper {
                 name: named.one(None).expect("one").0.clone(),
-                parts: parts.clone(),
+                shared_state: shared_state.clone(),
                 make,
                 stop: stop.clone(),
                 wanted: wanted.subscribe(),
@@ -180,7 +180,7 @@ mod tests {
             Self {
                 wanted,
                 stop,
-                parts,
+                shared_state,
                 starts,
                 task,
             }
@@ -197,7 +197,7 @@ mod tests {
         }
 
         fn restarts(&self) -> String {
-            let text = self.parts.seen.metrics.encode();
+            let text = self.shared_state.seen.metrics.encode();
             let line = text
                 .lines()
                 .find(|line| line.starts_with("sluicegate_pipeline_restarts_total"));
@@ -207,7 +207,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_pipeline_that_fails_is_started_again_after_longer_and_longer_pauses() {
-        let bed = Bed::start(|number, stop| {
+        let bed = KeeperBed::start(|number, stop| {
             Box::pin(async move {
                 match number {
                     0 => panic!("it panics"),
@@ -226,7 +226,7 @@ mod tests {
         // 1, 2 and 4 s, each with a random factor from 0.5 to 1.5.
         assert!((3_500..10_600).contains(&pauses.as_millis()), "{pauses:?}");
         assert_eq!(bed.restarts(), "sluicegate_pipeline_restarts_total 3");
-        sleep(STEADY).await;
+        sleep(STEADY_AFTER).await;
         assert_eq!(bed.starts(), 4);
         bed.stop.soft.cancel();
         assert_eq!(bed.task.await.expect("no panic").as_str(), "a");
@@ -234,7 +234,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn it_is_started_anew_or_ended_as_it_is_wanted_also_in_a_pause() {
-        let bed = Bed::start(|number, stop| {
+        let bed = KeeperBed::start(|number, stop| {
             Box::pin(async move {
                 if number == 2 {
                     return Err(AppError::NoHandler);

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use super::chosen::Chosen;
-use super::{AppError, Parts, Recording, Work, Worker, install_tls_provider, several, signals};
-use crate::config::{Config, ConfigSource, Pipelines};
+use super::any_handler::AnyHandler;
+use super::{
+    AppError, Recording, SharedState, Work, Worker, install_tls_provider, pipelines, signals,
+};
+use crate::config::{Config, Pipelines, ConfigSource};
 use crate::engine::Stop;
 use crate::handler::exec::ExecHandler;
 use crate::handler::forward::ForwardHandler;
@@ -31,61 +33,61 @@ pub async fn run(
     let mut all = pipelines.each().values();
     match all.next() {
         Some(config) if !pipelines.are_named() => {
-            let parts = Parts {
+            let shared_state = SharedState {
                 recording,
-                ..Parts::default()
+                ..SharedState::default()
             };
-            let work = work(config.clone(), &parts, fresh)?;
+            let work = work(config.clone(), &shared_state, fresh)?;
             work.alone(Some(source), Some(signals), stop).await
         }
         _ => {
-            let work = move |config, parts: &Parts, fresh| {
-                let parts = Parts {
+            let work = move |config, shared_state: &SharedState, fresh| {
+                let shared_state = SharedState {
                     recording: recording.clone(),
-                    ..parts.clone()
+                    ..shared_state.clone()
                 };
-                work(config, &parts, fresh)
+                work(config, &shared_state, fresh)
             };
-            several::run(pipelines, source, fresh, work, (stop, signals)).await
+            pipelines::run(pipelines, source, fresh, work, (stop, signals)).await
         }
     }
 }
 
 /// Assembles the work of a pipeline with the handler that its configuration asks for. Contacts no
 /// server and starts nothing yet.
-fn work(config: Config, parts: &Parts, fresh: bool) -> Result<Work, AppError> {
+fn work(config: Config, shared_state: &SharedState, fresh: bool) -> Result<Work, AppError> {
     let dispatch = &config.dispatch;
     if let Some(exec) = dispatch.exec.clone() {
-        return later(config, parts, fresh, move |_, metrics| {
+        return work_later(config, shared_state, fresh, move |_, metrics| {
             let handler = ExecHandler::new(&exec, move || metrics.program_replaced());
             let closing = handler.closer();
-            Ok((Chosen::Exec(handler), closing))
+            Ok((AnyHandler::Exec(handler), closing))
         });
     }
     if let Some(forward) = dispatch.forward.clone() {
-        return later(config, parts, fresh, move |config, _| {
+        return work_later(config, shared_state, fresh, move |config, _| {
             let handler = ForwardHandler::new(config, &forward)?;
             let closing = handler.closer();
-            Ok((Chosen::Forward(handler), closing))
+            Ok((AnyHandler::Forward(handler), closing))
         });
     }
     let http = dispatch.http.as_ref().ok_or(AppError::NoHandler)?;
     let handler = HttpHandler::in_environment(http, dispatch.concurrency)
         .map_err(|why| AppError::Http(why.to_string()))?
         .with_results(&dispatch.results);
-    let worker = Worker::with(config, Chosen::Http(handler), parts)?;
+    let worker = Worker::with(config, AnyHandler::Http(handler), shared_state)?;
     Ok(if fresh { worker.fresh() } else { worker }.work())
 }
 
 /// Like [`work`], for a handler that begins to work as soon as it is made. `make` returns the
 /// handler and a future that closes it; it is called when the pipeline's jobs begin to move.
-fn later<End: Future<Output = ()> + Send + 'static>(
+fn work_later<End: Future<Output = ()> + Send + 'static>(
     config: Config,
-    parts: &Parts,
+    shared_state: &SharedState,
     fresh: bool,
-    make: impl FnOnce(&Config, Arc<Metrics>) -> Result<(Chosen, End), AppError> + Send + 'static,
+    make: impl FnOnce(&Config, Arc<Metrics>) -> Result<(AnyHandler, End), AppError> + Send + 'static,
 ) -> Result<Work, AppError> {
-    let mut worker = Worker::with(config, (), parts)?;
+    let mut worker = Worker::with(config, (), shared_state)?;
     worker.fresh = fresh;
     Ok(Work {
         config: worker.config.clone(),
@@ -94,7 +96,10 @@ fn later<End: Future<Output = ()> + Send + 'static>(
             Box::pin(async move {
                 let metrics = Arc::clone(&worker.seen.metrics);
                 let (handler, closing) = make(&worker.config, metrics)?;
-                let ended = worker.by(handler).moves_jobs(tasks, reload, stop).await;
+                let ended = worker
+                    .with_handler(handler)
+                    .move_jobs(tasks, reload, stop)
+                    .await;
                 closing.await;
                 ended
             })
@@ -103,7 +108,7 @@ fn later<End: Future<Output = ()> + Send + 'static>(
 }
 
 impl Worker<()> {
-    fn by(self, handler: Chosen) -> Worker<Chosen> {
+    fn with_handler(self, handler: AnyHandler) -> Worker<AnyHandler> {
         Worker {
             config: self.config,
             handler: Arc::new(handler),

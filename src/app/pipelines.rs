@@ -11,18 +11,18 @@ use tokio::task::JoinSet;
 use tracing::{error, info, warn};
 
 use self::keeper::Keeper;
-use super::reload::{Read, Reading, Wanted, refuse};
-use super::{AppError, Parts, Work, of_the_process};
-use crate::admin::{self, PipelineState, PipelineStates};
-use crate::config::{Config, ConfigSource, PipelineName, Pipelines};
+use super::reload::{ConfigReader, ConfigReading, WantedPipeline, refuse};
+use super::{AppError, SharedState, Work, process_tasks};
+use crate::admin::{self, PipelineStates, PipelineState};
+use crate::config::{Config, PipelineName, Pipelines, Source};
 use crate::engine::Stop;
 use crate::metrics::Metrics;
-use crate::tasks::{Ended, Watched};
+use crate::tasks::{TaskEnd, WatchedTask};
 use crate::telemetry::traces;
 
 /// Assembles the work of a pipeline from its configuration and shared parts. The flag asserts that
 /// no job was started before ([`Worker::fresh`](super::Worker::fresh)).
-type Make = Arc<dyn Fn(Config, &Parts, bool) -> Result<Work, AppError> + Send + Sync>;
+type MakeWork = Arc<dyn Fn(Config, &SharedState, bool) -> Result<Work, AppError> + Send + Sync>;
 
 /// Runs `pipelines` until `stop`, and follows changes of `source`.
 ///
@@ -33,30 +33,30 @@ pub(super) async fn run(
     pipelines: Pipelines,
     source: ConfigSource,
     fresh: bool,
-    make: impl Fn(Config, &Parts, bool) -> Result<Work, AppError> + Send + Sync + 'static,
-    (stop, signals): (Stop, Watched),
+    make: impl Fn(Config, &SharedState, bool) -> Result<Work, AppError> + Send + Sync + 'static,
+    (stop, signals): (Stop, WatchedTask),
 ) -> Result<(), AppError> {
-    let mut read = Read::new(source).map_err(AppError::Signals)?;
-    let mut all = Several {
+    let mut read = ConfigReader::new(source).map_err(AppError::Signals)?;
+    let mut all = PipelineSet {
         board: Arc::new(PipelineStates::named()),
         stop: stop.clone(),
         make: Arc::new(make),
-        parts: Parts::default(),
+        shared_state: SharedState::default(),
         shared: pipelines.clone(),
         running: BTreeMap::new(),
         keepers: JoinSet::new(),
     };
     for config in pipelines.each().values() {
-        all.try_out(config)?;
+        all.check_config(config)?;
     }
-    tell_warnings(&pipelines);
+    log_warnings(&pipelines);
     let admin = admin::serve(&pipelines.admin, Arc::clone(&all.board)).await?;
-    let mut tasks = of_the_process(&admin, &all.board, Some(&signals), &stop);
+    let mut tasks = process_tasks(&admin, &all.board, Some(&signals), &stop);
     let traces = traces::begin();
     for (name, config) in pipelines.each() {
         all.start(name, config.clone(), fresh);
     }
-    let mut ended: Result<(), Ended> = Ok(());
+    let mut ended: Result<(), TaskEnd> = Ok(());
     while !all.keepers.is_empty() {
         let goes_on = !stop.soft.is_cancelled();
         tokio::select! {
@@ -82,7 +82,7 @@ pub(super) async fn run(
     ended.map_err(AppError::Ended)
 }
 
-fn tell_warnings(pipelines: &Pipelines) {
+fn log_warnings(pipelines: &Pipelines) {
     for (name, warning) in pipelines.warnings() {
         match name {
             Some(name) => warn!(pipeline = %name, "configuration: {warning}"),
@@ -92,39 +92,39 @@ fn tell_warnings(pipelines: &Pipelines) {
 }
 
 /// All pipelines of the process.
-struct Several {
+struct PipelineSet {
     board: Arc<PipelineStates>,
     stop: Stop,
-    make: Make,
+    make: MakeWork,
     /// The parts that all pipelines share.
-    parts: Parts,
+    shared_state: SharedState,
     /// The configuration that was read last. The admin port and the log keep their settings from
     /// the start.
     shared: Pipelines,
-    running: BTreeMap<PipelineName, Running>,
+    running: BTreeMap<PipelineName, RunningPipeline>,
     /// Each keeper returns its pipeline's name once that has ended and is not wanted anymore.
     keepers: JoinSet<PipelineName>,
 }
 
 /// A pipeline that has a keeper.
-struct Running {
+struct RunningPipeline {
     seen: PipelineState,
-    wanted: watch::Sender<Wanted>,
+    wanted: watch::Sender<WantedPipeline>,
 }
 
-impl Several {
+impl PipelineSet {
     /// Detects configuration errors that can be found without a server.
-    fn try_out(&self, config: &Config) -> Result<(), AppError> {
-        (self.make)(config.clone(), &self.parts, false).map(drop)
+    fn check_config(&self, config: &Config) -> Result<(), AppError> {
+        (self.make)(config.clone(), &self.shared_state, false).map(drop)
     }
 
     fn start(&mut self, name: &PipelineName, config: Config, fresh: bool) {
-        let wanted = Wanted {
+        let wanted = WantedPipeline {
             config,
             start: 0,
             end: false,
         };
-        let running = Running {
+        let running = RunningPipeline {
             seen: PipelineState::of(name),
             wanted: watch::Sender::new(wanted),
         };
@@ -133,14 +133,14 @@ impl Several {
         self.running.insert(name.clone(), running);
     }
 
-    fn keep(&mut self, name: &PipelineName, running: &Running, fresh: bool) {
+    fn keep(&mut self, name: &PipelineName, running: &RunningPipeline, fresh: bool) {
         let keeper = Keeper {
             name: name.clone(),
-            parts: Parts {
+            shared_state: SharedState {
                 // `make` adds the recording.
                 recording: None,
                 seen: running.seen.clone(),
-                links: Arc::clone(&self.parts.links),
+                links: Arc::clone(&self.shared_state.links),
             },
             make: Arc::clone(&self.make),
             stop: self.stop.clone(),
@@ -170,7 +170,7 @@ impl Several {
     }
 
     /// Applies a configuration as a whole, or none of it.
-    fn read(&mut self, Reading { read, asked }: Reading) {
+    fn read(&mut self, ConfigReading { read, asked }: ConfigReading) {
         let new = match read {
             Ok(new) => new,
             Err(errors) => return refuse(&errors, self.metrics()),
@@ -196,7 +196,7 @@ impl Several {
         }
         let changed = self.apply(&new);
         if changed {
-            tell_warnings(&new);
+            log_warnings(&new);
         } else if asked {
             self.metrics().for_each(|metrics| metrics.reloaded(true));
             info!("configuration read again: nothing has changed");
@@ -211,7 +211,7 @@ impl Several {
             running.is_none_or(|running| running.wanted.borrow().config != **config)
         });
         differ.find_map(|(name, config)| {
-            let why = self.try_out(config).err()?;
+            let why = self.check_config(config).err()?;
             Some(format!("pipelines.{name}: {why}"))
         })
     }
@@ -242,7 +242,7 @@ impl Several {
 
 /// Applies `config` to a running pipeline, and restarts it if necessary. Returns true if anything
 /// changed.
-fn change(name: &PipelineName, running: &Running, config: &Config) -> bool {
+fn change(name: &PipelineName, running: &RunningPipeline, config: &Config) -> bool {
     let old = running.wanted.borrow().clone();
     // The process has one admin port and one log; pipelines don't use these keys.
     let is_own = |key: &&'static str| !key.starts_with("admin.") && !key.starts_with("log.");
