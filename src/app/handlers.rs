@@ -6,7 +6,7 @@ use super::any_handler::AnyHandler;
 use super::{
     AppError, Recording, SharedState, Work, Worker, install_tls_provider, pipelines, signals,
 };
-use crate::config::{Config, Pipelines, ConfigSource};
+use crate::config::{Config, ConfigSource, Pipelines};
 use crate::engine::Stop;
 use crate::handler::exec::ExecHandler;
 use crate::handler::forward::ForwardHandler;

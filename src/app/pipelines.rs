@@ -13,7 +13,7 @@ use tracing::{error, info, warn};
 use self::keeper::Keeper;
 use super::reload::{ConfigReader, ConfigReading, WantedPipeline, refuse};
 use super::{AppError, SharedState, Work, process_tasks};
-use crate::admin::{self, PipelineStates, PipelineState};
+use crate::admin::{self, PipelineState, PipelineStates};
 use crate::config::{Config, PipelineName, Pipelines, Source};
 use crate::engine::Stop;
 use crate::metrics::Metrics;
