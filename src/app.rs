@@ -24,7 +24,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tracing::{error, info, warn};
 
-use crate::admin::{self, AdminServer, Board, Seen};
+use crate::admin::{self, AdminServer, PipelineState, PipelineStates};
 use crate::app::earlier_starts::earlier_starts;
 pub use crate::app::record::{Recorded, Recording};
 use crate::app::redis::{StartPhase, watch_redis};
@@ -126,7 +126,7 @@ pub async fn run_until<H: PreparingHandler>(
 /// The state that a pipeline shares with other pipelines, or keeps across its restarts.
 #[derive(Clone, Default)]
 struct SharedState {
-    seen: Seen,
+    seen: PipelineState,
     links: Arc<Links>,
     recording: Option<Recording>,
 }
@@ -327,7 +327,7 @@ type PipelineFuture = BoxFuture<'static, Result<(), AppError>>;
 /// The work of a pipeline, without the type of its handler.
 struct Work {
     config: Config,
-    seen: Seen,
+    seen: PipelineState,
     moves: Box<dyn FnOnce(Tasks, Reload, Stop) -> PipelineFuture + Send>,
 }
 
@@ -348,7 +348,7 @@ impl Work {
     /// Runs this as the only pipeline of the process, with its own admin port.
     async fn alone(
         self,
-        source: Option<Source>,
+        source: Option<ConfigSource>,
         signals: Option<WatchedTask>,
         stop: Stop,
     ) -> Result<(), AppError> {
@@ -374,7 +374,7 @@ impl Work {
 /// Returns the tasks that a process runs once, however many pipelines it has.
 fn process_tasks(
     admin: &AdminServer,
-    board: &Arc<Board>,
+    board: &Arc<PipelineStates>,
     signals: Option<&WatchedTask>,
     stop: &Stop,
 ) -> Tasks {

@@ -14,7 +14,7 @@ use self::keeper::Keeper;
 use super::reload::{ConfigReader, ConfigReading, WantedPipeline, refuse};
 use super::{AppError, SharedState, Work, process_tasks};
 use crate::admin::{self, PipelineState, PipelineStates};
-use crate::config::{Config, PipelineName, Pipelines, Source};
+use crate::config::{Config, ConfigSource, PipelineName, Pipelines};
 use crate::engine::Stop;
 use crate::metrics::Metrics;
 use crate::tasks::{TaskEnd, WatchedTask};

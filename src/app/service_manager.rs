@@ -88,7 +88,7 @@ impl ServiceManager {
                 if now.iter().any(|(name, of)| turns.get(name) == Some(of)) {
                     // The engine may have nothing to do. An engine that hangs does not turn for
                     // this either.
-                    board.ask_for_a_turn();
+                    board.request_turn();
                 } else if self.notify("WATCHDOG=1") {
                     (turns, pinged) = (now, Instant::now());
                 }

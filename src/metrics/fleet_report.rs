@@ -55,7 +55,7 @@ mod tests {
     fn the_fleet_is_told_what_the_metrics_say() {
         let metrics = Metrics::new();
         assert_eq!(*metrics.tenants(), TenantLoads::default());
-        metrics.show(3, 2, 5);
+        metrics.set_memory(3, 2, 5);
         metrics.used_slots((3, 8), Duration::from_millis(500));
         metrics.set_saturation(0.375);
         let census = Census {
@@ -78,7 +78,7 @@ mod tests {
         };
         metrics.set_tenants(tenants.clone());
         assert_eq!(*metrics.tenants(), tenants);
-        metrics.gone();
+        metrics.set_stopped();
         assert_eq!(*metrics.tenants(), TenantLoads::default());
     }
 }

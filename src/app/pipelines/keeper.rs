@@ -54,8 +54,8 @@ impl Keeper {
             }
             let began = Instant::now();
             let ended = self.once(&now).await;
-            self.shared_state.seen.health.set_gone();
-            self.shared_state.seen.metrics.gone();
+            self.shared_state.seen.health.set_stopped();
+            self.shared_state.seen.metrics.set_stopped();
             self.fresh = false;
             let Err(why) = ended else {
                 pauses.reset();

@@ -76,7 +76,7 @@ impl ConfigReader {
 
 /// Sends each reading that is news, until the receiver is gone.
 fn look(
-    mut source: Source,
+    mut source: ConfigSource,
     asked: &blocking::Receiver<()>,
     readings: &mpsc::Sender<ConfigReading>,
 ) {
