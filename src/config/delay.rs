@@ -8,7 +8,6 @@ use super::shown_value::{ShownValue, Values};
 
 keys! {
     MAX_IN_MEMORY: Duration = duration::<0, MINUTE>("delay.max-in-memory")
-        .alias("delay.hold")
         .default("500ms")
         .example("1s")
         .live()

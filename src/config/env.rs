@@ -1,7 +1,7 @@
 //! Environment variables: `SLUICEGATE_RATE_LIMITER__USE_ALGO` sets `rate-limiter.use-algo`.
 
 use super::error::{Origin, Problem};
-use super::input::{Entry, named_twice};
+use super::input::Entry;
 use super::key::{Key, PREFIX, env_name};
 use super::keys::{self, KEYS};
 use super::pipeline_name::{PipelineName, SHARED};
@@ -64,11 +64,11 @@ pub(super) fn parse(
             problems.push(Problem::new(at, words));
             continue;
         }
-        if let Some((key, called)) = find(&plain) {
+        if let Some(key) = find(&plain) {
             if value.is_empty() {
                 problems.push(Problem::of(
                     &at,
-                    called,
+                    key.path,
                     "is empty; set a value or unset the variable",
                 ));
                 continue;
@@ -81,15 +81,14 @@ pub(super) fn parse(
             match raw {
                 Ok(raw) => entries.push(Entry {
                     path: key.path,
-                    name: called,
                     raw,
                     at,
                 }),
                 // The parser's message may contain a secret.
                 Err(_) if key.secret => {
-                    problems.push(Problem::of(&at, called, "is not valid YAML"));
+                    problems.push(Problem::of(&at, key.path, "is not valid YAML"));
                 }
-                Err(error) => problems.push(Problem::of(&at, called, error.message)),
+                Err(error) => problems.push(Problem::of(&at, key.path, error.message)),
             }
             continue;
         }
@@ -101,9 +100,6 @@ pub(super) fn parse(
             Some((path, why)) => Problem::of(&at, path, why),
             None => unknown(at, &plain, begin),
         });
-    }
-    for entries in found.pipelines.iter().chain([&found.entries]) {
-        problems.extend(named_twice(entries));
     }
     (found, problems)
 }
@@ -126,12 +122,9 @@ fn of_no_pipeline(at: Origin, names: &[PipelineName]) -> Problem {
     Problem::new(at, words)
 }
 
-/// Returns the key that the variable `name` sets, and the path that the name stands for.
-fn find(name: &str) -> Option<(&'static Key, &'static str)> {
-    KEYS.iter().find_map(|key| {
-        let called = key.paths().find(|path| env_name(path) == name)?;
-        Some((*key, called))
-    })
+/// Returns the key that the variable `name` sets.
+fn find(name: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.env_name() == name).copied()
 }
 
 /// Returns the problem of a variable that sets no key. `begin` is the prefix of its group of

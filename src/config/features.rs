@@ -38,7 +38,7 @@ impl Input {
             let set = self
                 .entries()
                 .filter(|entry| entry.path.starts_with(part.keys));
-            let problems = set.map(|entry| Problem::of(&entry.at, entry.name, &words));
+            let problems = set.map(|entry| Problem::of(&entry.at, entry.path, &words));
             self.problems.extend(problems.collect::<Vec<_>>());
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::error::{Origin, Position, Problem, shown};
-use super::input::{Entry, named_twice};
+use super::input::Entry;
 use super::keys;
 use super::pipeline_name::{MAX_PIPELINES, PIPELINES, PipelineName, SHARED, wrong_name};
 use super::yaml::{self, Field, Raw};
@@ -94,8 +94,6 @@ struct Walk {
 impl Walk {
     /// Returns the entries found since the last call.
     fn take_entries(&mut self) -> Vec<Entry> {
-        let twice = named_twice(&self.entries);
-        self.problems.extend(twice);
         std::mem::take(&mut self.entries)
     }
 
@@ -174,14 +172,13 @@ impl Walk {
                 continue;
             }
             match (keys::find(&path).filter(|_| nested), raw) {
-                (Some((key, _)), Raw::Map(_)) if !key.is_tree() => self.problems.push(Problem::of(
+                (Some(key), Raw::Map(_)) if !key.is_tree() => self.problems.push(Problem::of(
                     &at,
                     &within(key.path),
                     "holds keys; it must be a single value",
                 )),
-                (Some((key, name)), raw) => self.entries.push(Entry {
+                (Some(key), raw) => self.entries.push(Entry {
                     path: key.path,
-                    name,
                     raw,
                     at,
                 }),

@@ -393,11 +393,11 @@ impl Input {
         // Looks up the same entry as `wrong`: the first that sets a key.
         let mut set = self.layers.iter().flatten();
         let set = set.find(|entry| entry.path.starts_with("dispatch.http."));
-        let Some(Entry { name, at, .. }) = set else {
+        let Some(Entry { path, at, .. }) = set else {
             return Some(());
         };
         let words = format!("is of no use: jobs go by {way}; remove one of them");
-        let problem = Problem::of(at, name, words);
+        let problem = Problem::of(at, path, words);
         self.problems.push(problem);
         None
     }

@@ -18,30 +18,8 @@ const MAX_SECRET_BYTES: u64 = 16 << 10;
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Entry {
     pub path: &'static str,
-    /// Path that the user wrote: the key's path or its old one.
-    pub name: &'static str,
     pub raw: Raw,
     pub at: Origin,
-}
-
-impl Entry {
-    /// Returns a warning if the user wrote the key's old path.
-    pub fn renamed(&self) -> Option<String> {
-        (self.name != self.path).then(|| {
-            let (at, name, path) = (&self.at, self.name, self.path);
-            format!("{at}: {name} is called {path} now; the old name will go")
-        })
-    }
-}
-
-/// Reports keys that are set by both their paths.
-pub(super) fn named_twice(entries: &[Entry]) -> Vec<Problem> {
-    let old = entries.iter().filter(|entry| entry.name != entry.path);
-    let twice = old.filter(|old| entries.iter().any(|entry| entry.name == old.path));
-    let words = |old: &Entry| format!("{} is set too; keep one of them", old.path);
-    twice
-        .map(|old| Problem::of(&old.at, old.name, words(old)))
-        .collect()
 }
 
 /// Everything that is set, and the problems found so far.
@@ -66,16 +44,11 @@ impl Input {
 
     pub(super) fn wrong<T>(&mut self, key: &Key, words: impl std::fmt::Display) -> Option<T> {
         let problem = match self.entry(key) {
-            Some(entry) => Problem::of(&entry.at, entry.name, words),
+            Some(entry) => Problem::of(&entry.at, entry.path, words),
             None => Problem::of(&Origin::Default, key.path, words),
         };
         self.problems.push(problem);
         None
-    }
-
-    /// Returns the path that the user wrote for `key`.
-    fn name_of(&self, key: &Key) -> &'static str {
-        self.entry(key).map_or(key.path, |entry| entry.name)
     }
 
     /// Returns the value of `setting` or of its default. Returns `None` after a problem, which is
@@ -124,7 +97,7 @@ impl Input {
             let words = format!(
                 "is {}; it must be at most {}, which is {}",
                 show(least),
-                self.name_of(high),
+                high.path,
                 show(most)
             );
             return self.wrong(low, words);
@@ -132,7 +105,7 @@ impl Input {
         let words = format!(
             "is {}; it must be at least {}, which is {}",
             show(most),
-            self.name_of(low),
+            low.path,
             show(least)
         );
         self.wrong(high, words)

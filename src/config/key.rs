@@ -27,8 +27,6 @@ pub struct Key {
     pub applies_at: AppliesAt,
     /// Whether the value is never shown.
     pub secret: bool,
-    /// Old path, which is accepted with a warning.
-    pub alias: Option<&'static str>,
     /// Description: a sentence without markup.
     pub about: &'static str,
     /// Further text for the reference page, in Markdown; may be empty.
@@ -98,11 +96,6 @@ impl Key {
         env_name(self.path)
     }
 
-    /// Iterates over the path and the old path.
-    pub(super) fn paths(&self) -> impl Iterator<Item = &'static str> + use<> {
-        std::iter::once(self.path).chain(self.alias)
-    }
-
     /// Describes the possible values in Markdown.
     pub fn values(&self) -> String {
         match self.kind {
@@ -158,7 +151,6 @@ impl<T> Setting<T> {
             default: None,
             applies_at: AppliesAt::Restart,
             secret: false,
-            alias: None,
             about: "",
             note: "",
             example: "",
@@ -170,12 +162,6 @@ impl<T> Setting<T> {
     /// Sets the default.
     pub const fn default(mut self, text: &'static str) -> Self {
         self.key.default = Some(text);
-        self
-    }
-
-    /// Sets the old path.
-    pub const fn alias(mut self, path: &'static str) -> Self {
-        self.key.alias = Some(path);
         self
     }
 

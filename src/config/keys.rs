@@ -57,12 +57,9 @@ const fn concat<const N: usize>() -> [&'static Key; N] {
 /// Keys that a user may expect and that do not exist, with the reason or the key to use instead.
 pub(super) const NOT_BUILT: &[(&str, &str)] = &[("rate-limiter.max-concurrent", LIST_ONLY)];
 
-/// Finds the key whose path, or old path, is `path`. Returns it with that path.
-pub(super) fn find(path: &str) -> Option<(&'static Key, &'static str)> {
-    KEYS.iter().find_map(|key| {
-        let name = key.paths().find(|name| *name == path)?;
-        Some((*key, name))
-    })
+/// Returns the key with the path `path`.
+pub(super) fn find(path: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.path == path).copied()
 }
 
 /// Returns true if `path` is a mapping that contains keys.

@@ -131,7 +131,6 @@ keys! {
         .about("The header in which a job names its tenant's plan.")
         .note("**Only trusted publishers may be able to set it**: who sets it chooses the limits. `rate-limiter.tenants` wins over it; a plan that does not exist makes a dead letter.");
     MAX_THROTTLE: Duration = duration::<SECOND, { 7 * DAY }>("rate-limiter.max-throttle")
-        .alias("rate-limiter.max-penalty")
         .default("1h")
         .example("5s")
         .live()

@@ -8,7 +8,7 @@ use super::amqp::{Amqp, CONSUMER_TIMEOUT, too_short};
 use super::delay::Delay;
 use super::dispatch::Dispatch;
 use super::features::OPTIONAL_FEATURES;
-use super::input::{Entry, Input};
+use super::input::Input;
 use super::job;
 use super::key::{AppliesAt, Key};
 use super::keys::KEYS;
@@ -55,19 +55,6 @@ pub struct Config {
     /// Logs.
     #[doc(hidden)]
     pub log: Log,
-    /// Keys that the file and the environment set by their old paths.
-    pub(super) renamed: Renamed,
-}
-
-/// Warnings about old paths. Configurations that differ in them alone are equal, since they mean
-/// the same.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Renamed(pub Vec<String>);
-
-impl PartialEq for Renamed {
-    fn eq(&self, _: &Self) -> bool {
-        true
-    }
 }
 
 impl Default for Config {
@@ -91,7 +78,6 @@ impl Config {
             retry,
             admin,
             log,
-            renamed: _,
         } = self;
         let mut values = Values::default();
         amqp.show(&mut values);
@@ -159,7 +145,6 @@ impl Input {
             };
             return self.wrong(key, words);
         }
-        let renamed = Renamed(self.entries().filter_map(Entry::renamed).collect());
         let (dispatch, call) = dispatch?;
         let timeout = amqp.as_ref().map(|amqp| amqp.consumer_timeout);
         let call_timeout = dispatch.call_timeout();
@@ -167,7 +152,6 @@ impl Input {
             return self.wrong(&CONSUMER_TIMEOUT.key, words);
         }
         Some(Config {
-            renamed,
             amqp: amqp?,
             redis: redis?,
             job: Fields { call, ..job? },

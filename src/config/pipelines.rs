@@ -453,7 +453,6 @@ fn is_of(group: &[&str], path: &str) -> bool {
 fn named_after(name: &PipelineName, top: &Config, at: &Origin) -> Vec<Entry> {
     let entry = |path, text| Entry {
         path,
-        name: path,
         raw: Raw::Text(text),
         at: at.clone(),
     };

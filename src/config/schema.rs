@@ -2,7 +2,6 @@
 
 use serde_json::{Map, Value as Json, json};
 
-use super::key::last;
 use super::keys::KEYS;
 use super::limit_keys;
 use super::pipeline_name::{MAX_PIPELINES, PIPELINES, SHARED, names_schema};
@@ -26,10 +25,6 @@ pub fn json_schema() -> Json {
             }
         }
         at["properties"][key.name()] = shape::documented(key);
-        // The alias is in the same section.
-        if let Some(alias) = key.alias {
-            at["properties"][last(alias)] = shape::of_alias(key);
-        }
     }
     root["$defs"]["pipeline"] = pipeline(&root);
     root["properties"][PIPELINES] = json!({

@@ -52,14 +52,6 @@ pub(super) fn documented(key: &Key) -> Json {
     schema.into()
 }
 
-/// Returns the schema of the old path of `key`.
-pub(super) fn of_alias(key: &Key) -> Json {
-    let mut schema = of(key);
-    schema["deprecated"] = true.into();
-    schema["description"] = format!("The old name of {}.", key.path).into();
-    schema
-}
-
 /// Returns `text` as YAML reads it for this key.
 fn value(key: &Key, text: &str) -> Json {
     match key.kind {

@@ -16,7 +16,7 @@ impl Config {
     /// Returns a sentence for each valid key without effect. `check` prints them, and a worker logs
     /// them when it starts.
     pub fn warnings(&self) -> Vec<String> {
-        let mut found = self.renamed.0.clone();
+        let mut found = Vec::new();
         let policy = &self.rate_limiter.policy;
         for (source, limits) in sources(policy) {
             idle_limits(&source, limits, &mut found);

@@ -123,9 +123,9 @@ fn what_is_shown_is_a_file_that_gives_the_same() {
 amqp: {url: 'amqps://h/v', queue: 'a \"b\" \\ ü\u{200b}', queue-type: classic, prefetch: 7}
 redis: {prefix: p}
 job: {tenant: 'json:/a/b~1c', cost: 'json:/n'}
-rate-limiter: {use-algo: fixed-window-algo, window-size: 1500ms, max-requests: 20, guard: 0, guard-budget: 7%, max-penalty: 5}
+rate-limiter: {use-algo: fixed-window-algo, window-size: 1500ms, max-requests: 20, guard: 0, guard-budget: 7%, max-throttle: 5}
 dispatch: {concurrency: 3, shutdown-timeout: 0, http: {url: 'https://h/x', timeout: 2m}}
-delay: {hold: 0, max-delay: 90s}
+delay: {max-in-memory: 0, max-delay: 90s}
 retry: {max-attempts: 1, initial-interval: 10ms, max-interval: 1d}
 admin: {listen: '[::1]:0'}
 log: {format: json, level: 'warn,sluicegate=debug'}
@@ -163,7 +163,7 @@ fn values_out_of_range_say_the_range_and_the_place() {
         ("rate-limiter", "guard-budget: 101%", "is \"101%\"; it must be a percentage from 0% to 100%, such as 1% or 0.5%".to_owned()),
         ("rate-limiter", "guard-budget: 1", "is 1; it must be a percentage from 0% to 100%, such as 1% or 0.5%".to_owned()),
         ("rate-limiter", "guard: 18446744073709551615s", "is \"18446744073709551615s\"; it must be from 0ms to 31d".to_owned()),
-        ("rate-limiter", "max-penalty: 0", "is 0; it must be from 1s to 7d".to_owned()),
+        ("rate-limiter", "max-throttle: 0", "is 0; it must be from 1s to 7d".to_owned()),
         ("rate-limiter", "use-algo: sliding-windw-algo", format!("is \"sliding-windw-algo\"; it must be {algorithms}; did you mean sliding-window-algo?")),
         ("rate-limiter", "use-algo: leaky", format!("is \"leaky\"; it must be {algorithms}")),
         ("rate-limiter", "burst: 0", format!("is 0; it must be {number} from 1 to 1000000")),
@@ -204,7 +204,7 @@ fn values_out_of_range_say_the_range_and_the_place() {
         ("dispatch", "concurrency: 0", format!("is 0; it must be {number} from 1 to 10000")),
         ("dispatch", "concurrency: 10001", format!("is 10001; it must be {number} from 1 to 10000")),
         ("dispatch", "shutdown-timeout: 2h", "is \"2h\"; it must be from 0ms to 1h".to_owned()),
-        ("delay", "hold: 61", "is 61; it must be from 0ms to 1m".to_owned()),
+        ("delay", "max-in-memory: 61", "is 61; it must be from 0ms to 1m".to_owned()),
         ("delay", "max-delay: 25h", "is \"25h\"; it must be from 1s to 1d".to_owned()),
         ("delay", "max-delay: 999ms", "is \"999ms\"; it must be from 1s to 1d".to_owned()),
         ("retry", "max-attempts: 0", format!("is 0; it must be {number} from 1 to 1000000")),
@@ -225,8 +225,8 @@ fn values_out_of_range_say_the_range_and_the_place() {
         "c.yaml:2:3: amqp.queue: has 201 bytes; it must be a name of 1 to 200 bytes",
     );
     check(
-        "delay:\n  hold: 10s\n  max-delay: 5s\n",
-        "c.yaml:3:3: delay.max-delay: is 5s; it must be at least delay.hold, which is 10s",
+        "delay:\n  max-in-memory: 10s\n  max-delay: 5s\n",
+        "c.yaml:3:3: delay.max-delay: is 5s; it must be at least delay.max-in-memory, which is 10s",
     );
 }
 
@@ -261,43 +261,6 @@ fn keys_that_do_not_exist_come_with_a_suggestion() {
         "amqp:\n  7: 1\n",
         &format!("c.yaml:2:3: unknown key \"7\" in amqp; {list}"),
     );
-}
-
-#[test]
-fn old_names_are_accepted_with_a_warning_and_never_beside_the_new_ones() {
-    for (section, old, new) in [
-        ("delay", "hold", "max-in-memory"),
-        ("rate-limiter", "max-penalty", "max-throttle"),
-    ] {
-        let config = parse(&format!("{section}:\n  {old}: 2s\n")).expect(old);
-        let renamed =
-            format!("{section}.{old} is called {section}.{new} now; the old name will go");
-        assert_eq!(config.warnings(), [format!("c.yaml:2:3: {renamed}")]);
-        assert!(
-            config.to_string().contains(&format!("  {new}: 2s\n")),
-            "{config}"
-        );
-        let with_new = parse(&format!("{section}:\n  {new}: 2s\n")).expect(new);
-        assert_eq!(with_new, config);
-        assert_eq!(with_new.warnings(), [""; 0]);
-        check(
-            &format!("{section}:\n  {old}: 2s\n  {new}: 2s\n"),
-            &format!("c.yaml:2:3: {section}.{old}: {section}.{new} is set too; keep one of them"),
-        );
-        check(
-            &format!("{section}:\n  {old}: 99d\n"),
-            &parse(&format!("{section}:\n  {new}: 99d\n"))
-                .expect_err(new)
-                .replace(new, old),
-        );
-        // A variable wins over the file, under either name of the key.
-        let variable = env_name(&format!("{section}.{old}"));
-        let file = format!("{section}: {{{new}: 5s}}");
-        let set = Config::parse("c.yaml", &file, env(&[(&variable, "2s")])).expect(old);
-        assert_eq!(set, config);
-        let at = format!("environment variable {variable}: {renamed}");
-        assert_eq!(set.warnings(), [at]);
-    }
 }
 
 #[test]

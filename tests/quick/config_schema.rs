@@ -282,8 +282,8 @@ fn the_schema_knows_the_forms_of_limits_headers_and_answers() {
     };
     let header = |value: &str| format!("dispatch: {{http: {{headers: {{{value}}}}}}}");
     for (text, valid) in [
-        ("delay: {hold: 1s}", true),
-        ("delay: {hold: 1h}", false),
+        ("delay: {max-in-memory: 1s}", true),
+        ("delay: {max-in-memory: 1h}", false),
         (many(16).as_str(), true),
         (&many(17), false),
         ("rate-limiter: {limits: []}", false),
@@ -357,10 +357,7 @@ fn row(key: &Key) -> String {
         AppliesAt::Live => "*Live.*",
         AppliesAt::Restart => "",
     };
-    let alias = key
-        .alias
-        .map_or(String::new(), |path| format!("Formerly `{path}`."));
-    let meaning: Vec<&str> = [key.about, key.note, &alias, live]
+    let meaning: Vec<&str> = [key.about, key.note, live]
         .into_iter()
         .filter(|text| !text.is_empty())
         .collect();
