@@ -22,9 +22,9 @@ pub enum Source {
     /// `jobs`: new jobs. If they have headers of ours, the publisher set them, and they are
     /// ignored.
     Fresh,
-    /// `jobs.due`: jobs from a delay queue of an earlier version.
+    /// `jobs.due`: jobs that a policy moved out of a delay queue, and replayed dead letters.
     Due,
-    /// `jobs.recheck`: the same, for waits that were longer than the longest of those delay queues.
+    /// `jobs.recheck`: taken like `jobs.due`, with a smaller prefetch. Workers publish no jobs to it.
     Recheck,
     /// A delay queue, by its position. The job waits there until its turn.
     Delay(u8),
@@ -99,7 +99,7 @@ pub enum Event {
 /// Number of jobs in the queues, without those that workers have in memory.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Backlog {
-    /// Jobs that workers may take: new jobs, and jobs from queues of earlier versions.
+    /// Jobs that workers may take: new jobs, and jobs in `jobs.due` and `jobs.recheck`.
     pub ready: u64,
     /// Jobs in delay queues.
     pub waiting: u64,

@@ -116,8 +116,6 @@ pub const COMMANDS: &[&[&str]] = &[
     &["tenant", "divert"],
     &["tenant", "undivert"],
     &["tenant", "reset"],
-    &["queues"],
-    &["queues", "remove-old"],
     &["health"],
     &["echo"],
     &["schema"],

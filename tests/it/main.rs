@@ -22,7 +22,6 @@ mod cli_init;
 mod cli_inspect;
 mod cli_pages;
 mod cli_pipelines;
-mod cli_queues;
 mod cli_scopes;
 mod cli_servers;
 mod cli_steering;

@@ -13,7 +13,7 @@ use sluicegate::config::Pipelines;
 
 use commands::{
     Failure, check, completions, dead, echo, explain, health, hold, init, inspect, job, man,
-    publish, queues, run, schema, simulate, tenant, tenants, test, top, workers,
+    publish, run, schema, simulate, tenant, tenants, test, top, workers,
 };
 
 /// Rate-limits RabbitMQ workers per tenant with an atomic gate in Redis
@@ -57,7 +57,6 @@ enum Command {
     Pause(hold::PauseArgs),
     Resume(hold::ResumeArgs),
     Drain(hold::DrainArgs),
-    Queues(queues::QueuesArgs),
     Health(health::HealthArgs),
     Echo(echo::EchoArgs),
     Schema(schema::SchemaArgs),
@@ -128,7 +127,6 @@ async fn perform(cli: Cli, is_argument: bool) -> Result<ExitCode, Failure> {
         Command::Pause(args) => hold::pause(args, &all()?, name.as_deref()).await,
         Command::Resume(args) => hold::resume(args, &all()?, name.as_deref()).await,
         Command::Drain(args) => hold::drain(args, &all()?, name.as_deref()).await,
-        Command::Queues(args) => queues::run(args, &load()?).await,
         // With --url, no configuration is needed.
         Command::Health(args) => health::run(args, all, name.as_deref()).await,
         // The configuration may have several pipelines.

@@ -18,7 +18,6 @@ pub(crate) mod content;
 mod forward;
 mod inventory;
 mod lane;
-mod leftovers;
 mod nodes;
 mod publish;
 mod replies;
@@ -36,7 +35,6 @@ pub use client::{Client, Fetched, REPLY_TO, Replies};
 pub use confirms::{Confirms, MOVED_AT_ONCE, confirms};
 pub use forward::{Forwarder, target_exists};
 pub use inventory::{Inventory, QueueState, in_use, inventory};
-pub use leftovers::Leftovers;
 
 use crate::broker::topology::Topology;
 use crate::broker::{Backlog, Broker, BrokerError, Event, Outgoing, PublishError, Reply, Tag};

@@ -5,10 +5,9 @@
 //! ([`DelayLevels`]), so that the jobs before it are due at about the same time: one job delays another by less than the step to the next
 //! level. A job in a worker's memory asks a little before its turn ([`lead_ms`]).
 //!
-//! [`earlier`] has the queue names of older versions. The worker's side is in `src/engine/scheduler/delays`, and the queues' arguments are
-//! in `src/broker/topology.rs`. The reasons, and earlier designs, are in docs/decisions/delay-queues.md.
+//! The worker's side is in `src/engine/scheduler/delays`, and the queues' arguments are in `src/broker/topology.rs`. The reasons, and
+//! earlier designs, are in docs/decisions/delay-queues.md.
 
-pub mod earlier;
 mod lead;
 mod levels;
 mod names;

@@ -13,9 +13,10 @@ pub const MAX_WORK_QUEUE_BYTES: usize = 200;
 pub struct QueueNames {
     /// `jobs`: new jobs.
     pub fresh: Arc<str>,
-    /// `jobs.due`: the end of earlier versions' delay queues.
+    /// `jobs.due`: jobs that a policy moved out of a delay queue, and dead letters that are replayed
+    /// with a routing key of their own.
     pub due: Arc<str>,
-    /// `jobs.recheck`: the end of earlier versions' delay queues for waits beyond the longest of them.
+    /// `jobs.recheck`: taken like `jobs.due`, with a smaller prefetch. Workers publish no jobs to it.
     pub recheck: Arc<str>,
     /// `jobs.dead`: dead letters.
     pub dead: Arc<str>,

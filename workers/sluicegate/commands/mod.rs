@@ -22,7 +22,6 @@ pub mod man;
 mod noted;
 mod progress;
 pub mod publish;
-pub mod queues;
 pub mod run;
 pub mod schema;
 pub mod simulate;

@@ -69,11 +69,6 @@ impl Progress {
         }
         self.bar.set_message(text);
     }
-
-    /// Prints something that stays.
-    pub fn beside<T>(&self, print: impl FnOnce() -> T) -> T {
-        self.bar.suspend(print)
-    }
 }
 
 impl Drop for Progress {
