@@ -10,11 +10,9 @@ use crate::rules::limit::{Algorithm, Limit, Limits, Unit};
 use crate::rules::policy::{Own, Pattern, Policy};
 use crate::rules::scope::Scope;
 
-/// The format that is written. In 2, limits have scopes. In 3, buckets with other numbers and
-/// sliding windows of other lengths keep separate state, in keys that older versions don't know.
-/// All formats from 1 on can be read. A change in what a text means, or that an older version would
-/// refuse, gets the next number, so that the older version reports it.
-const FORMAT: u32 = 3;
+/// The format. A change in what a text means, or that this version would refuse, gets the next
+/// number, so that this version reports it.
+const FORMAT: u32 = 1;
 /// Maximum size of a text, in bytes. The largest configuration file results in less.
 pub const MAX_TEXT: usize = 4 << 20;
 
@@ -22,7 +20,7 @@ pub const MAX_TEXT: usize = 4 << 20;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TextError {
     /// A newer version wrote it.
-    #[error("it has format {0}, and this version of sluicegate reads 1 to {FORMAT}")]
+    #[error("it has format {0}, and this version of sluicegate reads {FORMAT}")]
     Format(u32),
     /// Another program wrote it, or it is damaged.
     #[error("it is no policy: {0}")]
@@ -39,38 +37,21 @@ struct Whole {
     format: u32,
     /// The sets of enforced limits. The other fields refer to them by index.
     sets: Vec<Vec<One>>,
-    /// The shadow limits by set. Versions without shadows ignore this field, since they enforce the
-    /// same limits.
+    /// The shadow limits by set. They do not change what is enforced.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     shadows: BTreeMap<usize, Vec<One>>,
     common: usize,
     plans: BTreeMap<String, usize>,
     tenants: Vec<(String, Target)>,
     plan_header: Option<String>,
-    /// The adaptive limits: the set, the index in it, and the minimum in percent. Adaptive limits
-    /// never allow more starts, so older versions may ignore this field.
+    /// The adaptive limits: the set, the index in it, and the minimum in percent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     bands: Vec<(usize, usize, u8)>,
 }
 
-/// Name, algorithm, max, window and guard in milliseconds, burst, unit, and scope. Format 1 has no
-/// scope.
+/// Name, algorithm, max, window and guard in milliseconds, burst, unit, and scope.
 #[derive(Serialize, Deserialize)]
-struct One(
-    String,
-    String,
-    u32,
-    u64,
-    u64,
-    u32,
-    String,
-    #[serde(default = "tenant_scope")] String,
-);
-
-/// The scope of all limits before there were scopes.
-fn tenant_scope() -> String {
-    Scope::Tenant.to_string()
-}
+struct One(String, String, u32, u64, u64, u32, String, String);
 
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
@@ -146,7 +127,7 @@ pub fn write(policy: &Policy) -> String {
 pub fn read(text: &str) -> Result<Policy, TextError> {
     let broken = |why: &dyn std::fmt::Display| TextError::Broken(why.to_string());
     let head: Head = serde_json::from_str(text).map_err(|why| broken(&why))?;
-    if !(1..=FORMAT).contains(&head.format) {
+    if head.format != FORMAT {
         return Err(TextError::Format(head.format));
     }
     let whole: Whole = serde_json::from_str(text).map_err(|why| broken(&why))?;
@@ -303,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_band_survives_and_others_read_past_it() {
+    fn a_band_survives_and_is_written_where_there_is_one() {
         let of = |name, percent: Option<u8>| {
             let limits = limits(name, Algorithm::SlidingWindow).to_vec();
             let learns = |limit: Limit| match percent {
@@ -323,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn shadows_survive_and_a_version_that_knows_of_none_reads_what_is_enforced() {
+    fn shadows_survive_and_are_written_where_there_are_some() {
         let shadow = |name: &str, scope| {
             let limit = limits(name, Algorithm::FixedWindow)[0].clone();
             let limit = limit.with_scope(scope).in_shadow();
@@ -347,40 +328,8 @@ mod tests {
             "the global one, too"
         );
 
-        // The result of a version without shadows.
-        let mut json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-        json.as_object_mut().expect("an object").remove("shadows");
-        let old = read(&json.to_string()).expect("it is read");
-        assert_eq!(old, policy(enforced.clone(), enforced.clone()));
-        assert!(
-            !write(&old).contains("shadow"),
-            "nothing is written that nobody has"
-        );
-    }
-
-    #[test]
-    fn a_policy_of_an_older_version_is_read() {
-        // A text from before limits had scopes.
-        let old = r#"{"format":1,"sets":[[["default","token-bucket-algo",7,60000,50,3,"cost"],["running","max-concurrent",9,0,0,0,"calls"]],[["default","strict-window",7,60000,0,0,"calls"]]],"common":0,"plans":{"free":1},"tenants":[["trial-*","free"],["acme",1]],"plan_header":"x-plan"}"#;
-        let policy = read(old).expect("it is read");
-        let common = policy.default_limits();
-        let shown = |limits: &Limits| -> Vec<(String, u32, u32, Unit, Scope)> {
-            let shown = |limit: &Limit| {
-                let (name, scope) = (limit.name().to_owned(), limit.scope().clone());
-                (name, limit.max(), limit.burst(), limit.unit(), scope)
-            };
-            limits.iter().map(shown).collect()
-        };
-        let bucket = ("default".to_owned(), 7, 3, Unit::Cost, Scope::Tenant);
-        let running = shown(common).pop().expect("two limits");
-        assert_eq!(shown(common), [bucket, running.clone()]);
-        assert_eq!((running.0.as_str(), running.4), ("running", Scope::Tenant));
-        assert_eq!(policy.tenants().len(), 2);
-        assert_eq!(
-            read(&write(&policy)),
-            Ok(policy),
-            "and written as a new one"
-        );
+        let plain = write(&policy(enforced.clone(), enforced.clone()));
+        assert!(!plain.contains("shadow"), "{plain}");
     }
 
     #[test]
@@ -390,12 +339,8 @@ mod tests {
         assert_eq!(why, TextError::Format(FORMAT + 1));
         assert_eq!(
             why.to_string(),
-            "it has format 4, and this version of sluicegate reads 1 to 3"
+            "it has format 2, and this version of sluicegate reads 1"
         );
-        // A version that knows only format 1 refuses the text because of its format, not as
-        // damaged.
-        let head: Head = serde_json::from_str(&write(&policy())).expect("JSON");
-        assert_eq!(head.format, 3);
     }
 
     #[test]
@@ -406,7 +351,7 @@ mod tests {
             let plan = r#""plans":{},"tenants":[],"plan_header":null"#;
             let plan = plan.replace("{}", place);
             format!(
-                r#"{{"format":2,"sets":[{set},{}],"common":0,{plan}}}"#,
+                r#"{{"format":{FORMAT},"sets":[{set},{}],"common":0,{plan}}}"#,
                 set.replace("global", "tenant")
             )
         };
