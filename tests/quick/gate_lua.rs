@@ -44,7 +44,7 @@ fn indices(text: &str, array: &str) -> Vec<u32> {
         .collect()
 }
 
-/// What the header of an entry doesn't explain. `others`: the scripts whose headers it may refer to.
+/// Lists the keys and arguments that an entry's header doesn't explain. The header may refer to those of `others`.
 fn unexplained(script: &File, others: &[File]) -> Vec<String> {
     let (header, code) = (
         header(&script.text),
@@ -138,7 +138,7 @@ fn every_script_says_what_it_is() {
     }
 }
 
-/// `text` up to the bracket that closes what was open before it, split at its commas.
+/// Splits `text` at its commas, up to the bracket that closes an earlier one.
 fn arguments(text: &str) -> Vec<&str> {
     let (mut found, mut begin, mut depth, mut quote) = (Vec::new(), 0, 0, None);
     for (at, c) in text.char_indices() {
@@ -171,7 +171,7 @@ fn code(script: &File) -> impl Iterator<Item = (usize, &str)> {
         .filter(|(_, line)| !line.trim_start().starts_with("--"))
 }
 
-/// The arguments of `line` that Redis takes for keys.
+/// Returns the keys in the calls of `line`.
 fn keys_of_calls(line: &str) -> Vec<&str> {
     let calls = line.split("redis.call(").skip(1);
     let calls = calls
@@ -200,7 +200,7 @@ enum Holder {
 }
 
 impl Holder {
-    /// What `expression` names; `None`: it is no name.
+    /// Returns the holder that `expression` names, or `None` if it is no name.
     fn of(script: &File, expression: &str) -> Option<Self> {
         let is_name = |c: char| c.is_ascii_alphanumeric() || "_.()".contains(c);
         if !expression.chars().all(is_name) || expression.contains("..") || expression.is_empty() {
@@ -218,7 +218,7 @@ fn is_passed(expression: &str) -> bool {
     (expression.strip_prefix("KEYS[")).is_some_and(|index| index.find(']') == Some(index.len() - 1))
 }
 
-/// What `line` assigns, with its values; `depth`: how many braces are open before it.
+/// Returns the assignments in `line`, with their values. `depth` is the number of braces that are open before it.
 fn assignments<'a>(script: &File, line: &'a str, depth: usize) -> Vec<(Holder, &'a str)> {
     let mut found = Vec::new();
     for (at, _) in line.match_indices(" = ") {
@@ -246,7 +246,7 @@ fn assignments<'a>(script: &File, line: &'a str, depth: usize) -> Vec<(Holder, &
     found
 }
 
-/// Each place in `scripts` where a key is built, or may be.
+/// Lists the places in `scripts` where a key is built, or may be.
 fn built_keys(scripts: &[File]) -> Vec<String> {
     let (mut found, mut holders) = (BTreeSet::new(), BTreeSet::new());
     let place = |script: &File, number: usize, line: &str| {

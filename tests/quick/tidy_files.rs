@@ -1,4 +1,4 @@
-//! Files that nothing would miss: one that is compiled nowhere, a script that can't be run. And suites that are named and gone.
+//! House rules for files: every one is compiled, scripts can be run, and suites that filters and pages name exist.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -15,7 +15,7 @@ fn has_module(text: &str, name: &str) -> bool {
     })
 }
 
-/// Files of Rust that no module names: cargo compiles none of them.
+/// Lists Rust files that no module names. Cargo doesn't compile them.
 fn forgotten(files: &[File]) -> Vec<&str> {
     let is_compiled = |path: &str| {
         let (folder, file) = path.rsplit_once('/').expect("a folder");
@@ -86,7 +86,7 @@ fn scripts_can_be_run() {
     assert!(scripts > 8, "{scripts}");
 }
 
-/// The modules that filters of `text` name: `test(/^(A|B)::/)` of nextest, and `A::`.
+/// Returns the modules that filters in `text` name: `test(/^(A|B)::/)` of nextest, and `A::`.
 fn suites(text: &str) -> Vec<&str> {
     let code = text.lines().filter(|line| !line.starts_with('#'));
     let is_part = |c: char| c.is_ascii_alphanumeric() || "_:|()".contains(c);
@@ -125,7 +125,7 @@ fn suites_that_filters_name_are_there() {
     assert_eq!(suites(filters), ["a", "b_c", "d::e", "f", "g"]);
 }
 
-/// What `text` names as `it NAME`: the binary, and the tests of it.
+/// Returns the tests that `text` names as `it NAME`, each with its binary.
 fn named_tests(text: &str) -> impl Iterator<Item = (&str, &str)> {
     quoted(text).filter_map(|words| {
         let words = words.strip_prefix("cargo test --test ").unwrap_or(words);
