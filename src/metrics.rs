@@ -40,7 +40,6 @@ macro_rules! label {
 label!(Queue, queue);
 label!(Decision, answer);
 label!(OutcomeLabel, outcome);
-label!(How, how);
 label!(Where, r#where);
 label!(Reason, reason);
 label!(Kind, kind);
@@ -49,13 +48,6 @@ label!(Reloaded, result);
 label!(EndReport, told_by);
 label!(Whose, whose);
 label!(InState, state);
-
-/// Kinds of delay: each value of the label `where`, with the value of the deprecated label `how`.
-const DELAY_KINDS: [(&str, &str); 3] = [
-    ("memory", "hold"),
-    ("delay-queue", "lane"),
-    ("recheck", "recheck"),
-];
 
 /// All metrics of a worker. Counting is cheap and works from any thread.
 pub struct Metrics {
@@ -74,8 +66,6 @@ pub struct Metrics {
     dispatches: Family<OutcomeLabel, Counter>,
     dispatch_seconds: Histogram,
     delays: Family<Where, Counter>,
-    /// `delays` under its deprecated name.
-    waits: Family<How, Counter>,
     delayed_starts: Counter,
     wait_seconds: Histogram,
     duplicates: Counter,
@@ -198,10 +188,6 @@ impl Metrics {
     /// longest wait to ask again afterwards (`recheck`).
     pub fn delayed(&self, r#where: &'static str) {
         self.delays.get_or_create(&Where { r#where }).inc();
-        let known = DELAY_KINDS.iter().find(|(name, _)| *name == r#where);
-        if let Some((_, how)) = known {
-            self.waits.get_or_create(&How { how }).inc();
-        }
     }
 
     /// Counts the handler's verdict on a job.
@@ -417,7 +403,6 @@ mod tests {
             "sluicegate_up{server=\"redis\"} 0",
             "sluicegate_disconnects_total{server=\"redis\"} 1",
             "sluicegate_calls_in_flight 3",
-            "sluicegate_running 3",
             "sluicegate_in_memory 5",
         ] {
             assert!(
@@ -458,53 +443,5 @@ mod tests {
             );
         }
         assert!(text.ends_with("# EOF\n"));
-    }
-
-    #[test]
-    fn an_old_name_has_the_numbers_of_the_new_one_and_says_so() {
-        let metrics = Metrics::new();
-        metrics.permit_expired();
-        metrics.dead("expired");
-        metrics.set_gate_recovering(true);
-        metrics.set_policies(2);
-        metrics.set_memory(3, 2, 5);
-        metrics.delayed("memory");
-        metrics.delayed("delay-queue");
-        let text = metrics.encode();
-        for (old, new) in [
-            ("late_admissions_total 1", "expired_permits_total 1"),
-            (
-                "dead_total{reason=\"expired\"} 1",
-                "dead_letters_total{reason=\"expired\"} 1",
-            ),
-            ("gate_cold 1", "gate_recovering 1"),
-            ("policies 2", "active_policies 2"),
-            ("running 3", "calls_in_flight 3"),
-            ("held 2", "delayed_in_memory 2"),
-            (
-                "waits_total{how=\"hold\"} 1",
-                "delays_total{where=\"memory\"} 1",
-            ),
-            (
-                "waits_total{how=\"lane\"} 1",
-                "delays_total{where=\"delay-queue\"} 1",
-            ),
-        ] {
-            for line in [old, new].map(|line| format!("sluicegate_{line}")) {
-                assert!(
-                    text.lines().any(|l| l == line),
-                    "{line} is missing in\n{text}"
-                );
-            }
-            let name = |line: &str| line.split(['{', ' ']).next().unwrap_or_default().to_owned();
-            let (old, new) = (name(old), name(new));
-            // A counter's HELP line has its name without `_total`.
-            let family = old.trim_end_matches("_total");
-            let help = format!("# HELP sluicegate_{family} Deprecated, use sluicegate_{new}.");
-            assert!(
-                text.lines().any(|l| l == help),
-                "{help} is missing in\n{text}"
-            );
-        }
     }
 }

@@ -13,8 +13,7 @@ use super::learned::LearnedLimits;
 use super::load::Load;
 use super::shadows::Shadows;
 use super::{
-    DELAY_KINDS, Decision, EndReport, How, Kind, Metrics, OutcomeLabel, Queue, Reason, Reloaded,
-    Server, Where, Whose,
+    Decision, EndReport, Kind, Metrics, OutcomeLabel, Queue, Reason, Reloaded, Server, Where, Whose,
 };
 use crate::gate::Primaries;
 
@@ -65,9 +64,9 @@ impl Metrics {
                 Histogram::new(seconds()),
             ),
             gate_base: register_base(r),
-            expired_permits: renamed(
+            expired_permits: register(
                 r,
-                ("expired_permits", "late_admissions", "_total"),
+                "expired_permits",
                 "Permits whose deadline passed before the call was sent",
                 Counter::default(),
             ),
@@ -108,12 +107,6 @@ impl Metrics {
                 "Delays begun, by where: in memory, or in a delay queue",
                 Family::default(),
             ),
-            waits: register(
-                r,
-                "waits",
-                "Deprecated, use sluicegate_delays_total",
-                Family::default(),
-            ),
             duplicates: register(
                 r,
                 "duplicates",
@@ -138,9 +131,9 @@ impl Metrics {
                 "Waits of denied jobs",
                 Histogram::new(exponential_buckets(0.001, 4.0, 12)),
             ),
-            dead_letters: renamed(
+            dead_letters: register(
                 r,
-                ("dead_letters", "dead", "_total"),
+                "dead_letters",
                 "Dead letters, by kind of reason",
                 Family::default(),
             ),
@@ -194,9 +187,9 @@ impl Metrics {
                 "Jobs that went to another queue since their tenant is diverted",
                 Counter::default(),
             ),
-            gate_recovering: renamed(
+            gate_recovering: register(
                 r,
-                ("gate_recovering", "gate_cold", ""),
+                "gate_recovering",
                 "1 during a recovery wait: Redis (in a cluster, at least one primary) may have lost data and admits no job",
                 Gauge::default(),
             ),
@@ -236,21 +229,16 @@ impl Metrics {
                 "Programs of dispatch.exec that ended, or were of no use, and were replaced",
                 Counter::default(),
             ),
-            active_policies: renamed(
+            active_policies: register(
                 r,
-                ("active_policies", "policies", ""),
+                "active_policies",
                 "Policies that are enforced together",
                 Gauge::default(),
             ),
-            calls_in_flight: renamed(
+            calls_in_flight: register(r, "calls_in_flight", "Calls in flight", Gauge::default()),
+            delayed_in_memory: register(
                 r,
-                ("calls_in_flight", "running", ""),
-                "Calls in flight",
-                Gauge::default(),
-            ),
-            delayed_in_memory: renamed(
-                r,
-                ("delayed_in_memory", "held", ""),
+                "delayed_in_memory",
                 "Jobs in an in-memory delay, or in the delivery window of a delay queue",
                 Gauge::default(),
             ),
@@ -293,9 +281,8 @@ impl Metrics {
         for outcome in ["done", "retry", "snooze", "throttled", "late", "reject"] {
             drop(self.dispatches.get_or_create(&OutcomeLabel { outcome }));
         }
-        for (r#where, how) in DELAY_KINDS {
+        for r#where in ["memory", "delay-queue", "recheck"] {
             drop(self.delays.get_or_create(&Where { r#where }));
-            drop(self.waits.get_or_create(&How { how }));
         }
         let reasons = [
             "bad-message",
@@ -338,19 +325,6 @@ pub(super) fn register<M: Clone + Metric>(
 ) -> M {
     registry.register(name, help, metric.clone());
     metric
-}
-
-/// Registers `metric` under its name and, for one release, under its old name. `end` is the suffix
-/// that OpenMetrics appends to a counter's name.
-fn renamed<M: Clone + Metric>(
-    registry: &mut Registry,
-    (name, old, end): (&str, &str, &str),
-    help: &str,
-    metric: M,
-) -> M {
-    let instead = format!("Deprecated, use sluicegate_{name}{end}");
-    registry.register(old, instead, metric.clone());
-    register(registry, name, help, metric)
 }
 
 fn register_base(registry: &mut Registry) -> Gauge<f64, AtomicU64> {

@@ -98,7 +98,7 @@ pub async fn explain(
         let why = match seen.state {
             state if state.is_end() => "it waits no more",
             State::Running => "it is being called",
-            _ => "its worker is of a version that does not say what it waits for",
+            _ => "its worker does not say what it waits for",
         };
         explained.why = why.to_owned();
         return Ok(explained);

@@ -351,7 +351,7 @@ async fn inspect_tells_what_is_used_and_who_waits() {
         .json();
     assert_eq!(json["source"], "rate-limiter");
     assert_eq!(json["waiting"], 2);
-    assert_eq!(json["waits_for"], "block");
+    assert_eq!(json["waits_for"], "suspended");
     let limit = &json["limits"][0];
     for (key, value) in [
         ("used", 5),

@@ -61,7 +61,7 @@ async fn inspect_shows_what_an_operator_changed() {
     };
     assert!((1..=3_600_000).contains(&open_in(&found)), "{found}");
     assert_eq!(found["suspended_by"], "an operator (tenant pause)");
-    assert_eq!(found["waits_for"], "block");
+    assert_eq!(found["waits_for"], "suspended");
     assert_eq!(inspect(&yaml, "other")["waits_for"], Value::Null);
 
     let done = sluicegate(&yaml, &["tenant", "resume", "acme"]).exited(0);
@@ -108,7 +108,7 @@ async fn inspect_shows_what_an_operator_changed() {
     let found = inspect(&yaml, "acme");
     assert_eq!(found["limits"][0]["max_requests"], 5);
     assert_eq!(found["limits"][0]["override_until_ms"], 0);
-    assert_eq!(found["waits_for"], "line");
+    assert_eq!(found["waits_for"], "waitlist");
 
     let done = sluicegate(&yaml, &["tenant", "reset", "acme"]).exited(0);
     assert!(

@@ -108,7 +108,7 @@ async fn what_a_lost_primary_does_not_hear_the_others_do() {
     let others = found["other_configurations_unread"].as_array();
     assert_eq!(others.map(Vec::len), Some(1), "{found}");
     assert!(found["all_suspended_until_ms"].is_null(), "{found}");
-    let all = found["all_blocked_unread"].as_str().unwrap_or_default();
+    let all = found["all_suspended_unread"].as_str().unwrap_or_default();
     assert!(all.contains("can't be reached"), "{found}");
     let checked = sluicegate(&yaml, &["check"]).exited(1).out;
     assert!(checked.contains("error redis"), "{checked}");

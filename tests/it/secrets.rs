@@ -549,7 +549,7 @@ log: {{level: '{LOUD}', format: json}}
         let id = format!("bad-{number}");
         place.run(&id, &["publish", "--tenant", "acme", "--id", &id], 0);
         let run = format!("no-downstream-{number}");
-        let mut worker = place.start(&run, &["run", "--fresh"]);
+        let mut worker = place.start(&run, &["run", "--skip-recovery-wait"]);
         until(&id, || {
             let letter = format!("letter-{number}");
             let mut show = place.start(&letter, &["dead", "show", &id, "--json"]);

@@ -108,7 +108,7 @@ pub struct InspectedJson {
     pub shadows: Vec<ShadowJson>,
     pub waiting: Option<u64>,
     pub waiting_by_level: Map<String, Value>,
-    pub line_end_in_ms: Option<u64>,
+    pub waitlist_end_in_ms: Option<u64>,
     pub new_job_in_ms: Option<u64>,
     pub recovery_wait_until_ms: Option<u64>,
     pub recovery_wait_reason: Option<String>,

@@ -68,8 +68,8 @@ impl<'a> WaitReason<'a> {
         match self {
             Self::Stop(word, _) => Some((*word).to_owned()),
             Self::Recovery(_) => Some("recovery".to_owned()),
-            Self::Suspension => Some("block".to_owned()),
-            Self::Waitlist => Some("line".to_owned()),
+            Self::Suspension => Some("suspended".to_owned()),
+            Self::Waitlist => Some("waitlist".to_owned()),
             Self::Limit(name, _) | Self::Others(name, ..) => Some(format!("limit {name}")),
             Self::Nothing | Self::Unconfirmed(_) | Self::Unknown(_) => None,
         }

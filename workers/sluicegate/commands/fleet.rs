@@ -29,12 +29,10 @@ pub fn gaps(fleet: &Fleet) -> String {
     let mut text = String::new();
     match view.silent.len() {
         0 => {}
-        1 => {
-            text += "1 worker more lives and says nothing of itself: it has just begun or ended, or its version is older\n"
-        }
+        1 => text += "1 worker more lives and says nothing of itself: it has just begun or ended\n",
         more => {
             text += &format!(
-                "{more} workers more live and say nothing of themselves: they have just begun or ended, or their version is older\n"
+                "{more} workers more live and say nothing of themselves: they have just begun or ended\n"
             );
         }
     }

@@ -20,10 +20,10 @@ use super::Failure;
   sluicegate run --pipeline orders
   sluicegate run --record jobs.jsonl")]
 pub struct RunArgs {
-    /// Skip the recovery wait, after Redis was emptied on purpose (formerly --fresh)
+    /// Skip the recovery wait, after Redis was emptied on purpose
     ///
     /// Safe only if no job ran within the longest window. For one start.
-    #[arg(long, alias = "fresh")]
+    #[arg(long)]
     skip_recovery_wait: bool,
     /// Records new jobs in this new file, for `simulate --jobs`: their times, costs, priorities and labels
     ///

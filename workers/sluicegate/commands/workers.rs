@@ -151,7 +151,7 @@ mod tests {
             "WORKER        VERSION     UP  CALLS  USED  WAITING  LATE  STATE\n\
              a:7           0.1.0    2m 5s   3/16  19 %      240     0  ready\n\
              b\\u{1b}[2J:8  0.1.0      0ms    0/0   0 %        0     0  not ready: Redis does not answer; x\\ny\n\
-             1 worker more lives and says nothing of itself: it has just begun or ended, or its version is older\n\
+             1 worker more lives and says nothing of itself: it has just begun or ended\n\
              what worker 4 says can't be read: it has format 2, and this version of sluicegate reads 1\n"
         );
         let json = workers_as_json(&fleet);

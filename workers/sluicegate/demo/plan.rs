@@ -316,8 +316,6 @@ mod tests {
             ("throttling", 1, 13, 20),
             ("results", 1, 9, 10),
             ("pipelines", 1, 9, 10),
-            // The old name.
-            ("penalties", 1, 13, 20),
         ] {
             let plan = plan(&["--scenario", name]).expect("the defaults fit");
             assert_eq!(plan.limits.len(), limits);

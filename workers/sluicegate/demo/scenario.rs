@@ -19,7 +19,6 @@ pub enum Scenario {
     /// says how many they took (x-actual-cost)
     Costs,
     /// One limit, and now and then the API answers 429 with Retry-After: 2, and takes no call of that tenant meanwhile
-    #[value(alias = "penalties")]
     Throttling,
     /// One limit, and each job's publisher is told what the API answered to it (reply_to)
     Results,

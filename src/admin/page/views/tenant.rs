@@ -224,7 +224,7 @@ pub(super) async fn html(source: &ViewSource<'_>, asked: &ViewRequest) -> Result
         levels: levels
             .map(|(level, waiting)| (text(level), waiting.to_string()))
             .collect(),
-        empty: after(told.line_end_in_ms),
+        empty: after(told.waitlist_end_in_ms),
         new_job: told.new_job_in_ms.map(|ms| match ms {
             0 => "now".to_owned(),
             ms => format!("in {}", span(ms)),
