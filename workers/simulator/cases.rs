@@ -1,5 +1,5 @@
-//! Tests of configurations, as users write them: these jobs at these times under this configuration, and what is expected of it
-//! (`sluicegate test`).
+//! Tests of configurations, as users write them for `sluicegate test`: a configuration, jobs with
+//! their times, and the expected result.
 
 mod file;
 mod judge;
@@ -17,12 +17,12 @@ use crate::api::Api;
 use crate::jobs::Job;
 use crate::run::{Setup, Watched, simulate};
 
-/// A case that can be played.
+/// A case that can be run.
 #[derive(Debug)]
 pub struct Case {
-    /// What it says of itself.
+    /// Its name from the file.
     pub name: String,
-    /// Where it stands in its file.
+    /// Line of the file at which the case begins.
     pub line: u64,
     config: Config,
     workers: usize,
@@ -32,13 +32,13 @@ pub struct Case {
     work: u64,
     seed: u64,
     jobs: Arc<Vec<Job>>,
-    /// What its jobs are called.
+    /// Names of the jobs.
     names: Vec<String>,
     expected: Expected,
 }
 
 impl Case {
-    /// Plays it: what is not as it is expected, a text for each.
+    /// Runs the case and returns a text for each difference from the expectations.
     pub fn differences(&self) -> Vec<String> {
         let setup = Setup {
             config: &self.config,

@@ -1,4 +1,5 @@
-//! Reads a file with cases: YAML with `cases`, each with a configuration, jobs, and what is expected. What is wrong is said with its line.
+//! Reads a file of cases: YAML with the key `cases`, each with a configuration, jobs and
+//! expectations. Errors name the line.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -19,13 +20,13 @@ use crate::mistake;
 use crate::patience::work_of;
 use crate::run::MOST_WORKERS;
 
-/// The longest file, in bytes.
+/// Maximum size of a file, in bytes.
 pub const MOST_FILE: u64 = 1 << 20;
-/// The most jobs of a case.
+/// Maximum number of jobs in a case.
 const MOST_JOBS: usize = 100_000;
-/// For so long after its last job a case goes on, where nothing else is said.
+/// How long a case runs after its last job if it does not set a time.
 const AFTER_LAST: Duration = Duration::from_secs(86_400);
-/// Why a file holds no cases.
+/// The reason why a file of cases can't be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{file}:{line}: {why}")]
 pub struct CasesError {
@@ -34,23 +35,24 @@ pub struct CasesError {
     why: String,
 }
 
-/// The cases of the file `name`, which is `text`. Configurations that it names are looked for from its folder; variables of the
-/// environment do not count. Of several pipelines `pipeline` is meant where a case names none.
+/// Reads the cases in `text`, the content of the file `name`. Paths of configurations are relative
+/// to that file's folder; environment variables are ignored. `pipeline` selects a pipeline for
+/// cases that name none.
 ///
 /// # Errors
-/// [`CasesError`]: what is wrong, and in which line.
+/// Returns a [`CasesError`] with the reason and the line.
 pub fn read(name: &str, text: &str, pipeline: Option<&str>) -> Result<Vec<Case>, CasesError> {
     let load = |path: &Path| Pipelines::load(Some(path), std::iter::empty());
     read_all(name, text, (pipeline, &load))
 }
 
-/// How a file with a configuration is read.
+/// Loads a configuration from a file.
 type Load<'a> = &'a dyn Fn(&Path) -> Result<Pipelines, ConfigErrors>;
 
-/// [`read`], where configurations in files of their own are read by `load`.
+/// Reads like [`read`], but loads separate configuration files with `load`.
 ///
 /// # Errors
-/// As there.
+/// Returns the same errors as [`read`].
 pub fn read_with(name: &str, text: &str, load: Load<'_>) -> Result<Vec<Case>, CasesError> {
     read_all(name, text, (None, load))
 }
@@ -104,7 +106,8 @@ fn read_all(
     file.cases.into_iter().map(case).collect()
 }
 
-/// What stands before the value that is wrong, on its line: up to where the reader is, which may be at the value's key.
+/// Returns the text before the invalid value on its line. The reader's position may be that of the
+/// value's key.
 fn before_value(text: &str, (line, column): (u64, u64)) -> String {
     let place = |from_1: u64| usize::try_from(from_1.saturating_sub(1)).unwrap_or(usize::MAX);
     let there = text.lines().nth(place(line)).unwrap_or_default();
@@ -119,7 +122,7 @@ fn before_value(text: &str, (line, column): (u64, u64)) -> String {
     before.iter().chain(key).collect()
 }
 
-/// Where configurations come from.
+/// Where to find configurations.
 struct Files<'a> {
     folder: &'a Path,
     pipeline: Option<&'a str>,
@@ -207,7 +210,7 @@ fn read_case(written: Written, line: u64, files: &Files<'_>) -> Result<Case, (u6
             Some(within) => Duration::from_secs_f64(within),
             None => Duration::from_secs_f64(last) + AFTER_LAST,
         },
-        // Who says how long it may take has it take so long.
+        // A case that sets its own duration may do any amount of work in it.
         work: match within {
             Some(_) => u64::MAX,
             None => work_of(jobs.len()),
@@ -219,7 +222,8 @@ fn read_case(written: Written, line: u64, files: &Files<'_>) -> Result<Case, (u6
     })
 }
 
-/// The configuration of the case in the line `line`: the file that it names, or what stands there.
+/// Returns the configuration of the case at line `line`, from the file that it names or from the
+/// case itself.
 fn config(written: &Written, line: u64, files: &Files<'_>) -> Result<Config, (u64, String)> {
     let here = |why: String| (line, why);
     let pipelines = match &written.config {
@@ -232,7 +236,8 @@ fn config(written: &Written, line: u64, files: &Files<'_>) -> Result<Config, (u6
         Some(Sections::Json(json)) => Pipelines::parse("config", &json.text, std::iter::empty())
             .map_err(|errors| in_case(&errors, json, line))?,
     };
-    // Other cases of the file may have a configuration that names none.
+    // The default pipeline applies only to configurations with named pipelines; other cases of the
+    // file may have none.
     let usual = files.pipeline.filter(|_| pipelines.are_named());
     let pipeline = written.pipeline.as_deref().or(usual);
     match pipelines.one(pipeline) {
@@ -244,8 +249,8 @@ fn config(written: &Written, line: u64, files: &Files<'_>) -> Result<Config, (u6
     }
 }
 
-/// What is wrong with sections that stand in the case: in which line of the file first, and all of it. What has no line of its own
-/// has that of the case.
+/// Returns the errors in sections that stand in the case itself, and the line of the first one in
+/// the file. An error without a line gets the line of the case.
 fn in_case(errors: &ConfigErrors, json: &Json, case: u64) -> (u64, String) {
     let line_of = |origin: &Origin| match origin {
         Origin::File { line, .. } => json.line(*line),

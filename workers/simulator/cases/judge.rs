@@ -1,4 +1,4 @@
-//! What came of a case, against what was expected.
+//! Compares the result of a case with its expectations.
 
 use super::Case;
 use super::written::Time;
@@ -7,10 +7,11 @@ use crate::history::History;
 use crate::jobs::Job;
 use crate::words;
 
-/// So many starts are shown.
+/// Maximum number of starts that are shown.
 const SHOWN: usize = 12;
 
-/// What is not as expected, a text for each; lines of a text that begin with `-` were expected, those with `+` are what came.
+/// Returns a text for each difference. In a text, lines with `-` were expected and lines with `+`
+/// are the result.
 pub(super) fn differences(case: &Case, history: &History) -> Vec<String> {
     let (jobs, expected) = (&case.jobs, &case.expected);
     let policy = &case.config.rate_limiter.policy;
@@ -145,7 +146,8 @@ pub(super) fn differences(case: &Case, history: &History) -> Vec<String> {
             differs(what, wanted.to_string(), format!("{came}{more}"));
         }
     };
-    // Nobody means it to be so who does not say it: a bound of waits holds, too, where no job ever starts.
+    // A case expects no dead letters unless it says so. Otherwise a bound on waits would hold even
+    // if no job ever started.
     same(
         "dead letters",
         Some(expected.dead_letters.unwrap_or(0)),
@@ -195,7 +197,7 @@ fn list(times: &[f64]) -> String {
     format!("{}{more} s", shown.join(", "))
 }
 
-/// That the job is a dead letter, and why; empty: it is none.
+/// Returns a text that says that the job is a dead letter, and why; empty if it is not.
 fn death(job: Option<usize>, history: &History) -> String {
     let mut dead = history.dead.iter();
     let found = dead.find(|(dead, _)| Some(*dead) == job);
@@ -208,7 +210,7 @@ fn short(reason: &str) -> String {
     reason.chars().take(80).collect()
 }
 
-/// Who died of what.
+/// Lists dead letters with their tenants and reasons.
 fn reasons(jobs: &[Job], history: &History) -> String {
     let each = history.dead.iter().take(3).filter_map(|(job, reason)| {
         let tenant = &jobs.get(*job)?.tenant;

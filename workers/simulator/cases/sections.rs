@@ -1,4 +1,5 @@
-//! A configuration that stands in another file, as it stands there: the order of its keys counts (`rate-limiter.tenants`).
+//! Reads a configuration within another file. Keeps the order of keys, which matters
+//! (`rate-limiter.tenants`).
 
 use std::fmt;
 
@@ -6,10 +7,10 @@ use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor}
 use serde_json::Value;
 use serde_saphyr::Spanned;
 
-/// The same as JSON, which is YAML.
+/// A configuration of a case: a path, or the sections as JSON, which is also YAML.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Sections {
-    /// A path to a file.
+    /// The path of a file.
     Path(String),
     /// The sections themselves.
     Json(Json),
@@ -25,12 +26,12 @@ impl<'de> Deserialize<'de> for Sections {
     }
 }
 
-/// Any value as the JSON that it is.
+/// Any value, written as JSON.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Json {
-    /// Each key and each item of a list begins a line.
+    /// The JSON text. Each key and each list item begins a new line.
     pub text: String,
-    /// Where each of these lines stands in the other file. The first line of the text is none of them.
+    /// The line in the other file for each line of `text` but the first, which holds no key.
     lines: Vec<u64>,
 }
 
@@ -40,13 +41,14 @@ impl Json {
         Self { text, lines }
     }
 
-    /// Where the line `line` (from 1) stands in the other file; `None`: it is the first one, which holds no key.
+    /// Returns the line in the other file that corresponds to line `line` (from 1) of `text`;
+    /// `None` for the first line, which holds no key.
     pub fn line(&self, line: u64) -> Option<u64> {
         let place = usize::try_from(line.checked_sub(2)?).ok()?;
         self.lines.get(place).copied()
     }
 
-    /// Goes on with `begin` and `value`, which stand in the line `line` of the other file.
+    /// Appends `begin` and `value`, which stand at line `line` of the other file.
     fn add(&mut self, line: u64, begin: &str, value: &Self) {
         if !self.lines.is_empty() {
             self.text.push(',');

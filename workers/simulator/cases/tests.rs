@@ -170,7 +170,7 @@ fn what_is_wrong_with_a_file_is_said_with_its_line() {
         assert!(why.starts_with(&format!("a.yaml:{line}: ")), "{why}");
         assert!(why.contains(words), "{why}");
     }
-    // Each problem of sections has its line, the first one where errors have it.
+    // Each problem in a section has a line. The first line is reported where errors carry theirs.
     let text = CASES
         .replace("max-requests: 3", "max-requests: 0")
         .replace("max-requests: 2", "max-request: 2");

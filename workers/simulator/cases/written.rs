@@ -1,4 +1,4 @@
-//! What cases are written with: the keys of a file, each as it stands there.
+//! The keys of a file of cases, as a user writes them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::jobs::Text;
 use crate::mistake;
 use crate::scalar::{self, Scalar};
 
-/// What a time may differ by, where nothing else is said.
+/// Default tolerance for times.
 const TOLERANCE: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Deserialize)]
@@ -52,22 +52,22 @@ pub(super) struct WrittenApi {
 pub(super) struct WrittenJob {
     pub name: Option<String>,
     pub at: Time,
-    /// So many alike
+    /// Number of equal jobs.
     pub count: Option<usize>,
-    /// after each other.
+    /// Interval between these jobs.
     pub every: Option<Time>,
     pub tenant: String,
     pub cost: Option<u32>,
     pub priority: Option<Text>,
     pub plan: Option<String>,
-    /// Files of jobs call it so.
+    /// Named as in files of jobs.
     #[serde(alias = "routing_key")]
     pub routing_key: Option<String>,
     #[serde(default)]
     pub header: BTreeMap<String, Text>,
 }
 
-/// Seconds, or with a unit.
+/// A time: seconds, or a number with a unit.
 #[derive(Debug, Clone)]
 pub(super) enum Time {
     Seconds(f64),
@@ -97,7 +97,7 @@ impl<'de> Deserialize<'de> for Time {
 }
 
 impl Time {
-    /// In seconds, from 0 to thirty days.
+    /// Returns the time in seconds, from 0 to thirty days.
     pub fn seconds(&self) -> Result<f64, String> {
         let seconds = match self {
             Self::Seconds(seconds) => Some(*seconds),
@@ -118,33 +118,33 @@ impl Time {
     }
 }
 
-/// What is expected; what is not said may be anything.
+/// The expectations. A key that is left out expects nothing.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct Expected {
-    /// When jobs start, in the order of their starts.
+    /// Start times of the jobs, in order.
     pub starts: Option<Vec<Time>>,
-    /// When jobs with these names start.
+    /// Start times of jobs, by name.
     pub start: Option<BTreeMap<String, Time>>,
-    /// What times may differ by.
+    /// Maximum difference between an expected time and the actual one.
     pub tolerance: Option<Time>,
-    /// In which order jobs with these names start.
+    /// Names of jobs in the order in which they start.
     pub order: Option<Vec<String>>,
-    /// How long jobs wait at most.
+    /// Maximum time that jobs wait.
     pub waits_at_most: Option<WaitsAtMost>,
-    /// After how long jobs are done, at most.
+    /// Maximum time until jobs are done.
     pub done_after_at_most: Option<WaitsAtMost>,
-    /// How long all of it takes at most.
+    /// Maximum duration of the whole case.
     pub makespan_at_most: Option<Time>,
-    /// Units in the fullest window of each limit.
+    /// Units in the fullest window, by limit.
     pub fullest_window: Option<BTreeMap<String, u64>>,
-    /// How many jobs each shadow limit would have made wait.
+    /// Number of jobs that each shadow limit would have delayed.
     pub would_have_waited: Option<BTreeMap<String, u64>>,
-    /// How many dead letters there are; `None`: none.
+    /// Number of dead letters; `None` expects none.
     pub dead_letters: Option<usize>,
-    /// How many calls the API answers 429.
+    /// Number of calls that the API answers with 429.
     pub throttled: Option<usize>,
-    /// How often a job is delivered at most, on average.
+    /// Maximum average number of deliveries per job.
     pub deliveries_at_most: Option<f64>,
 }
 
@@ -157,7 +157,7 @@ pub(super) struct WaitsAtMost {
 }
 
 impl Expected {
-    /// What times may differ by, in seconds.
+    /// Returns the tolerance in seconds.
     pub fn tolerance(&self) -> f64 {
         let own = self.tolerance.as_ref();
         own.and_then(|time| time.seconds().ok())
