@@ -1,4 +1,4 @@
-//! The API that simulated workers call: how long it takes, when it fails, and what it allows itself.
+//! The API that simulated workers call: its latency, its failures and its own limit.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,24 +17,25 @@ use crate::history::Call;
 use crate::limiter::Counter;
 use crate::stage::micros;
 
-/// Where nothing says how long a call may take: the default of `dispatch.http.timeout`.
+/// Timeout of a call if the caller sets none; equals the default of `dispatch.http.timeout`.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What the API does.
+/// Describes how the API behaves.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Api {
     /// How long a call takes.
     pub latency: Latency,
-    /// So many are answered 500.
+    /// Share of calls answered with 500.
     pub errors: Percent,
-    /// So many are answered 429, with a second's `Retry-After`.
+    /// Share of calls answered with 429 and a `Retry-After` of one second.
     pub throttles: Percent,
-    /// More than it allows itself is answered 429, with a `Retry-After` that says when there is room.
+    /// The API's own limit. Calls above it are answered with 429 and a `Retry-After` that says when
+    /// there is room.
     pub limit: Option<ApiLimit>,
 }
 
 impl Default for Api {
-    /// It takes 50 ms, and never fails.
+    /// Returns an API that takes 50 ms for each call and never fails.
     fn default() -> Self {
         Self {
             latency: Latency::fixed(Duration::from_millis(50)),
@@ -45,39 +46,41 @@ impl Default for Api {
     }
 }
 
-/// What it answers to one call.
+/// The API's answer to one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Answer {
     /// 200, 429 or 500.
     pub status: u16,
-    /// With 429: after so many seconds there is room.
+    /// Seconds until there is room, with a 429.
     pub retry_after: Option<u64>,
-    /// It comes after so long.
+    /// Delay before the answer.
     pub latency: Duration,
 }
 
-/// It, with what it has taken so far: for simulated calls, and for real ones (`sluicegate echo`).
+/// An API and the calls it has taken so far. Serves simulated calls, and real ones in `sluicegate
+/// echo`.
 pub struct Answering {
     api: Api,
     random: SmallRng,
-    /// The calls of all, or of each tenant.
+    /// A counter for all tenants together, or one for each tenant.
     taken: HashMap<String, Counter>,
     most_tenants: usize,
 }
 
 impl Answering {
-    /// What is drawn at random follows from `seed`. So many tenants are counted at a time, and further ones are not limited.
+    /// Creates an API whose random values derive from `seed`. It counts at most `most_tenants`
+    /// tenants at a time; further tenants are not limited.
     pub fn new(api: Api, seed: u64, most_tenants: usize) -> Self {
         Self {
             api,
-            // Other numbers than those of the load.
+            // Inverted, so that the API does not draw the same numbers as the load.
             random: SmallRng::seed_from_u64(!seed),
             taken: HashMap::new(),
             most_tenants,
         }
     }
 
-    /// A call of `tenant` arrives.
+    /// Takes a call of `tenant` and returns the answer.
     pub fn arrives(&mut self, tenant: &str, at_us: u64) -> Answer {
         let latency = self.api.latency.next(&mut self.random);
         let mut happens = |rate: Percent| rate.part() > 0.0 && self.random.random_bool(rate.part());
@@ -99,7 +102,8 @@ impl Answering {
         }
     }
 
-    /// After how many seconds there is room for a call of `whose`; `None`: there is, and it is taken.
+    /// Returns the seconds until there is room for a call of `whose`. Returns `None`, and counts
+    /// the call, if there is room now.
     fn full_for(&mut self, limit: ApiLimit, whose: &str, at_us: u64) -> Option<u64> {
         if !self.taken.contains_key(whose) {
             if self.taken.len() >= self.most_tenants {
@@ -115,7 +119,7 @@ impl Answering {
     }
 }
 
-/// It, with all calls so far.
+/// The API with a record of all its calls.
 pub(crate) struct Called {
     began: Instant,
     epoch_us: u64,
@@ -133,7 +137,7 @@ impl Called {
             began,
             epoch_us,
             state: Mutex::new(State {
-                // There are no more tenants than jobs.
+                // A run has no more tenants than jobs, so no bound is needed.
                 answering: Answering::new(api, seed, usize::MAX),
                 calls: Vec::new(),
             }),
@@ -141,21 +145,21 @@ impl Called {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing panics half-way with it.
+        // A poisoned lock is harmless: no holder leaves the state half changed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All calls so far.
+    /// Removes and returns all calls so far.
     pub fn take_calls(&self) -> Vec<Call> {
         std::mem::take(&mut self.lock().calls)
     }
 
-    /// How many there were.
+    /// Returns the number of calls so far.
     pub fn count(&self) -> usize {
         self.lock().calls.len()
     }
 
-    /// A call of `tenant` arrives: its number, and its answer.
+    /// Takes a call of `tenant`; returns its number and its answer.
     fn arrives(&self, job: usize, tenant: &str) -> (usize, Answer) {
         let at_us = micros(self.began.elapsed());
         let State { answering, calls } = &mut *self.lock();
@@ -171,7 +175,7 @@ impl Called {
     }
 }
 
-/// What workers call it by.
+/// The handler through which a worker calls the API.
 pub(crate) struct Caller {
     pub called: Arc<Called>,
     answers: Answers,
@@ -212,7 +216,7 @@ impl Handler for Caller {
             retry_after,
             latency,
         } = answer;
-        // Its way takes no time of its own.
+        // The request itself takes no time to send.
         permit.written(|| true);
         if latency > self.timeout {
             self.called.lock().calls[call].status = 0;
@@ -274,7 +278,8 @@ mod tests {
         Answering::new(api, 1, most_tenants)
     }
 
-    /// After how many seconds there is room, for a call so many milliseconds after the beginning.
+    /// Returns the seconds until there is room for a call that arrives `ms` milliseconds after the
+    /// beginning.
     fn after(answering: &mut Answering, tenant: &str, ms: u64) -> Option<u64> {
         let answer = answering.arrives(tenant, ms * 1_000);
         assert_eq!(answer.status == 429, answer.retry_after.is_some());
@@ -286,7 +291,7 @@ mod tests {
         let mut each = answering("2/10s:tenant", 10);
         let mut come = |tenant, ms| after(&mut each, tenant, ms);
         assert_eq!([come("a", 0), come("a", 4_000)], [None, None]);
-        // What is refused does not count.
+        // Refused calls do not count.
         assert_eq!([come("a", 5_500), come("a", 9_999)], [Some(5), Some(1)]);
         assert_eq!(come("b", 9_999), None);
         assert_eq!([come("a", 10_000), come("a", 10_001)], [None, Some(4)]);

@@ -1,5 +1,5 @@
-//! What a run came to: how long it took, how much of the limits was used, how long jobs waited, and how full the fullest window was.
-//! The same for a simulated run and for a live one.
+//! The figures of a run, simulated or live: its duration, the used part of the limits, the waits,
+//! and the fullest window.
 
 mod left;
 mod quota;
@@ -17,137 +17,142 @@ pub use self::series::Slot;
 use crate::history::History;
 use crate::jobs::Job;
 
-/// So many tenants are shown, the busiest.
+/// Number of tenants shown, the busiest first.
 const SHOWN_TENANTS: usize = 5;
-/// So many reasons of dead letters are shown; others are counted together.
+/// Number of reasons for dead letters that are shown; the others are counted together.
 const SHOWN_REASONS: usize = 10;
 
 /// All figures of a run. Times are in seconds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Figures {
-    /// Jobs that were published.
+    /// Number of published jobs.
     pub jobs: usize,
-    /// From the first one's publishing to the end of the last call, or of the run where that left jobs.
+    /// Time from the first publish to the end of the last call, or to the end of the run if jobs
+    /// were left.
     pub makespan: f64,
-    /// Of what the busiest quota allowed until its last call, from 0 to 1.
+    /// Used share, from 0 to 1, of the units that the busiest quota allowed until its last call.
     pub used: f64,
-    /// From a job's publishing to its first call; none of a dead letter that was never called.
+    /// Waits from publish to first call. Dead letters that were never called are left out.
     pub waits: Waits,
-    /// From a job's publishing until it was done; none of a dead letter.
+    /// Times from publish until the job was done. Dead letters are left out.
     pub done_after: Waits,
-    /// Calls at the API.
+    /// Number of calls at the API.
     pub calls: usize,
-    /// Those that it answered 429.
+    /// Calls that the API answered with 429.
     pub throttled: usize,
-    /// Calls after the first one of their job, 429s left out.
+    /// Calls that follow an earlier call of their job, unless that one was answered with 429.
     pub retries: usize,
-    /// Deliveries to workers, for each job.
+    /// Average number of deliveries per job.
     pub deliveries: f64,
-    /// Jobs that became dead letters, by the reason.
+    /// Number of dead letters, by reason.
     pub dead: BTreeMap<String, usize>,
-    /// Those of them that were never called.
+    /// Dead letters that were never called.
     pub dead_uncalled: usize,
     /// Jobs that were not done at the end.
     pub unfinished: usize,
-    /// Those of them that would have been published later.
+    /// Unfinished jobs whose publish time was after the end of the run.
     pub unpublished: usize,
-    /// Why they were not.
+    /// Why the run ended before they were done.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub left: Option<OfLeft>,
     /// Each limit, in the order of the configuration.
     pub limits: Vec<OfLimit>,
-    /// Each shadow limit, too.
+    /// Each shadow limit.
     pub shadows: Vec<OfShadow>,
     /// The busiest tenants.
     pub tenants: Vec<OfTenant>,
-    /// So many others there are.
+    /// Number of tenants that are not shown.
     pub more_tenants: usize,
-    /// How it went over time.
+    /// The run over time.
     #[serde(skip)]
     pub series: Vec<Slot>,
 }
 
-/// How long jobs waited, in seconds. A wait that was not over at the end of the run counts for what it was by then, so a figure may be the
-/// least that it can be.
+/// How long jobs waited, in seconds. A wait that had not ended when the run did counts with its
+/// length so far, so a figure may be a lower bound.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Waits {
-    /// How many.
+    /// Number of jobs.
     pub jobs: usize,
-    /// Those of them whose wait was not over.
+    /// Jobs that were still waiting at the end of the run.
     pub not_over: usize,
-    /// From which of a hundred on a figure is the least that it can be; 101: none is.
+    /// Lowest percentile that is only a lower bound; 101 if none is.
     #[serde(skip)]
     pub(crate) least_from: usize,
-    /// Half of them not longer.
+    /// Median.
     pub p50: f64,
-    /// 99 of a hundred not longer.
+    /// 99th percentile.
     pub p99: f64,
-    /// The longest.
+    /// Maximum.
     pub max: f64,
 }
 
-/// What is known of a limit, whosever quota it is.
+/// The figures of one limit, over all of its quotas.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct OfLimit {
-    /// Its name.
+    /// Name of the limit.
     pub name: String,
-    /// Its algorithm.
+    /// Name of its algorithm.
     pub algorithm: String,
-    /// Of what it allowed all who used it, in the whole run; from 0 to 1.
+    /// Used share, from 0 to 1, of the units that the limit allowed to all its users in the whole
+    /// run.
     pub used: f64,
-    /// The same of the busiest: who used the most of what the limit allowed in the whole run.
+    /// The same share for the busiest quota, which used the largest share over the whole run.
     pub most_used: f64,
-    /// Units in the fullest of its windows at the API, or the most calls in flight;
+    /// Units in the fullest window at the API, or the maximum number of calls in flight.
     pub fullest: u64,
-    /// of so many that may be in one.
+    /// Maximum that is allowed in that window.
     pub allowance: u64,
-    /// Whose window that was; empty where all tenants share it.
+    /// Owner of that window; empty if all tenants share it.
     pub fullest_of: String,
-    /// Jobs that it made wait, from their first denial to their start, or to the end of the run.
+    /// Jobs that the limit delayed, from their first denial to their start or to the end of the
+    /// run.
     pub waits: Waits,
-    /// Of one that learns: what counted at the end in place of `max-requests`, the lowest of all tenants.
+    /// For an adaptive limit, the learned value in force at the end instead of `max-requests`: the
+    /// lowest of all tenants.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub learned: Option<u32>,
 }
 
-/// What a shadow limit would have done.
+/// The effect that a shadow limit would have had.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct OfShadow {
-    /// Its name.
+    /// Name of the limit.
     pub name: String,
-    /// Its algorithm.
+    /// Name of its algorithm.
     pub algorithm: String,
-    /// Jobs that started.
+    /// Number of jobs that started.
     pub starts: u64,
-    /// Those that it would have made wait.
+    /// Jobs that the limit would have delayed.
     pub would_have_waited: u64,
-    /// Those of them that would have waited for more than a day, or cost more than the whole limit.
+    /// Delayed jobs that would have waited for more than a day, or that cost more than the whole
+    /// limit.
     pub would_never_have_started: u64,
-    /// The longest wait of the others.
+    /// Longest wait of the other delayed jobs.
     pub longest_wait: f64,
 }
 
-/// What is known of a tenant.
+/// The figures of one tenant.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct OfTenant {
     /// Its id.
     pub tenant: String,
-    /// From a job's publishing to its first call.
+    /// Waits from publish to first call.
     pub waits: Waits,
-    /// Its jobs.
+    /// Number of its jobs.
     pub jobs: usize,
 }
 
-/// How long a job waited, in microseconds, and whether that was not over at the end of the run.
+/// A job's wait in microseconds, and whether it still lasted at the end of the run.
 type OfOne = (u64, bool);
 
 impl Waits {
     fn of(mut waits: Vec<OfOne>) -> Self {
-        // Of as long ones those that are over come first.
+        // Ended waits sort before unfinished waits of the same length.
         waits.sort_unstable();
         let rank = |part: usize| (waits.len() * part).div_ceil(100).max(1) - 1;
         let at = |part: usize| seconds(waits.get(rank(part)).map_or(0, |(us, _)| *us));
-        // What is not over may be longer than all that stand behind it.
+        // A wait that has not ended may be longer than all waits sorted after it.
         let first = waits.iter().position(|(_, goes_on)| *goes_on);
         Self {
             jobs: waits.len(),
@@ -163,12 +168,12 @@ impl Waits {
     }
 }
 
-/// In seconds, to the millisecond.
+/// Converts microseconds to seconds, rounded to the millisecond.
 fn seconds(us: u64) -> f64 {
     (us as f64 / 1e3).round() / 1e3
 }
 
-/// What was used of what was allowed, to the hundredth of a percent.
+/// Returns the used share of the allowance, rounded to a hundredth of a percent.
 fn share((used, allowed): (f64, f64)) -> f64 {
     match allowed > 0.0 {
         true => (used / allowed * 1e4).round() / 1e4,
@@ -177,7 +182,7 @@ fn share((used, allowed): (f64, f64)) -> f64 {
 }
 
 impl Figures {
-    /// Of `history`, whose jobs these were, under `policy`.
+    /// Computes the figures of `history`, the run of `jobs` under `policy`.
     pub fn of(policy: &Policy, jobs: &[Job], history: &History) -> Self {
         let (mut first, mut last) = (vec![None; jobs.len()], vec![None; jobs.len()]);
         let (mut throttled, mut retries) = (0, 0);
@@ -197,7 +202,8 @@ impl Figures {
         let over_us = history.left.map(|left| left.at_us);
         let end = over_us.or(last_end).unwrap_or(begin);
         let dead_ones: HashSet<usize> = history.dead.iter().map(|(job, _)| *job).collect();
-        // Until `at`, or until the run was over; `None`: it was not published by then, or died before.
+        // The time from publish to `at`, or to the end of the run. `None` if the job was not
+        // published by then or became a dead letter before.
         let until = |job: usize, at: Option<u64>| {
             let published = jobs[job].at_us();
             let since = |at: u64| at.saturating_sub(published);
@@ -235,7 +241,7 @@ impl Figures {
             .iter()
             .enumerate()
             .map(|(job, end)| match end {
-                // The call may go on when the run is over.
+                // A call may outlast the run.
                 Some((at, status))
                     if over_us.is_none_or(|over| *at <= over)
                         && (is_done(*status) || dead_ones.contains(&job)) =>
@@ -279,7 +285,7 @@ impl Figures {
     }
 }
 
-/// The reasons that there are the most of, and all others as one.
+/// Returns the most frequent reasons, and all others as one.
 fn dead(history: &History) -> BTreeMap<String, usize> {
     let mut reasons: Vec<_> = history.dead_by_reason().into_iter().collect();
     reasons.sort_by_key(|(_, jobs)| std::cmp::Reverse(*jobs));
@@ -321,7 +327,7 @@ fn of_limits(quotas: &Quotas, history: &History) -> Vec<OfLimit> {
         let full =
             |(units, allowance, _): &(u64, u64, String)| *units as f64 / (*allowance).max(1) as f64;
         let fullest = all.iter().map(fullest);
-        // Of several that are as full, the first by its name.
+        // The first name wins a tie.
         let fullest = fullest.reduce(|one, two| if full(&two) > full(&one) { two } else { one });
         let (fullest, allowance, fullest_of) = fullest.unwrap_or_default();
         let of_waits = waits.iter().find(|(limit, _)| limit.as_ref() == name);
@@ -340,7 +346,8 @@ fn of_limits(quotas: &Quotas, history: &History) -> Vec<OfLimit> {
     quotas.names().map(limit).collect()
 }
 
-/// That of all these quotas; limits of one name may have other ones in other plans.
+/// Returns the common algorithm of these quotas. Limits of the same name may have different
+/// algorithms in different plans.
 fn algorithm(all: &[(&str, &Quota)]) -> String {
     let mut names = all.iter().map(|(_, quota)| quota.limit.algorithm().name());
     let first = names.next().unwrap_or_default();
@@ -350,7 +357,7 @@ fn algorithm(all: &[(&str, &Quota)]) -> String {
     }
 }
 
-/// All shadows of `policy`, also those that saw no start.
+/// Returns all shadow limits of `policy`, even if no job started under them.
 fn of_shadows(policy: &Policy, history: &History) -> Vec<OfShadow> {
     let mut shadows: Vec<OfShadow> = Vec::new();
     for limit in policy.all().flat_map(|limits| limits.shadows()) {

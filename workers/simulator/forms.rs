@@ -1,4 +1,5 @@
-//! How a load and an API are described in a few characters: `poisson:20/s`, `500@30s`, `lognormal:80ms,0.5`, `100/60s`.
+//! Short notations for a load and an API: `poisson:20/s`, `500@30s`, `lognormal:80ms,0.5`,
+//! `100/60s`.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -11,25 +12,27 @@ use crate::limiter::Counting;
 use crate::mistake::shown;
 use crate::random;
 
-/// The most jobs in a second.
+/// Maximum rate, in jobs per second.
 const MOST_A_SECOND: f64 = 1_000_000.0;
-/// The widest lognormal: of a hundred values one is ten thousand times the median.
+/// Maximum sigma of a lognormal distribution: one value in a hundred is ten thousand times the
+/// median.
 const MOST_SIGMA: f64 = 4.0;
-/// The longest that a load takes, or begins after.
+/// Maximum duration of a load, and maximum delay before it begins.
 pub const LONGEST: Duration = Duration::from_secs(30 * 86_400);
-/// The longest that the API takes: more than any `dispatch.*.timeout`.
+/// Maximum duration of a call, longer than any `dispatch.*.timeout`.
 pub const LONGEST_CALL: Duration = Duration::from_secs(3_600);
-/// The longest that a question to Redis takes: a worker gives it up after 2 s.
+/// Maximum round trip to Redis: a worker gives up after 2 s.
 pub const LONGEST_QUESTION: Duration = Duration::from_millis(1_900);
-/// The highest cost.
+/// Maximum cost of a job.
 pub const MOST_COST: u32 = 1_000_000_000;
 
-/// How new jobs come: `poisson:20/s` (at random), or `uniform:20/s` and `20/s` (evenly spaced); also `/m` and `/h`.
+/// Arrival of new jobs: `poisson:20/s` (at random), or `uniform:20/s` and `20/s` (evenly spaced);
+/// also with `/m` and `/h`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rate {
-    /// At random, as independent publishers do.
+    /// Whether jobs come at random, as from independent publishers.
     pub at_random: bool,
-    /// Jobs a second, on average.
+    /// Average number of jobs per second.
     pub per_second: f64,
 }
 
@@ -76,12 +79,12 @@ impl FromStr for Rate {
     }
 }
 
-/// Jobs that all come at once: `500@30s`, or `500` at the beginning.
+/// Jobs that are published at once: `500@30s`, or `500` at the beginning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Burst {
-    /// How many.
+    /// Number of jobs.
     pub jobs: usize,
-    /// When, after the beginning.
+    /// Time after the beginning.
     pub at: Duration,
 }
 
@@ -105,15 +108,16 @@ impl FromStr for Burst {
     }
 }
 
-/// What a job costs: `3` or `fixed:3`, `uniform:1-5`, `lognormal:800,0.7` (median, and the deviation of its logarithm).
+/// Cost of a job: `3` or `fixed:3`, `uniform:1-5`, `lognormal:800,0.7` (the median, and the
+/// standard deviation of the logarithm).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cost(Spread);
 
 impl Cost {
-    /// Each job costs one.
+    /// A cost of 1 for each job.
     pub const ONE: Self = Self(Spread::Fixed(1.0));
 
-    /// That of the next job: from 1 to [`MOST_COST`].
+    /// Returns the cost of the next job, from 1 to [`MOST_COST`].
     pub fn next(&self, random: &mut SmallRng) -> u32 {
         self.0.next(random).round().clamp(1.0, f64::from(MOST_COST)) as u32
     }
@@ -139,17 +143,17 @@ impl FromStr for Cost {
     }
 }
 
-/// How long the API takes: `80ms` or `fixed:80ms`, `uniform:50ms-200ms`, `lognormal:80ms,0.5`.
+/// Latency of the API: `80ms` or `fixed:80ms`, `uniform:50ms-200ms`, `lognormal:80ms,0.5`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Latency(Spread);
 
 impl Latency {
-    /// Always the same.
+    /// Returns a constant latency.
     pub fn fixed(latency: Duration) -> Self {
         Self(Spread::Fixed(latency.as_secs_f64()))
     }
 
-    /// That of the next call.
+    /// Returns the latency of the next call, at most [`LONGEST_CALL`].
     pub fn next(&self, random: &mut SmallRng) -> Duration {
         let longest = LONGEST_CALL.as_secs_f64();
         Duration::from_secs_f64(self.0.next(random).clamp(0.0, longest))
@@ -174,7 +178,7 @@ impl FromStr for Latency {
     }
 }
 
-/// Numbers around something.
+/// A distribution of numbers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Spread {
     Fixed(f64),
@@ -210,15 +214,15 @@ impl Spread {
     }
 }
 
-/// A part of all: `2%`.
+/// A percentage: `2%`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Percent(f64);
 
 impl Percent {
-    /// Nothing.
+    /// Zero percent.
     pub const NONE: Self = Self(0.0);
 
-    /// From 0 to 1.
+    /// Returns the value as a fraction from 0 to 1.
     pub fn part(self) -> f64 {
         self.0
     }
@@ -242,17 +246,17 @@ impl FromStr for Percent {
     }
 }
 
-/// What the API itself allows: `100/60s` or `100/60s:all`, all tenants together, or `100/60s:tenant`, each of them. A limiter may follow:
-/// `100/60s:tenant:nginx`.
+/// The API's own limit: `100/60s` or `100/60s:all` for all tenants together, or `100/60s:tenant`
+/// for each of them. The name of a limiter may follow: `100/60s:tenant:nginx`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ApiLimit {
-    /// Calls
+    /// Maximum number of calls in a window.
     pub max: usize,
-    /// in this time.
+    /// Length of the window.
     pub window: Duration,
-    /// Of each tenant.
+    /// Whether each tenant has its own limit.
     pub per_tenant: bool,
-    /// How they are counted.
+    /// How calls are counted.
     pub counting: Counting,
 }
 
@@ -298,7 +302,8 @@ impl FromStr for ApiLimit {
     }
 }
 
-/// How unequally tenants publish: `even`, or `zipf` and `zipf:1.2`, where the n-th has 1/n^1.2 of the first one's jobs.
+/// Distribution of jobs over tenants: `even`, or `zipf` and `zipf:1.2`, in which the n-th tenant
+/// has 1/n^1.2 of the jobs of the first.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Skew(pub f64);
 
@@ -327,7 +332,7 @@ fn positive(text: &str) -> Option<f64> {
     not_negative(text).filter(|number| *number > 0.0)
 }
 
-/// Written with digits alone: no `inf`, no `NaN`, no `1e9`.
+/// Parses a number that is written with digits alone: no `inf`, no `NaN`, no `1e9`.
 fn not_negative(text: &str) -> Option<f64> {
     let digits = |c: char| c.is_ascii_digit() || c == '.';
     let number = text.parse().ok().filter(|_| text.chars().all(digits));
@@ -410,7 +415,7 @@ mod tests {
             assert!(text.parse::<Cost>().is_err(), "{text}");
         }
         for text in ["", "80", "fast", "lognormal:80ms,NaN", "2h"] {
-            // A number alone is seconds, as in the configuration.
+            // A bare number means seconds, as in the configuration.
             assert_eq!(text.parse::<Latency>().is_err(), text != "80", "{text}");
         }
         for text in ["2", "-1%", "101%", "NaN%", "%"] {

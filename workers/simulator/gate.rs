@@ -1,4 +1,5 @@
-//! The gate as a simulated worker reaches it: over a way that takes time, and with a note of who waits for which limit.
+//! The gate as a simulated worker reaches it: with a latency, and with a record of which job waits
+//! for which limit.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, HashMap};
@@ -24,16 +25,16 @@ use tokio::time::{Instant, sleep};
 use crate::history::Wait;
 use crate::stage::{Clock, micros};
 
-/// Who waits, and who has waited, of all workers.
+/// Current and past waits of all workers.
 #[derive(Default)]
 pub(crate) struct Waits(Mutex<Noted>);
 
-/// A waitlist, and a ticket of it.
+/// A waitlist and a ticket in it.
 type Place = (u64, u64, u64);
 
 #[derive(Default)]
 struct Noted {
-    /// Since when, for which limit.
+    /// When the wait began, and for which limit.
     waiting: HashMap<Place, (Instant, Arc<str>), RandomState>,
     names: HashMap<String, Arc<str>>,
     over: Vec<Wait>,
@@ -42,11 +43,12 @@ struct Noted {
 
 impl Waits {
     fn lock(&self) -> MutexGuard<'_, Noted> {
-        // Nothing panics half-way with it.
+        // A poisoned lock is harmless: no holder leaves the data half changed.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The waits that are over; and the others, where the run was over before them, at `end`.
+    /// Removes and returns the waits that are over. If the run ended at `end`, also returns the
+    /// waits that still lasted then.
     pub fn take(&self, end: Option<Instant>) -> Vec<Wait> {
         let Noted { waiting, over, .. } = &mut *self.lock();
         let mut waits = std::mem::take(over);
@@ -60,12 +62,12 @@ impl Waits {
         waits
     }
 
-    /// What shadow limits have seen, by their names.
+    /// Removes and returns the counts of shadow limits, by name.
     pub fn take_shadows(&self) -> BTreeMap<String, Tally> {
         std::mem::take(&mut self.lock().shadows)
     }
 
-    /// Shadows of the limits make this of jobs that start.
+    /// Adds the counts of shadow limits for jobs that start.
     fn tried(&self, ask: &TenantAsk, tallies: &[Tally]) {
         let seen = ask.limits.shadows().iter().zip(tallies);
         for (limit, tally) in seen.filter(|(_, tally)| tally.starts > 0) {
@@ -126,16 +128,16 @@ impl Waits {
     }
 }
 
-/// A worker's way to the gate.
+/// A worker's connection to the gate.
 pub(crate) struct Way {
     pub gate: Arc<MemoryGate<Clock>>,
     pub waits: Arc<Waits>,
-    /// There and back.
+    /// Round-trip time.
     pub takes: Duration,
 }
 
 impl Way {
-    /// One of its two ways.
+    /// Waits for half of the round trip.
     async fn travel(&self) {
         if !self.takes.is_zero() {
             sleep(self.takes / 2).await;
@@ -164,7 +166,7 @@ impl Gate for Way {
         Ok(replies)
     }
 
-    /// A worker has measured its way before it asks for the first permit.
+    /// Returns the round trip: a real worker has measured it before it asks for its first permit.
     fn base(&self) -> Duration {
         self.takes
     }

@@ -1,81 +1,83 @@
-//! What happened: in a simulation, or at a live API.
+//! Everything that happened in a simulation or at a live API.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sluicegate::rules::decision::Tally;
 
-/// A call that came to the API.
+/// A call that arrived at the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Call {
-    /// When, in microseconds after the beginning.
+    /// Arrival, in microseconds after the beginning.
     pub at_us: u64,
-    /// Until when it was under way.
+    /// End of the call, in microseconds after the beginning.
     pub until_us: u64,
-    /// Which of the jobs made it.
+    /// Index of the job that made the call.
     pub job: usize,
-    /// What it was answered; 0: nothing in time.
+    /// Status of the answer; 0 if none came in time.
     pub status: u16,
 }
 
-/// A wait that a limit made a job have.
+/// A wait that a limit caused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wait {
-    /// Which limit made it wait the longest when it was last asked.
+    /// The limit that caused the longest wait when the job last asked.
     pub limit: Arc<str>,
-    /// From its first denial to its start, or to the end of the run, in microseconds.
+    /// Time from the first denial to the start, or to the end of the run, in microseconds.
     pub us: u64,
-    /// It had not started then.
+    /// Whether the job had not started by then.
     pub goes_on: bool,
 }
 
-/// Why a run was over before all of its jobs were.
+/// Why a run ended before all of its jobs did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Why {
-    /// So was its time.
+    /// Its time was over.
     Within,
     /// No job had ended for so long that none would have.
     Still,
-    /// There were so many calls and deliveries.
+    /// The run reached this number of calls and deliveries.
     Work(u64),
 }
 
-/// How a run was over before all of its jobs were.
+/// How a run ended before all of its jobs did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Left {
-    /// When, in microseconds after the beginning.
+    /// When it ended, in microseconds after the beginning.
     pub at_us: u64,
-    /// Since when no job had ended while some waited.
+    /// Since when no job had ended while jobs waited, in microseconds after the beginning.
     pub since_us: u64,
-    /// Why.
+    /// Why it ended.
     pub why: Why,
 }
 
-/// All that is known of a run.
+/// All recorded facts of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct History {
-    /// When it began, in microseconds since the epoch.
+    /// Beginning of the run, in microseconds since the Unix epoch.
     pub epoch_us: u64,
-    /// In the order of their arrival.
+    /// Calls in the order of their arrival.
     pub calls: Vec<Call>,
-    /// Of jobs that a limit denied; a dead letter that never started may be among those that have not.
+    /// Waits of jobs that a limit denied. An unfinished wait may be that of a dead letter that
+    /// never started.
     pub waits: Vec<Wait>,
-    /// Deliveries of all jobs, to all workers.
+    /// Number of deliveries of all jobs to all workers.
     pub deliveries: u64,
-    /// Jobs that became dead letters, with the reasons.
+    /// Dead letters: the job's index and the reason.
     pub dead: Vec<(usize, String)>,
-    /// Jobs that were not done when it was over.
+    /// Number of jobs that were not done at the end.
     pub unfinished: usize,
-    /// Why they were not; `None`: all were, or nobody says.
+    /// Why they were not done; `None` if all were, or if the reason is unknown.
     pub left: Option<Left>,
-    /// What shadow limits would have done, by their names; none that saw no start.
+    /// The effects of shadow limits, by name. Limits that no start has touched are left out.
     pub shadows: BTreeMap<String, Tally>,
-    /// What was learned of adaptive limits and still counted at the end, by their names: the lowest of all tenants.
+    /// Learned values of adaptive limits that were still in force at the end, by name: the lowest
+    /// of all tenants.
     pub learned: BTreeMap<String, u32>,
 }
 
 impl History {
-    /// How many jobs became dead letters for each reason.
+    /// Counts the dead letters of each reason.
     pub fn dead_by_reason(&self) -> BTreeMap<&str, usize> {
         let mut reasons = BTreeMap::new();
         for (_, reason) in &self.dead {

@@ -1,4 +1,4 @@
-//! Jobs and their times, as somebody wrote them down: a JSON object in each line.
+//! Jobs with publish times, read from a file with one JSON object per line.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, Read as _};
@@ -18,36 +18,37 @@ use crate::mistake;
 use crate::scalar::{self, Scalar};
 use crate::stage::QUEUE;
 
-/// The most jobs of a simulation: each takes about a kilobyte while it waits.
+/// Maximum number of jobs in a simulation. A waiting job takes about a kilobyte.
 pub const MOST_JOBS: usize = 2_000_000;
-/// The longest line, in bytes.
+/// Maximum length of a line, in bytes.
 const MOST_LINE: usize = 64 * 1024;
-/// The most headers of a job.
+/// Maximum number of headers of a job.
 const MOST_HEADERS: usize = 32;
-/// The highest number of a level: AMQP's own.
+/// Highest priority: AMQP's own maximum.
 const MOST_PRIORITY: i64 = 255;
-/// The longest text of a job, in bytes: that of AMQP's short strings.
+/// Maximum length of a text, in bytes: that of AMQP's short strings.
 const MOST_TEXT: usize = 255;
 
-/// The header with the tenant, whatever the configuration says: a job of a file has no message of its own.
+/// The tenant's header. The configured one does not apply, since a job of a file has no message of
+/// its own.
 pub const TENANT: &str = "x-tenant";
 
 /// A job that is published.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Job {
-    /// When, in seconds after the beginning.
+    /// Publish time, in seconds after the beginning.
     pub at: f64,
-    /// Whose.
+    /// Its tenant.
     #[serde(deserialize_with = "text::name")]
     pub tenant: String,
-    /// What it costs.
+    /// Its cost.
     #[serde(default = "one")]
     pub cost: u32,
     /// Its level (`job.priorities`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<Text>,
-    /// The plan that it names (`rate-limiter.plan-header`).
+    /// Its plan (`rate-limiter.plan-header`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(deserialize_with = "text::name_if_any")]
     pub plan: Option<String>,
@@ -96,32 +97,32 @@ fn one() -> u32 {
     1
 }
 
-/// Why a file holds no jobs.
+/// The reason why a file of jobs can't be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum JobsError {
-    /// A line is wrong.
+    /// A line is invalid.
     #[error("line {line}: {why}")]
     Line {
-        /// Which, from 1.
+        /// Line number, from 1.
         line: usize,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// There is none.
+    /// The file has no jobs.
     #[error(
         "there are no jobs in it; a line is a JSON object such as {{\"at\": 1.5, \"tenant\": \"acme\"}}"
     )]
     Empty,
-    /// There are too many.
+    /// The file has too many jobs.
     #[error("there are more than {MOST_JOBS} jobs in it; simulate a part of them")]
     TooMany,
-    /// It can't be read.
+    /// The file can't be read.
     #[error("it can't be read: {0}")]
     Unreadable(String),
 }
 
 impl Job {
-    /// A job of `tenant` that costs 1.
+    /// Creates a job of `tenant` that costs 1.
     pub fn new(at: f64, tenant: impl Into<String>) -> Self {
         Self {
             at,
@@ -134,15 +135,15 @@ impl Job {
         }
     }
 
-    /// When it is published, in microseconds after the beginning.
+    /// Returns the publish time in microseconds after the beginning.
     pub fn at_us(&self) -> u64 {
         (self.at * 1e6).round() as u64
     }
 
-    /// What is wrong with it, in words that follow its place.
+    /// Checks the job's values.
     ///
     /// # Errors
-    /// The first thing that is.
+    /// Returns the first problem, as a text that can follow the job's location.
     pub fn check(&self) -> Result<(), String> {
         let days = LONGEST.as_secs();
         // NaN is in no range.
@@ -197,7 +198,7 @@ impl Job {
         }
     }
 
-    /// The message that it is, with this id.
+    /// Builds the job's message, with this id.
     pub fn message(&self, id: usize, plan_header: Option<&str>) -> Message {
         let text = |text: &str| AMQPValue::LongString(text.into());
         let value = |value: &Text| match value {
@@ -228,17 +229,17 @@ impl Job {
     }
 }
 
-/// Reads jobs, a JSON object in each line, and puts them in the order of their times. Empty lines are left out.
+/// Reads jobs, one JSON object per line, and sorts them by time. Empty lines are skipped.
 ///
 /// # Errors
-/// [`JobsError`] says which line is wrong, and what it must be.
+/// Returns a [`JobsError`] that names the invalid line and the expected content.
 pub fn read(mut file: impl BufRead) -> Result<Vec<Job>, JobsError> {
     let mut jobs = Vec::new();
     let mut bytes = Vec::new();
     for line in 1.. {
         let wrong = |why: String| JobsError::Line { line, why };
         bytes.clear();
-        // One byte more shows that the line goes on.
+        // One byte more than the maximum shows that the line is too long.
         let most = MOST_LINE as u64 + 1;
         let read = file.by_ref().take(most).read_until(b'\n', &mut bytes);
         if read.map_err(|why| JobsError::Unreadable(why.to_string()))? == 0 {
@@ -272,7 +273,8 @@ pub fn read(mut file: impl BufRead) -> Result<Vec<Job>, JobsError> {
     Ok(jobs)
 }
 
-/// What is wrong with the line `text`. Of JSON's `… at line 1 column 7` only the column says something here.
+/// Describes the error in the line `text`. In JSON's `… at line 1 column 7`, only the column is
+/// useful.
 fn in_line(text: &str, error: &serde_json::Error) -> String {
     let words = error.to_string();
     let Some((why, column)) = words.rsplit_once(" at line 1 column ") else {
@@ -283,12 +285,12 @@ fn in_line(text: &str, error: &serde_json::Error) -> String {
     mistake::in_words(&format!("{why} (at byte {column})"))
 }
 
-/// Puts them in the order of their times; of one time, as they stand.
+/// Sorts jobs by time. Jobs of the same time keep their order.
 pub fn sort(jobs: &mut [Job]) {
     sort_by(jobs, |job| job.at);
 }
 
-/// The same, of what has the time `at`.
+/// Sorts any items by the time that `at` returns, like [`sort`].
 pub(crate) fn sort_by<T>(jobs: &mut [T], at: impl Fn(&T) -> f64) {
     jobs.sort_by(|one, two| at(one).total_cmp(&at(two)));
 }

@@ -1,9 +1,10 @@
-//! Whole workers in simulated time: the real engine over the broker and the gate in memory, on tokio's paused clock. Hours of waiting
-//! take no time, and the same seed gives the same result.
+//! Whole workers in simulated time: the real engine over the in-memory broker and gate, on tokio's
+//! paused clock. Hours of waiting take no time, and the same seed gives the same result.
 //!
-//! There is one simulator. `tests/simulation` plays its faults on the [`stage`]; `sluicegate simulate` and `sluicegate test` play a
-//! [`load`] against an [`api`] there ([`run`]), count what came of it ([`figures`]) and show it ([`words`], [`picture`]).
-//! Why it is made like this: docs/decisions/structure.md#one-simulator.
+//! There is one simulator. `tests/simulation` injects its faults on the [`stage`]. `sluicegate
+//! simulate` and `sluicegate test` run a [`load`] against an [`api`] there ([`run`]), compute the
+//! [`figures`] and show them ([`words`], [`picture`]). docs/decisions/structure.md#one-simulator
+//! has the reasons.
 #![forbid(unsafe_code)]
 
 pub mod api;

@@ -1,4 +1,5 @@
-//! The ways in which APIs count calls, by the names of limiters that count so. docs/LIMITS.md says what fits each. Pure.
+//! The algorithms by which APIs count calls, under the names of limiters that use them.
+//! docs/LIMITS.md says which of our algorithms fits each. Pure.
 
 use std::collections::VecDeque;
 use std::str::FromStr;
@@ -11,18 +12,19 @@ use crate::stage::micros;
 /// How an API counts calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Counting {
-    /// In any window.
+    /// Windows that may begin at any time.
     #[default]
     Sliding,
-    /// In windows that begin at multiples of their length.
+    /// Windows that begin at multiples of their length.
     Aligned,
-    /// In windows that begin with the first call after the last one's end.
+    /// Windows that begin with the first call after the end of the previous one.
     FirstCall,
-    /// In aligned windows; the one before counts by how much of it a sliding window still holds.
+    /// Aligned windows, of which the previous one counts with the share that a sliding window still
+    /// covers.
     Estimated,
-    /// In a bucket of one call: no call is closer to the last one than window / limit.
+    /// A bucket of one call: consecutive calls are at least window / limit apart.
     Even,
-    /// In a bucket that holds the limit.
+    /// A bucket that holds the whole limit.
     Bucket,
 }
 
@@ -89,20 +91,20 @@ impl FromStr for Counting {
 pub struct Counter {
     /// When the calls of a sliding window were taken, in microseconds; the newest is last.
     taken: VecDeque<u64>,
-    /// When the current window began, its calls, and those of the window before.
+    /// When the current window began, its calls, and the calls of the window before.
     begun: u64,
     current: usize,
     before: usize,
-    /// What is missing in the bucket, in calls times the window, and when it was.
+    /// The shortfall of the bucket, in calls times the window, and when it was computed.
     missing: u128,
     at: u64,
 }
 
 impl Counter {
-    /// Takes a call at `at_us` if `limit` allows it; otherwise returns the microseconds until one may be allowed.
+    /// Takes a call at `at_us` if `limit` allows it.
     ///
     /// # Errors
-    /// That time, at least 1.
+    /// Returns the microseconds until a call may be allowed, 1 or more.
     pub fn call(&mut self, limit: ApiLimit, at_us: u64) -> Result<(), u64> {
         let ApiLimit { max, counting, .. } = limit;
         let window = micros(limit.window);
@@ -166,7 +168,7 @@ impl Counter {
         }
     }
 
-    /// Returns true if calls of before `at_us` no longer count.
+    /// Returns true if calls before `at_us` no longer count.
     pub fn is_idle(&self, limit: ApiLimit, at_us: u64) -> bool {
         // An estimate also counts the window before.
         let windows = if limit.counting == Counting::Estimated {

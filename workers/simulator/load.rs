@@ -1,4 +1,4 @@
-//! A load that is described: so many tenants, this rate, these bursts.
+//! A load described by numbers of tenants, a rate and bursts.
 
 use std::time::Duration;
 
@@ -9,35 +9,36 @@ use crate::forms::{Burst, Cost, LONGEST, Rate, Skew};
 use crate::jobs::{Job, MOST_JOBS, sort};
 use crate::random;
 
-/// The most tenants.
+/// Maximum number of tenants.
 pub const MOST_TENANTS: usize = 1_000_000;
-/// For so long jobs come, where nothing else ends them.
+/// How long jobs are published if neither `lasts` nor `count` ends the load.
 const USUALLY: Duration = Duration::from_secs(600);
 
-/// What is published.
+/// Describes which jobs are published.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Load {
-    /// By so many tenants: `tenant-1`, `tenant-2` and so on.
+    /// Number of tenants: `tenant-1`, `tenant-2` and so on.
     pub tenants: usize,
-    /// How their shares differ.
+    /// How unequally the jobs are distributed over tenants.
     pub skew: Skew,
-    /// At this rate, all together.
+    /// Rate of all tenants together.
     pub rate: Option<Rate>,
-    /// For so long; `None`: until there are `count`, or ten minutes.
+    /// How long jobs come at `rate`; `None` means until `count` jobs were published, or ten minutes
+    /// without a `count`.
     pub lasts: Option<Duration>,
-    /// So many of the rate at most.
+    /// Maximum number of jobs that come at `rate`.
     pub count: Option<usize>,
-    /// And these.
+    /// Jobs that are published in addition to those at `rate`.
     pub bursts: Vec<Burst>,
-    /// What each job costs.
+    /// Cost of each job.
     pub cost: Cost,
 }
 
 impl Load {
-    /// Its jobs, the same for the same seed.
+    /// Generates the jobs. The same seed gives the same jobs.
     ///
     /// # Errors
-    /// In words: nothing says when jobs come, or there would be too many.
+    /// Returns a text if the load has no rate and no bursts, or too many jobs.
     pub fn jobs(&self, seed: u64) -> Result<Vec<Job>, String> {
         if self.rate.is_none() && self.bursts.is_empty() {
             return Err("nothing says when jobs come: give --jobs FILE, --rate (such as poisson:20/s) or --burst (such as 500@30s)".to_owned());
@@ -79,7 +80,7 @@ impl Load {
             };
             let lasts = lasts.min(LONGEST).as_secs_f64();
             let expected = rate.per_second * lasts;
-            // At random there may be fewer than are expected.
+            // Random arrivals may come to fewer jobs than expected, hence a margin.
             let wanted = self
                 .count
                 .map_or(expected, |count| expected.min(count as f64));
@@ -93,7 +94,7 @@ impl Load {
                 }
                 at = match rate.at_random {
                     true => at + random::exponential(&mut random) / rate.per_second,
-                    // Without a sum of what is lost in each step.
+                    // Computed from the number of the job, so that rounding errors do not add up.
                     false => number as f64 / rate.per_second,
                 };
                 if at >= lasts {
@@ -109,9 +110,9 @@ impl Load {
     }
 }
 
-/// Whose the next job is.
+/// Draws the tenant of each job.
 struct Shares {
-    /// What the first so many have together.
+    /// Cumulative weights: entry n is the weight of the first n + 1 tenants together.
     sums: Vec<f64>,
 }
 

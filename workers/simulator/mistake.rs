@@ -1,10 +1,12 @@
-//! What is wrong with a file that somebody wrote, in words that say where, and what was perhaps meant.
+//! Explains errors in a file that a user wrote: their position, and the key that was probably
+//! meant.
 
 use sluicegate::config::closest;
 
-/// So much of a stranger's text is shown, in characters: enough for all keys there can be.
+/// Maximum number of characters of the user's text that are shown: enough for all possible keys.
 const SHOWN: usize = 400;
-/// What readers call the types of values, and what people do. The longer names of those that begin alike come first.
+/// The parsers' names for types of values, and the words for users. A longer name stands before its
+/// prefix.
 const TYPES: [(&str, &str); 16] = [
     ("expected struct Job", "expected a JSON object"),
     ("expected mapping start", "expected keys with values"),
@@ -27,8 +29,8 @@ const TYPES: [(&str, &str); 16] = [
     ("unknown field", "unknown key"),
 ];
 
-/// A reader's `error` in one short line without control characters; where it names an unknown key, with the known one that was
-/// perhaps meant.
+/// Turns a parser's `error` into one short line without control characters. If it names an unknown
+/// key, adds the most similar known key.
 pub fn in_words(error: &str) -> String {
     let line: String = error
         .chars()
@@ -51,7 +53,8 @@ pub fn in_words(error: &str) -> String {
     words
 }
 
-/// `error`, of a value that stands behind `before` on its line: with its key in front, where it is about a value.
+/// Puts the key before `error` if the error is about a value. `before` is the text before the value
+/// on its line.
 pub fn at_key(error: &str, before: &str) -> String {
     let is_of_value = error.starts_with("invalid ") || error.starts_with("expected ");
     match key_of(before).filter(|_| is_of_value) {
@@ -60,7 +63,7 @@ pub fn at_key(error: &str, before: &str) -> String {
     }
 }
 
-/// The last key of `before`: of `{"at": 1, "cost": "x` that is `cost`, and of `at: 0, cost: ` too.
+/// Returns the last key in `before`: `cost` for `{"at": 1, "cost": "x` and for `at: 0, cost: `.
 fn key_of(before: &str) -> Option<&str> {
     let is_of_key = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
     let ends = before.match_indices(':').map(|(at, _)| at).rev();
@@ -72,20 +75,21 @@ fn key_of(before: &str) -> Option<&str> {
         };
         let other = name.char_indices().rev().find(|(_, c)| !is_of_key(*c));
         let begin = other.map_or(0, |(at, c)| at + c.len_utf8());
-        // Within a text there are colons, too.
+        // A text may contain colons, too.
         let is_begun = is_quoted == name[..begin].ends_with('"');
         (is_begun && begin < name.len()).then(|| &name[begin..])
     });
     keys.next().filter(|key| key.len() <= 64)
 }
 
-/// A stranger's text, short and in quotes.
+/// Quotes and shortens a user's text.
 pub fn shown(text: &str) -> String {
     let short: String = text.chars().take(40).collect();
     format!("{short:?}")
 }
 
-/// Of ``unknown field `x`, expected one of `a`, `b` `` (or without quotes) what is closest to x.
+/// Finds the known key most similar to x in ``unknown field `x`, expected one of `a`, `b` ``, with
+/// or without quotes.
 fn meant(line: &str) -> Option<&str> {
     let rest = &line[line.find("unknown field `")?..];
     let unknown = rest.split('`').nth(1)?;

@@ -1,4 +1,5 @@
-//! When a run is over although some of its jobs are not: its time is, nothing changes any more, or it was too much work.
+//! Decides when to give up a run whose jobs are not all done: its time is over, no job ends any
+//! more, or it has taken too much work.
 
 use std::time::Duration;
 
@@ -8,59 +9,60 @@ use crate::jobs::Job;
 use crate::run::Setup;
 use crate::stage::micros;
 
-/// So long at least no job ends before a run is given up: longer than any single call.
+/// Minimum time without an ended job before a run is given up. Longer than any single call.
 const STILL: Duration = Duration::from_secs(3_600);
-/// Who gives a job up within this (`retry.give-up-after`) is waited for.
+/// A run waits for jobs to be given up (`retry.give-up-after`) if that takes no longer than this.
 const GIVES_UP: Duration = Duration::from_secs(86_400);
-/// So many calls and deliveries there are at most,
+/// Base of the maximum number of calls and deliveries.
 const WORK: u64 = 10_000;
-/// and so many more for each job.
+/// Calls and deliveries added to that maximum for each job.
 const WORK_OF_A_JOB: u64 = 1_000;
-/// How often it is looked whether all is done, while jobs end,
+/// Minimum interval between two checks whether the run is over; applies while jobs end.
 const LOOK: Duration = Duration::from_millis(500);
-/// and at the least.
+/// Maximum interval between two checks.
 const SELDOM: Duration = Duration::from_secs(10);
-/// By these headers a job says itself when it starts.
+/// Headers with which a job sets its own start time.
 const STARTS_LATER: [&str; 2] = ["x-delay", "x-not-before"];
 
-/// So many calls and deliveries a run of so many jobs may need.
+/// Returns the number of calls and deliveries that a run of `jobs` jobs may take.
 pub fn work_of(jobs: usize) -> u64 {
     WORK + WORK_OF_A_JOB.saturating_mul(jobs as u64)
 }
 
-/// What there is at a moment of a run.
+/// The state of a run at one moment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Seen {
-    /// After its beginning.
+    /// Time since the beginning of the run.
     pub at: Duration,
-    /// Jobs that are done or dead.
+    /// Jobs that are done or dead letters.
     pub ended: usize,
-    /// Jobs that were published and are neither.
+    /// Published jobs that are neither.
     pub waiting: usize,
     /// Calls and deliveries so far.
     pub work: u64,
 }
 
-/// For how long a run goes on.
+/// Decides how long a run goes on.
 pub(crate) struct Patience {
     most: Duration,
     still: Duration,
     work: u64,
-    /// So many had ended,
+    /// Number of jobs that had ended at the last check.
     ended: usize,
-    /// and none after that. Where nobody waits, it is always now.
+    /// When that number last changed. While no job waits, the time of the last check.
     since: Duration,
 }
 
 impl Patience {
-    /// With such a run.
+    /// Derives the bounds from the setup and the jobs of a run.
     pub fn new(setup: &Setup<'_>, jobs: &[Job]) -> Self {
         let config = setup.config;
         let limits = &config.rate_limiter;
         let window = setup.api.limit.map_or(Duration::ZERO, |limit| limit.window);
         let breaker = config.dispatch.breaker.as_ref();
         let breaker = breaker.map_or(Duration::ZERO, |breaker| breaker.max_interval);
-        // All that a job can wait for and that goes by, some of it twice: a window may be used up by others first.
+        // The sum of all waits that end by themselves. Windows count twice, since other jobs may
+        // use up the first one.
         let waits = 2 * (limits.policy.memory() + window)
             + limits.max_throttle.min(window)
             + config.delay.max_delay
@@ -70,7 +72,7 @@ impl Patience {
         let gives_up = Some(gives_up).filter(|after| *after <= GIVES_UP);
         let later = |job: &Job| STARTS_LATER.iter().any(|it| job.header.contains_key(*it));
         let still = match config.job.deadline.is_some() || jobs.iter().any(later) {
-            // Times of their own are as far away as they are.
+            // Start times and deadlines of single jobs may be up to this far away.
             true => LONGEST,
             false => STILL + waits.max(gives_up.unwrap_or_default()),
         };
@@ -83,7 +85,7 @@ impl Patience {
         }
     }
 
-    /// Whether it is over, and why.
+    /// Returns the reason if the run is over.
     pub fn over(&mut self, seen: Seen) -> Option<Left> {
         if seen.ended > self.ended || seen.waiting == 0 {
             self.ended = self.ended.max(seen.ended);
@@ -105,7 +107,7 @@ impl Patience {
         })
     }
 
-    /// After how long to look again.
+    /// Returns how long to wait before the next check.
     pub fn pause(&self, now: Duration) -> Duration {
         let pause = (now.saturating_sub(self.since) / 8).clamp(LOOK, SELDOM);
         pause.min(self.most.saturating_sub(now))

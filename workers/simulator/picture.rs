@@ -1,4 +1,4 @@
-//! A picture of a run (SVG): how much of the busiest quota was used, and the backlog, over time.
+//! Draws a run as SVG: the used share of the busiest quota and the backlog, over time.
 
 use std::fmt::Write as _;
 
@@ -9,15 +9,16 @@ const WIDE: f64 = 960.0;
 const LEFT: f64 = 70.0;
 const RIGHT: f64 = 20.0;
 const HIGH: f64 = 200.0;
-/// Told apart by those, too, who do not see all colors (Okabe and Ito).
+/// Colors that color-blind readers can tell apart (Okabe and Ito).
 const COLORS: [&str; 6] = [
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9",
 ];
 
-/// Where lines lie on each other, those below show in the gaps. As many as make each color and its dash a pair of its own for 30 lines.
+/// Dashes: where lines overlap, the lower one shows in the gaps. Five dashes and six colors give 30
+/// lines a pair of their own.
 const DASHES: [&str; 5] = ["", "9 4", "2 3", "9 3 2 3", "14 6"];
 
-/// How the line of the configuration at `place` is drawn.
+/// Returns the stroke of configuration number `place`.
 fn stroke(place: usize) -> String {
     let color = COLORS[place % COLORS.len()];
     let dash = match DASHES[place % DASHES.len()] {
@@ -27,7 +28,7 @@ fn stroke(place: usize) -> String {
     format!("stroke=\"{color}\" stroke-width=\"1.8\"{dash}")
 }
 
-/// `all` with their names, in one picture.
+/// Draws all runs, with their names, in one picture.
 pub fn svg(all: &[(String, Figures)]) -> String {
     let legend_high = 24.0 * all.len() as f64;
     let top = 40.0 + legend_high;
@@ -123,7 +124,7 @@ impl Chart {
         }
         for quarter in 0..=4 {
             let part = f64::from(quarter) / 4.0;
-            // The last one ends where the picture does.
+            // The last label ends at the edge of the picture.
             let anchor = if quarter == 4 { "end" } else { "middle" };
             let x = LEFT + part * (right - LEFT);
             line(
@@ -137,7 +138,7 @@ impl Chart {
         }
         for (place, (_, figures)) in all.iter().enumerate() {
             let mut points = String::new();
-            // A slot is a step: what lies between two of them was not measured.
+            // Each slot is a horizontal step, since nothing was measured between two slots.
             for slot in &figures.series {
                 let y = bottom - (self.of)(slot) / self.most * HIGH;
                 for at in [slot.at, slot.until] {
@@ -158,11 +159,11 @@ impl Chart {
 }
 
 fn line(svg: &mut String, what: std::fmt::Arguments<'_>) {
-    // A text takes whatever is written to it.
+    // Writing to a string never fails.
     let _ = writeln!(svg, "{what}");
 }
 
-/// As XML has it.
+/// Escapes a text for XML.
 fn escaped(text: &str) -> String {
     let mut escaped = String::new();
     for c in text.chars() {

@@ -1,21 +1,21 @@
-//! Random numbers by the forms that loads and latencies have.
+//! Random numbers with the distributions of loads and latencies.
 
 use std::f64::consts::TAU;
 
 use rand::Rng;
 use rand::rngs::SmallRng;
 
-/// From 0 (never 0 itself) to 1.
+/// Returns a number from 0 (excluded) to 1.
 fn part(random: &mut SmallRng) -> f64 {
     1.0 - random.random::<f64>()
 }
 
-/// The time to the next event where there is one per unit of time on average.
+/// Returns the time to the next event if one comes per unit of time on average.
 pub fn exponential(random: &mut SmallRng) -> f64 {
     -part(random).ln()
 }
 
-/// A number whose logarithm is normal around that of `median`, with this deviation.
+/// Returns a lognormal number. `sigma` is the standard deviation of its logarithm.
 pub fn lognormal(random: &mut SmallRng, median: f64, sigma: f64) -> f64 {
     let (one, two) = (part(random), part(random));
     let normal = (-2.0 * one.ln()).sqrt() * (TAU * two).cos();
@@ -38,7 +38,7 @@ mod tests {
             .collect();
         drawn.sort_by(f64::total_cmp);
         assert!((drawn[10_000] - 80.0).abs() < 3.0, "{}", drawn[10_000]);
-        // One deviation above is the 84th of a hundred.
+        // One standard deviation above the median is the 84th percentile.
         let above = drawn[16_827] / (80.0 * 0.5_f64.exp());
         assert!((above - 1.0).abs() < 0.05, "{above}");
     }

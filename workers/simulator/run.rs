@@ -1,4 +1,4 @@
-//! A load, played against a configuration.
+//! Runs a load against a configuration.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashSet};
@@ -27,35 +27,37 @@ use crate::jobs::{Job, TENANT};
 use crate::patience::{Patience, Seen};
 use crate::stage::{self, Stage, in_simulated_time};
 
-/// When simulated time begins: at midnight (UTC), when a window of any whole part of a day begins. In microseconds since the epoch.
+/// Beginning of simulated time, in microseconds since the Unix epoch. It is midnight (UTC), when
+/// every window that divides a day begins.
 pub const EPOCH_US: u64 = 1_699_920_000_000_000;
-/// So many jobs are published together at most.
+/// Maximum number of jobs that are published together.
 const BATCH: usize = 1_000;
-/// Of so many quotas at most it is asked what was learned of their limits.
+/// Maximum number of quotas whose learned limits are read at the end.
 const MOST_LEARNED: usize = 1_000;
-/// The most workers.
+/// Maximum number of workers.
 pub const MOST_WORKERS: usize = 1_000;
 
-/// Against what.
+/// The conditions of a run.
 #[derive(Debug, Clone)]
 pub struct Setup<'a> {
-    /// What workers are told.
+    /// The workers' configuration.
     pub config: &'a Config,
-    /// How many workers there are.
+    /// Number of workers.
     pub workers: usize,
-    /// What they call.
+    /// The API that they call.
     pub api: Api,
-    /// How long a question to Redis takes, there and back.
+    /// Round-trip time to Redis.
     pub redis: Duration,
-    /// What is drawn at random follows from this.
+    /// Seed of all random values.
     pub seed: u64,
-    /// What is not done by then is left.
+    /// Maximum duration of the run. Jobs that are not done by then are left.
     pub most: Duration,
-    /// What is not done after so many calls and deliveries is left, too ([`crate::patience::work_of`]).
+    /// Maximum number of calls and deliveries ([`crate::patience::work_of`]). Jobs that are not
+    /// done by then are left.
     pub work: u64,
 }
 
-/// How far a run is, for whoever watches.
+/// The progress of a run, for an observer.
 #[derive(Debug, Default)]
 pub struct Watched {
     done: AtomicUsize,
@@ -63,12 +65,12 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// So many jobs are acked or dead.
+    /// Returns the number of acked and dead-lettered jobs.
     pub fn done(&self) -> usize {
         self.done.load(Ordering::Relaxed)
     }
 
-    /// So many seconds of simulated time are over.
+    /// Returns the seconds of simulated time that have passed.
     pub fn at_s(&self) -> u64 {
         self.at_s.load(Ordering::Relaxed)
     }
@@ -79,17 +81,17 @@ impl Watched {
     }
 }
 
-/// Plays `jobs`, which are in the order of their times.
+/// Runs `jobs`, which must be sorted by time.
 pub fn simulate(setup: &Setup<'_>, jobs: &Arc<Vec<Job>>, watched: &Watched) -> History {
     in_simulated_time(play(setup, jobs, watched))
 }
 
-/// What `config` means for a scheduler whose jobs come from [`Job::message`].
+/// Returns the scheduler settings that `config` gives for jobs built by [`Job::message`].
 fn settings(config: &Config) -> Settings {
     let mut settings = scheduler_settings(config);
     settings.fields.tenant = TenantField::Header(TENANT.to_owned());
     settings.fields.cost = ValueField::Header(headers::COST.to_owned());
-    // Nobody takes results.
+    // No publisher reads results.
     settings.results = None;
     settings
 }
@@ -159,7 +161,7 @@ async fn play(setup: &Setup<'_>, jobs: &Arc<Vec<Job>>, watched: &Watched) -> His
         stop.hard.cancel();
     }
     for worker in workers {
-        // A worker that panicked has said so on standard error, and left its jobs.
+        // A worker that panicked has printed that to standard error, and its jobs are left.
         let _ = worker.await;
     }
     let dead = stage.server.messages(&stage.server.names().dead);
@@ -184,7 +186,7 @@ async fn play(setup: &Setup<'_>, jobs: &Arc<Vec<Job>>, watched: &Watched) -> His
     }
 }
 
-/// What counts of limits that learn, at the end: the lowest of all tenants, by their names.
+/// Returns the learned values of adaptive limits at the end, by name: the lowest of all tenants.
 async fn learned(stage: &Stage, jobs: &[Job], config: &Config) -> BTreeMap<String, u32> {
     let policy = &config.rate_limiter.policy;
     let mut learned = BTreeMap::new();
@@ -213,7 +215,7 @@ async fn learned(stage: &Stage, jobs: &[Job], config: &Config) -> BTreeMap<Strin
             break;
         }
         asked.insert(whose);
-        // The gate in memory is never away.
+        // The in-memory gate never fails.
         let Ok(found) = stage.gate.inspect(&tenant, &labels, limits).await else {
             continue;
         };
@@ -227,7 +229,7 @@ async fn learned(stage: &Stage, jobs: &[Job], config: &Config) -> BTreeMap<Strin
     learned
 }
 
-/// Publishes each job when its time has come, and counts those that are.
+/// Publishes each job at its time and counts the published jobs.
 async fn publish(stage: &Stage, jobs: &[Job], config: &Config, published: &Cell<usize>) {
     let plan_header = config.rate_limiter.policy.plan_header();
     let fresh = stage.server.names().fresh;
@@ -241,14 +243,15 @@ async fn publish(stage: &Stage, jobs: &[Job], config: &Config, published: &Cell<
             queue: Arc::clone(&fresh),
             message: jobs[id].message(id, plan_header),
         });
-        // This broker is never away, and its queue is there.
+        // This broker never fails, and its queue exists.
         let _ = stage.server.publish(batch.collect()).await;
         next += due;
         published.set(next);
     }
 }
 
-/// The broker in memory has no exchanges: a fresh job gets the routing key that would have brought it to its queue.
+/// Gives each new job the routing key that would have brought it to its queue, since the in-memory
+/// broker has no exchanges.
 async fn route(jobs: Arc<Vec<Job>>, mut from: mpsc::Receiver<Event>, to: mpsc::Sender<Event>) {
     while let Some(mut event) = from.recv().await {
         if let Event::Deliveries(deliveries) = &mut event {

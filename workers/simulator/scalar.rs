@@ -1,4 +1,4 @@
-//! Values of a file that are a number or a text.
+//! Values in a file that are a number or a text.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -7,21 +7,21 @@ use serde::de::{Deserializer, Error, Unexpected, Visitor};
 
 /// A value that is written as a number or as a text.
 pub(crate) trait Scalar: Sized {
-    /// What it has to be, in words for whoever wrote something else.
+    /// The expected value, for error messages.
     const EXPECTED: &str;
 
     fn whole(number: i64) -> Self;
 
-    /// `None`: it must be whole, and not too large.
+    /// Converts a number. Returns `None` if it must be whole and is not, or if it is too large.
     fn real(number: f64) -> Option<Self>;
 
     fn text(text: &str) -> Self;
 }
 
-/// Reads one.
+/// Reads one value.
 ///
 /// # Errors
-/// Something else stands there: with the words for it.
+/// Returns an error that names the expected value if the file has another one.
 pub(crate) fn read<'de, T: Scalar, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
     deserializer.deserialize_any(Any(PhantomData))
 }

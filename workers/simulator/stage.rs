@@ -1,4 +1,5 @@
-//! Where simulated workers live: a broker and a gate in memory, and the time that both go by.
+//! The environment of simulated workers: an in-memory broker and gate, and the simulated time of
+//! both.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use sluicegate::rules::delays::{self, DelayLevels};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-/// The gate's clock: microseconds since the epoch.
+/// The gate's clock: microseconds since the Unix epoch.
 pub type Clock = Box<dyn Fn() -> u64 + Send + Sync>;
 
 /// The work queue of all simulations.
@@ -24,7 +25,7 @@ pub const QUEUE: &str = "jobs";
 pub struct Stage {
     /// When simulated time began.
     pub began: Instant,
-    /// When that was, in microseconds since the epoch.
+    /// The same moment in microseconds since the Unix epoch.
     pub epoch_us: u64,
     /// The publisher's client of the broker. It takes no jobs.
     pub server: MemoryBroker,
@@ -33,8 +34,9 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// An empty one, whose time begins at `epoch_us`, with the queues of these delays; and what the publisher's client is told, which
-    /// somebody has to take. To be called in [`in_simulated_time`].
+    /// Creates an empty stage whose time begins at `epoch_us`, with the delay queues of `levels`.
+    /// The caller must receive the events of the publisher's client, which are returned as well.
+    /// Must be called within [`in_simulated_time`].
     pub async fn begin(epoch_us: u64, levels: &DelayLevels) -> (Self, mpsc::Receiver<Event>) {
         let (server, events) = MemoryBroker::start(QUEUE, levels, 1, 1);
         server.stop_consuming().await;
@@ -49,24 +51,25 @@ impl Stage {
         (stage, events)
     }
 
-    /// The gate's clock, in microseconds since the epoch.
+    /// Returns the time of the gate's clock, in microseconds since the Unix epoch.
     pub fn now_us(&self) -> u64 {
         self.epoch_us + micros(self.began.elapsed())
     }
 
-    /// A worker's client, which takes so many jobs as one with this prefetch and concurrency does.
+    /// Connects a worker. It takes as many jobs as a worker with this prefetch and concurrency
+    /// does.
     pub fn join(&self, prefetch: u16, concurrency: usize) -> (MemoryBroker, mpsc::Receiver<Event>) {
         let window = delays::delivery_window(usize::from(prefetch), concurrency);
         self.server.join(prefetch, window)
     }
 
-    /// Messages that are not done: all but the dead letters.
+    /// Returns the number of messages that are not done: all but the dead letters.
     pub fn left(&self) -> usize {
         self.server.ready() + self.server.unacked() + self.server.waiting()
     }
 }
 
-/// A worker's engine over any parts.
+/// Builds a worker's engine from any broker, gate and handler.
 pub fn engine<B, G, H>(
     (broker, gate, handler): (B, Arc<G>, H),
     metrics: &Arc<Metrics>,
@@ -82,16 +85,17 @@ pub fn engine<B, G, H>(
     }
 }
 
-/// `settings` of a worker whose broker is `client`.
+/// Returns `settings` with the queue names of the worker's `client`.
 pub fn settings(mut settings: Settings, client: &MemoryBroker) -> Settings {
     settings.names = client.names();
     settings
 }
 
-/// Runs `play` to its end in simulated time: where all wait, the clock jumps.
+/// Runs `play` to its end in simulated time: when every task waits, the clock jumps to the next
+/// timer.
 ///
 /// # Panics
-/// The system gives no runtime, which needs nothing of it.
+/// Panics if the runtime can't be built, which needs no resources of the system.
 pub fn in_simulated_time<T>(play: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -101,7 +105,7 @@ pub fn in_simulated_time<T>(play: impl Future<Output = T>) -> T {
     runtime.block_on(play)
 }
 
-/// In whole microseconds.
+/// Converts to whole microseconds.
 pub fn micros(d: Duration) -> u64 {
     u64::try_from(d.as_micros()).unwrap_or(u64::MAX)
 }

@@ -1,14 +1,14 @@
-//! Figures for people: what each configuration comes to, side by side.
+//! Figures as text: the results of each configuration, side by side.
 
 use crate::figures::{Figures, OfLeft, OfShadow, Reason, Waits};
 
-/// So many characters of a tenant's or a file's name are shown.
+/// Maximum number of characters shown of the name of a tenant or a file.
 const NAME: usize = 40;
 
-/// A part of a table: what is measured, and a text for each configuration.
+/// A row of a table: the name of the figure, and a text for each configuration.
 type Row = (String, Vec<String>);
 
-/// `all` with their names, in columns.
+/// Formats the figures of all runs, with their names, in columns.
 pub fn table(all: &[(String, Figures)]) -> String {
     let mut rows: Vec<Row> = vec![(
         String::new(),
@@ -124,7 +124,7 @@ pub fn table(all: &[(String, Figures)]) -> String {
     table
 }
 
-/// How many jobs were not done when the run was over, and why; `None`: all were.
+/// Says how many jobs were not done at the end of the run, and why; `None` if all were.
 pub fn unfinished(figures: &Figures) -> Option<String> {
     if figures.unfinished == 0 {
         return None;
@@ -153,7 +153,7 @@ pub fn unfinished(figures: &Figures) -> Option<String> {
     Some(format!("{jobs} by {}{later}: {why}{api}", time(left.at)))
 }
 
-/// What the API did to most of the calls; empty: no harm.
+/// Describes the problem that most of the calls had at the API; empty if there was none.
 fn api(left: &OfLeft) -> String {
     let calls = left.calls;
     if calls == 0 {
@@ -181,7 +181,7 @@ fn learns(figures: &Figures, name: &str) -> bool {
     limits.any(|limit| limit.name == name && limit.learned.is_some())
 }
 
-/// All names that any of them has, in the order of their first.
+/// Returns all names that occur in any of the figures, in the order of their first occurrence.
 fn names<'a, I: Iterator<Item = &'a str>>(
     all: &'a [(String, Figures)],
     of: impl Fn(&'a Figures) -> I,
@@ -220,7 +220,7 @@ fn three(waits: &Waits) -> String {
     [50, 99, 100].map(|part| wait(waits, part)).join(", ")
 }
 
-/// How long so many of a hundred waited at most; `≥` before what is the least that it can be, `-` where nobody waited.
+/// Formats a percentile of the waits. `≥` marks a lower bound, and `-` means that no job waited.
 pub fn wait(waits: &Waits, of_a_hundred: usize) -> String {
     let shown = time(match of_a_hundred {
         50 => waits.p50,
@@ -234,7 +234,7 @@ pub fn wait(waits: &Waits, of_a_hundred: usize) -> String {
     }
 }
 
-/// The same of the makespan.
+/// Formats the makespan; `≥` marks a lower bound.
 pub fn makespan(figures: &Figures) -> String {
     match figures.unfinished {
         0 => time(figures.makespan),
@@ -242,7 +242,7 @@ pub fn makespan(figures: &Figures) -> String {
     }
 }
 
-/// A name in little room: of a long one the beginning and the end, which tell it apart.
+/// Shortens a long name to its beginning and end, which distinguish it from others.
 pub fn middle(name: &str) -> String {
     let printed = |c: char| if c.is_control() { ' ' } else { c };
     let name: Vec<char> = name.chars().map(printed).collect();
@@ -266,7 +266,7 @@ fn short(text: &str) -> String {
     short
 }
 
-/// Seconds, as people say them.
+/// Formats seconds in a readable unit.
 pub fn time(seconds: f64) -> String {
     let whole = seconds.round() as u64;
     match whole {
@@ -278,12 +278,12 @@ pub fn time(seconds: f64) -> String {
     }
 }
 
-/// A part of something.
+/// Formats a fraction as a percentage.
 pub fn percent(part: f64) -> String {
     format!("{:.1} %", part * 100.0)
 }
 
-/// With a comma after each thousand.
+/// Formats a number with a comma after each group of thousands.
 pub fn number(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

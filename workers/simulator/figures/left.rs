@@ -1,34 +1,34 @@
-//! Why jobs were not done when a run was over.
+//! Why jobs were not done at the end of a run.
 
 use serde::Serialize;
 
 use super::seconds;
 use crate::history::{History, Why};
 
-/// What is known of a run that was over before its jobs. Times are in seconds.
+/// Describes a run that ended before its jobs did. Times are in seconds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct OfLeft {
-    /// When it was over, after its beginning.
+    /// Time from the beginning of the run to its end.
     pub at: f64,
-    /// Why.
+    /// Why the run ended.
     pub why: Reason,
-    /// For so long no job had ended.
+    /// How long no job had ended.
     pub still: f64,
-    /// Calls in that time; of the whole run, where it was not over because of that;
+    /// Calls in that time, or in the whole run if it ended for another reason.
     pub calls: usize,
-    /// those of them that the API failed,
+    /// Calls that the API failed.
     pub failed: usize,
-    /// those that it answered 429,
+    /// Calls that the API answered with 429.
     pub throttled: usize,
-    /// and those that had no answer in time.
+    /// Calls without an answer in time.
     pub unanswered: usize,
 }
 
-/// Why a run was over.
+/// Why a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reason {
-    /// So was its time.
+    /// Its time was over.
     Within,
     /// No job had ended for so long that none would have.
     Still,
@@ -37,7 +37,7 @@ pub enum Reason {
 }
 
 impl OfLeft {
-    /// Of `history`; `None`: it does not say why.
+    /// Reads the reason from `history`; `None` if it has none.
     pub fn of(history: &History) -> Option<Self> {
         let left = history.left?;
         let why = match left.why {

@@ -1,4 +1,4 @@
-//! What each limit was used for, at the API: by whose quota it is.
+//! Usage of each limit at the API, by quota.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +12,14 @@ use super::share;
 use crate::history::{Call, History};
 use crate::jobs::{Job, Text};
 
-/// All quotas.
+/// All quotas of a run.
 pub(super) struct Quotas {
-    /// By the limit's name and whose it is.
+    /// By limit name, then by owner.
     each: BTreeMap<String, BTreeMap<String, Quota>>,
-    /// The limits that have any, in the order of the configuration.
+    /// Names of the limits that have quotas, in the order of the configuration.
     names: Vec<String>,
     epoch_us: u64,
-    /// When the run was over.
+    /// End of the run.
     end_us: u64,
 }
 
@@ -28,12 +28,13 @@ pub(super) struct Quota {
     pub limit: Limit,
     /// When its first job was published, in microseconds.
     pub since_us: u64,
-    /// Calls: when, their units, and until when they were under way.
+    /// Calls: arrival, units and end of the call. Times are in microseconds.
     pub calls: Vec<(u64, u64, u64)>,
 }
 
 impl Quotas {
-    /// Of all calls of a run that was over at `end_us`; which limits there are is a matter of the jobs.
+    /// Collects the quotas of all calls of a run that ended at `end_us`. The jobs determine which
+    /// limits apply.
     pub fn of(policy: &Policy, jobs: &[Job], history: &History, end_us: u64) -> Self {
         let mut quotas = Self {
             each: BTreeMap::new(),
@@ -41,7 +42,7 @@ impl Quotas {
             epoch_us: history.epoch_us,
             end_us,
         };
-        // Who comes later used nothing, and was allowed nothing.
+        // Jobs published after the end used nothing and were allowed nothing.
         for job in jobs.iter().filter(|job| job.at_us() <= end_us) {
             quotas.add(policy, job, None);
         }
@@ -59,7 +60,7 @@ impl Quotas {
         quotas
     }
 
-    /// Adds a call of `job`, or its quotas alone.
+    /// Adds a call of `job`; without a call, adds only the job's quotas.
     fn add(&mut self, policy: &Policy, job: &Job, call: Option<&Call>) {
         let Ok(tenant) = Tenant::parse(&job.tenant) else {
             return;
@@ -83,29 +84,30 @@ impl Quotas {
         }
     }
 
-    /// The limits' names.
+    /// Returns the names of the limits.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.names.iter().map(String::as_str)
     }
 
-    /// The quotas of the limit `name`, each with whose it is.
+    /// Returns the quotas of the limit `name`, each with its owner.
     pub fn of_limit(&self, name: &str) -> impl Iterator<Item = (&str, &Quota)> + use<'_> {
         let all = self.each.get(name).into_iter().flatten();
         all.map(|(whose, quota)| (whose.as_str(), quota))
     }
 
-    /// The busiest quota of the limit `name`: the one of which the most was used in the whole run. (Until its own last call one that
-    /// was used once may be used up.)
+    /// Returns the busiest quota of the limit `name`: the one with the largest used share of the
+    /// whole run. The share until a quota's own last call would not do, since a quota that was used
+    /// once may be used up by then.
     pub fn busiest_of(&self, name: &str) -> Option<&Quota> {
         self.most_used(self.of_limit(name).map(|(_, quota)| quota))
     }
 
-    /// The busiest of all.
+    /// Returns the busiest quota of all limits.
     pub fn busiest(&self) -> Option<&Quota> {
         self.most_used(self.names().filter_map(|name| self.busiest_of(name)))
     }
 
-    /// What was used in the whole run, and what was allowed in it.
+    /// Returns the used and the allowed amount of the whole run.
     pub fn used_in_all(&self, quota: &Quota) -> (f64, f64) {
         quota.used_until(self.epoch_us, self.end_us)
     }
@@ -117,7 +119,7 @@ impl Quotas {
     }
 }
 
-/// Whose quota of a limit with this scope the job uses, in words.
+/// Describes the owner of the quota that the job uses in a limit with this scope.
 fn whose(scope: &Scope, job: &Job) -> String {
     let tenant = &job.tenant;
     match scope {
@@ -136,8 +138,8 @@ fn whose(scope: &Scope, job: &Job) -> String {
 }
 
 impl Quota {
-    /// What was used until its last call (of calls in flight: until the end of the last), and what was allowed by then: units, or
-    /// microseconds in flight.
+    /// Returns the used and the allowed amount until the last call; for calls in flight, until the
+    /// end of the last call. The unit is units, or microseconds in flight.
     pub fn used(&self, epoch_us: u64) -> (f64, f64) {
         let last = match self.limit.algorithm() {
             Algorithm::Concurrency => self.calls.iter().map(|(_, _, until)| *until).max(),
@@ -146,7 +148,7 @@ impl Quota {
         last.map_or((0.0, 0.0), |last| self.used_until(epoch_us, last))
     }
 
-    /// What was used in all, and what was allowed until `end_us`.
+    /// Returns the total used amount, and the amount allowed until `end_us`.
     fn used_until(&self, epoch_us: u64, end_us: u64) -> (f64, f64) {
         let limit = &self.limit;
         let max = f64::from(limit.max());
@@ -156,7 +158,7 @@ impl Quota {
         let period = window + (limit.guard_ms() * 1000) as f64;
         match limit.algorithm() {
             Algorithm::Concurrency => {
-                // A call may go on after that.
+                // A call may last beyond the end.
                 let busy = (self.calls.iter())
                     .map(|(at, _, until)| (*until).min(end_us).saturating_sub(*at));
                 (busy.sum::<u64>() as f64, max * us)
@@ -173,7 +175,8 @@ impl Quota {
         }
     }
 
-    /// Units in its fullest window at the API, or the most calls in flight.
+    /// Returns the units in the fullest window at the API, or the maximum number of calls in
+    /// flight.
     pub fn fullest(&self, epoch_us: u64) -> u64 {
         let window = self.limit.window_ms() * 1000;
         match self.limit.algorithm() {
@@ -195,18 +198,19 @@ impl Quota {
         }
     }
 
-    /// What may be in one.
+    /// Returns the maximum that is allowed in a window.
     pub fn allowance(&self) -> u64 {
         match self.limit.algorithm() {
             Algorithm::Concurrency => self.limit.max().into(),
-            // Of the windows that it counts by; across an edge there may be twice as many.
+            // Windows aligned as the limit counts them. A window across an edge may hold twice as
+            // much.
             aligned if aligned.rules().is_aligned() => self.limit.max().into(),
             _ => self.limit.worst_case(),
         }
     }
 
     fn most_in_flight(&self) -> u64 {
-        // An end comes before a beginning at the same moment.
+        // Ends sort before beginnings of the same moment.
         let begins = self.calls.iter().map(|(at, units, _)| (*at, true, *units));
         let ends = (self.calls.iter()).map(|(_, units, until)| (*until, false, *units));
         let mut events: Vec<_> = begins.chain(ends).collect();

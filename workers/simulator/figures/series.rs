@@ -1,25 +1,26 @@
-//! How a run went over time: the backlog, and how much of the busiest quota was used.
+//! The run over time: the backlog and the used share of the busiest quota.
 
 use super::quota::Quota;
 use crate::jobs::Job;
 
-/// So many slots there are at most.
+/// Maximum number of slots.
 const SLOTS: u64 = 240;
 
-/// A while of the run.
+/// A part of the run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Slot {
-    /// When it begins, in seconds.
+    /// Its beginning, in seconds.
     pub at: f64,
-    /// When it ends.
+    /// Its end, in seconds.
     pub until: f64,
     /// Jobs that were published and not done at its end.
     pub backlog: usize,
-    /// Of what the busiest quota allows in such a time; from 0.
+    /// Used share of the amount that the busiest quota allows in this time; 0 or more.
     pub used: f64,
 }
 
-/// The slots of a run whose jobs ended then, this being the busiest quota, and which was over at `end_us`.
+/// Divides a run into slots. `ends` are the times at which the jobs ended, and the run ended at
+/// `end_us`.
 pub(super) fn of(
     jobs: &[Job],
     ends: &[Option<u64>],
@@ -27,7 +28,7 @@ pub(super) fn of(
 ) -> Vec<Slot> {
     let published = jobs.iter().map(Job::at_us);
     let last = end_us.max(1);
-    // A slot shorter than a window shows the windows and not how much of them is used.
+    // A slot shorter than a window would show single windows instead of their usage.
     let window = busiest.map_or(0, |quota| quota.limit.window_ms() * 1000);
     let wide = (last / SLOTS + 1).max(window).max(1_000);
     let count = usize::try_from(last.div_ceil(wide)).unwrap_or(usize::MAX);

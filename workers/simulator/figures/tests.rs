@@ -12,7 +12,8 @@ fn limit(algorithm: Algorithm, max: u64) -> Limit {
     Limit::new("default", algorithm, max, second, Duration::ZERO).expect("in range")
 }
 
-/// Two calls a second of one tenant, all jobs being there at the beginning.
+/// Returns a run of one tenant with two calls a second, whose jobs are all published at the
+/// beginning.
 fn run(jobs: usize) -> (Vec<Job>, History) {
     let call = |job: usize| {
         let at_us = job as u64 / 2 * 1_000_000;
@@ -124,11 +125,11 @@ fn who_has_not_started_at_the_end_waited_that_long_at_least() {
         (20, 10)
     );
     assert_eq!(figures.series.last().map(|slot| slot.backlog), Some(10));
-    // One that began in time and goes on is not done, and ends nothing.
+    // A call that began in time and outlasts the run is not done and ends no job.
     history.calls[9].until_us = 60_000_000;
     let figures = Figures::of(&two.clone().into(), &jobs, &history);
     assert_eq!((figures.makespan, figures.done_after.not_over), (5.0, 11));
-    // Dead letters that were never called have not waited for a call.
+    // Dead letters that were never called have no wait for a call.
     let (jobs, mut history) = run(4);
     history.calls.truncate(3);
     history.dead = vec![(3, "expired".to_owned())];
