@@ -1,4 +1,5 @@
-//! The verdict on a history: who was lost, which window was too full, who ran again and why. Pure; tolerance zero.
+//! Judges a history: lost jobs, overfull windows, and jobs that ran again without a cause. Pure;
+//! tolerance zero.
 
 mod cancels;
 mod closings;
@@ -20,56 +21,61 @@ use crate::history::{Event, Job, What};
 use keys::Keys;
 use lives::{Broken, Lives};
 
-/// What a fault that is over may still bring about: a connection that died unnoticed is missed only later.
+/// How long a fault has consequences after its end. For example, a connection that died unnoticed
+/// is noticed only later.
 const AFTERMATH: Duration = Duration::from_secs(30);
 
-/// A caller that gives up has waited for all of its timeout, but for what connecting took of it, and a stall of the machine.
+/// A caller that leaves earlier than this has not timed out: its timeout is longer, even after
+/// subtracting the time for connecting and a stall of the machine.
 const SOON: Duration = Duration::from_millis(2500);
-/// A 429 is known to all workers by then, in nanoseconds: calls that come later were started though their tenant was closed,
-/// or stood still on their way.
+/// Nanoseconds after which all workers know of a 429. Calls that arrive later were started although
+/// their tenant was closed, or were delayed on their way.
 const KNOWN: u64 = 500_000_000;
-/// Of so many closings most must have been kept: a fault, or a stall of the machine, may hide one.
+/// Minimum number of closings to judge. Half of them must have held; the others may have failed
+/// because of a fault or a stall of the machine.
 const CLOSINGS: usize = 3;
 
-/// What the history is held against. Limits are in the history, since they change.
+/// The rules that a history is checked against. Limits are in the history, since they change.
 #[derive(Debug, Clone, Copy)]
 pub struct Rules {
-    /// A window, in nanoseconds.
+    /// Length of a window, in nanoseconds.
     pub window: u64,
-    /// `retry.max-attempts`.
+    /// The value of `retry.max-attempts`.
     pub max_attempts: u32,
-    /// The workers have breakers, so a failure may use no attempt.
+    /// Whether the workers have breakers, so that a failure may use no attempt.
     pub breakers: bool,
-    /// With every guard but `strict` a call that is late is no fault of the worker's.
+    /// Whether windows must hold. With any guard but `strict`, a late call is not the worker's
+    /// fault.
     pub windows_hold: bool,
-    /// Jobs go through RabbitMQ to whoever calls the downstream.
+    /// Whether jobs are forwarded through RabbitMQ to other workers, which call the downstream.
     pub forwards: bool,
-    /// What a 429 names as `Retry-After`, in nanoseconds.
+    /// The `Retry-After` of a 429, in nanoseconds.
     pub closed: u64,
 }
 
 impl Rules {
-    /// What RabbitMQ loses, or is late with, is a call that was forwarded: it comes late, twice or not at all, and nobody knows.
+    /// Returns true if the fault can delay, repeat or lose a forwarded call without a trace.
+    /// RabbitMQ carries such calls.
     fn breaks_the_way(self, kind: Kind) -> bool {
         self.forwards && kind.part() == Part::Rabbit
     }
 }
 
-/// Something that must not be.
+/// A violation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finding {
-    /// A confirmed job neither done nor dead.
+    /// A confirmed job that is neither done nor a dead letter.
     Lost { job: Job, calls: usize },
-    /// A window held more than it may.
+    /// A window with more calls than allowed.
     Overfull {
         tenant: u32,
         at: u64,
         calls: u64,
         allowed: u64,
     },
-    /// A job ran again after its end, and no fault explains it.
+    /// A job that ran again after its end without a fault that explains it.
     Repeated { job: Job, at: u64 },
-    /// A call said that it was a later attempt than failures explain.
+    /// A call with a higher or lower attempt than its failures explain.
     Attempt {
         job: Job,
         attempt: u32,
@@ -77,39 +83,40 @@ pub enum Finding {
     },
     /// A dead letter of a job that was not rejected and had attempts left.
     Buried { job: Job, reason: String },
-    /// A dead letter that does not say why.
+    /// A dead letter without a reason.
     Unsaid { job: Job },
-    /// A caller went away long before its timeout, and nobody had killed or stopped it.
+    /// A caller that left long before its timeout although no fault had killed or stopped it.
     Abandoned { job: Job, at: u64 },
     /// Calls went on after most 429s.
     Ignored { closings: usize, ignored: usize },
-    /// Messages that nobody took care of when nothing was left to do.
+    /// Messages that were still in queues when all work had ended.
     Left { messages: u64 },
-    /// No job was confirmed: nothing was tested.
+    /// No job was confirmed, so the run tested nothing.
     Nothing,
-    /// A call had not the job's body, or not its tenant.
+    /// A call with another body or tenant than its job's.
     Mangled { job: Job },
-    /// A call for a job that nobody published.
+    /// A call for a job that was never published.
     Stranger { job: Job },
-    /// A confirmed job whose publisher was told of no end.
+    /// A confirmed job without a result.
     Untold { job: Job },
-    /// A result tells of an end that its job did not have by then.
+    /// A result with an end that its job did not have by then.
     Mistold {
         at: u64,
         job: Option<Job>,
         how: String,
     },
-    /// A call before its job's time, by so many nanoseconds.
+    /// A call before its job's start time, by this number of nanoseconds.
     Early { job: Job, at: u64, by: u64 },
-    /// Two jobs with one dedupe key were called within its time.
+    /// Two jobs with one dedupe key that were called within its time.
     Twice { jobs: (Job, Job), at: u64 },
-    /// A job was called though all workers were said to follow whoever cancelled it.
+    /// A job that was called although all workers were reported to follow its cancellation.
     AfterCancel { job: Job, at: u64 },
-    /// A job was said to be cancelled, and is no dead letter.
+    /// A job that was reported as cancelled, and is no dead letter.
     Uncancelled { job: Job },
-    /// A job is done, and was cancelled.
+    /// A job that is both done and cancelled.
     Both { job: Job },
-    /// Few jobs of a tenant were done within some seconds while a neighbor was rude and nothing else was broken.
+    /// A tenant with few jobs done within a span while a neighbor was rude and nothing else was
+    /// broken.
     Felt {
         tenant: u32,
         kind: Kind,
@@ -117,7 +124,7 @@ pub enum Finding {
         done: u64,
         allowed: u64,
     },
-    /// A worker ended by itself, or not as it should have.
+    /// A worker that ended by itself, or not as it should have.
     Worker { worker: usize, how: String },
 }
 
@@ -225,52 +232,53 @@ impl fmt::Display for Finding {
     }
 }
 
-/// The figures of a history.
+/// The figures of a history, and the violations in it.
 #[derive(Debug, Default)]
 pub struct Verdict {
     pub confirmed: usize,
-    /// Published, and RabbitMQ did not say whether it has them: they may run, or not.
+    /// Published jobs without an answer from RabbitMQ. They may run or not.
     pub unsure: usize,
     pub done: usize,
     pub dead: usize,
     pub calls: usize,
-    /// Results that came: one for each end at least.
+    /// Number of results; at least one for each end.
     pub results: usize,
-    /// Jobs that start later.
+    /// Number of jobs with a delayed start.
     pub delayed: usize,
-    /// Jobs that were dropped, since another one with their dedupe key was called.
+    /// Number of jobs dropped because another job with their dedupe key was called.
     pub dropped: usize,
-    /// Dead letters that an operator made, and how often one was asked for.
+    /// Number of dead letters that an operator made, and number of requests for one.
     pub cancelled: (usize, usize),
-    /// Calls answered by other than 2xx.
+    /// Calls answered with another status than 2xx.
     pub refused: usize,
-    /// Jobs that ran again after their end, by the latest fault before that could explain it.
+    /// Jobs that ran again after their end, by the latest earlier fault that could explain it.
     pub repeated: BTreeMap<Kind, usize>,
-    /// The most calls in a window, and what it was allowed.
+    /// Calls in the fullest window, and the maximum allowed in it.
     pub fullest: (u64, u64),
-    /// Windows that were too full: none where the guard is strict.
+    /// Number of overfull windows; zero with a strict guard.
     pub overfull: usize,
-    /// How often a 429 closed a tenant, and how often its calls went on.
+    /// How often a 429 closed a tenant, and how often calls went on.
     pub closings: (usize, usize),
-    /// Faults, by kind.
+    /// Number of faults, by kind.
     pub faults: BTreeMap<Kind, usize>,
-    /// Of these, so many waited for what did not come: a moment, an empty queue.
+    /// Faults that waited in vain for a moment or an empty queue.
     pub missed: usize,
-    /// The fewest jobs of a tenant that were done in a span while a neighbor was rude, and what its limit allowed.
+    /// Minimum number of jobs that a tenant had done in a span while a neighbor was rude, and the
+    /// number that its limit allowed.
     pub neighbors: Option<(u64, u64)>,
-    /// The highest attempt that a call said.
+    /// Highest attempt of any call.
     pub attempts: u32,
     pub findings: Vec<Finding>,
 }
 
 impl Verdict {
-    /// Every promise held.
+    /// Returns true if there are no findings.
     pub fn holds(&self) -> bool {
         self.findings.is_empty()
     }
 }
 
-/// Judges `events`, which are in order of time.
+/// Checks `events`, which must be sorted by time.
 pub fn check(events: &[Event], rules: Rules) -> Verdict {
     let lives = Lives::of(events);
     let broken = Broken::of(events);
@@ -325,8 +333,9 @@ pub fn check(events: &[Event], rules: Rules) -> Verdict {
 }
 
 impl Verdict {
-    /// Each call after the job's end must have a fault in the job's life that may repeat jobs: a copy of a job can wait for
-    /// its turn long after the fault that made it.
+    /// Requires a fault that explains each call after the job's end. The fault may be anywhere in
+    /// the job's life, since a copy of a job can wait for its turn long after the fault that made
+    /// it.
     fn again(&mut self, job: Job, life: &lives::Life, broken: &Broken, rules: Rules) {
         for call in life.after_the_end() {
             let cause = broken.latest(life.begins(), call.at, AFTERMATH, life.repeated_by(rules));
@@ -337,8 +346,9 @@ impl Verdict {
         }
     }
 
-    /// A wait uses no attempt: a call's attempt is at most one more than the failures before it. It is not less, but for a copy of
-    /// the job, a worker that died and forgot one, or a breaker that was open.
+    /// Checks that waits use no attempts: a call's attempt is at most one more than the number of
+    /// failures before it. It may be lower only with a copy of the job, a worker that died and
+    /// forgot a failure, or an open breaker.
     fn attempts(&mut self, job: Job, life: &lives::Life, broken: &Broken, rules: Rules) {
         for (at, call) in life.calls.iter().enumerate() {
             self.attempts = self.attempts.max(call.attempt);
@@ -365,7 +375,8 @@ impl Verdict {
         }
     }
 
-    /// A dead letter was rejected, has used all its attempts, or was asked for.
+    /// Checks that a dead letter was rejected, had used all its attempts, or was requested by an
+    /// operator.
     fn buried(&mut self, job: Job, life: &lives::Life, broken: &Broken, rules: Rules) {
         let Some(reason) = &life.dead else { return };
         if reason.trim().is_empty() {
@@ -384,7 +395,8 @@ impl Verdict {
         }
     }
 
-    /// Who is told to end finishes what runs: only who is killed leaves a call, and who was stopped finds its time over.
+    /// Checks that workers finish their calls when they end. Only a killed worker may leave a call;
+    /// a stopped one may find its call timed out.
     fn abandoned(&mut self, job: Job, life: &lives::Life, broken: &Broken, rules: Rules) {
         let explains = |kind: Kind| {
             kind.kills()
@@ -401,7 +413,7 @@ impl Verdict {
         }
     }
 
-    /// After a 429 no job of the tenant starts.
+    /// Checks that no job of a tenant starts after a 429.
     fn closings(&mut self, events: &[Event], rules: Rules) {
         let all = closings::closings(events, rules.closed);
         let ignored = (all.iter().flatten())

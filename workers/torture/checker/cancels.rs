@@ -1,4 +1,4 @@
-//! Jobs that an operator cancelled: what the command said, held against what became of them.
+//! Cancelled jobs: compares the command's report with the outcome.
 
 use super::lives::{Asked, Broken, Life, Lives};
 use super::{AFTERMATH, Finding, Rules, Verdict};
@@ -7,16 +7,18 @@ use crate::history::Job;
 
 /// The reason of their dead letters.
 const CANCELLED: &str = "cancelled by an operator";
-/// A call that was begun before may arrive later by this, in nanoseconds: the way to the downstream may take half of it.
+/// Maximum delay, in nanoseconds, of a call that started before. The way to the downstream may take
+/// half of it.
 const ON_ITS_WAY: u64 = 1_000_000_000;
 
-/// Its dead letter says that it was cancelled, and an operator had asked for that.
+/// Returns true if the dead letter says that the job was cancelled, and an operator had requested
+/// that.
 pub fn is_cancelled(life: &Life) -> bool {
     life.dead.as_deref() == Some(CANCELLED) && life.cancelling.is_some()
 }
 
 impl Verdict {
-    /// Once all workers follow, a cancelled job is called no more; it is called or cancelled, but not both.
+    /// Checks that a cancelled job is not called once all workers follow, and is not done.
     pub(super) fn cancels(&mut self, lives: &Lives, broken: &Broken, rules: Rules) {
         for (job, life) in &lives.jobs {
             let Some(asked_from) = life.cancelling else {
@@ -27,7 +29,7 @@ impl Verdict {
             if let Some(asked) = life.asked {
                 self.was_asked(*job, life, (asked_from, asked), broken, rules);
             }
-            // One of its two messages may end so, and the other one so.
+            // Two messages of the job may end differently.
             let copies = broken.latest(life.begins(), u64::MAX, AFTERMATH, life.repeated_by(rules));
             if is_cancelled(life) && life.is_done() && copies.is_none() && !life.is_twice() {
                 self.findings.push(Finding::Both { job: *job });
@@ -43,7 +45,7 @@ impl Verdict {
         broken: &Broken,
         rules: Rules,
     ) {
-        // A Redis that lost its data lost what was asked.
+        // A Redis that lost its data has lost the request.
         let forgot = |to| broken.latest(from, to, AFTERMATH, Kind::forgets).is_some();
         if asked.is_cancelled && life.dead.is_none() && !forgot(u64::MAX) {
             self.findings.push(Finding::Uncancelled { job });

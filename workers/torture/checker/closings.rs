@@ -1,11 +1,12 @@
-//! Each time that a 429 closed a tenant, and the calls that came nevertheless.
+//! The closings of tenants by a 429, and calls that came nevertheless.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::history::{Answer, Event, What};
 
-/// For each closing how long after the 429 the last call of its tenant came before it was over, if one did. Times in
-/// nanoseconds; `closed`: for how long a 429 closes.
+/// Returns, for each closing, how long after the 429 the tenant's last call during the closing
+/// came; `None` without such a call. `closed` is how long a 429 closes a tenant. Times are in
+/// nanoseconds.
 pub fn closings(events: &[Event], closed: u64) -> Vec<Option<u64>> {
     let mut arrivals: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
     let mut tenants = HashMap::new();

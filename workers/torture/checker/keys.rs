@@ -1,4 +1,4 @@
-//! Jobs with one dedupe key: which of them were called, and which were dropped.
+//! Jobs with the same dedupe key: which of them were called, and which were dropped.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use super::{AFTERMATH, Finding, Verdict};
 use crate::faults::Kind;
 use crate::history::Job;
 
-/// The jobs of each tenant with one key.
+/// The jobs of each tenant and key.
 #[derive(Debug, Default)]
 pub struct Keys<'a>(BTreeMap<(u32, u32), Vec<(Job, &'a Life)>>);
 
@@ -23,12 +23,14 @@ impl<'a> Keys<'a> {
         all
     }
 
-    /// Another message with the job's key was there `by` then, and may have been the first when this one was looked at: it did go on.
+    /// Returns true if the job may be dropped: another message with its key was published `by`
+    /// then, was not dropped itself, and may have been the first when this one was checked.
     pub fn may_drop(&self, job: Job, life: &Life, by: u64, broken: &Broken) -> bool {
         let Some(key) = life.key else { return false };
         let same = self.0.get(&(job.tenant, key.number));
         same.into_iter().flatten().any(|(other, first)| {
-            // Its time counts from when it was first seen: before its first call, and by a clock that may be stepped back.
+            // The key's time counts from the first check, which precedes the first call. The clock
+            // may be stepped back.
             let seen_by = first.calls.first().map_or(u64::MAX, |call| call.at);
             let clock = |kind| kind == Kind::RedisClock;
             let longer = broken
@@ -41,7 +43,8 @@ impl<'a> Keys<'a> {
 }
 
 impl Verdict {
-    /// Of two jobs with one key one at most is called within its time, unless Redis forgot who was the first.
+    /// Checks that at most one of two jobs with the same key is called within its time, unless
+    /// Redis forgot the first one.
     pub(super) fn keys(&mut self, keys: &Keys<'_>, broken: &Broken) {
         for same in keys.0.values() {
             self.dropped += same.iter().filter(|(_, life)| life.dropped).count();
@@ -58,7 +61,8 @@ impl Verdict {
         else {
             return;
         };
-        // Whichever was seen first was so after it was published, and the other one before it was called.
+        // The job that was checked first was published before its check. The other one was checked
+        // before its call.
         let within =
             second.at < a.begins() + key.lasts && first.at < b.begins().saturating_add(key.lasts);
         let (from, to) = (a.begins().min(b.begins()), first.at.max(second.at));

@@ -1,4 +1,4 @@
-//! A history sorted by job, and its faults.
+//! Sorts a history by job, and lists its faults.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use super::Rules;
 use crate::faults::Kind;
 use crate::history::{Answer, Event, Job, What};
 
-/// What the result of a job says that was dropped.
+/// The result of a dropped job.
 pub const DUPLICATE: &str = "duplicate";
 
 /// A call of a job.
@@ -15,7 +15,7 @@ pub const DUPLICATE: &str = "duplicate";
 pub struct Call {
     pub at: u64,
     pub attempt: u32,
-    /// When it ended, and how; `None`: the run ended before.
+    /// When and how the call ended; `None` if the run ended before.
     answer: Option<(u64, Answer)>,
 }
 
@@ -28,7 +28,7 @@ impl Call {
         self.answer.map(|(_, answer)| answer)
     }
 
-    /// When its caller went away before the answer.
+    /// Returns when the caller left before the answer.
     pub fn left(&self) -> Option<u64> {
         let (at, answer) = self.answer?;
         (answer == Answer::Gone).then_some(at)
@@ -51,14 +51,14 @@ pub struct Life {
     pub calls: Vec<Call>,
     /// The reason of its dead letter.
     pub dead: Option<String>,
-    /// From then on it may be called.
+    /// Its start time: calls before that are too early.
     pub starts: Option<u64>,
     pub key: Option<Key>,
-    /// It was told to be a duplicate.
+    /// Whether its result said that it is a duplicate.
     pub dropped: bool,
-    /// When an operator began to ask that it is called no more.
+    /// When an operator began to cancel it.
     pub cancelling: Option<u64>,
-    /// What the operator was told.
+    /// The report of the cancelling command.
     pub asked: Option<Asked>,
 }
 
@@ -66,24 +66,24 @@ pub struct Life {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Key {
     pub number: u32,
-    /// In nanoseconds.
+    /// How long the key counts, in nanoseconds.
     pub lasts: u64,
-    /// The job was published twice.
+    /// Whether the job was published twice.
     pub twice: bool,
 }
 
-/// What an operator was told of a job that is to be called no more.
+/// The report of a command that cancelled a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Asked {
     pub at: u64,
-    /// It is a dead letter.
+    /// Whether the job is a dead letter.
     pub is_cancelled: bool,
-    /// No worker calls it any more.
+    /// Whether no worker calls it any more.
     pub all_follow: bool,
 }
 
 impl Life {
-    /// From when on a fault can have touched it.
+    /// Returns the earliest time at which a fault can have affected the job.
     pub fn begins(&self) -> u64 {
         self.published.unwrap_or(0)
     }
@@ -96,8 +96,9 @@ impl Life {
         self.is_done() || self.dead.is_some()
     }
 
-    /// The faults that may have it called again. Of two messages with its id the second is known as such only where it is not delivered
-    /// again before it asks, and Redis knows the first.
+    /// Returns the faults after which the job may be called again. The second of two messages with
+    /// the same id is recognized only if it was not redelivered before its check and Redis knows
+    /// the first.
     pub fn repeated_by(&self, rules: Rules) -> impl Fn(Kind) -> bool {
         let is_twice = self.is_twice();
         move |kind| {
@@ -105,12 +106,13 @@ impl Life {
         }
     }
 
-    /// Two messages have its id.
+    /// Returns true if two messages have the job's id.
     pub fn is_twice(&self) -> bool {
         self.key.is_some_and(|key| key.twice)
     }
 
-    /// The calls that came after one whose answer was final. Two that run at once are a repetition, too.
+    /// Returns the calls after one with a final answer. A call that ran at the same time is a
+    /// repetition, too.
     pub fn after_the_end(&self) -> impl Iterator<Item = &Call> {
         let is_final = |call: &Call| call.answer().is_some_and(Answer::is_final);
         let first = self.calls.iter().position(is_final);
@@ -192,7 +194,7 @@ impl Lives {
     }
 }
 
-/// The faults of a history: kind, from, to.
+/// The faults of a history: kind, begin and end.
 #[derive(Debug, Default)]
 pub struct Broken(Vec<(Kind, u64, u64)>);
 
@@ -231,7 +233,8 @@ impl Broken {
         })
     }
 
-    /// The latest fault of `which` kinds between two times; it may end `aftermath` before the first.
+    /// Returns the latest fault of matching kinds between two times. It may have ended up to
+    /// `aftermath` before the first.
     pub fn latest(
         &self,
         from: u64,
@@ -242,12 +245,12 @@ impl Broken {
         self.between(from, to, aftermath, which).last()
     }
 
-    /// Times in which a neighbor is rude.
+    /// Returns the times in which a neighbor is rude.
     pub fn rude(&self) -> impl Iterator<Item = (Kind, u64, u64)> {
         self.0.iter().copied().filter(|(kind, ..)| kind.is_rude())
     }
 
-    /// How many there were.
+    /// Returns the number of these faults.
     pub fn count(
         &self,
         from: u64,

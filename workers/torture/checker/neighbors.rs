@@ -9,16 +9,19 @@ use crate::history::{Event, What};
 
 /// Length of the spans in which jobs are counted, in nanoseconds.
 const SPAN: u64 = 10_000_000_000;
-/// In each span, a tenant must have 1 / `PART` of the jobs done that its limit allows. A tenant that feels its neighbor has next to none.
+/// Divisor of the limit: in each span, a tenant must have 1 / `PART` of the allowed jobs done. A
+/// tenant that feels its neighbor has next to none.
 const PART: u64 = 8;
-/// Beginning of a fault that does not count, in nanoseconds: workers still call the jobs that they hold.
+/// Beginning of a fault that does not count, in nanoseconds: workers still call the jobs that they
+/// hold.
 const SUPPLY: u64 = 5_000_000_000;
-/// Maximum time that other faults have an effect after their end: a strict guard holds the places of a killed worker's calls for a minute.
+/// Maximum time that other faults have an effect after their end: a strict guard holds the units of
+/// a killed worker's calls for a minute.
 const AFTERMATH: Duration = Duration::from_secs(65);
 
 impl Verdict {
-    /// Finds tenants with few jobs done while a neighbor was rude and nothing else was broken. A job counts once, even if it was called
-    /// again.
+    /// Finds tenants with few jobs done while a neighbor was rude and nothing else was broken. A
+    /// job counts once, even if it was called again.
     pub(super) fn neighbors(
         &mut self,
         events: &[Event],
@@ -69,10 +72,11 @@ impl Verdict {
     }
 }
 
-/// Returns the span between `from` and `to` that has the fewest of the sorted `times`, and how many; `None` if it is shorter than a span.
+/// Returns the beginning of the span between `from` and `to` that has the fewest of the sorted
+/// `times`, and their number; `None` if there is no room for a span.
 fn fewest(times: &[u64], from: u64, to: u64) -> Option<(u64, u64)> {
     let until = |at: u64| times.partition_point(|time| *time < at) as u64;
-    // The span with the fewest begins at `from` or right after a time.
+    // The span with the fewest begins at `from` or right after one of the times.
     let begins = times.iter().map(|time| time + 1).filter(|at| *at > from);
     [from]
         .into_iter()

@@ -1,10 +1,11 @@
-//! When jobs were called that start later.
+//! The calls of jobs with a delayed start.
 
 use super::lives::Lives;
 use super::{Finding, Verdict};
 
 impl Verdict {
-    /// No call comes before its job's time. Publishers round their times up, and Redis's clock is never ahead of theirs.
+    /// Checks that no call comes before its job's start time. Publishers round times up, and
+    /// Redis's clock is never ahead of theirs.
     pub(super) fn starts(&mut self, lives: &Lives) {
         for (job, life) in &lives.jobs {
             let Some(starts) = life.starts else { continue };

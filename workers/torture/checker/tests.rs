@@ -1,4 +1,4 @@
-//! Made-up histories: one that is whole, and one for each thing that can be wrong with it.
+//! Made-up histories: a correct one, and one for each possible violation.
 
 mod cancels;
 mod keys;
@@ -11,7 +11,7 @@ use crate::history::Answer;
 
 const MS: u64 = 1_000_000;
 
-/// 2 in 100 ms.
+/// Rules for windows of 100 ms, each with two calls.
 const RULES: Rules = Rules {
     window: 100 * MS,
     max_attempts: 3,
@@ -88,7 +88,7 @@ impl Story {
     }
 }
 
-/// Ten jobs of two tenants, each as early as its limit allows.
+/// Returns a history with ten jobs of two tenants, each as early as its limit allows.
 fn whole() -> Story {
     let mut story = Story::new();
     for number in 0..10 {
@@ -232,7 +232,7 @@ fn a_job_that_ran_again_needs_a_fault_in_its_life() {
         at: 40_300 * MS,
     }];
     assert_eq!(again(None).findings, unexplained);
-    // Not a kind that repeats jobs; too early; too late.
+    // A kind that repeats no jobs; a fault too early; a fault too late.
     for fault in [
         (40_200, 40_250, Kind::RedisKill),
         (40_200, 40_250, Kind::WorkerRestart),
@@ -282,13 +282,13 @@ fn a_retry_is_no_repetition_and_its_attempts_are_counted() {
         }
         story
     };
-    // A worker that died forgot one, or two.
+    // A worker that died forgot one failure, or two.
     for forgot in [[1, 1, 2], [1, 1, 1]] {
         let mut story = attempts(forgot);
         story.broken(100, 150, Kind::WorkerKill);
         assert!(story.verdict().holds());
     }
-    // With a breaker that is open a failure uses none; nothing else uses one.
+    // A failure uses no attempt while a breaker is open. Nothing else uses one.
     let breakers = Rules {
         breakers: true,
         ..RULES

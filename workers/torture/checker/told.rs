@@ -1,4 +1,4 @@
-//! What was told of jobs' ends, held against their calls.
+//! Compares results of jobs with their calls.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,13 +7,14 @@ use super::lives::{Broken, DUPLICATE, Lives};
 use super::{Finding, Verdict};
 use crate::history::{Answer, Event, Job, What};
 
-/// The statuses with which the downstream answered a job so far.
+/// The statuses with which the downstream has answered each job so far.
 #[derive(Default)]
 struct Answered(HashMap<Job, HashSet<u16>>);
 
 impl Verdict {
-    /// Each confirmed job has a result, and each result tells of an end that its job had by then: one that says `done` comes after
-    /// a call that was, one with a status after a call that had it. One that says `duplicate` comes after another job with its key.
+    /// Checks that each confirmed job has a result, and each result is true when it comes. `done`
+    /// must follow a successful call, a status a call with that status, and `duplicate` another job
+    /// with the same key.
     pub(super) fn told(
         &mut self,
         events: &[Event],
@@ -55,7 +56,7 @@ impl Verdict {
             }
         }
         if self.results == 0 {
-            // Nobody listened.
+            // No listener was running.
             return;
         }
         let confirmed = lives.jobs.iter().filter(|(_, life)| life.confirmed);
@@ -66,7 +67,8 @@ impl Verdict {
 }
 
 impl Answered {
-    /// A job may have ended so by now; `dead`: it is a dead letter at the end.
+    /// Returns true if the job may have ended like this by now. `dead`: the job is a dead letter at
+    /// the end.
     fn allows(&self, job: Job, ended: &str, status: Option<u16>, dead: bool) -> bool {
         let had = |status: u16| self.0.get(&job).is_some_and(|all| all.contains(&status));
         let had_its_status = status.is_none_or(had);
@@ -78,7 +80,7 @@ impl Answered {
     }
 }
 
-/// What the caller saw.
+/// Returns the status that the caller saw.
 fn status(answer: Answer) -> Option<u16> {
     match answer {
         Answer::Done => Some(200),

@@ -1,4 +1,4 @@
-//! Each window that ends with a call, and how many calls it may have.
+//! Each window that ends with a call, and the number of calls that it may have.
 
 use std::collections::BTreeMap;
 
@@ -6,18 +6,18 @@ use trial::windows::{Arrival, sliding};
 
 use crate::history::{Event, What};
 
-/// A window, half open, of one tenant.
+/// A half-open window of one tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
     pub tenant: u32,
     /// When its last call arrived.
     pub at: u64,
     pub calls: u64,
-    /// The largest limit that was in force within it.
+    /// The largest limit in force within it.
     pub allowed: u64,
 }
 
-/// All windows of `length` nanoseconds.
+/// Returns all windows of `length` nanoseconds.
 pub fn windows(events: &[Event], length: u64) -> Vec<Window> {
     let mut arrivals: BTreeMap<u32, Vec<Arrival>> = BTreeMap::new();
     let mut limits = Vec::new();
@@ -45,7 +45,7 @@ pub fn windows(events: &[Event], length: u64) -> Vec<Window> {
     all
 }
 
-/// The largest limit in force between `from`, not included, and `to`.
+/// Returns the largest limit in force after `from` and until `to`.
 fn largest(limits: &[(u64, u64)], from: u64, to: u64) -> u64 {
     let before = limits.iter().rfind(|(at, _)| *at <= from);
     let within = limits.iter().filter(|(at, _)| *at > from && *at <= to);

@@ -1,8 +1,8 @@
-//! Jobs that an operator cancelled, and what must not become of them.
+//! Cancelled jobs, and their possible violations.
 
 use super::*;
 
-/// What the operator is told, and what becomes of the job, by a fault or none.
+/// Judges a job after a command that said `said`. `tell` adds the outcome, with or without a fault.
 fn of(said: &str, all_follow: bool, tell: impl FnOnce(&mut Story)) -> Verdict {
     let mut story = Story::new();
     story.published(0, ONE);

@@ -1,4 +1,4 @@
-//! Jobs with one dedupe key: what may become of them, and what must not.
+//! Jobs with the same dedupe key, and their possible violations.
 
 use super::*;
 
@@ -79,7 +79,7 @@ fn both_are_called_only_after_the_time_or_where_redis_forgot() {
     assert_eq!(both(1, 999, None), twice(999));
     assert_eq!(both(1, 1_000, None), []);
     assert_eq!(both(1, 500, Some(Kind::RedisFlush)), []);
-    // Neither forgets anything.
+    // These faults make neither side forget anything.
     for kind in [Kind::RedisKill, Kind::WorkerKill, Kind::RabbitKill] {
         assert_eq!(both(1, 500, Some(kind)), twice(500), "{kind}");
     }
@@ -119,7 +119,8 @@ fn whoever_is_dropped_has_another_one_that_goes_on() {
         how: "duplicate None".to_owned(),
     };
     let lost = Finding::Lost { job: ONE, calls: 0 };
-    // No other one; one without an end, which is lost itself; one that is published later; one whose time was over.
+    // The key has no other job, or one without an end (which is lost itself), one that was
+    // published later, or one whose time was over.
     let alone = of(|story| {
         story.keyed(0, ONE, false);
         story.dropped(5, ONE);
@@ -194,7 +195,7 @@ fn a_job_that_is_published_twice_is_called_twice_only_where_something_broke() {
         at: 500 * MS,
     }];
     assert_eq!(twice(None, true), repeated);
-    // What gives a job back makes its second message look like the first.
+    // Returning a job to the queue makes its second message look like the first.
     for kind in [Kind::WorkerRestart, Kind::RedisStop, Kind::RedisWipe] {
         assert_eq!(twice(Some(kind), true), [], "{kind}");
     }

@@ -2,12 +2,13 @@
 
 use super::*;
 
-/// `done` jobs of tenant 0 and 100 of tenant 1 within 10 s in which each may have 200, after 5 s in which only tenant 1 has some.
+/// Returns a history with `done` jobs of tenant 0 and 100 of tenant 1 within 10 s, in which each
+/// may have 200. In the 5 s before, only tenant 1 has some.
 fn beside(done: u32, kind: Kind) -> Story {
     beside_until(16_000, done, kind)
 }
 
-/// The same, and the neighbor goes on until `mended`.
+/// Returns the same history with a neighbor that is rude until `mended`.
 fn beside_until(mended: u64, done: u32, kind: Kind) -> Story {
     let mut story = Story::new();
     story.broken(1000, mended, kind);
@@ -44,9 +45,9 @@ fn each_tenant_gets_an_eighth_of_its_limit_or_more() {
 
 #[test]
 fn a_pause_is_not_made_up_for() {
-    // Tenant 0 has 100 jobs done in 9 s, and tenant 1 100 in 10 s.
+    // Tenant 0 has 100 jobs done in 9 s, and tenant 1 has 100 in 10 s.
     let mut story = beside_until(36_000, 100, Kind::RudeJobs);
-    // After a pause, tenant 0 has as many as it may.
+    // Tenant 0 pauses and then has as many jobs done as its limit allows.
     for number in 0..400 {
         let job = Job {
             tenant: 0,

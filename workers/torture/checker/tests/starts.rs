@@ -1,4 +1,4 @@
-//! Jobs that start later, and one that starts too early.
+//! Delayed starts: correct ones, and one that is too early.
 
 use super::*;
 

@@ -1,8 +1,8 @@
-//! Results that are right, and each way in which one can be wrong.
+//! Correct results, and each way in which a result can be wrong.
 
 use super::*;
 
-/// The result of `ONE` among those of a whole history, as `tell` has it.
+/// Judges a whole history to which `tell` adds the result of `ONE`.
 fn told(tell: impl FnOnce(&mut Story)) -> Vec<Finding> {
     let mut story = whole();
     let jobs: Vec<Job> = (0..10)
@@ -21,7 +21,7 @@ fn told(tell: impl FnOnce(&mut Story)) -> Vec<Finding> {
 }
 
 impl Job {
-    /// The one of this number in [`whole`].
+    /// Returns the job of this number in [`whole`].
     fn of_whole(self) -> Self {
         Self {
             tenant: self.number % 2,
@@ -54,7 +54,7 @@ fn each_job_is_told_of_once_at_least_and_never_before_its_call() {
         how: how.to_owned(),
     };
     for (ms, job, ended, status) in [
-        // Before its call was answered, with another status, another end, none, and of nobody.
+        // Too early; with another status; with another end; without a status; without a job.
         (5, Some(one), "done", Some(200)),
         (900, Some(one), "done", Some(422)),
         (900, Some(one), "done", None),
