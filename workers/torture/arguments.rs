@@ -1,4 +1,5 @@
-//! The program's arguments. Being a test of the program, this also has it built with all others: `scripts/test` runs it then.
+//! Tests of the program's arguments. Being a test, it makes cargo build the program together with
+//! all others; `scripts/test` runs it afterwards.
 
 use std::process::{Command, Output};
 

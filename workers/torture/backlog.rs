@@ -1,23 +1,23 @@
-//! Who still waits, while the run goes on. Pure.
+//! Counts waiting jobs during the run. Pure.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::history::{Job, What};
 
-/// The jobs that wait, by tenant, from what happens.
+/// The waiting jobs of each tenant, derived from the events.
 #[derive(Debug, Default)]
 pub struct Backlog {
     waiting: HashMap<u32, HashSet<Job>>,
-    /// Jobs that ended before they were confirmed: the worker was faster than the confirm.
+    /// Jobs that ended before RabbitMQ confirmed them: the worker was faster than the confirm.
     early: HashSet<Job>,
-    /// Calls under way.
+    /// Calls in flight.
     calls: HashMap<u64, Job>,
-    /// Final answers.
+    /// Number of final answers.
     ended: usize,
 }
 
 impl Backlog {
-    /// Something happened.
+    /// Takes an event into account.
     pub fn note(&mut self, what: &What) {
         match what {
             What::Confirmed { job } if !self.early.remove(job) => {
@@ -39,7 +39,7 @@ impl Backlog {
                     self.early.insert(job);
                 }
             }
-            // Without a call, or with others: duplicates and dead letters.
+            // Jobs that ended without a call, or after other answers: duplicates and dead letters.
             What::Told {
                 job: Some(job),
                 ended,
@@ -54,23 +54,23 @@ impl Backlog {
         }
     }
 
-    /// Jobs of `tenant` that wait.
+    /// Returns the number of waiting jobs of `tenant`.
     pub fn of(&self, tenant: u32) -> usize {
         self.waiting.get(&tenant).map_or(0, HashSet::len)
     }
 
-    /// One of those that wait, which `choice` decides.
+    /// Returns the waiting job that `choice` selects.
     pub fn some(&self, choice: u32) -> Option<Job> {
         let nth = choice as usize % self.in_all().max(1);
         self.waiting.values().flatten().nth(nth).copied()
     }
 
-    /// Final answers so far.
+    /// Returns the number of final answers so far.
     pub fn ended(&self) -> usize {
         self.ended
     }
 
-    /// Those of all tenants.
+    /// Returns the number of waiting jobs of all tenants.
     pub fn in_all(&self) -> usize {
         self.waiting.values().map(HashSet::len).sum()
     }

@@ -1,4 +1,4 @@
-//! Everything that runs, and how it is broken and mended.
+//! Everything that runs in a torture run, and the code that breaks and mends it.
 
 mod deletion;
 pub mod rude;
@@ -25,18 +25,19 @@ use crate::plan::{MAX, OTHER_MAX};
 use crate::schedule::Fault;
 use crate::workers::Worker;
 
-/// The longest that a worker is away after SIGKILL, and a server.
+/// Maximum time that a worker or server stays down after SIGKILL.
 const AWAY: Duration = Duration::from_secs(5);
-/// The longest that RabbitMQ is away, and that the downstream hangs: a job must not use up its attempts.
+/// Maximum time that RabbitMQ is down or the downstream hangs. It is short enough that no job uses
+/// up its attempts.
 const SHORT: Duration = Duration::from_secs(8);
-/// The shortest and the longest that the downstream stands still: beyond the workers' timeout.
+/// Minimum and maximum time that the downstream stands still, longer than the workers' timeout.
 const STILL: (Duration, Duration) = (Duration::from_secs(12), Duration::from_secs(16));
-/// From the end of all faults until each worker takes jobs again.
+/// Time after the end of all faults within which each worker must take jobs again.
 const READY: Duration = Duration::from_secs(120);
-/// Between two looks whether all workers live.
+/// Interval between two checks whether all workers live.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// A worker's place, with the ways from it.
+/// A worker and the proxies of its connections.
 pub struct Slot {
     pub worker: Mutex<Worker>,
     pub to_rabbit: Arc<Proxy>,
@@ -51,20 +52,21 @@ pub struct Bed {
     pub rabbit: Arc<Rabbits>,
     pub redis: Arc<Redises>,
     pub slots: Vec<Slot>,
-    /// The program, and the configuration of who asks it something by hand.
+    /// The program, and the configuration for commands that an operator runs.
     pub operator: (PathBuf, PathBuf),
     pub names: QueueNames,
-    /// Nobody publishes while it is set.
+    /// Stops all publishers while it is set.
     pub silence: Arc<AtomicBool>,
-    /// So many milliseconds Redis's clock is behind at least, and so are the publishers'.
+    /// Milliseconds by which Redis's clock is behind, or more. The publishers' clocks are set back
+    /// by them, too.
     pub behind: Arc<AtomicU64>,
 }
 
 impl Bed {
-    /// Breaks something, and mends it. `number` names the fault in the history.
+    /// Injects a fault and mends it. `number` identifies the fault in the history.
     ///
     /// # Errors
-    /// It could not be mended.
+    /// Returns an error if the fault could not be mended.
     pub async fn perform(&self, number: u64, fault: Fault) -> Result<(), Failure> {
         let Fault { kind, .. } = fault;
         let (worker, how) = how(&fault);
@@ -192,7 +194,7 @@ impl Bed {
                 ctl(&["config", "set", "maxmemory", "0"]);
             }
             Kind::RedisReadonly => {
-                // Nobody listens there: it keeps what it has.
+                // No server listens at that address, so it keeps its data.
                 ctl(&["replicaof", "127.0.0.1", "1"]);
                 sleep(fault.lasts).await;
                 ctl(&["replicaof", "no", "one"]);
@@ -207,7 +209,7 @@ impl Bed {
             Kind::RedisScripts => ctl(&["script", "flush"]),
             Kind::RedisClock => {
                 redis.step_back(fault.lasts)?;
-                // Publishers never are further behind than Redis.
+                // The publishers' clocks must never be further behind than that of Redis.
                 sleep(2 * clocks::READ).await;
                 let by = u64::try_from(fault.lasts.as_millis()).unwrap_or(u64::MAX);
                 self.behind.fetch_add(by, Ordering::Relaxed);
@@ -232,14 +234,14 @@ impl Bed {
         Ok(())
     }
 
-    /// Writes down each worker that ends by itself, and starts it anew. Ends with the run.
+    /// Records each worker that ends by itself, and restarts it. Runs until the end of the run.
     ///
     /// # Errors
-    /// It can't be started.
+    /// Returns an error if a worker can't be started.
     pub async fn watch(&self) -> Result<(), Failure> {
         loop {
             for (number, slot) in self.slots.iter().enumerate() {
-                // One that is being broken is not looked at.
+                // A locked worker is being broken; it is not checked.
                 let Ok(mut worker) = slot.worker.try_lock() else {
                     continue;
                 };
@@ -256,16 +258,17 @@ impl Bed {
         }
     }
 
-    /// SIGTERM to all workers: each must be there still, take jobs, and end in order.
+    /// Sends SIGTERM to all workers. Each of them must still run, be ready, and end with success;
+    /// otherwise it is recorded.
     ///
     /// # Errors
-    /// A worker can't be waited for.
+    /// Returns an error if a worker can't be waited for.
     pub async fn end(&self) -> Result<(), Failure> {
         let until = Instant::now() + READY;
         for (worker, slot) in self.slots.iter().enumerate() {
             let left = until.saturating_duration_since(Instant::now());
             let mut process = slot.worker.lock().await;
-            // One that lives and does nothing is seen by nobody while others do its work.
+            // A worker that lives without working goes unnoticed while others do its work.
             let early = match process.ended()? {
                 Some(status) => Some(format!("ended by itself with {status}")),
                 None if process.ready(left).await => None,
@@ -285,7 +288,7 @@ impl Bed {
     }
 }
 
-/// The downstream refuses the connections of these workers for a while.
+/// Makes the downstream refuse the connections of these workers for a while.
 async fn refuse(slots: impl Iterator<Item = &Slot> + Clone, lasts: Duration) {
     for slot in slots.clone() {
         slot.to_downstream.door.refuse().await;
@@ -296,17 +299,18 @@ async fn refuse(slots: impl Iterator<Item = &Slot> + Clone, lasts: Duration) {
     }
 }
 
-/// A round trip: 50 to 250 ms in each direction.
+/// Returns a round trip with 50 to 250 ms in each direction.
 fn slow(way: u8) -> Duration {
     Duration::from_millis(100 + 200 * u64::from(way))
 }
 
-/// A round trip: 30 to 400 ms in each direction.
+/// Returns a round trip with 30 to 400 ms in each direction.
 fn far(way: u8) -> Duration {
     [60, 240, 800].map(Duration::from_millis)[usize::from(way % 3)]
 }
 
-/// Nothing passes there, or back, or both ways, as where a firewall forgets a connection; or everything late.
+/// Lets nothing pass in one or both directions, as if a firewall had forgotten the connection, or
+/// delays everything.
 async fn hole(proxy: &Proxy, fault: Fault) {
     let ways = match (fault.kind, fault.way) {
         (Kind::RabbitSlow | Kind::RedisSlow, _) => Ways::round_trip(slow(fault.way)),
@@ -328,7 +332,7 @@ async fn hole(proxy: &Proxy, fault: Fault) {
     proxy.set(Ways::OPEN);
 }
 
-/// The worker that a fault is done to, and the fault in words.
+/// Returns the worker that a fault affects, and a description of the fault.
 fn how(fault: &Fault) -> (Option<usize>, String) {
     let seconds = |longest: Duration| format!("{:.1} s", fault.lasts.min(longest).as_secs_f64());
     let way = ["there", "back", "both ways"][usize::from(fault.way % 3)];

@@ -1,4 +1,5 @@
-//! Wall clocks that are wrong, by libfaketime: each process's own, read from a file that can change.
+//! Wrong wall clocks, by libfaketime. Each process reads its own time offset from a file that can
+//! change.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -8,19 +9,21 @@ use std::{fs, io};
 
 use crate::Failure;
 
-/// Where Debian's package has it, below the folder of the architecture.
+/// Path of the library in Debian's package, below the folder of the architecture.
 const LIBRARY: &str = "faketime/libfaketimeMT.so.1";
 
-/// A process looks at its file so often.
+/// Interval at which a process reads its file.
 pub const READ: Duration = Duration::from_secs(1);
 
-/// The library that has been found.
+/// The path of the library.
 #[derive(Debug, Clone)]
 pub struct Clocks(PathBuf);
 
 impl Clocks {
+    /// Looks for the library.
+    ///
     /// # Errors
-    /// It is not installed.
+    /// Returns an error if it is not installed.
     pub fn find() -> Result<Self, Failure> {
         let folders = std::fs::read_dir("/usr/lib")
             .into_iter()
@@ -36,7 +39,8 @@ impl Clocks {
             .ok_or_else(|| Failure::new(missing.to_owned()))
     }
 
-    /// What a process is started with: its wall clock is off by what `file` says, its monotonic clock is true.
+    /// Returns the environment for a process whose wall clock is off by the offset in `file`, and
+    /// whose monotonic clock is right.
     pub fn variables(&self, file: &Path) -> [(&'static str, OsString); 4] {
         [
             ("LD_PRELOAD", self.0.clone().into()),
@@ -47,21 +51,22 @@ impl Clocks {
     }
 }
 
-/// The clock of one process, which is only ever stepped back. Put right again, it would be stepped forward for all that was
-/// written meanwhile, and such a step is what the limits can't stand (docs/GUARANTEES.md, P2).
+/// The clock of one process, which is only ever stepped back. Setting it right again would step it
+/// forward for all data written meanwhile, and the limits can't withstand such a step
+/// (docs/GUARANTEES.md, P2).
 #[derive(Debug)]
 pub struct Clock {
     clocks: Clocks,
     file: PathBuf,
-    /// Milliseconds.
+    /// Milliseconds by which the clock is behind.
     behind: AtomicI64,
 }
 
 impl Clock {
-    /// A clock that is right.
+    /// Creates a correct clock.
     ///
     /// # Errors
-    /// The file can't be written.
+    /// Returns an error if the file can't be written.
     pub fn new(clocks: Clocks, file: PathBuf) -> io::Result<Self> {
         step(&file, 0)?;
         Ok(Self {
@@ -71,18 +76,18 @@ impl Clock {
         })
     }
 
-    /// What the process is started with. The C library's allocator takes the place of jemalloc, which Redis is built with and
-    /// which asks for the time before libfaketime is ready.
+    /// Returns the environment of the process. Redis's jemalloc asks for the time before
+    /// libfaketime is ready, so the allocator of the C library replaces it.
     pub fn variables(&self) -> [(&'static str, OsString); 4] {
         let mut variables = self.clocks.variables(&self.file);
         variables[0].1.push(":libc.so.6");
         variables
     }
 
-    /// The process sees it within [`READ`].
+    /// Steps the clock back. The process notices within [`READ`].
     ///
     /// # Errors
-    /// The file can't be written.
+    /// Returns an error if the file can't be written.
     pub fn step_back(&self, by: Duration) -> io::Result<()> {
         let by = i64::try_from(by.as_millis()).unwrap_or(i64::MAX);
         let before = self.behind.fetch_add(by, Ordering::Relaxed);
@@ -90,10 +95,10 @@ impl Clock {
     }
 }
 
-/// Steps the clocks that read `file` to so many milliseconds from the true one.
+/// Sets the offset of the clocks that read `file`, in milliseconds from the true time.
 ///
 /// # Errors
-/// The file can't be written.
+/// Returns an error if the file can't be written.
 pub fn step(file: &Path, millis: i64) -> io::Result<()> {
     let (sign, millis) = (if millis < 0 { '-' } else { '+' }, millis.unsigned_abs());
     replace(
@@ -102,7 +107,7 @@ pub fn step(file: &Path, millis: i64) -> io::Result<()> {
     )
 }
 
-/// Writes a file anew by a rename: who reads meanwhile sees the old one or the new one.
+/// Replaces a file by a rename, so that a reader sees either the old content or the new one.
 pub fn replace(path: &Path, text: &str) -> io::Result<()> {
     let new = path.with_extension("new");
     fs::write(&new, text)?;

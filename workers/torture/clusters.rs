@@ -1,4 +1,5 @@
-//! What RabbitMQ and Redis are in a run: a server each, or several together; and the faults that only several have.
+//! The RabbitMQ and Redis servers of a run, single or clustered, and the faults that only clusters
+//! have.
 
 mod network;
 mod rabbit;
@@ -18,10 +19,11 @@ use network::{Lost, NOTICED};
 pub use rabbit::Rabbits;
 pub use redis::Redises;
 
-/// The longest that one of several is away, beyond what the others need to take over.
+/// Maximum time that one of several servers is down, in addition to the time that the others need
+/// to take over.
 const AWAY: Duration = Duration::from_secs(10);
 
-/// What RabbitMQ is.
+/// The kind of RabbitMQ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum RabbitMq {
     /// One server
@@ -30,7 +32,7 @@ pub enum RabbitMq {
     Cluster,
 }
 
-/// What Redis is.
+/// The kind of Redis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum RedisIs {
     /// One server
@@ -41,7 +43,7 @@ pub enum RedisIs {
     Cluster,
 }
 
-/// What both are.
+/// The kinds of both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Servers {
     pub rabbitmq: RabbitMq,
@@ -49,13 +51,13 @@ pub struct Servers {
 }
 
 impl Servers {
-    /// The kinds of faults that can be done to them.
+    /// Returns the kinds of faults that these servers can have.
     pub fn kinds(self) -> Vec<Kind> {
         let all = Kind::all().iter().copied();
         all.filter(|kind| self.has(*kind)).collect()
     }
 
-    /// Whether `kind` can be done to them.
+    /// Returns true if these servers can have faults of `kind`.
     pub fn has(self, kind: Kind) -> bool {
         match kind {
             Kind::RabbitNodeKill
@@ -68,7 +70,8 @@ impl Servers {
             | Kind::RedisPrimaryLag
             | Kind::RedisReplicaKill
             | Kind::RedisHandover => self.redis != RedisIs::Single,
-            // A server of several forgets its role with its data, and its port is told to workers by the others.
+            // One of several servers would forget its role with its data, and workers learn its
+            // port from the others.
             Kind::RedisWipe
             | Kind::RedisReadonly
             | Kind::RedisLogin
@@ -80,18 +83,19 @@ impl Servers {
             | Kind::KillAtPermit
             | Kind::StopAtGate
             | Kind::StopAtPermit => self.redis == RedisIs::Single,
-            // There is one clock; and libfaketime does not get on with a Valkey on the loader of another distribution.
+            // There is a single clock. Besides, libfaketime does not work with a Valkey that uses
+            // the loader of another distribution.
             Kind::RedisClock => {
                 self.redis == RedisIs::Single && std::env::var_os("TEST_REDIS_SERVER").is_none()
             }
-            // What a killed server behind Sentinel was is not in its configuration.
+            // The role of a killed server behind Sentinel is not in its configuration.
             Kind::RedisKill | Kind::RedisRestart => self.redis != RedisIs::Sentinel,
             _ => true,
         }
     }
 }
 
-/// Whether `kind` is done to one of several.
+/// Returns true if faults of `kind` affect one of several servers.
 pub fn is_ours(kind: Kind) -> bool {
     let servers = Servers {
         rabbitmq: RabbitMq::Single,
@@ -100,7 +104,7 @@ pub fn is_ours(kind: Kind) -> bool {
     !servers.has(kind)
 }
 
-/// Which of several, in words.
+/// Describes which of several servers the fault affects.
 pub fn how(fault: &Fault) -> String {
     let seconds = fault.lasts.min(AWAY).as_secs_f64();
     match fault.kind {
@@ -128,17 +132,17 @@ pub fn how(fault: &Fault) -> String {
     }
 }
 
-/// Long enough that most cuts are noticed, and some are not.
+/// Returns the duration of a cut: long enough that most cuts are noticed, and some are not.
 fn cut_for(fault: &Fault) -> Duration {
     NOTICED.mul_f64(0.7) + fault.lasts
 }
 
-/// What a cut loses.
+/// Returns the direction that a cut loses.
 fn lost(fault: &Fault) -> Lost {
     [Lost::Both, Lost::ToIt, Lost::FromIt][usize::from(fault.way % 3)]
 }
 
-/// Breaks one of several, and mends it.
+/// Breaks one of several servers, and mends it.
 pub async fn perform(bed: &Bed, fault: Fault) {
     let away = || sleep(fault.lasts.min(AWAY));
     let node = bed.rabbit.node(fault.worker);

@@ -1,4 +1,4 @@
-//! Where jobs go whose turn it is: what workers are told of it, and what can be broken there. Pure.
+//! The jobs' destination: the workers' configuration of it, and the faults that it can have. Pure.
 
 use clap::ValueEnum;
 
@@ -7,7 +7,7 @@ use crate::faults::Kind;
 use crate::others;
 use crate::plan::{Settings, quoted};
 
-/// What workers do with a job whose turn it is.
+/// How workers process a job whose turn it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Dispatch {
     /// They call the downstream
@@ -17,7 +17,8 @@ pub enum Dispatch {
 }
 
 impl Dispatch {
-    /// Whether `kind` can be done: there must be a connection to the downstream to break, and other workers know no rude jobs.
+    /// Returns true if faults of `kind` are possible. Some need a connection to the downstream;
+    /// rude jobs are unknown to other workers.
     pub fn has(self, kind: Kind) -> bool {
         let is_on_the_way = matches!(
             kind,
@@ -26,7 +27,8 @@ impl Dispatch {
         self == Self::Http || !(is_on_the_way || kind.is_rude())
     }
 
-    /// Keys of the section `dispatch`, as lines. `tokens`: calls need an access token of their tenant.
+    /// Returns keys of the section `dispatch`, as lines. `tokens`: calls need an access token of
+    /// their tenant.
     pub fn yaml(self, settings: &Settings<'_>, tokens: bool) -> String {
         let Settings {
             queue,

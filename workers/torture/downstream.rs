@@ -1,5 +1,5 @@
-//! The strict downstream: it records each call at its arrival, and is as slow and rude as its seed says. Workers call it, or others
-//! to whom jobs were forwarded.
+//! The strict downstream. It records each call when it arrives, and its seed decides how slow and
+//! rude it is. The callers are workers, or other workers to which jobs were forwarded.
 
 use std::convert::Infallible;
 use std::io;
@@ -26,21 +26,21 @@ use trial::apart::Apart;
 use crate::bed::rude::{RUDE, WAYS};
 use crate::history::{Answer, History, Job, What};
 
-/// The path of requests for access tokens; their tenant follows.
+/// Path of requests for access tokens, followed by the tenant.
 pub const TOKENS: &str = "/token/";
-/// What a 429 names as `Retry-After`, in whole seconds.
+/// The `Retry-After` of a 429, in whole seconds.
 pub const CLOSED: Duration = Duration::from_secs(1);
 
-/// What the downstream does with a call: how long it thinks, and then what.
+/// How the downstream treats a call: the delay, and then the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Manners {
     thinks: Duration,
     then: Answer,
 }
 
-/// What `seed` says of a job's call number `nth`, or of its fate.
+/// Returns how `seed` treats call number `nth` of the run, which is a call of `job`.
 fn manners(seed: u64, job: Job, nth: u64) -> Manners {
-    // The fate is the job's, the manners are the call's.
+    // Rejection depends on the job; everything else depends on the call.
     let of_job = seed ^ (u64::from(job.tenant) << 32 | u64::from(job.number)) ^ 0xd0_57;
     let rejected = StdRng::seed_from_u64(of_job).random_ratio(1, 200);
     let mut random = StdRng::seed_from_u64(of_job.wrapping_add(nth.wrapping_mul(0x9e37_79b9)));
@@ -60,7 +60,7 @@ fn manners(seed: u64, job: Job, nth: u64) -> Manners {
     Manners { thinks, then }
 }
 
-/// What all connections share.
+/// State shared by all connections.
 struct Api {
     seed: u64,
     history: Arc<History>,
@@ -79,13 +79,13 @@ enum Trap {
     Caught,
 }
 
-/// The running downstream; dropped, it ends.
+/// The running downstream. Dropping it ends it.
 pub struct Downstream {
     server: Apart,
     api: Arc<Api>,
 }
 
-/// Whose call it is: of which job, in which attempt, and which worker started it in which of its lives.
+/// The origin of a call: its job and attempt, and the worker with its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Caller {
     pub job: Job,
@@ -95,10 +95,10 @@ pub struct Caller {
 }
 
 impl Downstream {
-    /// Starts it on a free port of 127.0.0.1.
+    /// Starts the downstream on a free port of 127.0.0.1.
     ///
     /// # Errors
-    /// There is no port, thread or runtime.
+    /// Returns an error if there is no port, thread or runtime.
     pub fn start(seed: u64, history: Arc<History>) -> io::Result<Self> {
         let api = Arc::new(Api {
             seed,
@@ -113,35 +113,36 @@ impl Downstream {
         Ok(Self { server, api })
     }
 
-    /// Where it listens.
+    /// Returns its address.
     pub fn address(&self) -> SocketAddr {
         self.server.address()
     }
 
-    /// From now on it reads nothing, or again: then what it was sent meanwhile, too.
+    /// Stops reading from connections, or resumes it and reads everything that was sent meanwhile.
     pub fn stand_still(&self, still: bool) {
         self.api.stillness.set(still);
     }
 
-    /// From now on it answers nobody, or again; who waits already is answered.
+    /// Sets whether new calls hang forever. Calls that already wait for an answer get one.
     pub fn hang(&self, hangs: bool) {
         self.api.hangs.store(hangs, Ordering::Relaxed);
     }
 
-    /// Waits for a call of `worker`, which is then not answered before [`Self::release`]; whether one came within
-    /// `patience`.
+    /// Waits for a call of `worker`, which is then not answered before [`Self::release`]. Returns
+    /// true if one came within `patience`.
     pub async fn catch(&self, worker: usize, patience: Duration) -> bool {
         self.api.trap.send_replace(Trap::For(worker));
         let mut seen = self.api.trap.subscribe();
         (timeout(patience, seen.wait_for(|trap| *trap == Trap::Caught)).await).is_ok()
     }
 
-    /// Answers the call that was caught, and catches no more.
+    /// Answers the caught call, and catches no more.
     pub fn release(&self) {
         self.api.trap.send_replace(Trap::None);
     }
 
-    /// A call that came now on another way; how it ends. A caller that goes away drops it.
+    /// Takes a call that did not come over HTTP, and returns how it ends. Dropping the future means
+    /// that the caller left.
     pub async fn call(&self, caller: Caller, is_its_jobs: bool) -> Answer {
         let api = &self.api;
         let mut open = api.arrived(api.history.now(), caller);
@@ -153,7 +154,7 @@ impl Downstream {
 }
 
 impl Api {
-    /// Writes down a call that arrived at `at`.
+    /// Records a call that arrived at `at`.
     fn arrived(&self, at: u64, caller: Caller) -> Open<'_> {
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
         let Caller {
@@ -179,7 +180,7 @@ impl Api {
         }
     }
 
-    /// Does with the call what the seed says.
+    /// Ends the call as the seed decides.
     async fn end(&self, open: &mut Open<'_>, caller: Caller) -> Answer {
         self.hold(caller.worker).await;
         if self.hangs.load(Ordering::Relaxed) {
@@ -191,7 +192,7 @@ impl Api {
         manners.then
     }
 
-    /// Holds a call of `worker`, if it is waited for.
+    /// Holds the call if one of `worker` is awaited.
     async fn hold(&self, worker: usize) {
         let caught = self.trap.send_if_modified(|trap| {
             let caught = *trap == Trap::For(worker);
@@ -202,7 +203,7 @@ impl Api {
         });
         if caught {
             let mut seen = self.trap.subscribe();
-            // It fails only when the downstream ends.
+            // Fails only when the downstream ends.
             let _ = seen.wait_for(|trap| *trap == Trap::None).await;
         }
     }
@@ -215,7 +216,8 @@ async fn serve(listener: TcpListener, api: Arc<Api>) -> io::Result<()> {
     }
 }
 
-/// Serves until the caller or the seed ends it. An error is one of both.
+/// Serves a connection until the caller or the seed ends it. Both may show as an error, which is
+/// ignored.
 async fn connection(stream: TcpStream, api: Arc<Api>) {
     let stream = Still::new(stream, &api.stillness);
     let service = service_fn(|request| call(Arc::clone(&api), request));
@@ -224,7 +226,7 @@ async fn connection(stream: TcpStream, api: Arc<Api>) {
         .await;
 }
 
-/// The connection is cut: what a handler's error means to hyper.
+/// An error of the handler, upon which hyper cuts the connection.
 #[derive(Debug, thiserror::Error)]
 #[error("cut")]
 struct Cut;
@@ -235,7 +237,7 @@ impl From<Infallible> for Cut {
     }
 }
 
-/// Writes down how a call ended, also when its caller goes away.
+/// Records how a call ended, even if its caller leaves.
 struct Open<'a> {
     history: &'a History,
     call: u64,
@@ -257,7 +259,7 @@ async fn call(api: Arc<Api>, request: Request<Incoming>) -> Result<Response<Full
     let job = caller.job;
     let mut open = api.arrived(at, caller);
     let is_its_tenants = header(request.headers(), "x-tenant") == Some(&*job.tenant_name());
-    // One that breaks off is a caller that goes away. The workers' bodies are small.
+    // A body that breaks off means that the caller left. The workers' bodies are small.
     if let Ok(body) = request.into_body().collect().await
         && (body.to_bytes() != job.body() || !is_its_tenants)
     {
@@ -276,7 +278,8 @@ async fn call(api: Arc<Api>, request: Request<Incoming>) -> Result<Response<Full
     }
 }
 
-/// Answers calls for rude tenants, which no job of the history makes, and requests for access tokens.
+/// Answers calls for rude tenants, whose jobs are not in the history, and requests for access
+/// tokens.
 async fn other<B>(request: &Request<B>) -> Response<Full<Bytes>> {
     let [revoked, waiting, hanging] = WAYS;
     let asks = request.uri().path().strip_prefix(TOKENS);
@@ -284,7 +287,7 @@ async fn other<B>(request: &Request<B>) -> Response<Full<Bytes>> {
     match (asks.is_some(), of.unwrap_or_default()) {
         (true, tenant) if tenant.starts_with(revoked) => status(StatusCode::UNAUTHORIZED),
         (true, tenant) if tenant.starts_with(waiting) => std::future::pending().await,
-        // Tokens are asked for all the time.
+        // Expires soon, so that workers keep requesting tokens.
         (true, _) => Response::new(Full::from(r#"{"access_token": "t", "expires_in": 4}"#)),
         (false, tenant) if tenant.starts_with(hanging) => std::future::pending().await,
         (false, tenant) if tenant.starts_with(RUDE) => status(StatusCode::OK),
@@ -298,7 +301,7 @@ fn status(status: StatusCode) -> Response<Full<Bytes>> {
     response
 }
 
-/// Who calls, by headers and path.
+/// Reads the origin of a call from its headers and path.
 fn caller<B>(request: &Request<B>) -> Option<Caller> {
     let (worker, life) = request.uri().path().strip_prefix('/')?.split_once('/')?;
     Some(Caller {

@@ -1,4 +1,4 @@
-//! What can be broken, and what may follow from it.
+//! The kinds of faults, and the consequences that each may have.
 
 use std::fmt;
 
@@ -136,7 +136,7 @@ pub enum Kind {
     RedisHandover,
 }
 
-/// What is done to a worker.
+/// A way to strike a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Strike {
     /// SIGKILL.
@@ -145,7 +145,7 @@ pub enum Strike {
     Stop,
 }
 
-/// What a fault is done to; two faults at once are done to two of them.
+/// The target of a fault. Two faults at the same time have different targets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     Worker,
@@ -155,12 +155,12 @@ pub enum Part {
 }
 
 impl Kind {
-    /// Every kind.
+    /// Returns every kind.
     pub fn all() -> &'static [Self] {
         Self::value_variants()
     }
 
-    /// What it is done to.
+    /// Returns the target of the fault.
     pub fn part(self) -> Part {
         match self {
             Self::WorkerKill
@@ -227,13 +227,15 @@ impl Kind {
         }
     }
 
-    /// A job may run again after it though it had ended: its ack, or the worker that owed it, may be lost. A worker that
-    /// ends in order, a Redis in any state and a downstream that hangs or is far away are no excuse.
+    /// Returns true if a job may run again after this fault although it had ended: its ack, or the
+    /// worker that owed it, may be lost. An orderly end of a worker, Redis in any state, and a
+    /// downstream that hangs or is far away are no excuse.
     pub fn repeats_jobs(self) -> bool {
         let refuses = matches!(self, Self::DownstreamRefuse | Self::DownstreamRefuseMost);
         let alarms = matches!(self, Self::RabbitMemory | Self::RabbitDisk);
         let keeps_connections = alarms || self.is_rude();
-        // What a worker gave up may be read, and done, when the downstream goes on; an answer ends with the connection.
+        // A downstream that resumes may process calls that workers gave up. Closing a connection
+        // loses the answer.
         self == Self::DownstreamStill
             || refuses
             || self.kills()
@@ -241,12 +243,13 @@ impl Kind {
             || (self.part() == Part::Rabbit && !keeps_connections)
     }
 
-    /// A worker may give back jobs that it has not looked at: it ends in order, or can't ask Redis, or agree with the others there.
+    /// Returns true if a worker may return jobs that it has not checked: it ends in order, or can't
+    /// ask Redis, or can't agree with the other workers there.
     pub fn gives_jobs_back(self) -> bool {
         matches!(self, Self::WorkerRestart | Self::WorkerRolling) || self.part() == Part::Redis
     }
 
-    /// A worker dies of it, and takes with it what it knew.
+    /// Returns true if the fault kills a worker, which loses its memory.
     pub fn kills(self) -> bool {
         matches!(self.strikes(), Some((Strike::Kill, _)))
     }
@@ -255,7 +258,7 @@ impl Kind {
         matches!(self.strikes(), Some((Strike::Stop, _)))
     }
 
-    /// What is done to a worker, at once or at a moment of a job; `None`: something else.
+    /// Returns how a worker is struck, and at which moment of a job; `None` for other faults.
     pub fn strikes(self) -> Option<(Strike, Option<Moment>)> {
         let (strike, moment) = match self {
             Self::WorkerKill => (Strike::Kill, None),
@@ -275,14 +278,15 @@ impl Kind {
         Some((strike, moment))
     }
 
-    /// A call may have been given up, and an attempt used, though the downstream never saw it: whoever is stopped while
-    /// it connects finds its time over.
+    /// Returns true if a call may have been given up, and an attempt used, without reaching the
+    /// downstream: a worker that is stopped while it connects finds its timeout over.
     pub fn uses_attempts(self) -> bool {
-        // All workers are stopped while a delay queue is deleted.
+        // Deleting a delay queue stops all workers.
         self.stops() || self == Self::RabbitDelete
     }
 
-    /// Calls are not seen, or not in their order, or were cut by the downstream itself: how many attempts there were is not known.
+    /// Returns true if the number of attempts becomes unknown: calls are not seen or come in
+    /// another order, or the downstream cuts them.
     pub fn hides_attempts(self) -> bool {
         matches!(
             self,
@@ -290,7 +294,7 @@ impl Kind {
         )
     }
 
-    /// One participant misbehaves, which the other tenants must not feel.
+    /// Returns true if one participant misbehaves, which other tenants must not feel.
     pub fn is_rude(self) -> bool {
         matches!(
             self,
@@ -302,12 +306,14 @@ impl Kind {
         )
     }
 
-    /// It is done only where it is named: it makes the whole run another one, or is more than what is promised.
+    /// Returns true if the fault must be named in `--faults`: it changes the character of the whole
+    /// run, or exceeds the promises.
     pub fn is_named(self) -> bool {
         matches!(self, Self::RedisEvict | Self::DownstreamStill) || self.is_rude()
     }
 
-    /// Redis may not know what has started: nothing starts until nothing of it counts any more.
+    /// Returns true if Redis may have lost usage: no job starts until the lost usage no longer
+    /// counts.
     pub fn forgets(self) -> bool {
         matches!(
             self,

@@ -1,4 +1,5 @@
-//! What happened, on one monotonic clock: everything that the checker knows. One event is one line of JSON.
+//! The events of a run, on one monotonic clock: everything that the checker knows. Each event is
+//! one line of JSON.
 
 use std::fmt;
 use std::fs::File;
@@ -14,14 +15,14 @@ use crate::backlog::Backlog;
 use crate::faults::Kind;
 use crate::plan::TENANT;
 
-/// A job: its tenant's number, and its own among the tenant's.
+/// A job: its tenant's number, and its own number among the tenant's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Job {
     pub tenant: u32,
     pub number: u32,
 }
 
-/// The id that it has as a message: `TENANT-NUMBER`.
+/// Writes the id of the job's message: `TENANT-NUMBER`.
 impl fmt::Display for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}", self.tenant, self.number)
@@ -42,12 +43,12 @@ impl FromStr for Job {
 }
 
 impl Job {
-    /// What it is published with, and arrives with: no other job has the same.
+    /// Returns the body with which the job is published and must arrive. It is unique.
     pub fn body(self) -> String {
         format!("{{\"job\":\"{self}\"}}")
     }
 
-    /// The name of its tenant.
+    /// Returns the name of its tenant.
     pub fn tenant_name(self) -> String {
         format!("{TENANT}{}", self.tenant)
     }
@@ -65,48 +66,49 @@ impl Serialize for Job {
 pub enum Answer {
     /// 2xx.
     Done,
-    /// 422: the job is made to become a dead letter.
+    /// 422: the job is meant to become a dead letter.
     Rejected,
-    /// 429, and closed for a second.
+    /// 429; the tenant is closed for a second.
     Throttled,
     /// 5xx.
     Failed,
     /// The connection was cut instead of an answer.
     Cut,
-    /// The caller went away before the answer: it waited too long, or ended.
+    /// The caller left before the answer: it had waited too long, or ended.
     Gone,
 }
 
 impl Answer {
-    /// The job must not be called again after it, unless something broke.
+    /// Returns true if the job must not be called again, unless something broke.
     pub fn is_final(self) -> bool {
         matches!(self, Self::Done | Self::Rejected)
     }
 
-    /// It uses up an attempt; of a caller that went away, it may have.
+    /// Returns true if the call uses an attempt, or may have used one because its caller left.
     pub fn is_failure(self) -> bool {
         matches!(self, Self::Failed | Self::Cut | Self::Gone)
     }
 }
 
-/// What happened.
+/// An event.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum What {
-    /// A publisher is about to publish it.
+    /// A publisher is about to publish the job.
     Publishing { job: Job },
-    /// Its publisher says that it starts at `from` at the earliest, on this clock.
+    /// The job's publisher sets its earliest start, `from`, on this clock.
     Starts { job: Job, from: u64 },
-    /// Its publisher gives it a dedupe key, which counts for so many nanoseconds. `twice`: it is published twice.
+    /// The job's publisher sets a dedupe key, which counts for `lasts` nanoseconds. `twice`: the
+    /// job is published twice.
     Keyed {
         job: Job,
         key: u32,
         lasts: u64,
         twice: bool,
     },
-    /// RabbitMQ confirmed it.
+    /// RabbitMQ confirmed the job.
     Confirmed { job: Job },
-    /// A call arrived. Its number is its own; `worker` and `life` say which process made it.
+    /// A call arrived. `call` is unique; `worker` and `life` identify the process that made it.
     Arrived {
         call: u64,
         job: Job,
@@ -114,19 +116,19 @@ pub enum What {
         worker: usize,
         life: u32,
     },
-    /// A call had not the body, or not the tenant, that its job was published with.
+    /// A call had another body or tenant than its job was published with.
     Mangled { job: Job },
-    /// The downstream answered, or will not.
+    /// The downstream answered, or never will.
     Answered { call: u64, answer: Answer },
-    /// A result came: of which job, how it says that it ended, and with which status of its last call.
+    /// A result came: its job, the end that it reports, and the status of the last call.
     Told {
         job: Option<Job>,
         ended: String,
         status: Option<u16>,
     },
-    /// An operator is about to ask that it is called no more.
+    /// An operator is about to cancel the job.
     Cancelling { job: Job },
-    /// How the operator's command said that it stands, and whether it said that all workers follow.
+    /// The cancelling command reported the job's state, and whether all workers follow.
     Asked {
         job: Job,
         said: String,
@@ -134,20 +136,20 @@ pub enum What {
     },
     /// A dead letter, found at the end.
     Dead { job: Job, reason: String },
-    /// From now on a window may hold as many.
+    /// A window may hold `max` calls from now on.
     Limit { max: u64 },
-    /// A fault begins. Its number is its own.
+    /// A fault begins. `fault` is unique.
     Broken {
         fault: u64,
         kind: Kind,
-        /// The worker that it is done to; none: a server, or all.
+        /// The affected worker; `None` for a server or all workers.
         worker: Option<usize>,
-        /// What exactly, in words.
+        /// Description of the fault.
         how: String,
     },
-    /// What it waited for did not come: a worker is struck at another moment, a queue is not deleted.
+    /// The fault waited in vain: a worker is struck at another moment, or a queue is not deleted.
     Missed { fault: u64 },
-    /// It is over: what was broken is whole again.
+    /// The fault is over, and everything works again.
     Mended { fault: u64 },
     /// A worker ended by itself, or not as it should have.
     Failed { worker: usize, how: String },
@@ -155,7 +157,7 @@ pub enum What {
     Draining,
 }
 
-/// What happened, and when, in nanoseconds since the run began.
+/// An event and its time, in nanoseconds since the run began.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Event {
     pub at: u64,
@@ -163,7 +165,7 @@ pub struct Event {
     pub what: What,
 }
 
-/// Where everybody writes down what happens.
+/// Collects the events of all participants.
 pub struct History {
     began: Instant,
     inner: Mutex<Inner>,
@@ -176,7 +178,7 @@ struct Inner {
 }
 
 impl History {
-    /// Nothing has happened; the clock begins.
+    /// Creates an empty history and starts its clock.
     pub fn new() -> Self {
         Self {
             began: Instant::now(),
@@ -184,51 +186,51 @@ impl History {
         }
     }
 
-    /// Nanoseconds since the run began.
+    /// Returns the nanoseconds since the run began.
     pub fn now(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// It happens now.
+    /// Adds an event that happens now.
     pub fn add(&self, what: What) {
         self.add_at(self.now(), what);
     }
 
-    /// It happened at `at`.
+    /// Adds an event that happened at `at`.
     pub fn add_at(&self, at: u64, what: What) {
         let mut inner = self.lock();
         inner.backlog.note(&what);
         inner.events.push(Event { at, what });
     }
 
-    /// Everything so far, in order of time.
+    /// Returns all events so far, sorted by time.
     pub fn events(&self) -> Vec<Event> {
         let mut events = self.lock().events.clone();
         events.sort_by_key(|event| event.at);
         events
     }
 
-    /// How many events there are.
+    /// Returns the number of events.
     pub fn len(&self) -> usize {
         self.lock().events.len()
     }
 
-    /// Confirmed jobs of `tenant` that the downstream has not answered for good.
+    /// Returns the number of confirmed jobs of `tenant` without a final answer from the downstream.
     pub fn waiting(&self, tenant: u32) -> usize {
         self.lock().backlog.of(tenant)
     }
 
-    /// One of the jobs that wait, which `choice` decides.
+    /// Returns the waiting job that `choice` selects.
     pub fn some_waiting(&self, choice: u32) -> Option<Job> {
         self.lock().backlog.some(choice)
     }
 
-    /// Final answers so far.
+    /// Returns the number of final answers so far.
     pub fn ended(&self) -> usize {
         self.lock().backlog.ended()
     }
 
-    /// Those of all tenants.
+    /// Returns the number of waiting jobs of all tenants.
     pub fn waiting_in_all(&self) -> usize {
         self.lock().backlog.in_all()
     }
@@ -238,10 +240,10 @@ impl History {
     }
 }
 
-/// Writes `events` to `path`, one a line.
+/// Writes `events` to `path`, one per line.
 ///
 /// # Errors
-/// The file can't be written.
+/// Returns an error if the file can't be written.
 pub fn write(path: &Path, events: &[Event]) -> io::Result<()> {
     let mut file = BufWriter::new(File::create(path)?);
     for event in events {

@@ -1,5 +1,6 @@
-//! `torture`: workers, a strict downstream and publishers on a RabbitMQ and a Redis that are broken in every way that a
-//! seed decides; then the history of the run is checked. `scripts/torture` builds and runs it.
+//! `torture` runs workers, a strict downstream and publishers against RabbitMQ and Redis, breaks
+//! them in every way that a seed decides, and then checks the history of the run. `scripts/torture`
+//! builds and runs it.
 #![forbid(unsafe_code)]
 
 mod backlog;
@@ -51,12 +52,12 @@ use results::Listener;
 use schedule::Schedule;
 use workers::{Common, Worker};
 
-/// From the start of the workers until all consume.
+/// Maximum time from the start of the workers until all consume.
 const READY: Duration = Duration::from_secs(120);
-/// The run's beginning in which nothing is broken, as a part of it, and at most.
+/// Beginning of the run without faults: its share of the run, and its maximum.
 const CALM: (f64, Duration) = (0.15, Duration::from_secs(30));
 
-/// What ended a run before it had a verdict; a sentence for the user.
+/// The reason why a run ended before its verdict, as a sentence for the user.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Failure(String);
@@ -115,7 +116,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Ctrl-C and SIGTERM end the run, and everything that it started.
+/// Runs until Ctrl-C or SIGTERM, which also ends everything that the run started.
 async fn until_signal(args: &Args, plan: &Plan) -> Result<bool, Failure> {
     let mut int = signal(SignalKind::interrupt())?;
     let mut term = signal(SignalKind::terminate())?;
@@ -126,7 +127,7 @@ async fn until_signal(args: &Args, plan: &Plan) -> Result<bool, Failure> {
     }
 }
 
-/// The run, its verdict and its report. Whether every promise held.
+/// Performs the run, checks it and prints the report. Returns true if every promise held.
 async fn torture(args: &Args, plan: &Plan) -> Result<bool, Failure> {
     let began = Instant::now();
     let say = |text: &dyn Display| println!("{:7.1} s  {text}", began.elapsed().as_secs_f64());
@@ -282,7 +283,7 @@ async fn set_up(args: &Args, plan: &Plan, folder: &Path, queue: &str) -> Result<
     })
 }
 
-/// The program under test: `sluicegate`, built beside this one.
+/// Returns the program under test: `sluicegate`, built beside this one.
 fn program(args: &Args) -> Result<PathBuf, Failure> {
     if let Some(program) = &args.program {
         return Ok(program.clone());
@@ -297,7 +298,7 @@ fn program(args: &Args) -> Result<PathBuf, Failure> {
     }
 }
 
-/// Publishes and breaks things, until the time is over and everything is whole.
+/// Publishes jobs and injects faults until the time is over and everything works again.
 async fn run(
     bed: &Bed,
     plan: &Plan,
@@ -355,7 +356,7 @@ async fn run(
         }
         futures_util::future::try_join_all(both).await?;
     }
-    // Without faults the schedule is empty.
+    // The loop may have ended early: the schedule is empty if there are no faults.
     tokio::time::sleep_until(end).await;
     enough.store(true, Ordering::Relaxed);
     while let Some(ended) = publishers.join_next().await {

@@ -1,22 +1,22 @@
-//! Moments in a job's way through a worker, as they show on its connections: what passes there, and what is held from
-//! then on, so that the moment lasts until the worker is struck. Pure.
+//! Moments of a job in a worker, as they show on its connections: the bytes that mark a moment, and
+//! the bytes held afterwards, so that the moment lasts until the worker is struck. Pure.
 
 use kit::proxy::{Direction, Trap, Way, Ways};
 
 use crate::plan::TENANT;
 
-/// Between two steps of a job.
+/// A moment between two steps of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
-    /// Delivered; the worker asks the gate.
+    /// The job was delivered; the worker asks the gate.
     Gate,
-    /// The gate has given a permit; the worker does not know.
+    /// The gate has given a permit; the worker does not know yet.
     Permit,
     /// The downstream has the call.
     Call,
-    /// RabbitMQ has the job in another queue; the worker does not know.
+    /// RabbitMQ has the job in another queue; the worker does not know yet.
     Publish,
-    /// The worker knows; RabbitMQ does not have its ack.
+    /// The worker has the confirm; RabbitMQ does not have its ack yet.
     Confirm,
 }
 
@@ -27,21 +27,23 @@ pub enum To {
     Redis,
 }
 
-/// What shows on a connection.
+/// The bytes that mark a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
-    /// A tenant's name: of all that workers ask Redis, only decisions have one, and what settles them.
+    /// A tenant's name. Among a worker's requests to Redis, only decisions and their settlements
+    /// contain one.
     Tenant,
     /// An AMQP method, by its class and its number.
     Method(u8, u8),
 }
 
-/// basic.publish, of the publisher; basic.ack is a confirm from RabbitMQ, and an ack to it.
+/// basic.publish of the publisher. basic.ack is a confirm if it comes from RabbitMQ, and an ack
+/// otherwise.
 const PUBLISH: Mark = Mark::Method(60, 40);
 const CONFIRM: Mark = Mark::Method(60, 80);
 
 impl Moment {
-    /// The trap that makes the moment last. `None`: the downstream has to.
+    /// Returns the trap that makes the moment last; `None` if the downstream must hold it.
     pub fn trap(self) -> Option<(To, Trap)> {
         let hold_there = Ways {
             there: Way::HELD,
@@ -68,13 +70,15 @@ impl Moment {
 }
 
 impl Mark {
-    /// Whether it is in these bytes. One that is cut in two by their end is missed, and the next one is not.
+    /// Returns true if the mark is in these bytes. A mark cut in two by their end is missed; the
+    /// next one is found.
     pub fn is_in(self, bytes: &[u8]) -> bool {
         match self {
             Self::Tenant => bytes
                 .windows(TENANT.len())
                 .any(|at| at == TENANT.as_bytes()),
-            // A frame: 1 for a method, two bytes of channel, four of size, two of class, two of method.
+            // A frame has 1 for a method, two bytes of channel, four of size, two of class and two
+            // of method.
             Self::Method(class, method) => bytes
                 .windows(11)
                 .any(|at| at[0] == 1 && at[7..] == [0, class, 0, method]),

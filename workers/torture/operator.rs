@@ -1,4 +1,4 @@
-//! An operator: now and then a job that waits is cancelled, by the command that is under test, too.
+//! An operator, who sometimes cancels a waiting job with the command of the program under test.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -17,9 +17,9 @@ use crate::Failure;
 use crate::history::{History, Job, What};
 use crate::workers::without_our_variables;
 
-/// A command that takes longer is given up: its server may be frozen.
+/// Time after which a command is given up: its server may be frozen.
 const WITHIN: Duration = Duration::from_secs(30);
-/// How the command ends that was used wrongly.
+/// Exit status of a command that was used incorrectly.
 const USAGE: i32 = 2;
 
 /// Cancels jobs.
@@ -28,15 +28,15 @@ pub struct Operator {
     pub config: PathBuf,
     pub seed: u64,
     pub history: Arc<History>,
-    /// No more are cancelled.
+    /// Stops the operator when it is set.
     pub enough: Arc<AtomicBool>,
 }
 
 impl Operator {
-    /// Until there is enough.
+    /// Cancels jobs until `enough` is set.
     ///
     /// # Errors
-    /// The command can't be started, or does not understand what it is asked.
+    /// Returns an error if the command can't be started or rejects its arguments.
     pub async fn run(self) -> Result<(), Failure> {
         let mut random = StdRng::seed_from_u64(self.seed ^ 0x0b_e8);
         let mut asked = HashSet::new();
@@ -70,7 +70,7 @@ impl Operator {
             let said = String::from_utf8_lossy(&output.stderr);
             return Err(Failure::new(format!("job cancel: {said}")));
         }
-        // One that fails has said nothing: Redis may be away.
+        // A failed command has reported nothing: Redis may be down.
         if output.status.success() {
             let said = read(&output.stdout);
             let (said, all_follow) = said.ok_or_else(|| {
@@ -87,7 +87,7 @@ impl Operator {
     }
 }
 
-/// How the command says that the job stands, and whether all workers follow.
+/// Reads the job's state from the command's output, and whether all workers follow.
 fn read(json: &[u8]) -> Option<(String, bool)> {
     let said: Value = serde_json::from_slice(json).ok()?;
     let number = |name: &str| said.get(name)?.as_u64();

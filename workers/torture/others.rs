@@ -1,5 +1,5 @@
-//! Somebody else's workers, to whom jobs are forwarded: they take each from a queue, call the downstream, and say when it is done.
-//! Plain AMQP as anybody would write it.
+//! Third-party workers to which jobs are forwarded. They take jobs from a queue, call the
+//! downstream, and report the end. They use plain AMQP, as any client would.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -21,31 +21,31 @@ use crate::Failure;
 use crate::downstream::{CLOSED, Caller, Downstream};
 use crate::history::Answer;
 
-/// A connect, or one request.
+/// Timeout of a connect, or of one request.
 const WITHIN: Duration = Duration::from_secs(10);
-/// Before another try.
+/// Pause before a new attempt.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Jobs that they have at once: more than the workers hand over.
+/// Maximum number of unacked jobs: more than the workers hand over.
 const PREFETCH: u16 = 200;
-/// They give a call up, and say nothing, when Sluicegate has given up waiting for them.
+/// Time after which they give up a call without a report; Sluicegate has stopped waiting by then.
 const GIVES_UP: Duration = Duration::from_secs(6);
 
-/// `dispatch.forward.timeout`.
+/// The value of `dispatch.forward.timeout`.
 pub const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The exchange, and the queue, of forwarded jobs of the queue `work`.
+/// Returns the name of the exchange and queue for forwarded jobs of the queue `work`.
 pub fn name(work: &str) -> String {
     format!("{work}-forwarded")
 }
 
-/// With what `worker` forwards in its life number `life`.
+/// Returns the routing key with which `worker` forwards in its life number `life`.
 pub fn routing_key(worker: usize, life: u32) -> String {
     format!("{{attempt}}.{worker}.{life}")
 }
 
-/// Take jobs until they are dropped.
+/// Third-party workers. They take jobs until they are dropped.
 pub struct Others {
-    /// The nodes that they may connect to, in turn.
+    /// Nodes to connect to, in turn.
     pub urls: Vec<String>,
     /// The work queue.
     pub work: String,
@@ -53,10 +53,10 @@ pub struct Others {
 }
 
 impl Others {
-    /// Makes exchange and queue.
+    /// Declares the exchange and the queue.
     ///
     /// # Errors
-    /// RabbitMQ does not answer.
+    /// Returns an error if RabbitMQ does not answer.
     pub async fn declare(&self) -> Result<(), Failure> {
         let url = self.urls.first().map_or("", String::as_str);
         let connecting = Connection::connect(url, ConnectionProperties::default());
@@ -95,10 +95,10 @@ impl Others {
         Ok(())
     }
 
-    /// Takes jobs; after any trouble it connects anew, and what it had comes again.
+    /// Takes jobs. After any error it reconnects, and RabbitMQ delivers unacked jobs again.
     pub async fn run(self) {
         for url in self.urls.iter().cycle() {
-            // Trouble is what this is made for.
+            // Errors are expected here.
             let _ = self.session(url).await;
             sleep(PAUSE).await;
         }
@@ -117,7 +117,8 @@ impl Others {
             FieldTable::default(),
         );
         let mut jobs = timeout(WITHIN, consuming).await??;
-        // As many as the prefetch; they end with the session, as with a process that dies.
+        // Their number is bounded by the prefetch. They end with the session, as if the process had
+        // died.
         let mut under_way = JoinSet::new();
         loop {
             tokio::select! {
@@ -131,7 +132,8 @@ impl Others {
     }
 }
 
-/// Calls the downstream, says how that ended, and acks: in this order, or a job could be neither done nor anywhere.
+/// Calls the downstream, reports the end, and acks. In another order, a job could be neither done
+/// nor in any queue.
 async fn work(downstream: Arc<Downstream>, channel: Channel, job: Delivery) -> lapin::Result<()> {
     if let Some((caller, is_its_jobs)) = caller(&job) {
         let answer = timeout(GIVES_UP, downstream.call(caller, is_its_jobs)).await;
@@ -148,7 +150,8 @@ async fn work(downstream: Arc<Downstream>, channel: Channel, job: Delivery) -> l
     Ok(())
 }
 
-/// Whose call it is, and whether body and tenant are the job's. `None`: nobody's job.
+/// Returns the origin of the call, and whether body and tenant are the job's; `None` for an unknown
+/// job.
 fn caller(job: &Delivery) -> Option<(Caller, bool)> {
     let mut way = job.routing_key.as_str().splitn(3, '.');
     let id = job.properties.message_id().as_ref()?;
@@ -164,7 +167,7 @@ fn caller(job: &Delivery) -> Option<(Caller, bool)> {
     Some((caller, is_its_jobs))
 }
 
-/// The queue where it is to be said that the job is done, and what with.
+/// Returns the queue in which the end is to be reported, and the token for it.
 fn asks_to_be_told(job: &Delivery) -> Option<(ShortString, ShortString)> {
     let queue = header(job, "x-sluicegate-done")?;
     let token = header(job, "x-sluicegate-done-token")?;
@@ -179,7 +182,7 @@ fn header(job: &Delivery, name: &str) -> Option<String> {
     }
 }
 
-/// What is said of a call with this answer; `None`: nothing, as by who died.
+/// Returns the report of a call with this answer; `None` if there is none, as after a crash.
 fn said(answer: Answer) -> Option<Vec<u8>> {
     let said = match answer {
         Answer::Done => json!({"outcome": "done", "status": 200}),

@@ -1,4 +1,4 @@
-//! The arguments, and what they make of a run.
+//! The arguments, and the plan of a run derived from them.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -16,21 +16,22 @@ use crate::faults::Kind;
 use crate::says::DEDUPE_DAYS;
 use crate::schedule::Pace;
 
-/// The limits' window.
+/// Window of the limits.
 const WINDOW: Duration = Duration::from_secs(1);
-/// What all keys in Redis begin with.
+/// Prefix of all keys in Redis.
 const PREFIX: &str = "torture";
-/// What a tenant's name begins with; its number follows.
+/// Prefix of a tenant's name, before its number.
 pub const TENANT: &str = "tenant-";
-/// What a tenant may start in a window.
+/// Maximum number of starts of a tenant in a window.
 pub const MAX: u64 = 10;
-/// What it may while `worker-config` has changed that.
+/// The same maximum while `worker-config` has changed it.
 pub const OTHER_MAX: u64 = 6;
-/// `retry.max-attempts`: more than a run of bad luck, or a downstream that hangs, uses up.
+/// The value of `retry.max-attempts`: more than a streak of failures or a hanging downstream uses
+/// up.
 const MAX_ATTEMPTS: u32 = 20;
-/// `retry.max-crashes`: workers are killed here, whoever runs.
+/// The value of `retry.max-crashes`: workers are killed here whichever job they run.
 const MAX_CRASHES: u32 = 1000;
-/// `delay.max-delay`: short, so that some waits take longer.
+/// The value of `delay.max-delay`: short, so that some waits take longer.
 const MAX_DELAY: Duration = Duration::from_secs(5);
 
 /// Breaks workers, RabbitMQ, Redis and the ways between them under load, and checks from the history of the run that no
@@ -102,7 +103,7 @@ Examples:
 
 Exit status: 0 every promise held, 1 one did not, 2 wrong usage.";
 
-/// What a run is made of.
+/// The plan of a run.
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub seed: u64,
@@ -112,21 +113,21 @@ pub struct Plan {
     pub kinds: Vec<Kind>,
     pub workers: usize,
     pub tenants: u32,
-    /// `None`: strict.
+    /// `None` means strict.
     pub guard: Option<Duration>,
     pub longest: Duration,
     pub pause: Duration,
     pub count_windows: bool,
 }
 
-/// A JSON string, which is a YAML string too.
+/// Quotes a text as a JSON string, which is valid YAML, too.
 pub fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// What differs between workers.
+/// Settings that differ between workers.
 pub struct Settings<'a> {
-    /// Which worker it is, and in which life: whoever is called knows it.
+    /// The worker and its life, which each call carries.
     pub worker: (usize, u32),
     pub amqp: &'a str,
     /// Keys of the section `redis`, as lines.
@@ -138,8 +139,10 @@ pub struct Settings<'a> {
 }
 
 impl Plan {
+    /// Derives a plan from the arguments.
+    ///
     /// # Errors
-    /// A sentence: the arguments make no run.
+    /// Returns a sentence for the user if the arguments are invalid.
     pub fn new(args: &Args) -> Result<Self, String> {
         if !(args.minutes > 0.0 && args.minutes <= 24.0 * 60.0) {
             return Err(format!(
@@ -166,7 +169,7 @@ impl Plan {
         })
     }
 
-    /// How faults follow each other.
+    /// Returns the pace of the faults.
     pub fn pace(&self) -> Pace {
         Pace {
             workers: self.workers,
@@ -176,7 +179,7 @@ impl Plan {
         }
     }
 
-    /// What the history is held against.
+    /// Returns the rules that the history is checked against.
     pub fn rules(&self) -> Rules {
         Rules {
             window: u64::try_from(WINDOW.as_nanos()).unwrap_or(u64::MAX),
@@ -188,19 +191,21 @@ impl Plan {
         }
     }
 
-    /// Workers have breakers where the API is away, or a neighbor is rude. Elsewhere they have none: with them it can't be told from
-    /// outside which failures use an attempt, and without them each must.
+    /// Returns true if the workers have breakers: they do if the API can fail or a neighbor can be
+    /// rude. Otherwise they have none, so that each failure must use an attempt; with breakers, an
+    /// observer can't tell which failures use one.
     fn breakers(&self) -> bool {
         let mut kinds = self.kinds.iter();
         kinds.any(|kind| *kind == Kind::DownstreamRefuse || kind.is_rude())
     }
 
-    /// The time in which a tenant may start its limit: what throughput is measured against.
+    /// Returns the time in which a tenant may start its limit, against which throughput is
+    /// measured.
     pub fn period(&self) -> Duration {
         WINDOW + self.guard.unwrap_or_default()
     }
 
-    /// The queues of the workers.
+    /// Returns the workers' queues.
     pub fn queues(&self, work: &str) -> QueueNames {
         QueueNames::new(work, &DelayLevels::new(MAX_DELAY))
     }
@@ -211,7 +216,7 @@ impl Plan {
         })
     }
 
-    /// A worker's configuration.
+    /// Returns a worker's configuration.
     pub fn yaml(&self, settings: &Settings<'_>) -> String {
         let Settings {
             amqp,
@@ -221,7 +226,7 @@ impl Plan {
             max,
             ..
         } = settings;
-        // Each tenant needs a token where one may get none.
+        // Each tenant needs a token if some tenants may get none.
         let tokens = self.kinds.contains(&Kind::RudeTenant);
         let to = self.dispatch.yaml(settings, tokens);
         format!(
@@ -243,7 +248,7 @@ impl Plan {
         )
     }
 
-    /// The command that repeats the run.
+    /// Returns the command that repeats the run.
     pub fn command(&self) -> String {
         let faults = words(&self.kinds, &possible(self.servers, self.dispatch));
         let mut command = format!(
@@ -276,7 +281,7 @@ impl Plan {
     }
 }
 
-/// The shortest `--faults` that says these, of `all`.
+/// Returns the shortest `--faults` argument for these kinds, out of `all`.
 fn words(kinds: &[Kind], all: &[Kind]) -> String {
     let text = |kind: &Kind| kind.to_string();
     let named = kinds.iter().filter(|kind| kind.is_named()).map(text);
@@ -294,7 +299,7 @@ fn words(kinds: &[Kind], all: &[Kind]) -> String {
     words.join(",")
 }
 
-/// The kinds of faults that can be done.
+/// Returns the possible kinds of faults.
 fn possible(servers: Servers, dispatch: Dispatch) -> Vec<Kind> {
     let mut kinds = servers.kinds();
     kinds.retain(|kind| dispatch.has(*kind));

@@ -1,5 +1,6 @@
-//! Publishers, one for each tenant, that write down what RabbitMQ confirmed. Plain AMQP as anybody would write it, with
-//! nothing of the worker's code in it. After any trouble they connect anew and go on with other jobs.
+//! Publishers, one for each tenant, which record what RabbitMQ confirmed. They use plain AMQP, as
+//! any client would, and share no code with the worker. After any error they reconnect and continue
+//! with other jobs.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -17,42 +18,42 @@ use crate::history::{History, Job, What};
 use crate::results;
 use crate::says::Says;
 
-/// A batch, its confirms included, and a connect take at most this.
+/// Timeout of a connect, or of a batch including its confirms.
 const WITHIN: Duration = Duration::from_secs(10);
-/// Before another try.
+/// Pause before a new attempt.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// A failure of the connection: what was under way is neither confirmed nor refused.
+/// An error of the connection. The jobs in flight are neither confirmed nor refused.
 type Trouble = Box<dyn Error + Send + Sync>;
 
 /// A tenant's publisher.
 pub struct Publisher {
     pub tenant: u32,
-    /// The nodes that it may connect to, in turn.
+    /// Nodes to connect to, in turn.
     pub urls: Vec<String>,
     pub queue: String,
     pub seed: u64,
-    /// It publishes another batch when fewer jobs wait.
+    /// Publishes another batch when fewer jobs than this wait.
     pub backlog: usize,
-    /// The largest batch.
+    /// Maximum size of a batch.
     pub batch: u32,
     pub history: Arc<History>,
-    /// No more are published.
+    /// Stops the publisher for good when it is set.
     pub enough: Arc<AtomicBool>,
-    /// None are published for now.
+    /// Stops the publisher while it is set.
     pub silence: Arc<AtomicBool>,
-    /// So many milliseconds its clock is behind.
+    /// Milliseconds by which the publisher's clock is behind.
     pub behind: Arc<AtomicU64>,
 }
 
 impl Publisher {
-    /// Publishes until there is enough.
+    /// Publishes until `enough` is set.
     pub async fn run(self) {
         let mut random = StdRng::seed_from_u64(self.seed ^ u64::from(self.tenant) << 40);
         let mut number = 0;
         let mut urls = self.urls.iter().cycle().skip(self.tenant as usize);
         while !self.enough() {
-            // Trouble is what this is made for; what was not confirmed is in the history.
+            // Errors are expected here. The history shows which jobs were not confirmed.
             if let Some(url) = urls.next() {
                 let _ = self.session(url, &mut random, &mut number).await;
             }
@@ -73,7 +74,7 @@ impl Publisher {
         let connecting = Connection::connect(url, ConnectionProperties::default());
         let connection = timeout(WITHIN, connecting).await??;
         let result = self.publish(&connection, random, number).await;
-        // It may be broken already.
+        // The connection may already be broken.
         let _ = timeout(WITHIN, connection.close(200, "done".into())).await;
         result
     }
@@ -104,7 +105,7 @@ impl Publisher {
         Ok(())
     }
 
-    /// Writes down what is said of a job, before it is: from when on it may start, and its dedupe key.
+    /// Records a job's earliest start and its dedupe key, before the job is published.
     fn note(&self, job: Job, says: Says) {
         let nanos = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
         if let Some(start) = says.start {
@@ -121,7 +122,8 @@ impl Publisher {
         }
     }
 
-    /// A batch ends when all its confirms are there: a returned job may otherwise be taken for another one.
+    /// Publishes a batch and waits for all of its confirms. Otherwise a returned job could be taken
+    /// for another one.
     async fn batch(&self, channel: &Channel, jobs: &[Job]) -> Result<(), Trouble> {
         let options = BasicPublishOptions {
             mandatory: true,

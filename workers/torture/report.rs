@@ -1,4 +1,4 @@
-//! The verdict in words, and how fast it went.
+//! The verdict as text, and the throughput.
 
 pub mod pace;
 
@@ -9,9 +9,9 @@ use crate::checker::Verdict;
 use crate::faults::Kind;
 use pace::Run;
 
-/// Findings that are shown; the history has all.
+/// Maximum number of findings that are shown; the history has all.
 const SHOWN: usize = 20;
-/// The table. `left`: messages that were still in queues at the end.
+/// Formats the table. `left` is the number of messages that were still in queues at the end.
 pub fn table(verdict: &Verdict, run: &Run, left: u64) -> String {
     let used = run.used();
     let mut text = String::new();
@@ -113,7 +113,7 @@ fn list(counts: &BTreeMap<Kind, usize>) -> String {
     all.join(", ")
 }
 
-/// The longest recovery after each kind of fault.
+/// Formats the longest recovery after each kind of fault.
 fn worst(recoveries: &BTreeMap<Kind, Vec<f64>>) -> String {
     let longest = |all: &[f64]| all.iter().copied().fold(0.0, f64::max);
     let all: Vec<String> = (recoveries.iter())

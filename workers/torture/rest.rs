@@ -1,4 +1,4 @@
-//! The end of a run: waiting until nothing is left to do, and reading the dead letters.
+//! The end of a run: waits until no work is left, and reads the dead letters.
 
 use std::time::Duration;
 
@@ -13,20 +13,22 @@ use crate::bed::Bed;
 use crate::bed::rude::RUDE;
 use crate::history::What;
 
-/// A run that does nothing for so long will not come to rest: longer than any wait of a worker.
+/// Time without any event after which a run will not come to rest: longer than any wait of a
+/// worker.
 const STUCK: Duration = Duration::from_secs(180);
-/// Limit on the wait for rest: a job that is called again and again does not come to rest either.
+/// Maximum time to wait for rest. A job that is called again and again does not come to rest
+/// either.
 const LONGEST: Duration = Duration::from_secs(600);
-/// Between two looks.
+/// Interval between two checks.
 const LOOK: Duration = Duration::from_secs(2);
-/// One request to RabbitMQ.
+/// Timeout of one request to RabbitMQ.
 const WITHIN: Duration = Duration::from_secs(30);
 
-/// Waits until no job waits, or nothing happens any more: what is then in no queue is lost, or dead. Returns how many
-/// messages are still in queues.
+/// Waits until no job waits, or nothing happens any more. A job that is in no queue afterwards is
+/// lost or a dead letter. Returns the number of messages that are still in queues.
 ///
 /// # Errors
-/// RabbitMQ does not answer.
+/// Returns an error if RabbitMQ does not answer.
 pub async fn come_to_rest(bed: &Bed) -> Result<u64, Failure> {
     let began = Instant::now();
     let mut seen = (0, began);
@@ -38,7 +40,8 @@ pub async fn come_to_rest(bed: &Bed) -> Result<u64, Failure> {
             seen = (happened, Instant::now());
         }
         let stuck = seen.1.elapsed() > STUCK || began.elapsed() > LONGEST;
-        // A job that used up its attempts waits for ever by the downstream's account: hence the queues.
+        // The downstream never learns that a job used up its attempts and counts it as waiting, so
+        // the queues are checked, too.
         let waits = bed.history.waiting_in_all();
         if stuck || waits == 0 || waits == waited {
             let left = left(bed);
@@ -50,8 +53,9 @@ pub async fn come_to_rest(bed: &Bed) -> Result<u64, Failure> {
     }
 }
 
-/// Counts the messages in queues of jobs, unacked ones included. Not counted: dead letters; the queues in which a worker reads
-/// that jobs are done, since a killed worker reads no more; the message by which each worker learns RabbitMQ's timeout.
+/// Counts the messages in queues of jobs, including unacked ones. Leaves out dead letters, the done
+/// queues of workers (a killed worker no longer reads its own), and the messages by which workers
+/// learn RabbitMQ's timeout.
 fn left(bed: &Bed) -> u64 {
     let done = format!("{}.done.", bed.names.fresh);
     let timeouts = format!("{}.delay.timeout-", bed.names.fresh);
@@ -70,10 +74,11 @@ fn left(bed: &Bed) -> u64 {
         .sum()
 }
 
-/// Writes all dead letters into the history. Those of strangers are counted.
+/// Moves all dead letters into the history. Returns the number of dead letters whose id is neither
+/// that of a job nor of a rude job.
 ///
 /// # Errors
-/// RabbitMQ does not answer.
+/// Returns an error if RabbitMQ does not answer.
 pub async fn read_the_dead(bed: &Bed) -> Result<usize, Failure> {
     let connecting = Connection::connect(bed.rabbit.url(), ConnectionProperties::default());
     let connection = timeout(WITHIN, connecting).await??;

@@ -1,4 +1,4 @@
-//! Whoever waits for the jobs' ends: takes their results from a queue, and writes down each when it comes.
+//! Takes the results of jobs from a queue, and records each when it comes.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use tokio::time::{sleep, timeout};
 use crate::Failure;
 use crate::history::{History, What};
 
-/// A connect, or one request.
+/// Timeout of a connect, or of one request.
 const WITHIN: Duration = Duration::from_secs(10);
-/// Before another try.
+/// Pause before a new attempt.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Results that are on their way at once.
+/// Maximum number of unacked results.
 const PREFETCH: u16 = 200;
 
-/// The queue of the results of the jobs in `work`.
+/// Returns the name of the queue for results of the jobs in `work`.
 pub fn queue(work: &str) -> String {
     format!("{work}-results")
 }
@@ -29,7 +29,7 @@ pub fn queue(work: &str) -> String {
 /// Declares a quorum queue for results.
 ///
 /// # Errors
-/// RabbitMQ does not answer.
+/// Returns an error if RabbitMQ does not answer.
 pub async fn declare(url: &str, queue: &str) -> Result<(), Failure> {
     let connecting = Connection::connect(url, ConnectionProperties::default());
     let connection = timeout(WITHIN, connecting).await??;
@@ -49,7 +49,7 @@ pub async fn declare(url: &str, queue: &str) -> Result<(), Failure> {
 
 /// Takes results until it is dropped.
 pub struct Listener {
-    /// The nodes that it may connect to, in turn.
+    /// Nodes to connect to, in turn.
     pub urls: Vec<String>,
     /// The work queue.
     pub work: String,
@@ -57,19 +57,19 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Makes the queue: a job whose results have nowhere to go ends without.
+    /// Declares the queue: without it, jobs end without a result.
     ///
     /// # Errors
-    /// RabbitMQ does not answer.
+    /// Returns an error if RabbitMQ does not answer.
     pub async fn declare(&self) -> Result<(), Failure> {
         let url = self.urls.first().map_or("", String::as_str);
         declare(url, &queue(&self.work)).await
     }
 
-    /// Takes results; after any trouble it connects anew, and a result may come again.
+    /// Takes results. After any error it reconnects, and a result may come again.
     pub async fn run(self) {
         for url in self.urls.iter().cycle() {
-            // Trouble is what this is made for.
+            // Errors are expected here.
             let _ = self.session(url).await;
             sleep(PAUSE).await;
         }
@@ -97,7 +97,7 @@ impl Listener {
     }
 }
 
-/// What the result says.
+/// Converts a result to an event.
 fn told(result: &Delivery) -> What {
     let properties = &result.properties;
     let headers = properties.headers().as_ref();

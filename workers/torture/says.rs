@@ -1,4 +1,5 @@
-//! What publishers say of their jobs, beside the tenant: when a job starts at the earliest, and which jobs are one. A seed decides. Pure.
+//! The attributes of jobs besides their tenant: the earliest start and the dedupe key. A seed
+//! decides. Pure.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,42 +9,43 @@ use rand::{Rng, SeedableRng};
 
 use crate::history::Job;
 
-/// `job.dedupe-for`, in days: longer than any run.
+/// The value of `job.dedupe-for`, in days: longer than any run.
 pub const DEDUPE_DAYS: u64 = 7;
-/// For so long a key counts whose time is over within a run.
+/// How long a short key counts: it ends within a run.
 const SHORT: Duration = Duration::from_secs(2);
-/// The longest delay: beyond `delay.max-delay`, so that some take two trips.
+/// Maximum delay in milliseconds: above `delay.max-delay`, so that some jobs take two trips.
 const LONGEST_MS: u64 = 7_000;
-/// So many jobs that follow each other have one dedupe key, as far as they have one.
+/// Number of consecutive jobs that share a dedupe key, if they have one.
 const GROUP: u32 = 25;
 
-/// What is said of a job.
+/// The attributes of a job.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Says {
     pub start: Option<Start>,
     pub key: Option<Key>,
 }
 
-/// When it starts at the earliest.
+/// The earliest start of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
-    /// So long after its publication; `dated`: which it names.
+    /// Starts this long after its publication. `dated`: the message contains the time of
+    /// publication.
     Delay { after: Duration, dated: bool },
-    /// At a time that is so far ahead.
+    /// Starts at a time that is this far ahead.
     NotBefore { after: Duration },
 }
 
-/// Its dedupe key, among its tenant's.
+/// A dedupe key, unique within its tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Key {
     pub number: u32,
     pub is_short: bool,
-    /// It is published twice, as by somebody who lost a confirm.
+    /// Whether the job is published twice, as by a publisher that lost a confirm.
     pub twice: bool,
 }
 
 impl Key {
-    /// For how long it counts.
+    /// Returns how long the key counts.
     pub fn lasts(self) -> Duration {
         match self.is_short {
             true => SHORT,
@@ -53,7 +55,7 @@ impl Key {
 }
 
 impl Start {
-    /// How far ahead its time is.
+    /// Returns how far ahead the start is.
     pub fn after(self) -> Duration {
         match self {
             Self::Delay { after, .. } | Self::NotBefore { after } => after,
@@ -62,7 +64,7 @@ impl Start {
 }
 
 impl Says {
-    /// What `seed` says of `job`.
+    /// Returns the attributes that `seed` gives to `job`.
     pub fn of(seed: u64, job: Job) -> Self {
         let stream = |number: u32, salt: u64| {
             let of_job = u64::from(job.tenant) << 32 | u64::from(number);
@@ -80,19 +82,20 @@ impl Says {
             _ => None,
         };
         let number = job.number / GROUP;
-        // What is the key's is the same for all jobs that have it.
+        // The attributes of a key are the same for all of its jobs.
         let is_short = stream(number, 0xd0_ed).random_ratio(1, 3);
         let (has_key, twice) = (random.random_ratio(1, 5), random.random_ratio(1, 4));
         let key = has_key.then_some(Key {
             number,
             is_short,
-            // A short time may be over before the second one is looked at.
+            // A short key may have expired before the second message is checked.
             twice: twice && !is_short,
         });
         Self { start, key }
     }
 
-    /// Writes it into a message's headers, which is published at `now`. Times are rounded up: a job is never called before its time.
+    /// Adds the attributes to the headers of a message that is published at `now`. Times are
+    /// rounded up, so that no call can come before its job's start.
     pub fn add_to(&self, headers: &mut FieldTable, now: SystemTime) {
         let mut number = |name: &str, ms: u128| {
             let value = AMQPValue::LongLongInt(i64::try_from(ms).unwrap_or(i64::MAX));

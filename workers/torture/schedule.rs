@@ -1,4 +1,4 @@
-//! When something is broken, and what: a schedule that a seed decides. Pure.
+//! The schedule of faults, decided by a seed. Pure.
 
 use std::time::Duration;
 
@@ -8,19 +8,19 @@ use rand::{Rng, SeedableRng};
 
 use crate::faults::{Kind, Part};
 
-/// One fault of the schedule.
+/// A fault of the schedule.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Fault {
     pub kind: Kind,
-    /// The worker that it is done to, where it is done to one.
+    /// The affected worker, for kinds that affect one.
     pub worker: usize,
-    /// How long it lasts, where that is free.
+    /// Duration, for kinds without a fixed one.
     pub lasts: Duration,
-    /// A choice of three, where a kind has several ways.
+    /// A choice from 0 to 2, for kinds with several variants.
     pub way: u8,
 }
 
-/// Faults that begin together, after a pause.
+/// Faults that begin together after a pause.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Step {
     pub pause: Duration,
@@ -31,30 +31,31 @@ pub struct Step {
 pub struct Schedule {
     random: StdRng,
     kinds: Vec<Kind>,
-    /// Kinds that have not had their turn in this round: each kind comes once in a round, but for those that are rare.
+    /// Kinds that have not yet come in this round. Each kind comes once per round, except rare
+    /// ones.
     round: Vec<Kind>,
     pace: Pace,
 }
 
-/// How a schedule is made.
+/// The parameters of a schedule.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pace {
-    /// Workers that it is done to.
+    /// Number of workers that can be affected.
     pub workers: usize,
-    /// The longest pause before a step.
+    /// Maximum pause before a step.
     pub pause: Duration,
-    /// The longest that a fault lasts.
+    /// Maximum duration of a fault.
     pub longest: Duration,
-    /// After a loss of memory nothing starts for a minute, and other faults have nothing to break: such faults come
-    /// in one round of four only.
+    /// After a loss of data, no job starts for a minute, so that other faults have nothing to
+    /// break. Such faults come in one of four rounds on average.
     pub losses_are_rare: bool,
 }
 
-/// A quarter of the steps has two faults at once.
+/// Share of steps that have two faults at the same time.
 const TWO_AT_ONCE: f64 = 0.25;
 
 impl Schedule {
-    /// Faults of `kinds`.
+    /// Creates a schedule with faults of `kinds`.
     pub fn new(seed: u64, kinds: &[Kind], pace: Pace) -> Self {
         Self {
             random: StdRng::seed_from_u64(seed ^ 0xfa_017),
@@ -81,7 +82,7 @@ impl Schedule {
     }
 
     fn fault(&mut self, kind: Kind) -> Fault {
-        // Mostly short; a tenth as long as it may be.
+        // The cube makes most faults short: half of them last less than an eighth of the range.
         let part = self.random.random_range(0.0..1.0_f64);
         let shortest = Duration::from_millis(500).min(self.pace.longest);
         let lasts = shortest + (self.pace.longest - shortest).mul_f64(part * part * part);
@@ -97,7 +98,7 @@ impl Schedule {
 impl Iterator for Schedule {
     type Item = Step;
 
-    /// The next step; `None` only if there are no kinds.
+    /// Returns the next step; `None` only if there are no kinds.
     fn next(&mut self) -> Option<Step> {
         let pause = (self.pace.pause).mul_f64(self.random.random_range(0.1..=1.0));
         let first = self.kind(None)?;

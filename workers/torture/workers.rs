@@ -1,5 +1,5 @@
-//! The workers: processes `sluicegate run`, each with a configuration of its own and a log, and proxies on its ways to
-//! RabbitMQ and Redis.
+//! The workers: processes of `sluicegate run`, each with a configuration and a log of its own, and
+//! with proxies on its connections.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -19,34 +19,36 @@ use crate::Failure;
 use crate::clocks::{self, Clocks, replace};
 use crate::plan::{MAX, Plan, Settings};
 
-/// From SIGTERM to the end, whatever is broken meanwhile: `shutdown-timeout`, and what closing may take.
+/// Maximum time from SIGTERM to the end, during any fault: `shutdown-timeout` plus the time for
+/// closing connections.
 const STOP: Duration = Duration::from_secs(60);
-/// Between two looks whether a worker is as it should be.
+/// Interval between two checks of a worker's state.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What all workers share.
+/// Data shared by all workers.
 pub struct Common {
     pub plan: Plan,
     /// The program.
     pub program: PathBuf,
-    /// Configurations and logs.
+    /// Folder for configurations and logs.
     pub folder: PathBuf,
     pub queue: String,
-    /// What lets workers see another time, where a fault needs it.
+    /// Gives workers a wrong clock, for faults that need it.
     pub clocks: Option<Clocks>,
-    /// Servers, as URLs whose addresses are replaced by a proxy's.
+    /// URLs of the servers. Workers get them with the address of a proxy.
     pub rabbit: Vec<url::Url>,
     pub redis: url::Url,
-    /// Instead of `redis`, where workers find the servers by themselves.
+    /// Replaces `redis` if workers find the servers by themselves.
     pub found_by: Option<String>,
     pub downstream: SocketAddr,
 }
 
 impl Common {
-    /// A configuration for commands: as a worker's, and straight to the servers.
+    /// Writes a configuration for commands: like a worker's, but with direct connections to the
+    /// servers.
     ///
     /// # Errors
-    /// It can't be written.
+    /// Returns an error if it can't be written.
     pub fn operators_config(&self) -> Result<PathBuf, Failure> {
         let amqp: Vec<&str> = self.rabbit.iter().map(url::Url::as_str).collect();
         let redis = format!("  url: {}\n", self.redis);
@@ -65,7 +67,7 @@ impl Common {
     }
 }
 
-/// What a worker is started from.
+/// The parameters of a worker.
 struct Setup {
     number: usize,
     life: u32,
@@ -77,14 +79,15 @@ struct Setup {
     to_downstream: Arc<Proxy>,
 }
 
-/// One worker, in its present life.
+/// A worker in its current life.
 pub struct Worker {
     setup: Setup,
     child: Child,
 }
 
 impl Setup {
-    /// Starts the process. Its configuration is written anew, since the downstream knows a life by what is in it.
+    /// Starts the process. Its configuration is written anew, since it contains the life that the
+    /// downstream records.
     fn spawn(&self) -> Result<Child, Failure> {
         let folder = &self.common.folder;
         self.write_config()?;
@@ -138,7 +141,7 @@ impl Setup {
     }
 }
 
-/// The environment overrides the file.
+/// Removes our variables from the environment, which would override the file.
 pub fn without_our_variables(command: &mut Command) {
     for (variable, _) in std::env::vars_os() {
         if variable.as_encoded_bytes().starts_with(b"SLUICEGATE_") {
@@ -147,11 +150,11 @@ pub fn without_our_variables(command: &mut Command) {
     }
 }
 
-/// `urls` with the proxy's ports and commas between them.
+/// Returns `urls` with the ports of the proxy, separated by commas.
 fn behind(urls: &[url::Url], proxy: &Proxy) -> String {
     let moved = urls.iter().zip(proxy.addresses()).map(|(url, address)| {
         let mut url = url.clone();
-        // It fails only where there is no host, and a private server's URL has one.
+        // Fails only for a URL without a host; that of a private server has one.
         let _ = url.set_port(Some(address.port()));
         String::from(url)
     });
@@ -162,7 +165,7 @@ impl Worker {
     /// Starts worker `number` with a limit of `max`.
     ///
     /// # Errors
-    /// The system said why it can't be started.
+    /// Returns the system's error if it can't be started.
     pub async fn start(common: Arc<Common>, number: usize, max: u64) -> Result<Self, Failure> {
         let nodes = common.rabbit.iter().map(address);
         let nodes = nodes.collect::<Result<Vec<_>, _>>()?;
@@ -182,40 +185,40 @@ impl Worker {
         Ok(Self { setup, child })
     }
 
-    /// What is on its way to RabbitMQ.
+    /// Returns the proxy to RabbitMQ.
     pub fn to_rabbit(&self) -> Arc<Proxy> {
         Arc::clone(&self.setup.to_rabbit)
     }
 
-    /// What is on its way to Redis.
+    /// Returns the proxy to Redis.
     pub fn to_redis(&self) -> Arc<Proxy> {
         Arc::clone(&self.setup.to_redis)
     }
 
-    /// The way to the downstream.
+    /// Returns the proxy to the downstream.
     pub fn to_downstream(&self) -> Arc<Proxy> {
         Arc::clone(&self.setup.to_downstream)
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL and waits for the end.
     ///
     /// # Errors
-    /// The system said why not.
+    /// Returns the system's error.
     pub async fn kill(&mut self) -> Result<(), Failure> {
         Ok(self.child.kill().await?)
     }
 
-    /// A new life, after the old one ended.
+    /// Starts a new life after the old one ended.
     ///
     /// # Errors
-    /// The system said why it can't be started.
+    /// Returns the system's error if it can't be started.
     pub fn revive(&mut self) -> Result<(), Failure> {
         self.setup.life += 1;
         self.child = self.setup.spawn()?;
         Ok(())
     }
 
-    /// Sends a signal; a process that is gone does not get it.
+    /// Sends a signal. Does nothing if the process has ended.
     pub fn signal(&self, signal: Signal) {
         let pid = (self.child.id()).and_then(|pid| Pid::from_raw(pid.cast_signed()));
         if let Some(pid) = pid {
@@ -223,10 +226,11 @@ impl Worker {
         }
     }
 
-    /// SIGTERM, and how it ended; `None`: it did not within a minute, and was killed.
+    /// Sends SIGTERM and returns the exit status; `None` if the process did not end within a minute
+    /// and was killed.
     ///
     /// # Errors
-    /// The system said why it can't be waited for.
+    /// Returns the system's error if it can't be waited for.
     pub async fn terminate(&mut self) -> Result<Option<ExitStatus>, Failure> {
         self.signal(Signal::TERM);
         match timeout(STOP, self.child.wait()).await {
@@ -238,15 +242,15 @@ impl Worker {
         }
     }
 
-    /// How it ended, if it has.
+    /// Returns the exit status if the process has ended.
     ///
     /// # Errors
-    /// The system said why that can't be known.
+    /// Returns the system's error if that can't be determined.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>, Failure> {
         Ok(self.child.try_wait()?)
     }
 
-    /// Waits until `/readyz` says yes; whether it did, within `patience`.
+    /// Waits for a positive `/readyz`. Returns true if it came within `patience`.
     pub async fn ready(&self, patience: Duration) -> bool {
         let until = Instant::now() + patience;
         while fetch::get(self.setup.admin, "/readyz").await.is_err() {
@@ -258,23 +262,25 @@ impl Worker {
         true
     }
 
-    /// Steps its wall clock to so many seconds from the true one; its monotonic clock goes on.
+    /// Sets the wall clock to this number of seconds from the true time. The monotonic clock is not
+    /// affected.
     ///
     /// # Errors
-    /// The file can't be written.
+    /// Returns an error if the file can't be written.
     pub fn step(&self, seconds: i64) -> Result<(), Failure> {
         Ok(clocks::step(&self.setup.clock(), 1000 * seconds)?)
     }
 
-    /// The limit of its next life.
+    /// Sets the limit of its next life.
     pub fn next_limit(&mut self, max: u64) {
         self.setup.max = max;
     }
 
-    /// Gives it another limit by its file; whether it said within `patience` that it has it.
+    /// Changes its limit through its file. Returns true if it reported within `patience` that it
+    /// has applied it.
     ///
     /// # Errors
-    /// The file can't be written.
+    /// Returns an error if the file can't be written.
     pub async fn limit(&mut self, max: u64, patience: Duration) -> Result<bool, Failure> {
         let before = self.reloads().await;
         self.setup.max = max;
@@ -289,7 +295,7 @@ impl Worker {
         Ok(true)
     }
 
-    /// Changed files that it has applied.
+    /// Returns the number of changed files that it has applied.
     async fn reloads(&self) -> Option<u64> {
         let text = fetch::get(self.setup.admin, "/metrics").await.ok()?;
         let series = "sluicegate_config_reloads_total{result=\"applied\"} ";
@@ -303,13 +309,14 @@ fn address(url: &url::Url) -> Result<SocketAddr, Failure> {
     Ok((Ipv4Addr::LOCALHOST, port).into())
 }
 
-/// A free port of an address that no outgoing connection uses: nobody else takes it while the worker is away.
+/// Returns a free port of an address that no outgoing connection uses, so that it stays free while
+/// the worker is down.
 fn admin(number: usize) -> io::Result<SocketAddr> {
     let last = u8::try_from(number + 2).map_err(io::Error::other)?;
     TcpListener::bind((Ipv4Addr::new(127, 0, 0, last), 0))?.local_addr()
 }
 
-/// The last lines of a worker's log.
+/// Returns the last lines of a worker's log.
 pub fn tail(folder: &Path, number: usize) -> String {
     let log = fs::read_to_string(folder.join(format!("worker-{number}.log"))).unwrap_or_default();
     let lines: Vec<&str> = log.lines().collect();

@@ -1,4 +1,5 @@
-//! A queue is deleted. What is in it would be lost by order, so whoever publishes there is held up until it is empty.
+//! Deletes a queue. Messages in a deleted queue would rightly be lost, so its publishers are
+//! stopped until it is empty.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,14 +14,16 @@ use super::Bed;
 use crate::history::What;
 use crate::schedule::Fault;
 
-/// A queue that is not empty within this is not deleted. Workers that are stopped for longer lose their connections.
+/// A queue that is not empty within this time is not deleted. Workers that are stopped for longer
+/// would lose their connections.
 const EMPTIES: Duration = Duration::from_secs(18);
-/// RabbitMQ says how many messages a quorum queue has by figures that are up to 5 s old; what a worker holds counts.
+/// How long a queue must look empty. RabbitMQ's message counts of quorum queues, which include
+/// unacked messages, are up to 5 s old.
 const SURE: Duration = Duration::from_secs(7);
-/// Between two looks.
+/// Interval between two checks.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// The fault in words.
+/// Returns a description of the fault.
 pub(super) fn how(fault: &Fault) -> String {
     match fault.way {
         0 => "the work queue, while nobody publishes".to_owned(),
@@ -39,7 +42,7 @@ impl Bed {
                 deleted
             }
             _ => {
-                // Delay queues are many: the fault's length chooses.
+                // There are many delay queues: the fault's length selects one.
                 let chosen = usize::try_from(fault.lasts.as_millis()).unwrap_or(0);
                 let workers = join_all(self.slots.iter().map(|slot| slot.worker.lock())).await;
                 workers

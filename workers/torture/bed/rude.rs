@@ -1,4 +1,5 @@
-//! Rude neighbors: publishers, tenants and queues that misbehave. `checker::neighbors` judges what the other tenants get meanwhile.
+//! Rude neighbors: publishers, tenants and queues that misbehave. `checker::neighbors` judges how
+//! the other tenants fare meanwhile.
 
 use std::time::Duration;
 
@@ -17,23 +18,24 @@ use crate::schedule::Fault;
 
 /// Prefix of the ids of rude jobs and the names of rude tenants. No other job or tenant has it.
 pub const RUDE: &str = "rude-";
-/// Prefixes of the names of rude tenants: their access token is refused, their token endpoint hangs, or their calls hang.
+/// Prefixes of the names of rude tenants: their access token is refused, their token endpoint
+/// hangs, or their calls hang.
 pub const WAYS: [&str; 3] = ["rude-revoked", "rude-waiting", "rude-hanging"];
 /// Number of jobs of one fault: more than all workers hold together.
 const JOBS: usize = 600;
 /// Number of rude tenants if a fault has several, each with a limit of its own.
 const TENANTS: usize = 20;
-/// RabbitMQ closes the connection over a publish to some of these.
+/// Names of queues for results. RabbitMQ closes the connection after a publish to some of them.
 const CLOSING: [&str; 3] = [
     "amq.rabbitmq.reply-to.g2dkAA.x",
     "amq.rabbitmq.reply-to.garbage",
     "amq.rabbitmq.reply-to.",
 ];
-/// The shortest time that a neighbor is rude.
+/// Minimum time that a neighbor is rude.
 const SHORTEST: Duration = Duration::from_secs(20);
-/// A rude job may be called for this time, in milliseconds.
+/// Time after which a rude job expires, in milliseconds.
 const EXPIRATION: &str = "20000";
-/// Limit on all publishes of a fault, confirms included.
+/// Time limit for all publishes of a fault, including confirms.
 const WITHIN: Duration = Duration::from_secs(30);
 
 /// Returns how long the neighbor is rude.
@@ -41,7 +43,7 @@ pub(super) fn lasts(fault: &Fault) -> Duration {
     fault.lasts.max(SHORTEST)
 }
 
-/// The fault in words.
+/// Returns a description of the fault.
 pub(super) fn how(fault: &Fault) -> String {
     let way = usize::from(fault.way);
     let what = match fault.kind {
@@ -63,7 +65,7 @@ fn job((number, fault): (u64, &Fault), n: usize, queue: &str) -> BasicProperties
             Some(text(format!("{name}-{}", n % tenants)))
         }
         Kind::RudeFlood => Some(text(RUDE.to_owned())),
-        // Invalid: without a tenant, or with one that is no name.
+        // Invalid: the tenant is missing, or is a number.
         _ => n.is_multiple_of(2).then_some(AMQPValue::Double(0.5)),
     };
     let mut headers = FieldTable::default();
@@ -83,7 +85,7 @@ fn job((number, fault): (u64, &Fault), n: usize, queue: &str) -> BasicProperties
 }
 
 impl Bed {
-    /// Lets a neighbor be rude for a while. Records a missed fault if its jobs can't be published.
+    /// Runs a rude neighbor for a while. Records a missed fault if its jobs can't be published.
     pub(super) async fn rude(&self, number: u64, fault: Fault) -> Result<(), Failure> {
         let queue = results::queue(&format!("{}-{RUDE}{number}", self.names.fresh));
         let ctl = |args: &[&str]| {
@@ -95,7 +97,7 @@ impl Bed {
             _ => None,
         };
         let is_silent = (fault.kind, fault.way) == (Kind::RudeReplies, 2);
-        // A queue's process that stands still is as one without its majority.
+        // A suspended queue process behaves like a queue without a majority.
         let process = |what: &str| {
             ctl(&[
                 "eval",

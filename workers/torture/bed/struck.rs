@@ -1,4 +1,4 @@
-//! What is done to workers.
+//! Faults of workers.
 
 use std::time::Duration;
 
@@ -15,22 +15,24 @@ use crate::plan::{MAX, OTHER_MAX};
 use crate::schedule::Fault;
 use crate::workers::Worker;
 
-/// A worker that was started anew is waited for, since a fault is over when all is whole; but not for longer.
+/// Maximum time to wait until a restarted worker is ready. A fault ends when everything works
+/// again.
 const READY: Duration = Duration::from_secs(20);
-/// A worker that lived for less than its pulse takes its starts with it, if Redis loses its memory then: docs/GUARANTEES.md.
+/// How long a new worker runs before its fault ends. If a worker dies together with Redis before its
+/// first pulse, its starts are forgotten (docs/GUARANTEES.md).
 const FIRST_PULSE: Duration = Duration::from_millis(2500);
-/// A changed file is applied within this, or the limits are taken as not changed.
+/// Time within which a changed file must be applied. Otherwise the limits count as unchanged.
 const APPLIED: Duration = Duration::from_secs(10);
-/// A lowered limit binds, and what started before it has arrived.
+/// Time until a lowered limit applies everywhere and earlier calls have arrived.
 const BINDS: Duration = Duration::from_secs(8);
-/// A moment that is waited for comes within this, or the worker is struck at another: nothing of it may be under way.
+/// Time to wait for a moment, which may not occur at all. After that, the worker is struck anyway.
 const COMES: Duration = Duration::from_secs(5);
-/// What has passed in a moment reaches its end.
+/// Time for bytes that passed the proxy to reach their destination.
 const REACHES: Duration = Duration::from_millis(50);
-/// A clock is wrong by so much, in seconds.
+/// Seconds by which a worker's clock is stepped.
 const HOUR: i64 = 3600;
 
-/// By how many seconds a clock is stepped.
+/// Returns the seconds by which a clock is stepped.
 pub(super) fn off(fault: &Fault) -> i64 {
     if fault.way == 0 { -HOUR } else { HOUR }
 }
@@ -59,7 +61,7 @@ impl Bed {
         }
     }
 
-    /// SIGTERM; a new life when it has ended.
+    /// Sends SIGTERM and starts the worker again when it has ended.
     async fn restart(&self, worker: &mut Worker, number: usize) -> Result<(), Failure> {
         let how = match worker.terminate().await? {
             Some(status) if status.success() => None,
@@ -73,7 +75,7 @@ impl Bed {
         revive(worker).await
     }
 
-    /// Makes a moment of a worker's job last; whether it has come.
+    /// Holds a worker at a moment of a job. Returns true if that moment came.
     async fn catch(&self, worker: usize, moment: Moment) -> bool {
         let caught = match moment.trap() {
             Some((to, trap)) => self.way(worker, to).catch(trap, COMES).await,
@@ -91,7 +93,7 @@ impl Bed {
         }
     }
 
-    /// Kills a worker or stops it for a while, and lets go what was held of it.
+    /// Kills a worker, or stops it for a while, and releases the data that was held for it.
     async fn strike(
         &self,
         worker: &mut Worker,
@@ -106,8 +108,8 @@ impl Bed {
         self.downstream.release();
         if let Some((to, _)) = moment.and_then(Moment::trap) {
             let way = self.way(fault.worker, to);
-            // What a dead worker has said and nobody has heard is gone; what waits for a stopped one, or was said by it,
-            // arrives.
+            // Bytes that a dead worker sent and that were still held are dropped. For a stopped
+            // worker, held bytes of both directions arrive.
             if strike == Strike::Kill {
                 way.cut();
             }
@@ -126,7 +128,8 @@ impl Bed {
         }
     }
 
-    /// Lowers the limit of one worker after the other, and raises it again. The lower one counts once all have it.
+    /// Lowers the limit of one worker after the other, and raises it again. The lower limit counts
+    /// once all workers have it.
     async fn change_limits(&self, fault: Fault) -> Result<(), Failure> {
         if self.limit_all(OTHER_MAX, fault.kind).await? {
             sleep(BINDS).await;
@@ -138,7 +141,8 @@ impl Bed {
         Ok(())
     }
 
-    /// Gives all workers another limit, by a changed file or by new lives; whether all have it.
+    /// Gives all workers another limit, by a changed file or by a restart. Returns true if all have
+    /// it.
     async fn limit_all(&self, max: u64, kind: Kind) -> Result<bool, Failure> {
         let mut all = true;
         for (number, slot) in self.slots.iter().enumerate() {

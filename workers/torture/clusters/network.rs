@@ -1,7 +1,9 @@
-//! The network between the nodes of RabbitMQ's cluster, which can be cut so that nothing arrives any more.
+//! The network between the nodes of RabbitMQ's cluster, which can be cut so that nothing arrives
+//! any more.
 //!
-//! Nodes ask an epmd for each other's port. Here each asks one of its own, which passes on what the true one says, but names
-//! the port of a proxy on the way from this node to that one. So no rights are needed, and the ways to clients stay open.
+//! Nodes ask an epmd for each other's port. Here each node asks an epmd of its own. It passes on
+//! the answers of the real one, but replaces the port by that of a proxy between the two nodes. So
+//! no privileges are needed, and connections to clients stay open.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,29 +18,31 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-/// A node that hears nothing of another one for so long takes it for gone (net_ticktime, and a quarter of it). RabbitMQ's
-/// default is 60 s and a quarter: cuts would have to be longer.
+/// Time after which a node takes a silent node for gone (net_ticktime and a quarter of it).
+/// RabbitMQ's default is 60 s and a quarter, for which cuts would have to be longer.
 pub const NOTICED: Duration = Duration::from_secs(10);
 const TICKTIME: &str = "advanced {kernel, [{net_ticktime, 8}]}";
-/// Nodes that the private servers' script starts have names that begin so; rabbitmqctl's do not.
+/// Prefix of the names of nodes that the script for private servers starts; rabbitmqctl's names
+/// have another one.
 const NODE: &[u8] = b"private";
-/// Of epmd's protocol: the question for all names; that for a node's port, and its answer.
+/// Requests and answers of epmd's protocol: the request for all names, that for a node's port, and
+/// the answer to the latter.
 const NAMES: u8 = 110;
 const PORT_PLEASE2: u8 = 122;
 const PORT2: u8 = 119;
-/// From a node's AMQP port to that of its distribution.
+/// Difference between a node's AMQP port and its distribution port.
 const DISTRIBUTION: u16 = 2;
 const EPMD: &str = "epmd -address 127.0.0.1 -port \"$0\" </dev/null & cat; kill $!";
-/// The largest question of a node.
+/// Maximum size of a node's request, in bytes.
 const QUESTION: usize = 1024;
 
-/// What is lost between a node and the others.
+/// The lost direction between a node and the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lost {
     Both,
-    /// What the others say to it.
+    /// The direction to the node.
     ToIt,
-    /// What it says to the others.
+    /// The direction from the node.
     FromIt,
 }
 
@@ -54,15 +58,15 @@ impl Lost {
 
 #[derive(Default)]
 struct State {
-    /// The ports of the nodes' distribution.
+    /// Distribution ports of the nodes.
     nodes: Vec<u16>,
     cut: Option<(usize, Lost)>,
-    /// From a node to a port.
+    /// Proxies, by the node that connects and the port that it connects to.
     proxies: HashMap<(usize, u16), Arc<Proxy>>,
 }
 
 impl State {
-    /// What passes on the way from a node to the one at `port`.
+    /// Returns what passes from a node to the one at `port`.
     fn ways(&self, from: usize, port: u16) -> Ways {
         let to = self.nodes.iter().position(|node| *node == port);
         let (Some((node, lost)), Some(to)) = (self.cut, to) else {
@@ -86,13 +90,13 @@ impl State {
     }
 }
 
-/// The running network; dropped, it ends.
+/// The running network. Dropping it ends it.
 pub struct Network {
-    /// Where each node finds its epmd.
+    /// Address of each node's own epmd.
     fronts: [SocketAddr; 3],
     state: Arc<Mutex<State>>,
     tasks: Vec<JoinHandle<()>>,
-    /// The true one; it ends with the pipe to it.
+    /// The real epmd. It ends when the pipe to it is closed.
     _pipe: Child,
     /// Its port.
     #[cfg(test)]
@@ -100,15 +104,15 @@ pub struct Network {
 }
 
 impl Network {
-    /// Starts it, for three nodes.
+    /// Starts the network for three nodes.
     ///
     /// # Errors
-    /// There is no port, or no epmd.
+    /// Returns an error if no port is free or epmd can't be started.
     pub async fn start() -> io::Result<Self> {
         let port = Listener::bind((Ipv4Addr::LOCALHOST, 0))?
             .local_addr()?
             .port();
-        // However this process ends, the pipe is closed then.
+        // The pipe is closed however this process ends.
         let pipe = Command::new("sh")
             .args(["-c", EPMD, &port.to_string()])
             .stdin(Stdio::piped())
@@ -138,22 +142,23 @@ impl Network {
         })
     }
 
-    /// What each node is started with.
+    /// Returns the settings that each node is started with.
     pub fn settings(&self) -> [Vec<String>; 3] {
         (self.fronts).map(|front| vec![format!("epmd {}", front.port()), TICKTIME.to_owned()])
     }
 
-    /// Tells the AMQP ports of the nodes.
+    /// Sets the AMQP ports of the nodes.
     pub fn between(&self, nodes: [u16; 3]) {
         self.change(|state| state.nodes = nodes.map(|port| port + DISTRIBUTION).to_vec());
     }
 
-    /// Nothing arrives between `node` and the others, or one direction of it does not. Connections stay.
+    /// Drops all traffic between `node` and the others, or one direction of it. Connections stay
+    /// open.
     pub fn cut(&self, node: usize, lost: Lost) {
         self.change(|state| state.cut = Some((node, lost)));
     }
 
-    /// What was held arrives, as packets do that are sent again.
+    /// Delivers the held bytes, as if their packets were retransmitted.
     pub fn heal(&self) {
         self.change(|state| state.cut = None);
     }
@@ -171,11 +176,11 @@ impl Drop for Network {
     }
 }
 
-/// The epmd of one node.
+/// Serves as the epmd of one node.
 async fn serve(listener: TcpListener, node: usize, epmd: SocketAddr, state: Arc<Mutex<State>>) {
     loop {
         let Ok((client, _)) = listener.accept().await else {
-            // No descriptor is free, say.
+            // Probably no file descriptor is free.
             sleep(Duration::from_millis(100)).await;
             continue;
         };
@@ -214,7 +219,7 @@ async fn answer(
         }
         NAMES => {
             epmd.read_to_end(&mut said).await?;
-            // Who asks takes it for another's answer if it begins with another port.
+            // The client rejects an answer that begins with another port.
             if let Some(port) = said.get_mut(..4) {
                 port.copy_from_slice(&u32::from(client.local_addr()?.port()).to_be_bytes());
             }
@@ -222,11 +227,11 @@ async fn answer(
         }
         _ => {}
     }
-    // A node is known for as long as this connection lasts.
+    // epmd knows a node while this connection lasts.
     copy_bidirectional(&mut client, &mut epmd).await.map(drop)
 }
 
-/// The port of the proxy on the way from a node to the one at `port`.
+/// Returns the port of the proxy between a node and the one at `port`.
 async fn through(state: &Mutex<State>, from: usize, port: u16) -> io::Result<u16> {
     let new = Proxy::start((Ipv4Addr::LOCALHOST, port).into(), Ways::OPEN, 0);
     let new = Arc::new(new.await);
@@ -243,7 +248,7 @@ mod tests {
 
     use super::*;
 
-    /// A node registers with its epmd; it is known until what is returned is dropped.
+    /// Registers a node with its epmd until the returned stream is dropped.
     async fn register(front: SocketAddr, name: &str, port: u16) -> TcpStream {
         let mut question = vec![120];
         question.extend(port.to_be_bytes());
@@ -266,7 +271,7 @@ mod tests {
         stream
     }
 
-    /// The port of a node, as its epmd says it to another.
+    /// Returns a node's port as another node's epmd reports it.
     async fn port_of(front: SocketAddr, name: &str) -> u16 {
         let question = [&[PORT_PLEASE2], name.as_bytes()].concat();
         let mut said = Vec::new();

@@ -1,4 +1,4 @@
-//! RabbitMQ as one server or as a cluster, behind the same methods.
+//! RabbitMQ as one server or as a cluster, with the same methods.
 
 use std::process::Command;
 use std::thread;
@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 
 use super::network::{Lost, Network};
 
-/// Commands of rabbitmqctl that concern the node that they are given to alone.
+/// Commands of rabbitmqctl that affect only the node that runs them.
 const OF_A_NODE: [&str; 4] = [
     "eval",
     "close_all_connections",
@@ -20,11 +20,12 @@ const OF_A_NODE: [&str; 4] = [
     "set_disk_free_limit",
 ];
 
-/// A node that does not come back by itself within this is restarted: it mostly takes less than 10 s.
+/// Time after which a node that does not come back by itself is restarted. Usually it takes less
+/// than 10 s.
 const APART: Duration = Duration::from_secs(40);
-/// Between two looks.
+/// Interval between two checks.
 const LOOK: Duration = Duration::from_millis(200);
-/// The number of nodes that run; 0 where the one that is asked does not.
+/// Evaluates to the number of running nodes; 0 if the asked node does not run.
 const RUNNING: &str = "case rabbit:is_running() of \
     true -> length(rabbit_mnesia:cluster_nodes(running)); \
     false -> 0 end.";
@@ -55,23 +56,23 @@ impl Rabbits {
         }
     }
 
-    /// Node `number`, counted round.
+    /// Returns node `number` modulo the number of nodes.
     pub fn node(&self, number: usize) -> &Rabbit {
         let nodes = self.nodes();
         &nodes[number % nodes.len()]
     }
 
-    /// A node's URL: while nothing is broken any of them will do.
+    /// Returns a node's URL. Any node will do while nothing is broken.
     pub fn url(&self) -> &str {
         self.node(0).url()
     }
 
-    /// Those of all nodes.
+    /// Returns the URLs of all nodes.
     pub fn urls(&self) -> Vec<String> {
         self.nodes().iter().map(|n| n.url().to_owned()).collect()
     }
 
-    /// At once: nodes of a cluster that were all away wait for each other.
+    /// Runs `act` on all nodes at the same time: restarted nodes of a cluster wait for each other.
     fn all(&self, act: impl Fn(&Rabbit) + Sync) {
         let act = &act;
         thread::scope(|scope| {
@@ -101,7 +102,7 @@ impl Rabbits {
         self.all(Rabbit::resume);
     }
 
-    /// Which node leads `queue`; the first where nobody says it.
+    /// Returns the node that leads `queue`, or the first one if that is unknown.
     pub fn leader(&self, queue: &str) -> usize {
         let listed = self.ctl(&["list_queues", "name", "leader", "--no-table-headers"]);
         let mut lines = listed.lines().filter_map(|line| line.split_once('\t'));
@@ -113,7 +114,8 @@ impl Rabbits {
         self.nodes().iter().position(leads).unwrap_or(0)
     }
 
-    /// Cuts node `number`, counted round, off from the others. Its clients reach it.
+    /// Cuts off node `number` (modulo the number of nodes) from the others. Its clients still reach
+    /// it.
     pub fn cut(&self, number: usize, lost: Lost) {
         if let Self::Cluster(cluster) = self {
             let (cluster, network) = &**cluster;
@@ -128,8 +130,9 @@ impl Rabbits {
         }
     }
 
-    /// Waits until each node knows all of them as running. One that was cut off and healed in the moment in which it was
-    /// noticed may stay apart for good: then node `number` is restarted, as an operator would; whether that was needed.
+    /// Waits until each node sees all nodes running. A node that was healed just when its loss was
+    /// noticed may stay apart for good. Node `number` is then restarted, as an operator would do.
+    /// Returns true if that was necessary.
     pub async fn until_whole(&self, number: usize) -> bool {
         let all = self.nodes().len().to_string();
         let whole = || self.nodes().iter().all(|node| running(node) == all);
@@ -145,7 +148,7 @@ impl Rabbits {
         false
     }
 
-    /// `rabbitmqctl`, at each node where it concerns that node alone.
+    /// Runs `rabbitmqctl`, on each node if the command affects one node alone.
     pub fn ctl(&self, args: &[&str]) -> String {
         if args.first().is_some_and(|first| OF_A_NODE.contains(first)) {
             self.all(|node| {
@@ -163,7 +166,7 @@ fn port(node: &Rabbit) -> u16 {
         .expect("a private server's URL has a port")
 }
 
-/// How many nodes are running, as this one sees it; nothing while it can't say.
+/// Returns the number of running nodes as this node sees it; empty if it can't say.
 fn running(node: &Rabbit) -> String {
     let script = kit::root().join("scripts/lib/private-rabbitmq");
     let mut ctl = Command::new(script);

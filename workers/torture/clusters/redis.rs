@@ -1,4 +1,4 @@
-//! Redis as one server, behind Sentinel or as a cluster, behind the same methods.
+//! Redis as one server, behind Sentinel or as a cluster, with the same methods.
 
 use std::time::Duration;
 use std::{io, thread};
@@ -9,7 +9,7 @@ use kit::servers::Redis;
 use super::RedisIs;
 use crate::clocks::Clock;
 
-/// What the Sentinels call the primary.
+/// The Sentinels' name of the primary.
 const NAME: &str = "torture";
 
 /// One server, or several.
@@ -20,7 +20,7 @@ pub enum Redises {
 }
 
 impl Redises {
-    /// Starts them; a single one may have a clock of its own, and may evict keys.
+    /// Starts the servers. A single one may have a clock of its own, and may evict keys.
     pub fn start(what: RedisIs, clock: Option<Clock>, evicts: bool) -> Self {
         match what {
             RedisIs::Single => {
@@ -35,12 +35,12 @@ impl Redises {
                 Self::One(Redis::start_with(&settings), clock)
             }
             RedisIs::Sentinel => Self::Sentinel(Sentinels::start(NAME)),
-            // A machine that is busy for a while is not taken for dead.
+            // A machine that is busy for a while must not be taken for dead.
             RedisIs::Cluster => Self::Cluster(RedisCluster::start(&["cluster-node-timeout 5000"])),
         }
     }
 
-    /// The servers that hold data.
+    /// Returns the servers that hold data.
     fn servers(&self) -> Vec<&Redis> {
         match self {
             Self::One(one, _) => vec![one],
@@ -49,12 +49,12 @@ impl Redises {
         }
     }
 
-    /// A server's URL.
+    /// Returns a server's URL.
     pub fn url(&self) -> &str {
         self.servers()[0].url()
     }
 
-    /// The keys of a worker's section `redis` that say where it is, where workers find it by themselves.
+    /// Returns the keys of a worker's section `redis` if workers find the servers by themselves.
     pub fn found_by(&self) -> Option<String> {
         let quoted = |all: &[Redis]| {
             let urls: Vec<&str> = all.iter().map(Redis::url).collect();
@@ -95,8 +95,10 @@ impl Redises {
         self.all(Redis::restart_empty);
     }
 
+    /// Steps back the clock of a single server that has one; does nothing otherwise.
+    ///
     /// # Errors
-    /// Its clock can't be set.
+    /// Returns an error if the clock can't be set.
     pub fn step_back(&self, by: Duration) -> io::Result<()> {
         match self {
             Self::One(_, Some(clock)) => clock.step_back(by),
@@ -112,14 +114,15 @@ impl Redises {
         self.all(Redis::resume);
     }
 
-    /// `redis-cli` at each server; replicas refuse what writes.
+    /// Runs `redis-cli` on each server. Replicas refuse commands that write.
     pub fn ctl(&self, args: &[&str]) {
         self.all(|server| {
             server.ctl(args);
         });
     }
 
-    /// Servers that take each other's place, in the order of their start: those of shard `number`, counted round.
+    /// Returns the servers of shard `number` (modulo the number of shards), in the order of their
+    /// start.
     fn group(&self, number: usize) -> Vec<&Redis> {
         match self {
             Self::Cluster(cluster) => {
@@ -130,7 +133,7 @@ impl Redises {
         }
     }
 
-    /// The primary of shard `number`, as the others see it.
+    /// Returns the primary of shard `number`, as the other servers see it.
     pub fn primary(&self, number: usize) -> &Redis {
         let group = self.group(number);
         if let Self::Sentinel(set) = self {
@@ -142,13 +145,13 @@ impl Redises {
         primary.unwrap_or(&group[0])
     }
 
-    /// A replica of shard `number`.
+    /// Returns a replica of shard `number`.
     pub fn replica(&self, number: usize) -> &Redis {
         let replica = self.group(number).into_iter().find(|one| !is_primary(one));
         replica.unwrap_or_else(|| self.primary(number))
     }
 
-    /// Waits until another than `lost` is the primary of shard `number`.
+    /// Waits until another server than `lost` is the primary of shard `number`.
     pub fn until_taken_over(&self, number: usize, lost: &Redis) {
         until("another one takes over", || match self {
             Self::Sentinel(set) => {
@@ -163,7 +166,7 @@ impl Redises {
         });
     }
 
-    /// Waits until each shard has one primary, and replicas that hear it.
+    /// Waits until each shard has one primary, and replicas connected to it.
     pub fn until_whole(&self) {
         until("all replicas follow", || {
             (0..3).all(|number| {
@@ -178,7 +181,7 @@ impl Redises {
         });
     }
 
-    /// A replica takes over in order, as before maintenance.
+    /// Makes a replica take over in an orderly way, as before maintenance.
     pub fn hand_over(&self, number: usize) {
         let primary = self.primary(number);
         match self {
@@ -194,13 +197,13 @@ impl Redises {
     }
 }
 
-/// What it thinks itself; one that is away is none.
+/// Returns true if the server takes itself for a primary; false if it is down.
 fn is_primary(server: &Redis) -> bool {
     let said = server.try_ctl(&["role"]);
     said.is_some_and(|role| role.starts_with("master"))
 }
 
-/// From now on no replica hears `primary`; a restart ends it.
+/// Cuts off all replicas of `primary` until its restart.
 pub fn cut_off(primary: &Redis) {
     primary.ctl(&["acl", "setuser", "default", "-psync", "-sync", "-replconf"]);
     primary.ctl(&["client", "kill", "type", "replica"]);

@@ -1,5 +1,6 @@
-//! How fast it went: what was used while nothing was broken, and how soon after a fault as much was used again. Figures
-//! for the reader; a slow machine makes them worse, so nothing passes or fails by them.
+//! Throughput: the used share of the limits while nothing was broken, and the time to recover after
+//! a fault. These figures are for the reader only. A slow machine makes them worse, so no run
+//! passes or fails by them.
 
 use std::collections::BTreeMap;
 
@@ -10,18 +11,19 @@ use crate::plan::{MAX, Plan};
 
 /// A second, in nanoseconds.
 const SECOND: u64 = 1_000_000_000;
-/// What a fault may still cost after it is mended: reconnects back off up to 10 s.
+/// How long a fault costs throughput after it is mended: reconnects back off up to 10 s.
 const RECOVERY: u64 = 12 * SECOND;
-/// What was under way in a worker that was killed holds its places for a minute, and what Redis forgot for as long.
+/// How long the calls of a killed worker hold their units: a minute. Usage lost by Redis counts for
+/// as long.
 const HELD: u64 = 65 * SECOND;
-/// The begin of a run, in which the first jobs get their places.
+/// Beginning of a run that is not measured, in which the first jobs start.
 const BEGIN: u64 = 3 * SECOND;
-/// Throughput is measured over so long.
+/// Span over which throughput is measured.
 const SPAN: u64 = 2 * SECOND;
-/// It is back when there is so much of it.
+/// Share of the usual throughput that counts as recovered.
 const BACK: f64 = 0.95;
 
-/// A fault in time.
+/// A fault with its times.
 struct Fault {
     number: u64,
     kind: Kind,
@@ -31,17 +33,17 @@ struct Fault {
 
 /// A run as a sequence of calls, with faults.
 pub struct Run {
-    /// When calls arrived, in order, while jobs were published.
+    /// Arrival times of calls while jobs were published, sorted.
     calls: Vec<u64>,
     faults: Vec<Fault>,
     begins: u64,
     ends: u64,
     strict: bool,
-    /// Calls that the limits allow in a second.
+    /// Calls per second that the limits allow.
     allowed: f64,
 }
 
-/// How much of what the limits allow was used in the seconds in which nothing was broken.
+/// Calls made and allowed in the seconds in which nothing was broken.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Used {
     pub seconds: usize,
@@ -50,7 +52,7 @@ pub struct Used {
 }
 
 impl Run {
-    /// The part of `events` in which jobs were published.
+    /// Reads the part of `events` in which jobs were published.
     pub fn new(events: &[Event], plan: &Plan) -> Self {
         let at = |which: fn(&What) -> bool| events.iter().find(|e| which(&e.what)).map(|e| e.at);
         let first = at(|what| matches!(what, What::Confirmed { .. })).unwrap_or(0);
@@ -88,7 +90,7 @@ impl Run {
         self.calls.partition_point(|at| *at < to) - self.calls.partition_point(|at| *at < from)
     }
 
-    /// Whether a fault, or what it leaves behind, touches the time between.
+    /// Returns true if a fault or its consequences affect the time between `from` and `to`.
     fn is_broken(&self, from: u64, to: u64) -> bool {
         self.faults.iter().any(|fault| {
             let holds = fault.kind.forgets() || fault.kind.kills() && self.strict;
@@ -116,19 +118,20 @@ impl Run {
         used
     }
 
-    /// For each kind, the seconds from the end of a fault until as much was used again as while nothing was broken. Only
-    /// faults that no other one follows within `RECOVERY`; one after which it did not come back in that time counts with
-    /// all of it.
+    /// Returns, for each kind, the seconds from the end of a fault until throughput was as high as
+    /// without faults. Counts only faults without another one up to `RECOVERY` later. Without a
+    /// recovery in that time, the whole time counts.
     pub fn recoveries(&self) -> BTreeMap<Kind, Vec<f64>> {
         self.back(|fault| Some(fault.mended))
     }
 
-    /// The same from the begin of faults that are done to one of several servers: what the others need to go on.
+    /// Returns the same times from the begin of faults of one of several servers: how long the
+    /// others need to take over.
     pub fn takeovers(&self) -> BTreeMap<Kind, Vec<f64>> {
         self.back(|fault| is_ours(fault.kind).then_some(fault.begins))
     }
 
-    /// Seconds from `since`, in a fault, until it was back.
+    /// Returns, for each kind, the seconds from `since` until throughput was back.
     fn back(&self, since: impl Fn(&Fault) -> Option<u64>) -> BTreeMap<Kind, Vec<f64>> {
         let used = self.used();
         let mut all: BTreeMap<Kind, Vec<f64>> = BTreeMap::new();
@@ -168,7 +171,8 @@ mod tests {
         Plan::new(&args.expect("arguments")).expect("a plan")
     }
 
-    /// 11 calls a second for 100 s, of 10 in 1.1 s, with a fault from 10 to 20 s. Then nothing runs until `back` s.
+    /// Returns a run of 100 s with 11 calls a second, where the limit is 10 in 1.1 s, and with a
+    /// fault from 10 to 20 s. After it, no call runs until `back` s.
     fn run(kind: Kind, back: u64) -> Run {
         let job = Job {
             tenant: 0,
@@ -217,7 +221,7 @@ mod tests {
 
     #[test]
     fn seconds_in_which_something_was_broken_do_not_count() {
-        // From 3 to 10 and from 32 to 100; from 85 where Redis forgot.
+        // The seconds from 3 to 10 and from 32 to 100; from 85 if Redis lost data.
         let used = run(Kind::RedisCut, 20).used();
         assert_eq!((used.seconds, used.calls), (75, 825));
         assert!((used.allowed - 75.0 * 10.0 / 1.1).abs() < 1e-6);
