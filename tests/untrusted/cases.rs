@@ -1,11 +1,11 @@
-//! What somebody wrote down as cases, for `sluicegate test`.
+//! Files of cases that a user wrote for `sluicegate test`.
 
 use simulator::cases::read_with;
 use sluicegate::config::Pipelines;
 
-/// A file with cases. The files that it names are not read.
+/// Checks a file of cases. Files that it names are not read.
 ///
-/// An error is one line that says where.
+/// An error must be a single line that says where it is.
 pub fn check(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;

@@ -2,15 +2,16 @@
 
 use sluicegate::config::{Origin, Pipelines};
 
-/// What the file is called.
+/// Name of the file.
 const NAME: &str = "fuzz.yaml";
 /// Stands for a password.
 const SECRET: &str = "hunter2";
 
-/// The file's text, and after zero bytes the value of one variable each, `NAME=VALUE`.
+/// Checks a configuration: `data` is the text of the file, followed by environment variables as
+/// `NAME=VALUE`, each after a zero byte.
 ///
-/// What is accepted is shown as a file that means the same; what is not names a place that exists, in one line each,
-/// without the password of a url.
+/// A valid configuration must be shown as a file with the same meaning. Each error must be a single
+/// line that names an existing position and does not contain the password of a URL.
 pub fn check(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
@@ -44,7 +45,7 @@ pub fn check(data: &[u8]) {
 
 fn is_there(origin: &Origin, file: &str, env: &[(String, String)]) -> bool {
     match origin {
-        // The parser counts more characters as the end of a line than `lines` does, and an end may be behind the last.
+        // The parser knows more line ends than `lines` does, and an end may follow the last one.
         Origin::File { name, line, column } => {
             let ends = ['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}'];
             let lines = 2 + file.matches(ends).count() as u64;
@@ -56,7 +57,7 @@ fn is_there(origin: &Origin, file: &str, env: &[(String, String)]) -> bool {
     }
 }
 
-/// Where the password stands nowhere but in a url, nothing that is shown has it.
+/// Asserts that `shown` has no password if the password stands only in URLs.
 fn hides_secrets(text: &str, shown: &str) {
     let url = format!("://u:{SECRET}@");
     if text.matches(SECRET).count() == text.matches(&url).count() {

@@ -1,19 +1,20 @@
-//! Frames of AMQP 0-9-1 as they arrive, which are screened before `lapin` reads them.
+//! Incoming AMQP 0-9-1 frames, which are screened before `lapin` reads them.
 
 use lapin::protocol::basic::parse_properties;
 use sluicegate::untrusted::Screen;
 
-/// The type of a content header's frame.
+/// Type of a content header frame.
 const HEADER: u8 = 2;
-/// Type, channel and size; the end mark behind the payload.
+/// Length of a frame's head: type, channel and size. An end mark of one byte follows the payload.
 const FRAME_HEAD: usize = 7;
-/// Class, weight and body size, before the properties.
+/// Bytes before the properties: class, weight and body size.
 const PREFIX: usize = 12;
-/// What a wrapped frame has beyond the bytes that came: names, and why.
+/// Maximum number of bytes that wrapping adds to a frame: names and the reason.
 const WRAPPING: usize = 512;
 
-/// The same comes out in whatever pieces it arrives; what comes out needs no further change, is hardly longer, and
-/// its properties can be read by `lapin`.
+/// Checks the screen. Its output must not depend on how the input is split, must pass a second time
+/// unchanged, must be hardly longer than the input, and `lapin` must be able to read its
+/// properties.
 pub fn check(data: &[u8]) {
     let out = screened(data, data.len().max(1));
     for size in [1, 7, 13] {
@@ -26,7 +27,7 @@ pub fn check(data: &[u8]) {
         if !matches!(kind, 1 | 2 | 3 | 8) {
             break;
         }
-        // What is too short for a head is no message.
+        // A payload that is too short for the prefix is no message.
         if let Some(properties) = payload.get(PREFIX..).filter(|_| kind == HEADER) {
             let (unread, _) = parse_properties(properties).expect("lapin can read it");
             assert!(unread.is_empty(), "lapin leaves {unread:?}");
@@ -43,7 +44,7 @@ fn screened(data: &[u8], piece: usize) -> Vec<u8> {
     screen.into_ready()
 }
 
-/// A frame's type and payload, and what follows it.
+/// Returns a frame's type, its payload and the bytes after it.
 fn frame(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (head, rest) = bytes.split_at_checked(FRAME_HEAD)?;
     let size = u32::from_be_bytes(head[3..].try_into().expect("four bytes"));

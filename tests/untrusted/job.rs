@@ -1,4 +1,5 @@
-//! A message, from the bytes of its properties to what it says of itself, and back on its way.
+//! A message: from the bytes of its properties to the job's fields, and through a delay queue and
+//! back.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,16 +27,18 @@ use url::Url;
 
 /// Class, weight and body size, before the properties.
 const PREFIX: [u8; 12] = [0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-/// Bytes of headers that a job may have.
+/// Maximum size of a job's headers, in bytes.
 const MAX_HEADERS: usize = 116 << 10;
-/// Some time of the store's clock.
+/// Any time of the store's clock.
 const NOW_MS: u64 = 1_700_000_000_000;
 
-/// A first byte says how a worker is configured, the next the routing key's length, two the properties' length; the key,
-/// the properties and the body follow.
+/// Checks a message. The first byte of `data` selects the worker's configuration, the next one is
+/// the length of the routing key, and two bytes are the length of the properties. The key, the
+/// properties and the body follow.
 ///
-/// What is read is within its bounds; moved through a delay queue, the job is the same one and can be sent; what can't be used
-/// says so in one bounded line.
+/// All fields must be within their bounds. A job that moves through a delay queue must stay the
+/// same, and its message must be valid for RabbitMQ. The error of an invalid message must be a
+/// single line of bounded length.
 pub fn check(data: &[u8]) {
     let Some((&[how, key, size, more], rest)) = data.split_first_chunk() else {
         return;
@@ -72,7 +75,8 @@ pub fn check(data: &[u8]) {
     sent(&message.for_republish());
 }
 
-/// To workers of others go no headers of ours but those that are set, whoever wrote them.
+/// Asserts that a message for other workers has only the reserved headers that this worker sets,
+/// whatever its publisher set.
 fn forwarded(message: &Message) {
     let done = [headers::DONE, headers::DONE_TOKEN];
     let set = done.map(|name| (name, HeaderValue::Text("ours".to_owned())));
@@ -93,7 +97,8 @@ fn forwarded(message: &Message) {
     }
 }
 
-/// What is read of a trace is what would be written of it, and our own word counts in our own queues only.
+/// Asserts that a trace context is written as it was read. Our own header must count only in our
+/// own queues.
 fn traced(message: &Message) {
     let [said, returned] = [false, true].map(|returned| job::traced(message, returned));
     for said in [said, returned].into_iter().flatten() {
@@ -109,7 +114,8 @@ fn traced(message: &Message) {
     assert_eq!(said.map(|said| said.parent), publishers);
 }
 
-/// Who names no level says so in one line; all others wait in one of few waitlists.
+/// Asserts that a job without a valid level gets an error of one line, and every other job one of
+/// few waitlists.
 fn levels(message: &Message, priorities: &Priorities) {
     match priorities.label(message) {
         Ok(None) => assert!(priorities.levels().is_empty()),
@@ -123,7 +129,7 @@ fn levels(message: &Message, priorities: &Priorities) {
     }
 }
 
-/// A program gets one line of JSON that says what the job is, and none of our headers.
+/// Asserts that a program gets the job as one line of JSON, without our headers.
 fn given(message: &Message, claims: &Claims) {
     let mut job = Job::new(message.id().unwrap_or_default(), claims.tenant.clone(), "");
     job.body = message.body.clone();
@@ -138,7 +144,8 @@ fn given(message: &Message, claims: &Claims) {
     assert_eq!(names.filter(|name| headers::is_reserved(name)).count(), 0);
 }
 
-/// What the broker's bytes become before the worker sees them; `None`: never, lapin's limits are RabbitMQ's.
+/// Returns the properties as the worker sees them; `None` for properties that can't come from
+/// RabbitMQ, since lapin's limits are RabbitMQ's.
 fn readable(properties: &[u8]) -> Option<BasicProperties> {
     let payload = [&PREFIX, properties].concat();
     let payload = match unreadable(&payload, MAX_HEADERS) {
@@ -175,7 +182,8 @@ fn fields(how: u8) -> Fields {
     }
 }
 
-/// What a call carries that has a value of each kind in each place.
+/// Returns templates for each place that contain a value of each kind, and the fields that they
+/// carry.
 fn carried() -> (Carried, [(Place, Template); 3]) {
     let mut carried = Carried::default();
     let values = [
@@ -204,7 +212,7 @@ fn carried() -> (Carried, [(Place, Template); 3]) {
     (carried, templates)
 }
 
-/// What a call carries of it can be sent, and leads nowhere else.
+/// Asserts that the job's values are valid in a call and can't change where it goes.
 fn called(message: &Message, fields: &Fields, policy: &Policy) {
     let (call, templates) = carried();
     let fields = Fields {
@@ -287,7 +295,7 @@ fn bounded(message: &Message, claims: &Claims, returned: bool, policy: &Policy) 
     }
 }
 
-/// Nobody waits for longer than the operator allows, or it is said why not.
+/// Asserts that a delayed start is within the operator's maximum or is rejected with a reason.
 fn starts(claims: &Claims, max_ms: u64) {
     let Some(start) = claims.start else { return };
     assert!(max_ms > 0, "it is read, and means nothing");
@@ -297,7 +305,7 @@ fn starts(claims: &Claims, max_ms: u64) {
     }
 }
 
-/// Through a delay queue and back.
+/// Moves a job through a delay queue and back, and asserts that it is the same.
 fn moved(message: &Message, claims: &Claims, fields: &Fields, policy: &Policy) {
     let not_before = NOW_MS + u64::from(claims.cost);
     let mut claims = claims.clone();
@@ -338,7 +346,7 @@ fn moved(message: &Message, claims: &Claims, fields: &Fields, policy: &Policy) {
     assert_eq!(job::labels(&back, limits), job::labels(message, limits));
 }
 
-/// `lapin` can write it, the screen lets it pass, and it is read as it was written.
+/// Asserts that `lapin` can write the message, the screen passes it, and it is read as written.
 fn sent(message: &Message) {
     let bytes = gen_properties(&message.properties)(Vec::<u8>::new().into());
     let (bytes, _) = bytes.expect("it is written").into_inner();
@@ -346,12 +354,12 @@ fn sent(message: &Message) {
     assert_eq!(why, None);
     let (rest, read) = parse_properties(&bytes[..]).expect("it is read");
     assert!(rest.is_empty());
-    // A number that is none differs from itself.
+    // Compared as text, since NaN differs from itself.
     let [read, written] = [&read, &message.properties].map(|all| format!("{all:?}"));
     assert_eq!(read, written);
 }
 
-/// As a dead letter carries it.
+/// Asserts that a dead letter would carry the reason on one line of bounded length.
 fn one_line(why: &str) {
     for (_, value) in headers::dead(1, why, Some(u64::MAX)) {
         if let HeaderValue::Text(text) = value {

@@ -1,10 +1,11 @@
-//! What somebody wrote down as jobs, for `sluicegate simulate --jobs`.
+//! Files of jobs that a user wrote for `sluicegate simulate --jobs`.
 
 use simulator::jobs::{Job, JobsError, read};
 
-/// A file with a job in each line.
+/// Checks a file with one job per line.
 ///
-/// What is read can be played: its jobs are in order, and each becomes a message. An error is one short line that says where.
+/// Jobs must be sorted by time, and each must become a message. An error must be one short line
+/// that says where it is.
 pub fn check(data: &[u8]) {
     let jobs = match read(data) {
         Ok(jobs) => jobs,
@@ -29,7 +30,7 @@ pub fn check(data: &[u8]) {
             job.message(id, Some("x-plan")).id(),
             Some(id.to_string().as_str())
         );
-        // What is written is read as what it was.
+        // A written job is read as the same job.
         let line = serde_json::to_string(job).expect("a job can be written");
         let again: Vec<Job> = read(line.as_bytes()).expect("and read");
         assert_eq!(again.len(), 1);

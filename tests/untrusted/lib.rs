@@ -1,7 +1,8 @@
-//! What is done with bytes that others chose, and what must hold of it whatever they are. Each module has a function
-//! `check`, which panics where something does not hold.
+//! Runs the parsers on untrusted bytes and asserts properties that must hold for any input. Each
+//! module has a function `check`, which panics if an assertion fails.
 //!
-//! `scripts/fuzz` searches for such bytes; `cargo test --test quick corpus::` runs what was found, and changes of it.
+//! `scripts/fuzz` searches for inputs that fail; `cargo test --test quick corpus::` runs the inputs
+//! found so far, and mutations of them.
 
 pub mod cases;
 pub mod config;
@@ -15,7 +16,7 @@ pub mod stored;
 pub mod tenant;
 pub mod verdict;
 
-/// A name, and what is called with each input.
+/// A name, and the function that takes each input.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.

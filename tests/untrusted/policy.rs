@@ -1,10 +1,11 @@
-//! The text of a policy that workers store for each other.
+//! The text of a policy, which workers store for each other.
 
 use sluicegate::gate::fleet::text::{read, write};
 use sluicegate::rules::limit::{MAX_REQUESTS, MAX_WINDOW};
 use sluicegate::rules::tenant::Tenant;
 
-/// What can be read has limits within their bounds, gives each tenant some, and is read as it is written.
+/// Checks a policy. A valid policy must have limits within their bounds, give limits to each
+/// tenant, and be read as it is written.
 pub fn check(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;

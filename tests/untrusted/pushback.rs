@@ -1,4 +1,4 @@
-//! What an answer's headers say of limits: `Retry-After`, `RateLimit` and its relatives, `x-actual-cost`.
+//! Response headers about limits: `Retry-After`, `RateLimit` and its relatives, `x-actual-cost`.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -6,13 +6,13 @@ use sluicegate::rules::answers::{Answers, Meaning};
 use sluicegate::rules::answers::{Excess, Quotas, Verdict, verdict};
 use sluicegate::rules::limit::{Algorithm, Limit};
 
-/// The longest that an answer closes a tenant.
+/// Maximum time for which an answer closes a tenant.
 const LONGEST: Duration = Duration::from_secs(1 << 31);
 
-/// Two bytes of a status, then a header a line.
+/// Checks an answer: `data` is a status in two bytes, then one header per line.
 ///
-/// A wait is within its bounds; the names' case and what other headers there are change nothing; what is kept of quotas
-/// is read as it was written, and can be compared with our limits.
+/// A wait must be within its bounds. The case of names and the presence of other headers must not
+/// matter. Stored quotas must be read as they are written, and be comparable with our limits.
 pub fn check(data: &[u8]) {
     let Some((status, rest)) = data.split_first_chunk() else {
         return;

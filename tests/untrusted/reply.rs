@@ -1,4 +1,4 @@
-//! What Redis answers to our scripts, and what a cluster says of its nodes.
+//! Redis's replies to our scripts, and a cluster's list of its nodes.
 
 use redis::{Value, parse_redis_value};
 use sluicegate::gate::Answer;
@@ -6,9 +6,10 @@ use sluicegate::rules::decision::Sequences;
 use sluicegate::rules::slots::SLOTS;
 use sluicegate::untrusted::{acquired, changed, head, inspected, owned, redirect};
 
-/// A first byte says how many jobs or limits were asked for, and with how many shadows; an answer in Redis's protocol follows.
+/// Checks a reply. The first byte says how many jobs or limits the request had, and with how many
+/// shadow limits; a reply in Redis's protocol follows.
 ///
-/// What can be read has as many parts as were asked for; everything else is an error.
+/// A valid reply has a part for each of them; anything else must be an error.
 pub fn check(data: &[u8]) {
     let Some((&asked, rest)) = data.split_first() else {
         return;

@@ -1,4 +1,5 @@
-//! What workers store in Redis for each other beside policies: the epoch, slots, quotas, a job's ticket, and what they say of themselves.
+//! Data other than policies that workers store in Redis for each other: the epoch, slots, quotas, a
+//! job's ticket, and reports.
 
 use sluicegate::gate::epoch::{Known, Memory, Start, Step, Stored, decide};
 use sluicegate::rules::answers::Quotas;
@@ -7,15 +8,16 @@ use sluicegate::rules::report::view::{Sort, View};
 use sluicegate::rules::report::{MAX_BYTES, Report};
 use sluicegate::rules::slots::Claims;
 
-/// Some time of Redis's clock.
+/// Any time of Redis's clock.
 const NOW_MS: u64 = 1_700_000_000_000;
-/// The memory that the server has.
+/// The `INFO` of the server, which identifies its data.
 const INFO: &str = "run_id:a1\nmaster_replid:b2\nmaster_replid2:0000\nuptime_in_seconds:5";
 
-/// Lines of a field and its value with a space between them, as the epoch's hash holds them; the value of `info` is more
-/// of what `INFO` says.
+/// Checks stored data: lines with a field and its value, separated by a space, like the hash of the
+/// epoch. The value of `info` is appended to `INFO`.
 ///
-/// Nothing in it makes a worker start while the hash says that nothing may; what is written is read as it was meant.
+/// No input may make a worker start calls while the hash forbids that. Written data must be read as
+/// it was meant.
 pub fn check(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
@@ -63,7 +65,8 @@ pub fn check(data: &[u8]) {
     step(&stored, &known, &memory);
 }
 
-/// Whatever workers say of themselves, it is one view; what one says again fits, and is read.
+/// Asserts that any set of reports can be joined to one view. A rewritten report must fit its
+/// maximum size and be readable.
 fn joined(reports: Vec<Report>) {
     for report in &reports {
         let text = report.clone().write();

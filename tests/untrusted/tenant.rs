@@ -1,4 +1,4 @@
-//! Tenants' names, and the Redis keys that are made of them.
+//! Names of tenants, and the Redis keys made from them.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use sluicegate::rules::scope::{Labels, Scope};
 use sluicegate::rules::slots::hash_tag;
 use sluicegate::rules::tenant::{MAX_TENANT_BYTES, Tenant};
 
-/// Two ids with a zero byte between them, which neither can have.
+/// Checks two tenant ids, separated by a zero byte, which neither can contain.
 ///
-/// A name is part of a key from which it can be read back; no two tenants, and no tenant and a label, share a key; no
-/// name ends a hash tag or begins one.
+/// A key must contain the name in a form that can be decoded. Two tenants must not share a key, nor
+/// a tenant and a label. A name must not end or begin a hash tag.
 pub fn check(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
@@ -37,7 +37,7 @@ pub fn check(data: &[u8]) {
         let [all, others] =
             [(&one, &two), (&two, &one)].map(|(tenant, label)| names(&keys, tenant, label));
         let shared = all.iter().filter(|name| others.contains(name));
-        // What all tenants share has the same name for all of them.
+        // Keys shared by all tenants have the same name for all of them.
         let shared = shared.filter(|name| !name.contains("%global")).count();
         assert_eq!(shared > 0, one == two, "{all:?} {others:?}");
         let ours = [keys.epoch(None), keys.policies(None), keys.epoch(Some(1))];
@@ -53,7 +53,7 @@ pub fn check(data: &[u8]) {
     }
 }
 
-/// The keys of a tenant whose jobs have the other's name as their label.
+/// Returns the keys of `tenant` if its jobs have the name of `label` as their label.
 fn names(keys: &Keys, tenant: &Tenant, label: &Tenant) -> Vec<String> {
     let scopes = [
         Scope::Tenant,

@@ -1,15 +1,16 @@
-//! What programs and other workers say of jobs.
+//! Verdicts of programs and other workers on jobs.
 
 use std::time::Duration;
 
 use sluicegate::rules::verdict::{MAX_VERDICT, Ruling, is_ready, read};
 
-/// Nobody waits longer.
+/// Maximum wait that a verdict can ask for.
 const YEAR: Duration = Duration::from_secs(365 * 86_400);
 
-/// A line of a program, or the body that another worker sent to the done queue.
+/// Checks a verdict: a line of a program, or the body that another worker sent to the done queue.
 ///
-/// What is read is bounded, and on one line where people see it; an error is, too, and holds no more than a part of what came.
+/// Its fields must be bounded, and those shown to people must be a single line. So must an error,
+/// which must not contain more than a part of the input.
 pub fn check(data: &[u8]) {
     let ready = is_ready(data);
     let verdict = match read(data) {
@@ -44,7 +45,7 @@ pub fn check(data: &[u8]) {
     };
     assert!(reason.chars().count() <= 500 && !reason.contains(char::is_control));
     if let Some(said) = &verdict.said {
-        // Escapes make a text shorter, and numbers may be written longer.
+        // Unescaping makes a text shorter, but a number may be written longer.
         assert!(said.body.len() <= 8 * data.len());
         let kind = said.content_type.as_deref().unwrap_or_default();
         assert!(kind.len() <= 255 && !kind.contains(char::is_control));
