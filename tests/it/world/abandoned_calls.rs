@@ -1,5 +1,5 @@
-//! An API that stands still for longer than `timeout`, and then reads what lies in its kernel: calls that the worker gave up count
-//! as under way until they have ended.
+//! An API stands still for longer than `timeout` and then reads the requests in its kernel's
+//! buffers. Calls that the worker gave up count as in flight until they have ended.
 
 use kit::api::{Api, Call, Reply};
 use kit::servers::{shared_rabbit, shared_redis};
@@ -9,7 +9,8 @@ use crate::PROGRAM;
 
 const JOBS: usize = 8;
 
-/// Runs jobs while the API stands still for several timeouts, and then goes on. All calls that arrived.
+/// Runs jobs while the API stands still for several timeouts and then resumes. Returns all calls
+/// that arrived.
 async fn calls_of_an_api_that_stands_still(limits: &str) -> Vec<Call> {
     let api = Api::start().await;
     api.answers(|_| Reply::ok().after(50 * MS));
@@ -24,7 +25,8 @@ async fn calls_of_an_api_that_stands_still(limits: &str) -> Vec<Call> {
         worker.metric(retried) >= Some(2.0)
     })
     .await;
-    // If they were forgotten, two more would be made after each timeout, and lie there, too.
+    // If abandoned calls were not counted, two more would be sent after each timeout and lie there,
+    // too.
     tokio::time::sleep(6 * SECOND).await;
     let waiting = "sluicegate_abandoned_calls";
     println!(

@@ -1,4 +1,4 @@
-//! What an answer means is not the same at every API.
+//! The same status means different things at different APIs.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -8,7 +8,7 @@ use kit::{Bed, SECOND, job, jobs, until};
 
 use crate::PROGRAM;
 
-/// As GitHub does it where its secondary limit is exceeded.
+/// GitHub answers like this when its secondary limit is exceeded.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_403_with_retry_after_closes_its_tenant_and_one_without_is_a_dead_letter() {
     let api = Api::start().await;
@@ -44,7 +44,7 @@ async fn a_403_with_retry_after_closes_its_tenant_and_one_without_is_a_dead_lett
     assert_eq!(dead, ["forbidden"]);
 }
 
-/// As GitHub does it where its primary limit is used up.
+/// GitHub answers like this when its primary limit is used up.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_403_that_says_that_nothing_is_left_closes_its_tenant_and_uses_no_attempt() {
     let api = Api::start().await;

@@ -1,4 +1,5 @@
-//! RabbitMQ, one node with its own settings, ends while thousands of jobs wait in delay queues, and comes back: none of them stands still.
+//! A single RabbitMQ node with its own settings restarts while thousands of jobs wait in delay
+//! queues. No job may get stuck.
 
 use std::time::Duration;
 
@@ -13,13 +14,14 @@ use crate::PROGRAM;
 
 const TENANTS: usize = 10;
 const JOBS: usize = 3_000;
-/// Each tenant may start so many a second; all jobs together take 15 s.
+/// Limit of each tenant, in jobs per second; all jobs together take 15 s.
 const RATE: usize = 20;
-/// Delay queues that kept the time themselves stood still for three minutes, RabbitMQ's own pause before it looks again at what it could
-/// not send on. However slow a machine is, half of that does not pass without a call.
+/// Delay queues that kept the time themselves stood still for three minutes: RabbitMQ's own pause
+/// before it retries a message that it could not forward. Half of that must not pass without a
+/// call, however slow the machine is.
 const BOUND: Duration = Duration::from_secs(90);
 
-/// Waits until so many jobs were called; some may be called twice, of those that were under way.
+/// Waits until `count` jobs were called. Jobs that were in flight may be called twice.
 async fn reach(api: &Api, count: usize) {
     let (mut there, mut since) = (0, Instant::now());
     while there < count {
@@ -33,7 +35,7 @@ async fn reach(api: &Api, count: usize) {
     }
 }
 
-/// How long after `since` four fifths of what the limits allow were called in one second.
+/// Returns how long after `since` the calls of one second first came to four fifths of the limits.
 fn back_after(api: &Api, since: Instant) -> Option<Duration> {
     let mut times: Vec<Instant> = api.calls().iter().map(|call| call.at).collect();
     times.retain(|at| *at >= since);

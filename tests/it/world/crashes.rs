@@ -1,4 +1,5 @@
-//! A job ends its worker each time that it is called: it becomes a dead letter, and nobody else does. Sessions that are lost end no job.
+//! A job that crashes its worker on each call becomes a dead letter; no other job does. Lost
+//! sessions end no job.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use sluicegate::rules::job::Field;
 
 use crate::PROGRAM;
 
-/// They refuse nobody, and permits last on a machine that is busy.
+/// Denies no job, and permits last long enough on a busy machine.
 const LIMITS: &str = "max-requests: 100000, window-size: 60s, guard: 20s";
 
 fn calls_of(calls: &[Call]) -> HashMap<&str, usize> {
@@ -26,7 +27,7 @@ fn calls_of(calls: &[Call]) -> HashMap<&str, usize> {
     of
 }
 
-/// Of how many jobs Redis knows that they were delivered again.
+/// Returns the number of jobs that Redis knows as redelivered.
 fn noted(bed: &Bed) -> usize {
     let keys = shared_redis().ctl(&["keys", &format!("{}:*", bed.name)]);
     keys.matches(":%suspect:").count()
@@ -40,7 +41,7 @@ async fn a_job_that_ends_its_worker_each_time_becomes_a_dead_letter_and_its_neig
     let called = Arc::new(AtomicBool::new(false));
     let strikes = Arc::clone(&called);
     api.answers(move |call| match call.job.as_str() {
-        // Its worker is gone before it is answered.
+        // The worker is gone before the answer.
         "guilty" => {
             strikes.store(true, Ordering::SeqCst);
             Reply::ok().after(3600 * SECOND)
@@ -69,7 +70,7 @@ async fn a_job_that_ends_its_worker_each_time_becomes_a_dead_letter_and_its_neig
         called.store(false, Ordering::SeqCst);
         worker = PROGRAM.start(&yaml);
     }
-    // Nobody watched its first call.
+    // The crash of its first call was not noted, since the job was not a suspect yet.
     assert_eq!(crashes, 6);
     until("the others", || calls_of(&api.calls()).len() == 31).await;
     worker.says(&["dead letter", "guilty"]).await;
@@ -88,20 +89,20 @@ async fn fifty_lost_sessions_end_no_job() {
     let (amqp, url) = Proxy::before(shared_rabbit().url(), Ways::round_trip(MS), 12).await;
     let bed = Bed::on(&url, shared_redis().url());
     let http = ", timeout: 3s}, breaker: {enabled: false";
-    // With a single crash any of them would be dead.
+    // Any of the jobs would become a dead letter after a single crash.
     let retry =
         "retry: {max-crashes: 1, max-attempts: 1000, initial-interval: 100ms, max-interval: 1s}\n";
     let yaml = bed.yaml(LIMITS, &api.url(), http) + retry;
-    // Until all sessions are lost no job is done.
+    // No job is done until all sessions are lost.
     api.answers(|_| Reply::ok().after(3600 * SECOND));
     bed.publish(&yaml, jobs("acme", 200)).await;
-    // Ten workers lose five sessions each: one alone would wait for longer each time.
+    // Ten workers lose five sessions each. A single worker would wait longer after each loss.
     let workers: Vec<_> = (0..10).map(|_| PROGRAM.start(&yaml)).collect();
     let mut lost = 0;
     for session in 1..=5 {
         let up = |worker: &Process| worker.count(&["RabbitMQ: consuming"]) >= session;
         until("all sessions", || workers.iter().all(up)).await;
-        // They have jobs again, and some of these run.
+        // The workers have jobs again, and some of these run.
         let begun = api.count();
         until("calls", || api.count() > begun).await;
         lost += noted(&bed);
@@ -109,7 +110,7 @@ async fn fifty_lost_sessions_end_no_job() {
     }
     let begun = api.count();
     api.answers(|_| Reply::ok());
-    // All of them fit into memory.
+    // All of the jobs fit into memory.
     until("all jobs", || {
         let is_empty = |worker: &Process| worker.metric("sluicegate_in_memory") == Some(0.0);
         calls_of(&api.calls()[begun..]).len() == 200 && workers.iter().all(is_empty)

@@ -1,4 +1,4 @@
-//! Jobs that may be called for a while only, behind a limit that lets them wait for longer.
+//! Jobs that expire, behind a limit that makes them wait for longer.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -11,7 +11,8 @@ use sluicegate::rules::job::Field;
 
 use crate::PROGRAM;
 
-/// Jobs of each tenant, and for so long (ms) they may be called: 10 at once, and 10 after 6 s, and no more.
+/// Jobs of each tenant, and the time (ms) after which they expire. The limit admits 10 at once, 10
+/// more after 6 s, and no more before the others expire.
 const JOBS: usize = 50;
 const LASTS_MS: u64 = 9_000;
 
@@ -36,14 +37,15 @@ async fn nothing_is_called_after_it_expired_and_nothing_is_lost() {
     bed.publish(&yaml, [job("first", "first")]).await;
     until("the first call", || api.count() == 1).await;
 
-    // As a publisher can say it: for so long, for so long from when RabbitMQ got it, or until then.
+    // The three ways in which a publisher can set it: a duration, a duration since RabbitMQ
+    // received the job, or a time.
     let with = |job: Message, name, ms| job.with_headers(&[(name, HeaderValue::Int(ms))], &[]);
     let now = now_ms();
     let lasts = jobs("lasts", JOBS).map(expiring);
     let dated = jobs("dated", JOBS).map(|job| with(expiring(job), "timestamp_in_ms", now));
     let ends = now + LASTS_MS.cast_signed();
     let until_then = jobs("until", JOBS).map(|job| with(job, "x-deadline", ends));
-    // Those of the last tenant may wait for as long as they like, behind others that may not.
+    // The last jobs of the last tenant never expire, and wait behind jobs that do.
     let patient = jobs("lasts", JOBS + 10).skip(JOBS);
     let all = lasts.chain(dated).chain(until_then).chain(patient);
     bed.publish(&yaml, all).await;
@@ -54,12 +56,13 @@ async fn nothing_is_called_after_it_expired_and_nothing_is_lost() {
     worker.stop();
     let calls = api.calls();
     let letters = bed.dead(&yaml).await;
-    // How long the last ones are to be called depends on when a worker saw each: for them nothing can be said of all.
+    // How long the last tenant's jobs are called depends on when a worker first saw each, so their
+    // number has no sharper bound.
     for (tenant, most) in [("dated", 20), ("until", 20), ("lasts", JOBS + 10)] {
         let called = calls.iter().filter(|call| call.tenant == tenant).count();
         let of = |letter: &&Message| letter.header("x-tenant") == Field::Text(tenant);
         let expired = letters.iter().filter(of).count();
-        // Within 9 s 20 of a tenant start at most, however slow this machine is.
+        // At most 20 jobs of a tenant start within 9 s, however slow the machine is.
         assert!(
             called <= most,
             "{tenant}: {called} called, {expired} expired"

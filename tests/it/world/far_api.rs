@@ -1,4 +1,4 @@
-//! What takes long is done before a permit is asked for, so no permit is used up by it.
+//! Slow preparation happens before the permit is requested, so it uses up no permit.
 
 use std::sync::Arc;
 
@@ -17,12 +17,12 @@ use tokio::time::Instant;
 
 use crate::PROGRAM;
 
-/// Permits that were too old to be used, as the worker counts them.
+/// The worker's counter of permits that expired before their use.
 const LATE: &str = "sluicegate_expired_permits_total";
-/// Answers that came late, and for which there was no more of `guard-budget`.
+/// The worker's counter of late calls that `guard-budget` could not pay for.
 const UNPAID: &str = "sluicegate_late_calls_not_counted_total";
 
-/// Fetches a token for each job, which takes longer than a permit is good for.
+/// Issues a token for each job, which takes longer than a permit lasts.
 struct Tokens(Arc<std::sync::Mutex<Vec<(Instant, String)>>>);
 
 impl PreparingHandler for Tokens {
@@ -86,13 +86,14 @@ async fn a_handler_that_prepares_something_slow_uses_its_permits() {
     let late = late
         .lines()
         .find_map(|line| line.strip_prefix(LATE)?.trim().parse::<u32>().ok());
-    // Each would be, at least once.
+    // Otherwise each permit would expire at least once.
     assert!(late.is_some_and(|late| late < 5), "{late:?}");
 }
 
-/// With the default guard, and no connection open at first. It prints how much of the quota was used, which is a matter of the machine. The
-/// proxy acknowledges for the API and stands still when the machine does: as long as the purse could pay for what answers told of that,
-/// nothing comes too early.
+/// Runs with the default guard and no open connection, and prints the used share of the quota,
+/// which depends on the machine. The proxy acknowledges for the API and stands still when the
+/// machine does. While the budget can pay for all calls that the answers show to be late, no call
+/// comes too early.
 async fn quota_used(protocols: &[&str], version: Version) {
     let begun = Instant::now();
     loop {
@@ -112,7 +113,7 @@ async fn quota_used(protocols: &[&str], version: Version) {
         let times = counts::times(&api.calls(), "acme");
         let early = counts::windows(&times, 50, 5 * SECOND).1;
         let took = times[times.len() - 1] - times[0];
-        // Three windows and their guards, of 50 ms each.
+        // Three windows with their guards of 50 ms each.
         let share = 15.15 / took.as_secs_f64();
         println!(
             "{version:?}: {:.1} % of the quota, {late:?} permits too late; {early} calls too early, {unpaid:?} not paid for",
@@ -130,8 +131,9 @@ async fn the_quota_of_an_https_api_60_ms_away_is_used() {
     quota_used(&["h2"], Version::HTTP_2).await;
 }
 
-/// TCP and TLS take twice the way, which is more than the second and a half that a permit is good for. The API closes connections that are
-/// idle, and between the bursts the worker closes them, too. Returns how many connections there were in each burst.
+/// TCP and TLS handshakes take two round trips, longer than the 1.5 s that a permit lasts. The API
+/// closes idle connections, and so does the worker between bursts. Returns the number of
+/// connections in each burst.
 async fn bursts(protocols: &[&str], version: Version) -> Vec<usize> {
     let papers = Papers::new();
     let mut manner = Manner::https(&papers, protocols);
@@ -146,13 +148,13 @@ async fn bursts(protocols: &[&str], version: Version) -> Vec<usize> {
     worker.says(&["RabbitMQ: consuming"]).await;
     let mut opened = vec![0];
     let mut all = 0;
-    // The last one is more than a window's worth.
+    // The last burst is larger than a window allows.
     for (burst, size) in [(1, 10), (2, 10), (3, 15)] {
         bed.publish(&yaml, jobs(&format!("acme-{burst}"), size))
             .await;
         all += size;
         until("all jobs", || api.count() == all).await;
-        // The worker keeps what is idle for 4 s.
+        // The worker keeps idle connections for 4 s.
         tokio::time::sleep(5 * SECOND).await;
         opened.push(api.door.opened());
     }
@@ -163,7 +165,7 @@ async fn bursts(protocols: &[&str], version: Version) -> Vec<usize> {
         assert_eq!(counts::windows(&times, 10, 8 * SECOND).1, 0);
     }
     assert!(api.calls().iter().all(|call| call.version == version));
-    // Each of the first ten of a burst would be.
+    // Otherwise each of the first ten permits of a burst would expire.
     assert!(late.is_some_and(|late| late < 10.0), "{late:?}");
     opened.windows(2).map(|both| both[1] - both[0]).collect()
 }
@@ -177,7 +179,8 @@ async fn connections_to_an_https_api_far_away_are_open_before_permits_are_asked_
 async fn so_are_those_to_an_api_that_speaks_http_2() {
     let opened = bursts(&["h2", "http/1.1"], Version::HTTP_2).await;
     println!("connections in each burst: {opened:?}");
-    // Once it is known that calls share them; some more, since the API closes those that were not used for a moment.
+    // Later bursts share connections, once the worker knows that it can. A few extra connections
+    // come from the API closing idle ones.
     let of_own = |opened: &usize| *opened >= 10;
     assert!(!opened[1..].iter().any(of_own), "{opened:?}");
 }

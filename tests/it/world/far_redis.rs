@@ -1,4 +1,4 @@
-//! Redis is far away. Jobs flow, the limit holds, and the worker says what it costs.
+//! Redis is far away. Jobs flow, the limit holds, and the worker logs the cost of the distance.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::cli::sluicegate;
 
 const JOBS: usize = 30;
 
-/// All jobs of two workers; the API's fullest window.
+/// Runs all jobs with two workers and returns the fullest window at the API.
 async fn run(round_trip: Duration, guard: &str) -> usize {
     let api = Api::start().await;
     let far = Ways::round_trip(round_trip);
@@ -51,7 +51,8 @@ async fn run(round_trip: Duration, guard: &str) -> usize {
     fullest
 }
 
-/// Half of the guard is less than the way: where a permit's age was that of its question, nothing started at all.
+/// Half of the guard (1 s) is shorter than the round trip (1.2 s). While a permit's age counted from
+/// its question, no job could start.
 #[tokio::test(flavor = "multi_thread")]
 async fn jobs_flow_and_the_limit_holds_with_redis_far_away() {
     assert!(run(1_200 * MS, "2s").await <= 10);

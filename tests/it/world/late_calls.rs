@@ -1,5 +1,6 @@
-//! The way to the API varies by more than the guard. With what users have by default the limit holds, since a call that
-//! came late counts from when it came; `guard-budget` says how much of the quota that may cost.
+//! The latency to the API varies by more than the guard. With the defaults the limit holds, since a
+//! late call counts from its arrival. `guard-budget` bounds the share of the quota that this may
+//! cost.
 
 use std::time::Duration;
 
@@ -15,18 +16,19 @@ use crate::PROGRAM;
 const MAX: usize = 10;
 const WINDOW: Duration = Duration::from_secs(3);
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug)]
 struct Seen {
-    /// Calls that came when the window that ends with them was full already, tolerance zero.
+    /// Calls that arrived when the window that ends with them was already full, without tolerance.
     early: usize,
-    /// Calls that were counted from when they came, and those of which the purse could not pay for that.
+    /// Calls that were counted from their arrival, and late calls that the budget could not pay
+    /// for.
     counted: f64,
     unpaid: f64,
 }
 
-/// So many jobs through two workers, over a way on which this share of the requests takes so much longer. The proxy acknowledges
-/// for itself, so only answers tell.
+/// Runs `count` jobs through two workers. `late` is the share of requests that are delayed, and the
+/// delay. The proxy acknowledges by itself, so only answers show that a request was late.
 async fn run(budget: &str, count: usize, late: (f64, Duration)) -> Seen {
     let api = Api::start().await;
     let there = Way {
@@ -72,7 +74,8 @@ async fn run(budget: &str, count: usize, late: (f64, Duration)) -> Seen {
     seen
 }
 
-/// A run of which the purse could pay for all that was late. A machine that stands still adds to the ways, too.
+/// Repeats runs until the budget could pay for all late calls of one. A machine that stalls makes
+/// calls late, too.
 async fn paid(budget: &str, count: usize, late: (f64, Duration)) -> Seen {
     let begun = tokio::time::Instant::now();
     loop {
@@ -84,14 +87,15 @@ async fn paid(budget: &str, count: usize, late: (f64, Duration)) -> Seen {
     }
 }
 
-/// One request of a hundred is sent again by TCP: as long as the purse could pay, nothing comes too early.
+/// One request in a hundred is retransmitted by TCP. While the budget can pay, no call comes too
+/// early.
 #[tokio::test(flavor = "multi_thread")]
 async fn by_default_the_limit_holds_over_a_way_that_loses_a_little() {
     assert_eq!(paid("", 120, (0.02, 230 * MS)).await.early, 0);
 }
 
-/// A third of the requests is late: what is too much for the default holds where the whole quota may be used for it, and does not
-/// where nothing may.
+/// A third of the requests is late. That is too much for the default budget. The limit holds with a
+/// budget of the whole quota, and does not with a budget of zero.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_budget_says_how_much_the_answers_may_cost() {
     let late = (0.3, 600 * MS);
@@ -103,8 +107,8 @@ async fn the_budget_says_how_much_the_answers_may_cost() {
     assert!(nothing.unpaid > 0.0, "{nothing:?}");
 }
 
-/// Of requests that the API's machine has no room for, the kernel knows that they have not arrived: they count until they have. No
-/// answer tells that before, and nothing is paid for it.
+/// The kernel knows that requests have not arrived if the API's machine has no room for them, so
+/// they count until they have. No answer says so earlier, and the budget pays nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_api_has_not_taken_yet_counts_until_it_has() {
     let api = Api::start().await;
@@ -120,7 +124,7 @@ async fn what_the_api_has_not_taken_yet_counts_until_it_has() {
     bed.publish(&yaml, large).await;
     let worker = PROGRAM.start(&yaml);
     let nothing = "sluicegate_late_calls_total{told_by=\"nothing\"}";
-    // If they were forgotten after a window and its guard, four would lie there.
+    // If these calls were forgotten after a window and its guard, four would lie there.
     tokio::time::sleep(12 * SECOND).await;
     until("calls that are looked at again and again", || {
         worker.metric(nothing) >= Some(8.0)

@@ -1,4 +1,5 @@
-//! Jobs of one tenant under different limits. What those with short windows no longer count, those with long ones do.
+//! Jobs of one tenant under different limits. Limits with long windows still count jobs that those
+//! with short windows no longer count.
 
 use kit::api::Api;
 use kit::process::Process;
@@ -39,7 +40,8 @@ async fn a_plan_with_a_long_window_counts_what_jobs_without_one_did() {
     let of_plan: Vec<_> = (0..calls.len()).filter(is_small).collect();
     let times: Vec<_> = of_plan.iter().map(|at| calls[*at].at).collect();
     assert_eq!(counts::windows(&times, 3, WINDOW).1, 0);
-    // Nor beside the others, which came half a guard before at the latest: what comes later may have been decided later.
+    // Nor together with calls of other plans that came more than half a guard earlier. A more
+    // recent call may have been decided later.
     for last in of_plan {
         let at = calls[last].at;
         let before = calls[..last].iter().enumerate();

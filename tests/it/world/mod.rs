@@ -1,5 +1,5 @@
-//! The promises in a user's world: workers as users start them, real servers with their own defaults, and ways and APIs as they
-//! are outside. A file for each circumstance; `kit` has what they stand on.
+//! The promises under a user's conditions: workers as users start them, real servers with their own
+//! defaults, and realistic networks and APIs. Each condition has a file; `kit` has the tools.
 
 mod abandoned_calls;
 mod answers;
@@ -22,7 +22,7 @@ use kit::{Bed, MS, SECOND, counts, job, jobs, until};
 
 use crate::PROGRAM;
 
-/// The kit itself: everything at once, in small.
+/// Tests the kit itself: a small scenario with everything at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_meets_an_https_api_behind_a_bad_way() {
     let papers = Papers::new();
@@ -66,7 +66,7 @@ async fn a_worker_meets_an_https_api_behind_a_bad_way() {
     assert!(calls.iter().all(|call| call.version == Version::HTTP_11));
     assert!(calls.iter().all(|call| call.body == "{}"));
 
-    // It stands still, and then reads what it was sent.
+    // The API stands still, and then reads the buffered requests.
     let seen = api.count();
     api.stand_still(true);
     bed.publish(&yaml, [job("third", "late")]).await;
@@ -75,7 +75,7 @@ async fn a_worker_meets_an_https_api_behind_a_bad_way() {
     api.stand_still(false);
     until("the call", || api.count() == seen + 1).await;
 
-    // Nobody listens; then it is back.
+    // The API refuses connections, and then accepts them again.
     api.door.refuse().await;
     bed.publish(&yaml, [job("fourth", "refused")]).await;
     worker.says(&["tenant=fourth"]).await;

@@ -1,4 +1,5 @@
-//! The API is away: it refuses connections, is silent, or answers 5xx, to all or to one tenant. No job is lost to it.
+//! The API fails: it refuses connections, does not answer, or answers 5xx, for all tenants or for
+//! one. No job is lost.
 
 use std::collections::HashMap;
 
@@ -9,9 +10,9 @@ use kit::{Bed, MS, SECOND, counts, job, jobs, until};
 
 use crate::PROGRAM;
 
-/// Attempts would be used up within seconds, and an outage of minutes is one of seconds.
+/// Uses up all attempts within seconds, so that an outage of seconds is like one of minutes.
 const SHORT: &str = "retry: {initial-interval: 100ms, max-interval: 300ms}\n";
-/// They refuse nobody, and permits last on a machine that is busy.
+/// Denies no job, and permits last long enough on a busy machine.
 const LIMITS: &str = "max-requests: 100000, window-size: 60s, guard: 20s";
 const OPEN: &str = "sluicegate_breaker_open";
 
@@ -26,7 +27,7 @@ fn done(workers: &[Process]) -> f64 {
     metric(workers, "sluicegate_dispatches_total{outcome=\"done\"}")
 }
 
-/// Attempts that were used before the first of these calls of each job.
+/// Returns the number of attempts that were used before the first of these calls of each job.
 fn used(calls: &[Call]) -> u32 {
     let mut first = HashMap::new();
     for call in calls {
@@ -56,7 +57,7 @@ async fn outage(manner: Manner) {
     bed.publish(&yaml, all).await;
     let workers = [PROGRAM.start(&yaml), PROGRAM.start(&yaml)];
     until("both to know", || metric(&workers, OPEN) == 2.0).await;
-    // What was under way then has ended.
+    // The calls in flight have ended.
     tokio::time::sleep(2 * SECOND).await;
     let before = api.count();
     // Ten times as long as all attempts take.
@@ -67,7 +68,7 @@ async fn outage(manner: Manner) {
         counts::at_once(probes) <= 1 || manner == Manner::Silent,
         "{probes:?}"
     );
-    // One each half second to two: 20 if each came as soon as it may.
+    // One probe every half second to two seconds: 20 if each came as early as possible.
     assert!(probes.len() <= 20, "{} calls", probes.len());
     let dead = "sluicegate_dead_letters_total{reason=\"attempts\"}";
     assert_eq!(metric(&workers, dead), 0.0);
@@ -78,7 +79,8 @@ async fn outage(manner: Manner) {
         api.door.take().await;
     }
     until("all jobs", || done(&workers) >= 300.0).await;
-    // Four failures met the breaker closed; none was lost to the rest. Later ones are those of a busy machine.
+    // Four failures came before the breaker opened, and the outage used no more attempts. Later
+    // failures are due to a busy machine.
     let used = used(&api.calls()[back..]);
     assert!(used <= 4, "{used}");
     until("both to go on", || metric(&workers, OPEN) == 0.0).await;

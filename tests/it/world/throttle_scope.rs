@@ -1,4 +1,5 @@
-//! A 429 for a partition that all tenants share closes all of them, in all workers, until it is over or an operator says so.
+//! A 429 for a partition that all tenants share suspends all of them, in all workers, until its
+//! time is over or an operator resumes them.
 
 use kit::api::{Api, Reply};
 use kit::process::Process;
@@ -14,10 +15,11 @@ const DONE: &str = "sluicegate_dispatches_total{outcome=\"done\"}";
 async fn a_429_for_a_shared_partition_closes_all_tenants() {
     let api = Api::start().await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
-    // It refuses nobody.
+    // The limit denies no job.
     let limits = "scope: global, max-requests: 100000, window-size: 60s, guard: 20s";
     let yaml = bed.yaml(limits, &api.url(), "");
-    // The sixth call, and whatever was under way beside it. Longer than the test: an operator ends it.
+    // Answers 429 to the sixth call and to calls in flight with it, for longer than the test lasts:
+    // an operator ends it.
     let begun = std::sync::Mutex::new(0);
     api.answers(move |_| {
         let mut calls = begun.lock().expect("nobody panics");
@@ -35,11 +37,11 @@ async fn a_429_for_a_shared_partition_closes_all_tenants() {
     }
     let all = (0..5).flat_map(|tenant| jobs(&format!("t{tenant}"), 400).collect::<Vec<_>>());
     bed.publish(&yaml, all).await;
-    // Each is told by the API or finds it in Redis.
+    // Each worker learns of it from the API or from Redis.
     for worker in &workers {
         worker.says(&["all tenants"]).await;
     }
-    // What was under way ends.
+    // Calls in flight end.
     tokio::time::sleep(SECOND).await;
     let before = api.count();
     bed.publish(&yaml, [job("nobody-knows-it-yet", "new")])
@@ -52,7 +54,7 @@ async fn a_429_for_a_shared_partition_closes_all_tenants() {
         "{}",
         shown.out
     );
-    // A worker that starts now looks first.
+    // A new worker reads the state from Redis before its first call.
     let third = PROGRAM.start(&yaml);
     third.says(&["all tenants are suspended"]).await;
     assert_eq!(api.count(), before, "no tenant's call");

@@ -1,8 +1,9 @@
-//! A zoo of limiters: a worker, configured as docs/LIMITS.md recommends, calls APIs behind limiters of other projects. Each of them
-//! allows 20 calls in 2 s to each tenant (nginx without a burst: 10 a second).
+//! A zoo of limiters: a worker, configured as docs/LIMITS.md recommends, calls APIs behind limiters
+//! of other projects. Each allows 20 calls in 2 s to each tenant (nginx without a burst: 10 a
+//! second).
 //!
-//! `cargo test --test it zoo:: -- --nocapture` prints the figures of docs/LIMITS.md. Packages from npm and PyPI are pinned, and
-//! installed into `target/zoo`.
+//! `cargo test --test it zoo:: -- --nocapture` prints the figures of docs/LIMITS.md. Packages from
+//! npm and PyPI are pinned, and installed into `target/zoo`.
 
 mod servers;
 
@@ -14,12 +15,13 @@ use kit::{Bed, MS, SECOND, jobs, until};
 use self::servers::{Kind, Limiter, Seen};
 use crate::PROGRAM;
 
-/// At most one of this many calls of a tenant is refused: one burst, if a limiter stood still and saw it too close to the last one. A
-/// limiter that the configuration does not fit refuses a quarter and more.
+/// A tenant may have one call in this number refused: one burst, if a limiter stood still and saw
+/// it too close to the last one. A limiter that the configuration does not fit refuses a quarter or
+/// more.
 const MIN_CALLS_PER_REFUSAL: usize = 6;
-/// Maximum makespan without the waits after refusals, as a multiple of the shortest one that the limiter allows. The table in
-/// docs/LIMITS.md has what was measured. This only tells a quota that is used from one that is lost: with a load of 25 on two cores,
-/// jobs start late, and an even flow has taken 3.4.
+/// Maximum makespan without the waits after refusals, as a multiple of the shortest one that the
+/// limiter allows. docs/LIMITS.md has a table of measured values. This bound only detects quota
+/// that is lost: with a load of 25 on two cores, jobs start late, and an even flow has taken 3.4.
 const MAX_RATIO: f64 = 6.0;
 const TWO_SECONDS: Duration = Duration::from_secs(2);
 const TENANTS: [&str; 3] = ["a", "b", "c"];
@@ -30,7 +32,7 @@ struct Case {
     kind: Kind,
     /// The value of `rate-limiter`.
     limits: &'static str,
-    /// The window of `limits`. A tenant waits for so long after a refusal that does not say how long.
+    /// The window of `limits`. A tenant waits this long after a refusal that names no time.
     window: Duration,
     /// Jobs of each tenant.
     jobs: usize,
@@ -63,7 +65,7 @@ const BUCKET: Case = Case {
     ..WINDOWS
 };
 
-/// What a limiter saw of one tenant.
+/// One tenant's calls as a limiter saw them.
 #[derive(Debug, Clone, Copy)]
 struct Figures {
     refused: usize,
@@ -80,7 +82,7 @@ impl Case {
         Self { limits, ..self }
     }
 
-    /// Runs the load. All jobs must be done, and few calls refused.
+    /// Runs the load. Asserts that all jobs are done and few calls were refused.
     async fn holds(self, tenants: &[&str]) {
         let few = self.jobs / MIN_CALLS_PER_REFUSAL;
         for figures in self.run(tenants).await {
@@ -128,7 +130,7 @@ impl Case {
     }
 }
 
-/// Defines a test for each case, so that they run one by one.
+/// Defines a test for each case, so that the cases run one by one.
 macro_rules! zoo {
     ($($name:ident: $case:expr;)+) => {
         $(

@@ -1,5 +1,5 @@
-//! The limiters. Each is configured as its documentation shows it, prints a line for each call (`ZOO TENANT STATUS MILLISECONDS`), and
-//! is killed with its test.
+//! The limiters. Each is configured as its documentation shows, prints a line for each call (`ZOO
+//! TENANT STATUS MILLISECONDS`), and is killed with its test.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,9 +13,9 @@ use tempfile::TempDir;
 /// A kind of limiter.
 #[derive(Debug, Clone, Copy)]
 pub enum Kind {
-    /// `limit_req` of nginx: the rate of its zone, and its parameters for bursts.
+    /// `limit_req` of nginx: the rate of its zone, and its burst parameters.
     Nginx(&'static str, &'static str),
-    /// A stick table of HAProxy with the request rate.
+    /// HAProxy with a stick table of request rates.
     Haproxy,
     /// A middleware from npm, by its name in `node/limiters.mjs`.
     Node(&'static str),
@@ -117,7 +117,7 @@ impl Kind {
     }
 }
 
-/// Limits each tenant. nginx runs `return` before `limit_req`, so a second server answers.
+/// Limits each tenant. nginx runs `return` before `limit_req`, so a second server sends the answer.
 fn nginx(folder: &Path, port: u16, rate: &str, burst: &str) -> String {
     let folder = folder.display();
     format!(
@@ -161,12 +161,12 @@ frontend api
     )
 }
 
-/// Returns a source folder of this suite.
+/// Returns a folder of this suite's sources.
 fn own_folder(name: &str) -> PathBuf {
     kit::root().join("tests/it/zoo").join(name)
 }
 
-/// Installs packages once, until the files in `pins` change, and returns their folder.
+/// Installs packages once, and again when the files in `pins` change. Returns their folder.
 fn installed(name: &str, pins: &[&str], install: impl Fn(&Path)) -> PathBuf {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _one = ONE_AT_A_TIME.lock().expect("no holder panics");
@@ -179,7 +179,7 @@ fn installed(name: &str, pins: &[&str], install: impl Fn(&Path)) -> PathBuf {
     if std::fs::read_to_string(&mark).is_ok_and(|there| there == text) {
         return folder;
     }
-    // There is none the first time.
+    // The folder does not exist the first time.
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).expect("a folder");
     for file in std::fs::read_dir(&source).expect("a folder of ours") {

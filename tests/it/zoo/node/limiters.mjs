@@ -25,7 +25,7 @@ function expressApi(middleware) {
   app.listen(Number(port), '127.0.0.1');
 }
 
-// As its documentation shows it.
+// Configured as its documentation shows.
 function flexible() {
   const limiter = new RateLimiterMemory({ points: LIMIT, duration: WINDOW_MS / 1000 });
   return async (request, response, next) => {
@@ -53,7 +53,7 @@ async function fastifyApi() {
   await app.register(fastifyRateLimit, {
     max: LIMIT, timeWindow: WINDOW_MS, keyGenerator: (request) => request.headers['x-tenant'],
   });
-  // A body of any type, which it does not look at.
+  // Accepts a body of any type and ignores it.
   app.addContentTypeParser('*', (_, payload, done) => {
     payload.resume();
     done(null);
