@@ -67,8 +67,11 @@ async fn through_a_proxy_no_arrival_is_reported_and_without_one_it_is() {
             let permit = permit();
             let attempt = handler.attempt(&job("1"), permit.clone()).await;
             assert_eq!(attempt.outcome, Outcome::Done);
-            // The only visible sign is whether a way was set.
-            assert_eq!(format!("{permit:?}").contains("OnceLock(Way)"), is_reported);
+            // The only visible sign is whether a probe was set.
+            assert_eq!(
+                format!("{permit:?}").contains("OnceLock(ArrivalProbe)"),
+                is_reported
+            );
         }
     }
 }
