@@ -102,7 +102,7 @@ take_block() {
     for offset in 0 1 2; do
       port_is_open $((port + offset)) && continue 2
     done
-    ln -sfn "$1" "$blocks/$port"
+    ln -sfn "$(realpath "$1")" "$blocks/$port"
     exec {lock}>&-
     printf '%s\n' "$port"
     return

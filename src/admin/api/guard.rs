@@ -18,7 +18,7 @@ pub enum Right {
     /// Read only: `admin.token`.
     Read,
     /// Read and change: `admin.operator-token`.
-    ActionKind,
+    Act,
 }
 
 /// Tokens that requests have to show.
@@ -50,7 +50,7 @@ impl Guard {
             known.is_some_and(|known| bool::from(known.expose().as_bytes().ct_eq(token)))
         };
         match (is(&self.operator_token), is(&self.token)) {
-            (true, _) => Ok(Some(Right::ActionKind)),
+            (true, _) => Ok(Some(Right::Act)),
             (false, true) => Ok(Some(Right::Read)),
             (false, false) if self.has_tokens() && self.wrong_tokens.add(peer) => {
                 Err(Problem::too_many_wrong())
@@ -127,7 +127,7 @@ impl Guard {
             ));
         }
         match self.right_in(headers, peer)? {
-            Some(Right::ActionKind) => {}
+            Some(Right::Act) => {}
             Some(Right::Read) => {
                 return Err(Problem::new(
                     StatusCode::FORBIDDEN,

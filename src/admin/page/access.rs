@@ -143,7 +143,7 @@ impl Access {
     ) -> Result<Session, Problem> {
         own_site(headers)?;
         let role = match self.api.guard().right_of(token.as_bytes(), peer)? {
-            Some(Right::ActionKind) => Role::Operator,
+            Some(Right::Act) => Role::Operator,
             Some(Right::Read) => Role::Reader,
             None => {
                 let words = "this is neither admin.token nor admin.operator-token of this worker";
