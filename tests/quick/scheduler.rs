@@ -604,6 +604,25 @@ fn a_throttled_job_closes_its_tenant_and_asks_again_with_the_same_attempt() {
 }
 
 #[test]
+fn no_job_of_a_tenant_asks_while_its_throttle_is_being_stored() {
+    let mut desk = Desk::new(4);
+    let key = desk.start_one();
+    let refused = Outcome::Throttled {
+        after: Some(Duration::from_secs(9)),
+        reason: "429".into(),
+    };
+    desk.scheduler.finished(desk.now, key, MS, refused);
+    let (block, _) = desk.actions().blocked.remove(0);
+    let asked = desk.deliver(Source::Fresh, &["a", "b"]).asked;
+    let tenants: Vec<_> = asked.iter().map(|ask| ask.tenant.as_str()).collect();
+    assert_eq!(tenants, ["b"]);
+    desk.answer(MS, vec![vec![START]]);
+    desk.scheduler.blocked(desk.now, block, Ok(()));
+    let asked = desk.step(MS * 5).asked;
+    assert_eq!((asked[0].tenant.as_str(), asked[0].asks.len()), ("a", 2));
+}
+
+#[test]
 fn throttles_that_repeat_name_the_algorithm_that_fits_the_api() {
     let mut desk = Desk::new(4);
     let mut reasons = Vec::new();

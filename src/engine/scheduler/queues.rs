@@ -153,7 +153,8 @@ impl Queues {
             return false;
         }
         let most = self.most_slots();
-        let eligible = |state: &TenantState| is_open(state.shard) && state.slots < most;
+        let eligible =
+            |state: &TenantState| is_open(state.shard) && state.pauses == 0 && state.slots < most;
         self.rotation
             .iter()
             .any(|tenant| self.tenants.get(tenant).is_some_and(eligible))
@@ -211,7 +212,8 @@ impl Queues {
             };
             let may_have = most_slots.saturating_sub(state.slots);
             let demand = state.without_slot().min(may_have);
-            if is_open(state.shard) && (demand > 0 || enough == usize::MAX) {
+            let may_ask = is_open(state.shard) && state.pauses == 0;
+            if may_ask && (demand > 0 || enough == usize::MAX) {
                 tenants.push(tenant);
                 demands.push(demand);
             } else {
@@ -262,6 +264,20 @@ impl Queues {
     pub fn set_limited(&mut self, tenant: &Tenant, limited: bool) {
         if let Some(state) = self.tenants.get_mut(tenant) {
             self.sums.change(state, |state| state.limited = limited);
+        }
+        self.forget_idle(tenant);
+    }
+
+    /// Keeps the jobs of `tenant` from asking until the matching [`Queues::resume`].
+    pub fn pause(&mut self, tenant: &Tenant) {
+        let state = self.tenants.entry(tenant.clone()).or_default();
+        self.sums.change(state, |state| state.pauses += 1);
+    }
+
+    /// Ends a pause. The jobs of `tenant` may ask again once all its pauses have ended.
+    pub fn resume(&mut self, tenant: &Tenant) {
+        if let Some(state) = self.tenants.get_mut(tenant) {
+            self.sums.change(state, |state| state.pauses -= 1);
         }
         self.forget_idle(tenant);
     }
@@ -354,7 +370,7 @@ impl Queues {
         }
         let tenants = &self.tenants;
         (self.rotation).retain(|tenant| tenants.get(tenant).is_some_and(|state| state.queued));
-        (self.tenants).retain(|_, state| state.queued || state.held > 0 || state.slots > 0);
+        (self.tenants).retain(|_, state| state.queued || state.is_in_use());
         taken.sort_unstable();
         taken
     }
@@ -433,18 +449,19 @@ impl Queues {
         self.sums.clear();
         self.held = 0;
         self.slots = self.running;
-        self.tenants.retain(|_, state| state.running > 0);
+        (self.tenants).retain(|_, state| state.running > 0 || state.pauses > 0);
         for state in self.tenants.values_mut() {
             *state = TenantState {
                 running: state.running,
                 slots: state.running,
+                pauses: state.pauses,
                 ..TenantState::default()
             };
         }
     }
 
     fn forget_idle(&mut self, tenant: &Tenant) {
-        let idle = |s: &TenantState| s.ready() == 0 && s.held == 0 && s.slots == 0 && !s.queued;
+        let idle = |s: &TenantState| s.ready() == 0 && !s.queued && !s.is_in_use();
         if self.tenants.get(tenant).is_some_and(idle) {
             self.tenants.remove(tenant);
         }

@@ -147,8 +147,9 @@ impl Scheduler {
     }
 
     fn throttle(&mut self, now: Duration, block: Block) {
-        if block.whose == Whose::Api {
-            self.breakers.throttled(block.until, false);
+        match &block.whose {
+            Whose::Api => self.breakers.throttled(block.until, false),
+            Whose::Tenant(tenant) => self.queues.pause(tenant),
         }
         let duration = block.until.saturating_sub(now);
         self.throttles.begin();
@@ -166,6 +167,9 @@ impl Scheduler {
     /// waits for it is delayed, and the throttle is stored again later.
     pub fn blocked(&mut self, now: Duration, mut block: Block, result: Result<(), GateError>) {
         self.throttles.end();
+        if let Whose::Tenant(tenant) = &block.whose {
+            self.queues.resume(tenant);
+        }
         // Nothing starts anymore, so calls that are refused from now on belong to the same event.
         if let Some(lesson) = block.lesson.take() {
             let left = block.until.saturating_sub(now);

@@ -21,6 +21,8 @@ pub(super) struct TenantState {
     /// Whether a job had to wait by the last answer. Then its other jobs ask without a slot, too,
     /// to learn their waits.
     pub(super) limited: bool,
+    /// Number of its throttles that are being stored. Its jobs do not ask until all are.
+    pub(super) pauses: usize,
     /// When its next job that was sent away for want of a slot may get one.
     pub(super) next_slot: Duration,
     /// Whether it is in the rotation.
@@ -30,6 +32,11 @@ pub(super) struct TenantState {
 }
 
 impl TenantState {
+    /// Returns true if it has more to remember than its ready jobs.
+    pub(super) fn is_in_use(&self) -> bool {
+        self.held > 0 || self.slots > 0 || self.pauses > 0
+    }
+
     /// Returns the number of jobs that are ready to ask.
     pub(super) fn ready(&self) -> usize {
         self.prepared.len() + self.without_slot()
@@ -50,6 +57,9 @@ impl TenantState {
 
     /// Returns its contribution to the sums.
     fn sum(&self) -> ShardSum {
+        if self.pauses > 0 {
+            return ShardSum::default();
+        }
         ShardSum {
             ready: self.ready(),
             at_once: self.asking(0),

@@ -233,6 +233,23 @@ fn jobs_that_lack_a_slot_are_looked_at_once_in_a_while() {
 }
 
 #[test]
+fn a_paused_tenant_asks_once_all_its_pauses_have_ended() {
+    let mut queues = Queues::new(4, 80);
+    let a = tenant("a");
+    queues.pause(&a);
+    fill(&mut queues, "a", 0..2);
+    queues.pause(&a);
+    assert!(!may_ask(&queues));
+    fill(&mut queues, "b", 10..11);
+    let turns = take_round(&mut queues, 10);
+    assert_eq!((turns.len(), turns[0].tenant.as_str()), (1, "b"));
+    queues.resume(&a);
+    assert!(!may_ask(&queues), "one pause is left");
+    queues.resume(&a);
+    assert_eq!(take_round(&mut queues, 10)[0].keys, [Key(0), Key(1)]);
+}
+
+#[test]
 fn with_few_slots_the_tenants_take_turns_and_who_has_half_of_them_waits_in_front() {
     let mut queues = Queues::new(2, 80);
     for (at, name) in ["a", "b", "c", "d"].into_iter().enumerate() {
@@ -266,6 +283,7 @@ mod random {
         Join(usize, usize),
         Round(usize),
         Limited(usize, bool),
+        Pause(usize),
         Slot(usize),
         Surplus,
         Stale(u64),
@@ -277,6 +295,7 @@ mod random {
             6 => (0..5_usize, 0..5_usize).prop_map(|(who, end)| Step::Join(who, end)),
             3 => (1..9_usize).prop_map(Step::Round),
             2 => (0..5_usize, any::<bool>()).prop_map(|(who, limited)| Step::Limited(who, limited)),
+            1 => (0..5_usize).prop_map(Step::Pause),
             1 => (0..5_usize).prop_map(Step::Slot),
             1 => Just(Step::Surplus),
             1 => (1..5_u64).prop_map(Step::Stale),
@@ -289,6 +308,7 @@ mod random {
         fn the_sums_are_those_of_the_tenants(steps in prop::collection::vec(step(), 1..80)) {
             let tenants = ["a", "b", "c", "d", "e"].map(tenant);
             let mut queues = Queues::new(4, 16);
+            let mut paused = std::collections::BTreeSet::new();
             queues.shard_by(Shards::by(|tenant| ShardId::named(match tenant.as_str() {
                 "a" | "b" => "one",
                 _ => "other",
@@ -305,7 +325,17 @@ mod random {
                         ];
                         queues.join(&tenants[who], Key(key as u64), ends[end]);
                     }
-                    Step::Round(most) => drop(take_round(&mut queues, most)),
+                    Step::Round(most) => {
+                        let turns = take_round(&mut queues, most);
+                        prop_assert!(turns.iter().all(|turn| !paused.contains(&turn.tenant)));
+                    }
+                    Step::Pause(who) => match paused.remove(&tenants[who]) {
+                        true => queues.resume(&tenants[who]),
+                        false => {
+                            queues.pause(&tenants[who]);
+                            paused.insert(tenants[who].clone());
+                        }
+                    },
                     Step::Limited(who, limited) => queues.set_limited(&tenants[who], limited),
                     Step::Slot(who) => {
                         if queues.try_slot(&tenants[who]) && key % 2 == 0 {
@@ -320,7 +350,8 @@ mod random {
                     Step::Forget => queues.forget_waiting(),
                 }
                 let mut expected = BTreeMap::<ShardId, ShardSum>::new();
-                for state in queues.tenants.values().filter(|state| state.ready() > 0) {
+                let asks = |state: &&TenantState| state.ready() > 0 && state.pauses == 0;
+                for state in queues.tenants.values().filter(asks) {
                     let sum = expected.entry(state.shard).or_default();
                     sum.ready += state.ready();
                     sum.at_once += state.asking(0);
