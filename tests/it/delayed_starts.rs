@@ -53,6 +53,9 @@ async fn nobody_is_called_before_its_time_while_a_worker_is_killed() {
     let worker = PROGRAM.start(&yaml);
     bed.publish(&yaml, [job("first", "first")]).await;
     until("the first call", || api.count() == 1).await;
+    // The survivor takes some of the jobs before they are due only if it is ready by now.
+    let is_ready = || worker.get("/readyz").as_deref() == Some("ready\n");
+    until("the survivor", is_ready).await;
 
     let (begin, begin_ms) = (Instant::now(), now_ms());
     let mut due = HashMap::new();
