@@ -12,14 +12,14 @@ use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, SECOND, job, until};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
-use simulator::api::Api as Simulated;
+use simulator::api::ApiModel as Simulated;
+use simulator::environment::micros;
 use simulator::figures::Figures;
-use simulator::forms::{ApiLimit, Cost, Latency, Rate, Skew};
-use simulator::history::{Call, History};
-use simulator::jobs::Job;
-use simulator::load::Load;
-use simulator::run::{Setup, simulate};
-use simulator::stage::micros;
+use simulator::forms::{ApiLimit, ArrivalRate, CostDistribution, Latency, Skew};
+use simulator::history::{RecordedCall, RunHistory};
+use simulator::jobs::SimulatedJob;
+use simulator::load::LoadProfile;
+use simulator::run::{RunSetup, simulate};
 use sluicegate::broker::Outgoing;
 use sluicegate::config::Config;
 use tokio::time::{Instant, sleep_until};
@@ -135,17 +135,19 @@ const WORKLOADS: [Workload; 10] = [
 ];
 
 impl Workload {
-    fn jobs(&self) -> Arc<Vec<Job>> {
-        let rate = self.rate.map(|rate| rate.parse::<Rate>().expect("a rate"));
+    fn jobs(&self) -> Arc<Vec<SimulatedJob>> {
+        let rate = self
+            .rate
+            .map(|rate| rate.parse::<ArrivalRate>().expect("a rate"));
         let burst = format!("{}@0s", self.burst);
-        let load = Load {
+        let load = LoadProfile {
             tenants: self.tenants,
             skew: Skew(0.0),
             rate,
             lasts: rate.is_some().then_some(15 * SECOND),
             count: None,
             bursts: burst.parse().into_iter().collect(),
-            cost: self.cost.parse::<Cost>().expect("costs"),
+            cost: self.cost.parse::<CostDistribution>().expect("costs"),
         };
         Arc::new(load.jobs(1).expect("a load"))
     }
@@ -159,8 +161,8 @@ impl Workload {
         }
     }
 
-    fn simulated(&self, config: &Config, jobs: &Arc<Vec<Job>>) -> Figures {
-        let setup = Setup {
+    fn simulated(&self, config: &Config, jobs: &Arc<Vec<SimulatedJob>>) -> Figures {
+        let setup = RunSetup {
             config,
             workers: self.workers,
             api: self.api(),
@@ -176,7 +178,7 @@ impl Workload {
     }
 
     /// Runs the load on real servers with an equivalent API.
-    async fn live(&self, jobs: &Arc<Vec<Job>>) -> (Config, Figures) {
+    async fn live(&self, jobs: &Arc<Vec<SimulatedJob>>) -> (Config, Figures) {
         let (api, described) = (Api::start().await, self.api());
         let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
         let yaml = bed.yaml(self.limits, &api.url(), "");
@@ -189,7 +191,7 @@ impl Workload {
         until("all are warm", || api.count() >= 20).await;
         tokio::time::sleep(2 * SECOND).await;
 
-        let calls: Arc<Mutex<Vec<(Instant, Call)>>> = Arc::default();
+        let calls: Arc<Mutex<Vec<(Instant, RecordedCall)>>> = Arc::default();
         let taken = Mutex::new(VecDeque::<Instant>::new());
         let random = Mutex::new(SmallRng::seed_from_u64(2));
         let noted = Arc::clone(&calls);
@@ -220,7 +222,7 @@ impl Workload {
                     }
                 }
             };
-            let one = Call {
+            let one = RecordedCall {
                 at_us: 0,
                 until_us: micros(latency),
                 job: call.job.parse().expect("a number"),
@@ -273,16 +275,16 @@ impl Workload {
         calls.sort_by_key(|(at, _)| *at);
         let calls = calls.into_iter().map(|(at, call)| {
             let at_us = micros(at.saturating_duration_since(begin));
-            Call {
+            RecordedCall {
                 at_us,
                 until_us: at_us + call.until_us,
                 ..call
             }
         });
-        let history = History {
+        let history = RunHistory {
             epoch_us: micros(epoch),
             calls: calls.collect(),
-            ..History::default()
+            ..RunHistory::default()
         };
         let figures = Figures::of(&config.rate_limiter.policy, jobs, &history);
         (config, figures)

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use kit::settings;
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
-use simulator::stage::{self, Stage, in_simulated_time};
+use simulator::environment::{self, Environment, in_simulated_time};
 use sluicegate::broker::{Broker, Message, Outgoing};
 use sluicegate::engine::Stop;
 use sluicegate::engine::scheduler::Scheduler;
@@ -195,7 +195,7 @@ fn message(backlog: &Backlog, number: usize) -> Message {
 }
 
 async fn drain(backlog: &Backlog, levels: &DelayLevels, algorithm: Algorithm) -> Figures {
-    let (stage, _events) = Stage::begin(EPOCH_US, levels).await;
+    let (stage, _events) = Environment::begin(EPOCH_US, levels).await;
     let server = &stage.server;
     let fresh = server.names().fresh;
     let all = (0..backlog.jobs).map(|number| Outgoing {
@@ -226,12 +226,13 @@ async fn drain(backlog: &Backlog, levels: &DelayLevels, algorithm: Algorithm) ->
         settings.policy = limit.clone().into();
         settings.prefetch = usize::from(PREFETCH);
         settings.levels = levels.clone();
-        let settings = stage::settings(settings, &client);
+        let settings = environment::settings(settings, &client);
         let notes = Notes {
             began,
             starts: Arc::clone(&starts),
         };
-        let engine = stage::engine((client, Arc::clone(&stage.gate), notes), &metrics, second);
+        let engine =
+            environment::engine((client, Arc::clone(&stage.gate), notes), &metrics, second);
         let scheduler = Scheduler::new(settings, seed);
         workers.push(tokio::spawn(engine.run(scheduler, events, stop.clone())));
     }

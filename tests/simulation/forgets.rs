@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use simulator::stage::in_simulated_time;
+use simulator::environment::in_simulated_time;
 use sluicegate::gate::Start;
 use sluicegate::gate::fleet::registry::Named;
 use sluicegate::gate::memory::store::MemoryStore;

@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use simulator::api::Api;
+use simulator::api::ApiModel;
 use simulator::figures::Figures;
-use simulator::forms::{Cost, Skew};
-use simulator::history::Call;
-use simulator::load::Load;
-use simulator::run::{Setup, simulate};
+use simulator::forms::{CostDistribution, Skew};
+use simulator::history::RecordedCall;
+use simulator::load::LoadProfile;
+use simulator::run::{RunSetup, simulate};
 use sluicegate::config::Config;
 
 const JOBS: usize = 600;
@@ -25,22 +25,22 @@ fn played(latency: &str, scope: &str, workers: usize) -> (f64, usize) {
     let limit = format!("{{name: running, max-concurrent: {MAX}, scope: {scope}}}");
     let text = format!("rate-limiter: {{limits: [{limit}]}}");
     let config = Config::parse("a.yaml", &text, std::iter::empty()).expect("valid");
-    let load = Load {
+    let load = LoadProfile {
         tenants: if scope == "global" { TENANTS } else { 1 },
         skew: Skew(0.0),
         rate: None,
         lasts: None,
         count: Some(JOBS),
         bursts: vec![JOBS.to_string().parse().expect("a burst")],
-        cost: Cost::ONE,
+        cost: CostDistribution::ONE,
     };
     let jobs = Arc::new(load.jobs(1).expect("a load"));
-    let setup = Setup {
+    let setup = RunSetup {
         config: &config,
         workers,
-        api: Api {
+        api: ApiModel {
             latency: latency.parse().expect("a latency"),
-            ..Api::default()
+            ..ApiModel::default()
         },
         redis: Duration::from_millis(1),
         seed: 1,
@@ -62,7 +62,7 @@ fn played(latency: &str, scope: &str, workers: usize) -> (f64, usize) {
 }
 
 /// When the last of these calls ends, in microseconds, if each starts as soon as one of those before it has ended.
-fn best(calls: &[Call]) -> f64 {
+fn best(calls: &[RecordedCall]) -> f64 {
     let mut leases = [0; MAX];
     for call in calls {
         let first = leases.iter_mut().min().expect("some");

@@ -4,37 +4,37 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use simulator::api::Api;
+use simulator::api::ApiModel;
 use simulator::figures::Figures;
-use simulator::forms::{Cost, Skew};
-use simulator::history::History;
-use simulator::load::Load;
-use simulator::run::{Setup, simulate};
+use simulator::forms::{CostDistribution, Skew};
+use simulator::history::RunHistory;
+use simulator::load::LoadProfile;
+use simulator::run::{RunSetup, simulate};
 use sluicegate::config::Config;
 
 const TENANTS: usize = 50;
 /// In each run of the tests.
 const FEW: usize = 3_000;
 
-fn played(name: &str, limits: &str, burst: bool) -> (Figures, History) {
+fn played(name: &str, limits: &str, burst: bool) -> (Figures, RunHistory) {
     let count = std::env::var("SIMULATED_JOBS").map_or(FEW, |count| count.parse().expect("jobs"));
     let text = format!("rate-limiter: {{{limits}}}");
     let config = Config::parse("a.yaml", &text, std::iter::empty()).expect("valid");
     let bursts = burst.then(|| format!("{count}").parse().expect("a burst"));
-    let load = Load {
+    let load = LoadProfile {
         tenants: TENANTS,
         skew: Skew(0.0),
         rate: (!burst).then(|| "poisson:1000/s".parse().expect("a rate")),
         lasts: None,
         count: Some(count),
         bursts: bursts.into_iter().collect(),
-        cost: Cost::ONE,
+        cost: CostDistribution::ONE,
     };
     let jobs = Arc::new(load.jobs(1).expect("a load"));
-    let setup = Setup {
+    let setup = RunSetup {
         config: &config,
         workers: 4,
-        api: Api::default(),
+        api: ApiModel::default(),
         redis: Duration::ZERO,
         seed: 1,
         work: u64::MAX,

@@ -23,7 +23,7 @@
 //! | updates (agreements, settings, what operators ask: [`steering`]) | late, behind a full channel | no agreement for longer than it holds | | |
 //! | timers, ends of tasks | the worker stands still | | | |
 //!
-//! Broker, gate and time are those of `sluicegate simulate` ([`simulator::stage`]); the plan, the faults and the judge are here.
+//! Broker, gate and time are those of `sluicegate simulate` ([`simulator::environment`]); the plan, the faults and the judge are here.
 //!
 //! The gate in memory forgets nothing. [`forgets`] has the code that notices what Redis forgot.
 
@@ -71,7 +71,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
-use simulator::stage::{Stage, in_simulated_time};
+use simulator::environment::{Environment, in_simulated_time};
 use sluicegate::broker::{Broker, Message, Outgoing};
 use sluicegate::gate::LEASE_MS;
 use sluicegate::rules::delays::DelayLevels;
@@ -131,7 +131,7 @@ fn simulate(seed: u64, keep: bool) -> Report {
 
 async fn run(plan: Plan, keep: bool) -> Report {
     let levels = DelayLevels::new(plan.max_delay);
-    let (stage, events) = Stage::begin(plan.epoch_us, &levels).await;
+    let (stage, events) = Environment::begin(plan.epoch_us, &levels).await;
     let world = Arc::new(World::new(plan, stage, keep));
     let began = world.began;
     world.note(format_args!(

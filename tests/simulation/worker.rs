@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use simulator::stage;
+use simulator::environment;
 use sluicegate::broker::Broker;
 use sluicegate::engine::Over;
 use sluicegate::engine::action::{Changeable, Settings};
@@ -91,7 +91,7 @@ async fn live(world: &Arc<World>, slot: usize, number: u64) {
     let gate = Arc::new(SimGate(Arc::clone(&life)));
     let handler = SimHandler(Arc::clone(&life));
     let metrics = Arc::new(Metrics::new());
-    let engine = stage::engine((broker, gate, handler), &metrics, plan.shutdown_timeout);
+    let engine = environment::engine((broker, gate, handler), &metrics, plan.shutdown_timeout);
     let (updates, updated) = mpsc::channel(1);
     let updating = match world.plan.seed {
         LATER.. => Some(tokio::spawn(update(Arc::clone(&life), updates))),

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use simulator::stage::Stage;
-pub use simulator::stage::micros;
+use simulator::environment::Environment;
+pub use simulator::environment::micros;
 use sluicegate::broker::forwarding::Ends;
 use sluicegate::broker::memory::MemoryBroker;
 use sluicegate::engine::Stop;
@@ -25,7 +25,7 @@ use super::steering::Steered;
 pub struct World {
     pub plan: Plan,
     /// The broker, the gate, and their time.
-    stage: Stage,
+    stage: Environment,
     pub gate_down_until: Mutex<Instant>,
     pub finish: CancellationToken,
     pub lives: Mutex<Vec<Option<Arc<Life>>>>,
@@ -36,15 +36,15 @@ pub struct World {
 }
 
 impl Deref for World {
-    type Target = Stage;
+    type Target = Environment;
 
-    fn deref(&self) -> &Stage {
+    fn deref(&self) -> &Environment {
         &self.stage
     }
 }
 
 impl World {
-    pub fn new(plan: Plan, stage: Stage, keep: bool) -> Self {
+    pub fn new(plan: Plan, stage: Environment, keep: bool) -> Self {
         Self {
             stage,
             gate_down_until: Mutex::new(Instant::now()),

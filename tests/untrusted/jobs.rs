@@ -1,6 +1,6 @@
 //! Files of jobs that a user wrote for `sluicegate simulate --jobs`.
 
-use simulator::jobs::{Job, JobsError, read};
+use simulator::jobs::{JobsError, SimulatedJob, read};
 
 /// Checks a file with one job per line.
 ///
@@ -32,7 +32,7 @@ pub fn check(data: &[u8]) {
         );
         // A written job is read as the same job.
         let line = serde_json::to_string(job).expect("a job can be written");
-        let again: Vec<Job> = read(line.as_bytes()).expect("and read");
+        let again: Vec<SimulatedJob> = read(line.as_bytes()).expect("and read");
         assert_eq!(again.len(), 1);
     }
 }

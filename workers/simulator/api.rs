@@ -12,17 +12,17 @@ use sluicegate::rules::job::Job;
 use sluicegate::{Attempt, Fate, Handler, LateEnd, Outcome, Permit, Trouble};
 use tokio::time::{Instant, sleep};
 
+use crate::environment::micros;
 use crate::forms::{ApiLimit, Latency, Percent};
-use crate::history::Call;
-use crate::limiter::Counter;
-use crate::stage::micros;
+use crate::history::RecordedCall;
+use crate::limiter::CallCounter;
 
 /// Timeout of a call if the caller sets none; equals the default of `dispatch.http.timeout`.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Describes how the API behaves.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Api {
+pub struct ApiModel {
     /// How long a call takes.
     pub latency: Latency,
     /// Share of calls answered with 500.
@@ -34,7 +34,7 @@ pub struct Api {
     pub limit: Option<ApiLimit>,
 }
 
-impl Default for Api {
+impl Default for ApiModel {
     /// Returns an API that takes 50 ms for each call and never fails.
     fn default() -> Self {
         Self {
@@ -48,7 +48,7 @@ impl Default for Api {
 
 /// The API's answer to one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Answer {
+pub struct ApiAnswer {
     /// 200, 429 or 500.
     pub status: u16,
     /// Seconds until there is room, with a 429.
@@ -60,17 +60,17 @@ pub struct Answer {
 /// An API and the calls it has taken so far. Serves simulated calls, and real ones in `sluicegate
 /// echo`.
 pub struct Answering {
-    api: Api,
+    api: ApiModel,
     random: SmallRng,
     /// A counter for all tenants together, or one for each tenant.
-    taken: HashMap<String, Counter>,
+    taken: HashMap<String, CallCounter>,
     most_tenants: usize,
 }
 
 impl Answering {
     /// Creates an API whose random values derive from `seed`. It counts at most `most_tenants`
     /// tenants at a time; further tenants are not limited.
-    pub fn new(api: Api, seed: u64, most_tenants: usize) -> Self {
+    pub fn new(api: ApiModel, seed: u64, most_tenants: usize) -> Self {
         Self {
             api,
             // Inverted, so that the API does not draw the same numbers as the load.
@@ -81,7 +81,7 @@ impl Answering {
     }
 
     /// Takes a call of `tenant` and returns the answer.
-    pub fn arrives(&mut self, tenant: &str, at_us: u64) -> Answer {
+    pub fn arrives(&mut self, tenant: &str, at_us: u64) -> ApiAnswer {
         let latency = self.api.latency.next(&mut self.random);
         let mut happens = |rate: Percent| rate.part() > 0.0 && self.random.random_bool(rate.part());
         let (fails, throttles) = (happens(self.api.errors), happens(self.api.throttles));
@@ -95,7 +95,7 @@ impl Answering {
             None if fails => (500, None),
             None => (200, None),
         };
-        Answer {
+        ApiAnswer {
             status,
             retry_after,
             latency,
@@ -112,7 +112,7 @@ impl Answering {
             if self.taken.len() >= self.most_tenants {
                 return None;
             }
-            self.taken.insert(whose.to_owned(), Counter::default());
+            self.taken.insert(whose.to_owned(), CallCounter::default());
         }
         let wait = self.taken.get_mut(whose)?.call(limit, at_us).err()?;
         Some(wait.div_ceil(1_000_000).max(1))
@@ -123,20 +123,20 @@ impl Answering {
 pub(crate) struct Called {
     began: Instant,
     epoch_us: u64,
-    state: Mutex<State>,
+    state: Mutex<ApiState>,
 }
 
-struct State {
+struct ApiState {
     answering: Answering,
-    calls: Vec<Call>,
+    calls: Vec<RecordedCall>,
 }
 
 impl Called {
-    pub fn new(api: Api, seed: u64, (began, epoch_us): (Instant, u64)) -> Self {
+    pub fn new(api: ApiModel, seed: u64, (began, epoch_us): (Instant, u64)) -> Self {
         Self {
             began,
             epoch_us,
-            state: Mutex::new(State {
+            state: Mutex::new(ApiState {
                 // A run has no more tenants than jobs, so no bound is needed.
                 answering: Answering::new(api, seed, usize::MAX),
                 calls: Vec::new(),
@@ -144,13 +144,13 @@ impl Called {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ApiState> {
         // A poisoned lock is harmless: no holder leaves the state half changed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes and returns all calls so far.
-    pub fn take_calls(&self) -> Vec<Call> {
+    pub fn take_calls(&self) -> Vec<RecordedCall> {
         std::mem::take(&mut self.lock().calls)
     }
 
@@ -160,12 +160,12 @@ impl Called {
     }
 
     /// Takes a call of `tenant`; returns its number and its answer.
-    fn arrives(&self, job: usize, tenant: &str) -> (usize, Answer) {
+    fn arrives(&self, job: usize, tenant: &str) -> (usize, ApiAnswer) {
         let at_us = micros(self.began.elapsed());
-        let State { answering, calls } = &mut *self.lock();
+        let ApiState { answering, calls } = &mut *self.lock();
         let answer = answering.arrives(tenant, at_us);
         let until_us = at_us + micros(answer.latency);
-        calls.push(Call {
+        calls.push(RecordedCall {
             at_us,
             until_us,
             job,
@@ -176,14 +176,14 @@ impl Called {
 }
 
 /// The handler through which a worker calls the API.
-pub(crate) struct Caller {
+pub(crate) struct ApiHandler {
     pub called: Arc<Called>,
     answers: Answers,
     timeout: Duration,
     abandoned: Duration,
 }
 
-impl Caller {
+impl ApiHandler {
     pub fn new(called: &Arc<Called>, config: &Config) -> Self {
         let dispatch = &config.dispatch;
         let http = dispatch.http.as_ref();
@@ -200,7 +200,7 @@ impl Caller {
     }
 }
 
-impl Handler for Caller {
+impl Handler for ApiHandler {
     async fn handle(&self, job: &Job, permit: Permit) -> Outcome {
         self.attempt(job, permit).await.outcome
     }
@@ -211,7 +211,7 @@ impl Handler for Caller {
         }
         let number = job.id.parse().unwrap_or_default();
         let (call, answer) = self.called.arrives(number, job.tenant.as_str());
-        let Answer {
+        let ApiAnswer {
             status,
             retry_after,
             latency,
@@ -271,9 +271,9 @@ mod tests {
 
     fn answering(limit: &str, most_tenants: usize) -> Answering {
         let limit = Some(limit.parse().expect("a limit"));
-        let api = Api {
+        let api = ApiModel {
             limit,
-            ..Api::default()
+            ..ApiModel::default()
         };
         Answering::new(api, 1, most_tenants)
     }

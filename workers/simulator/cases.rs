@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use sluicegate::config::Config;
 
-pub use self::file::{CasesError, MOST_FILE, read, read_with};
-use self::written::Expected;
-use crate::api::Api;
-use crate::jobs::Job;
-use crate::run::{Setup, Watched, simulate};
+pub use self::file::{CasesError, MAX_FILE_BYTES, read, read_with};
+use self::written::Expectations;
+use crate::api::ApiModel;
+use crate::jobs::SimulatedJob;
+use crate::run::{RunSetup, Watched, simulate};
 
 /// A case that can be run.
 #[derive(Debug)]
@@ -26,21 +26,21 @@ pub struct Case {
     pub line: u64,
     config: Config,
     workers: usize,
-    api: Api,
+    api: ApiModel,
     redis: Duration,
     most: Duration,
     work: u64,
     seed: u64,
-    jobs: Arc<Vec<Job>>,
+    jobs: Arc<Vec<SimulatedJob>>,
     /// Names of the jobs.
     names: Vec<String>,
-    expected: Expected,
+    expected: Expectations,
 }
 
 impl Case {
     /// Runs the case and returns a text for each difference from the expectations.
     pub fn differences(&self) -> Vec<String> {
-        let setup = Setup {
+        let setup = RunSetup {
             config: &self.config,
             workers: self.workers,
             api: self.api,

@@ -11,11 +11,11 @@ use std::sync::Arc;
 use serde::Serialize;
 use sluicegate::rules::policy::Policy;
 
-pub use self::left::{OfLeft, Reason};
-use self::quota::{Quota, Quotas};
-pub use self::series::Slot;
-use crate::history::History;
-use crate::jobs::Job;
+pub use self::left::{Reason, UnfinishedSummary};
+use self::quota::{MeasuredQuota, MeasuredQuotas};
+pub use self::series::RunInterval;
+use crate::history::RunHistory;
+use crate::jobs::SimulatedJob;
 
 /// Number of tenants shown, the busiest first.
 const SHOWN_TENANTS: usize = 5;
@@ -33,9 +33,9 @@ pub struct Figures {
     /// Used share, from 0 to 1, of the units that the busiest quota allowed until its last call.
     pub used: f64,
     /// Waits from publish to first call. Dead letters that were never called are left out.
-    pub waits: Waits,
+    pub waits: WaitFigures,
     /// Times from publish until the job was done. Dead letters are left out.
-    pub done_after: Waits,
+    pub done_after: WaitFigures,
     /// Number of calls at the API.
     pub calls: usize,
     /// Calls that the API answered with 429.
@@ -54,24 +54,24 @@ pub struct Figures {
     pub unpublished: usize,
     /// Why the run ended before they were done.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub left: Option<OfLeft>,
+    pub left: Option<UnfinishedSummary>,
     /// Each limit, in the order of the configuration.
-    pub limits: Vec<OfLimit>,
+    pub limits: Vec<LimitSummary>,
     /// Each shadow limit.
-    pub shadows: Vec<OfShadow>,
+    pub shadows: Vec<ShadowSummary>,
     /// The busiest tenants.
-    pub tenants: Vec<OfTenant>,
+    pub tenants: Vec<TenantSummary>,
     /// Number of tenants that are not shown.
     pub more_tenants: usize,
     /// The run over time.
     #[serde(skip)]
-    pub series: Vec<Slot>,
+    pub series: Vec<RunInterval>,
 }
 
 /// How long jobs waited, in seconds. A wait that had not ended when the run did counts with its
 /// length so far, so a figure may be a lower bound.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct Waits {
+pub struct WaitFigures {
     /// Number of jobs.
     pub jobs: usize,
     /// Jobs that were still waiting at the end of the run.
@@ -89,7 +89,7 @@ pub struct Waits {
 
 /// The figures of one limit, over all of its quotas.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct OfLimit {
+pub struct LimitSummary {
     /// Name of the limit.
     pub name: String,
     /// Name of its algorithm.
@@ -107,7 +107,7 @@ pub struct OfLimit {
     pub fullest_of: String,
     /// Jobs that the limit delayed, from their first denial to their start or to the end of the
     /// run.
-    pub waits: Waits,
+    pub waits: WaitFigures,
     /// For an adaptive limit, the learned value in force at the end instead of `max-requests`: the
     /// lowest of all tenants.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -116,7 +116,7 @@ pub struct OfLimit {
 
 /// The effect that a shadow limit would have had.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct OfShadow {
+pub struct ShadowSummary {
     /// Name of the limit.
     pub name: String,
     /// Name of its algorithm.
@@ -134,11 +134,11 @@ pub struct OfShadow {
 
 /// The figures of one tenant.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct OfTenant {
+pub struct TenantSummary {
     /// Its id.
     pub tenant: String,
     /// Waits from publish to first call.
-    pub waits: Waits,
+    pub waits: WaitFigures,
     /// Number of its jobs.
     pub jobs: usize,
 }
@@ -146,7 +146,7 @@ pub struct OfTenant {
 /// A job's wait in microseconds, and whether it still lasted at the end of the run.
 type OfOne = (u64, bool);
 
-impl Waits {
+impl WaitFigures {
     fn of(mut waits: Vec<OfOne>) -> Self {
         // Ended waits sort before unfinished waits of the same length.
         waits.sort_unstable();
@@ -183,7 +183,7 @@ fn share((used, allowed): (f64, f64)) -> f64 {
 
 impl Figures {
     /// Computes the figures of `history`, the run of `jobs` under `policy`.
-    pub fn of(policy: &Policy, jobs: &[Job], history: &History) -> Self {
+    pub fn of(policy: &Policy, jobs: &[SimulatedJob], history: &RunHistory) -> Self {
         let (mut first, mut last) = (vec![None; jobs.len()], vec![None; jobs.len()]);
         let (mut throttled, mut retries) = (0, 0);
         for call in &history.calls {
@@ -197,7 +197,7 @@ impl Figures {
             first.get_or_insert(call.at_us);
             last[call.job] = Some((call.until_us, call.status));
         }
-        let begin = jobs.first().map_or(0, Job::at_us);
+        let begin = jobs.first().map_or(0, SimulatedJob::at_us);
         let last_end = history.calls.iter().map(|call| call.until_us).max();
         let over_us = history.left.map(|left| left.at_us);
         let end = over_us.or(last_end).unwrap_or(begin);
@@ -228,12 +228,14 @@ impl Figures {
         busiest.sort_by_key(|(_, (jobs, _))| std::cmp::Reverse(*jobs));
         let more_tenants = busiest.len().saturating_sub(SHOWN_TENANTS);
         busiest.truncate(SHOWN_TENANTS);
-        let tenants = busiest.into_iter().map(|(tenant, (jobs, waits))| OfTenant {
-            tenant: tenant.to_owned(),
-            waits: Waits::of(waits),
-            jobs,
-        });
-        let quotas = Quotas::of(policy, jobs, history, end);
+        let tenants = busiest
+            .into_iter()
+            .map(|(tenant, (jobs, waits))| TenantSummary {
+                tenant: tenant.to_owned(),
+                waits: WaitFigures::of(waits),
+                jobs,
+            });
+        let quotas = MeasuredQuotas::of(policy, jobs, history, end);
         let limits = of_limits(&quotas, history);
         let busiest = quotas.busiest();
         let is_done = |status: u16| history.unfinished == 0 || (200..300).contains(&status);
@@ -262,7 +264,7 @@ impl Figures {
             jobs: jobs.len(),
             makespan: seconds(end.saturating_sub(begin)),
             used: busiest.map_or(0.0, |quota| share(quota.used(history.epoch_us))),
-            waits: Waits::of(waits.into_iter().flatten().collect()),
+            waits: WaitFigures::of(waits.into_iter().flatten().collect()),
             calls: history.calls.len(),
             throttled,
             retries,
@@ -274,8 +276,8 @@ impl Figures {
                 .iter()
                 .filter(|job| over_us.is_some_and(|over| job.at_us() > over))
                 .count(),
-            left: OfLeft::of(history),
-            done_after: Waits::of(done.collect()),
+            left: UnfinishedSummary::of(history),
+            done_after: WaitFigures::of(done.collect()),
             tenants: tenants.collect(),
             more_tenants,
             series: series::of(jobs, &ends, (busiest, end)),
@@ -286,7 +288,7 @@ impl Figures {
 }
 
 /// Returns the most frequent reasons, and all others as one.
-fn dead(history: &History) -> BTreeMap<String, usize> {
+fn dead(history: &RunHistory) -> BTreeMap<String, usize> {
     let mut reasons: Vec<_> = history.dead_by_reason().into_iter().collect();
     reasons.sort_by_key(|(_, jobs)| std::cmp::Reverse(*jobs));
     let others: usize = reasons
@@ -305,19 +307,19 @@ fn dead(history: &History) -> BTreeMap<String, usize> {
     dead
 }
 
-fn of_limits(quotas: &Quotas, history: &History) -> Vec<OfLimit> {
+fn of_limits(quotas: &MeasuredQuotas, history: &RunHistory) -> Vec<LimitSummary> {
     let mut waits: BTreeMap<&Arc<str>, Vec<OfOne>> = BTreeMap::new();
     for wait in &history.waits {
         (waits.entry(&wait.limit).or_default()).push((wait.us, wait.goes_on));
     }
     let limit = |name: &str| {
-        let all: Vec<(&str, &Quota)> = quotas.of_limit(name).collect();
+        let all: Vec<(&str, &MeasuredQuota)> = quotas.of_limit(name).collect();
         let each = (all.iter()).map(|(_, quota)| quotas.used_in_all(quota));
         let sum = each.fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
         let most_used = quotas.busiest_of(name);
         let most_used = most_used.map_or(0.0, |quota| share(quota.used(history.epoch_us)));
         let used = share(sum);
-        let fullest = |(whose, quota): &(&str, &Quota)| {
+        let fullest = |(whose, quota): &(&str, &MeasuredQuota)| {
             (
                 quota.fullest(history.epoch_us),
                 quota.allowance(),
@@ -331,7 +333,7 @@ fn of_limits(quotas: &Quotas, history: &History) -> Vec<OfLimit> {
         let fullest = fullest.reduce(|one, two| if full(&two) > full(&one) { two } else { one });
         let (fullest, allowance, fullest_of) = fullest.unwrap_or_default();
         let of_waits = waits.iter().find(|(limit, _)| limit.as_ref() == name);
-        OfLimit {
+        LimitSummary {
             name: name.to_owned(),
             algorithm: algorithm(&all),
             used,
@@ -339,7 +341,7 @@ fn of_limits(quotas: &Quotas, history: &History) -> Vec<OfLimit> {
             fullest,
             allowance,
             fullest_of,
-            waits: Waits::of(of_waits.map(|(_, waits)| waits.clone()).unwrap_or_default()),
+            waits: WaitFigures::of(of_waits.map(|(_, waits)| waits.clone()).unwrap_or_default()),
             learned: history.learned.get(name).copied(),
         }
     };
@@ -348,7 +350,7 @@ fn of_limits(quotas: &Quotas, history: &History) -> Vec<OfLimit> {
 
 /// Returns the common algorithm of these quotas. Limits of the same name may have different
 /// algorithms in different plans.
-fn algorithm(all: &[(&str, &Quota)]) -> String {
+fn algorithm(all: &[(&str, &MeasuredQuota)]) -> String {
     let mut names = all.iter().map(|(_, quota)| quota.limit.algorithm().name());
     let first = names.next().unwrap_or_default();
     match names.all(|name| name == first) {
@@ -358,8 +360,8 @@ fn algorithm(all: &[(&str, &Quota)]) -> String {
 }
 
 /// Returns all shadow limits of `policy`, even if no job started under them.
-fn of_shadows(policy: &Policy, history: &History) -> Vec<OfShadow> {
-    let mut shadows: Vec<OfShadow> = Vec::new();
+fn of_shadows(policy: &Policy, history: &RunHistory) -> Vec<ShadowSummary> {
+    let mut shadows: Vec<ShadowSummary> = Vec::new();
     for limit in policy.all().flat_map(|limits| limits.shadows()) {
         if shadows.iter().any(|known| known.name == limit.name()) {
             continue;
@@ -369,7 +371,7 @@ fn of_shadows(policy: &Policy, history: &History) -> Vec<OfShadow> {
             .get(limit.name())
             .copied()
             .unwrap_or_default();
-        shadows.push(OfShadow {
+        shadows.push(ShadowSummary {
             name: limit.name().to_owned(),
             algorithm: limit.algorithm().name().to_owned(),
             starts: tally.starts,

@@ -13,30 +13,30 @@ use crate::mistake::shown;
 use crate::random;
 
 /// Maximum rate, in jobs per second.
-const MOST_A_SECOND: f64 = 1_000_000.0;
+const MAX_PER_SECOND: f64 = 1_000_000.0;
 /// Maximum sigma of a lognormal distribution: one value in a hundred is ten thousand times the
 /// median.
-const MOST_SIGMA: f64 = 4.0;
+const MAX_SIGMA: f64 = 4.0;
 /// Maximum duration of a load, and maximum delay before it begins.
-pub const LONGEST: Duration = Duration::from_secs(30 * 86_400);
+pub const MAX_DURATION: Duration = Duration::from_secs(30 * 86_400);
 /// Maximum duration of a call, longer than any `dispatch.*.timeout`.
-pub const LONGEST_CALL: Duration = Duration::from_secs(3_600);
+pub const MAX_CALL_DURATION: Duration = Duration::from_secs(3_600);
 /// Maximum round trip to Redis: a worker gives up after 2 s.
-pub const LONGEST_QUESTION: Duration = Duration::from_millis(1_900);
+pub const MAX_ROUND_TRIP: Duration = Duration::from_millis(1_900);
 /// Maximum cost of a job.
-pub const MOST_COST: u32 = 1_000_000_000;
+pub const MAX_COST: u32 = 1_000_000_000;
 
 /// Arrival of new jobs: `poisson:20/s` (at random), or `uniform:20/s` and `20/s` (evenly spaced);
 /// also with `/m` and `/h`.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Rate {
+pub struct ArrivalRate {
     /// Whether jobs come at random, as from independent publishers.
     pub at_random: bool,
     /// Average number of jobs per second.
     pub per_second: f64,
 }
 
-impl FromStr for Rate {
+impl FromStr for ArrivalRate {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -66,9 +66,9 @@ impl FromStr for Rate {
                 shown(text)
             ));
         }
-        if !(1.0 / 86_400.0..=MOST_A_SECOND).contains(&per_second) {
+        if !(1.0 / 86_400.0..=MAX_PER_SECOND).contains(&per_second) {
             return Err(format!(
-                "is {}; it must be from one job a day to {MOST_A_SECOND} a second",
+                "is {}; it must be from one job a day to {MAX_PER_SECOND} a second",
                 shown(text)
             ));
         }
@@ -100,7 +100,7 @@ impl FromStr for Burst {
         };
         let (jobs, at) = text.split_once('@').unwrap_or((text, "0s"));
         let jobs = jobs.parse().ok().filter(|jobs| *jobs > 0);
-        let at = parse_duration(at).filter(|at| *at <= LONGEST);
+        let at = parse_duration(at).filter(|at| *at <= MAX_DURATION);
         Ok(Self {
             jobs: jobs.ok_or_else(wrong)?,
             at: at.ok_or_else(wrong)?,
@@ -111,32 +111,32 @@ impl FromStr for Burst {
 /// Cost of a job: `3` or `fixed:3`, `uniform:1-5`, `lognormal:800,0.7` (the median, and the
 /// standard deviation of the logarithm).
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Cost(Spread);
+pub struct CostDistribution(Spread);
 
-impl Cost {
+impl CostDistribution {
     /// A cost of 1 for each job.
     pub const ONE: Self = Self(Spread::Fixed(1.0));
 
-    /// Returns the cost of the next job, from 1 to [`MOST_COST`].
+    /// Returns the cost of the next job, from 1 to [`MAX_COST`].
     pub fn next(&self, random: &mut SmallRng) -> u32 {
-        self.0.next(random).round().clamp(1.0, f64::from(MOST_COST)) as u32
+        self.0.next(random).round().clamp(1.0, f64::from(MAX_COST)) as u32
     }
 }
 
-impl FromStr for Cost {
+impl FromStr for CostDistribution {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let number = |text: &str| {
             let number = text.parse::<u32>().ok()?;
-            (1..=MOST_COST)
+            (1..=MAX_COST)
                 .contains(&number)
                 .then_some(f64::from(number))
         };
         Spread::read(text, number).map(Self).ok_or_else(|| {
             format!(
-                "is {}; it must be whole numbers from 1 to {MOST_COST} as 3, uniform:1-5 or lognormal:800,0.7 (median and deviation, \
-                 up to {MOST_SIGMA})",
+                "is {}; it must be whole numbers from 1 to {MAX_COST} as 3, uniform:1-5 or lognormal:800,0.7 (median and deviation, \
+                 up to {MAX_SIGMA})",
                 shown(text)
             )
         })
@@ -153,9 +153,9 @@ impl Latency {
         Self(Spread::Fixed(latency.as_secs_f64()))
     }
 
-    /// Returns the latency of the next call, at most [`LONGEST_CALL`].
+    /// Returns the latency of the next call, at most [`MAX_CALL_DURATION`].
     pub fn next(&self, random: &mut SmallRng) -> Duration {
-        let longest = LONGEST_CALL.as_secs_f64();
+        let longest = MAX_CALL_DURATION.as_secs_f64();
         Duration::from_secs_f64(self.0.next(random).clamp(0.0, longest))
     }
 }
@@ -165,13 +165,13 @@ impl FromStr for Latency {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let number = |text: &str| {
-            let latency = parse_duration(text).filter(|latency| *latency <= LONGEST_CALL)?;
+            let latency = parse_duration(text).filter(|latency| *latency <= MAX_CALL_DURATION)?;
             Some(latency.as_secs_f64())
         };
         Spread::read(text, number).map(Self).ok_or_else(|| {
             format!(
                 "is {}; it must be a duration of at most 1h (no call is waited for so long) as 80ms, uniform:50ms-200ms or lognormal:80ms,0.5 (median and deviation, \
-                 up to {MOST_SIGMA})",
+                 up to {MAX_SIGMA})",
                 shown(text)
             )
         })
@@ -198,7 +198,7 @@ impl Spread {
             }
             Some(("lognormal", two)) => {
                 let (median, sigma) = two.split_once(',')?;
-                let sigma = positive(sigma).filter(|sigma| *sigma <= MOST_SIGMA)?;
+                let sigma = positive(sigma).filter(|sigma| *sigma <= MAX_SIGMA)?;
                 Some(Self::Lognormal(number(median)?, sigma))
             }
             Some(_) => None,
@@ -294,7 +294,7 @@ impl FromStr for ApiLimit {
         Ok(Self {
             max: max.ok_or_else(wrong)?,
             window: window
-                .filter(|window| *window <= LONGEST)
+                .filter(|window| *window <= MAX_DURATION)
                 .ok_or_else(wrong)?,
             per_tenant: whose == "tenant",
             counting: counting.transpose()?.unwrap_or_default(),
@@ -347,7 +347,10 @@ mod tests {
 
     #[test]
     fn what_can_be_written() {
-        let rate = |text: &str| text.parse::<Rate>().map(|r| (r.at_random, r.per_second));
+        let rate = |text: &str| {
+            text.parse::<ArrivalRate>()
+                .map(|r| (r.at_random, r.per_second))
+        };
         assert_eq!(rate("poisson:20/s"), Ok((true, 20.0)));
         assert_eq!(rate("300/m"), Ok((false, 5.0)));
         assert_eq!(rate("uniform:1.5/s"), Ok((false, 1.5)));
@@ -371,8 +374,11 @@ mod tests {
         assert_eq!("100/60s:tenant:nginx".parse(), Ok(even));
         assert_eq!("zipf".parse::<Skew>(), Ok(Skew(1.0)));
         let mut random = SmallRng::seed_from_u64(1);
-        assert_eq!("3".parse::<Cost>().map(|c| c.next(&mut random)), Ok(3));
-        let cost: Cost = "uniform:1-5".parse().expect("costs");
+        assert_eq!(
+            "3".parse::<CostDistribution>().map(|c| c.next(&mut random)),
+            Ok(3)
+        );
+        let cost: CostDistribution = "uniform:1-5".parse().expect("costs");
         assert!((0..100).all(|_| (1..=5).contains(&cost.next(&mut random))));
         let latency: Latency = "80ms".parse().expect("a latency");
         assert_eq!(latency.next(&mut random), Duration::from_millis(80));
@@ -392,10 +398,12 @@ mod tests {
             "poison:1/s",
             "1/d",
         ] {
-            let why = text.parse::<Rate>().expect_err(text);
+            let why = text.parse::<ArrivalRate>().expect_err(text);
             assert!(why.contains("it must be"), "{why}");
         }
-        let zero = "poisson:0/s".parse::<Rate>().expect_err("none comes");
+        let zero = "poisson:0/s"
+            .parse::<ArrivalRate>()
+            .expect_err("none comes");
         assert!(zero.contains("at a rate of 0 no job ever comes"), "{zero}");
         let bare = "5".parse::<Percent>().expect_err("no %");
         assert!(bare.contains("without a %: write 5%"), "{bare}");
@@ -412,7 +420,7 @@ mod tests {
             "5000000000",
             "normal:1,1",
         ] {
-            assert!(text.parse::<Cost>().is_err(), "{text}");
+            assert!(text.parse::<CostDistribution>().is_err(), "{text}");
         }
         for text in ["", "80", "fast", "lognormal:80ms,NaN", "2h"] {
             // A bare number means seconds, as in the configuration.

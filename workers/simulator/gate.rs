@@ -22,12 +22,12 @@ use sluicegate::rules::steering::Sighted;
 use sluicegate::rules::tenant::Tenant;
 use tokio::time::{Instant, sleep};
 
-use crate::history::Wait;
-use crate::stage::{Clock, micros};
+use crate::environment::{Clock, micros};
+use crate::history::RecordedWait;
 
 /// Current and past waits of all workers.
 #[derive(Default)]
-pub(crate) struct Waits(Mutex<Noted>);
+pub(crate) struct WaitRecorder(Mutex<Noted>);
 
 /// A waitlist and a ticket in it.
 type Place = (u64, u64, u64);
@@ -37,11 +37,11 @@ struct Noted {
     /// When the wait began, and for which limit.
     waiting: HashMap<Place, (Instant, Arc<str>), RandomState>,
     names: HashMap<String, Arc<str>>,
-    over: Vec<Wait>,
+    over: Vec<RecordedWait>,
     shadows: BTreeMap<String, Tally>,
 }
 
-impl Waits {
+impl WaitRecorder {
     fn lock(&self) -> MutexGuard<'_, Noted> {
         // A poisoned lock is harmless: no holder leaves the data half changed.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -49,11 +49,11 @@ impl Waits {
 
     /// Removes and returns the waits that are over. If the run ended at `end`, also returns the
     /// waits that still lasted then.
-    pub fn take(&self, end: Option<Instant>) -> Vec<Wait> {
+    pub fn take(&self, end: Option<Instant>) -> Vec<RecordedWait> {
         let Noted { waiting, over, .. } = &mut *self.lock();
         let mut waits = std::mem::take(over);
         if let Some(end) = end {
-            waits.extend(waiting.drain().map(|(_, (since, limit))| Wait {
+            waits.extend(waiting.drain().map(|(_, (since, limit))| RecordedWait {
                 limit,
                 us: micros(end.saturating_duration_since(since)),
                 goes_on: true,
@@ -98,7 +98,7 @@ impl Waits {
                 Answer::Capacity => {}
                 Answer::Start { .. } => {
                     let waited = known.and_then(|place| waiting.remove(&place));
-                    over.extend(waited.map(|(since, limit)| Wait {
+                    over.extend(waited.map(|(since, limit)| RecordedWait {
                         limit,
                         us: micros(since.elapsed()),
                         goes_on: false,
@@ -129,14 +129,14 @@ impl Waits {
 }
 
 /// A worker's connection to the gate.
-pub(crate) struct Way {
+pub(crate) struct GateConnection {
     pub gate: Arc<MemoryGate<Clock>>,
-    pub waits: Arc<Waits>,
+    pub waits: Arc<WaitRecorder>,
     /// Round-trip time.
     pub takes: Duration,
 }
 
-impl Way {
+impl GateConnection {
     /// Waits for half of the round trip.
     async fn travel(&self) {
         if !self.takes.is_zero() {
@@ -152,7 +152,7 @@ impl Way {
     }
 }
 
-impl Gate for Way {
+impl Gate for GateConnection {
     async fn ask(&self, batch: &[TenantAsk]) -> Result<Replies, GateError> {
         self.travel().await;
         let replies = self.gate.ask(batch).await?;

@@ -7,7 +7,7 @@ use sluicegate::rules::decision::Tally;
 
 /// A call that arrived at the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Call {
+pub struct RecordedCall {
     /// Arrival, in microseconds after the beginning.
     pub at_us: u64,
     /// End of the call, in microseconds after the beginning.
@@ -20,7 +20,7 @@ pub struct Call {
 
 /// A wait that a limit caused.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wait {
+pub struct RecordedWait {
     /// The limit that caused the longest wait when the job last asked.
     pub limit: Arc<str>,
     /// Time from the first denial to the start, or to the end of the run, in microseconds.
@@ -53,14 +53,14 @@ pub struct Left {
 
 /// All recorded facts of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct History {
+pub struct RunHistory {
     /// Beginning of the run, in microseconds since the Unix epoch.
     pub epoch_us: u64,
     /// Calls in the order of their arrival.
-    pub calls: Vec<Call>,
+    pub calls: Vec<RecordedCall>,
     /// Waits of jobs that a limit denied. An unfinished wait may be that of a dead letter that
     /// never started.
-    pub waits: Vec<Wait>,
+    pub waits: Vec<RecordedWait>,
     /// Number of deliveries of all jobs to all workers.
     pub deliveries: u64,
     /// Dead letters: the job's index and the reason.
@@ -76,7 +76,7 @@ pub struct History {
     pub learned: BTreeMap<String, u32>,
 }
 
-impl History {
+impl RunHistory {
     /// Counts the dead letters of each reason.
     pub fn dead_by_reason(&self) -> BTreeMap<&str, usize> {
         let mut reasons = BTreeMap::new();

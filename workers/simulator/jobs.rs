@@ -13,21 +13,21 @@ use sluicegate::rules::headers;
 use sluicegate::rules::tenant::Tenant;
 use sluicegate::rules::text;
 
-use crate::forms::{LONGEST, MOST_COST};
+use crate::environment::QUEUE;
+use crate::forms::{MAX_COST, MAX_DURATION};
 use crate::mistake;
 use crate::scalar::{self, Scalar};
-use crate::stage::QUEUE;
 
 /// Maximum number of jobs in a simulation. A waiting job takes about a kilobyte.
-pub const MOST_JOBS: usize = 2_000_000;
+pub const MAX_JOBS: usize = 2_000_000;
 /// Maximum length of a line, in bytes.
-const MOST_LINE: usize = 64 * 1024;
+const MAX_LINE_BYTES: usize = 64 * 1024;
 /// Maximum number of headers of a job.
-const MOST_HEADERS: usize = 32;
+const MAX_HEADERS: usize = 32;
 /// Highest priority: AMQP's own maximum.
-const MOST_PRIORITY: i64 = 255;
+const MAX_PRIORITY: i64 = 255;
 /// Maximum length of a text, in bytes: that of AMQP's short strings.
-const MOST_TEXT: usize = 255;
+const MAX_TEXT_BYTES: usize = 255;
 
 /// The tenant's header. The configured one does not apply, since a job of a file has no message of
 /// its own.
@@ -36,7 +36,7 @@ pub const TENANT: &str = "x-tenant";
 /// A job that is published.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Job {
+pub struct SimulatedJob {
     /// Publish time, in seconds after the beginning.
     pub at: f64,
     /// Its tenant.
@@ -114,14 +114,14 @@ pub enum JobsError {
     )]
     Empty,
     /// The file has too many jobs.
-    #[error("there are more than {MOST_JOBS} jobs in it; simulate a part of them")]
+    #[error("there are more than {MAX_JOBS} jobs in it; simulate a part of them")]
     TooMany,
     /// The file can't be read.
     #[error("it can't be read: {0}")]
     Unreadable(String),
 }
 
-impl Job {
+impl SimulatedJob {
     /// Creates a job of `tenant` that costs 1.
     pub fn new(at: f64, tenant: impl Into<String>) -> Self {
         Self {
@@ -145,7 +145,7 @@ impl Job {
     /// # Errors
     /// Returns the first problem, as a text that can follow the job's location.
     pub fn check(&self) -> Result<(), String> {
-        let days = LONGEST.as_secs();
+        let days = MAX_DURATION.as_secs();
         // NaN is in no range.
         if !(0.0..=days as f64).contains(&self.at) {
             return Err(format!(
@@ -153,23 +153,23 @@ impl Job {
                 self.at
             ));
         }
-        if !(1..=MOST_COST).contains(&self.cost) {
+        if !(1..=MAX_COST).contains(&self.cost) {
             return Err(format!(
-                "cost is {}; it must be a whole number from 1 to {MOST_COST}",
+                "cost is {}; it must be a whole number from 1 to {MAX_COST}",
                 self.cost
             ));
         }
         Tenant::parse(&self.tenant).map_err(|why| format!("tenant: {why}"))?;
         if let Some(Text::Number(number)) = self.priority
-            && !(0..=MOST_PRIORITY).contains(&number)
+            && !(0..=MAX_PRIORITY).contains(&number)
         {
             return Err(format!(
-                "priority is {number}; it must be the name of a level (job.priorities), or a number from 0 to {MOST_PRIORITY}"
+                "priority is {number}; it must be the name of a level (job.priorities), or a number from 0 to {MAX_PRIORITY}"
             ));
         }
-        if self.header.len() > MOST_HEADERS {
+        if self.header.len() > MAX_HEADERS {
             return Err(format!(
-                "it has {} headers; {MOST_HEADERS} at most can be",
+                "it has {} headers; {MAX_HEADERS} at most can be",
                 self.header.len()
             ));
         }
@@ -189,9 +189,9 @@ impl Job {
             .chain(values)
             .chain(&self.plan)
             .chain(&self.routing_key);
-        match texts.into_iter().find(|text| text.len() > MOST_TEXT) {
+        match texts.into_iter().find(|text| text.len() > MAX_TEXT_BYTES) {
             Some(text) => Err(format!(
-                "a text of it has {} bytes; {MOST_TEXT} at most can be",
+                "a text of it has {} bytes; {MAX_TEXT_BYTES} at most can be",
                 text.len()
             )),
             None => Ok(()),
@@ -233,20 +233,20 @@ impl Job {
 ///
 /// # Errors
 /// Returns a [`JobsError`] that names the invalid line and the expected content.
-pub fn read(mut file: impl BufRead) -> Result<Vec<Job>, JobsError> {
+pub fn read(mut file: impl BufRead) -> Result<Vec<SimulatedJob>, JobsError> {
     let mut jobs = Vec::new();
     let mut bytes = Vec::new();
     for line in 1.. {
         let wrong = |why: String| JobsError::Line { line, why };
         bytes.clear();
         // One byte more than the maximum shows that the line is too long.
-        let most = MOST_LINE as u64 + 1;
+        let most = MAX_LINE_BYTES as u64 + 1;
         let read = file.by_ref().take(most).read_until(b'\n', &mut bytes);
         if read.map_err(|why| JobsError::Unreadable(why.to_string()))? == 0 {
             break;
         }
-        if bytes.len() > MOST_LINE {
-            return Err(wrong(format!("it is longer than {MOST_LINE} bytes")));
+        if bytes.len() > MAX_LINE_BYTES {
+            return Err(wrong(format!("it is longer than {MAX_LINE_BYTES} bytes")));
         }
         let text = text::decode(&bytes)
             .map_err(|why| wrong(why.to_string()))?
@@ -254,7 +254,7 @@ pub fn read(mut file: impl BufRead) -> Result<Vec<Job>, JobsError> {
         if text.is_empty() {
             continue;
         }
-        if jobs.len() == MOST_JOBS {
+        if jobs.len() == MAX_JOBS {
             return Err(JobsError::TooMany);
         }
         if text.starts_with('[') {
@@ -262,7 +262,8 @@ pub fn read(mut file: impl BufRead) -> Result<Vec<Job>, JobsError> {
                 "it is a list; a line is a JSON object such as {\"at\": 1.5, \"tenant\": \"acme\"}";
             return Err(wrong(why.to_owned()));
         }
-        let job: Job = serde_json::from_str(text).map_err(|why| wrong(in_line(text, &why)))?;
+        let job: SimulatedJob =
+            serde_json::from_str(text).map_err(|why| wrong(in_line(text, &why)))?;
         job.check().map_err(wrong)?;
         jobs.push(job);
     }
@@ -286,7 +287,7 @@ fn in_line(text: &str, error: &serde_json::Error) -> String {
 }
 
 /// Sorts jobs by time. Jobs of the same time keep their order.
-pub fn sort(jobs: &mut [Job]) {
+pub fn sort(jobs: &mut [SimulatedJob]) {
     sort_by(jobs, |job| job.at);
 }
 
@@ -299,7 +300,7 @@ pub(crate) fn sort_by<T>(jobs: &mut [T], at: impl Fn(&T) -> f64) {
 mod tests {
     use super::*;
 
-    fn read_text(text: &str) -> Result<Vec<Job>, JobsError> {
+    fn read_text(text: &str) -> Result<Vec<SimulatedJob>, JobsError> {
         read(text.as_bytes())
     }
 
@@ -374,7 +375,7 @@ mod tests {
             assert!(why.starts_with("line 2: ") && why.contains(words), "{why}");
         }
         assert_eq!(read_text(" \n\n"), Err(JobsError::Empty));
-        let long = format!("{good}{}", " ".repeat(MOST_LINE + 1));
+        let long = format!("{good}{}", " ".repeat(MAX_LINE_BYTES + 1));
         assert!(matches!(
             read_text(&long),
             Err(JobsError::Line { line: 2, .. })

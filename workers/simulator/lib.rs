@@ -1,14 +1,16 @@
 //! Whole workers in simulated time: the real engine over the in-memory broker and gate, on tokio's
 //! paused clock. Hours of waiting take no time, and the same seed gives the same result.
 //!
-//! There is one simulator. `tests/simulation` injects its faults on the [`stage`]. `sluicegate
-//! simulate` and `sluicegate test` run a [`load`] against an [`api`] there ([`run`]), compute the
-//! [`figures`] and show them ([`words`], [`picture`]). docs/decisions/structure.md#one-simulator
-//! has the reasons.
+//! There is one simulator. `tests/simulation` injects its faults into the [`environment`].
+//! `sluicegate simulate` and `sluicegate test` run a [`load`] against an [`api`] there ([`run`]),
+//! compute the [`figures`] and show them ([`table`], [`chart`]).
+//! docs/decisions/structure.md#one-simulator has the reasons.
 #![forbid(unsafe_code)]
 
 pub mod api;
 pub mod cases;
+pub mod chart;
+pub mod environment;
 pub mod figures;
 pub mod forms;
 mod gate;
@@ -17,10 +19,8 @@ pub mod jobs;
 pub mod limiter;
 pub mod load;
 mod mistake;
-pub mod patience;
-pub mod picture;
 mod random;
 pub mod run;
 mod scalar;
-pub mod stage;
-pub mod words;
+pub mod stop_rule;
+pub mod table;

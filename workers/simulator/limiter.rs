@@ -6,8 +6,8 @@ use std::str::FromStr;
 
 use sluicegate::rules::limit::Algorithm;
 
+use crate::environment::micros;
 use crate::forms::ApiLimit;
-use crate::stage::micros;
 
 /// How an API counts calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -88,7 +88,7 @@ impl FromStr for Counting {
 
 /// The calls of one tenant, or of all, as a limiter counts them.
 #[derive(Debug, Default)]
-pub struct Counter {
+pub struct CallCounter {
     /// When the calls of a sliding window were taken, in microseconds; the newest is last.
     taken: VecDeque<u64>,
     /// When the current window began, its calls, and the calls of the window before.
@@ -100,7 +100,7 @@ pub struct Counter {
     at: u64,
 }
 
-impl Counter {
+impl CallCounter {
     /// Takes a call at `at_us` if `limit` allows it.
     ///
     /// # Errors
@@ -190,7 +190,7 @@ mod tests {
             counting,
             .."10/100ms:tenant".parse().expect("a limit")
         };
-        let mut counter = Counter::default();
+        let mut counter = CallCounter::default();
         [(1_050, 1), (1_140, 20), (1_155, 20), (1_240, 20)].map(|(ms, calls)| {
             let call = |_: &i32| counter.call(limit, ms * 1_000).is_ok();
             (0..calls).filter(call).count()

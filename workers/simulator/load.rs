@@ -5,24 +5,24 @@ use std::time::Duration;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use crate::forms::{Burst, Cost, LONGEST, Rate, Skew};
-use crate::jobs::{Job, MOST_JOBS, sort};
+use crate::forms::{ArrivalRate, Burst, CostDistribution, MAX_DURATION, Skew};
+use crate::jobs::{MAX_JOBS, SimulatedJob, sort};
 use crate::random;
 
 /// Maximum number of tenants.
-pub const MOST_TENANTS: usize = 1_000_000;
+pub const MAX_TENANTS: usize = 1_000_000;
 /// How long jobs are published if neither `lasts` nor `count` ends the load.
 const USUALLY: Duration = Duration::from_secs(600);
 
 /// Describes which jobs are published.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Load {
+pub struct LoadProfile {
     /// Number of tenants: `tenant-1`, `tenant-2` and so on.
     pub tenants: usize,
     /// How unequally the jobs are distributed over tenants.
     pub skew: Skew,
     /// Rate of all tenants together.
-    pub rate: Option<Rate>,
+    pub rate: Option<ArrivalRate>,
     /// How long jobs come at `rate`; `None` means until `count` jobs were published, or ten minutes
     /// without a `count`.
     pub lasts: Option<Duration>,
@@ -31,39 +31,39 @@ pub struct Load {
     /// Jobs that are published in addition to those at `rate`.
     pub bursts: Vec<Burst>,
     /// Cost of each job.
-    pub cost: Cost,
+    pub cost: CostDistribution,
 }
 
-impl Load {
+impl LoadProfile {
     /// Generates the jobs. The same seed gives the same jobs.
     ///
     /// # Errors
     /// Returns a text if the load has no rate and no bursts, or too many jobs.
-    pub fn jobs(&self, seed: u64) -> Result<Vec<Job>, String> {
+    pub fn jobs(&self, seed: u64) -> Result<Vec<SimulatedJob>, String> {
         if self.rate.is_none() && self.bursts.is_empty() {
             return Err("nothing says when jobs come: give --jobs FILE, --rate (such as poisson:20/s) or --burst (such as 500@30s)".to_owned());
         }
-        if !(1..=MOST_TENANTS).contains(&self.tenants) {
+        if !(1..=MAX_TENANTS).contains(&self.tenants) {
             return Err(format!(
-                "--tenants is {}; it must be from 1 to {MOST_TENANTS}",
+                "--tenants is {}; it must be from 1 to {MAX_TENANTS}",
                 self.tenants
             ));
         }
-        let too_many = || format!("these are more than {MOST_JOBS} jobs; simulate fewer");
+        let too_many = || format!("these are more than {MAX_JOBS} jobs; simulate fewer");
         let mut random = SmallRng::seed_from_u64(seed);
         let shares = Shares::new(self.tenants, self.skew);
         let mut jobs = Vec::new();
         let mut job = |at: f64, random: &mut SmallRng| {
             let tenant = format!("tenant-{}", shares.next(random) + 1);
             let cost = self.cost.next(random);
-            jobs.push(Job {
+            jobs.push(SimulatedJob {
                 cost,
-                ..Job::new(at, tenant)
+                ..SimulatedJob::new(at, tenant)
             });
-            jobs.len() <= MOST_JOBS
+            jobs.len() <= MAX_JOBS
         };
         for burst in &self.bursts {
-            if burst.jobs > MOST_JOBS {
+            if burst.jobs > MAX_JOBS {
                 return Err(too_many());
             }
             for _ in 0..burst.jobs {
@@ -75,16 +75,16 @@ impl Load {
         if let Some(rate) = self.rate {
             let lasts = match (self.lasts, self.count) {
                 (Some(lasts), _) => lasts,
-                (None, Some(_)) => LONGEST,
+                (None, Some(_)) => MAX_DURATION,
                 (None, None) => USUALLY,
             };
-            let lasts = lasts.min(LONGEST).as_secs_f64();
+            let lasts = lasts.min(MAX_DURATION).as_secs_f64();
             let expected = rate.per_second * lasts;
             // Random arrivals may come to fewer jobs than expected, hence a margin.
             let wanted = self
                 .count
                 .map_or(expected, |count| expected.min(count as f64));
-            if wanted > 1.1 * MOST_JOBS as f64 {
+            if wanted > 1.1 * MAX_JOBS as f64 {
                 return Err(too_many());
             }
             let mut at = 0.0;
@@ -140,15 +140,15 @@ impl Shares {
 mod tests {
     use super::*;
 
-    fn load(rate: &str) -> Load {
-        Load {
+    fn load(rate: &str) -> LoadProfile {
+        LoadProfile {
             tenants: 10,
             skew: Skew(1.0),
             rate: Some(rate.parse().expect("a rate")),
             lasts: Some(Duration::from_secs(100)),
             count: None,
             bursts: vec!["50@30s".parse().expect("a burst")],
-            cost: Cost::ONE,
+            cost: CostDistribution::ONE,
         }
     }
 
@@ -171,7 +171,7 @@ mod tests {
         assert!(why.contains("more than 2000000 jobs"), "{why}");
         many.tenants = 0;
         assert!(many.jobs(1).is_err());
-        let nothing = Load {
+        let nothing = LoadProfile {
             rate: None,
             bursts: Vec::new(),
             ..load("1/s")

@@ -20,12 +20,12 @@ use sluicegate::rules::tenant::Tenant;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, sleep_until};
 
-use crate::api::{Api, Called, Caller};
-use crate::gate::{Waits, Way};
-use crate::history::History;
-use crate::jobs::{Job, TENANT};
-use crate::patience::{Patience, Seen};
-use crate::stage::{self, Stage, in_simulated_time};
+use crate::api::{ApiHandler, ApiModel, Called};
+use crate::environment::{self, Environment, in_simulated_time};
+use crate::gate::{GateConnection, WaitRecorder};
+use crate::history::RunHistory;
+use crate::jobs::{SimulatedJob, TENANT};
+use crate::stop_rule::{RunState, StopRule};
 
 /// Beginning of simulated time, in microseconds since the Unix epoch. It is midnight (UTC), when
 /// every window that divides a day begins.
@@ -33,26 +33,26 @@ pub const EPOCH_US: u64 = 1_699_920_000_000_000;
 /// Maximum number of jobs that are published together.
 const BATCH: usize = 1_000;
 /// Maximum number of quotas whose learned limits are read at the end.
-const MOST_LEARNED: usize = 1_000;
+const MAX_LEARNED_QUOTAS: usize = 1_000;
 /// Maximum number of workers.
-pub const MOST_WORKERS: usize = 1_000;
+pub const MAX_WORKERS: usize = 1_000;
 
 /// The conditions of a run.
 #[derive(Debug, Clone)]
-pub struct Setup<'a> {
+pub struct RunSetup<'a> {
     /// The workers' configuration.
     pub config: &'a Config,
     /// Number of workers.
     pub workers: usize,
     /// The API that they call.
-    pub api: Api,
+    pub api: ApiModel,
     /// Round-trip time to Redis.
     pub redis: Duration,
     /// Seed of all random values.
     pub seed: u64,
     /// Maximum duration of the run. Jobs that are not done by then are left.
     pub most: Duration,
-    /// Maximum number of calls and deliveries ([`crate::patience::work_of`]). Jobs that are not
+    /// Maximum number of calls and deliveries ([`crate::stop_rule::work_of`]). Jobs that are not
     /// done by then are left.
     pub work: u64,
 }
@@ -75,18 +75,22 @@ impl Watched {
         self.at_s.load(Ordering::Relaxed)
     }
 
-    fn tell(&self, seen: Seen) {
-        self.done.fetch_max(seen.ended, Ordering::Relaxed);
-        self.at_s.store(seen.at.as_secs(), Ordering::Relaxed);
+    fn tell(&self, state: RunState) {
+        self.done.fetch_max(state.ended, Ordering::Relaxed);
+        self.at_s.store(state.at.as_secs(), Ordering::Relaxed);
     }
 }
 
 /// Runs `jobs`, which must be sorted by time.
-pub fn simulate(setup: &Setup<'_>, jobs: &Arc<Vec<Job>>, watched: &Watched) -> History {
+pub fn simulate(
+    setup: &RunSetup<'_>,
+    jobs: &Arc<Vec<SimulatedJob>>,
+    watched: &Watched,
+) -> RunHistory {
     in_simulated_time(play(setup, jobs, watched))
 }
 
-/// Returns the scheduler settings that `config` gives for jobs built by [`Job::message`].
+/// Returns the scheduler settings that `config` gives for jobs built by [`SimulatedJob::message`].
 fn settings(config: &Config) -> Settings {
     let mut settings = scheduler_settings(config);
     settings.fields.tenant = TenantField::Header(TENANT.to_owned());
@@ -96,13 +100,17 @@ fn settings(config: &Config) -> Settings {
     settings
 }
 
-async fn play(setup: &Setup<'_>, jobs: &Arc<Vec<Job>>, watched: &Watched) -> History {
+async fn play(
+    setup: &RunSetup<'_>,
+    jobs: &Arc<Vec<SimulatedJob>>,
+    watched: &Watched,
+) -> RunHistory {
     let config = setup.config;
     let settings = settings(config);
-    let (stage, mut news) = Stage::begin(EPOCH_US, &settings.levels).await;
+    let (stage, mut news) = Environment::begin(EPOCH_US, &settings.levels).await;
     tokio::spawn(async move { while news.recv().await.is_some() {} });
     let called = Arc::new(Called::new(setup.api, setup.seed, (stage.began, EPOCH_US)));
-    let waits = Arc::new(Waits::default());
+    let waits = Arc::new(WaitRecorder::default());
     let (stop, metrics) = (Stop::default(), Arc::new(Metrics::new()));
     let has_keys = jobs.iter().any(|job| job.routing_key.is_some());
     let mut workers = Vec::new();
@@ -113,36 +121,36 @@ async fn play(setup: &Setup<'_>, jobs: &Arc<Vec<Job>>, watched: &Watched) -> His
             tokio::spawn(route(Arc::clone(jobs), events, sender));
             events = receiver;
         }
-        let settings = stage::settings(settings.clone(), &client);
-        let way = Way {
+        let settings = environment::settings(settings.clone(), &client);
+        let way = GateConnection {
             gate: Arc::clone(&stage.gate),
             waits: Arc::clone(&waits),
             takes: setup.redis,
         };
-        let caller = Caller::new(&called, config);
+        let caller = ApiHandler::new(&called, config);
         let patience = config.dispatch.shutdown_timeout;
-        let engine = stage::engine((client, Arc::new(way), caller), &metrics, patience);
+        let engine = environment::engine((client, Arc::new(way), caller), &metrics, patience);
         let scheduler = Scheduler::new(settings, setup.seed.wrapping_add(number as u64));
         workers.push(tokio::spawn(engine.run(scheduler, events, stop.clone())));
     }
     let published = Cell::new(0);
     let left = {
-        let mut patience = Patience::new(setup, jobs);
+        let mut stop_rule = StopRule::new(setup, jobs);
         let publishing = publish(&stage, jobs, config, &published);
         tokio::pin!(publishing);
         loop {
             let waiting = stage.left();
-            let seen = Seen {
+            let state = RunState {
                 at: stage.began.elapsed(),
                 ended: published.get().saturating_sub(waiting),
                 waiting,
                 work: called.count() as u64 + stage.server.deliveries(),
             };
-            watched.tell(seen);
+            watched.tell(state);
             if waiting == 0 && published.get() == jobs.len() {
                 break None;
             }
-            let over = patience.over(seen);
+            let over = stop_rule.over(state);
             if over.is_some() {
                 break over;
             }
@@ -150,7 +158,7 @@ async fn play(setup: &Setup<'_>, jobs: &Arc<Vec<Job>>, watched: &Watched) -> His
             tokio::select! {
                 biased;
                 () = &mut publishing, if !is_published => {}
-                () = sleep(patience.pause(seen.at)) => {}
+                () = sleep(stop_rule.pause(state.at)) => {}
             }
         }
     };
@@ -173,7 +181,7 @@ async fn play(setup: &Setup<'_>, jobs: &Arc<Vec<Job>>, watched: &Watched) -> His
         };
         (id.unwrap_or_default(), reason)
     });
-    History {
+    RunHistory {
         epoch_us: EPOCH_US,
         calls: called.take_calls(),
         waits: waits.take(left.map(|left| stage.began + Duration::from_micros(left.at_us))),
@@ -187,7 +195,11 @@ async fn play(setup: &Setup<'_>, jobs: &Arc<Vec<Job>>, watched: &Watched) -> His
 }
 
 /// Returns the learned values of adaptive limits at the end, by name: the lowest of all tenants.
-async fn learned(stage: &Stage, jobs: &[Job], config: &Config) -> BTreeMap<String, u32> {
+async fn learned(
+    stage: &Environment,
+    jobs: &[SimulatedJob],
+    config: &Config,
+) -> BTreeMap<String, u32> {
     let policy = &config.rate_limiter.policy;
     let mut learned = BTreeMap::new();
     if !policy
@@ -211,7 +223,7 @@ async fn learned(stage: &Stage, jobs: &[Job], config: &Config) -> BTreeMap<Strin
         if asked.contains(&whose) {
             continue;
         }
-        if asked.len() == MOST_LEARNED {
+        if asked.len() == MAX_LEARNED_QUOTAS {
             break;
         }
         asked.insert(whose);
@@ -230,13 +242,18 @@ async fn learned(stage: &Stage, jobs: &[Job], config: &Config) -> BTreeMap<Strin
 }
 
 /// Publishes each job at its time and counts the published jobs.
-async fn publish(stage: &Stage, jobs: &[Job], config: &Config, published: &Cell<usize>) {
+async fn publish(
+    stage: &Environment,
+    jobs: &[SimulatedJob],
+    config: &Config,
+    published: &Cell<usize>,
+) {
     let plan_header = config.rate_limiter.policy.plan_header();
     let fresh = stage.server.names().fresh;
     let mut next = 0;
     while let Some(job) = jobs.get(next) {
         sleep_until(stage.began + Duration::from_micros(job.at_us())).await;
-        let now = stage::micros(stage.began.elapsed());
+        let now = environment::micros(stage.began.elapsed());
         let due = jobs[next..].iter().take(BATCH);
         let due = due.take_while(|job| job.at_us() <= now).count().max(1);
         let batch = (next..next + due).map(|id| Outgoing {
@@ -252,7 +269,11 @@ async fn publish(stage: &Stage, jobs: &[Job], config: &Config, published: &Cell<
 
 /// Gives each new job the routing key that would have brought it to its queue, since the in-memory
 /// broker has no exchanges.
-async fn route(jobs: Arc<Vec<Job>>, mut from: mpsc::Receiver<Event>, to: mpsc::Sender<Event>) {
+async fn route(
+    jobs: Arc<Vec<SimulatedJob>>,
+    mut from: mpsc::Receiver<Event>,
+    to: mpsc::Sender<Event>,
+) {
     while let Some(mut event) = from.recv().await {
         if let Event::Deliveries(deliveries) = &mut event {
             let fresh = deliveries

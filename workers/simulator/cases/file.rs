@@ -11,19 +11,19 @@ use serde_saphyr::{MessageFormatter as _, Spanned, UserMessageFormatter};
 use sluicegate::config::{Config, ConfigErrors, Origin, Pipelines};
 
 use super::Case;
-use super::sections::{Json, Sections};
-use super::written::{File, Written, WrittenApi, WrittenJob};
-use crate::api::Api;
-use crate::forms::LONGEST_QUESTION;
-use crate::jobs::{Job, sort_by};
+use super::sections::{CaseConfig, Json};
+use super::written::{File, WrittenApi, WrittenCase, WrittenJob};
+use crate::api::ApiModel;
+use crate::forms::MAX_ROUND_TRIP;
+use crate::jobs::{SimulatedJob, sort_by};
 use crate::mistake;
-use crate::patience::work_of;
-use crate::run::MOST_WORKERS;
+use crate::run::MAX_WORKERS;
+use crate::stop_rule::work_of;
 
 /// Maximum size of a file, in bytes.
-pub const MOST_FILE: u64 = 1 << 20;
+pub const MAX_FILE_BYTES: u64 = 1 << 20;
 /// Maximum number of jobs in a case.
-const MOST_JOBS: usize = 100_000;
+const MAX_JOBS_PER_CASE: usize = 100_000;
 /// How long a case runs after its last job if it does not set a time.
 const AFTER_LAST: Duration = Duration::from_secs(86_400);
 /// The reason why a file of cases can't be used.
@@ -67,10 +67,10 @@ fn read_all(
         line,
         why,
     };
-    if text.len() as u64 > MOST_FILE {
+    if text.len() as u64 > MAX_FILE_BYTES {
         return Err(wrong(
             1,
-            format!("the file is longer than {MOST_FILE} bytes"),
+            format!("the file is longer than {MAX_FILE_BYTES} bytes"),
         ));
     }
     let options = serde_saphyr::options! {
@@ -94,7 +94,7 @@ fn read_all(
     }
     let folder = Path::new(name).parent().map(Path::to_path_buf);
     let folder = folder.unwrap_or_default();
-    let case = |case: Spanned<Written>| {
+    let case = |case: Spanned<WrittenCase>| {
         let line = case.referenced.line();
         let files = Files {
             folder: &folder,
@@ -129,25 +129,25 @@ struct Files<'a> {
     load: Load<'a>,
 }
 
-fn read_case(written: Written, line: u64, files: &Files<'_>) -> Result<Case, (u64, String)> {
+fn read_case(written: WrittenCase, line: u64, files: &Files<'_>) -> Result<Case, (u64, String)> {
     let here = |why: String| (line, why);
     let config = config(&written, line, files)?;
     let workers = written.workers.unwrap_or(1);
-    if !(1..=MOST_WORKERS).contains(&workers) {
+    if !(1..=MAX_WORKERS).contains(&workers) {
         return Err(here(format!(
-            "workers is {workers}; it must be from 1 to {MOST_WORKERS}"
+            "workers is {workers}; it must be from 1 to {MAX_WORKERS}"
         )));
     }
     let api = match &written.api {
         Some(api) => read_api(&api.value).map_err(|why| (api.referenced.line(), why))?,
-        None => Api::default(),
+        None => ApiModel::default(),
     };
     let redis = match &written.redis_latency {
         Some(time) => time.seconds().map_err(here)?,
         None => 0.0,
     };
-    if redis > LONGEST_QUESTION.as_secs_f64() {
-        let most = LONGEST_QUESTION.as_secs_f64();
+    if redis > MAX_ROUND_TRIP.as_secs_f64() {
+        let most = MAX_ROUND_TRIP.as_secs_f64();
         return Err(here(format!(
             "redis-latency is {redis:?} s; it must be at most {most} s: a worker gives a question up after 2 s"
         )));
@@ -165,7 +165,7 @@ fn read_case(written: Written, line: u64, files: &Files<'_>) -> Result<Case, (u6
         return Err(here("there are no jobs in it".to_owned()));
     }
     sort_by(&mut jobs, |(_, job)| job.at);
-    let (names, jobs): (Vec<String>, Vec<Job>) = jobs.into_iter().unzip();
+    let (names, jobs): (Vec<String>, Vec<SimulatedJob>) = jobs.into_iter().unzip();
     let mut known = HashSet::new();
     let named = names.iter().filter(|name| !name.is_empty());
     if let Some(twice) = named.into_iter().find(|name| !known.insert(*name)) {
@@ -224,16 +224,16 @@ fn read_case(written: Written, line: u64, files: &Files<'_>) -> Result<Case, (u6
 
 /// Returns the configuration of the case at line `line`, from the file that it names or from the
 /// case itself.
-fn config(written: &Written, line: u64, files: &Files<'_>) -> Result<Config, (u64, String)> {
+fn config(written: &WrittenCase, line: u64, files: &Files<'_>) -> Result<Config, (u64, String)> {
     let here = |why: String| (line, why);
     let pipelines = match &written.config {
         None => {
             let why = "config is missing: a path, or the sections themselves";
             return Err(here(why.to_owned()));
         }
-        Some(Sections::Path(path)) => (files.load)(&files.folder.join(path))
+        Some(CaseConfig::Path(path)) => (files.load)(&files.folder.join(path))
             .map_err(|errors| here(errors.to_string().replace('\n', "; ")))?,
-        Some(Sections::Json(json)) => Pipelines::parse("config", &json.text, std::iter::empty())
+        Some(CaseConfig::Json(json)) => Pipelines::parse("config", &json.text, std::iter::empty())
             .map_err(|errors| in_case(&errors, json, line))?,
     };
     // The default pipeline applies only to configurations with named pipelines; other cases of the
@@ -271,13 +271,13 @@ fn in_case(errors: &ConfigErrors, json: &Json, case: u64) -> (u64, String) {
     (first.unwrap_or(case), all)
 }
 
-fn read_api(written: &WrittenApi) -> Result<Api, String> {
+fn read_api(written: &WrittenApi) -> Result<ApiModel, String> {
     fn of<T: FromStr<Err = String>>(key: &str, text: Option<&String>) -> Result<Option<T>, String> {
         let read = |text: &String| text.parse().map_err(|why| format!("api.{key} {why}"));
         text.map(read).transpose()
     }
-    let usual = Api::default();
-    Ok(Api {
+    let usual = ApiModel::default();
+    Ok(ApiModel {
         latency: of("latency", written.latency.as_ref())?.unwrap_or(usual.latency),
         errors: of("errors", written.errors.as_ref())?.unwrap_or(usual.errors),
         throttles: of("throttles", written.throttles.as_ref())?.unwrap_or(usual.throttles),
@@ -285,11 +285,11 @@ fn read_api(written: &WrittenApi) -> Result<Api, String> {
     })
 }
 
-fn read_job(written: WrittenJob, jobs: &mut Vec<(String, Job)>) -> Result<(), String> {
+fn read_job(written: WrittenJob, jobs: &mut Vec<(String, SimulatedJob)>) -> Result<(), String> {
     let (count, at) = (written.count.unwrap_or(1), written.at.seconds()?);
-    if count == 0 || jobs.len().saturating_add(count) > MOST_JOBS {
+    if count == 0 || jobs.len().saturating_add(count) > MAX_JOBS_PER_CASE {
         return Err(format!(
-            "count is {count}; a case has from 1 to {MOST_JOBS} jobs"
+            "count is {count}; a case has from 1 to {MAX_JOBS_PER_CASE} jobs"
         ));
     }
     if count == 1 && written.every.is_some() {
@@ -300,7 +300,7 @@ fn read_job(written: WrittenJob, jobs: &mut Vec<(String, Job)>) -> Result<(), St
         None => 0.0,
     };
     for number in 0..count {
-        let job = Job {
+        let job = SimulatedJob {
             at: at + every * number as f64,
             tenant: written.tenant.clone(),
             cost: written.cost.unwrap_or(1),

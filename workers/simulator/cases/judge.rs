@@ -3,16 +3,16 @@
 use super::Case;
 use super::written::Time;
 use crate::figures::Figures;
-use crate::history::History;
-use crate::jobs::Job;
-use crate::words;
+use crate::history::RunHistory;
+use crate::jobs::SimulatedJob;
+use crate::table;
 
 /// Maximum number of starts that are shown.
 const SHOWN: usize = 12;
 
 /// Returns a text for each difference. In a text, lines with `-` were expected and lines with `+`
 /// are the result.
-pub(super) fn differences(case: &Case, history: &History) -> Vec<String> {
+pub(super) fn differences(case: &Case, history: &RunHistory) -> Vec<String> {
     let (jobs, expected) = (&case.jobs, &case.expected);
     let policy = &case.config.rate_limiter.policy;
     let figures = Figures::of(policy, jobs, history);
@@ -165,7 +165,7 @@ pub(super) fn differences(case: &Case, history: &History) -> Vec<String> {
             figures.deliveries.to_string(),
         );
     }
-    if let Some(came) = words::unfinished(&figures) {
+    if let Some(came) = table::unfinished(&figures) {
         differs("jobs", "all are done".to_owned(), came);
     }
     found
@@ -198,7 +198,7 @@ fn list(times: &[f64]) -> String {
 }
 
 /// Returns a text that says that the job is a dead letter, and why; empty if it is not.
-fn death(job: Option<usize>, history: &History) -> String {
+fn death(job: Option<usize>, history: &RunHistory) -> String {
     let mut dead = history.dead.iter();
     let found = dead.find(|(dead, _)| Some(*dead) == job);
     found.map_or_else(String::new, |(_, reason)| {
@@ -211,10 +211,10 @@ fn short(reason: &str) -> String {
 }
 
 /// Lists dead letters with their tenants and reasons.
-fn reasons(jobs: &[Job], history: &History) -> String {
+fn reasons(jobs: &[SimulatedJob], history: &RunHistory) -> String {
     let each = history.dead.iter().take(3).filter_map(|(job, reason)| {
         let tenant = &jobs.get(*job)?.tenant;
-        let tenant = words::middle(tenant);
+        let tenant = table::middle(tenant);
         Some(format!(
             "a job of {tenant} is a dead letter: {}",
             short(reason)

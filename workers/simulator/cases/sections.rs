@@ -9,14 +9,14 @@ use serde_saphyr::Spanned;
 
 /// A configuration of a case: a path, or the sections as JSON, which is also YAML.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Sections {
+pub(super) enum CaseConfig {
     /// The path of a file.
     Path(String),
     /// The sections themselves.
     Json(Json),
 }
 
-impl<'de> Deserialize<'de> for Sections {
+impl<'de> Deserialize<'de> for CaseConfig {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let json = Json::deserialize(deserializer)?;
         Ok(match serde_json::from_str(&json.text) {
@@ -137,20 +137,20 @@ mod tests {
 
     #[test]
     fn what_stands_there_keeps_its_order_and_its_types() {
-        let read = |text: &str| serde_saphyr::from_str::<Sections>(text).expect("it is YAML");
+        let read = |text: &str| serde_saphyr::from_str::<CaseConfig>(text).expect("it is YAML");
         let json = r#"{"b":{"trial-7":1,"trial-*":"1m","409":"retry"},"a":[true,null,"1"]}"#;
         let yaml = "b: {trial-7: 1, trial-*: 1m, 409: retry}\na: [true, ~, '1']";
-        let Sections::Json(read_json) = read(yaml) else {
+        let CaseConfig::Json(read_json) = read(yaml) else {
             panic!("these are sections");
         };
         assert_eq!(read_json.text.replace('\n', ""), json);
-        assert_eq!(read("a/b.yaml"), Sections::Path("a/b.yaml".to_owned()));
+        assert_eq!(read("a/b.yaml"), CaseConfig::Path("a/b.yaml".to_owned()));
     }
 
     #[test]
     fn each_line_is_known_by_where_it_stands() {
         let yaml = "# a\nb: &x\n  c: 1\n\n  d:\n    - \"two\\nlines\"\n    - {e: 2,\n       f: 3}\ng: *x\nh: 4";
-        let Sections::Json(json) = serde_saphyr::from_str(yaml).expect("it is YAML") else {
+        let CaseConfig::Json(json) = serde_saphyr::from_str(yaml).expect("it is YAML") else {
             panic!("these are sections");
         };
         let lines = json.text.lines().zip(1..);

@@ -8,8 +8,8 @@ use serde::de::Deserializer;
 use serde_saphyr::Spanned;
 use sluicegate::config::parse_duration;
 
-use super::sections::Sections;
-use crate::forms::LONGEST;
+use super::sections::CaseConfig;
+use crate::forms::MAX_DURATION;
 use crate::jobs::Text;
 use crate::mistake;
 use crate::scalar::{self, Scalar};
@@ -20,14 +20,14 @@ const TOLERANCE: Duration = Duration::from_millis(100);
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct File {
-    pub cases: Vec<Spanned<Written>>,
+    pub cases: Vec<Spanned<WrittenCase>>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct Written {
+pub(super) struct WrittenCase {
     pub name: String,
-    pub config: Option<Sections>,
+    pub config: Option<CaseConfig>,
     pub pipeline: Option<String>,
     pub workers: Option<usize>,
     pub api: Option<Spanned<WrittenApi>>,
@@ -35,7 +35,7 @@ pub(super) struct Written {
     pub within: Option<Time>,
     pub seed: Option<u64>,
     pub jobs: Vec<Spanned<WrittenJob>>,
-    pub expect: Spanned<Expected>,
+    pub expect: Spanned<Expectations>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -108,7 +108,7 @@ impl Time {
             Self::Text(text) => mistake::shown(text),
         };
         seconds
-            .filter(|seconds| (0.0..=LONGEST.as_secs_f64()).contains(seconds))
+            .filter(|seconds| (0.0..=MAX_DURATION.as_secs_f64()).contains(seconds))
             .ok_or_else(|| {
                 format!(
                     "{} is no time; it must be seconds (1.5), or a whole number with a unit (1500ms, 30s, 5m), up to 30d",
@@ -121,7 +121,7 @@ impl Time {
 /// The expectations. A key that is left out expects nothing.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct Expected {
+pub(super) struct Expectations {
     /// Start times of the jobs, in order.
     pub starts: Option<Vec<Time>>,
     /// Start times of jobs, by name.
@@ -156,7 +156,7 @@ pub(super) struct WaitsAtMost {
     pub max: Option<Time>,
 }
 
-impl Expected {
+impl Expectations {
     /// Returns the tolerance in seconds.
     pub fn tolerance(&self) -> f64 {
         let own = self.tolerance.as_ref();

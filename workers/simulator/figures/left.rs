@@ -3,11 +3,11 @@
 use serde::Serialize;
 
 use super::seconds;
-use crate::history::{History, Why};
+use crate::history::{RunHistory, Why};
 
 /// Describes a run that ended before its jobs did. Times are in seconds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct OfLeft {
+pub struct UnfinishedSummary {
     /// Time from the beginning of the run to its end.
     pub at: f64,
     /// Why the run ended.
@@ -36,9 +36,9 @@ pub enum Reason {
     Work,
 }
 
-impl OfLeft {
+impl UnfinishedSummary {
     /// Reads the reason from `history`; `None` if it has none.
-    pub fn of(history: &History) -> Option<Self> {
+    pub fn of(history: &RunHistory) -> Option<Self> {
         let left = history.left?;
         let why = match left.why {
             Why::Within => Reason::Within,

@@ -9,13 +9,13 @@ use sluicegate::rules::tenant::Tenant;
 use trial::windows;
 
 use super::share;
-use crate::history::{Call, History};
-use crate::jobs::{Job, Text};
+use crate::history::{RecordedCall, RunHistory};
+use crate::jobs::{SimulatedJob, Text};
 
 /// All quotas of a run.
-pub(super) struct Quotas {
+pub(super) struct MeasuredQuotas {
     /// By limit name, then by owner.
-    each: BTreeMap<String, BTreeMap<String, Quota>>,
+    each: BTreeMap<String, BTreeMap<String, MeasuredQuota>>,
     /// Names of the limits that have quotas, in the order of the configuration.
     names: Vec<String>,
     epoch_us: u64,
@@ -24,7 +24,7 @@ pub(super) struct Quotas {
 }
 
 /// One quota.
-pub(super) struct Quota {
+pub(super) struct MeasuredQuota {
     pub limit: Limit,
     /// When its first job was published, in microseconds.
     pub since_us: u64,
@@ -32,10 +32,10 @@ pub(super) struct Quota {
     pub calls: Vec<(u64, u64, u64)>,
 }
 
-impl Quotas {
+impl MeasuredQuotas {
     /// Collects the quotas of all calls of a run that ended at `end_us`. The jobs determine which
     /// limits apply.
-    pub fn of(policy: &Policy, jobs: &[Job], history: &History, end_us: u64) -> Self {
+    pub fn of(policy: &Policy, jobs: &[SimulatedJob], history: &RunHistory, end_us: u64) -> Self {
         let mut quotas = Self {
             each: BTreeMap::new(),
             names: Vec::new(),
@@ -61,7 +61,7 @@ impl Quotas {
     }
 
     /// Adds a call of `job`; without a call, adds only the job's quotas.
-    fn add(&mut self, policy: &Policy, job: &Job, call: Option<&Call>) {
+    fn add(&mut self, policy: &Policy, job: &SimulatedJob, call: Option<&RecordedCall>) {
         let Ok(tenant) = Tenant::parse(&job.tenant) else {
             return;
         };
@@ -72,7 +72,7 @@ impl Quotas {
         for limit in limits.iter() {
             let of_limit = self.each.entry(limit.name().to_owned()).or_default();
             let whose = whose(limit.scope(), job);
-            let quota = of_limit.entry(whose).or_insert_with(|| Quota {
+            let quota = of_limit.entry(whose).or_insert_with(|| MeasuredQuota {
                 limit: limit.clone(),
                 since_us: job.at_us(),
                 calls: Vec::new(),
@@ -90,7 +90,7 @@ impl Quotas {
     }
 
     /// Returns the quotas of the limit `name`, each with its owner.
-    pub fn of_limit(&self, name: &str) -> impl Iterator<Item = (&str, &Quota)> + use<'_> {
+    pub fn of_limit(&self, name: &str) -> impl Iterator<Item = (&str, &MeasuredQuota)> + use<'_> {
         let all = self.each.get(name).into_iter().flatten();
         all.map(|(whose, quota)| (whose.as_str(), quota))
     }
@@ -98,21 +98,24 @@ impl Quotas {
     /// Returns the busiest quota of the limit `name`: the one with the largest used share of the
     /// whole run. The share until a quota's own last call would not do, since a quota that was used
     /// once may be used up by then.
-    pub fn busiest_of(&self, name: &str) -> Option<&Quota> {
+    pub fn busiest_of(&self, name: &str) -> Option<&MeasuredQuota> {
         self.most_used(self.of_limit(name).map(|(_, quota)| quota))
     }
 
     /// Returns the busiest quota of all limits.
-    pub fn busiest(&self) -> Option<&Quota> {
+    pub fn busiest(&self) -> Option<&MeasuredQuota> {
         self.most_used(self.names().filter_map(|name| self.busiest_of(name)))
     }
 
     /// Returns the used and the allowed amount of the whole run.
-    pub fn used_in_all(&self, quota: &Quota) -> (f64, f64) {
+    pub fn used_in_all(&self, quota: &MeasuredQuota) -> (f64, f64) {
         quota.used_until(self.epoch_us, self.end_us)
     }
 
-    fn most_used<'a>(&self, all: impl Iterator<Item = &'a Quota>) -> Option<&'a Quota> {
+    fn most_used<'a>(
+        &self,
+        all: impl Iterator<Item = &'a MeasuredQuota>,
+    ) -> Option<&'a MeasuredQuota> {
         let all = all.map(|quota| (share(self.used_in_all(quota)), quota));
         let busiest = all.reduce(|one, two| if two.0 > one.0 { two } else { one });
         busiest.map(|(_, quota)| quota)
@@ -120,7 +123,7 @@ impl Quotas {
 }
 
 /// Describes the owner of the quota that the job uses in a limit with this scope.
-fn whose(scope: &Scope, job: &Job) -> String {
+fn whose(scope: &Scope, job: &SimulatedJob) -> String {
     let tenant = &job.tenant;
     match scope {
         Scope::Global => String::new(),
@@ -137,7 +140,7 @@ fn whose(scope: &Scope, job: &Job) -> String {
     }
 }
 
-impl Quota {
+impl MeasuredQuota {
     /// Returns the used and the allowed amount until the last call; for calls in flight, until the
     /// end of the last call. The unit is units, or microseconds in flight.
     pub fn used(&self, epoch_us: u64) -> (f64, f64) {

@@ -1,14 +1,14 @@
 //! The run over time: the backlog and the used share of the busiest quota.
 
-use super::quota::Quota;
-use crate::jobs::Job;
+use super::quota::MeasuredQuota;
+use crate::jobs::SimulatedJob;
 
 /// Maximum number of slots.
 const SLOTS: u64 = 240;
 
 /// A part of the run.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Slot {
+pub struct RunInterval {
     /// Its beginning, in seconds.
     pub at: f64,
     /// Its end, in seconds.
@@ -22,11 +22,11 @@ pub struct Slot {
 /// Divides a run into slots. `ends` are the times at which the jobs ended, and the run ended at
 /// `end_us`.
 pub(super) fn of(
-    jobs: &[Job],
+    jobs: &[SimulatedJob],
     ends: &[Option<u64>],
-    (busiest, end_us): (Option<&Quota>, u64),
-) -> Vec<Slot> {
-    let published = jobs.iter().map(Job::at_us);
+    (busiest, end_us): (Option<&MeasuredQuota>, u64),
+) -> Vec<RunInterval> {
+    let published = jobs.iter().map(SimulatedJob::at_us);
     let last = end_us.max(1);
     // A slot shorter than a window would show single windows instead of their usage.
     let window = busiest.map_or(0, |quota| quota.limit.window_ms() * 1000);
@@ -68,7 +68,7 @@ pub(super) fn of(
     let each = |number: usize| {
         backlog += came[number];
         backlog -= went[number].min(backlog);
-        Slot {
+        RunInterval {
             at: (number as u64 * wide) as f64 / 1e6,
             until: ((number as u64 + 1) * wide).min(last) as f64 / 1e6,
             backlog,

@@ -3,8 +3,8 @@ use std::time::Duration;
 use sluicegate::rules::limit::{Algorithm, Limit};
 
 use super::*;
-use crate::history::{Call, Left, Wait, Why};
-use crate::words;
+use crate::history::{Left, RecordedCall, RecordedWait, Why};
+use crate::table;
 use sluicegate::rules::policy::{Own, Pattern};
 
 fn limit(algorithm: Algorithm, max: u64) -> Limit {
@@ -14,28 +14,28 @@ fn limit(algorithm: Algorithm, max: u64) -> Limit {
 
 /// Returns a run of one tenant with two calls a second, whose jobs are all published at the
 /// beginning.
-fn run(jobs: usize) -> (Vec<Job>, History) {
+fn run(jobs: usize) -> (Vec<SimulatedJob>, RunHistory) {
     let call = |job: usize| {
         let at_us = job as u64 / 2 * 1_000_000;
-        Call {
+        RecordedCall {
             at_us,
             until_us: at_us + 50_000,
             job,
             status: 200,
         }
     };
-    let history = History {
+    let history = RunHistory {
         calls: (0..jobs).map(call).collect(),
-        waits: vec![Wait {
+        waits: vec![RecordedWait {
             limit: "default".into(),
             us: 1_500_000,
             goes_on: false,
         }],
         deliveries: 3 * jobs as u64,
         dead: vec![(0, "no".to_owned())],
-        ..History::default()
+        ..RunHistory::default()
     };
-    let jobs = (0..jobs).map(|_| Job::new(0.0, "a")).collect();
+    let jobs = (0..jobs).map(|_| SimulatedJob::new(0.0, "a")).collect();
     (jobs, history)
 }
 
@@ -85,7 +85,7 @@ fn calls_in_flight_are_counted_as_such() {
 #[test]
 fn refusals_and_retries_are_told_apart() {
     let (jobs, mut history) = run(1);
-    let call = |status, at_us| Call {
+    let call = |status, at_us| RecordedCall {
         at_us,
         until_us: at_us,
         job: 0,
@@ -116,10 +116,10 @@ fn who_has_not_started_at_the_end_waited_that_long_at_least() {
     assert_eq!((waits.jobs, waits.not_over), (20, 10));
     assert_eq!((waits.p50, waits.p99, waits.max), (4.0, 5.0, 5.0));
     assert_eq!(
-        [50, 51, 100].map(|part| words::wait(&waits, part)),
+        [50, 51, 100].map(|part| table::wait(&waits, part)),
         ["4.00 s", "≥ 5.00 s", "≥ 5.00 s"]
     );
-    assert_eq!(words::makespan(&figures), "≥ 5.00 s");
+    assert_eq!(table::makespan(&figures), "≥ 5.00 s");
     assert_eq!(
         (figures.done_after.jobs, figures.done_after.not_over),
         (20, 10)
@@ -135,15 +135,15 @@ fn who_has_not_started_at_the_end_waited_that_long_at_least() {
     history.dead = vec![(3, "expired".to_owned())];
     let figures = Figures::of(&two.into(), &jobs, &history);
     assert_eq!((figures.waits.jobs, figures.dead_uncalled), (3, 1));
-    assert_eq!(words::wait(&Waits::default(), 50), "-");
+    assert_eq!(table::wait(&WaitFigures::default(), 50), "-");
 }
 
 #[test]
 fn the_busiest_quota_is_busy_for_long() {
     // One job of another tenant uses up its own quota for a moment.
     let (mut jobs, mut history) = run(20);
-    jobs.push(Job::new(0.0, "b"));
-    let alone = Call {
+    jobs.push(SimulatedJob::new(0.0, "b"));
+    let alone = RecordedCall {
         at_us: 0,
         until_us: 1,
         job: 20,

@@ -22,7 +22,7 @@ pub type Clock = Box<dyn Fn() -> u64 + Send + Sync>;
 pub const QUEUE: &str = "jobs";
 
 /// A broker and a gate that all simulated workers share.
-pub struct Stage {
+pub struct Environment {
     /// When simulated time began.
     pub began: Instant,
     /// The same moment in microseconds since the Unix epoch.
@@ -33,22 +33,22 @@ pub struct Stage {
     pub gate: Arc<MemoryGate<Clock>>,
 }
 
-impl Stage {
-    /// Creates an empty stage whose time begins at `epoch_us`, with the delay queues of `levels`.
-    /// The caller must receive the events of the publisher's client, which are returned as well.
-    /// Must be called within [`in_simulated_time`].
+impl Environment {
+    /// Creates an empty environment whose time begins at `epoch_us`, with the delay queues of
+    /// `levels`. The caller must receive the events of the publisher's client, which are returned
+    /// as well. Must be called within [`in_simulated_time`].
     pub async fn begin(epoch_us: u64, levels: &DelayLevels) -> (Self, mpsc::Receiver<Event>) {
         let (server, events) = MemoryBroker::start(QUEUE, levels, 1, 1);
         server.stop_consuming().await;
         let began = Instant::now();
         let clock: Clock = Box::new(move || epoch_us + micros(began.elapsed()));
-        let stage = Self {
+        let environment = Self {
             began,
             epoch_us,
             server,
             gate: Arc::new(MemoryGate::new(clock)),
         };
-        (stage, events)
+        (environment, events)
     }
 
     /// Returns the time of the gate's clock, in microseconds since the Unix epoch.

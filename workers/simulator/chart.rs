@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::figures::Figures;
-use crate::words;
+use crate::table;
 
 const WIDE: f64 = 960.0;
 const LEFT: f64 = 70.0;
@@ -42,12 +42,12 @@ pub fn svg(all: &[(String, Figures)]) -> String {
     for (place, (name, figures)) in all.iter().enumerate() {
         let y = 28.0 + 24.0 * place as f64;
         let at = y - 4.0;
-        let name = words::middle(name);
+        let name = table::middle(name);
         let text = format!(
             "{name}: makespan {}, used {}, wait p99 {}",
-            words::makespan(figures),
-            words::percent(figures.used),
-            words::wait(&figures.waits, 99),
+            table::makespan(figures),
+            table::percent(figures.used),
+            table::wait(&figures.waits, 99),
         );
         line(
             &mut svg,
@@ -62,24 +62,24 @@ pub fn svg(all: &[(String, Figures)]) -> String {
     }
     let ends = all.iter().flat_map(|(_, figures)| figures.series.last());
     let end = ends.map(|slot| slot.until).fold(1e-3, f64::max);
-    let most = |of: fn(&crate::figures::Slot) -> f64| {
+    let most = |of: fn(&crate::figures::RunInterval) -> f64| {
         let slots = all.iter().flat_map(|(_, figures)| &figures.series);
         slots.map(of).fold(0.0, f64::max)
     };
-    let used = Chart {
+    let used = Panel {
         title: "used of the busiest quota",
         top,
         end,
         most: most(|slot| slot.used).max(1.0),
-        shown: |most| words::percent(most),
+        shown: |most| table::percent(most),
         of: |slot| slot.used,
     };
-    let backlog = Chart {
+    let backlog = Panel {
         title: "backlog (jobs)",
         top: top + HIGH + 60.0,
         end,
         most: most(|slot| slot.backlog as f64).max(1.0),
-        shown: |most| words::number(most.round() as u64),
+        shown: |most| table::number(most.round() as u64),
         of: |slot| slot.backlog as f64,
     };
     for chart in [used, backlog] {
@@ -89,16 +89,16 @@ pub fn svg(all: &[(String, Figures)]) -> String {
     svg
 }
 
-struct Chart {
+struct Panel {
     title: &'static str,
     top: f64,
     end: f64,
     most: f64,
     shown: fn(f64) -> String,
-    of: fn(&crate::figures::Slot) -> f64,
+    of: fn(&crate::figures::RunInterval) -> f64,
 }
 
-impl Chart {
+impl Panel {
     fn draw(&self, svg: &mut String, all: &[(String, Figures)]) {
         let (bottom, right) = (self.top + HIGH, WIDE - RIGHT);
         line(
@@ -132,7 +132,7 @@ impl Chart {
                 format_args!(
                     "<text x=\"{x}\" y=\"{}\" text-anchor=\"{anchor}\" fill=\"#555555\">{}</text>",
                     bottom + 18.0,
-                    words::time(self.end * part),
+                    table::time(self.end * part),
                 ),
             );
         }
@@ -182,15 +182,15 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::History;
-    use crate::jobs::Job;
+    use crate::history::RunHistory;
+    use crate::jobs::SimulatedJob;
     use sluicegate::config::Config;
 
     #[test]
     fn a_name_is_no_markup() {
         let policy = &Config::default().rate_limiter.policy;
-        let jobs = [Job::new(0.0, "a"), Job::new(5.0, "a")];
-        let figures = Figures::of(policy, &jobs, &History::default());
+        let jobs = [SimulatedJob::new(0.0, "a"), SimulatedJob::new(5.0, "a")];
+        let figures = Figures::of(policy, &jobs, &RunHistory::default());
         let picture = svg(&[("<b>&\"x\".yaml".to_owned(), figures)]);
         assert!(
             picture.contains("&lt;b&gt;&amp;&quot;x&quot;.yaml"),

@@ -1,9 +1,9 @@
 //! Figures as text: the results of each configuration, side by side.
 
-use crate::figures::{Figures, OfLeft, OfShadow, Reason, Waits};
+use crate::figures::{Figures, Reason, ShadowSummary, UnfinishedSummary, WaitFigures};
 
 /// Maximum number of characters shown of the name of a tenant or a file.
-const NAME: usize = 40;
+const MAX_NAME_CHARS: usize = 40;
 
 /// A row of a table: the name of the figure, and a text for each configuration.
 type Row = (String, Vec<String>);
@@ -42,7 +42,7 @@ pub fn table(all: &[(String, Figures)]) -> String {
         row("  not started", &|f| number(f.waits.not_over as u64));
     }
     for name in names(all, |f| f.limits.iter().map(|limit| limit.name.as_str())) {
-        let find = |f: &Figures, text: &dyn Fn(&crate::figures::OfLimit) -> String| {
+        let find = |f: &Figures, text: &dyn Fn(&crate::figures::LimitSummary) -> String| {
             let limit = f.limits.iter().find(|limit| limit.name == name);
             limit.map_or("-".to_owned(), text)
         };
@@ -73,7 +73,7 @@ pub fn table(all: &[(String, Figures)]) -> String {
         }
     }
     for name in names(all, |f| f.shadows.iter().map(|shadow| shadow.name.as_str())) {
-        let find = |f: &Figures, text: &dyn Fn(&OfShadow) -> String| {
+        let find = |f: &Figures, text: &dyn Fn(&ShadowSummary) -> String| {
             let shadow = f.shadows.iter().find(|shadow| shadow.name == name);
             shadow.map_or("-".to_owned(), text)
         };
@@ -98,7 +98,7 @@ pub fn table(all: &[(String, Figures)]) -> String {
     for name in names(all, |f| {
         f.tenants.iter().map(|tenant| tenant.tenant.as_str())
     }) {
-        let find = |f: &Figures, text: &dyn Fn(&crate::figures::OfTenant) -> String| {
+        let find = |f: &Figures, text: &dyn Fn(&crate::figures::TenantSummary) -> String| {
             let tenant = f.tenants.iter().find(|tenant| tenant.tenant == name);
             tenant.map_or("-".to_owned(), text)
         };
@@ -154,7 +154,7 @@ pub fn unfinished(figures: &Figures) -> Option<String> {
 }
 
 /// Describes the problem that most of the calls had at the API; empty if there was none.
-fn api(left: &OfLeft) -> String {
+fn api(left: &UnfinishedSummary) -> String {
     let calls = left.calls;
     if calls == 0 {
         return "; no job was called in that time".to_owned();
@@ -216,12 +216,12 @@ fn in_columns(rows: &[Row]) -> String {
     table
 }
 
-fn three(waits: &Waits) -> String {
+fn three(waits: &WaitFigures) -> String {
     [50, 99, 100].map(|part| wait(waits, part)).join(", ")
 }
 
 /// Formats a percentile of the waits. `≥` marks a lower bound, and `-` means that no job waited.
-pub fn wait(waits: &Waits, of_a_hundred: usize) -> String {
+pub fn wait(waits: &WaitFigures, of_a_hundred: usize) -> String {
     let shown = time(match of_a_hundred {
         50 => waits.p50,
         99 => waits.p99,
@@ -246,10 +246,13 @@ pub fn makespan(figures: &Figures) -> String {
 pub fn middle(name: &str) -> String {
     let printed = |c: char| if c.is_control() { ' ' } else { c };
     let name: Vec<char> = name.chars().map(printed).collect();
-    if name.len() <= NAME {
+    if name.len() <= MAX_NAME_CHARS {
         return name.into_iter().collect();
     }
-    let (begin, end) = (&name[..NAME / 2], &name[name.len() - (NAME / 2 - 1)..]);
+    let (begin, end) = (
+        &name[..MAX_NAME_CHARS / 2],
+        &name[name.len() - (MAX_NAME_CHARS / 2 - 1)..],
+    );
     let shown = begin.iter().chain(&['…']).chain(end);
     shown.collect()
 }
@@ -299,15 +302,15 @@ pub fn number(number: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::{Call, History, Left, Why};
-    use crate::jobs::Job;
+    use crate::history::{Left, RecordedCall, RunHistory, Why};
+    use crate::jobs::SimulatedJob;
     use sluicegate::config::Config;
 
     #[test]
     fn a_long_name_is_shown_by_its_beginning_and_its_end() {
         assert_eq!(middle("acme"), "acme");
         let long = middle(&format!("begin{}end", "x".repeat(250)));
-        assert_eq!(long.chars().count(), NAME);
+        assert_eq!(long.chars().count(), MAX_NAME_CHARS);
         assert!(
             long.starts_with("beginx") && long.ends_with("xend"),
             "{long}"
@@ -316,21 +319,21 @@ mod tests {
 
     #[test]
     fn what_is_not_done_is_said_with_the_reason() {
-        let call = |at_us, status| Call {
+        let call = |at_us, status| RecordedCall {
             at_us,
             until_us: at_us,
             job: 0,
             status,
         };
-        let said = |left, calls: Vec<Call>| {
-            let history = History {
+        let said = |left, calls: Vec<RecordedCall>| {
+            let history = RunHistory {
                 calls,
                 unfinished: 1,
                 left: Some(left),
-                ..History::default()
+                ..RunHistory::default()
             };
             let policy = &Config::default().rate_limiter.policy;
-            let jobs = [Job::new(0.0, "a"), Job::new(0.0, "a")];
+            let jobs = [SimulatedJob::new(0.0, "a"), SimulatedJob::new(0.0, "a")];
             unfinished(&Figures::of(policy, &jobs, &history)).expect("one is left")
         };
         let left = |why| Left {

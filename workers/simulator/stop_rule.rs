@@ -3,35 +3,35 @@
 
 use std::time::Duration;
 
-use crate::forms::LONGEST;
+use crate::environment::micros;
+use crate::forms::MAX_DURATION;
 use crate::history::{Left, Why};
-use crate::jobs::Job;
-use crate::run::Setup;
-use crate::stage::micros;
+use crate::jobs::SimulatedJob;
+use crate::run::RunSetup;
 
 /// Minimum time without an ended job before a run is given up. Longer than any single call.
-const STILL: Duration = Duration::from_secs(3_600);
+const MIN_IDLE_TIME: Duration = Duration::from_secs(3_600);
 /// A run waits for jobs to be given up (`retry.give-up-after`) if that takes no longer than this.
-const GIVES_UP: Duration = Duration::from_secs(86_400);
+const MAX_GIVE_UP_WAIT: Duration = Duration::from_secs(86_400);
 /// Base of the maximum number of calls and deliveries.
-const WORK: u64 = 10_000;
+const BASE_WORK: u64 = 10_000;
 /// Calls and deliveries added to that maximum for each job.
-const WORK_OF_A_JOB: u64 = 1_000;
+const WORK_PER_JOB: u64 = 1_000;
 /// Minimum interval between two checks whether the run is over; applies while jobs end.
-const LOOK: Duration = Duration::from_millis(500);
+const MIN_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Maximum interval between two checks.
-const SELDOM: Duration = Duration::from_secs(10);
+const MAX_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// Headers with which a job sets its own start time.
 const STARTS_LATER: [&str; 2] = ["x-delay", "x-not-before"];
 
 /// Returns the number of calls and deliveries that a run of `jobs` jobs may take.
 pub fn work_of(jobs: usize) -> u64 {
-    WORK + WORK_OF_A_JOB.saturating_mul(jobs as u64)
+    BASE_WORK + WORK_PER_JOB.saturating_mul(jobs as u64)
 }
 
 /// The state of a run at one moment.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Seen {
+pub(crate) struct RunState {
     /// Time since the beginning of the run.
     pub at: Duration,
     /// Jobs that are done or dead letters.
@@ -43,7 +43,7 @@ pub(crate) struct Seen {
 }
 
 /// Decides how long a run goes on.
-pub(crate) struct Patience {
+pub(crate) struct StopRule {
     most: Duration,
     still: Duration,
     work: u64,
@@ -53,9 +53,9 @@ pub(crate) struct Patience {
     since: Duration,
 }
 
-impl Patience {
+impl StopRule {
     /// Derives the bounds from the setup and the jobs of a run.
-    pub fn new(setup: &Setup<'_>, jobs: &[Job]) -> Self {
+    pub fn new(setup: &RunSetup<'_>, jobs: &[SimulatedJob]) -> Self {
         let config = setup.config;
         let limits = &config.rate_limiter;
         let window = setup.api.limit.map_or(Duration::ZERO, |limit| limit.window);
@@ -69,12 +69,12 @@ impl Patience {
             + config.retry.max_interval
             + breaker;
         let gives_up = config.retry.give_up_after;
-        let gives_up = Some(gives_up).filter(|after| *after <= GIVES_UP);
-        let later = |job: &Job| STARTS_LATER.iter().any(|it| job.header.contains_key(*it));
+        let gives_up = Some(gives_up).filter(|after| *after <= MAX_GIVE_UP_WAIT);
+        let later = |job: &SimulatedJob| STARTS_LATER.iter().any(|it| job.header.contains_key(*it));
         let still = match config.job.deadline.is_some() || jobs.iter().any(later) {
             // Start times and deadlines of single jobs may be up to this far away.
-            true => LONGEST,
-            false => STILL + waits.max(gives_up.unwrap_or_default()),
+            true => MAX_DURATION,
+            false => MIN_IDLE_TIME + waits.max(gives_up.unwrap_or_default()),
         };
         Self {
             most: setup.most,
@@ -86,22 +86,22 @@ impl Patience {
     }
 
     /// Returns the reason if the run is over.
-    pub fn over(&mut self, seen: Seen) -> Option<Left> {
-        if seen.ended > self.ended || seen.waiting == 0 {
-            self.ended = self.ended.max(seen.ended);
-            self.since = seen.at;
+    pub fn over(&mut self, state: RunState) -> Option<Left> {
+        if state.ended > self.ended || state.waiting == 0 {
+            self.ended = self.ended.max(state.ended);
+            self.since = state.at;
         }
-        let why = if seen.at >= self.most {
+        let why = if state.at >= self.most {
             Why::Within
-        } else if seen.at - self.since >= self.still {
+        } else if state.at - self.since >= self.still {
             Why::Still
-        } else if seen.work > self.work {
-            Why::Work(seen.work)
+        } else if state.work > self.work {
+            Why::Work(state.work)
         } else {
             return None;
         };
         Some(Left {
-            at_us: micros(seen.at),
+            at_us: micros(state.at),
             since_us: micros(self.since),
             why,
         })
@@ -109,7 +109,8 @@ impl Patience {
 
     /// Returns how long to wait before the next check.
     pub fn pause(&self, now: Duration) -> Duration {
-        let pause = (now.saturating_sub(self.since) / 8).clamp(LOOK, SELDOM);
+        let pause =
+            (now.saturating_sub(self.since) / 8).clamp(MIN_CHECK_INTERVAL, MAX_CHECK_INTERVAL);
         pause.min(self.most.saturating_sub(now))
     }
 }
@@ -117,13 +118,13 @@ impl Patience {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::Api;
+    use crate::api::ApiModel;
     use sluicegate::config::Config;
 
     const HOUR: Duration = Duration::from_secs(3_600);
 
-    fn seen(at: Duration, ended: usize, work: u64) -> Seen {
-        Seen {
+    fn state(at: Duration, ended: usize, work: u64) -> RunState {
+        RunState {
             at,
             ended,
             waiting: 1,
@@ -131,58 +132,58 @@ mod tests {
         }
     }
 
-    fn patience(yaml: &str, jobs: &[Job]) -> Patience {
+    fn rule(yaml: &str, jobs: &[SimulatedJob]) -> StopRule {
         let config = Config::parse("a.yaml", yaml, std::iter::empty()).expect("valid");
-        let setup = Setup {
+        let setup = RunSetup {
             config: &config,
             workers: 1,
-            api: Api::default(),
+            api: ApiModel::default(),
             redis: Duration::ZERO,
             seed: 1,
             most: 72 * HOUR,
             work: work_of(2),
         };
-        Patience::new(&setup, jobs)
+        StopRule::new(&setup, jobs)
     }
 
     #[test]
     fn a_run_is_over_when_no_job_ends_for_long_or_its_time_is_over_or_it_was_too_much_work() {
-        let mut run = patience("", &[]);
-        assert_eq!(run.over(seen(HOUR, 1, 5)), None);
-        let left = run.over(seen(4 * HOUR, 1, 5)).expect("three hours");
+        let mut run = rule("", &[]);
+        assert_eq!(run.over(state(HOUR, 1, 5)), None);
+        let left = run.over(state(4 * HOUR, 1, 5)).expect("three hours");
         assert_eq!(left.why, Why::Still);
         assert_eq!((left.since_us, left.at_us), (3_600_000_000, 14_400_000_000));
-        assert_eq!(run.over(seen(4 * HOUR, 2, 5)), None, "one more has ended");
-        let nobody = Seen {
+        assert_eq!(run.over(state(4 * HOUR, 2, 5)), None, "one more has ended");
+        let nobody = RunState {
             waiting: 0,
-            ..seen(30 * HOUR, 2, 5)
+            ..state(30 * HOUR, 2, 5)
         };
         assert_eq!(run.over(nobody), None, "nobody waits");
         let why = |left: Option<Left>| left.map(|left| left.why);
         assert_eq!(
-            why(run.over(seen(30 * HOUR, 2, 12_001))),
+            why(run.over(state(30 * HOUR, 2, 12_001))),
             Some(Why::Work(12_001))
         );
-        assert_eq!(why(run.over(seen(72 * HOUR, 3, 5))), Some(Why::Within));
+        assert_eq!(why(run.over(state(72 * HOUR, 3, 5))), Some(Why::Within));
     }
 
     #[test]
     fn what_goes_by_is_waited_for() {
         let day = "rate-limiter: {max-requests: 1, window-size: 1d}";
-        assert_eq!(patience(day, &[]).over(seen(48 * HOUR, 0, 5)), None);
+        assert_eq!(rule(day, &[]).over(state(48 * HOUR, 0, 5)), None);
         let gives_up = "retry: {give-up-after: 10h}";
-        assert_eq!(patience(gives_up, &[]).over(seen(10 * HOUR, 0, 5)), None);
-        let mut later = Job::new(0.0, "a");
+        assert_eq!(rule(gives_up, &[]).over(state(10 * HOUR, 0, 5)), None);
+        let mut later = SimulatedJob::new(0.0, "a");
         let delay = crate::jobs::Text::Number(1);
         later.header.insert("x-delay".to_owned(), delay);
-        assert_eq!(patience("", &[later]).over(seen(70 * HOUR, 0, 5)), None);
+        assert_eq!(rule("", &[later]).over(state(70 * HOUR, 0, 5)), None);
     }
 
     #[test]
     fn it_is_looked_at_less_often_the_longer_nothing_ends_but_not_past_the_end() {
-        let run = patience("", &[]);
-        assert_eq!(run.pause(Duration::ZERO), LOOK);
-        assert_eq!(run.pause(HOUR), SELDOM);
+        let run = rule("", &[]);
+        assert_eq!(run.pause(Duration::ZERO), MIN_CHECK_INTERVAL);
+        assert_eq!(run.pause(HOUR), MAX_CHECK_INTERVAL);
         let second = Duration::from_secs(1);
         assert_eq!(run.pause(72 * HOUR - second), second);
     }
