@@ -2,31 +2,31 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::history::{Job, What};
+use crate::history::{EventKind, JobId};
 
 /// The waiting jobs of each tenant, derived from the events.
 #[derive(Debug, Default)]
-pub struct Backlog {
-    waiting: HashMap<u32, HashSet<Job>>,
+pub struct TenantBacklogs {
+    waiting: HashMap<u32, HashSet<JobId>>,
     /// Jobs that ended before RabbitMQ confirmed them: the worker was faster than the confirm.
-    early: HashSet<Job>,
+    early: HashSet<JobId>,
     /// Calls in flight.
-    calls: HashMap<u64, Job>,
+    calls: HashMap<u64, JobId>,
     /// Number of final answers.
     ended: usize,
 }
 
-impl Backlog {
+impl TenantBacklogs {
     /// Takes an event into account.
-    pub fn note(&mut self, what: &What) {
+    pub fn note(&mut self, what: &EventKind) {
         match what {
-            What::Confirmed { job } if !self.early.remove(job) => {
+            EventKind::Confirmed { job } if !self.early.remove(job) => {
                 self.waiting.entry(job.tenant).or_default().insert(*job);
             }
-            What::Arrived { call, job, .. } => {
+            EventKind::Arrived { call, job, .. } => {
                 self.calls.insert(*call, *job);
             }
-            What::Answered { call, answer } => {
+            EventKind::Answered { call, answer } => {
                 let Some(job) = self.calls.remove(call) else {
                     return;
                 };
@@ -40,7 +40,7 @@ impl Backlog {
                 }
             }
             // Jobs that ended without a call, or after other answers: duplicates and dead letters.
-            What::Told {
+            EventKind::Told {
                 job: Some(job),
                 ended,
                 ..
@@ -60,7 +60,7 @@ impl Backlog {
     }
 
     /// Returns the waiting job that `choice` selects.
-    pub fn some(&self, choice: u32) -> Option<Job> {
+    pub fn some(&self, choice: u32) -> Option<JobId> {
         let nth = choice as usize % self.in_all().max(1);
         self.waiting.values().flatten().nth(nth).copied()
     }
@@ -79,45 +79,45 @@ impl Backlog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::Answer;
+    use crate::history::DownstreamAnswer;
 
     #[test]
     fn a_job_waits_from_its_confirm_to_its_final_answer_in_whichever_order_they_come() {
-        let mut backlog = Backlog::default();
-        let job = |number| Job { tenant: 1, number };
-        let called = |backlog: &mut Backlog, call, number, answer| {
+        let mut backlog = TenantBacklogs::default();
+        let job = |number| JobId { tenant: 1, number };
+        let called = |backlog: &mut TenantBacklogs, call, number, answer| {
             let (attempt, worker, life) = (1, 0, 1);
             let job = job(number);
-            backlog.note(&What::Arrived {
+            backlog.note(&EventKind::Arrived {
                 call,
                 job,
                 attempt,
                 worker,
                 life,
             });
-            backlog.note(&What::Answered { call, answer });
+            backlog.note(&EventKind::Answered { call, answer });
         };
-        backlog.note(&What::Confirmed { job: job(1) });
-        called(&mut backlog, 1, 1, Answer::Failed);
-        called(&mut backlog, 2, 2, Answer::Done);
+        backlog.note(&EventKind::Confirmed { job: job(1) });
+        called(&mut backlog, 1, 1, DownstreamAnswer::Failed);
+        called(&mut backlog, 2, 2, DownstreamAnswer::Done);
         assert_eq!((backlog.of(1), backlog.of(2), backlog.in_all()), (1, 0, 1));
-        backlog.note(&What::Confirmed { job: job(2) });
-        called(&mut backlog, 3, 1, Answer::Rejected);
+        backlog.note(&EventKind::Confirmed { job: job(2) });
+        called(&mut backlog, 3, 1, DownstreamAnswer::Rejected);
         assert_eq!(
             (backlog.of(1), backlog.in_all(), backlog.ended()),
             (0, 0, 2)
         );
-        let told = |number| What::Told {
+        let told = |number| EventKind::Told {
             job: Some(job(number)),
             ended: "duplicate".to_owned(),
             status: None,
         };
         assert_eq!(backlog.some(7), None);
-        backlog.note(&What::Confirmed { job: job(3) });
+        backlog.note(&EventKind::Confirmed { job: job(3) });
         assert_eq!(backlog.some(7), Some(job(3)));
         backlog.note(&told(3));
         backlog.note(&told(4));
-        backlog.note(&What::Confirmed { job: job(4) });
+        backlog.note(&EventKind::Confirmed { job: job(4) });
         assert_eq!((backlog.in_all(), backlog.ended()), (0, 2));
     }
 }

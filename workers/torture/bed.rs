@@ -15,15 +15,15 @@ use tokio::sync::Mutex;
 use tokio::task::block_in_place;
 use tokio::time::{Instant, sleep};
 
-use crate::Failure;
+use crate::RunFailure;
 use crate::clocks;
 use crate::clusters::{self, Rabbits, Redises};
 use crate::downstream::Downstream;
-use crate::faults::{Kind, Part};
-use crate::history::{History, What};
-use crate::plan::{MAX, OTHER_MAX};
-use crate::schedule::Fault;
-use crate::workers::Worker;
+use crate::faults::{FaultKind, FaultTarget};
+use crate::history::{EventKind, History};
+use crate::run_plan::{MAX, OTHER_MAX};
+use crate::schedule::ScheduledFault;
+use crate::workers::RunningWorker;
 
 /// Maximum time that a worker or server stays down after SIGKILL.
 const AWAY: Duration = Duration::from_secs(5);
@@ -31,15 +31,15 @@ const AWAY: Duration = Duration::from_secs(5);
 /// up its attempts.
 const SHORT: Duration = Duration::from_secs(8);
 /// Minimum and maximum time that the downstream stands still, longer than the workers' timeout.
-const STILL: (Duration, Duration) = (Duration::from_secs(12), Duration::from_secs(16));
+const STANDSTILL_BOUNDS: (Duration, Duration) = (Duration::from_secs(12), Duration::from_secs(16));
 /// Time after the end of all faults within which each worker must take jobs again.
 const READY: Duration = Duration::from_secs(120);
 /// Interval between two checks whether all workers live.
-const LOOK: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A worker and the proxies of its connections.
-pub struct Slot {
-    pub worker: Mutex<Worker>,
+pub struct WorkerSlot {
+    pub worker: Mutex<RunningWorker>,
     pub to_rabbit: Arc<Proxy>,
     pub to_redis: Arc<Proxy>,
     pub to_downstream: Arc<Proxy>,
@@ -51,7 +51,7 @@ pub struct Bed {
     pub downstream: Arc<Downstream>,
     pub rabbit: Arc<Rabbits>,
     pub redis: Arc<Redises>,
-    pub slots: Vec<Slot>,
+    pub slots: Vec<WorkerSlot>,
     /// The program, and the configuration for commands that an operator runs.
     pub operator: (PathBuf, PathBuf),
     pub names: QueueNames,
@@ -67,10 +67,10 @@ impl Bed {
     ///
     /// # Errors
     /// Returns an error if the fault could not be mended.
-    pub async fn perform(&self, number: u64, fault: Fault) -> Result<(), Failure> {
-        let Fault { kind, .. } = fault;
+    pub async fn perform(&self, number: u64, fault: ScheduledFault) -> Result<(), RunFailure> {
+        let ScheduledFault { kind, .. } = fault;
         let (worker, how) = how(&fault);
-        self.history.add(What::Broken {
+        self.history.add(EventKind::Broken {
             fault: number,
             kind,
             worker,
@@ -78,19 +78,19 @@ impl Bed {
         });
         match kind.part() {
             _ if clusters::is_ours(kind) => clusters::perform(self, fault).await,
-            Part::Worker => self.worker(number, fault).await?,
-            Part::Rabbit if kind.is_rude() => self.rude(number, fault).await?,
-            Part::Rabbit => self.rabbit(number, fault).await,
-            Part::Redis => self.redis(fault).await?,
-            Part::Downstream => self.downstream(fault).await,
+            FaultTarget::Worker => self.worker(number, fault).await?,
+            FaultTarget::Rabbit if kind.is_rude() => self.rude(number, fault).await?,
+            FaultTarget::Rabbit => self.rabbit(number, fault).await,
+            FaultTarget::Redis => self.redis(fault).await?,
+            FaultTarget::Downstream => self.downstream(fault).await,
         }
-        self.history.add(What::Mended { fault: number });
+        self.history.add(EventKind::Mended { fault: number });
         Ok(())
     }
 
-    async fn downstream(&self, fault: Fault) {
+    async fn downstream(&self, fault: ScheduledFault) {
         match fault.kind {
-            Kind::DownstreamFar => {
+            FaultKind::DownstreamFar => {
                 let all = |ways| {
                     for slot in &self.slots {
                         slot.to_downstream.set(ways);
@@ -100,16 +100,16 @@ impl Bed {
                 sleep(fault.lasts).await;
                 all(Ways::OPEN);
             }
-            Kind::DownstreamRefuse => {
+            FaultKind::DownstreamRefuse => {
                 refuse(self.slots.iter(), fault.lasts.min(SHORT)).await;
             }
-            Kind::DownstreamRefuseMost => {
+            FaultKind::DownstreamRefuseMost => {
                 let (before, after) = self.slots.split_at(fault.worker);
                 refuse(before.iter().chain(&after[1..]), rude::lasts(&fault)).await;
             }
-            Kind::DownstreamStill => {
+            FaultKind::DownstreamStill => {
                 self.downstream.stand_still(true);
-                sleep(fault.lasts.clamp(STILL.0, STILL.1)).await;
+                sleep(fault.lasts.clamp(STANDSTILL_BOUNDS.0, STANDSTILL_BOUNDS.1)).await;
                 self.downstream.stand_still(false);
             }
             _ => {
@@ -120,106 +120,106 @@ impl Bed {
         }
     }
 
-    async fn rabbit(&self, number: u64, fault: Fault) {
+    async fn rabbit(&self, number: u64, fault: ScheduledFault) {
         let rabbit = &self.rabbit;
         let ctl = |args: &[&str]| {
             block_in_place(|| rabbit.ctl(args));
         };
         match fault.kind {
-            Kind::RabbitKill | Kind::RabbitRestart => {
+            FaultKind::RabbitKill | FaultKind::RabbitRestart => {
                 match fault.kind {
-                    Kind::RabbitKill => block_in_place(|| rabbit.kill()),
+                    FaultKind::RabbitKill => block_in_place(|| rabbit.kill()),
                     _ => block_in_place(|| rabbit.stop()),
                 }
                 sleep(fault.lasts.min(AWAY)).await;
                 block_in_place(|| rabbit.restart());
             }
-            Kind::RabbitStop => {
+            FaultKind::RabbitStop => {
                 block_in_place(|| rabbit.pause());
                 sleep(fault.lasts).await;
                 block_in_place(|| rabbit.resume());
             }
-            Kind::RabbitCut => ctl(&["close_all_connections", "torture"]),
-            Kind::RabbitLogin => {
+            FaultKind::RabbitCut => ctl(&["close_all_connections", "torture"]),
+            FaultKind::RabbitLogin => {
                 ctl(&["change_password", "guest", "other"]);
                 ctl(&["close_all_connections", "torture"]);
                 sleep(fault.lasts).await;
                 ctl(&["change_password", "guest", "guest"]);
             }
-            Kind::RabbitMemory => {
+            FaultKind::RabbitMemory => {
                 ctl(&["set_vm_memory_high_watermark", "absolute", "1MiB"]);
                 sleep(fault.lasts).await;
                 ctl(&["set_vm_memory_high_watermark", "absolute", "2GiB"]);
             }
-            Kind::RabbitDisk => {
+            FaultKind::RabbitDisk => {
                 ctl(&["set_disk_free_limit", "1000000GB"]);
                 sleep(fault.lasts).await;
                 ctl(&["set_disk_free_limit", "50MB"]);
             }
-            Kind::RabbitChannels => ctl(&[
+            FaultKind::RabbitChannels => ctl(&[
                 "eval",
                 "[exit(Channel, kill) || Channel <- rabbit_channel:list_local()], ok.",
             ]),
-            Kind::RabbitDelete => self.delete_queue(number, fault).await,
+            FaultKind::RabbitDelete => self.delete_queue(number, fault).await,
             _ => hole(&self.slots[fault.worker].to_rabbit, fault).await,
         }
     }
 
-    async fn redis(&self, fault: Fault) -> Result<(), Failure> {
+    async fn redis(&self, fault: ScheduledFault) -> Result<(), RunFailure> {
         let redis = &self.redis;
         let ctl = |args: &[&str]| {
             block_in_place(|| redis.ctl(args));
         };
         match fault.kind {
-            Kind::RedisKill | Kind::RedisRestart | Kind::RedisWipe => {
+            FaultKind::RedisKill | FaultKind::RedisRestart | FaultKind::RedisWipe => {
                 match fault.kind {
-                    Kind::RedisRestart => block_in_place(|| redis.stop()),
+                    FaultKind::RedisRestart => block_in_place(|| redis.stop()),
                     _ => block_in_place(|| redis.kill()),
                 }
                 sleep(fault.lasts.min(AWAY)).await;
                 match fault.kind {
-                    Kind::RedisWipe => block_in_place(|| redis.restart_empty()),
+                    FaultKind::RedisWipe => block_in_place(|| redis.restart_empty()),
                     _ => block_in_place(|| redis.restart()),
                 }
             }
-            Kind::RedisStop => {
+            FaultKind::RedisStop => {
                 block_in_place(|| redis.pause());
                 sleep(fault.lasts).await;
                 block_in_place(|| redis.resume());
             }
-            Kind::RedisCut => ctl(&["client", "kill", "type", "normal"]),
-            Kind::RedisFull => {
+            FaultKind::RedisCut => ctl(&["client", "kill", "type", "normal"]),
+            FaultKind::RedisFull => {
                 ctl(&["config", "set", "maxmemory", "1mb"]);
                 sleep(fault.lasts).await;
                 ctl(&["config", "set", "maxmemory", "0"]);
             }
-            Kind::RedisReadonly => {
+            FaultKind::RedisReadonly => {
                 // No server listens at that address, so it keeps its data.
                 ctl(&["replicaof", "127.0.0.1", "1"]);
                 sleep(fault.lasts).await;
                 ctl(&["replicaof", "no", "one"]);
             }
-            Kind::RedisLogin => {
+            FaultKind::RedisLogin => {
                 ctl(&["config", "set", "requirepass", "other"]);
                 ctl(&["-a", "other", "client", "kill", "type", "normal"]);
                 sleep(fault.lasts).await;
                 ctl(&["-a", "other", "config", "set", "requirepass", ""]);
             }
-            Kind::RedisFlush => ctl(&["flushall"]),
-            Kind::RedisScripts => ctl(&["script", "flush"]),
-            Kind::RedisClock => {
+            FaultKind::RedisFlush => ctl(&["flushall"]),
+            FaultKind::RedisScripts => ctl(&["script", "flush"]),
+            FaultKind::RedisClock => {
                 redis.step_back(fault.lasts)?;
                 // The publishers' clocks must never be further behind than that of Redis.
                 sleep(2 * clocks::READ).await;
                 let by = u64::try_from(fault.lasts.as_millis()).unwrap_or(u64::MAX);
                 self.behind.fetch_add(by, Ordering::Relaxed);
             }
-            Kind::RedisEvict => {
+            FaultKind::RedisEvict => {
                 ctl(&["config", "set", "maxmemory", "1"]);
                 sleep(fault.lasts).await;
                 ctl(&["config", "set", "maxmemory", "0"]);
             }
-            Kind::RedisFar => {
+            FaultKind::RedisFar => {
                 let all = |ways| {
                     for slot in &self.slots {
                         slot.to_redis.set(ways);
@@ -238,7 +238,7 @@ impl Bed {
     ///
     /// # Errors
     /// Returns an error if a worker can't be started.
-    pub async fn watch(&self) -> Result<(), Failure> {
+    pub async fn watch(&self) -> Result<(), RunFailure> {
         loop {
             for (number, slot) in self.slots.iter().enumerate() {
                 // A locked worker is being broken; it is not checked.
@@ -247,14 +247,14 @@ impl Bed {
                 };
                 if let Some(status) = worker.ended()? {
                     let how = format!("ended by itself with {status}");
-                    self.history.add(What::Failed {
+                    self.history.add(EventKind::Failed {
                         worker: number,
                         how,
                     });
                     worker.revive()?;
                 }
             }
-            sleep(LOOK).await;
+            sleep(CHECK_INTERVAL).await;
         }
     }
 
@@ -263,7 +263,7 @@ impl Bed {
     ///
     /// # Errors
     /// Returns an error if a worker can't be waited for.
-    pub async fn end(&self) -> Result<(), Failure> {
+    pub async fn end(&self) -> Result<(), RunFailure> {
         let until = Instant::now() + READY;
         for (worker, slot) in self.slots.iter().enumerate() {
             let left = until.saturating_duration_since(Instant::now());
@@ -275,21 +275,21 @@ impl Bed {
                 None => Some(format!("was not ready {READY:?} after all was whole")),
             };
             if let Some(how) = early {
-                self.history.add(What::Failed { worker, how });
+                self.history.add(EventKind::Failed { worker, how });
             }
             let how = match process.terminate().await? {
                 Some(status) if status.success() => continue,
                 Some(status) => format!("ended after SIGTERM with {status}"),
                 None => "did not end within a minute of SIGTERM".to_owned(),
             };
-            self.history.add(What::Failed { worker, how });
+            self.history.add(EventKind::Failed { worker, how });
         }
         Ok(())
     }
 }
 
 /// Makes the downstream refuse the connections of these workers for a while.
-async fn refuse(slots: impl Iterator<Item = &Slot> + Clone, lasts: Duration) {
+async fn refuse(slots: impl Iterator<Item = &WorkerSlot> + Clone, lasts: Duration) {
     for slot in slots.clone() {
         slot.to_downstream.door.refuse().await;
     }
@@ -311,9 +311,9 @@ fn far(way: u8) -> Duration {
 
 /// Lets nothing pass in one or both directions, as if a firewall had forgotten the connection, or
 /// delays everything.
-async fn hole(proxy: &Proxy, fault: Fault) {
+async fn hole(proxy: &Proxy, fault: ScheduledFault) {
     let ways = match (fault.kind, fault.way) {
-        (Kind::RabbitSlow | Kind::RedisSlow, _) => Ways::round_trip(slow(fault.way)),
+        (FaultKind::RabbitSlow | FaultKind::RedisSlow, _) => Ways::round_trip(slow(fault.way)),
         (_, 0) => Ways {
             there: Way::HELD,
             back: Way::OPEN,
@@ -333,58 +333,58 @@ async fn hole(proxy: &Proxy, fault: Fault) {
 }
 
 /// Returns the worker that a fault affects, and a description of the fault.
-fn how(fault: &Fault) -> (Option<usize>, String) {
+fn how(fault: &ScheduledFault) -> (Option<usize>, String) {
     let seconds = |longest: Duration| format!("{:.1} s", fault.lasts.min(longest).as_secs_f64());
     let way = ["there", "back", "both ways"][usize::from(fault.way % 3)];
     let one = Some(fault.worker);
     let round_trip = |of: Duration| format!("a round trip of {} ms", of.as_millis());
     match fault.kind {
-        Kind::WorkerKill => (one, format!("away for {}", seconds(AWAY))),
-        Kind::WorkerStop => (one, format!("for {}", seconds(Duration::MAX))),
-        Kind::WorkerRestart => (one, String::new()),
-        Kind::WorkerConfig | Kind::WorkerRolling => (
+        FaultKind::WorkerKill => (one, format!("away for {}", seconds(AWAY))),
+        FaultKind::WorkerStop => (one, format!("for {}", seconds(Duration::MAX))),
+        FaultKind::WorkerRestart => (one, String::new()),
+        FaultKind::WorkerConfig | FaultKind::WorkerRolling => (
             None,
             format!("{MAX} to {OTHER_MAX} for {}", seconds(Duration::MAX)),
         ),
-        Kind::WorkerClock => {
+        FaultKind::WorkerClock => {
             let by = struck::off(fault);
             (one, format!("by {by} s, for {}", seconds(Duration::MAX)))
         }
-        Kind::KillAtGate
-        | Kind::KillAtPermit
-        | Kind::KillAtCall
-        | Kind::KillAtPublish
-        | Kind::KillAtConfirm => (one, format!("away for {}", seconds(AWAY))),
-        Kind::StopAtGate
-        | Kind::StopAtPermit
-        | Kind::StopAtCall
-        | Kind::StopAtPublish
-        | Kind::StopAtConfirm => (one, format!("for {}", seconds(Duration::MAX))),
-        Kind::RabbitKill
-        | Kind::RabbitRestart
-        | Kind::RedisKill
-        | Kind::RedisRestart
-        | Kind::RedisWipe => (None, format!("away for {}", seconds(AWAY))),
-        Kind::RabbitStop
-        | Kind::RabbitMemory
-        | Kind::RabbitDisk
-        | Kind::RabbitLogin
-        | Kind::RedisStop
-        | Kind::RedisFull
-        | Kind::RedisEvict
-        | Kind::RedisReadonly
-        | Kind::RedisLogin => (None, format!("for {}", seconds(Duration::MAX))),
-        Kind::RabbitCut
-        | Kind::RabbitChannels
-        | Kind::RedisCut
-        | Kind::RedisFlush
-        | Kind::RedisScripts => (None, String::new()),
-        Kind::RedisClock => (None, format!("by {}", seconds(Duration::MAX))),
-        Kind::RabbitDelete => (None, deletion::how(fault)),
-        Kind::RabbitHole | Kind::RedisHole => {
+        FaultKind::KillAtGate
+        | FaultKind::KillAtPermit
+        | FaultKind::KillAtCall
+        | FaultKind::KillAtPublish
+        | FaultKind::KillAtConfirm => (one, format!("away for {}", seconds(AWAY))),
+        FaultKind::StopAtGate
+        | FaultKind::StopAtPermit
+        | FaultKind::StopAtCall
+        | FaultKind::StopAtPublish
+        | FaultKind::StopAtConfirm => (one, format!("for {}", seconds(Duration::MAX))),
+        FaultKind::RabbitKill
+        | FaultKind::RabbitRestart
+        | FaultKind::RedisKill
+        | FaultKind::RedisRestart
+        | FaultKind::RedisWipe => (None, format!("away for {}", seconds(AWAY))),
+        FaultKind::RabbitStop
+        | FaultKind::RabbitMemory
+        | FaultKind::RabbitDisk
+        | FaultKind::RabbitLogin
+        | FaultKind::RedisStop
+        | FaultKind::RedisFull
+        | FaultKind::RedisEvict
+        | FaultKind::RedisReadonly
+        | FaultKind::RedisLogin => (None, format!("for {}", seconds(Duration::MAX))),
+        FaultKind::RabbitCut
+        | FaultKind::RabbitChannels
+        | FaultKind::RedisCut
+        | FaultKind::RedisFlush
+        | FaultKind::RedisScripts => (None, String::new()),
+        FaultKind::RedisClock => (None, format!("by {}", seconds(Duration::MAX))),
+        FaultKind::RabbitDelete => (None, deletion::how(fault)),
+        FaultKind::RabbitHole | FaultKind::RedisHole => {
             (one, format!("{way}, for {}", seconds(Duration::MAX)))
         }
-        Kind::RabbitSlow | Kind::RedisSlow => (
+        FaultKind::RabbitSlow | FaultKind::RedisSlow => (
             one,
             format!(
                 "{}, for {}",
@@ -392,7 +392,7 @@ fn how(fault: &Fault) -> (Option<usize>, String) {
                 seconds(Duration::MAX)
             ),
         ),
-        Kind::RedisFar => (
+        FaultKind::RedisFar => (
             None,
             format!(
                 "{}, for {}",
@@ -400,7 +400,7 @@ fn how(fault: &Fault) -> (Option<usize>, String) {
                 seconds(Duration::MAX)
             ),
         ),
-        Kind::DownstreamFar => (
+        FaultKind::DownstreamFar => (
             None,
             format!(
                 "{}, for {}",
@@ -408,24 +408,30 @@ fn how(fault: &Fault) -> (Option<usize>, String) {
                 seconds(Duration::MAX)
             ),
         ),
-        Kind::DownstreamHang | Kind::DownstreamRefuse => (None, format!("for {}", seconds(SHORT))),
-        Kind::DownstreamRefuseMost => (one, rude::how(fault)),
-        Kind::RudeReplies | Kind::RudeJobs | Kind::RudeTenant | Kind::RudeFlood => {
-            (None, rude::how(fault))
+        FaultKind::DownstreamHang | FaultKind::DownstreamRefuse => {
+            (None, format!("for {}", seconds(SHORT)))
         }
-        Kind::DownstreamStill => {
-            let seconds = fault.lasts.clamp(STILL.0, STILL.1).as_secs_f64();
+        FaultKind::DownstreamRefuseMost => (one, rude::how(fault)),
+        FaultKind::RudeReplies
+        | FaultKind::RudeJobs
+        | FaultKind::RudeTenant
+        | FaultKind::RudeFlood => (None, rude::how(fault)),
+        FaultKind::DownstreamStill => {
+            let seconds = fault
+                .lasts
+                .clamp(STANDSTILL_BOUNDS.0, STANDSTILL_BOUNDS.1)
+                .as_secs_f64();
             (None, format!("for {seconds:.1} s"))
         }
-        Kind::RabbitNodeKill
-        | Kind::RabbitNodeStop
-        | Kind::RabbitNodeRestart
-        | Kind::RabbitNodeCut
-        | Kind::RabbitLeaderCut
-        | Kind::RedisPrimaryKill
-        | Kind::RedisPrimaryStop
-        | Kind::RedisPrimaryLag
-        | Kind::RedisReplicaKill
-        | Kind::RedisHandover => (None, clusters::how(fault)),
+        FaultKind::RabbitNodeKill
+        | FaultKind::RabbitNodeStop
+        | FaultKind::RabbitNodeRestart
+        | FaultKind::RabbitNodeCut
+        | FaultKind::RabbitLeaderCut
+        | FaultKind::RedisPrimaryKill
+        | FaultKind::RedisPrimaryStop
+        | FaultKind::RedisPrimaryLag
+        | FaultKind::RedisReplicaKill
+        | FaultKind::RedisHandover => (None, clusters::how(fault)),
     }
 }

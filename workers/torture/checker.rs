@@ -6,19 +6,19 @@ mod closings;
 mod keys;
 mod lives;
 mod neighbors;
+mod results;
 mod starts;
 #[cfg(test)]
 mod tests;
-mod told;
 mod windows;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use crate::faults::{Kind, Part};
-use crate::history::{Event, Job, What};
-use keys::Keys;
+use crate::faults::{FaultKind, FaultTarget};
+use crate::history::{EventKind, HistoryEvent, JobId};
+use keys::JobsByKey;
 use lives::{Broken, Lives};
 
 /// How long a fault has consequences after its end. For example, a connection that died unnoticed
@@ -37,7 +37,7 @@ const CLOSINGS: usize = 3;
 
 /// The rules that a history is checked against. Limits are in the history, since they change.
 #[derive(Debug, Clone, Copy)]
-pub struct Rules {
+pub struct CheckRules {
     /// Length of a window, in nanoseconds.
     pub window: u64,
     /// The value of `retry.max-attempts`.
@@ -53,19 +53,19 @@ pub struct Rules {
     pub closed: u64,
 }
 
-impl Rules {
+impl CheckRules {
     /// Returns true if the fault can delay, repeat or lose a forwarded call without a trace.
     /// RabbitMQ carries such calls.
-    fn breaks_the_way(self, kind: Kind) -> bool {
-        self.forwards && kind.part() == Part::Rabbit
+    fn breaks_the_way(self, kind: FaultKind) -> bool {
+        self.forwards && kind.part() == FaultTarget::Rabbit
     }
 }
 
 /// A violation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Finding {
+pub enum Violation {
     /// A confirmed job that is neither done nor a dead letter.
-    Lost { job: Job, calls: usize },
+    Lost { job: JobId, calls: usize },
     /// A window with more calls than allowed.
     Overfull {
         tenant: u32,
@@ -74,19 +74,19 @@ pub enum Finding {
         allowed: u64,
     },
     /// A job that ran again after its end without a fault that explains it.
-    Repeated { job: Job, at: u64 },
+    Repeated { job: JobId, at: u64 },
     /// A call with a higher or lower attempt than its failures explain.
     Attempt {
-        job: Job,
+        job: JobId,
         attempt: u32,
         failures: u32,
     },
     /// A dead letter of a job that was not rejected and had attempts left.
-    Buried { job: Job, reason: String },
+    Buried { job: JobId, reason: String },
     /// A dead letter without a reason.
-    Unsaid { job: Job },
+    Unsaid { job: JobId },
     /// A caller that left long before its timeout although no fault had killed or stopped it.
-    Abandoned { job: Job, at: u64 },
+    Abandoned { job: JobId, at: u64 },
     /// Calls went on after most 429s.
     Ignored { closings: usize, ignored: usize },
     /// Messages that were still in queues when all work had ended.
@@ -94,32 +94,32 @@ pub enum Finding {
     /// No job was confirmed, so the run tested nothing.
     Nothing,
     /// A call with another body or tenant than its job's.
-    Mangled { job: Job },
+    Mangled { job: JobId },
     /// A call for a job that was never published.
-    Stranger { job: Job },
+    Stranger { job: JobId },
     /// A confirmed job without a result.
-    Untold { job: Job },
+    Untold { job: JobId },
     /// A result with an end that its job did not have by then.
     Mistold {
         at: u64,
-        job: Option<Job>,
+        job: Option<JobId>,
         how: String,
     },
     /// A call before its job's start time, by this number of nanoseconds.
-    Early { job: Job, at: u64, by: u64 },
+    Early { job: JobId, at: u64, by: u64 },
     /// Two jobs with one dedupe key that were called within its time.
-    Twice { jobs: (Job, Job), at: u64 },
+    Twice { jobs: (JobId, JobId), at: u64 },
     /// A job that was called although all workers were reported to follow its cancellation.
-    AfterCancel { job: Job, at: u64 },
+    AfterCancel { job: JobId, at: u64 },
     /// A job that was reported as cancelled, and is no dead letter.
-    Uncancelled { job: Job },
+    Uncancelled { job: JobId },
     /// A job that is both done and cancelled.
-    Both { job: Job },
+    Both { job: JobId },
     /// A tenant with few jobs done within a span while a neighbor was rude and nothing else was
     /// broken.
     Felt {
         tenant: u32,
-        kind: Kind,
+        kind: FaultKind,
         at: u64,
         done: u64,
         allowed: u64,
@@ -128,7 +128,7 @@ pub enum Finding {
     Worker { worker: usize, how: String },
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = |at: &u64| *at as f64 / 1e9;
         match self {
@@ -234,7 +234,7 @@ impl fmt::Display for Finding {
 
 /// The figures of a history, and the violations in it.
 #[derive(Debug, Default)]
-pub struct Verdict {
+pub struct HistoryVerdict {
     pub confirmed: usize,
     /// Published jobs without an answer from RabbitMQ. They may run or not.
     pub unsure: usize,
@@ -252,7 +252,7 @@ pub struct Verdict {
     /// Calls answered with another status than 2xx.
     pub refused: usize,
     /// Jobs that ran again after their end, by the latest earlier fault that could explain it.
-    pub repeated: BTreeMap<Kind, usize>,
+    pub repeated: BTreeMap<FaultKind, usize>,
     /// Calls in the fullest window, and the maximum allowed in it.
     pub fullest: (u64, u64),
     /// Number of overfull windows; zero with a strict guard.
@@ -260,7 +260,7 @@ pub struct Verdict {
     /// How often a 429 closed a tenant, and how often calls went on.
     pub closings: (usize, usize),
     /// Number of faults, by kind.
-    pub faults: BTreeMap<Kind, usize>,
+    pub faults: BTreeMap<FaultKind, usize>,
     /// Faults that waited in vain for a moment or an empty queue.
     pub missed: usize,
     /// Minimum number of jobs that a tenant had done in a span while a neighbor was rude, and the
@@ -268,10 +268,10 @@ pub struct Verdict {
     pub neighbors: Option<(u64, u64)>,
     /// Highest attempt of any call.
     pub attempts: u32,
-    pub findings: Vec<Finding>,
+    pub findings: Vec<Violation>,
 }
 
-impl Verdict {
+impl HistoryVerdict {
     /// Returns true if there are no findings.
     pub fn holds(&self) -> bool {
         self.findings.is_empty()
@@ -279,11 +279,11 @@ impl Verdict {
 }
 
 /// Checks `events`, which must be sorted by time.
-pub fn check(events: &[Event], rules: Rules) -> Verdict {
+pub fn check(events: &[HistoryEvent], rules: CheckRules) -> HistoryVerdict {
     let lives = Lives::of(events);
     let broken = Broken::of(events);
-    let keys = Keys::of(&lives);
-    let mut verdict = Verdict::default();
+    let keys = JobsByKey::of(&lives);
+    let mut verdict = HistoryVerdict::default();
     for (job, life) in &lives.jobs {
         let done = life.is_done();
         verdict.calls += life.calls.len();
@@ -295,12 +295,12 @@ pub fn check(events: &[Event], rules: Rules) -> Verdict {
             false => verdict.unsure += 1,
         }
         if life.published.is_none() {
-            verdict.findings.push(Finding::Stranger { job: *job });
+            verdict.findings.push(Violation::Stranger { job: *job });
         }
         let went_on = life.dropped && keys.may_drop(*job, life, u64::MAX, &broken);
         if life.confirmed && !life.has_ended() && !went_on {
             let calls = life.calls.len();
-            verdict.findings.push(Finding::Lost { job: *job, calls });
+            verdict.findings.push(Violation::Lost { job: *job, calls });
         }
         verdict.again(*job, life, &broken, rules);
         verdict.attempts(*job, life, &broken, rules);
@@ -308,21 +308,21 @@ pub fn check(events: &[Event], rules: Rules) -> Verdict {
         verdict.abandoned(*job, life, &broken, rules);
     }
     if verdict.confirmed == 0 {
-        verdict.findings.push(Finding::Nothing);
+        verdict.findings.push(Violation::Nothing);
     }
     verdict.windows(events, rules);
     verdict.closings(events, rules);
-    verdict.told(events, (&lives, &keys), &broken);
+    verdict.check_results(events, (&lives, &keys), &broken);
     verdict.starts(&lives);
     verdict.keys(&keys, &broken);
     verdict.cancels(&lives, &broken, rules);
     verdict.neighbors(events, (&lives, &broken), rules);
     for event in events {
         match &event.what {
-            What::Broken { kind, .. } => *verdict.faults.entry(*kind).or_default() += 1,
-            What::Missed { .. } => verdict.missed += 1,
-            What::Mangled { job } => verdict.findings.push(Finding::Mangled { job: *job }),
-            What::Failed { worker, how } => verdict.findings.push(Finding::Worker {
+            EventKind::Broken { kind, .. } => *verdict.faults.entry(*kind).or_default() += 1,
+            EventKind::Missed { .. } => verdict.missed += 1,
+            EventKind::Mangled { job } => verdict.findings.push(Violation::Mangled { job: *job }),
+            EventKind::Failed { worker, how } => verdict.findings.push(Violation::Worker {
                 worker: *worker,
                 how: how.clone(),
             }),
@@ -332,16 +332,16 @@ pub fn check(events: &[Event], rules: Rules) -> Verdict {
     verdict
 }
 
-impl Verdict {
+impl HistoryVerdict {
     /// Requires a fault that explains each call after the job's end. The fault may be anywhere in
     /// the job's life, since a copy of a job can wait for its turn long after the fault that made
     /// it.
-    fn again(&mut self, job: Job, life: &lives::Life, broken: &Broken, rules: Rules) {
+    fn again(&mut self, job: JobId, life: &lives::Life, broken: &Broken, rules: CheckRules) {
         for call in life.after_the_end() {
             let cause = broken.latest(life.begins(), call.at, AFTERMATH, life.repeated_by(rules));
             match cause {
                 Some(kind) => *self.repeated.entry(kind).or_default() += 1,
-                None => self.findings.push(Finding::Repeated { job, at: call.at }),
+                None => self.findings.push(Violation::Repeated { job, at: call.at }),
             }
         }
     }
@@ -349,11 +349,11 @@ impl Verdict {
     /// Checks that waits use no attempts: a call's attempt is at most one more than the number of
     /// failures before it. It may be lower only with a copy of the job, a worker that died and
     /// forgot a failure, or an open breaker.
-    fn attempts(&mut self, job: Job, life: &lives::Life, broken: &Broken, rules: Rules) {
+    fn attempts(&mut self, job: JobId, life: &lives::Life, broken: &Broken, rules: CheckRules) {
         for (at, call) in life.calls.iter().enumerate() {
             self.attempts = self.attempts.max(call.attempt);
             let failures = life.calls[..at].iter().filter(|call| call.failed()).count();
-            let unseen = broken.count(life.begins(), call.at, AFTERMATH, Kind::uses_attempts);
+            let unseen = broken.count(life.begins(), call.at, AFTERMATH, FaultKind::uses_attempts);
             let hidden = broken.latest(life.begins(), call.at, AFTERMATH, |kind| {
                 kind.hides_attempts() || rules.breaks_the_way(kind)
             });
@@ -366,7 +366,7 @@ impl Verdict {
             let exact = copies.is_none() && unseen == 0 && !rules.breakers;
             let forgot = exact && call.attempt < next;
             if call.attempt == 0 || call.attempt > next || forgot {
-                self.findings.push(Finding::Attempt {
+                self.findings.push(Violation::Attempt {
                     job,
                     attempt: call.attempt,
                     failures,
@@ -377,18 +377,18 @@ impl Verdict {
 
     /// Checks that a dead letter was rejected, had used all its attempts, or was requested by an
     /// operator.
-    fn buried(&mut self, job: Job, life: &lives::Life, broken: &Broken, rules: Rules) {
+    fn buried(&mut self, job: JobId, life: &lives::Life, broken: &Broken, rules: CheckRules) {
         let Some(reason) = &life.dead else { return };
         if reason.trim().is_empty() {
-            self.findings.push(Finding::Unsaid { job });
+            self.findings.push(Violation::Unsaid { job });
         }
         let failures = life.calls.iter().filter(|call| call.failed()).count()
-            + broken.count(life.begins(), u64::MAX, AFTERMATH, Kind::uses_attempts);
+            + broken.count(life.begins(), u64::MAX, AFTERMATH, FaultKind::uses_attempts);
         if !life.calls.iter().any(|call| call.is_rejected())
             && !cancels::is_cancelled(life)
             && failures < rules.max_attempts as usize
         {
-            self.findings.push(Finding::Buried {
+            self.findings.push(Violation::Buried {
                 job,
                 reason: reason.clone(),
             });
@@ -397,8 +397,8 @@ impl Verdict {
 
     /// Checks that workers finish their calls when they end. Only a killed worker may leave a call;
     /// a stopped one may find its call timed out.
-    fn abandoned(&mut self, job: Job, life: &lives::Life, broken: &Broken, rules: Rules) {
-        let explains = |kind: Kind| {
+    fn abandoned(&mut self, job: JobId, life: &lives::Life, broken: &Broken, rules: CheckRules) {
+        let explains = |kind: FaultKind| {
             kind.kills()
                 || kind.uses_attempts()
                 || kind.hides_attempts()
@@ -408,13 +408,13 @@ impl Verdict {
             let Some(at) = call.left() else { continue };
             let soon = Duration::from_nanos(at - call.at) < SOON;
             if soon && broken.latest(call.at, at, AFTERMATH, explains).is_none() {
-                self.findings.push(Finding::Abandoned { job, at });
+                self.findings.push(Violation::Abandoned { job, at });
             }
         }
     }
 
     /// Checks that no job of a tenant starts after a 429.
-    fn closings(&mut self, events: &[Event], rules: Rules) {
+    fn closings(&mut self, events: &[HistoryEvent], rules: CheckRules) {
         let all = closings::closings(events, rules.closed);
         let ignored = (all.iter().flatten())
             .filter(|after| **after > KNOWN)
@@ -422,11 +422,11 @@ impl Verdict {
         let closings = all.len();
         self.closings = (closings, ignored);
         if closings >= CLOSINGS && ignored * 2 > closings {
-            self.findings.push(Finding::Ignored { closings, ignored });
+            self.findings.push(Violation::Ignored { closings, ignored });
         }
     }
 
-    fn windows(&mut self, events: &[Event], rules: Rules) {
+    fn windows(&mut self, events: &[HistoryEvent], rules: CheckRules) {
         for window in windows::windows(events, rules.window) {
             if window.calls * self.fullest.1.max(1) > self.fullest.0 * window.allowed.max(1) {
                 self.fullest = (window.calls, window.allowed);
@@ -436,7 +436,7 @@ impl Verdict {
             }
             self.overfull += 1;
             if rules.windows_hold {
-                self.findings.push(Finding::Overfull {
+                self.findings.push(Violation::Overfull {
                     tenant: window.tenant,
                     at: window.at,
                     calls: window.calls,

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 use std::{fs, io};
 
-use crate::Failure;
+use crate::RunFailure;
 
 /// Path of the library in Debian's package, below the folder of the architecture.
 const LIBRARY: &str = "faketime/libfaketimeMT.so.1";
@@ -24,7 +24,7 @@ impl Clocks {
     ///
     /// # Errors
     /// Returns an error if it is not installed.
-    pub fn find() -> Result<Self, Failure> {
+    pub fn find() -> Result<Self, RunFailure> {
         let folders = std::fs::read_dir("/usr/lib")
             .into_iter()
             .flatten()
@@ -36,7 +36,7 @@ impl Clocks {
                        install it, or leave them out: --faults all,-worker-clock,-redis-clock";
         found
             .map(Self)
-            .ok_or_else(|| Failure::new(missing.to_owned()))
+            .ok_or_else(|| RunFailure::new(missing.to_owned()))
     }
 
     /// Returns the environment for a process whose wall clock is off by the offset in `file`, and
@@ -55,14 +55,14 @@ impl Clocks {
 /// forward for all data written meanwhile, and the limits can't withstand such a step
 /// (docs/GUARANTEES.md, P2).
 #[derive(Debug)]
-pub struct Clock {
+pub struct ProcessClock {
     clocks: Clocks,
     file: PathBuf,
     /// Milliseconds by which the clock is behind.
     behind: AtomicI64,
 }
 
-impl Clock {
+impl ProcessClock {
     /// Creates a correct clock.
     ///
     /// # Errors
@@ -123,7 +123,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("clock");
         let said = || fs::read_to_string(&file).expect("it is there");
-        let clock = Clock::new(Clocks(PathBuf::new()), file.clone()).expect("a clock");
+        let clock = ProcessClock::new(Clocks(PathBuf::new()), file.clone()).expect("a clock");
         assert_eq!(said(), "+0.000\n");
         clock
             .step_back(Duration::from_millis(1250))

@@ -12,8 +12,8 @@ use tokio::task::block_in_place;
 use tokio::time::sleep;
 
 use crate::bed::Bed;
-use crate::faults::Kind;
-use crate::schedule::Fault;
+use crate::faults::FaultKind;
+use crate::schedule::ScheduledFault;
 pub use network::Network;
 use network::{Lost, NOTICED};
 pub use rabbit::Rabbits;
@@ -45,59 +45,59 @@ pub enum RedisIs {
 
 /// The kinds of both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Servers {
+pub struct ServerKinds {
     pub rabbitmq: RabbitMq,
     pub redis: RedisIs,
 }
 
-impl Servers {
+impl ServerKinds {
     /// Returns the kinds of faults that these servers can have.
-    pub fn kinds(self) -> Vec<Kind> {
-        let all = Kind::all().iter().copied();
+    pub fn kinds(self) -> Vec<FaultKind> {
+        let all = FaultKind::all().iter().copied();
         all.filter(|kind| self.has(*kind)).collect()
     }
 
     /// Returns true if these servers can have faults of `kind`.
-    pub fn has(self, kind: Kind) -> bool {
+    pub fn has(self, kind: FaultKind) -> bool {
         match kind {
-            Kind::RabbitNodeKill
-            | Kind::RabbitNodeStop
-            | Kind::RabbitNodeRestart
-            | Kind::RabbitNodeCut
-            | Kind::RabbitLeaderCut => self.rabbitmq == RabbitMq::Cluster,
-            Kind::RedisPrimaryKill
-            | Kind::RedisPrimaryStop
-            | Kind::RedisPrimaryLag
-            | Kind::RedisReplicaKill
-            | Kind::RedisHandover => self.redis != RedisIs::Single,
+            FaultKind::RabbitNodeKill
+            | FaultKind::RabbitNodeStop
+            | FaultKind::RabbitNodeRestart
+            | FaultKind::RabbitNodeCut
+            | FaultKind::RabbitLeaderCut => self.rabbitmq == RabbitMq::Cluster,
+            FaultKind::RedisPrimaryKill
+            | FaultKind::RedisPrimaryStop
+            | FaultKind::RedisPrimaryLag
+            | FaultKind::RedisReplicaKill
+            | FaultKind::RedisHandover => self.redis != RedisIs::Single,
             // One of several servers would forget its role with its data, and workers learn its
             // port from the others.
-            Kind::RedisWipe
-            | Kind::RedisReadonly
-            | Kind::RedisLogin
-            | Kind::RedisHole
-            | Kind::RedisSlow
-            | Kind::RedisFar
-            | Kind::RedisEvict
-            | Kind::KillAtGate
-            | Kind::KillAtPermit
-            | Kind::StopAtGate
-            | Kind::StopAtPermit => self.redis == RedisIs::Single,
+            FaultKind::RedisWipe
+            | FaultKind::RedisReadonly
+            | FaultKind::RedisLogin
+            | FaultKind::RedisHole
+            | FaultKind::RedisSlow
+            | FaultKind::RedisFar
+            | FaultKind::RedisEvict
+            | FaultKind::KillAtGate
+            | FaultKind::KillAtPermit
+            | FaultKind::StopAtGate
+            | FaultKind::StopAtPermit => self.redis == RedisIs::Single,
             // There is a single clock. Besides, libfaketime does not work with a Valkey that uses
             // the loader of another distribution.
-            Kind::RedisClock => {
+            FaultKind::RedisClock => {
                 self.redis == RedisIs::Single && std::env::var_os("TEST_REDIS_SERVER").is_none()
             }
             // The role of a killed server behind Sentinel is not in its configuration.
-            Kind::RedisKill | Kind::RedisRestart => self.redis != RedisIs::Sentinel,
+            FaultKind::RedisKill | FaultKind::RedisRestart => self.redis != RedisIs::Sentinel,
             _ => true,
         }
     }
 }
 
 /// Returns true if faults of `kind` affect one of several servers.
-pub fn is_ours(kind: Kind) -> bool {
-    let servers = Servers {
+pub fn is_ours(kind: FaultKind) -> bool {
+    let servers = ServerKinds {
         rabbitmq: RabbitMq::Single,
         redis: RedisIs::Single,
     };
@@ -105,27 +105,27 @@ pub fn is_ours(kind: Kind) -> bool {
 }
 
 /// Describes which of several servers the fault affects.
-pub fn how(fault: &Fault) -> String {
+pub fn how(fault: &ScheduledFault) -> String {
     let seconds = fault.lasts.min(AWAY).as_secs_f64();
     match fault.kind {
-        Kind::RabbitNodeKill | Kind::RabbitNodeRestart => {
+        FaultKind::RabbitNodeKill | FaultKind::RabbitNodeRestart => {
             format!("node {}, away for {seconds:.1} s", fault.worker)
         }
-        Kind::RabbitNodeStop => {
+        FaultKind::RabbitNodeStop => {
             let seconds = fault.lasts.as_secs_f64();
             format!("node {}, for {seconds:.1} s", fault.worker)
         }
-        Kind::RabbitNodeCut | Kind::RabbitLeaderCut => {
+        FaultKind::RabbitNodeCut | FaultKind::RabbitLeaderCut => {
             let seconds = cut_for(fault).as_secs_f64();
             let lost = lost(fault).in_words();
             let node = match fault.kind {
-                Kind::RabbitNodeCut => format!("node {}, ", fault.worker),
+                FaultKind::RabbitNodeCut => format!("node {}, ", fault.worker),
                 _ => String::new(),
             };
             format!("{node}{lost}, for {seconds:.1} s")
         }
-        Kind::RedisReplicaKill => format!("away for {seconds:.1} s"),
-        Kind::RedisPrimaryKill | Kind::RedisPrimaryStop | Kind::RedisPrimaryLag => {
+        FaultKind::RedisReplicaKill => format!("away for {seconds:.1} s"),
+        FaultKind::RedisPrimaryKill | FaultKind::RedisPrimaryStop | FaultKind::RedisPrimaryLag => {
             format!("until another one takes over, and {seconds:.1} s")
         }
         _ => String::new(),
@@ -133,36 +133,36 @@ pub fn how(fault: &Fault) -> String {
 }
 
 /// Returns the duration of a cut: long enough that most cuts are noticed, and some are not.
-fn cut_for(fault: &Fault) -> Duration {
+fn cut_for(fault: &ScheduledFault) -> Duration {
     NOTICED.mul_f64(0.7) + fault.lasts
 }
 
 /// Returns the direction that a cut loses.
-fn lost(fault: &Fault) -> Lost {
+fn lost(fault: &ScheduledFault) -> Lost {
     [Lost::Both, Lost::ToIt, Lost::FromIt][usize::from(fault.way % 3)]
 }
 
 /// Breaks one of several servers, and mends it.
-pub async fn perform(bed: &Bed, fault: Fault) {
+pub async fn perform(bed: &Bed, fault: ScheduledFault) {
     let away = || sleep(fault.lasts.min(AWAY));
     let node = bed.rabbit.node(fault.worker);
     match fault.kind {
-        Kind::RabbitNodeKill | Kind::RabbitNodeRestart => {
+        FaultKind::RabbitNodeKill | FaultKind::RabbitNodeRestart => {
             match fault.kind {
-                Kind::RabbitNodeKill => block_in_place(|| node.kill()),
+                FaultKind::RabbitNodeKill => block_in_place(|| node.kill()),
                 _ => block_in_place(|| node.stop()),
             }
             away().await;
             block_in_place(|| node.restart());
         }
-        Kind::RabbitNodeStop => {
+        FaultKind::RabbitNodeStop => {
             block_in_place(|| node.pause());
             sleep(fault.lasts).await;
             block_in_place(|| node.resume());
         }
-        Kind::RabbitNodeCut | Kind::RabbitLeaderCut => {
+        FaultKind::RabbitNodeCut | FaultKind::RabbitLeaderCut => {
             let node = match fault.kind {
-                Kind::RabbitNodeCut => fault.worker,
+                FaultKind::RabbitNodeCut => fault.worker,
                 _ => block_in_place(|| bed.rabbit.leader(&bed.names.due)),
             };
             bed.rabbit.cut(node, lost(&fault));
@@ -174,8 +174,8 @@ pub async fn perform(bed: &Bed, fault: Fault) {
                 );
             }
         }
-        Kind::RedisHandover => block_in_place(|| bed.redis.hand_over(fault.worker)),
-        Kind::RedisReplicaKill => {
+        FaultKind::RedisHandover => block_in_place(|| bed.redis.hand_over(fault.worker)),
+        FaultKind::RedisReplicaKill => {
             let replica = block_in_place(|| bed.redis.replica(fault.worker));
             block_in_place(|| replica.kill());
             away().await;
@@ -183,18 +183,18 @@ pub async fn perform(bed: &Bed, fault: Fault) {
         }
         _ => {
             let primary = block_in_place(|| bed.redis.primary(fault.worker));
-            if fault.kind == Kind::RedisPrimaryLag {
+            if fault.kind == FaultKind::RedisPrimaryLag {
                 block_in_place(|| redis::cut_off(primary));
                 sleep(Duration::from_secs(1)).await;
             }
             match fault.kind {
-                Kind::RedisPrimaryStop => block_in_place(|| primary.pause()),
+                FaultKind::RedisPrimaryStop => block_in_place(|| primary.pause()),
                 _ => block_in_place(|| primary.kill()),
             }
             block_in_place(|| bed.redis.until_taken_over(fault.worker, primary));
             away().await;
             match fault.kind {
-                Kind::RedisPrimaryStop => block_in_place(|| primary.resume()),
+                FaultKind::RedisPrimaryStop => block_in_place(|| primary.resume()),
                 _ => block_in_place(|| primary.restart()),
             }
             block_in_place(|| bed.redis.until_whole());

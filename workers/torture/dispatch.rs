@@ -3,34 +3,34 @@
 use clap::ValueEnum;
 
 use crate::downstream::TOKENS;
-use crate::faults::Kind;
-use crate::others;
-use crate::plan::{Settings, quoted};
+use crate::faults::FaultKind;
+use crate::run_plan::{PerWorkerSettings, quoted};
+use crate::third_party;
 
 /// How workers process a job whose turn it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Dispatch {
+pub enum DispatchMode {
     /// They call the downstream
     Http,
     /// They forward it to others, who call the downstream and say when it is done; limits then hold at the handover, so windows are only counted
     Forward,
 }
 
-impl Dispatch {
+impl DispatchMode {
     /// Returns true if faults of `kind` are possible. Some need a connection to the downstream;
     /// rude jobs are unknown to other workers.
-    pub fn has(self, kind: Kind) -> bool {
+    pub fn has(self, kind: FaultKind) -> bool {
         let is_on_the_way = matches!(
             kind,
-            Kind::DownstreamFar | Kind::DownstreamRefuse | Kind::DownstreamStill
+            FaultKind::DownstreamFar | FaultKind::DownstreamRefuse | FaultKind::DownstreamStill
         );
         self == Self::Http || !(is_on_the_way || kind.is_rude())
     }
 
     /// Returns keys of the section `dispatch`, as lines. `tokens`: calls need an access token of
     /// their tenant.
-    pub fn yaml(self, settings: &Settings<'_>, tokens: bool) -> String {
-        let Settings {
+    pub fn yaml(self, settings: &PerWorkerSettings<'_>, tokens: bool) -> String {
+        let PerWorkerSettings {
             queue,
             downstream,
             worker: (worker, life),
@@ -48,9 +48,9 @@ impl Dispatch {
             }
             Self::Forward => format!(
                 "  forward:\n    exchange: {}\n    routing-key: {}\n    done: true\n    timeout: {}s\n",
-                quoted(&others::name(queue)),
-                quoted(&others::routing_key(*worker, *life)),
-                others::TIMEOUT.as_secs()
+                quoted(&third_party::name(queue)),
+                quoted(&third_party::routing_key(*worker, *life)),
+                third_party::TIMEOUT.as_secs()
             ),
         }
     }

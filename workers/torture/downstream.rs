@@ -24,7 +24,7 @@ use tokio::time::{sleep, timeout};
 use trial::apart::Apart;
 
 use crate::bed::rude::{RUDE, WAYS};
-use crate::history::{Answer, History, Job, What};
+use crate::history::{DownstreamAnswer, EventKind, History, JobId};
 
 /// Path of requests for access tokens, followed by the tenant.
 pub const TOKENS: &str = "/token/";
@@ -35,11 +35,11 @@ pub const CLOSED: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Manners {
     thinks: Duration,
-    then: Answer,
+    then: DownstreamAnswer,
 }
 
 /// Returns how `seed` treats call number `nth` of the run, which is a call of `job`.
-fn manners(seed: u64, job: Job, nth: u64) -> Manners {
+fn manners(seed: u64, job: JobId, nth: u64) -> Manners {
     // Rejection depends on the job; everything else depends on the call.
     let of_job = seed ^ (u64::from(job.tenant) << 32 | u64::from(job.number)) ^ 0xd0_57;
     let rejected = StdRng::seed_from_u64(of_job).random_ratio(1, 200);
@@ -51,17 +51,17 @@ fn manners(seed: u64, job: Job, nth: u64) -> Manners {
         _ => Duration::from_millis(random.random_range(0..20)),
     };
     let then = match random.random_range(0..1000) {
-        0..2 => Answer::Throttled,
-        2..12 => Answer::Failed,
-        12..17 => Answer::Cut,
-        _ if rejected => Answer::Rejected,
-        _ => Answer::Done,
+        0..2 => DownstreamAnswer::Throttled,
+        2..12 => DownstreamAnswer::Failed,
+        12..17 => DownstreamAnswer::Cut,
+        _ if rejected => DownstreamAnswer::Rejected,
+        _ => DownstreamAnswer::Done,
     };
     Manners { thinks, then }
 }
 
 /// State shared by all connections.
-struct Api {
+struct DownstreamState {
     seed: u64,
     history: Arc<History>,
     calls: AtomicU64,
@@ -82,13 +82,13 @@ enum Trap {
 /// The running downstream. Dropping it ends it.
 pub struct Downstream {
     server: Apart,
-    api: Arc<Api>,
+    api: Arc<DownstreamState>,
 }
 
 /// The origin of a call: its job and attempt, and the worker with its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Caller {
-    pub job: Job,
+pub struct CallOrigin {
+    pub job: JobId,
     pub attempt: u32,
     pub worker: usize,
     pub life: u32,
@@ -100,7 +100,7 @@ impl Downstream {
     /// # Errors
     /// Returns an error if there is no port, thread or runtime.
     pub fn start(seed: u64, history: Arc<History>) -> io::Result<Self> {
-        let api = Arc::new(Api {
+        let api = Arc::new(DownstreamState {
             seed,
             history,
             calls: AtomicU64::new(0),
@@ -143,21 +143,21 @@ impl Downstream {
 
     /// Takes a call that did not come over HTTP, and returns how it ends. Dropping the future means
     /// that the caller left.
-    pub async fn call(&self, caller: Caller, is_its_jobs: bool) -> Answer {
+    pub async fn call(&self, caller: CallOrigin, is_its_jobs: bool) -> DownstreamAnswer {
         let api = &self.api;
         let mut open = api.arrived(api.history.now(), caller);
         if !is_its_jobs {
-            api.history.add(What::Mangled { job: caller.job });
+            api.history.add(EventKind::Mangled { job: caller.job });
         }
         api.end(&mut open, caller).await
     }
 }
 
-impl Api {
+impl DownstreamState {
     /// Records a call that arrived at `at`.
-    fn arrived(&self, at: u64, caller: Caller) -> Open<'_> {
+    fn arrived(&self, at: u64, caller: CallOrigin) -> OpenCall<'_> {
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
-        let Caller {
+        let CallOrigin {
             job,
             attempt,
             worker,
@@ -165,7 +165,7 @@ impl Api {
         } = caller;
         self.history.add_at(
             at,
-            What::Arrived {
+            EventKind::Arrived {
                 call,
                 job,
                 attempt,
@@ -173,15 +173,15 @@ impl Api {
                 life,
             },
         );
-        Open {
+        OpenCall {
             history: &self.history,
             call,
-            answer: Answer::Gone,
+            answer: DownstreamAnswer::Gone,
         }
     }
 
     /// Ends the call as the seed decides.
-    async fn end(&self, open: &mut Open<'_>, caller: Caller) -> Answer {
+    async fn end(&self, open: &mut OpenCall<'_>, caller: CallOrigin) -> DownstreamAnswer {
         self.hold(caller.worker).await;
         if self.hangs.load(Ordering::Relaxed) {
             std::future::pending::<()>().await;
@@ -209,7 +209,7 @@ impl Api {
     }
 }
 
-async fn serve(listener: TcpListener, api: Arc<Api>) -> io::Result<()> {
+async fn serve(listener: TcpListener, api: Arc<DownstreamState>) -> io::Result<()> {
     loop {
         let (stream, _) = listener.accept().await?;
         tokio::spawn(connection(stream, Arc::clone(&api)));
@@ -218,7 +218,7 @@ async fn serve(listener: TcpListener, api: Arc<Api>) -> io::Result<()> {
 
 /// Serves a connection until the caller or the seed ends it. Both may show as an error, which is
 /// ignored.
-async fn connection(stream: TcpStream, api: Arc<Api>) {
+async fn connection(stream: TcpStream, api: Arc<DownstreamState>) {
     let stream = Still::new(stream, &api.stillness);
     let service = service_fn(|request| call(Arc::clone(&api), request));
     let _ = http1::Builder::new()
@@ -238,20 +238,23 @@ impl From<Infallible> for Cut {
 }
 
 /// Records how a call ended, even if its caller leaves.
-struct Open<'a> {
+struct OpenCall<'a> {
     history: &'a History,
     call: u64,
-    answer: Answer,
+    answer: DownstreamAnswer,
 }
 
-impl Drop for Open<'_> {
+impl Drop for OpenCall<'_> {
     fn drop(&mut self) {
         let Self { call, answer, .. } = *self;
-        self.history.add(What::Answered { call, answer });
+        self.history.add(EventKind::Answered { call, answer });
     }
 }
 
-async fn call(api: Arc<Api>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Cut> {
+async fn call(
+    api: Arc<DownstreamState>,
+    request: Request<Incoming>,
+) -> Result<Response<Full<Bytes>>, Cut> {
     let at = api.history.now();
     let Some(caller) = caller(&request) else {
         return Ok(other(&request).await);
@@ -263,18 +266,18 @@ async fn call(api: Arc<Api>, request: Request<Incoming>) -> Result<Response<Full
     if let Ok(body) = request.into_body().collect().await
         && (body.to_bytes() != job.body() || !is_its_tenants)
     {
-        api.history.add(What::Mangled { job });
+        api.history.add(EventKind::Mangled { job });
     }
     match api.end(&mut open, caller).await {
-        Answer::Done => Ok(status(StatusCode::OK)),
-        Answer::Rejected => Ok(status(StatusCode::UNPROCESSABLE_ENTITY)),
-        Answer::Failed => Ok(status(StatusCode::INTERNAL_SERVER_ERROR)),
-        Answer::Throttled => {
+        DownstreamAnswer::Done => Ok(status(StatusCode::OK)),
+        DownstreamAnswer::Rejected => Ok(status(StatusCode::UNPROCESSABLE_ENTITY)),
+        DownstreamAnswer::Failed => Ok(status(StatusCode::INTERNAL_SERVER_ERROR)),
+        DownstreamAnswer::Throttled => {
             let mut answer = status(StatusCode::TOO_MANY_REQUESTS);
             (answer.headers_mut()).insert(RETRY_AFTER, CLOSED.as_secs().into());
             Ok(answer)
         }
-        Answer::Cut | Answer::Gone => Err(Cut),
+        DownstreamAnswer::Cut | DownstreamAnswer::Gone => Err(Cut),
     }
 }
 
@@ -302,9 +305,9 @@ fn status(status: StatusCode) -> Response<Full<Bytes>> {
 }
 
 /// Reads the origin of a call from its headers and path.
-fn caller<B>(request: &Request<B>) -> Option<Caller> {
+fn caller<B>(request: &Request<B>) -> Option<CallOrigin> {
     let (worker, life) = request.uri().path().strip_prefix('/')?.split_once('/')?;
-    Some(Caller {
+    Some(CallOrigin {
         job: header(request.headers(), "x-job-id")?.parse().ok()?,
         attempt: header(request.headers(), "x-attempt")?.parse().ok()?,
         worker: worker.parse().ok()?,
@@ -323,7 +326,7 @@ mod tests {
     #[test]
     fn a_seed_decides_how_each_call_ends_and_most_end_well() {
         let all = |seed| -> Vec<Manners> {
-            let job = |number| Job { tenant: 1, number };
+            let job = |number| JobId { tenant: 1, number };
             (0..4000)
                 .map(|n| manners(seed, job(n), u64::from(n)))
                 .collect()
@@ -332,23 +335,23 @@ mod tests {
         assert_ne!(all(1), all(2));
         let of = |answer| all(1).iter().filter(|m| m.then == answer).count();
         for answer in [
-            Answer::Throttled,
-            Answer::Failed,
-            Answer::Cut,
-            Answer::Rejected,
+            DownstreamAnswer::Throttled,
+            DownstreamAnswer::Failed,
+            DownstreamAnswer::Cut,
+            DownstreamAnswer::Rejected,
         ] {
             assert!((1..200).contains(&of(answer)), "{answer:?}: {}", of(answer));
         }
-        assert!(of(Answer::Done) > 3500);
+        assert!(of(DownstreamAnswer::Done) > 3500);
     }
 
     #[test]
     fn a_rejected_job_stays_rejected() {
-        let job = |number| Job { tenant: 0, number };
+        let job = |number| JobId { tenant: 0, number };
         let ends = |n, nth| manners(1, job(n), nth).then;
-        let rejected = (0..4000).find(|n| ends(*n, 0) == Answer::Rejected);
+        let rejected = (0..4000).find(|n| ends(*n, 0) == DownstreamAnswer::Rejected);
         let rejected = rejected.expect("one of 200");
-        assert!((0..100).all(|nth| ends(rejected, nth) != Answer::Done));
+        assert!((0..100).all(|nth| ends(rejected, nth) != DownstreamAnswer::Done));
     }
 
     #[test]
@@ -359,11 +362,11 @@ mod tests {
                 .header("x-attempt", "2");
             request.body(()).expect("a request")
         };
-        let job = Job {
+        let job = JobId {
             tenant: 3,
             number: 4,
         };
-        let known = Caller {
+        let known = CallOrigin {
             job,
             attempt: 2,
             worker: 1,

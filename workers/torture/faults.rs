@@ -10,7 +10,7 @@ use crate::moments::Moment;
 /// A kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum FaultKind {
     /// SIGKILL of a worker, which is started anew
     WorkerKill,
     /// SIGSTOP of a worker, and SIGCONT
@@ -147,21 +147,21 @@ pub enum Strike {
 
 /// The target of a fault. Two faults at the same time have different targets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub enum FaultTarget {
     Worker,
     Rabbit,
     Redis,
     Downstream,
 }
 
-impl Kind {
+impl FaultKind {
     /// Returns every kind.
     pub fn all() -> &'static [Self] {
         Self::value_variants()
     }
 
     /// Returns the target of the fault.
-    pub fn part(self) -> Part {
+    pub fn part(self) -> FaultTarget {
         match self {
             Self::WorkerKill
             | Self::WorkerStop
@@ -178,7 +178,7 @@ impl Kind {
             | Self::StopAtPermit
             | Self::StopAtCall
             | Self::StopAtPublish
-            | Self::StopAtConfirm => Part::Worker,
+            | Self::StopAtConfirm => FaultTarget::Worker,
             Self::RabbitKill
             | Self::RabbitStop
             | Self::RabbitRestart
@@ -198,7 +198,7 @@ impl Kind {
             | Self::RudeReplies
             | Self::RudeJobs
             | Self::RudeTenant
-            | Self::RudeFlood => Part::Rabbit,
+            | Self::RudeFlood => FaultTarget::Rabbit,
             Self::RedisKill
             | Self::RedisRestart
             | Self::RedisStop
@@ -218,12 +218,12 @@ impl Kind {
             | Self::RedisPrimaryStop
             | Self::RedisPrimaryLag
             | Self::RedisReplicaKill
-            | Self::RedisHandover => Part::Redis,
+            | Self::RedisHandover => FaultTarget::Redis,
             Self::DownstreamHang
             | Self::DownstreamFar
             | Self::DownstreamRefuse
             | Self::DownstreamRefuseMost
-            | Self::DownstreamStill => Part::Downstream,
+            | Self::DownstreamStill => FaultTarget::Downstream,
         }
     }
 
@@ -240,13 +240,14 @@ impl Kind {
             || refuses
             || self.kills()
             || self.stops()
-            || (self.part() == Part::Rabbit && !keeps_connections)
+            || (self.part() == FaultTarget::Rabbit && !keeps_connections)
     }
 
     /// Returns true if a worker may return jobs that it has not checked: it ends in order, or can't
     /// ask Redis, or can't agree with the other workers there.
     pub fn gives_jobs_back(self) -> bool {
-        matches!(self, Self::WorkerRestart | Self::WorkerRolling) || self.part() == Part::Redis
+        matches!(self, Self::WorkerRestart | Self::WorkerRolling)
+            || self.part() == FaultTarget::Redis
     }
 
     /// Returns true if the fault kills a worker, which loses its memory.
@@ -328,7 +329,7 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for FaultKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let value = self.to_possible_value();
         f.write_str(value.as_ref().map_or("skipped", |value| value.get_name()))

@@ -11,25 +11,25 @@ use std::time::Instant;
 
 use serde::{Serialize, Serializer};
 
-use crate::backlog::Backlog;
-use crate::faults::Kind;
-use crate::plan::TENANT;
+use crate::backlog::TenantBacklogs;
+use crate::faults::FaultKind;
+use crate::run_plan::TENANT;
 
 /// A job: its tenant's number, and its own number among the tenant's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Job {
+pub struct JobId {
     pub tenant: u32,
     pub number: u32,
 }
 
 /// Writes the id of the job's message: `TENANT-NUMBER`.
-impl fmt::Display for Job {
+impl fmt::Display for JobId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}", self.tenant, self.number)
     }
 }
 
-impl FromStr for Job {
+impl FromStr for JobId {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
@@ -42,7 +42,7 @@ impl FromStr for Job {
     }
 }
 
-impl Job {
+impl JobId {
     /// Returns the body with which the job is published and must arrive. It is unique.
     pub fn body(self) -> String {
         format!("{{\"job\":\"{self}\"}}")
@@ -54,7 +54,7 @@ impl Job {
     }
 }
 
-impl Serialize for Job {
+impl Serialize for JobId {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
@@ -63,7 +63,7 @@ impl Serialize for Job {
 /// How a call ended at the downstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Answer {
+pub enum DownstreamAnswer {
     /// 2xx.
     Done,
     /// 422: the job is meant to become a dead letter.
@@ -78,7 +78,7 @@ pub enum Answer {
     Gone,
 }
 
-impl Answer {
+impl DownstreamAnswer {
     /// Returns true if the job must not be called again, unless something broke.
     pub fn is_final(self) -> bool {
         matches!(self, Self::Done | Self::Rejected)
@@ -93,55 +93,55 @@ impl Answer {
 /// An event.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
-pub enum What {
+pub enum EventKind {
     /// A publisher is about to publish the job.
-    Publishing { job: Job },
+    Publishing { job: JobId },
     /// The job's publisher sets its earliest start, `from`, on this clock.
-    Starts { job: Job, from: u64 },
+    Starts { job: JobId, from: u64 },
     /// The job's publisher sets a dedupe key, which counts for `lasts` nanoseconds. `twice`: the
     /// job is published twice.
     Keyed {
-        job: Job,
+        job: JobId,
         key: u32,
         lasts: u64,
         twice: bool,
     },
     /// RabbitMQ confirmed the job.
-    Confirmed { job: Job },
+    Confirmed { job: JobId },
     /// A call arrived. `call` is unique; `worker` and `life` identify the process that made it.
     Arrived {
         call: u64,
-        job: Job,
+        job: JobId,
         attempt: u32,
         worker: usize,
         life: u32,
     },
     /// A call had another body or tenant than its job was published with.
-    Mangled { job: Job },
+    Mangled { job: JobId },
     /// The downstream answered, or never will.
-    Answered { call: u64, answer: Answer },
+    Answered { call: u64, answer: DownstreamAnswer },
     /// A result came: its job, the end that it reports, and the status of the last call.
     Told {
-        job: Option<Job>,
+        job: Option<JobId>,
         ended: String,
         status: Option<u16>,
     },
     /// An operator is about to cancel the job.
-    Cancelling { job: Job },
+    Cancelling { job: JobId },
     /// The cancelling command reported the job's state, and whether all workers follow.
     Asked {
-        job: Job,
+        job: JobId,
         said: String,
         all_follow: bool,
     },
     /// A dead letter, found at the end.
-    Dead { job: Job, reason: String },
+    Dead { job: JobId, reason: String },
     /// A window may hold `max` calls from now on.
     Limit { max: u64 },
     /// A fault begins. `fault` is unique.
     Broken {
         fault: u64,
-        kind: Kind,
+        kind: FaultKind,
         /// The affected worker; `None` for a server or all workers.
         worker: Option<usize>,
         /// Description of the fault.
@@ -159,22 +159,22 @@ pub enum What {
 
 /// An event and its time, in nanoseconds since the run began.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Event {
+pub struct HistoryEvent {
     pub at: u64,
     #[serde(flatten)]
-    pub what: What,
+    pub what: EventKind,
 }
 
 /// Collects the events of all participants.
 pub struct History {
     began: Instant,
-    inner: Mutex<Inner>,
+    inner: Mutex<HistoryState>,
 }
 
 #[derive(Default)]
-struct Inner {
-    events: Vec<Event>,
-    backlog: Backlog,
+struct HistoryState {
+    events: Vec<HistoryEvent>,
+    backlog: TenantBacklogs,
 }
 
 impl History {
@@ -192,19 +192,19 @@ impl History {
     }
 
     /// Adds an event that happens now.
-    pub fn add(&self, what: What) {
+    pub fn add(&self, what: EventKind) {
         self.add_at(self.now(), what);
     }
 
     /// Adds an event that happened at `at`.
-    pub fn add_at(&self, at: u64, what: What) {
+    pub fn add_at(&self, at: u64, what: EventKind) {
         let mut inner = self.lock();
         inner.backlog.note(&what);
-        inner.events.push(Event { at, what });
+        inner.events.push(HistoryEvent { at, what });
     }
 
     /// Returns all events so far, sorted by time.
-    pub fn events(&self) -> Vec<Event> {
+    pub fn events(&self) -> Vec<HistoryEvent> {
         let mut events = self.lock().events.clone();
         events.sort_by_key(|event| event.at);
         events
@@ -221,7 +221,7 @@ impl History {
     }
 
     /// Returns the waiting job that `choice` selects.
-    pub fn some_waiting(&self, choice: u32) -> Option<Job> {
+    pub fn some_waiting(&self, choice: u32) -> Option<JobId> {
         self.lock().backlog.some(choice)
     }
 
@@ -235,7 +235,7 @@ impl History {
         self.lock().backlog.in_all()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, HistoryState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -244,7 +244,7 @@ impl History {
 ///
 /// # Errors
 /// Returns an error if the file can't be written.
-pub fn write(path: &Path, events: &[Event]) -> io::Result<()> {
+pub fn write(path: &Path, events: &[HistoryEvent]) -> io::Result<()> {
     let mut file = BufWriter::new(File::create(path)?);
     for event in events {
         serde_json::to_writer(&mut file, event)?;
@@ -259,23 +259,23 @@ mod tests {
 
     #[test]
     fn a_job_is_found_again_by_its_id() {
-        let job = Job {
+        let job = JobId {
             tenant: 3,
             number: 1042,
         };
         assert_eq!(job.to_string().parse(), Ok(job));
         for stranger in ["", "3", "3-", "-3", "a-1", "1-2-3"] {
-            assert_eq!(stranger.parse::<Job>(), Err(()), "{stranger}");
+            assert_eq!(stranger.parse::<JobId>(), Err(()), "{stranger}");
         }
     }
 
     #[test]
     fn an_event_is_a_flat_line() {
-        let event = Event {
+        let event = HistoryEvent {
             at: 7,
-            what: What::Answered {
+            what: EventKind::Answered {
                 call: 2,
-                answer: Answer::Done,
+                answer: DownstreamAnswer::Done,
             },
         };
         let line = serde_json::to_string(&event).expect("JSON");

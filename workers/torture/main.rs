@@ -10,18 +10,18 @@ mod clocks;
 mod clusters;
 mod dispatch;
 mod downstream;
+mod drain;
 mod faults;
 mod history;
+mod job_attributes;
 mod moments;
 mod operator;
-mod others;
-mod plan;
 mod publishers;
 mod report;
-mod rest;
 mod results;
-mod says;
+mod run_plan;
 mod schedule;
+mod third_party;
 mod workers;
 
 use std::fmt::Display;
@@ -37,20 +37,20 @@ use tokio::sync::Mutex;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep, timeout};
 
-use bed::{Bed, Slot};
-use clocks::{Clock, Clocks};
-use clusters::{Network, RabbitMq, Rabbits, Redises, Servers};
-use dispatch::Dispatch;
+use bed::{Bed, WorkerSlot};
+use clocks::{Clocks, ProcessClock};
+use clusters::{Network, RabbitMq, Rabbits, Redises, ServerKinds};
+use dispatch::DispatchMode;
 use downstream::Downstream;
-use faults::Kind;
-use history::{Event, History, What};
+use faults::FaultKind;
+use history::{EventKind, History, HistoryEvent};
 use operator::Operator;
-use others::Others;
-use plan::{Args, MAX, Plan};
-use publishers::Publisher;
+use publishers::TenantPublisher;
 use results::Listener;
-use schedule::Schedule;
-use workers::{Common, Worker};
+use run_plan::{Args, MAX, RunPlan};
+use schedule::FaultSchedule;
+use third_party::ThirdParty;
+use workers::{Common, RunningWorker};
 
 /// Maximum time from the start of the workers until all consume.
 const READY: Duration = Duration::from_secs(120);
@@ -60,9 +60,9 @@ const CALM: (f64, Duration) = (0.15, Duration::from_secs(30));
 /// The reason why a run ended before its verdict, as a sentence for the user.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct Failure(String);
+pub struct RunFailure(String);
 
-impl Failure {
+impl RunFailure {
     pub fn new(text: String) -> Self {
         Self(text)
     }
@@ -70,7 +70,7 @@ impl Failure {
 
 macro_rules! failure_from {
     ($($error:ty),*) => {$(
-        impl From<$error> for Failure {
+        impl From<$error> for RunFailure {
             fn from(error: $error) -> Self {
                 Self(error.to_string())
             }
@@ -87,7 +87,7 @@ failure_from!(
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let plan = match Plan::new(&args) {
+    let plan = match RunPlan::new(&args) {
         Ok(plan) => plan,
         Err(message) => {
             eprintln!("error: {message}");
@@ -101,7 +101,7 @@ fn main() -> ExitCode {
         .build();
     let result = match runtime {
         Ok(runtime) => runtime.block_on(until_signal(&args, &plan)),
-        Err(error) => Err(Failure(format!("no threads to run on: {error}"))),
+        Err(error) => Err(RunFailure(format!("no threads to run on: {error}"))),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,
@@ -117,18 +117,18 @@ fn main() -> ExitCode {
 }
 
 /// Runs until Ctrl-C or SIGTERM, which also ends everything that the run started.
-async fn until_signal(args: &Args, plan: &Plan) -> Result<bool, Failure> {
+async fn until_signal(args: &Args, plan: &RunPlan) -> Result<bool, RunFailure> {
     let mut int = signal(SignalKind::interrupt())?;
     let mut term = signal(SignalKind::terminate())?;
     tokio::select! {
         result = torture(args, plan) => result,
-        _ = int.recv() => Err(Failure("interrupted".to_owned())),
-        _ = term.recv() => Err(Failure("interrupted".to_owned())),
+        _ = int.recv() => Err(RunFailure("interrupted".to_owned())),
+        _ = term.recv() => Err(RunFailure("interrupted".to_owned())),
     }
 }
 
 /// Performs the run, checks it and prints the report. Returns true if every promise held.
-async fn torture(args: &Args, plan: &Plan) -> Result<bool, Failure> {
+async fn torture(args: &Args, plan: &RunPlan) -> Result<bool, RunFailure> {
     let began = Instant::now();
     let say = |text: &dyn Display| println!("{:7.1} s  {text}", began.elapsed().as_secs_f64());
     say(&plan.command());
@@ -151,8 +151,8 @@ async fn torture(args: &Args, plan: &Plan) -> Result<bool, Failure> {
     listener.declare().await?;
     let mut listening = JoinSet::new();
     listening.spawn(listener.run());
-    if plan.dispatch == Dispatch::Forward {
-        let others = Others {
+    if plan.dispatch == DispatchMode::Forward {
+        let others = ThirdParty {
             urls: bed.rabbit.urls(),
             work: queue.clone(),
             downstream: Arc::clone(&bed.downstream),
@@ -168,21 +168,21 @@ async fn torture(args: &Args, plan: &Plan) -> Result<bool, Failure> {
         keep_history(args, plan, &bed.history.events())?;
         return Err(error);
     }
-    let left = rest::come_to_rest(&bed).await?;
+    let left = drain::come_to_rest(&bed).await?;
     bed.end().await?;
     drop(listening);
-    let strangers = rest::read_the_dead(&bed).await?;
+    let strangers = drain::read_the_dead(&bed).await?;
     let events = bed.history.events();
     let mut verdict = checker::check(&events, plan.rules());
     if left > 0 {
         let messages = left;
-        verdict.findings.push(checker::Finding::Left { messages });
+        verdict.findings.push(checker::Violation::Left { messages });
     }
     if strangers > 0 {
         let how = format!("{strangers} dead letters have an id that nobody published");
         verdict
             .findings
-            .push(checker::Finding::Worker { worker: 0, how });
+            .push(checker::Violation::Worker { worker: 0, how });
     }
     say(&"the verdict");
     let pace = report::pace::Run::new(&events, plan);
@@ -201,14 +201,14 @@ async fn torture(args: &Args, plan: &Plan) -> Result<bool, Failure> {
     Ok(holds)
 }
 
-fn keep_history(args: &Args, plan: &Plan, events: &[Event]) -> Result<(), Failure> {
+fn keep_history(args: &Args, plan: &RunPlan, events: &[HistoryEvent]) -> Result<(), RunFailure> {
     let default = || PathBuf::from(format!("target/torture-{}.jsonl", plan.seed));
     let path = args.history.clone().unwrap_or_else(default);
     if args.history.is_none() {
         std::fs::create_dir_all("target")?;
     }
     history::write(&path, events).map_err(|error| {
-        Failure(format!(
+        RunFailure(format!(
             "the history can't go to {}: {error}",
             path.display()
         ))
@@ -218,8 +218,13 @@ fn keep_history(args: &Args, plan: &Plan, events: &[Event]) -> Result<(), Failur
 }
 
 /// Starts everything but the publishers.
-async fn set_up(args: &Args, plan: &Plan, folder: &Path, queue: &str) -> Result<Bed, Failure> {
-    let Servers { rabbitmq, redis } = plan.servers;
+async fn set_up(
+    args: &Args,
+    plan: &RunPlan,
+    folder: &Path,
+    queue: &str,
+) -> Result<Bed, RunFailure> {
+    let ServerKinds { rabbitmq, redis } = plan.servers;
     let network = match rabbitmq {
         RabbitMq::Single => None,
         RabbitMq::Cluster => Some(Network::start().await?),
@@ -229,11 +234,11 @@ async fn set_up(args: &Args, plan: &Plan, folder: &Path, queue: &str) -> Result<
         let needed = plan.kinds.contains(&kind);
         needed.then(Clocks::find).transpose()
     };
-    let clock = match clocks_of(Kind::RedisClock)? {
-        Some(clocks) => Some(Clock::new(clocks, folder.join("redis.clock"))?),
+    let clock = match clocks_of(FaultKind::RedisClock)? {
+        Some(clocks) => Some(ProcessClock::new(clocks, folder.join("redis.clock"))?),
         None => None,
     };
-    let evicts = plan.kinds.contains(&Kind::RedisEvict);
+    let evicts = plan.kinds.contains(&FaultKind::RedisEvict);
     let redis = spawn_blocking(move || Redises::start(redis, clock, evicts));
     let (rabbit, redis) = (Arc::new(rabbit.await?), Arc::new(redis.await?));
     let urls = rabbit.urls().into_iter().map(|url| url.parse());
@@ -244,7 +249,7 @@ async fn set_up(args: &Args, plan: &Plan, folder: &Path, queue: &str) -> Result<
         program: program(args)?,
         folder: folder.to_owned(),
         queue: queue.to_owned(),
-        clocks: clocks_of(Kind::WorkerClock)?,
+        clocks: clocks_of(FaultKind::WorkerClock)?,
         rabbit: urls.collect::<Result<_, _>>()?,
         redis: redis.url().parse()?,
         found_by: redis.found_by(),
@@ -252,8 +257,8 @@ async fn set_up(args: &Args, plan: &Plan, folder: &Path, queue: &str) -> Result<
     });
     let mut slots = Vec::with_capacity(plan.workers);
     for number in 0..plan.workers {
-        let worker = Worker::start(Arc::clone(&common), number, MAX).await?;
-        slots.push(Slot {
+        let worker = RunningWorker::start(Arc::clone(&common), number, MAX).await?;
+        slots.push(WorkerSlot {
             to_rabbit: worker.to_rabbit(),
             to_redis: worker.to_redis(),
             to_downstream: worker.to_downstream(),
@@ -263,12 +268,12 @@ async fn set_up(args: &Args, plan: &Plan, folder: &Path, queue: &str) -> Result<
     for (number, slot) in slots.iter().enumerate() {
         if !slot.worker.lock().await.ready(READY).await {
             let tail = workers::tail(folder, number);
-            return Err(Failure(format!(
+            return Err(RunFailure(format!(
                 "worker {number} was not ready within {READY:?}\nThe end of its log:\n{tail}"
             )));
         }
     }
-    history.add(What::Limit { max: MAX });
+    history.add(EventKind::Limit { max: MAX });
     let config = common.operators_config()?;
     Ok(Bed {
         operator: (common.program.clone(), config),
@@ -284,7 +289,7 @@ async fn set_up(args: &Args, plan: &Plan, folder: &Path, queue: &str) -> Result<
 }
 
 /// Returns the program under test: `sluicegate`, built beside this one.
-fn program(args: &Args) -> Result<PathBuf, Failure> {
+fn program(args: &Args) -> Result<PathBuf, RunFailure> {
     if let Some(program) = &args.program {
         return Ok(program.clone());
     }
@@ -292,7 +297,7 @@ fn program(args: &Args) -> Result<PathBuf, Failure> {
     let beside = own.with_file_name("sluicegate");
     match beside.is_file() {
         true => Ok(beside),
-        false => Err(Failure(
+        false => Err(RunFailure(
             "sluicegate is not built: cargo build --bin sluicegate".to_owned(),
         )),
     }
@@ -301,14 +306,14 @@ fn program(args: &Args) -> Result<PathBuf, Failure> {
 /// Publishes jobs and injects faults until the time is over and everything works again.
 async fn run(
     bed: &Bed,
-    plan: &Plan,
+    plan: &RunPlan,
     queue: &str,
     say: &dyn Fn(&dyn Display),
-) -> Result<(), Failure> {
+) -> Result<(), RunFailure> {
     let enough = Arc::new(AtomicBool::new(false));
     let mut publishers = JoinSet::new();
     for tenant in 0..plan.tenants {
-        let publisher = Publisher {
+        let publisher = TenantPublisher {
             tenant,
             urls: bed.rabbit.urls(),
             queue: queue.to_owned(),
@@ -334,7 +339,7 @@ async fn run(
     let end = Instant::now() + plan.lasts;
     sleep(plan.lasts.mul_f64(CALM.0).min(CALM.1)).await;
     let mut number = 0;
-    for step in Schedule::new(plan.seed, &plan.kinds, plan.pace()) {
+    for step in FaultSchedule::new(plan.seed, &plan.kinds, plan.pace()) {
         if timeout(
             end.saturating_duration_since(Instant::now()),
             sleep(step.pause),
@@ -365,7 +370,7 @@ async fn run(
     while let Some(ended) = operating.join_next().await {
         ended??;
     }
-    bed.history.add(What::Draining);
+    bed.history.add(EventKind::Draining);
     say(&"everything is whole; waiting for the rest");
     Ok(())
 }

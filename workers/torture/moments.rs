@@ -3,7 +3,7 @@
 
 use kit::proxy::{Direction, Trap, Way, Ways};
 
-use crate::plan::TENANT;
+use crate::run_plan::TENANT;
 
 /// A moment between two steps of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,12 +13,12 @@ use serde_json::Value;
 use tokio::process::Command;
 use tokio::time::{sleep, timeout};
 
-use crate::Failure;
-use crate::history::{History, Job, What};
+use crate::RunFailure;
+use crate::history::{EventKind, History, JobId};
 use crate::workers::without_our_variables;
 
 /// Time after which a command is given up: its server may be frozen.
-const WITHIN: Duration = Duration::from_secs(30);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 /// Exit status of a command that was used incorrectly.
 const USAGE: i32 = 2;
 
@@ -37,7 +37,7 @@ impl Operator {
     ///
     /// # Errors
     /// Returns an error if the command can't be started or rejects its arguments.
-    pub async fn run(self) -> Result<(), Failure> {
+    pub async fn run(self) -> Result<(), RunFailure> {
         let mut random = StdRng::seed_from_u64(self.seed ^ 0x0b_e8);
         let mut asked = HashSet::new();
         while !self.enough.load(Ordering::Relaxed) {
@@ -51,7 +51,7 @@ impl Operator {
         Ok(())
     }
 
-    async fn cancel(&self, job: Job) -> Result<(), Failure> {
+    async fn cancel(&self, job: JobId) -> Result<(), RunFailure> {
         let (tenant, id) = (job.tenant_name(), job.to_string());
         let mut command = Command::new(&self.program);
         without_our_variables(&mut command);
@@ -61,23 +61,23 @@ impl Operator {
             .arg(&self.config)
             .stdin(Stdio::null())
             .kill_on_drop(true);
-        self.history.add(What::Cancelling { job });
-        let Ok(output) = timeout(WITHIN, command.output()).await else {
+        self.history.add(EventKind::Cancelling { job });
+        let Ok(output) = timeout(COMMAND_TIMEOUT, command.output()).await else {
             return Ok(());
         };
         let output = output?;
         if output.status.code() == Some(USAGE) {
             let said = String::from_utf8_lossy(&output.stderr);
-            return Err(Failure::new(format!("job cancel: {said}")));
+            return Err(RunFailure::new(format!("job cancel: {said}")));
         }
         // A failed command has reported nothing: Redis may be down.
         if output.status.success() {
             let said = read(&output.stdout);
             let (said, all_follow) = said.ok_or_else(|| {
                 let text = String::from_utf8_lossy(&output.stdout);
-                Failure::new(format!("job cancel says what nobody understands: {text}"))
+                RunFailure::new(format!("job cancel says what nobody understands: {text}"))
             })?;
-            self.history.add(What::Asked {
+            self.history.add(EventKind::Asked {
                 job,
                 said,
                 all_follow,

@@ -14,20 +14,20 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::time::{sleep, timeout};
 
-use crate::history::{History, Job, What};
+use crate::history::{EventKind, History, JobId};
+use crate::job_attributes::JobAttributes;
 use crate::results;
-use crate::says::Says;
 
 /// Timeout of a connect, or of a batch including its confirms.
-const WITHIN: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause before a new attempt.
-const PAUSE: Duration = Duration::from_millis(500);
+const RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// An error of the connection. The jobs in flight are neither confirmed nor refused.
 type Trouble = Box<dyn Error + Send + Sync>;
 
 /// A tenant's publisher.
-pub struct Publisher {
+pub struct TenantPublisher {
     pub tenant: u32,
     /// Nodes to connect to, in turn.
     pub urls: Vec<String>,
@@ -46,7 +46,7 @@ pub struct Publisher {
     pub behind: Arc<AtomicU64>,
 }
 
-impl Publisher {
+impl TenantPublisher {
     /// Publishes until `enough` is set.
     pub async fn run(self) {
         let mut random = StdRng::seed_from_u64(self.seed ^ u64::from(self.tenant) << 40);
@@ -57,7 +57,7 @@ impl Publisher {
             if let Some(url) = urls.next() {
                 let _ = self.session(url, &mut random, &mut number).await;
             }
-            sleep(PAUSE).await;
+            sleep(RETRY_DELAY).await;
         }
     }
 
@@ -72,10 +72,10 @@ impl Publisher {
         number: &mut u32,
     ) -> Result<(), Trouble> {
         let connecting = Connection::connect(url, ConnectionProperties::default());
-        let connection = timeout(WITHIN, connecting).await??;
+        let connection = timeout(REQUEST_TIMEOUT, connecting).await??;
         let result = self.publish(&connection, random, number).await;
         // The connection may already be broken.
-        let _ = timeout(WITHIN, connection.close(200, "done".into())).await;
+        let _ = timeout(REQUEST_TIMEOUT, connection.close(200, "done".into())).await;
         result
     }
 
@@ -85,20 +85,20 @@ impl Publisher {
         random: &mut StdRng,
         number: &mut u32,
     ) -> Result<(), Trouble> {
-        let channel = timeout(WITHIN, connection.create_channel()).await??;
+        let channel = timeout(REQUEST_TIMEOUT, connection.create_channel()).await??;
         let select = channel.confirm_select(ConfirmSelectOptions::default());
-        timeout(WITHIN, select).await??;
+        timeout(REQUEST_TIMEOUT, select).await??;
         while !self.enough() {
             let silence = self.silence.load(Ordering::Relaxed);
             if !silence && self.history.waiting(self.tenant) < self.backlog {
-                let jobs: Vec<Job> = (0..random.random_range(1..=self.batch))
-                    .map(|n| Job {
+                let jobs: Vec<JobId> = (0..random.random_range(1..=self.batch))
+                    .map(|n| JobId {
                         tenant: self.tenant,
                         number: *number + n,
                     })
                     .collect();
                 *number += u32::try_from(jobs.len()).unwrap_or(u32::MAX);
-                timeout(WITHIN, self.batch(&channel, &jobs)).await??;
+                timeout(REQUEST_TIMEOUT, self.batch(&channel, &jobs)).await??;
             }
             sleep(Duration::from_millis(random.random_range(10..300))).await;
         }
@@ -106,14 +106,14 @@ impl Publisher {
     }
 
     /// Records a job's earliest start and its dedupe key, before the job is published.
-    fn note(&self, job: Job, says: Says) {
+    fn note(&self, job: JobId, attributes: JobAttributes) {
         let nanos = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
-        if let Some(start) = says.start {
+        if let Some(start) = attributes.start {
             let from = self.history.now() + nanos(start.after());
-            self.history.add(What::Starts { job, from });
+            self.history.add(EventKind::Starts { job, from });
         }
-        if let Some(key) = says.key {
-            self.history.add(What::Keyed {
+        if let Some(key) = attributes.key {
+            self.history.add(EventKind::Keyed {
                 job,
                 key: key.number,
                 lasts: nanos(key.lasts()),
@@ -124,7 +124,7 @@ impl Publisher {
 
     /// Publishes a batch and waits for all of its confirms. Otherwise a returned job could be taken
     /// for another one.
-    async fn batch(&self, channel: &Channel, jobs: &[Job]) -> Result<(), Trouble> {
+    async fn batch(&self, channel: &Channel, jobs: &[JobId]) -> Result<(), Trouble> {
         let options = BasicPublishOptions {
             mandatory: true,
             ..BasicPublishOptions::default()
@@ -134,11 +134,11 @@ impl Publisher {
             let tenant = AMQPValue::LongString(job.tenant_name().into());
             let mut headers = FieldTable::default();
             headers.insert("x-tenant".into(), tenant);
-            let says = Says::of(self.seed, *job);
-            self.history.add(What::Publishing { job: *job });
-            self.note(*job, says);
+            let attributes = JobAttributes::of(self.seed, *job);
+            self.history.add(EventKind::Publishing { job: *job });
+            self.note(*job, attributes);
             let behind = Duration::from_millis(self.behind.load(Ordering::Relaxed));
-            says.add_to(&mut headers, SystemTime::now() - behind);
+            attributes.add_to(&mut headers, SystemTime::now() - behind);
             let (id, results) = (job.to_string(), results::queue(&self.queue));
             let properties = BasicProperties::default()
                 .with_message_id(id.clone().into())
@@ -147,7 +147,7 @@ impl Publisher {
                 .with_delivery_mode(2)
                 .with_headers(headers);
             let body = job.body();
-            let copies = 1 + usize::from(says.key.is_some_and(|key| key.twice));
+            let copies = 1 + usize::from(attributes.key.is_some_and(|key| key.twice));
             for _ in 0..copies {
                 let (queue, properties) = (self.queue.as_str().into(), properties.clone());
                 let sent =
@@ -166,7 +166,7 @@ impl Publisher {
             return Err("RabbitMQ refused a job".into());
         }
         for job in jobs {
-            self.history.add(What::Confirmed { job: *job });
+            self.history.add(EventKind::Confirmed { job: *job });
         }
         Ok(())
     }

@@ -5,14 +5,14 @@ pub mod pace;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use crate::checker::Verdict;
-use crate::faults::Kind;
+use crate::checker::HistoryVerdict;
+use crate::faults::FaultKind;
 use pace::Run;
 
 /// Maximum number of findings that are shown; the history has all.
 const SHOWN: usize = 20;
 /// Formats the table. `left` is the number of messages that were still in queues at the end.
-pub fn table(verdict: &Verdict, run: &Run, left: u64) -> String {
+pub fn table(verdict: &HistoryVerdict, run: &Run, left: u64) -> String {
     let used = run.used();
     let mut text = String::new();
     let mut line = |name: &str, value: String| {
@@ -102,7 +102,7 @@ pub fn table(verdict: &Verdict, run: &Run, left: u64) -> String {
     text
 }
 
-fn list(counts: &BTreeMap<Kind, usize>) -> String {
+fn list(counts: &BTreeMap<FaultKind, usize>) -> String {
     if counts.is_empty() {
         return "none".to_owned();
     }
@@ -114,7 +114,7 @@ fn list(counts: &BTreeMap<Kind, usize>) -> String {
 }
 
 /// Formats the longest recovery after each kind of fault.
-fn worst(recoveries: &BTreeMap<Kind, Vec<f64>>) -> String {
+fn worst(recoveries: &BTreeMap<FaultKind, Vec<f64>>) -> String {
     let longest = |all: &[f64]| all.iter().copied().fold(0.0, f64::max);
     let all: Vec<String> = (recoveries.iter())
         .map(|(kind, all)| format!("{kind} {:.1} s of {}", longest(all), all.len()))

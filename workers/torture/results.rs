@@ -11,13 +11,13 @@ use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection, ConnectionProperties};
 use tokio::time::{sleep, timeout};
 
-use crate::Failure;
-use crate::history::{History, What};
+use crate::RunFailure;
+use crate::history::{EventKind, History};
 
 /// Timeout of a connect, or of one request.
-const WITHIN: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause before a new attempt.
-const PAUSE: Duration = Duration::from_millis(500);
+const RETRY_DELAY: Duration = Duration::from_millis(500);
 /// Maximum number of unacked results.
 const PREFETCH: u16 = 200;
 
@@ -30,10 +30,10 @@ pub fn queue(work: &str) -> String {
 ///
 /// # Errors
 /// Returns an error if RabbitMQ does not answer.
-pub async fn declare(url: &str, queue: &str) -> Result<(), Failure> {
+pub async fn declare(url: &str, queue: &str) -> Result<(), RunFailure> {
     let connecting = Connection::connect(url, ConnectionProperties::default());
-    let connection = timeout(WITHIN, connecting).await??;
-    let channel = timeout(WITHIN, connection.create_channel()).await??;
+    let connection = timeout(REQUEST_TIMEOUT, connecting).await??;
+    let channel = timeout(REQUEST_TIMEOUT, connection.create_channel()).await??;
     let durable = QueueDeclareOptions {
         durable: true,
         ..QueueDeclareOptions::default()
@@ -42,8 +42,8 @@ pub async fn declare(url: &str, queue: &str) -> Result<(), Failure> {
     let kind = AMQPValue::LongString("quorum".into());
     arguments.insert("x-queue-type".into(), kind);
     let declaring = channel.queue_declare(queue.into(), durable, arguments);
-    timeout(WITHIN, declaring).await??;
-    timeout(WITHIN, connection.close(200, "done".into())).await??;
+    timeout(REQUEST_TIMEOUT, declaring).await??;
+    timeout(REQUEST_TIMEOUT, connection.close(200, "done".into())).await??;
     Ok(())
 }
 
@@ -61,7 +61,7 @@ impl Listener {
     ///
     /// # Errors
     /// Returns an error if RabbitMQ does not answer.
-    pub async fn declare(&self) -> Result<(), Failure> {
+    pub async fn declare(&self) -> Result<(), RunFailure> {
         let url = self.urls.first().map_or("", String::as_str);
         declare(url, &queue(&self.work)).await
     }
@@ -71,39 +71,39 @@ impl Listener {
         for url in self.urls.iter().cycle() {
             // Errors are expected here.
             let _ = self.session(url).await;
-            sleep(PAUSE).await;
+            sleep(RETRY_DELAY).await;
         }
     }
 
     async fn session(&self, url: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
         let connecting = Connection::connect(url, ConnectionProperties::default());
-        let connection = timeout(WITHIN, connecting).await??;
-        let channel: Channel = timeout(WITHIN, connection.create_channel()).await??;
+        let connection = timeout(REQUEST_TIMEOUT, connecting).await??;
+        let channel: Channel = timeout(REQUEST_TIMEOUT, connection.create_channel()).await??;
         let qos = channel.basic_qos(PREFETCH, BasicQosOptions::default());
-        timeout(WITHIN, qos).await??;
+        timeout(REQUEST_TIMEOUT, qos).await??;
         let consuming = channel.basic_consume(
             queue(&self.work).into(),
             "".into(),
             BasicConsumeOptions::default(),
             FieldTable::default(),
         );
-        let mut results = timeout(WITHIN, consuming).await??;
+        let mut results = timeout(REQUEST_TIMEOUT, consuming).await??;
         while let Some(result) = results.next().await {
             let result = result?;
             self.history.add(told(&result));
-            timeout(WITHIN, result.ack(BasicAckOptions::default())).await??;
+            timeout(REQUEST_TIMEOUT, result.ack(BasicAckOptions::default())).await??;
         }
         Ok(())
     }
 }
 
 /// Converts a result to an event.
-fn told(result: &Delivery) -> What {
+fn told(result: &Delivery) -> EventKind {
     let properties = &result.properties;
     let headers = properties.headers().as_ref();
     let header = |name: &str| headers.and_then(|headers| headers.inner().get(name));
     let id = properties.correlation_id().as_ref();
-    What::Told {
+    EventKind::Told {
         job: id.and_then(|id| id.as_str().parse().ok()),
         ended: match header("x-sluicegate-result") {
             Some(AMQPValue::LongString(text)) => text.to_string(),

@@ -6,12 +6,12 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
-use crate::faults::{Kind, Part};
+use crate::faults::{FaultKind, FaultTarget};
 
 /// A fault of the schedule.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Fault {
-    pub kind: Kind,
+pub struct ScheduledFault {
+    pub kind: FaultKind,
     /// The affected worker, for kinds that affect one.
     pub worker: usize,
     /// Duration, for kinds without a fixed one.
@@ -22,18 +22,18 @@ pub struct Fault {
 
 /// Faults that begin together after a pause.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Step {
+pub struct FaultGroup {
     pub pause: Duration,
-    pub faults: Vec<Fault>,
+    pub faults: Vec<ScheduledFault>,
 }
 
 /// The endless schedule of a seed.
-pub struct Schedule {
+pub struct FaultSchedule {
     random: StdRng,
-    kinds: Vec<Kind>,
+    kinds: Vec<FaultKind>,
     /// Kinds that have not yet come in this round. Each kind comes once per round, except rare
     /// ones.
-    round: Vec<Kind>,
+    round: Vec<FaultKind>,
     pace: Pace,
 }
 
@@ -54,9 +54,9 @@ pub struct Pace {
 /// Share of steps that have two faults at the same time.
 const TWO_AT_ONCE: f64 = 0.25;
 
-impl Schedule {
+impl FaultSchedule {
     /// Creates a schedule with faults of `kinds`.
-    pub fn new(seed: u64, kinds: &[Kind], pace: Pace) -> Self {
+    pub fn new(seed: u64, kinds: &[FaultKind], pace: Pace) -> Self {
         Self {
             random: StdRng::seed_from_u64(seed ^ 0xfa_017),
             kinds: kinds.to_vec(),
@@ -65,7 +65,7 @@ impl Schedule {
         }
     }
 
-    fn kind(&mut self, beside: Option<Part>) -> Option<Kind> {
+    fn kind(&mut self, beside: Option<FaultTarget>) -> Option<FaultKind> {
         let only_losses = self.kinds.iter().all(|kind| kind.forgets());
         while self.round.is_empty() && !self.kinds.is_empty() {
             let rare = self.pace.losses_are_rare && !only_losses;
@@ -73,7 +73,7 @@ impl Schedule {
             self.round = self.kinds.clone();
             self.round.retain(|kind| !(skipped && kind.forgets()));
         }
-        let fits: Vec<Kind> = (self.round.iter().copied())
+        let fits: Vec<FaultKind> = (self.round.iter().copied())
             .filter(|kind| beside.is_none_or(|part| part != kind.part()))
             .collect();
         let kind = *fits.choose(&mut self.random)?;
@@ -81,12 +81,12 @@ impl Schedule {
         Some(kind)
     }
 
-    fn fault(&mut self, kind: Kind) -> Fault {
+    fn fault(&mut self, kind: FaultKind) -> ScheduledFault {
         // The cube makes most faults short: half of them last less than an eighth of the range.
         let part = self.random.random_range(0.0..1.0_f64);
         let shortest = Duration::from_millis(500).min(self.pace.longest);
         let lasts = shortest + (self.pace.longest - shortest).mul_f64(part * part * part);
-        Fault {
+        ScheduledFault {
             kind,
             worker: self.random.random_range(0..self.pace.workers),
             lasts,
@@ -95,11 +95,11 @@ impl Schedule {
     }
 }
 
-impl Iterator for Schedule {
-    type Item = Step;
+impl Iterator for FaultSchedule {
+    type Item = FaultGroup;
 
     /// Returns the next step; `None` only if there are no kinds.
-    fn next(&mut self) -> Option<Step> {
+    fn next(&mut self) -> Option<FaultGroup> {
         let pause = (self.pace.pause).mul_f64(self.random.random_range(0.1..=1.0));
         let first = self.kind(None)?;
         let mut faults = vec![self.fault(first)];
@@ -108,7 +108,7 @@ impl Iterator for Schedule {
         {
             faults.push(self.fault(second));
         }
-        Some(Step { pause, faults })
+        Some(FaultGroup { pause, faults })
     }
 }
 
@@ -125,25 +125,25 @@ mod tests {
         losses_are_rare: true,
     };
 
-    fn steps(seed: u64, kinds: &[Kind]) -> Vec<Step> {
-        Schedule::new(seed, kinds, PACE).take(200).collect()
+    fn steps(seed: u64, kinds: &[FaultKind]) -> Vec<FaultGroup> {
+        FaultSchedule::new(seed, kinds, PACE).take(200).collect()
     }
 
     #[test]
     fn a_seed_decides_everything() {
-        assert_eq!(steps(7, Kind::all()), steps(7, Kind::all()));
-        assert_ne!(steps(7, Kind::all()), steps(8, Kind::all()));
+        assert_eq!(steps(7, FaultKind::all()), steps(7, FaultKind::all()));
+        assert_ne!(steps(7, FaultKind::all()), steps(8, FaultKind::all()));
     }
 
     #[test]
     fn every_kind_has_its_turn_and_two_at_once_are_done_to_two_parts() {
-        let steps = steps(1, Kind::all());
+        let steps = steps(1, FaultKind::all());
         let seen: HashSet<_> = steps
             .iter()
             .flat_map(|s| &s.faults)
             .map(|f| f.kind)
             .collect();
-        assert_eq!(seen.len(), Kind::all().len());
+        assert_eq!(seen.len(), FaultKind::all().len());
         let pairs: Vec<_> = steps.iter().filter(|step| step.faults.len() == 2).collect();
         assert!(!pairs.is_empty());
         for pair in pairs {
@@ -164,21 +164,21 @@ mod tests {
                 losses_are_rare,
                 ..PACE
             };
-            let all = Schedule::new(3, Kind::all(), pace)
+            let all = FaultSchedule::new(3, FaultKind::all(), pace)
                 .take(2000)
                 .flat_map(|step| step.faults);
             all.filter(|fault| fault.kind.forgets()).count()
         };
         let (rare, often) = (losses(true), losses(false));
         assert!(rare > 0 && rare * 2 < often, "{rare} {often}");
-        let steps = steps(1, &[Kind::RedisFlush, Kind::RedisWipe]);
+        let steps = steps(1, &[FaultKind::RedisFlush, FaultKind::RedisWipe]);
         assert_eq!(steps.len(), 200, "alone they are not left out");
     }
 
     #[test]
     fn one_kind_comes_alone_and_none_never() {
-        let steps = steps(1, &[Kind::RedisCut]);
+        let steps = steps(1, &[FaultKind::RedisCut]);
         assert!(steps.iter().all(|step| step.faults.len() == 1));
-        assert_eq!(Schedule::new(1, &[], PACE).next(), None);
+        assert_eq!(FaultSchedule::new(1, &[], PACE).next(), None);
     }
 }

@@ -15,19 +15,19 @@ use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep, timeout};
 use trial::fetch;
 
-use crate::Failure;
+use crate::RunFailure;
 use crate::clocks::{self, Clocks, replace};
-use crate::plan::{MAX, Plan, Settings};
+use crate::run_plan::{MAX, PerWorkerSettings, RunPlan};
 
 /// Maximum time from SIGTERM to the end, during any fault: `shutdown-timeout` plus the time for
 /// closing connections.
 const STOP: Duration = Duration::from_secs(60);
 /// Interval between two checks of a worker's state.
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Data shared by all workers.
 pub struct Common {
-    pub plan: Plan,
+    pub plan: RunPlan,
     /// The program.
     pub program: PathBuf,
     /// Folder for configurations and logs.
@@ -49,10 +49,10 @@ impl Common {
     ///
     /// # Errors
     /// Returns an error if it can't be written.
-    pub fn operators_config(&self) -> Result<PathBuf, Failure> {
+    pub fn operators_config(&self) -> Result<PathBuf, RunFailure> {
         let amqp: Vec<&str> = self.rabbit.iter().map(url::Url::as_str).collect();
         let redis = format!("  url: {}\n", self.redis);
-        let text = self.plan.yaml(&Settings {
+        let text = self.plan.yaml(&PerWorkerSettings {
             amqp: &amqp.join(","),
             redis: self.found_by.as_ref().unwrap_or(&redis),
             queue: &self.queue,
@@ -68,7 +68,7 @@ impl Common {
 }
 
 /// The parameters of a worker.
-struct Setup {
+struct WorkerSetup {
     number: usize,
     life: u32,
     admin: SocketAddr,
@@ -80,15 +80,15 @@ struct Setup {
 }
 
 /// A worker in its current life.
-pub struct Worker {
-    setup: Setup,
+pub struct RunningWorker {
+    setup: WorkerSetup,
     child: Child,
 }
 
-impl Setup {
+impl WorkerSetup {
     /// Starts the process. Its configuration is written anew, since it contains the life that the
     /// downstream records.
-    fn spawn(&self) -> Result<Child, Failure> {
+    fn spawn(&self) -> Result<Child, RunFailure> {
         let folder = &self.common.folder;
         self.write_config()?;
         let log = folder.join(format!("worker-{}.log", self.number));
@@ -109,7 +109,7 @@ impl Setup {
             .spawn();
         child.map_err(|error| {
             let program = self.common.program.display();
-            Failure::new(format!("{program} can't be started: {error}"))
+            RunFailure::new(format!("{program} can't be started: {error}"))
         })
     }
 
@@ -123,12 +123,12 @@ impl Setup {
         self.common.folder.join(name)
     }
 
-    fn write_config(&self) -> Result<(), Failure> {
+    fn write_config(&self) -> Result<(), RunFailure> {
         let common = &self.common;
         let rabbit = behind(&common.rabbit, &self.to_rabbit);
         let redis = behind(std::slice::from_ref(&common.redis), &self.to_redis);
         let redis = format!("  url: {redis}\n");
-        let text = common.plan.yaml(&Settings {
+        let text = common.plan.yaml(&PerWorkerSettings {
             amqp: &rabbit,
             redis: common.found_by.as_ref().unwrap_or(&redis),
             queue: &common.queue,
@@ -161,16 +161,16 @@ fn behind(urls: &[url::Url], proxy: &Proxy) -> String {
     moved.collect::<Vec<_>>().join(",")
 }
 
-impl Worker {
+impl RunningWorker {
     /// Starts worker `number` with a limit of `max`.
     ///
     /// # Errors
     /// Returns the system's error if it can't be started.
-    pub async fn start(common: Arc<Common>, number: usize, max: u64) -> Result<Self, Failure> {
+    pub async fn start(common: Arc<Common>, number: usize, max: u64) -> Result<Self, RunFailure> {
         let nodes = common.rabbit.iter().map(address);
         let nodes = nodes.collect::<Result<Vec<_>, _>>()?;
         let redis = address(&common.redis)?;
-        let setup = Setup {
+        let setup = WorkerSetup {
             number,
             life: 1,
             admin: admin(number)?,
@@ -204,7 +204,7 @@ impl Worker {
     ///
     /// # Errors
     /// Returns the system's error.
-    pub async fn kill(&mut self) -> Result<(), Failure> {
+    pub async fn kill(&mut self) -> Result<(), RunFailure> {
         Ok(self.child.kill().await?)
     }
 
@@ -212,7 +212,7 @@ impl Worker {
     ///
     /// # Errors
     /// Returns the system's error if it can't be started.
-    pub fn revive(&mut self) -> Result<(), Failure> {
+    pub fn revive(&mut self) -> Result<(), RunFailure> {
         self.setup.life += 1;
         self.child = self.setup.spawn()?;
         Ok(())
@@ -231,7 +231,7 @@ impl Worker {
     ///
     /// # Errors
     /// Returns the system's error if it can't be waited for.
-    pub async fn terminate(&mut self) -> Result<Option<ExitStatus>, Failure> {
+    pub async fn terminate(&mut self) -> Result<Option<ExitStatus>, RunFailure> {
         self.signal(Signal::TERM);
         match timeout(STOP, self.child.wait()).await {
             Ok(status) => Ok(Some(status?)),
@@ -246,7 +246,7 @@ impl Worker {
     ///
     /// # Errors
     /// Returns the system's error if that can't be determined.
-    pub fn ended(&mut self) -> Result<Option<ExitStatus>, Failure> {
+    pub fn ended(&mut self) -> Result<Option<ExitStatus>, RunFailure> {
         Ok(self.child.try_wait()?)
     }
 
@@ -257,7 +257,7 @@ impl Worker {
             if Instant::now() > until {
                 return false;
             }
-            sleep(LOOK).await;
+            sleep(CHECK_INTERVAL).await;
         }
         true
     }
@@ -267,7 +267,7 @@ impl Worker {
     ///
     /// # Errors
     /// Returns an error if the file can't be written.
-    pub fn step(&self, seconds: i64) -> Result<(), Failure> {
+    pub fn step(&self, seconds: i64) -> Result<(), RunFailure> {
         Ok(clocks::step(&self.setup.clock(), 1000 * seconds)?)
     }
 
@@ -281,7 +281,7 @@ impl Worker {
     ///
     /// # Errors
     /// Returns an error if the file can't be written.
-    pub async fn limit(&mut self, max: u64, patience: Duration) -> Result<bool, Failure> {
+    pub async fn limit(&mut self, max: u64, patience: Duration) -> Result<bool, RunFailure> {
         let before = self.reloads().await;
         self.setup.max = max;
         self.setup.write_config()?;
@@ -290,7 +290,7 @@ impl Worker {
             if Instant::now() > until {
                 return Ok(false);
             }
-            sleep(LOOK).await;
+            sleep(CHECK_INTERVAL).await;
         }
         Ok(true)
     }
@@ -303,9 +303,10 @@ impl Worker {
     }
 }
 
-fn address(url: &url::Url) -> Result<SocketAddr, Failure> {
+fn address(url: &url::Url) -> Result<SocketAddr, RunFailure> {
     let port = url.port();
-    let port = port.ok_or_else(|| Failure::new("a private server's URL has no port".to_owned()))?;
+    let port =
+        port.ok_or_else(|| RunFailure::new("a private server's URL has no port".to_owned()))?;
     Ok((Ipv4Addr::LOCALHOST, port).into())
 }
 

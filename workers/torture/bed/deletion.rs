@@ -11,8 +11,8 @@ use tokio::task::block_in_place;
 use tokio::time::{Instant, sleep};
 
 use super::Bed;
-use crate::history::What;
-use crate::schedule::Fault;
+use crate::history::EventKind;
+use crate::schedule::ScheduledFault;
 
 /// A queue that is not empty within this time is not deleted. Workers that are stopped for longer
 /// would lose their connections.
@@ -21,10 +21,10 @@ const EMPTIES: Duration = Duration::from_secs(18);
 /// unacked messages, are up to 5 s old.
 const SURE: Duration = Duration::from_secs(7);
 /// Interval between two checks.
-const LOOK: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Returns a description of the fault.
-pub(super) fn how(fault: &Fault) -> String {
+pub(super) fn how(fault: &ScheduledFault) -> String {
     match fault.way {
         0 => "the work queue, while nobody publishes".to_owned(),
         _ => "a delay queue, while all workers are stopped".to_owned(),
@@ -32,7 +32,7 @@ pub(super) fn how(fault: &Fault) -> String {
 }
 
 impl Bed {
-    pub(super) async fn delete_queue(&self, number: u64, fault: Fault) {
+    pub(super) async fn delete_queue(&self, number: u64, fault: ScheduledFault) {
         let delay_queues = self.names.delays();
         let deleted = match fault.way {
             0 => {
@@ -58,7 +58,7 @@ impl Bed {
             }
         };
         if !deleted {
-            self.history.add(What::Missed { fault: number });
+            self.history.add(EventKind::Missed { fault: number });
         }
     }
 
@@ -75,7 +75,7 @@ impl Bed {
             if !empty {
                 since = Instant::now();
             }
-            sleep(LOOK).await;
+            sleep(CHECK_INTERVAL).await;
         }
         ctl(&["delete_queue", queue]);
         true

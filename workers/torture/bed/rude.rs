@@ -10,11 +10,11 @@ use tokio::task::block_in_place;
 use tokio::time::{sleep, timeout};
 
 use super::Bed;
-use crate::Failure;
-use crate::faults::Kind;
-use crate::history::What;
+use crate::RunFailure;
+use crate::faults::FaultKind;
+use crate::history::EventKind;
 use crate::results;
-use crate::schedule::Fault;
+use crate::schedule::ScheduledFault;
 
 /// Prefix of the ids of rude jobs and the names of rude tenants. No other job or tenant has it.
 pub const RUDE: &str = "rude-";
@@ -32,39 +32,39 @@ const CLOSING: [&str; 3] = [
     "amq.rabbitmq.reply-to.",
 ];
 /// Minimum time that a neighbor is rude.
-const SHORTEST: Duration = Duration::from_secs(20);
+const MIN_RUDE_TIME: Duration = Duration::from_secs(20);
 /// Time after which a rude job expires, in milliseconds.
 const EXPIRATION: &str = "20000";
 /// Time limit for all publishes of a fault, including confirms.
-const WITHIN: Duration = Duration::from_secs(30);
+const PUBLISH_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Returns how long the neighbor is rude.
-pub(super) fn lasts(fault: &Fault) -> Duration {
-    fault.lasts.max(SHORTEST)
+pub(super) fn lasts(fault: &ScheduledFault) -> Duration {
+    fault.lasts.max(MIN_RUDE_TIME)
 }
 
 /// Returns a description of the fault.
-pub(super) fn how(fault: &Fault) -> String {
+pub(super) fn how(fault: &ScheduledFault) -> String {
     let way = usize::from(fault.way);
     let what = match fault.kind {
-        Kind::RudeReplies => ["closing connections, ", "refusing, ", "silent, "][way],
-        Kind::RudeTenant => ["without a token, ", "waiting for a token, ", "hanging, "][way],
+        FaultKind::RudeReplies => ["closing connections, ", "refusing, ", "silent, "][way],
+        FaultKind::RudeTenant => ["without a token, ", "waiting for a token, ", "hanging, "][way],
         _ => "",
     };
     format!("{what}for {:.1} s", lasts(fault).as_secs_f64())
 }
 
 /// Returns the `n`th job of fault `number`, whose results go to `queue`.
-fn job((number, fault): (u64, &Fault), n: usize, queue: &str) -> BasicProperties {
+fn job((number, fault): (u64, &ScheduledFault), n: usize, queue: &str) -> BasicProperties {
     let text = |text: String| AMQPValue::LongString(text.into());
     let tenant = match fault.kind {
-        Kind::RudeReplies => Some(text(format!("{RUDE}{}", n % TENANTS))),
-        Kind::RudeTenant => {
+        FaultKind::RudeReplies => Some(text(format!("{RUDE}{}", n % TENANTS))),
+        FaultKind::RudeTenant => {
             let tenants = if fault.way == 1 { TENANTS } else { 1 };
             let name = WAYS[usize::from(fault.way)];
             Some(text(format!("{name}-{}", n % tenants)))
         }
-        Kind::RudeFlood => Some(text(RUDE.to_owned())),
+        FaultKind::RudeFlood => Some(text(RUDE.to_owned())),
         // Invalid: the tenant is missing, or is a number.
         _ => n.is_multiple_of(2).then_some(AMQPValue::Double(0.5)),
     };
@@ -78,25 +78,25 @@ fn job((number, fault): (u64, &Fault), n: usize, queue: &str) -> BasicProperties
         .with_delivery_mode(2)
         .with_headers(headers);
     match (fault.kind, fault.way) {
-        (Kind::RudeReplies, 0) => properties.with_reply_to(CLOSING[n % CLOSING.len()].into()),
-        (Kind::RudeReplies, _) => properties.with_reply_to(queue.into()),
+        (FaultKind::RudeReplies, 0) => properties.with_reply_to(CLOSING[n % CLOSING.len()].into()),
+        (FaultKind::RudeReplies, _) => properties.with_reply_to(queue.into()),
         _ => properties,
     }
 }
 
 impl Bed {
     /// Runs a rude neighbor for a while. Records a missed fault if its jobs can't be published.
-    pub(super) async fn rude(&self, number: u64, fault: Fault) -> Result<(), Failure> {
+    pub(super) async fn rude(&self, number: u64, fault: ScheduledFault) -> Result<(), RunFailure> {
         let queue = results::queue(&format!("{}-{RUDE}{number}", self.names.fresh));
         let ctl = |args: &[&str]| {
             block_in_place(|| self.rabbit.ctl(args));
         };
         let full = match (fault.kind, fault.way) {
-            (Kind::RudeJobs, _) => Some(&*self.names.dead),
-            (Kind::RudeReplies, 1) => Some(&*queue),
+            (FaultKind::RudeJobs, _) => Some(&*self.names.dead),
+            (FaultKind::RudeReplies, 1) => Some(&*queue),
             _ => None,
         };
-        let is_silent = (fault.kind, fault.way) == (Kind::RudeReplies, 2);
+        let is_silent = (fault.kind, fault.way) == (FaultKind::RudeReplies, 2);
         // A suspended queue process behaves like a queue without a majority.
         let process = |what: &str| {
             ctl(&[
@@ -106,7 +106,7 @@ impl Bed {
                 ),
             ]);
         };
-        if fault.kind == Kind::RudeReplies {
+        if fault.kind == FaultKind::RudeReplies {
             results::declare(self.rabbit.url(), &queue).await?;
         }
         if let Some(full) = full {
@@ -126,12 +126,12 @@ impl Bed {
         if is_silent {
             process("suspend");
         }
-        if (timeout(WITHIN, self.publish((number, &fault), &queue)).await)
+        if (timeout(PUBLISH_TIMEOUT, self.publish((number, &fault), &queue)).await)
             .is_ok_and(|sent| sent.is_ok())
         {
             sleep(lasts(&fault)).await;
         } else {
-            self.history.add(What::Missed { fault: number });
+            self.history.add(EventKind::Missed { fault: number });
         }
         if is_silent {
             process("resume");
@@ -139,14 +139,14 @@ impl Bed {
         if full.is_some() {
             ctl(&["clear_policy", RUDE]);
         }
-        if fault.kind == Kind::RudeReplies {
+        if fault.kind == FaultKind::RudeReplies {
             ctl(&["delete_queue", &queue]);
         }
         Ok(())
     }
 
     /// Publishes the jobs of a fault.
-    async fn publish(&self, fault: (u64, &Fault), queue: &str) -> lapin::Result<()> {
+    async fn publish(&self, fault: (u64, &ScheduledFault), queue: &str) -> lapin::Result<()> {
         let connecting = Connection::connect(self.rabbit.url(), ConnectionProperties::default());
         let connection = connecting.await?;
         let channel = connection.create_channel().await?;

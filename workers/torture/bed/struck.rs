@@ -7,13 +7,13 @@ use rustix::process::Signal;
 use tokio::time::sleep;
 
 use super::{AWAY, Bed};
-use crate::Failure;
-use crate::faults::{Kind, Strike};
-use crate::history::What;
+use crate::RunFailure;
+use crate::faults::{FaultKind, Strike};
+use crate::history::EventKind;
 use crate::moments::{Moment, To};
-use crate::plan::{MAX, OTHER_MAX};
-use crate::schedule::Fault;
-use crate::workers::Worker;
+use crate::run_plan::{MAX, OTHER_MAX};
+use crate::schedule::ScheduledFault;
+use crate::workers::RunningWorker;
 
 /// Maximum time to wait until a restarted worker is ready. A fault ends when everything works
 /// again.
@@ -33,13 +33,20 @@ const REACHES: Duration = Duration::from_millis(50);
 const HOUR: i64 = 3600;
 
 /// Returns the seconds by which a clock is stepped.
-pub(super) fn off(fault: &Fault) -> i64 {
+pub(super) fn off(fault: &ScheduledFault) -> i64 {
     if fault.way == 0 { -HOUR } else { HOUR }
 }
 
 impl Bed {
-    pub(super) async fn worker(&self, number: u64, fault: Fault) -> Result<(), Failure> {
-        if matches!(fault.kind, Kind::WorkerConfig | Kind::WorkerRolling) {
+    pub(super) async fn worker(
+        &self,
+        number: u64,
+        fault: ScheduledFault,
+    ) -> Result<(), RunFailure> {
+        if matches!(
+            fault.kind,
+            FaultKind::WorkerConfig | FaultKind::WorkerRolling
+        ) {
             return self.change_limits(fault).await;
         }
         let mut worker = self.slots[fault.worker].worker.lock().await;
@@ -48,11 +55,11 @@ impl Bed {
                 if let Some(moment) = moment
                     && !self.catch(fault.worker, moment).await
                 {
-                    self.history.add(What::Missed { fault: number });
+                    self.history.add(EventKind::Missed { fault: number });
                 }
                 self.strike(&mut worker, fault, strike, moment).await
             }
-            (None, Kind::WorkerClock) => {
+            (None, FaultKind::WorkerClock) => {
                 worker.step(off(&fault))?;
                 sleep(fault.lasts).await;
                 worker.step(0)
@@ -62,7 +69,7 @@ impl Bed {
     }
 
     /// Sends SIGTERM and starts the worker again when it has ended.
-    async fn restart(&self, worker: &mut Worker, number: usize) -> Result<(), Failure> {
+    async fn restart(&self, worker: &mut RunningWorker, number: usize) -> Result<(), RunFailure> {
         let how = match worker.terminate().await? {
             Some(status) if status.success() => None,
             Some(status) => Some(format!("ended after SIGTERM with {status}")),
@@ -70,7 +77,7 @@ impl Bed {
         };
         if let Some(how) = how {
             let worker = number;
-            self.history.add(What::Failed { worker, how });
+            self.history.add(EventKind::Failed { worker, how });
         }
         revive(worker).await
     }
@@ -96,11 +103,11 @@ impl Bed {
     /// Kills a worker, or stops it for a while, and releases the data that was held for it.
     async fn strike(
         &self,
-        worker: &mut Worker,
-        fault: Fault,
+        worker: &mut RunningWorker,
+        fault: ScheduledFault,
         strike: Strike,
         moment: Option<Moment>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), RunFailure> {
         match strike {
             Strike::Kill => worker.kill().await?,
             Strike::Stop => worker.signal(Signal::STOP),
@@ -130,24 +137,24 @@ impl Bed {
 
     /// Lowers the limit of one worker after the other, and raises it again. The lower limit counts
     /// once all workers have it.
-    async fn change_limits(&self, fault: Fault) -> Result<(), Failure> {
+    async fn change_limits(&self, fault: ScheduledFault) -> Result<(), RunFailure> {
         if self.limit_all(OTHER_MAX, fault.kind).await? {
             sleep(BINDS).await;
-            self.history.add(What::Limit { max: OTHER_MAX });
+            self.history.add(EventKind::Limit { max: OTHER_MAX });
         }
         sleep(fault.lasts).await;
-        self.history.add(What::Limit { max: MAX });
+        self.history.add(EventKind::Limit { max: MAX });
         self.limit_all(MAX, fault.kind).await?;
         Ok(())
     }
 
     /// Gives all workers another limit, by a changed file or by a restart. Returns true if all have
     /// it.
-    async fn limit_all(&self, max: u64, kind: Kind) -> Result<bool, Failure> {
+    async fn limit_all(&self, max: u64, kind: FaultKind) -> Result<bool, RunFailure> {
         let mut all = true;
         for (number, slot) in self.slots.iter().enumerate() {
             let mut worker = slot.worker.lock().await;
-            if kind == Kind::WorkerRolling {
+            if kind == FaultKind::WorkerRolling {
                 worker.next_limit(max);
                 self.restart(&mut worker, number).await?;
             } else {
@@ -158,7 +165,7 @@ impl Bed {
     }
 }
 
-async fn revive(worker: &mut Worker) -> Result<(), Failure> {
+async fn revive(worker: &mut RunningWorker) -> Result<(), RunFailure> {
     worker.revive()?;
     worker.ready(READY).await;
     sleep(FIRST_PULSE).await;

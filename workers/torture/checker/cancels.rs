@@ -1,9 +1,9 @@
 //! Cancelled jobs: compares the command's report with the outcome.
 
-use super::lives::{Asked, Broken, Life, Lives};
-use super::{AFTERMATH, Finding, Rules, Verdict};
-use crate::faults::Kind;
-use crate::history::Job;
+use super::lives::{Broken, CancelReport, Life, Lives};
+use super::{AFTERMATH, CheckRules, HistoryVerdict, Violation};
+use crate::faults::FaultKind;
+use crate::history::JobId;
 
 /// The reason of their dead letters.
 const CANCELLED: &str = "cancelled by an operator";
@@ -17,9 +17,9 @@ pub fn is_cancelled(life: &Life) -> bool {
     life.dead.as_deref() == Some(CANCELLED) && life.cancelling.is_some()
 }
 
-impl Verdict {
+impl HistoryVerdict {
     /// Checks that a cancelled job is not called once all workers follow, and is not done.
-    pub(super) fn cancels(&mut self, lives: &Lives, broken: &Broken, rules: Rules) {
+    pub(super) fn cancels(&mut self, lives: &Lives, broken: &Broken, rules: CheckRules) {
         for (job, life) in &lives.jobs {
             let Some(asked_from) = life.cancelling else {
                 continue;
@@ -32,34 +32,38 @@ impl Verdict {
             // Two messages of the job may end differently.
             let copies = broken.latest(life.begins(), u64::MAX, AFTERMATH, life.repeated_by(rules));
             if is_cancelled(life) && life.is_done() && copies.is_none() && !life.is_twice() {
-                self.findings.push(Finding::Both { job: *job });
+                self.findings.push(Violation::Both { job: *job });
             }
         }
     }
 
     fn was_asked(
         &mut self,
-        job: Job,
+        job: JobId,
         life: &Life,
-        (from, asked): (u64, Asked),
+        (from, asked): (u64, CancelReport),
         broken: &Broken,
-        rules: Rules,
+        rules: CheckRules,
     ) {
         // A Redis that lost its data has lost the request.
-        let forgot = |to| broken.latest(from, to, AFTERMATH, Kind::forgets).is_some();
+        let forgot = |to| {
+            broken
+                .latest(from, to, AFTERMATH, FaultKind::forgets)
+                .is_some()
+        };
         if asked.is_cancelled && life.dead.is_none() && !forgot(u64::MAX) {
-            self.findings.push(Finding::Uncancelled { job });
+            self.findings.push(Violation::Uncancelled { job });
         }
         if !asked.all_follow {
             return;
         }
-        let late = |kind| kind == Kind::DownstreamStill || rules.breaks_the_way(kind);
+        let late = |kind| kind == FaultKind::DownstreamStill || rules.breaks_the_way(kind);
         for call in &life.calls {
             let excused =
                 forgot(call.at) || broken.latest(from, call.at, AFTERMATH, late).is_some();
             if call.at > asked.at + ON_ITS_WAY && !excused {
                 let at = call.at;
-                self.findings.push(Finding::AfterCancel { job, at });
+                self.findings.push(Violation::AfterCancel { job, at });
             }
         }
     }

@@ -2,24 +2,24 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::history::{Answer, Event, What};
+use crate::history::{DownstreamAnswer, EventKind, HistoryEvent};
 
 /// Returns, for each closing, how long after the 429 the tenant's last call during the closing
 /// came; `None` without such a call. `closed` is how long a 429 closes a tenant. Times are in
 /// nanoseconds.
-pub fn closings(events: &[Event], closed: u64) -> Vec<Option<u64>> {
+pub fn closings(events: &[HistoryEvent], closed: u64) -> Vec<Option<u64>> {
     let mut arrivals: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
     let mut tenants = HashMap::new();
     for event in events {
-        if let What::Arrived { call, job, .. } = event.what {
+        if let EventKind::Arrived { call, job, .. } = event.what {
             arrivals.entry(job.tenant).or_default().push(event.at);
             tenants.insert(call, job.tenant);
         }
     }
     let throttled = events.iter().filter_map(|event| match event.what {
-        What::Answered {
+        EventKind::Answered {
             call,
-            answer: Answer::Throttled,
+            answer: DownstreamAnswer::Throttled,
         } => Some((event.at, tenants.get(&call)?)),
         _ => None,
     });

@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 
 use super::lives::{Broken, Life, Lives};
-use super::{AFTERMATH, Finding, Verdict};
-use crate::faults::Kind;
-use crate::history::Job;
+use super::{AFTERMATH, HistoryVerdict, Violation};
+use crate::faults::FaultKind;
+use crate::history::JobId;
 
 /// The jobs of each tenant and key.
 #[derive(Debug, Default)]
-pub struct Keys<'a>(BTreeMap<(u32, u32), Vec<(Job, &'a Life)>>);
+pub struct JobsByKey<'a>(BTreeMap<(u32, u32), Vec<(JobId, &'a Life)>>);
 
-impl<'a> Keys<'a> {
+impl<'a> JobsByKey<'a> {
     pub fn of(lives: &'a Lives) -> Self {
         let mut all = Self::default();
         for (job, life) in &lives.jobs {
@@ -25,14 +25,14 @@ impl<'a> Keys<'a> {
 
     /// Returns true if the job may be dropped: another message with its key was published `by`
     /// then, was not dropped itself, and may have been the first when this one was checked.
-    pub fn may_drop(&self, job: Job, life: &Life, by: u64, broken: &Broken) -> bool {
+    pub fn may_drop(&self, job: JobId, life: &Life, by: u64, broken: &Broken) -> bool {
         let Some(key) = life.key else { return false };
         let same = self.0.get(&(job.tenant, key.number));
         same.into_iter().flatten().any(|(other, first)| {
             // The key's time counts from the first check, which precedes the first call. The clock
             // may be stepped back.
             let seen_by = first.calls.first().map_or(u64::MAX, |call| call.at);
-            let clock = |kind| kind == Kind::RedisClock;
+            let clock = |kind| kind == FaultKind::RedisClock;
             let longer = broken
                 .latest(first.begins(), by, AFTERMATH, clock)
                 .is_some();
@@ -42,10 +42,10 @@ impl<'a> Keys<'a> {
     }
 }
 
-impl Verdict {
+impl HistoryVerdict {
     /// Checks that at most one of two jobs with the same key is called within its time, unless
     /// Redis forgot the first one.
-    pub(super) fn keys(&mut self, keys: &Keys<'_>, broken: &Broken) {
+    pub(super) fn keys(&mut self, keys: &JobsByKey<'_>, broken: &Broken) {
         for same in keys.0.values() {
             self.dropped += same.iter().filter(|(_, life)| life.dropped).count();
             for (at, (one, life)) in same.iter().enumerate() {
@@ -56,7 +56,11 @@ impl Verdict {
         }
     }
 
-    fn one_of(&mut self, ((one, a), (other, b)): ((Job, &Life), (Job, &Life)), broken: &Broken) {
+    fn one_of(
+        &mut self,
+        ((one, a), (other, b)): ((JobId, &Life), (JobId, &Life)),
+        broken: &Broken,
+    ) {
         let (Some(key), Some(first), Some(second)) = (a.key, a.calls.first(), b.calls.first())
         else {
             return;
@@ -66,9 +70,13 @@ impl Verdict {
         let within =
             second.at < a.begins() + key.lasts && first.at < b.begins().saturating_add(key.lasts);
         let (from, to) = (a.begins().min(b.begins()), first.at.max(second.at));
-        if within && broken.latest(from, to, AFTERMATH, Kind::forgets).is_none() {
+        if within
+            && broken
+                .latest(from, to, AFTERMATH, FaultKind::forgets)
+                .is_none()
+        {
             let jobs = (one, other);
-            self.findings.push(Finding::Twice { jobs, at: to });
+            self.findings.push(Violation::Twice { jobs, at: to });
         }
     }
 }

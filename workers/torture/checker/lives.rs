@@ -3,43 +3,43 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use super::Rules;
-use crate::faults::Kind;
-use crate::history::{Answer, Event, Job, What};
+use super::CheckRules;
+use crate::faults::FaultKind;
+use crate::history::{DownstreamAnswer, EventKind, HistoryEvent, JobId};
 
 /// The result of a dropped job.
 pub const DUPLICATE: &str = "duplicate";
 
 /// A call of a job.
 #[derive(Debug, Clone, Copy)]
-pub struct Call {
+pub struct JobCall {
     pub at: u64,
     pub attempt: u32,
     /// When and how the call ended; `None` if the run ended before.
-    answer: Option<(u64, Answer)>,
+    answer: Option<(u64, DownstreamAnswer)>,
 }
 
-impl Call {
+impl JobCall {
     pub fn is_done(&self) -> bool {
-        self.answer() == Some(Answer::Done)
+        self.answer() == Some(DownstreamAnswer::Done)
     }
 
-    fn answer(&self) -> Option<Answer> {
+    fn answer(&self) -> Option<DownstreamAnswer> {
         self.answer.map(|(_, answer)| answer)
     }
 
     /// Returns when the caller left before the answer.
     pub fn left(&self) -> Option<u64> {
         let (at, answer) = self.answer?;
-        (answer == Answer::Gone).then_some(at)
+        (answer == DownstreamAnswer::Gone).then_some(at)
     }
 
     pub fn is_rejected(&self) -> bool {
-        self.answer() == Some(Answer::Rejected)
+        self.answer() == Some(DownstreamAnswer::Rejected)
     }
 
     pub fn failed(&self) -> bool {
-        self.answer().is_some_and(Answer::is_failure)
+        self.answer().is_some_and(DownstreamAnswer::is_failure)
     }
 }
 
@@ -48,23 +48,23 @@ impl Call {
 pub struct Life {
     pub published: Option<u64>,
     pub confirmed: bool,
-    pub calls: Vec<Call>,
+    pub calls: Vec<JobCall>,
     /// The reason of its dead letter.
     pub dead: Option<String>,
     /// Its start time: calls before that are too early.
     pub starts: Option<u64>,
-    pub key: Option<Key>,
+    pub key: Option<UsedKey>,
     /// Whether its result said that it is a duplicate.
     pub dropped: bool,
     /// When an operator began to cancel it.
     pub cancelling: Option<u64>,
     /// The report of the cancelling command.
-    pub asked: Option<Asked>,
+    pub asked: Option<CancelReport>,
 }
 
 /// A job's dedupe key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Key {
+pub struct UsedKey {
     pub number: u32,
     /// How long the key counts, in nanoseconds.
     pub lasts: u64,
@@ -74,7 +74,7 @@ pub struct Key {
 
 /// The report of a command that cancelled a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Asked {
+pub struct CancelReport {
     pub at: u64,
     /// Whether the job is a dead letter.
     pub is_cancelled: bool,
@@ -89,7 +89,7 @@ impl Life {
     }
 
     pub fn is_done(&self) -> bool {
-        self.calls.iter().any(Call::is_done)
+        self.calls.iter().any(JobCall::is_done)
     }
 
     pub fn has_ended(&self) -> bool {
@@ -99,7 +99,7 @@ impl Life {
     /// Returns the faults after which the job may be called again. The second of two messages with
     /// the same id is recognized only if it was not redelivered before its check and Redis knows
     /// the first.
-    pub fn repeated_by(&self, rules: Rules) -> impl Fn(Kind) -> bool {
+    pub fn repeated_by(&self, rules: CheckRules) -> impl Fn(FaultKind) -> bool {
         let is_twice = self.is_twice();
         move |kind| {
             kind.repeats_jobs() || rules.breaks_the_way(kind) || is_twice && kind.gives_jobs_back()
@@ -113,8 +113,8 @@ impl Life {
 
     /// Returns the calls after one with a final answer. A call that ran at the same time is a
     /// repetition, too.
-    pub fn after_the_end(&self) -> impl Iterator<Item = &Call> {
-        let is_final = |call: &Call| call.answer().is_some_and(Answer::is_final);
+    pub fn after_the_end(&self) -> impl Iterator<Item = &JobCall> {
+        let is_final = |call: &JobCall| call.answer().is_some_and(DownstreamAnswer::is_final);
         let first = self.calls.iter().position(is_final);
         self.calls
             .iter()
@@ -125,60 +125,60 @@ impl Life {
 /// All jobs of a history.
 #[derive(Debug, Default)]
 pub struct Lives {
-    pub jobs: BTreeMap<Job, Life>,
+    pub jobs: BTreeMap<JobId, Life>,
 }
 
 impl Lives {
-    pub fn of(events: &[Event]) -> Self {
+    pub fn of(events: &[HistoryEvent]) -> Self {
         let mut lives = Self::default();
-        let mut calls: HashMap<u64, (Job, usize)> = HashMap::new();
-        for Event { at, what } in events {
+        let mut calls: HashMap<u64, (JobId, usize)> = HashMap::new();
+        for HistoryEvent { at, what } in events {
             match what {
-                What::Publishing { job } => lives.of_job(*job).published = Some(*at),
-                What::Confirmed { job } => lives.of_job(*job).confirmed = true,
-                What::Dead { job, reason } => lives.of_job(*job).dead = Some(reason.clone()),
-                What::Starts { job, from } => lives.of_job(*job).starts = Some(*from),
-                What::Keyed {
+                EventKind::Publishing { job } => lives.of_job(*job).published = Some(*at),
+                EventKind::Confirmed { job } => lives.of_job(*job).confirmed = true,
+                EventKind::Dead { job, reason } => lives.of_job(*job).dead = Some(reason.clone()),
+                EventKind::Starts { job, from } => lives.of_job(*job).starts = Some(*from),
+                EventKind::Keyed {
                     job,
                     key: number,
                     lasts,
                     twice,
                 } => {
-                    lives.of_job(*job).key = Some(Key {
+                    lives.of_job(*job).key = Some(UsedKey {
                         number: *number,
                         lasts: *lasts,
                         twice: *twice,
                     });
                 }
-                What::Told {
+                EventKind::Told {
                     job: Some(job),
                     ended,
                     ..
                 } if ended == DUPLICATE => lives.of_job(*job).dropped = true,
-                What::Cancelling { job } => lives.of_job(*job).cancelling = Some(*at),
-                What::Asked {
+                EventKind::Cancelling { job } => lives.of_job(*job).cancelling = Some(*at),
+                EventKind::Asked {
                     job,
                     said,
                     all_follow,
                 } => {
-                    lives.of_job(*job).asked = Some(Asked {
+                    lives.of_job(*job).asked = Some(CancelReport {
                         at: *at,
                         is_cancelled: said == "cancelled",
                         all_follow: *all_follow,
                     });
                 }
-                What::Arrived {
+                EventKind::Arrived {
                     call, job, attempt, ..
                 } => {
                     let life = lives.of_job(*job);
                     calls.insert(*call, (*job, life.calls.len()));
-                    life.calls.push(Call {
+                    life.calls.push(JobCall {
                         at: *at,
                         attempt: *attempt,
                         answer: None,
                     });
                 }
-                What::Answered { call, answer } => {
+                EventKind::Answered { call, answer } => {
                     if let Some((job, index)) = calls.get(call) {
                         lives.of_job(*job).calls[*index].answer = Some((*at, *answer));
                     }
@@ -189,26 +189,26 @@ impl Lives {
         lives
     }
 
-    fn of_job(&mut self, job: Job) -> &mut Life {
+    fn of_job(&mut self, job: JobId) -> &mut Life {
         self.jobs.entry(job).or_default()
     }
 }
 
 /// The faults of a history: kind, begin and end.
 #[derive(Debug, Default)]
-pub struct Broken(Vec<(Kind, u64, u64)>);
+pub struct Broken(Vec<(FaultKind, u64, u64)>);
 
 impl Broken {
-    pub fn of(events: &[Event]) -> Self {
+    pub fn of(events: &[HistoryEvent]) -> Self {
         let mut all = Vec::new();
         let mut open: HashMap<u64, usize> = HashMap::new();
-        for Event { at, what } in events {
+        for HistoryEvent { at, what } in events {
             match what {
-                What::Broken { fault, kind, .. } => {
+                EventKind::Broken { fault, kind, .. } => {
                     open.insert(*fault, all.len());
                     all.push((*kind, *at, u64::MAX));
                 }
-                What::Mended { fault } => {
+                EventKind::Mended { fault } => {
                     if let Some(index) = open.remove(fault) {
                         all[index].2 = *at;
                     }
@@ -224,8 +224,8 @@ impl Broken {
         from: u64,
         to: u64,
         aftermath: Duration,
-        which: impl Fn(Kind) -> bool,
-    ) -> impl Iterator<Item = Kind> {
+        which: impl Fn(FaultKind) -> bool,
+    ) -> impl Iterator<Item = FaultKind> {
         let aftermath = u64::try_from(aftermath.as_nanos()).unwrap_or(u64::MAX);
         self.0.iter().filter_map(move |(kind, begins, ends)| {
             let touches = *begins <= to && ends.saturating_add(aftermath) >= from;
@@ -240,13 +240,13 @@ impl Broken {
         from: u64,
         to: u64,
         aftermath: Duration,
-        which: impl Fn(Kind) -> bool,
-    ) -> Option<Kind> {
+        which: impl Fn(FaultKind) -> bool,
+    ) -> Option<FaultKind> {
         self.between(from, to, aftermath, which).last()
     }
 
     /// Returns the times in which a neighbor is rude.
-    pub fn rude(&self) -> impl Iterator<Item = (Kind, u64, u64)> {
+    pub fn rude(&self) -> impl Iterator<Item = (FaultKind, u64, u64)> {
         self.0.iter().copied().filter(|(kind, ..)| kind.is_rude())
     }
 
@@ -256,7 +256,7 @@ impl Broken {
         from: u64,
         to: u64,
         aftermath: Duration,
-        which: impl Fn(Kind) -> bool,
+        which: impl Fn(FaultKind) -> bool,
     ) -> usize {
         self.between(from, to, aftermath, which).count()
     }

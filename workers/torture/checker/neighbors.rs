@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::lives::{Broken, Lives};
-use super::{Finding, Rules, Verdict};
-use crate::history::{Event, What};
+use super::{CheckRules, HistoryVerdict, Violation};
+use crate::history::{EventKind, HistoryEvent};
 
 /// Length of the spans in which jobs are counted, in nanoseconds.
 const SPAN: u64 = 10_000_000_000;
@@ -19,21 +19,21 @@ const SUPPLY: u64 = 5_000_000_000;
 /// a killed worker's calls for a minute.
 const AFTERMATH: Duration = Duration::from_secs(65);
 
-impl Verdict {
+impl HistoryVerdict {
     /// Finds tenants with few jobs done while a neighbor was rude and nothing else was broken. A
     /// job counts once, even if it was called again.
     pub(super) fn neighbors(
         &mut self,
-        events: &[Event],
+        events: &[HistoryEvent],
         (lives, broken): (&Lives, &Broken),
-        rules: Rules,
+        rules: CheckRules,
     ) {
         let mut max = None;
         let mut draining = u64::MAX;
         for event in events {
             match event.what {
-                What::Limit { max: first } => max = max.or(Some(first)),
-                What::Draining => draining = event.at,
+                EventKind::Limit { max: first } => max = max.or(Some(first)),
+                EventKind::Draining => draining = event.at,
                 _ => {}
             }
         }
@@ -59,7 +59,7 @@ impl Verdict {
                 let least = self.neighbors.get_or_insert((done, allowed));
                 least.0 = done.min(least.0);
                 if done * PART < allowed {
-                    self.findings.push(Finding::Felt {
+                    self.findings.push(Violation::Felt {
                         tenant: *tenant,
                         kind,
                         at,

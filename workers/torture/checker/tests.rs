@@ -7,12 +7,12 @@ mod starts;
 mod told;
 
 use super::*;
-use crate::history::Answer;
+use crate::history::DownstreamAnswer;
 
 const MS: u64 = 1_000_000;
 
 /// Rules for windows of 100 ms, each with two calls.
-const RULES: Rules = Rules {
+const RULES: CheckRules = CheckRules {
     window: 100 * MS,
     max_attempts: 3,
     breakers: false,
@@ -21,37 +21,37 @@ const RULES: Rules = Rules {
     closed: 100 * MS,
 };
 
-const ONE: Job = Job {
+const ONE: JobId = JobId {
     tenant: 0,
     number: 1,
 };
 
 #[derive(Default)]
 struct Story {
-    events: Vec<Event>,
+    events: Vec<HistoryEvent>,
     calls: u64,
 }
 
 impl Story {
     fn new() -> Self {
         let mut story = Self::default();
-        story.add(0, What::Limit { max: 2 });
+        story.add(0, EventKind::Limit { max: 2 });
         story
     }
 
-    fn add(&mut self, ms: u64, what: What) {
-        self.events.push(Event { at: ms * MS, what });
+    fn add(&mut self, ms: u64, what: EventKind) {
+        self.events.push(HistoryEvent { at: ms * MS, what });
     }
 
-    fn published(&mut self, ms: u64, job: Job) {
-        self.add(ms, What::Publishing { job });
-        self.add(ms, What::Confirmed { job });
+    fn published(&mut self, ms: u64, job: JobId) {
+        self.add(ms, EventKind::Publishing { job });
+        self.add(ms, EventKind::Confirmed { job });
     }
 
-    fn called(&mut self, ms: u64, job: Job, attempt: u32, answer: Answer) {
+    fn called(&mut self, ms: u64, job: JobId, attempt: u32, answer: DownstreamAnswer) {
         self.calls += 1;
         let call = self.calls;
-        let arrived = What::Arrived {
+        let arrived = EventKind::Arrived {
             call,
             job,
             attempt,
@@ -59,30 +59,30 @@ impl Story {
             life: 1,
         };
         self.add(ms, arrived);
-        self.add(ms + 5, What::Answered { call, answer });
+        self.add(ms + 5, EventKind::Answered { call, answer });
     }
 
-    fn broken(&mut self, from: u64, to: u64, kind: Kind) {
+    fn broken(&mut self, from: u64, to: u64, kind: FaultKind) {
         let fault = from;
         let how = String::new();
         let worker = None;
         self.add(
             from,
-            What::Broken {
+            EventKind::Broken {
                 fault,
                 kind,
                 worker,
                 how,
             },
         );
-        self.add(to, What::Mended { fault });
+        self.add(to, EventKind::Mended { fault });
     }
 
-    fn verdict(self) -> Verdict {
+    fn verdict(self) -> HistoryVerdict {
         self.verdict_by(RULES)
     }
 
-    fn verdict_by(mut self, rules: Rules) -> Verdict {
+    fn verdict_by(mut self, rules: CheckRules) -> HistoryVerdict {
         self.events.sort_by_key(|event| event.at);
         check(&self.events, rules)
     }
@@ -92,12 +92,17 @@ impl Story {
 fn whole() -> Story {
     let mut story = Story::new();
     for number in 0..10 {
-        let job = Job {
+        let job = JobId {
             tenant: number % 2,
             number,
         };
         story.published(0, job);
-        story.called(u64::from(number / 4) * 100 + 1, job, 1, Answer::Done);
+        story.called(
+            u64::from(number / 4) * 100 + 1,
+            job,
+            1,
+            DownstreamAnswer::Done,
+        );
     }
     story
 }
@@ -114,22 +119,22 @@ fn a_whole_history_holds() {
 fn a_confirmed_job_that_never_ended_is_lost_and_an_unsure_one_is_not() {
     let mut story = whole();
     let (lost, unsure) = (
-        Job {
+        JobId {
             tenant: 5,
             number: 1,
         },
-        Job {
+        JobId {
             tenant: 5,
             number: 2,
         },
     );
     story.published(7, lost);
-    story.called(8, lost, 1, Answer::Failed);
-    story.add(7, What::Publishing { job: unsure });
+    story.called(8, lost, 1, DownstreamAnswer::Failed);
+    story.add(7, EventKind::Publishing { job: unsure });
     let verdict = story.verdict();
     assert_eq!(
         verdict.findings,
-        [Finding::Lost {
+        [Violation::Lost {
             job: lost,
             calls: 1
         }]
@@ -142,36 +147,36 @@ fn one_call_too_many_in_a_window_is_found_to_the_nanosecond() {
     let window = |last: u64| {
         let mut story = Story::new();
         for (number, ms) in [(0, 0), (1, 60)] {
-            let job = Job { tenant: 0, number };
+            let job = JobId { tenant: 0, number };
             story.published(0, job);
-            story.called(ms, job, 1, Answer::Done);
+            story.called(ms, job, 1, DownstreamAnswer::Done);
         }
-        let job = Job {
+        let job = JobId {
             tenant: 0,
             number: 2,
         };
         story.published(0, job);
         let (call, worker) = (99, 0);
-        let what = What::Arrived {
+        let what = EventKind::Arrived {
             call,
             job,
             attempt: 1,
             worker,
             life: 1,
         };
-        story.events.push(Event { at: last, what });
+        story.events.push(HistoryEvent { at: last, what });
         story.add(
             500,
-            What::Answered {
+            EventKind::Answered {
                 call,
-                answer: Answer::Done,
+                answer: DownstreamAnswer::Done,
             },
         );
         story.verdict()
     };
     assert!(window(100 * MS).holds());
     let early = 100 * MS - 1;
-    let found = Finding::Overfull {
+    let found = Violation::Overfull {
         tenant: 0,
         at: early,
         calls: 3,
@@ -184,11 +189,11 @@ fn one_call_too_many_in_a_window_is_found_to_the_nanosecond() {
 fn a_guard_counts_windows_and_a_strict_one_asserts_them() {
     let mut story = Story::new();
     for number in 0..3 {
-        let job = Job { tenant: 0, number };
+        let job = JobId { tenant: 0, number };
         story.published(0, job);
-        story.called(1, job, 1, Answer::Done);
+        story.called(1, job, 1, DownstreamAnswer::Done);
     }
-    let rules = Rules {
+    let rules = CheckRules {
         windows_hold: false,
         ..RULES
     };
@@ -202,12 +207,12 @@ fn a_guard_counts_windows_and_a_strict_one_asserts_them() {
 fn the_larger_limit_counts_while_it_is_in_the_window() {
     let with = |lowered: u64| {
         let mut story = Story::new();
-        story.add(10, What::Limit { max: 3 });
-        story.add(lowered, What::Limit { max: 2 });
+        story.add(10, EventKind::Limit { max: 3 });
+        story.add(lowered, EventKind::Limit { max: 2 });
         for number in 0..3 {
-            let job = Job { tenant: 0, number };
+            let job = JobId { tenant: 0, number };
             story.published(0, job);
-            story.called(200 + u64::from(number), job, 1, Answer::Done);
+            story.called(200 + u64::from(number), job, 1, DownstreamAnswer::Done);
         }
         story.verdict().overfull
     };
@@ -217,27 +222,27 @@ fn the_larger_limit_counts_while_it_is_in_the_window() {
 
 #[test]
 fn a_job_that_ran_again_needs_a_fault_in_its_life() {
-    let again = |fault: Option<(u64, u64, Kind)>| {
+    let again = |fault: Option<(u64, u64, FaultKind)>| {
         let mut story = Story::new();
         story.published(40_000, ONE);
-        story.called(40_100, ONE, 1, Answer::Done);
-        story.called(40_300, ONE, 1, Answer::Done);
+        story.called(40_100, ONE, 1, DownstreamAnswer::Done);
+        story.called(40_300, ONE, 1, DownstreamAnswer::Done);
         if let Some((from, to, kind)) = fault {
             story.broken(from, to, kind);
         }
         story.verdict()
     };
-    let unexplained = [Finding::Repeated {
+    let unexplained = [Violation::Repeated {
         job: ONE,
         at: 40_300 * MS,
     }];
     assert_eq!(again(None).findings, unexplained);
     // A kind that repeats no jobs; a fault too early; a fault too late.
     for fault in [
-        (40_200, 40_250, Kind::RedisKill),
-        (40_200, 40_250, Kind::WorkerRestart),
-        (0, 9_999, Kind::WorkerKill),
-        (40_301, 40_400, Kind::WorkerKill),
+        (40_200, 40_250, FaultKind::RedisKill),
+        (40_200, 40_250, FaultKind::WorkerRestart),
+        (0, 9_999, FaultKind::WorkerKill),
+        (40_301, 40_400, FaultKind::WorkerKill),
     ] {
         assert_eq!(again(Some(fault)).findings, unexplained, "{fault:?}");
     }
@@ -247,9 +252,12 @@ fn a_job_that_ran_again_needs_a_fault_in_its_life() {
         (0, 10_000),
         (39_000, 90_000),
     ] {
-        let verdict = again(Some((from, to, Kind::WorkerKill)));
+        let verdict = again(Some((from, to, FaultKind::WorkerKill)));
         assert!(verdict.holds(), "{:?}", verdict.findings);
-        assert_eq!(verdict.repeated, BTreeMap::from([(Kind::WorkerKill, 1)]));
+        assert_eq!(
+            verdict.repeated,
+            BTreeMap::from([(FaultKind::WorkerKill, 1)])
+        );
     }
 }
 
@@ -258,22 +266,26 @@ fn a_forwarded_job_may_come_twice_after_what_happens_to_rabbitmq_and_after_nothi
     let again = |kind, forwards| {
         let mut story = Story::new();
         story.published(0, ONE);
-        story.called(100, ONE, 1, Answer::Done);
+        story.called(100, ONE, 1, DownstreamAnswer::Done);
         story.broken(150, 160, kind);
-        story.called(400, ONE, 1, Answer::Done);
-        let rules = Rules { forwards, ..RULES };
+        story.called(400, ONE, 1, DownstreamAnswer::Done);
+        let rules = CheckRules { forwards, ..RULES };
         story.verdict_by(rules).findings
     };
     let at = 400 * MS;
-    let repeated = [Finding::Repeated { job: ONE, at }];
-    assert_eq!(again(Kind::RabbitMemory, true), []);
-    assert_eq!(again(Kind::RabbitMemory, false), repeated);
-    assert_eq!(again(Kind::RedisKill, true), repeated);
+    let repeated = [Violation::Repeated { job: ONE, at }];
+    assert_eq!(again(FaultKind::RabbitMemory, true), []);
+    assert_eq!(again(FaultKind::RabbitMemory, false), repeated);
+    assert_eq!(again(FaultKind::RedisKill, true), repeated);
 }
 
 #[test]
 fn a_retry_is_no_repetition_and_its_attempts_are_counted() {
-    let ends = [Answer::Failed, Answer::Cut, Answer::Done];
+    let ends = [
+        DownstreamAnswer::Failed,
+        DownstreamAnswer::Cut,
+        DownstreamAnswer::Done,
+    ];
     let attempts = |numbers: [u32; 3]| {
         let mut story = Story::new();
         story.published(0, ONE);
@@ -285,11 +297,11 @@ fn a_retry_is_no_repetition_and_its_attempts_are_counted() {
     // A worker that died forgot one failure, or two.
     for forgot in [[1, 1, 2], [1, 1, 1]] {
         let mut story = attempts(forgot);
-        story.broken(100, 150, Kind::WorkerKill);
+        story.broken(100, 150, FaultKind::WorkerKill);
         assert!(story.verdict().holds());
     }
     // A failure uses no attempt while a breaker is open. Nothing else uses one.
-    let breakers = Rules {
+    let breakers = CheckRules {
         breakers: true,
         ..RULES
     };
@@ -298,7 +310,7 @@ fn a_retry_is_no_repetition_and_its_attempts_are_counted() {
     let attempts = |numbers| attempts(numbers).verdict();
     assert!(attempts([1, 2, 3]).holds());
     let of = |attempt, failures| {
-        [Finding::Attempt {
+        [Violation::Attempt {
             job: ONE,
             attempt,
             failures,
@@ -313,9 +325,9 @@ fn a_retry_is_no_repetition_and_its_attempts_are_counted() {
 fn being_throttled_uses_no_attempt() {
     let mut story = Story::new();
     story.published(0, ONE);
-    story.called(0, ONE, 1, Answer::Throttled);
-    story.called(200, ONE, 2, Answer::Done);
-    let found = Finding::Attempt {
+    story.called(0, ONE, 1, DownstreamAnswer::Throttled);
+    story.called(200, ONE, 2, DownstreamAnswer::Done);
+    let found = Violation::Attempt {
         job: ONE,
         attempt: 2,
         failures: 0,
@@ -325,7 +337,7 @@ fn being_throttled_uses_no_attempt() {
 
 #[test]
 fn a_dead_letter_was_rejected_or_has_used_its_attempts() {
-    let dead = |answers: &[Answer]| {
+    let dead = |answers: &[DownstreamAnswer]| {
         let mut story = Story::new();
         story.published(0, ONE);
         let mut attempt = 1;
@@ -334,30 +346,30 @@ fn a_dead_letter_was_rejected_or_has_used_its_attempts() {
             attempt += u32::from(answer.is_failure());
         }
         let reason = "why".to_owned();
-        story.add(5000, What::Dead { job: ONE, reason });
+        story.add(5000, EventKind::Dead { job: ONE, reason });
         story.verdict()
     };
-    assert!(dead(&[Answer::Rejected]).holds());
-    assert!(dead(&[Answer::Failed; 3]).holds());
+    assert!(dead(&[DownstreamAnswer::Rejected]).holds());
+    assert!(dead(&[DownstreamAnswer::Failed; 3]).holds());
     let reason = "why".to_owned();
-    let found = [Finding::Buried { job: ONE, reason }];
-    assert_eq!(dead(&[Answer::Failed; 2]).findings, found);
-    assert_eq!(dead(&[Answer::Throttled; 9]).findings, found);
+    let found = [Violation::Buried { job: ONE, reason }];
+    assert_eq!(dead(&[DownstreamAnswer::Failed; 2]).findings, found);
+    assert_eq!(dead(&[DownstreamAnswer::Throttled; 9]).findings, found);
     assert_eq!(dead(&[]).findings, found);
 }
 
 #[test]
 fn strangers_and_workers_that_end_are_found() {
     let mut story = whole();
-    let job = Job {
+    let job = JobId {
         tenant: 9,
         number: 9,
     };
-    story.called(1, job, 1, Answer::Done);
+    story.called(1, job, 1, DownstreamAnswer::Done);
     let how = "ended".to_owned();
     story.add(
         2,
-        What::Failed {
+        EventKind::Failed {
             worker: 1,
             how: how.clone(),
         },
@@ -365,8 +377,8 @@ fn strangers_and_workers_that_end_are_found() {
     let verdict = story.verdict();
     assert!(!verdict.holds());
     let found = [
-        Finding::Stranger { job },
-        Finding::Worker { worker: 1, how },
+        Violation::Stranger { job },
+        Violation::Worker { worker: 1, how },
     ];
     assert_eq!(verdict.findings, found);
 }
@@ -375,35 +387,43 @@ fn strangers_and_workers_that_end_are_found() {
 fn a_dead_letter_says_why() {
     let mut story = whole();
     story.published(0, ONE);
-    story.called(0, ONE, 1, Answer::Rejected);
+    story.called(0, ONE, 1, DownstreamAnswer::Rejected);
     let reason = " ".to_owned();
-    story.add(9000, What::Dead { job: ONE, reason });
+    story.add(9000, EventKind::Dead { job: ONE, reason });
     let verdict = story.verdict();
-    assert!(verdict.findings.contains(&Finding::Unsaid { job: ONE }));
+    assert!(verdict.findings.contains(&Violation::Unsaid { job: ONE }));
 }
 
 #[test]
 fn who_leaves_a_call_was_killed_or_has_waited() {
-    let left = |after: u64, fault: Option<Kind>| {
+    let left = |after: u64, fault: Option<FaultKind>| {
         let mut story = Story::new();
         story.published(0, ONE);
-        story.called(1000, ONE, 1, Answer::Done);
+        story.called(1000, ONE, 1, DownstreamAnswer::Done);
         story.events.pop();
-        let (call, answer) = (story.calls, Answer::Gone);
-        story.add(1000 + after, What::Answered { call, answer });
-        story.called(9000, ONE, 2, Answer::Done);
+        let (call, answer) = (story.calls, DownstreamAnswer::Gone);
+        story.add(1000 + after, EventKind::Answered { call, answer });
+        story.called(9000, ONE, 2, DownstreamAnswer::Done);
         if let Some(kind) = fault {
             story.broken(900, 1100, kind);
         }
         story.verdict().findings
     };
     let at = 1040 * MS;
-    let abandoned = [Finding::Abandoned { job: ONE, at }];
+    let abandoned = [Violation::Abandoned { job: ONE, at }];
     assert_eq!(left(40, None), abandoned);
-    for kind in [Kind::WorkerRestart, Kind::WorkerRolling, Kind::RedisKill] {
+    for kind in [
+        FaultKind::WorkerRestart,
+        FaultKind::WorkerRolling,
+        FaultKind::RedisKill,
+    ] {
         assert_eq!(left(40, Some(kind)), abandoned, "{kind}");
     }
-    for kind in [Kind::WorkerKill, Kind::KillAtCall, Kind::StopAtCall] {
+    for kind in [
+        FaultKind::WorkerKill,
+        FaultKind::KillAtCall,
+        FaultKind::StopAtCall,
+    ] {
         assert_eq!(left(40, Some(kind)), [], "{kind}");
     }
     assert_eq!(left(5000, None), []);
@@ -411,20 +431,20 @@ fn who_leaves_a_call_was_killed_or_has_waited() {
 
 #[test]
 fn a_run_that_confirmed_nothing_shows_nothing() {
-    assert_eq!(Story::new().verdict().findings, [Finding::Nothing]);
+    assert_eq!(Story::new().verdict().findings, [Violation::Nothing]);
 }
 
 #[test]
 fn a_job_arrives_as_it_was_published() {
     let mut story = whole();
-    story.add(3, What::Mangled { job: ONE });
-    let found = [Finding::Mangled { job: ONE }];
+    story.add(3, EventKind::Mangled { job: ONE });
+    let found = [Violation::Mangled { job: ONE }];
     assert_eq!(story.verdict().findings, found);
 }
 
 #[test]
 fn calls_that_go_on_after_most_429s_are_found() {
-    let rules = Rules {
+    let rules = CheckRules {
         window: MS,
         closed: 1000 * MS,
         ..RULES
@@ -432,13 +452,13 @@ fn calls_that_go_on_after_most_429s_are_found() {
     let went_on = |after: [u64; 4]| {
         let mut story = Story::new();
         for (tenant, after) in (0..).zip(after) {
-            let job = |number| Job { tenant, number };
+            let job = |number| JobId { tenant, number };
             story.published(0, job(1));
-            story.called(5000, job(1), 1, Answer::Throttled);
-            story.called(7000, job(1), 1, Answer::Done);
+            story.called(5000, job(1), 1, DownstreamAnswer::Throttled);
+            story.called(7000, job(1), 1, DownstreamAnswer::Done);
             story.published(0, job(2));
             // The 429 was sent at 5005.
-            story.called(5005 + after, job(2), 1, Answer::Done);
+            story.called(5005 + after, job(2), 1, DownstreamAnswer::Done);
         }
         story.events.sort_by_key(|event| event.at);
         check(&story.events, rules)
@@ -449,5 +469,5 @@ fn calls_that_go_on_after_most_429s_are_found() {
     assert_eq!((verdict.closings, verdict.holds()), ((4, 2), true));
     let (closings, ignored) = (4, 3);
     let verdict = went_on([501, 999, 700, 20]);
-    assert_eq!(verdict.findings, [Finding::Ignored { closings, ignored }]);
+    assert_eq!(verdict.findings, [Violation::Ignored { closings, ignored }]);
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use trial::windows::{Arrival, sliding};
 
-use crate::history::{Event, What};
+use crate::history::{EventKind, HistoryEvent};
 
 /// A half-open window of one tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,15 +18,15 @@ pub struct Window {
 }
 
 /// Returns all windows of `length` nanoseconds.
-pub fn windows(events: &[Event], length: u64) -> Vec<Window> {
+pub fn windows(events: &[HistoryEvent], length: u64) -> Vec<Window> {
     let mut arrivals: BTreeMap<u32, Vec<Arrival>> = BTreeMap::new();
     let mut limits = Vec::new();
     for event in events {
         match event.what {
-            What::Arrived { job, .. } => {
+            EventKind::Arrived { job, .. } => {
                 arrivals.entry(job.tenant).or_default().push((event.at, 1));
             }
-            What::Limit { max } => limits.push((event.at, max)),
+            EventKind::Limit { max } => limits.push((event.at, max)),
             _ => {}
         }
     }

@@ -57,7 +57,7 @@ impl Lost {
 }
 
 #[derive(Default)]
-struct State {
+struct NetworkState {
     /// Distribution ports of the nodes.
     nodes: Vec<u16>,
     cut: Option<(usize, Lost)>,
@@ -65,7 +65,7 @@ struct State {
     proxies: HashMap<(usize, u16), Arc<Proxy>>,
 }
 
-impl State {
+impl NetworkState {
     /// Returns what passes from a node to the one at `port`.
     fn ways(&self, from: usize, port: u16) -> Ways {
         let to = self.nodes.iter().position(|node| *node == port);
@@ -94,7 +94,7 @@ impl State {
 pub struct Network {
     /// Address of each node's own epmd.
     fronts: [SocketAddr; 3],
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<NetworkState>>,
     tasks: Vec<JoinHandle<()>>,
     /// The real epmd. It ends when the pipe to it is closed.
     _pipe: Child,
@@ -120,7 +120,7 @@ impl Network {
             .stderr(Stdio::null())
             .spawn()?;
         let epmd_at = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let state = Arc::<Mutex<State>>::default();
+        let state = Arc::<Mutex<NetworkState>>::default();
         let (mut fronts, mut tasks) = ([epmd_at; 3], Vec::new());
         for (node, front) in fronts.iter_mut().enumerate() {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
@@ -163,7 +163,7 @@ impl Network {
         self.change(|state| state.cut = None);
     }
 
-    fn change(&self, change: impl FnOnce(&mut State)) {
+    fn change(&self, change: impl FnOnce(&mut NetworkState)) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut state);
         state.apply();
@@ -177,7 +177,12 @@ impl Drop for Network {
 }
 
 /// Serves as the epmd of one node.
-async fn serve(listener: TcpListener, node: usize, epmd: SocketAddr, state: Arc<Mutex<State>>) {
+async fn serve(
+    listener: TcpListener,
+    node: usize,
+    epmd: SocketAddr,
+    state: Arc<Mutex<NetworkState>>,
+) {
     loop {
         let Ok((client, _)) = listener.accept().await else {
             // Probably no file descriptor is free.
@@ -196,7 +201,7 @@ async fn answer(
     mut client: TcpStream,
     node: usize,
     epmd: SocketAddr,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<NetworkState>>,
 ) -> io::Result<()> {
     let length = client.read_u16().await?;
     let mut question = vec![0; usize::from(length)];
@@ -232,7 +237,7 @@ async fn answer(
 }
 
 /// Returns the port of the proxy between a node and the one at `port`.
-async fn through(state: &Mutex<State>, from: usize, port: u16) -> io::Result<u16> {
+async fn through(state: &Mutex<NetworkState>, from: usize, port: u16) -> io::Result<u16> {
     let new = Proxy::start((Ipv4Addr::LOCALHOST, port).into(), Ways::OPEN, 0);
     let new = Arc::new(new.await);
     let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);

@@ -24,7 +24,7 @@ const OF_A_NODE: [&str; 4] = [
 /// than 10 s.
 const APART: Duration = Duration::from_secs(40);
 /// Interval between two checks.
-const LOOK: Duration = Duration::from_millis(200);
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// Evaluates to the number of running nodes; 0 if the asked node does not run.
 const RUNNING: &str = "case rabbit:is_running() of \
     true -> length(rabbit_mnesia:cluster_nodes(running)); \
@@ -143,7 +143,7 @@ impl Rabbits {
                 block_in_place(|| until("all nodes of RabbitMQ run together", whole));
                 return true;
             }
-            sleep(LOOK).await;
+            sleep(CHECK_INTERVAL).await;
         }
         false
     }

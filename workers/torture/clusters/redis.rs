@@ -7,24 +7,24 @@ use kit::redis_topologies::{RedisCluster, Sentinels, until};
 use kit::servers::Redis;
 
 use super::RedisIs;
-use crate::clocks::Clock;
+use crate::clocks::ProcessClock;
 
 /// The Sentinels' name of the primary.
 const NAME: &str = "torture";
 
 /// One server, or several.
 pub enum Redises {
-    One(Redis, Option<Clock>),
+    One(Redis, Option<ProcessClock>),
     Sentinel(Sentinels),
     Cluster(RedisCluster),
 }
 
 impl Redises {
     /// Starts the servers. A single one may have a clock of its own, and may evict keys.
-    pub fn start(what: RedisIs, clock: Option<Clock>, evicts: bool) -> Self {
+    pub fn start(what: RedisIs, clock: Option<ProcessClock>, evicts: bool) -> Self {
         match what {
             RedisIs::Single => {
-                let variables = clock.iter().flat_map(Clock::variables);
+                let variables = clock.iter().flat_map(ProcessClock::variables);
                 let settings = variables.map(|(name, value)| {
                     let value = value.to_string_lossy().into_owned();
                     format!("environment {name}={value}")

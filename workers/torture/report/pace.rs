@@ -5,9 +5,9 @@
 use std::collections::BTreeMap;
 
 use crate::clusters::is_ours;
-use crate::faults::Kind;
-use crate::history::{Event, What};
-use crate::plan::{MAX, Plan};
+use crate::faults::FaultKind;
+use crate::history::{EventKind, HistoryEvent};
+use crate::run_plan::{MAX, RunPlan};
 
 /// A second, in nanoseconds.
 const SECOND: u64 = 1_000_000_000;
@@ -24,9 +24,9 @@ const SPAN: u64 = 2 * SECOND;
 const BACK: f64 = 0.95;
 
 /// A fault with its times.
-struct Fault {
+struct FaultSpan {
     number: u64,
-    kind: Kind,
+    kind: FaultKind,
     begins: u64,
     mended: u64,
 }
@@ -35,7 +35,7 @@ struct Fault {
 pub struct Run {
     /// Arrival times of calls while jobs were published, sorted.
     calls: Vec<u64>,
-    faults: Vec<Fault>,
+    faults: Vec<FaultSpan>,
     begins: u64,
     ends: u64,
     strict: bool,
@@ -45,7 +45,7 @@ pub struct Run {
 
 /// Calls made and allowed in the seconds in which nothing was broken.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Used {
+pub struct UndisturbedUsage {
     pub seconds: usize,
     pub calls: usize,
     pub allowed: f64,
@@ -53,25 +53,26 @@ pub struct Used {
 
 impl Run {
     /// Reads the part of `events` in which jobs were published.
-    pub fn new(events: &[Event], plan: &Plan) -> Self {
-        let at = |which: fn(&What) -> bool| events.iter().find(|e| which(&e.what)).map(|e| e.at);
-        let first = at(|what| matches!(what, What::Confirmed { .. })).unwrap_or(0);
-        let ends = at(|what| matches!(what, What::Draining)).unwrap_or(0);
-        let mut faults: Vec<Fault> = Vec::new();
+    pub fn new(events: &[HistoryEvent], plan: &RunPlan) -> Self {
+        let at =
+            |which: fn(&EventKind) -> bool| events.iter().find(|e| which(&e.what)).map(|e| e.at);
+        let first = at(|what| matches!(what, EventKind::Confirmed { .. })).unwrap_or(0);
+        let ends = at(|what| matches!(what, EventKind::Draining)).unwrap_or(0);
+        let mut faults: Vec<FaultSpan> = Vec::new();
         let mut calls = Vec::new();
-        for Event { at, what } in events {
+        for HistoryEvent { at, what } in events {
             match what {
-                What::Broken { fault, kind, .. } => faults.push(Fault {
+                EventKind::Broken { fault, kind, .. } => faults.push(FaultSpan {
                     number: *fault,
                     kind: *kind,
                     begins: *at,
                     mended: u64::MAX,
                 }),
-                What::Mended { fault } => {
+                EventKind::Mended { fault } => {
                     let open = faults.iter_mut().find(|open| open.number == *fault);
                     open.into_iter().for_each(|open| open.mended = *at);
                 }
-                What::Arrived { .. } if *at < ends => calls.push(*at),
+                EventKind::Arrived { .. } if *at < ends => calls.push(*at),
                 _ => {}
             }
         }
@@ -100,8 +101,8 @@ impl Run {
     }
 
     /// Counts whole seconds.
-    pub fn used(&self) -> Used {
-        let mut used = Used {
+    pub fn used(&self) -> UndisturbedUsage {
+        let mut used = UndisturbedUsage {
             seconds: 0,
             calls: 0,
             allowed: 0.0,
@@ -121,20 +122,20 @@ impl Run {
     /// Returns, for each kind, the seconds from the end of a fault until throughput was as high as
     /// without faults. Counts only faults without another one up to `RECOVERY` later. Without a
     /// recovery in that time, the whole time counts.
-    pub fn recoveries(&self) -> BTreeMap<Kind, Vec<f64>> {
+    pub fn recoveries(&self) -> BTreeMap<FaultKind, Vec<f64>> {
         self.back(|fault| Some(fault.mended))
     }
 
     /// Returns the same times from the begin of faults of one of several servers: how long the
     /// others need to take over.
-    pub fn takeovers(&self) -> BTreeMap<Kind, Vec<f64>> {
+    pub fn takeovers(&self) -> BTreeMap<FaultKind, Vec<f64>> {
         self.back(|fault| is_ours(fault.kind).then_some(fault.begins))
     }
 
     /// Returns, for each kind, the seconds from `since` until throughput was back.
-    fn back(&self, since: impl Fn(&Fault) -> Option<u64>) -> BTreeMap<Kind, Vec<f64>> {
+    fn back(&self, since: impl Fn(&FaultSpan) -> Option<u64>) -> BTreeMap<FaultKind, Vec<f64>> {
         let used = self.used();
-        let mut all: BTreeMap<Kind, Vec<f64>> = BTreeMap::new();
+        let mut all: BTreeMap<FaultKind, Vec<f64>> = BTreeMap::new();
         if used.seconds == 0 {
             return all;
         }
@@ -142,7 +143,7 @@ impl Run {
         for fault in &self.faults {
             let Some(since) = since(fault) else { continue };
             let until = fault.mended.saturating_add(RECOVERY);
-            let alone = |other: &Fault| {
+            let alone = |other: &FaultSpan| {
                 other.number == fault.number || other.begins > until || other.mended < fault.begins
             };
             if until > self.ends || !self.faults.iter().all(alone) {
@@ -163,24 +164,24 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::history::Job;
-    use crate::plan::Args;
+    use crate::history::JobId;
+    use crate::run_plan::Args;
 
-    fn plan() -> Plan {
+    fn plan() -> RunPlan {
         let args = Args::try_parse_from(["torture", "--tenants", "1", "--guard", "100"]);
-        Plan::new(&args.expect("arguments")).expect("a plan")
+        RunPlan::new(&args.expect("arguments")).expect("a plan")
     }
 
     /// Returns a run of 100 s with 11 calls a second, where the limit is 10 in 1.1 s, and with a
     /// fault from 10 to 20 s. After it, no call runs until `back` s.
-    fn run(kind: Kind, back: u64) -> Run {
-        let job = Job {
+    fn run(kind: FaultKind, back: u64) -> Run {
+        let job = JobId {
             tenant: 0,
             number: 0,
         };
-        let mut events = vec![Event {
+        let mut events = vec![HistoryEvent {
             at: 0,
-            what: What::Confirmed { job },
+            what: EventKind::Confirmed { job },
         }];
         for call in 0..1100 {
             let at = call * SECOND / 11;
@@ -188,32 +189,32 @@ mod tests {
                 continue;
             }
             let (attempt, worker, life) = (1, 0, 1);
-            let what = What::Arrived {
+            let what = EventKind::Arrived {
                 call,
                 job,
                 attempt,
                 worker,
                 life,
             };
-            events.push(Event { at, what });
+            events.push(HistoryEvent { at, what });
         }
         let (fault, worker, how) = (1, None, String::new());
-        events.push(Event {
+        events.push(HistoryEvent {
             at: 10 * SECOND,
-            what: What::Broken {
+            what: EventKind::Broken {
                 fault,
                 kind,
                 worker,
                 how,
             },
         });
-        events.push(Event {
+        events.push(HistoryEvent {
             at: 20 * SECOND,
-            what: What::Mended { fault },
+            what: EventKind::Mended { fault },
         });
-        events.push(Event {
+        events.push(HistoryEvent {
             at: 100 * SECOND,
-            what: What::Draining,
+            what: EventKind::Draining,
         });
         events.sort_by_key(|event| event.at);
         Run::new(&events, &plan())
@@ -222,21 +223,22 @@ mod tests {
     #[test]
     fn seconds_in_which_something_was_broken_do_not_count() {
         // The seconds from 3 to 10 and from 32 to 100; from 85 if Redis lost data.
-        let used = run(Kind::RedisCut, 20).used();
+        let used = run(FaultKind::RedisCut, 20).used();
         assert_eq!((used.seconds, used.calls), (75, 825));
         assert!((used.allowed - 75.0 * 10.0 / 1.1).abs() < 1e-6);
-        assert_eq!(run(Kind::RedisFlush, 20).used().seconds, 22);
+        assert_eq!(run(FaultKind::RedisFlush, 20).used().seconds, 22);
     }
 
     #[test]
     fn a_recovery_lasts_from_the_mending_until_as_much_is_used_again() {
-        let seconds = |back| run(Kind::RedisCut, back).recoveries()[&Kind::RedisCut].clone();
+        let seconds =
+            |back| run(FaultKind::RedisCut, back).recoveries()[&FaultKind::RedisCut].clone();
         assert_eq!(seconds(20), [0.0]);
         // A twentieth of two seconds may be missing.
         assert_eq!(seconds(25), [4.9]);
         assert_eq!(seconds(60), [12.0]);
-        assert!(run(Kind::RedisCut, 20).takeovers().is_empty());
-        let others = run(Kind::RabbitNodeKill, 15).takeovers();
-        assert_eq!(others[&Kind::RabbitNodeKill], [4.9]);
+        assert!(run(FaultKind::RedisCut, 20).takeovers().is_empty());
+        let others = run(FaultKind::RabbitNodeKill, 15).takeovers();
+        assert_eq!(others[&FaultKind::RabbitNodeKill], [4.9]);
     }
 }

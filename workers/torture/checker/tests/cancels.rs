@@ -3,14 +3,14 @@
 use super::*;
 
 /// Judges a job after a command that said `said`. `tell` adds the outcome, with or without a fault.
-fn of(said: &str, all_follow: bool, tell: impl FnOnce(&mut Story)) -> Verdict {
+fn of(said: &str, all_follow: bool, tell: impl FnOnce(&mut Story)) -> HistoryVerdict {
     let mut story = Story::new();
     story.published(0, ONE);
-    story.add(5, What::Cancelling { job: ONE });
+    story.add(5, EventKind::Cancelling { job: ONE });
     let (job, said) = (ONE, said.to_owned());
     story.add(
         100,
-        What::Asked {
+        EventKind::Asked {
             job,
             said,
             all_follow,
@@ -22,7 +22,7 @@ fn of(said: &str, all_follow: bool, tell: impl FnOnce(&mut Story)) -> Verdict {
 
 fn buried(story: &mut Story) {
     let reason = "cancelled by an operator".to_owned();
-    story.add(9_000, What::Dead { job: ONE, reason });
+    story.add(9_000, EventKind::Dead { job: ONE, reason });
 }
 
 #[test]
@@ -33,12 +33,14 @@ fn a_cancelled_job_is_a_dead_letter_or_was_called_before() {
         assert_eq!((verdict.dead, verdict.cancelled), (1, (1, 1)));
     }
     for (said, at) in [("done", 6), ("running", 1_099)] {
-        let called = of(said, true, |story| story.called(at, ONE, 1, Answer::Done));
+        let called = of(said, true, |story| {
+            story.called(at, ONE, 1, DownstreamAnswer::Done)
+        });
         assert!(called.holds(), "{:?}", called.findings);
         assert_eq!(called.cancelled, (0, 1));
     }
     let failed_before = of("running", true, |story| {
-        story.called(50, ONE, 1, Answer::Failed);
+        story.called(50, ONE, 1, DownstreamAnswer::Failed);
         buried(story);
     });
     assert!(failed_before.holds(), "{:?}", failed_before.findings);
@@ -46,9 +48,9 @@ fn a_cancelled_job_is_a_dead_letter_or_was_called_before() {
 
 #[test]
 fn it_is_not_called_once_all_workers_follow() {
-    let called = |all_follow, fault: Option<Kind>| {
+    let called = |all_follow, fault: Option<FaultKind>| {
         of("requested", all_follow, |story| {
-            story.called(1_101, ONE, 1, Answer::Done);
+            story.called(1_101, ONE, 1, DownstreamAnswer::Done);
             if let Some(kind) = fault {
                 story.broken(50, 60, kind);
             }
@@ -56,23 +58,23 @@ fn it_is_not_called_once_all_workers_follow() {
         .findings
     };
     let at = 1_101 * MS;
-    let after = [Finding::AfterCancel { job: ONE, at }];
+    let after = [Violation::AfterCancel { job: ONE, at }];
     assert_eq!(called(true, None), after);
-    assert_eq!(called(true, Some(Kind::WorkerKill)), after);
-    assert_eq!(called(true, Some(Kind::RedisKill)), after);
-    assert_eq!(called(true, Some(Kind::RedisWipe)), [], "nobody knew");
+    assert_eq!(called(true, Some(FaultKind::WorkerKill)), after);
+    assert_eq!(called(true, Some(FaultKind::RedisKill)), after);
+    assert_eq!(called(true, Some(FaultKind::RedisWipe)), [], "nobody knew");
     assert_eq!(called(false, None), [], "one did not know yet");
 }
 
 #[test]
 fn what_is_said_to_be_cancelled_is_and_nothing_is_both() {
     let said = of("cancelled", true, |story| {
-        story.called(50, ONE, 1, Answer::Done);
+        story.called(50, ONE, 1, DownstreamAnswer::Done);
     });
-    assert_eq!(said.findings, [Finding::Uncancelled { job: ONE }]);
-    let both = |fault: Option<Kind>| {
+    assert_eq!(said.findings, [Violation::Uncancelled { job: ONE }]);
+    let both = |fault: Option<FaultKind>| {
         of("requested", true, |story| {
-            story.called(50, ONE, 1, Answer::Done);
+            story.called(50, ONE, 1, DownstreamAnswer::Done);
             buried(story);
             if let Some(kind) = fault {
                 story.broken(50, 60, kind);
@@ -80,12 +82,15 @@ fn what_is_said_to_be_cancelled_is_and_nothing_is_both() {
         })
         .findings
     };
-    assert_eq!(both(None), [Finding::Both { job: ONE }]);
-    assert_eq!(both(Some(Kind::RedisKill)), [Finding::Both { job: ONE }]);
-    assert_eq!(both(Some(Kind::WorkerKill)), [], "a copy of it");
+    assert_eq!(both(None), [Violation::Both { job: ONE }]);
+    assert_eq!(
+        both(Some(FaultKind::RedisKill)),
+        [Violation::Both { job: ONE }]
+    );
+    assert_eq!(both(Some(FaultKind::WorkerKill)), [], "a copy of it");
     let lost = of("requested", true, |_| {});
     let calls = 0;
-    assert_eq!(lost.findings, [Finding::Lost { job: ONE, calls }]);
+    assert_eq!(lost.findings, [Violation::Lost { job: ONE, calls }]);
 }
 
 #[test]
@@ -94,6 +99,6 @@ fn nobody_is_cancelled_whom_no_operator_named() {
     story.published(0, ONE);
     buried(&mut story);
     let reason = "cancelled by an operator".to_owned();
-    let found = [Finding::Buried { job: ONE, reason }];
+    let found = [Violation::Buried { job: ONE, reason }];
     assert_eq!(story.verdict().findings, found);
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-const TWO: Job = Job {
+const TWO: JobId = JobId {
     tenant: 0,
     number: 2,
 };
@@ -10,10 +10,10 @@ const TWO: Job = Job {
 const LASTS: u64 = 1_000;
 
 impl Story {
-    fn keyed(&mut self, ms: u64, job: Job, twice: bool) {
+    fn keyed(&mut self, ms: u64, job: JobId, twice: bool) {
         self.published(ms, job);
         let (key, lasts) = (7, LASTS * MS);
-        let keyed = What::Keyed {
+        let keyed = EventKind::Keyed {
             job,
             key,
             lasts,
@@ -22,22 +22,22 @@ impl Story {
         self.add(ms, keyed);
     }
 
-    fn dropped(&mut self, ms: u64, job: Job) {
+    fn dropped(&mut self, ms: u64, job: JobId) {
         self.ends(ms, job, "duplicate", None);
     }
 
-    fn done(&mut self, ms: u64, job: Job) {
-        self.called(ms, job, 1, Answer::Done);
+    fn done(&mut self, ms: u64, job: JobId) {
+        self.called(ms, job, 1, DownstreamAnswer::Done);
         self.ends(ms + 6, job, "done", Some(200));
     }
 
-    fn ends(&mut self, ms: u64, job: Job, ended: &str, status: Option<u16>) {
+    fn ends(&mut self, ms: u64, job: JobId, ended: &str, status: Option<u16>) {
         let (job, ended) = (Some(job), ended.to_owned());
-        self.add(ms, What::Told { job, ended, status });
+        self.add(ms, EventKind::Told { job, ended, status });
     }
 }
 
-fn of(tell: impl FnOnce(&mut Story)) -> Verdict {
+fn of(tell: impl FnOnce(&mut Story)) -> HistoryVerdict {
     let mut story = Story::new();
     tell(&mut story);
     story.verdict()
@@ -57,7 +57,7 @@ fn one_is_called_and_the_other_is_dropped() {
 
 #[test]
 fn both_are_called_only_after_the_time_or_where_redis_forgot() {
-    let both = |second: u64, called: u64, fault: Option<Kind>| {
+    let both = |second: u64, called: u64, fault: Option<FaultKind>| {
         of(|story| {
             story.keyed(0, ONE, false);
             story.keyed(second, TWO, false);
@@ -70,7 +70,7 @@ fn both_are_called_only_after_the_time_or_where_redis_forgot() {
         .findings
     };
     let twice = |called: u64| {
-        [Finding::Twice {
+        [Violation::Twice {
             jobs: (ONE, TWO),
             at: called * MS,
         }]
@@ -78,16 +78,20 @@ fn both_are_called_only_after_the_time_or_where_redis_forgot() {
     assert_eq!(both(1, 500, None), twice(500));
     assert_eq!(both(1, 999, None), twice(999));
     assert_eq!(both(1, 1_000, None), []);
-    assert_eq!(both(1, 500, Some(Kind::RedisFlush)), []);
+    assert_eq!(both(1, 500, Some(FaultKind::RedisFlush)), []);
     // These faults make neither side forget anything.
-    for kind in [Kind::RedisKill, Kind::WorkerKill, Kind::RabbitKill] {
+    for kind in [
+        FaultKind::RedisKill,
+        FaultKind::WorkerKill,
+        FaultKind::RabbitKill,
+    ] {
         assert_eq!(both(1, 500, Some(kind)), twice(500), "{kind}");
     }
 }
 
 #[test]
 fn jobs_of_other_tenants_and_keys_are_others() {
-    let other = Job {
+    let other = JobId {
         tenant: 1,
         number: 2,
     };
@@ -104,7 +108,7 @@ fn jobs_of_other_tenants_and_keys_are_others() {
         story.done(10, ONE);
         story.dropped(500, other);
     });
-    let lost = Finding::Lost {
+    let lost = Violation::Lost {
         job: other,
         calls: 0,
     };
@@ -113,12 +117,12 @@ fn jobs_of_other_tenants_and_keys_are_others() {
 
 #[test]
 fn whoever_is_dropped_has_another_one_that_goes_on() {
-    let mistold = |ms: u64| Finding::Mistold {
+    let mistold = |ms: u64| Violation::Mistold {
         at: ms * MS,
         job: Some(ONE),
         how: "duplicate None".to_owned(),
     };
-    let lost = Finding::Lost { job: ONE, calls: 0 };
+    let lost = Violation::Lost { job: ONE, calls: 0 };
     // The key has no other job, or one without an end (which is lost itself), one that was
     // published later, or one whose time was over.
     let alone = of(|story| {
@@ -140,7 +144,7 @@ fn whoever_is_dropped_has_another_one_that_goes_on() {
         story.done(10, TWO);
     });
     assert_eq!(later.findings, [mistold(5)]);
-    let over = |fault: Option<Kind>| {
+    let over = |fault: Option<FaultKind>| {
         of(|story| {
             story.keyed(0, TWO, false);
             story.done(10, TWO);
@@ -153,7 +157,7 @@ fn whoever_is_dropped_has_another_one_that_goes_on() {
         .findings
     };
     assert_eq!(over(None), [lost, mistold(1_015)]);
-    assert_eq!(over(Some(Kind::RedisClock)), [], "it counts longer");
+    assert_eq!(over(Some(FaultKind::RedisClock)), [], "it counts longer");
 }
 
 #[test]
@@ -162,10 +166,10 @@ fn a_dead_letter_keeps_its_key_and_a_job_without_one_is_no_duplicate() {
         story.keyed(0, ONE, false);
         story.keyed(0, TWO, false);
         story.dropped(5, ONE);
-        story.called(10, TWO, 1, Answer::Rejected);
+        story.called(10, TWO, 1, DownstreamAnswer::Rejected);
         story.ends(16, TWO, "dead", Some(422));
         let reason = "422".to_owned();
-        story.add(9_000, What::Dead { job: TWO, reason });
+        story.add(9_000, EventKind::Dead { job: TWO, reason });
     });
     assert!(rejected.holds(), "{:?}", rejected.findings);
     let without = of(|story| {
@@ -179,30 +183,38 @@ fn a_dead_letter_keeps_its_key_and_a_job_without_one_is_no_duplicate() {
 
 #[test]
 fn a_job_that_is_published_twice_is_called_twice_only_where_something_broke() {
-    let twice = |fault: Option<Kind>, twice| {
+    let twice = |fault: Option<FaultKind>, twice| {
         of(|story| {
             story.keyed(0, ONE, twice);
             story.done(10, ONE);
-            story.called(500, ONE, 1, Answer::Done);
+            story.called(500, ONE, 1, DownstreamAnswer::Done);
             if let Some(kind) = fault {
                 story.broken(5, 6, kind);
             }
         })
         .findings
     };
-    let repeated = [Finding::Repeated {
+    let repeated = [Violation::Repeated {
         job: ONE,
         at: 500 * MS,
     }];
     assert_eq!(twice(None, true), repeated);
     // Returning a job to the queue makes its second message look like the first.
-    for kind in [Kind::WorkerRestart, Kind::RedisStop, Kind::RedisWipe] {
+    for kind in [
+        FaultKind::WorkerRestart,
+        FaultKind::RedisStop,
+        FaultKind::RedisWipe,
+    ] {
         assert_eq!(twice(Some(kind), true), [], "{kind}");
     }
-    for kind in [Kind::DownstreamFar, Kind::RabbitMemory, Kind::WorkerConfig] {
+    for kind in [
+        FaultKind::DownstreamFar,
+        FaultKind::RabbitMemory,
+        FaultKind::WorkerConfig,
+    ] {
         assert_eq!(twice(Some(kind), true), repeated, "{kind}");
     }
-    assert_eq!(twice(Some(Kind::WorkerRestart), false), repeated);
+    assert_eq!(twice(Some(FaultKind::WorkerRestart), false), repeated);
     let dropped = of(|story| {
         story.keyed(0, ONE, true);
         story.done(10, ONE);

@@ -4,18 +4,18 @@ use super::*;
 
 /// Returns a history with `done` jobs of tenant 0 and 100 of tenant 1 within 10 s, in which each
 /// may have 200. In the 5 s before, only tenant 1 has some.
-fn beside(done: u32, kind: Kind) -> Story {
+fn beside(done: u32, kind: FaultKind) -> Story {
     beside_until(16_000, done, kind)
 }
 
 /// Returns the same history with a neighbor that is rude until `mended`.
-fn beside_until(mended: u64, done: u32, kind: Kind) -> Story {
+fn beside_until(mended: u64, done: u32, kind: FaultKind) -> Story {
     let mut story = Story::new();
     story.broken(1000, mended, kind);
     let mut publish = |tenant, number, ms| {
-        let job = Job { tenant, number };
+        let job = JobId { tenant, number };
         story.published(0, job);
-        story.called(ms, job, 1, Answer::Done);
+        story.called(ms, job, 1, DownstreamAnswer::Done);
     };
     for number in 0..done {
         publish(0, number, 6000 + 90 * u64::from(number));
@@ -29,13 +29,13 @@ fn beside_until(mended: u64, done: u32, kind: Kind) -> Story {
 
 #[test]
 fn each_tenant_gets_an_eighth_of_its_limit_or_more() {
-    let verdict = beside(25, Kind::RudeJobs).verdict();
+    let verdict = beside(25, FaultKind::RudeJobs).verdict();
     assert!(verdict.holds(), "{:?}", verdict.findings);
     assert_eq!(verdict.neighbors, Some((25, 200)));
-    let verdict = beside(24, Kind::RudeJobs).verdict();
-    let felt = Finding::Felt {
+    let verdict = beside(24, FaultKind::RudeJobs).verdict();
+    let felt = Violation::Felt {
         tenant: 0,
-        kind: Kind::RudeJobs,
+        kind: FaultKind::RudeJobs,
         at: 6000 * MS,
         done: 24,
         allowed: 200,
@@ -46,20 +46,25 @@ fn each_tenant_gets_an_eighth_of_its_limit_or_more() {
 #[test]
 fn a_pause_is_not_made_up_for() {
     // Tenant 0 has 100 jobs done in 9 s, and tenant 1 has 100 in 10 s.
-    let mut story = beside_until(36_000, 100, Kind::RudeJobs);
+    let mut story = beside_until(36_000, 100, FaultKind::RudeJobs);
     // Tenant 0 pauses and then has as many jobs done as its limit allows.
     for number in 0..400 {
-        let job = Job {
+        let job = JobId {
             tenant: 0,
             number: 1000 + number,
         };
         story.published(0, job);
-        story.called(20_000 + 50 * u64::from(number), job, 1, Answer::Done);
+        story.called(
+            20_000 + 50 * u64::from(number),
+            job,
+            1,
+            DownstreamAnswer::Done,
+        );
     }
     let findings = story.verdict().findings;
     let tenants: Vec<_> = (findings.iter())
         .map(|finding| match finding {
-            Finding::Felt { tenant, done, .. } => (*tenant, *done),
+            Violation::Felt { tenant, done, .. } => (*tenant, *done),
             other => panic!("{other:?}"),
         })
         .collect();
@@ -68,32 +73,32 @@ fn a_pause_is_not_made_up_for() {
 
 #[test]
 fn a_job_that_is_called_again_and_again_counts_once() {
-    let mut story = beside(24, Kind::DownstreamRefuseMost);
-    let job = Job {
+    let mut story = beside(24, FaultKind::DownstreamRefuseMost);
+    let job = JobId {
         tenant: 0,
         number: 7,
     };
     for call in 0..20 {
-        story.called(12_000 + 200 * call, job, 1, Answer::Done);
+        story.called(12_000 + 200 * call, job, 1, DownstreamAnswer::Done);
     }
-    let rules = Rules {
+    let rules = CheckRules {
         windows_hold: false,
         ..RULES
     };
     let findings = story.verdict_by(rules).findings;
     assert!(
-        matches!(findings[..], [Finding::Felt { done: 24, .. }]),
+        matches!(findings[..], [Violation::Felt { done: 24, .. }]),
         "{findings:?}"
     );
 }
 
 #[test]
 fn nothing_is_asked_where_something_else_is_broken_or_the_run_ends() {
-    assert!(beside(0, Kind::RedisCut).verdict().holds());
-    let mut story = beside(0, Kind::RudeJobs);
-    story.broken(2000, 2100, Kind::RedisCut);
+    assert!(beside(0, FaultKind::RedisCut).verdict().holds());
+    let mut story = beside(0, FaultKind::RudeJobs);
+    story.broken(2000, 2100, FaultKind::RedisCut);
     assert!(story.verdict().holds());
-    let mut story = beside(0, Kind::RudeJobs);
-    story.add(5500, What::Draining);
+    let mut story = beside(0, FaultKind::RudeJobs);
+    story.add(5500, EventKind::Draining);
     assert_eq!(story.verdict().neighbors, None);
 }

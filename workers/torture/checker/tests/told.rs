@@ -3,10 +3,10 @@
 use super::*;
 
 /// Judges a whole history to which `tell` adds the result of `ONE`.
-fn told(tell: impl FnOnce(&mut Story)) -> Vec<Finding> {
+fn told(tell: impl FnOnce(&mut Story)) -> Vec<Violation> {
     let mut story = whole();
-    let jobs: Vec<Job> = (0..10)
-        .map(|number| Job {
+    let jobs: Vec<JobId> = (0..10)
+        .map(|number| JobId {
             tenant: number % 2,
             number,
         })
@@ -20,7 +20,7 @@ fn told(tell: impl FnOnce(&mut Story)) -> Vec<Finding> {
     story.verdict().findings
 }
 
-impl Job {
+impl JobId {
     /// Returns the job of this number in [`whole`].
     fn of_whole(self) -> Self {
         Self {
@@ -31,9 +31,9 @@ impl Job {
 }
 
 impl Story {
-    fn told(&mut self, ms: u64, job: Option<Job>, ended: &str, status: Option<u16>) {
+    fn told(&mut self, ms: u64, job: Option<JobId>, ended: &str, status: Option<u16>) {
         let ended = ended.to_owned();
-        self.add(ms, What::Told { job, ended, status });
+        self.add(ms, EventKind::Told { job, ended, status });
     }
 }
 
@@ -47,8 +47,8 @@ fn each_job_is_told_of_once_at_least_and_never_before_its_call() {
         right(story);
     };
     assert_eq!(told(twice), []);
-    assert_eq!(told(|_| {}), [Finding::Untold { job: one }]);
-    let mistold = |ms: u64, job, how: &str| Finding::Mistold {
+    assert_eq!(told(|_| {}), [Violation::Untold { job: one }]);
+    let mistold = |ms: u64, job, how: &str| Violation::Mistold {
         at: ms * MS,
         job,
         how: how.to_owned(),
@@ -76,10 +76,10 @@ fn a_dead_job_may_be_told_with_the_status_that_it_had() {
     let verdict = |status| {
         let mut story = Story::new();
         story.published(0, ONE);
-        story.called(1, ONE, 1, Answer::Rejected);
+        story.called(1, ONE, 1, DownstreamAnswer::Rejected);
         story.told(7, Some(ONE), "dead", status);
         let reason = "422".to_owned();
-        story.add(9, What::Dead { job: ONE, reason });
+        story.add(9, EventKind::Dead { job: ONE, reason });
         story.verdict()
     };
     assert!(verdict(Some(422)).holds() && verdict(None).holds());

@@ -8,38 +8,38 @@ use lapin::{BasicProperties, Connection, ConnectionProperties};
 use tokio::task::block_in_place;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::Failure;
+use crate::RunFailure;
 use crate::bed::Bed;
 use crate::bed::rude::RUDE;
-use crate::history::What;
+use crate::history::EventKind;
 
 /// Time without any event after which a run will not come to rest: longer than any wait of a
 /// worker.
-const STUCK: Duration = Duration::from_secs(180);
+const STUCK_AFTER: Duration = Duration::from_secs(180);
 /// Maximum time to wait for rest. A job that is called again and again does not come to rest
 /// either.
-const LONGEST: Duration = Duration::from_secs(600);
+const MAX_DRAIN_TIME: Duration = Duration::from_secs(600);
 /// Interval between two checks.
-const LOOK: Duration = Duration::from_secs(2);
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// Timeout of one request to RabbitMQ.
-const WITHIN: Duration = Duration::from_secs(30);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Waits until no job waits, or nothing happens any more. A job that is in no queue afterwards is
 /// lost or a dead letter. Returns the number of messages that are still in queues.
 ///
 /// # Errors
 /// Returns an error if RabbitMQ does not answer.
-pub async fn come_to_rest(bed: &Bed) -> Result<u64, Failure> {
+pub async fn come_to_rest(bed: &Bed) -> Result<u64, RunFailure> {
     let began = Instant::now();
     let mut seen = (0, began);
     let mut waited = usize::MAX;
     loop {
-        sleep(LOOK).await;
+        sleep(CHECK_INTERVAL).await;
         let happened = bed.history.len();
         if happened != seen.0 {
             seen = (happened, Instant::now());
         }
-        let stuck = seen.1.elapsed() > STUCK || began.elapsed() > LONGEST;
+        let stuck = seen.1.elapsed() > STUCK_AFTER || began.elapsed() > MAX_DRAIN_TIME;
         // The downstream never learns that a job used up its attempts and counts it as waiting, so
         // the queues are checked, too.
         let waits = bed.history.waiting_in_all();
@@ -79,29 +79,33 @@ fn left(bed: &Bed) -> u64 {
 ///
 /// # Errors
 /// Returns an error if RabbitMQ does not answer.
-pub async fn read_the_dead(bed: &Bed) -> Result<usize, Failure> {
+pub async fn read_the_dead(bed: &Bed) -> Result<usize, RunFailure> {
     let connecting = Connection::connect(bed.rabbit.url(), ConnectionProperties::default());
-    let connection = timeout(WITHIN, connecting).await??;
-    let channel = timeout(WITHIN, connection.create_channel()).await??;
+    let connection = timeout(REQUEST_TIMEOUT, connecting).await??;
+    let channel = timeout(REQUEST_TIMEOUT, connection.create_channel()).await??;
     let mut strangers = 0;
     loop {
         let got = channel.basic_get((&*bed.names.dead).into(), BasicGetOptions::default());
-        let Some(message) = timeout(WITHIN, got).await?? else {
+        let Some(message) = timeout(REQUEST_TIMEOUT, got).await?? else {
             break;
         };
         let properties = &message.delivery.properties;
         let id = properties.message_id().as_ref();
         match id.and_then(|id| id.as_str().parse().ok()) {
-            Some(job) => bed.history.add(What::Dead {
+            Some(job) => bed.history.add(EventKind::Dead {
                 job,
                 reason: reason(properties),
             }),
             None if id.is_some_and(|id| id.as_str().starts_with(RUDE)) => {}
             None => strangers += 1,
         }
-        timeout(WITHIN, message.delivery.ack(BasicAckOptions::default())).await??;
+        timeout(
+            REQUEST_TIMEOUT,
+            message.delivery.ack(BasicAckOptions::default()),
+        )
+        .await??;
     }
-    timeout(WITHIN, connection.close(200, "done".into())).await??;
+    timeout(REQUEST_TIMEOUT, connection.close(200, "done".into())).await??;
     Ok(strangers)
 }
 

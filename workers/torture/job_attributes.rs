@@ -7,27 +7,27 @@ use lapin::types::{AMQPValue, FieldTable, ShortString};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use crate::history::Job;
+use crate::history::JobId;
 
 /// The value of `job.dedupe-for`, in days: longer than any run.
 pub const DEDUPE_DAYS: u64 = 7;
 /// How long a short key counts: it ends within a run.
-const SHORT: Duration = Duration::from_secs(2);
+const SHORT_KEY_LASTS: Duration = Duration::from_secs(2);
 /// Maximum delay in milliseconds: above `delay.max-delay`, so that some jobs take two trips.
-const LONGEST_MS: u64 = 7_000;
+const MAX_DELAY_MS: u64 = 7_000;
 /// Number of consecutive jobs that share a dedupe key, if they have one.
-const GROUP: u32 = 25;
+const JOBS_PER_KEY: u32 = 25;
 
 /// The attributes of a job.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Says {
-    pub start: Option<Start>,
-    pub key: Option<Key>,
+pub struct JobAttributes {
+    pub start: Option<EarliestStart>,
+    pub key: Option<DedupeKey>,
 }
 
 /// The earliest start of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Start {
+pub enum EarliestStart {
     /// Starts this long after its publication. `dated`: the message contains the time of
     /// publication.
     Delay { after: Duration, dated: bool },
@@ -37,24 +37,24 @@ pub enum Start {
 
 /// A dedupe key, unique within its tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Key {
+pub struct DedupeKey {
     pub number: u32,
     pub is_short: bool,
     /// Whether the job is published twice, as by a publisher that lost a confirm.
     pub twice: bool,
 }
 
-impl Key {
+impl DedupeKey {
     /// Returns how long the key counts.
     pub fn lasts(self) -> Duration {
         match self.is_short {
-            true => SHORT,
+            true => SHORT_KEY_LASTS,
             false => Duration::from_secs(DEDUPE_DAYS * 86_400),
         }
     }
 }
 
-impl Start {
+impl EarliestStart {
     /// Returns how far ahead the start is.
     pub fn after(self) -> Duration {
         match self {
@@ -63,29 +63,29 @@ impl Start {
     }
 }
 
-impl Says {
+impl JobAttributes {
     /// Returns the attributes that `seed` gives to `job`.
-    pub fn of(seed: u64, job: Job) -> Self {
+    pub fn of(seed: u64, job: JobId) -> Self {
         let stream = |number: u32, salt: u64| {
             let of_job = u64::from(job.tenant) << 32 | u64::from(number);
             StdRng::seed_from_u64(seed.rotate_left(23) ^ of_job ^ salt)
         };
         let mut random = stream(job.number, 0x5a_75);
-        let after = Duration::from_millis(random.random_range(1..=LONGEST_MS));
+        let after = Duration::from_millis(random.random_range(1..=MAX_DELAY_MS));
         let start = match random.random_range(0..100) {
-            0..4 => Some(Start::Delay { after, dated: true }),
-            4..8 => Some(Start::Delay {
+            0..4 => Some(EarliestStart::Delay { after, dated: true }),
+            4..8 => Some(EarliestStart::Delay {
                 after,
                 dated: false,
             }),
-            8..12 => Some(Start::NotBefore { after }),
+            8..12 => Some(EarliestStart::NotBefore { after }),
             _ => None,
         };
-        let number = job.number / GROUP;
+        let number = job.number / JOBS_PER_KEY;
         // The attributes of a key are the same for all of its jobs.
         let is_short = stream(number, 0xd0_ed).random_ratio(1, 3);
         let (has_key, twice) = (random.random_ratio(1, 5), random.random_ratio(1, 4));
-        let key = has_key.then_some(Key {
+        let key = has_key.then_some(DedupeKey {
             number,
             is_short,
             // A short key may have expired before the second message is checked.
@@ -106,13 +106,13 @@ impl Says {
             since.as_nanos().div_ceil(1_000_000)
         };
         match self.start {
-            Some(Start::Delay { after, dated }) => {
+            Some(EarliestStart::Delay { after, dated }) => {
                 number("x-delay", after.as_millis());
                 if dated {
                     number("timestamp_in_ms", epoch(now));
                 }
             }
-            Some(Start::NotBefore { after }) => number("x-not-before", epoch(now + after)),
+            Some(EarliestStart::NotBefore { after }) => number("x-not-before", epoch(now + after)),
             None => {}
         }
         let Some(key) = self.key else { return };
@@ -128,10 +128,10 @@ impl Says {
 mod tests {
     use super::*;
 
-    fn all(seed: u64) -> Vec<Says> {
-        let job = |number| Job { tenant: 1, number };
+    fn all(seed: u64) -> Vec<JobAttributes> {
+        let job = |number| JobId { tenant: 1, number };
         (0..4000)
-            .map(|number| Says::of(seed, job(number)))
+            .map(|number| JobAttributes::of(seed, job(number)))
             .collect()
     }
 
@@ -139,21 +139,33 @@ mod tests {
     fn a_seed_says_something_of_some_jobs_and_of_each_key_one_time() {
         assert_eq!(all(1), all(1));
         assert_ne!(all(1), all(2));
-        let of = |which: fn(&Says) -> bool| all(1).iter().filter(|says| which(says)).count();
-        let whiches: [fn(&Says) -> bool; 6] = [
-            |says| matches!(says.start, Some(Start::Delay { dated: true, .. })),
-            |says| matches!(says.start, Some(Start::Delay { dated: false, .. })),
-            |says| matches!(says.start, Some(Start::NotBefore { .. })),
-            |says| says.key.is_some_and(|key| key.is_short),
-            |says| says.key.is_some_and(|key| key.twice),
-            |says| says.start.is_some() && says.key.is_some(),
+        let of = |which: fn(&JobAttributes) -> bool| {
+            all(1).iter().filter(|attributes| which(attributes)).count()
+        };
+        let whiches: [fn(&JobAttributes) -> bool; 6] = [
+            |attributes| {
+                matches!(
+                    attributes.start,
+                    Some(EarliestStart::Delay { dated: true, .. })
+                )
+            },
+            |attributes| {
+                matches!(
+                    attributes.start,
+                    Some(EarliestStart::Delay { dated: false, .. })
+                )
+            },
+            |attributes| matches!(attributes.start, Some(EarliestStart::NotBefore { .. })),
+            |attributes| attributes.key.is_some_and(|key| key.is_short),
+            |attributes| attributes.key.is_some_and(|key| key.twice),
+            |attributes| attributes.start.is_some() && attributes.key.is_some(),
         ];
         for (number, which) in whiches.into_iter().enumerate() {
             assert!((40..800).contains(&of(which)), "{number}: {}", of(which));
         }
-        assert!(of(|says| *says == Says::default()) > 2500);
+        assert!(of(|attributes| *attributes == JobAttributes::default()) > 2500);
         let mut times = std::collections::HashMap::new();
-        for key in all(1).iter().filter_map(|says| says.key) {
+        for key in all(1).iter().filter_map(|attributes| attributes.key) {
             let lasts = *times.entry(key.number).or_insert(key.lasts());
             assert_eq!(lasts, key.lasts());
             assert!(!(key.twice && key.is_short));
@@ -162,7 +174,7 @@ mod tests {
 
     #[test]
     fn times_are_rounded_up() {
-        let says = |start| Says {
+        let attributes = |start| JobAttributes {
             start: Some(start),
             key: None,
         };
@@ -170,14 +182,14 @@ mod tests {
         let now = UNIX_EPOCH + Duration::from_nanos(2_000_001);
         let header = |start, name: &str| {
             let mut headers = FieldTable::default();
-            says(start).add_to(&mut headers, now);
+            attributes(start).add_to(&mut headers, now);
             headers.inner().get(name).cloned()
         };
         let number = |ms| Some(AMQPValue::LongLongInt(ms));
-        let dated = Start::Delay { after, dated: true };
+        let dated = EarliestStart::Delay { after, dated: true };
         assert_eq!(header(dated, "x-delay"), number(5));
         assert_eq!(header(dated, "timestamp_in_ms"), number(3));
-        let not_before = Start::NotBefore { after };
+        let not_before = EarliestStart::NotBefore { after };
         assert_eq!(header(not_before, "x-not-before"), number(8));
     }
 }

@@ -2,37 +2,37 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::keys::Keys;
+use super::keys::JobsByKey;
 use super::lives::{Broken, DUPLICATE, Lives};
-use super::{Finding, Verdict};
-use crate::history::{Answer, Event, Job, What};
+use super::{HistoryVerdict, Violation};
+use crate::history::{DownstreamAnswer, EventKind, HistoryEvent, JobId};
 
 /// The statuses with which the downstream has answered each job so far.
 #[derive(Default)]
-struct Answered(HashMap<Job, HashSet<u16>>);
+struct AnsweredStatuses(HashMap<JobId, HashSet<u16>>);
 
-impl Verdict {
+impl HistoryVerdict {
     /// Checks that each confirmed job has a result, and each result is true when it comes. `done`
     /// must follow a successful call, a status a call with that status, and `duplicate` another job
     /// with the same key.
-    pub(super) fn told(
+    pub(super) fn check_results(
         &mut self,
-        events: &[Event],
-        (lives, keys): (&Lives, &Keys<'_>),
+        events: &[HistoryEvent],
+        (lives, keys): (&Lives, &JobsByKey<'_>),
         broken: &Broken,
     ) {
-        let mut calls: HashMap<u64, Job> = HashMap::new();
-        let mut answered = Answered::default();
-        let mut told: HashSet<Job> = HashSet::new();
-        for Event { at, what } in events {
+        let mut calls: HashMap<u64, JobId> = HashMap::new();
+        let mut answered = AnsweredStatuses::default();
+        let mut told: HashSet<JobId> = HashSet::new();
+        for HistoryEvent { at, what } in events {
             match what {
-                What::Arrived { call, job, .. } => _ = calls.insert(*call, *job),
-                What::Answered { call, answer } => {
+                EventKind::Arrived { call, job, .. } => _ = calls.insert(*call, *job),
+                EventKind::Answered { call, answer } => {
                     if let (Some(job), Some(status)) = (calls.get(call), status(*answer)) {
                         answered.0.entry(*job).or_default().insert(status);
                     }
                 }
-                What::Told { job, ended, status } => {
+                EventKind::Told { job, ended, status } => {
                     self.results += 1;
                     let is_right = job.is_some_and(|job| {
                         told.insert(job);
@@ -45,7 +45,7 @@ impl Verdict {
                         answered.allows(job, ended, *status, dead)
                     });
                     if !is_right {
-                        self.findings.push(Finding::Mistold {
+                        self.findings.push(Violation::Mistold {
                             at: *at,
                             job: *job,
                             how: format!("{ended} {status:?}"),
@@ -62,14 +62,14 @@ impl Verdict {
         let confirmed = lives.jobs.iter().filter(|(_, life)| life.confirmed);
         let untold = confirmed.filter(|(job, _)| !told.contains(job));
         self.findings
-            .extend(untold.map(|(job, _)| Finding::Untold { job: *job }));
+            .extend(untold.map(|(job, _)| Violation::Untold { job: *job }));
     }
 }
 
-impl Answered {
+impl AnsweredStatuses {
     /// Returns true if the job may have ended like this by now. `dead`: the job is a dead letter at
     /// the end.
-    fn allows(&self, job: Job, ended: &str, status: Option<u16>, dead: bool) -> bool {
+    fn allows(&self, job: JobId, ended: &str, status: Option<u16>, dead: bool) -> bool {
         let had = |status: u16| self.0.get(&job).is_some_and(|all| all.contains(&status));
         let had_its_status = status.is_none_or(had);
         match ended {
@@ -81,12 +81,12 @@ impl Answered {
 }
 
 /// Returns the status that the caller saw.
-fn status(answer: Answer) -> Option<u16> {
+fn status(answer: DownstreamAnswer) -> Option<u16> {
     match answer {
-        Answer::Done => Some(200),
-        Answer::Rejected => Some(422),
-        Answer::Throttled => Some(429),
-        Answer::Failed => Some(500),
-        Answer::Cut | Answer::Gone => None,
+        DownstreamAnswer::Done => Some(200),
+        DownstreamAnswer::Rejected => Some(422),
+        DownstreamAnswer::Throttled => Some(429),
+        DownstreamAnswer::Failed => Some(500),
+        DownstreamAnswer::Cut | DownstreamAnswer::Gone => None,
     }
 }

@@ -17,18 +17,18 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::Failure;
-use crate::downstream::{CLOSED, Caller, Downstream};
-use crate::history::Answer;
+use crate::RunFailure;
+use crate::downstream::{CLOSED, CallOrigin, Downstream};
+use crate::history::DownstreamAnswer;
 
 /// Timeout of a connect, or of one request.
-const WITHIN: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause before a new attempt.
-const PAUSE: Duration = Duration::from_millis(500);
+const RETRY_DELAY: Duration = Duration::from_millis(500);
 /// Maximum number of unacked jobs: more than the workers hand over.
 const PREFETCH: u16 = 200;
 /// Time after which they give up a call without a report; Sluicegate has stopped waiting by then.
-const GIVES_UP: Duration = Duration::from_secs(6);
+const CALL_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// The value of `dispatch.forward.timeout`.
 pub const TIMEOUT: Duration = Duration::from_secs(5);
@@ -44,7 +44,7 @@ pub fn routing_key(worker: usize, life: u32) -> String {
 }
 
 /// Third-party workers. They take jobs until they are dropped.
-pub struct Others {
+pub struct ThirdParty {
     /// Nodes to connect to, in turn.
     pub urls: Vec<String>,
     /// The work queue.
@@ -52,16 +52,16 @@ pub struct Others {
     pub downstream: Arc<Downstream>,
 }
 
-impl Others {
+impl ThirdParty {
     /// Declares the exchange and the queue.
     ///
     /// # Errors
     /// Returns an error if RabbitMQ does not answer.
-    pub async fn declare(&self) -> Result<(), Failure> {
+    pub async fn declare(&self) -> Result<(), RunFailure> {
         let url = self.urls.first().map_or("", String::as_str);
         let connecting = Connection::connect(url, ConnectionProperties::default());
-        let connection = timeout(WITHIN, connecting).await??;
-        let channel = timeout(WITHIN, connection.create_channel()).await??;
+        let connection = timeout(REQUEST_TIMEOUT, connecting).await??;
+        let channel = timeout(REQUEST_TIMEOUT, connection.create_channel()).await??;
         let name = name(&self.work);
         let mut arguments = FieldTable::default();
         let kind = AMQPValue::LongString("quorum".into());
@@ -71,7 +71,7 @@ impl Others {
             ..QueueDeclareOptions::default()
         };
         let declaring = channel.queue_declare(name.as_str().into(), durable, arguments);
-        timeout(WITHIN, declaring).await??;
+        timeout(REQUEST_TIMEOUT, declaring).await??;
         let durable = ExchangeDeclareOptions {
             durable: true,
             ..ExchangeDeclareOptions::default()
@@ -82,7 +82,7 @@ impl Others {
             durable,
             FieldTable::default(),
         );
-        timeout(WITHIN, declaring).await??;
+        timeout(REQUEST_TIMEOUT, declaring).await??;
         let binding = channel.queue_bind(
             name.as_str().into(),
             name.as_str().into(),
@@ -90,8 +90,8 @@ impl Others {
             QueueBindOptions::default(),
             FieldTable::default(),
         );
-        timeout(WITHIN, binding).await??;
-        timeout(WITHIN, connection.close(200, "done".into())).await??;
+        timeout(REQUEST_TIMEOUT, binding).await??;
+        timeout(REQUEST_TIMEOUT, connection.close(200, "done".into())).await??;
         Ok(())
     }
 
@@ -100,23 +100,23 @@ impl Others {
         for url in self.urls.iter().cycle() {
             // Errors are expected here.
             let _ = self.session(url).await;
-            sleep(PAUSE).await;
+            sleep(RETRY_DELAY).await;
         }
     }
 
     async fn session(&self, url: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
         let connecting = Connection::connect(url, ConnectionProperties::default());
-        let connection = timeout(WITHIN, connecting).await??;
-        let channel: Channel = timeout(WITHIN, connection.create_channel()).await??;
+        let connection = timeout(REQUEST_TIMEOUT, connecting).await??;
+        let channel: Channel = timeout(REQUEST_TIMEOUT, connection.create_channel()).await??;
         let qos = channel.basic_qos(PREFETCH, BasicQosOptions::default());
-        timeout(WITHIN, qos).await??;
+        timeout(REQUEST_TIMEOUT, qos).await??;
         let consuming = channel.basic_consume(
             name(&self.work).into(),
             "".into(),
             BasicConsumeOptions::default(),
             FieldTable::default(),
         );
-        let mut jobs = timeout(WITHIN, consuming).await??;
+        let mut jobs = timeout(REQUEST_TIMEOUT, consuming).await??;
         // Their number is bounded by the prefetch. They end with the session, as if the process had
         // died.
         let mut under_way = JoinSet::new();
@@ -136,7 +136,7 @@ impl Others {
 /// nor in any queue.
 async fn work(downstream: Arc<Downstream>, channel: Channel, job: Delivery) -> lapin::Result<()> {
     if let Some((caller, is_its_jobs)) = caller(&job) {
-        let answer = timeout(GIVES_UP, downstream.call(caller, is_its_jobs)).await;
+        let answer = timeout(CALL_TIMEOUT, downstream.call(caller, is_its_jobs)).await;
         if let (Ok(answer), Some((queue, token))) = (answer, asks_to_be_told(&job))
             && let Some(said) = said(answer)
         {
@@ -152,10 +152,10 @@ async fn work(downstream: Arc<Downstream>, channel: Channel, job: Delivery) -> l
 
 /// Returns the origin of the call, and whether body and tenant are the job's; `None` for an unknown
 /// job.
-fn caller(job: &Delivery) -> Option<(Caller, bool)> {
+fn caller(job: &Delivery) -> Option<(CallOrigin, bool)> {
     let mut way = job.routing_key.as_str().splitn(3, '.');
     let id = job.properties.message_id().as_ref()?;
-    let caller = Caller {
+    let caller = CallOrigin {
         attempt: way.next()?.parse().ok()?,
         worker: way.next()?.parse().ok()?,
         life: way.next()?.parse().ok()?,
@@ -183,15 +183,15 @@ fn header(job: &Delivery, name: &str) -> Option<String> {
 }
 
 /// Returns the report of a call with this answer; `None` if there is none, as after a crash.
-fn said(answer: Answer) -> Option<Vec<u8>> {
+fn said(answer: DownstreamAnswer) -> Option<Vec<u8>> {
     let said = match answer {
-        Answer::Done => json!({"outcome": "done", "status": 200}),
-        Answer::Rejected => json!({"outcome": "reject", "status": 422}),
-        Answer::Throttled => {
+        DownstreamAnswer::Done => json!({"outcome": "done", "status": 200}),
+        DownstreamAnswer::Rejected => json!({"outcome": "reject", "status": 422}),
+        DownstreamAnswer::Throttled => {
             json!({"outcome": "throttled", "after": CLOSED.as_secs(), "status": 429})
         }
-        Answer::Failed => json!({"outcome": "retry", "reason": "500", "status": 500}),
-        Answer::Cut | Answer::Gone => return None,
+        DownstreamAnswer::Failed => json!({"outcome": "retry", "reason": "500", "status": 500}),
+        DownstreamAnswer::Cut | DownstreamAnswer::Gone => return None,
     };
     Some(said.to_string().into_bytes())
 }

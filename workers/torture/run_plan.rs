@@ -8,12 +8,12 @@ use std::time::Duration;
 use clap::{Parser, ValueEnum};
 use sluicegate::rules::delays::{DelayLevels, QueueNames};
 
-use crate::checker::Rules;
-use crate::clusters::{RabbitMq, RedisIs, Servers};
-use crate::dispatch::Dispatch;
+use crate::checker::CheckRules;
+use crate::clusters::{RabbitMq, RedisIs, ServerKinds};
+use crate::dispatch::DispatchMode;
 use crate::downstream::CLOSED;
-use crate::faults::Kind;
-use crate::says::DEDUPE_DAYS;
+use crate::faults::FaultKind;
+use crate::job_attributes::DEDUPE_DAYS;
 use crate::schedule::Pace;
 
 /// Window of the limits.
@@ -70,7 +70,7 @@ pub struct Args {
     pub redis: RedisIs,
     /// What workers do with a job whose turn it is
     #[arg(long, value_enum, default_value = "http")]
-    pub dispatch: Dispatch,
+    pub dispatch: DispatchMode,
     /// The longest that a fault lasts, in seconds, where that is free
     #[arg(long, default_value_t = 30)]
     pub longest: u64,
@@ -105,12 +105,12 @@ Exit status: 0 every promise held, 1 one did not, 2 wrong usage.";
 
 /// The plan of a run.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct RunPlan {
     pub seed: u64,
     pub lasts: Duration,
-    pub servers: Servers,
-    pub dispatch: Dispatch,
-    pub kinds: Vec<Kind>,
+    pub servers: ServerKinds,
+    pub dispatch: DispatchMode,
+    pub kinds: Vec<FaultKind>,
     pub workers: usize,
     pub tenants: u32,
     /// `None` means strict.
@@ -126,7 +126,7 @@ pub fn quoted(text: &str) -> String {
 }
 
 /// Settings that differ between workers.
-pub struct Settings<'a> {
+pub struct PerWorkerSettings<'a> {
     /// The worker and its life, which each call carries.
     pub worker: (usize, u32),
     pub amqp: &'a str,
@@ -138,7 +138,7 @@ pub struct Settings<'a> {
     pub max: u64,
 }
 
-impl Plan {
+impl RunPlan {
     /// Derives a plan from the arguments.
     ///
     /// # Errors
@@ -150,7 +150,7 @@ impl Plan {
                 args.minutes
             ));
         }
-        let servers = Servers {
+        let servers = ServerKinds {
             rabbitmq: args.rabbitmq,
             redis: args.redis,
         };
@@ -180,13 +180,13 @@ impl Plan {
     }
 
     /// Returns the rules that the history is checked against.
-    pub fn rules(&self) -> Rules {
-        Rules {
+    pub fn rules(&self) -> CheckRules {
+        CheckRules {
             window: u64::try_from(WINDOW.as_nanos()).unwrap_or(u64::MAX),
             max_attempts: MAX_ATTEMPTS,
             breakers: self.breakers(),
-            windows_hold: !self.count_windows && self.dispatch == Dispatch::Http,
-            forwards: self.dispatch == Dispatch::Forward,
+            windows_hold: !self.count_windows && self.dispatch == DispatchMode::Http,
+            forwards: self.dispatch == DispatchMode::Forward,
             closed: u64::try_from(CLOSED.as_nanos()).unwrap_or(u64::MAX),
         }
     }
@@ -196,7 +196,7 @@ impl Plan {
     /// observer can't tell which failures use one.
     fn breakers(&self) -> bool {
         let mut kinds = self.kinds.iter();
-        kinds.any(|kind| *kind == Kind::DownstreamRefuse || kind.is_rude())
+        kinds.any(|kind| *kind == FaultKind::DownstreamRefuse || kind.is_rude())
     }
 
     /// Returns the time in which a tenant may start its limit, against which throughput is
@@ -217,8 +217,8 @@ impl Plan {
     }
 
     /// Returns a worker's configuration.
-    pub fn yaml(&self, settings: &Settings<'_>) -> String {
-        let Settings {
+    pub fn yaml(&self, settings: &PerWorkerSettings<'_>) -> String {
+        let PerWorkerSettings {
             amqp,
             redis,
             queue,
@@ -227,7 +227,7 @@ impl Plan {
             ..
         } = settings;
         // Each tenant needs a token if some tenants may get none.
-        let tokens = self.kinds.contains(&Kind::RudeTenant);
+        let tokens = self.kinds.contains(&FaultKind::RudeTenant);
         let to = self.dispatch.yaml(settings, tokens);
         format!(
             "amqp:\n  url: {amqp}\n  queue: {queue}\n  prefetch: 100\n\
@@ -271,7 +271,7 @@ impl Plan {
             RedisIs::Sentinel => command.push_str(" --redis sentinel"),
             RedisIs::Cluster => command.push_str(" --redis cluster"),
         }
-        if self.dispatch == Dispatch::Forward {
+        if self.dispatch == DispatchMode::Forward {
             command.push_str(" --dispatch forward");
         }
         if self.count_windows {
@@ -282,8 +282,8 @@ impl Plan {
 }
 
 /// Returns the shortest `--faults` argument for these kinds, out of `all`.
-fn words(kinds: &[Kind], all: &[Kind]) -> String {
-    let text = |kind: &Kind| kind.to_string();
+fn words(kinds: &[FaultKind], all: &[FaultKind]) -> String {
+    let text = |kind: &FaultKind| kind.to_string();
     let named = kinds.iter().filter(|kind| kind.is_named()).map(text);
     let left_out: Vec<String> = (all.iter())
         .filter(|kind| !kind.is_named() && !kinds.contains(kind))
@@ -300,16 +300,16 @@ fn words(kinds: &[Kind], all: &[Kind]) -> String {
 }
 
 /// Returns the possible kinds of faults.
-fn possible(servers: Servers, dispatch: Dispatch) -> Vec<Kind> {
+fn possible(servers: ServerKinds, dispatch: DispatchMode) -> Vec<FaultKind> {
     let mut kinds = servers.kinds();
     kinds.retain(|kind| dispatch.has(*kind));
     kinds
 }
 
-fn kinds(words: &[String], all: &[Kind]) -> Result<Vec<Kind>, String> {
+fn kinds(words: &[String], all: &[FaultKind]) -> Result<Vec<FaultKind>, String> {
     let kind = |name: &str| {
         let names = || all.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let found = Kind::from_str(name, false).ok();
+        let found = FaultKind::from_str(name, false).ok();
         found.filter(|kind| all.contains(kind)).ok_or_else(|| {
             format!(
                 "--faults: there is no {name:?} in such a run; there are all, none, {}",
@@ -360,31 +360,33 @@ mod tests {
 
     use super::*;
 
-    fn plan(args: &[&str]) -> Result<Plan, String> {
+    fn plan(args: &[&str]) -> Result<RunPlan, String> {
         let args = Args::try_parse_from(["torture"].iter().chain(args));
-        Plan::new(&args.map_err(|error| error.to_string())?)
+        RunPlan::new(&args.map_err(|error| error.to_string())?)
     }
 
     #[test]
     fn faults_are_chosen_by_name() {
         let chosen = |list| plan(&["--faults", list]).map(|plan| plan.kinds);
         let all = chosen("all").expect("kinds");
-        assert!(all.contains(&Kind::RabbitKill) && !all.contains(&Kind::RabbitNodeKill));
+        assert!(all.contains(&FaultKind::RabbitKill) && !all.contains(&FaultKind::RabbitNodeKill));
         assert!(chosen("rabbit-node-kill").is_err(), "there is one server");
         let both = ["--rabbitmq", "cluster", "--redis", "sentinel"];
         let all = plan(&both).expect("a plan").kinds;
-        assert!(all.contains(&Kind::RabbitNodeKill) && all.contains(&Kind::RedisPrimaryKill));
         assert!(
-            !all.contains(&Kind::RedisHole),
+            all.contains(&FaultKind::RabbitNodeKill) && all.contains(&FaultKind::RedisPrimaryKill)
+        );
+        assert!(
+            !all.contains(&FaultKind::RedisHole),
             "workers find it by themselves"
         );
         assert_eq!(chosen("none").as_deref(), Ok(&[][..]));
-        let two = [Kind::WorkerKill, Kind::RedisCut];
+        let two = [FaultKind::WorkerKill, FaultKind::RedisCut];
         assert_eq!(chosen("redis-cut,worker-kill").as_deref(), Ok(&two[..]));
         assert!(
             !chosen("all,-redis-wipe")
                 .expect("kinds")
-                .contains(&Kind::RedisWipe)
+                .contains(&FaultKind::RedisWipe)
         );
         let none = chosen("redis-fire").expect_err("no such fault");
         assert!(
@@ -448,7 +450,7 @@ mod tests {
             ["--faults", "rude-tenant"],
             ["--dispatch", "forward"],
         ] {
-            let text = plan(&args).expect("a plan").yaml(&Settings {
+            let text = plan(&args).expect("a plan").yaml(&PerWorkerSettings {
                 amqp: "amqp://guest:guest@127.0.0.1:5/%2f",
                 redis: "  url: redis://127.0.0.1:6\n",
                 queue: "q",
