@@ -5,11 +5,11 @@ use lapin::options::{BasicAckOptions, BasicGetOptions, QueueDeclareOptions, Queu
 use lapin::types::{AMQPValue, FieldTable};
 
 use super::DemoError;
-use super::queues::{Queues, within};
+use super::queues::{DemoQueues, within};
 
 /// The parts of a result that the figures use.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
+pub struct ReportedResult {
     /// The job's ID: its `correlation_id`.
     pub id: String,
     /// How the job ended.
@@ -25,7 +25,7 @@ pub fn words_of(call: usize, words: &str) -> String {
     format!("call {call}: {words}")
 }
 
-impl Answer {
+impl ReportedResult {
     /// Returns the number of the call that it reports.
     pub fn call(&self) -> Option<usize> {
         let (number, _) = self.body.strip_prefix("call ")?.split_once(':')?;
@@ -33,7 +33,7 @@ impl Answer {
     }
 }
 
-impl Queues {
+impl DemoQueues {
     /// Returns the name of the queue for results.
     pub fn results(&self) -> String {
         format!("{}-results", self.work())
@@ -59,7 +59,7 @@ impl Queues {
     ///
     /// # Errors
     /// The connection failed.
-    pub async fn take_results(&self, at_most: usize) -> Result<Vec<Answer>, DemoError> {
+    pub async fn take_results(&self, at_most: usize) -> Result<Vec<ReportedResult>, DemoError> {
         let channel = self.channel().await?;
         let mut results = Vec::new();
         while results.len() < at_most {
@@ -70,7 +70,7 @@ impl Queues {
             let properties = &message.delivery.properties;
             let none = FieldTable::default();
             let headers = properties.headers().as_ref().unwrap_or(&none).inner();
-            results.push(Answer {
+            results.push(ReportedResult {
                 id: properties
                     .correlation_id()
                     .as_ref()

@@ -22,7 +22,7 @@ pub fn aligned(arrivals: &[Arrival], window: u64) -> Vec<u64> {
 
 /// A call that asks to start, in units of each limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Call {
+pub struct IdealCall {
     /// The units that must be available.
     pub asked: Vec<u64>,
     /// The units that it uses.
@@ -36,7 +36,7 @@ pub struct Call {
 /// Returns the time from the first to the last start of `calls`, in order, if each starts as early
 /// as all sliding `limits` allow. A limit is its units and its period, which is the window plus the
 /// guard.
-pub fn ideal(calls: impl IntoIterator<Item = Call>, limits: &[(u64, u64)]) -> u64 {
+pub fn ideal(calls: impl IntoIterator<Item = IdealCall>, limits: &[(u64, u64)]) -> u64 {
     let mut logs = vec![(VecDeque::<Arrival>::new(), 0); limits.len()];
     let (mut now, mut open_at) = (0, 0);
     for call in calls {
@@ -81,14 +81,14 @@ pub fn ideal_aligned(jobs: usize, limit: usize, window: u64, guard: u64, start: 
 
 /// How much of the allowed calls was used during a backlog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Used {
+pub struct BacklogUsage {
     /// Arrivals in the backlog's whole periods. More than allowed is not better use.
     pub arrived: usize,
     /// The calls that the limit allowed in these periods.
     pub allowed: usize,
 }
 
-impl Used {
+impl BacklogUsage {
     fn new(arrived: usize, periods: u64, limit: usize) -> Self {
         let periods = usize::try_from(periods).unwrap_or(usize::MAX);
         let allowed = periods.saturating_mul(limit);
@@ -108,25 +108,25 @@ impl Used {
 }
 
 /// Counts the whole periods from the first to the last arrival.
-pub fn used_sliding(times: &[u64], limit: usize, period: u64) -> Used {
+pub fn used_sliding(times: &[u64], limit: usize, period: u64) -> BacklogUsage {
     let (Some(first), Some(last)) = (times.first(), times.last()) else {
-        return Used::default();
+        return BacklogUsage::default();
     };
     let periods = (last - first) / period;
     let end = first + periods * period;
-    Used::new(times.partition_point(|time| *time < end), periods, limit)
+    BacklogUsage::new(times.partition_point(|time| *time < end), periods, limit)
 }
 
 /// Counts the whole aligned windows between those of the first and the last arrival.
-pub fn used_aligned(times: &[u64], limit: usize, window: u64) -> Used {
+pub fn used_aligned(times: &[u64], limit: usize, window: u64) -> BacklogUsage {
     let (Some(first), Some(last)) = (times.first(), times.last()) else {
-        return Used::default();
+        return BacklogUsage::default();
     };
     let begin = first / window + 1;
     let end = (last / window).max(begin);
     let arrived = times.partition_point(|time| time / window < end)
         - times.partition_point(|time| time / window < begin);
-    Used::new(arrived, end - begin, limit)
+    BacklogUsage::new(arrived, end - begin, limit)
 }
 
 #[cfg(test)]
@@ -153,8 +153,8 @@ mod tests {
         (above, units.iter().copied().max().unwrap_or(0))
     }
 
-    fn one(asked: u64, used: u64) -> Call {
-        Call {
+    fn one(asked: u64, used: u64) -> IdealCall {
+        IdealCall {
             asked: vec![asked],
             used: vec![used],
             closes_for: 0,
@@ -196,7 +196,7 @@ mod tests {
     fn idle_quota_shows_in_the_share() {
         assert_eq!(
             used_sliding(&kept(11), 3, 100),
-            Used {
+            BacklogUsage {
                 arrived: 30,
                 allowed: 30
             }
@@ -204,20 +204,20 @@ mod tests {
         let lazy: Vec<u64> = (0..31).map(|n| n * 50).collect(); // 2 where 3 are allowed
         assert_eq!(
             used_sliding(&lazy, 3, 100),
-            Used {
+            BacklogUsage {
                 arrived: 30,
                 allowed: 45
             }
         );
         assert_eq!(
             used_aligned(&lazy, 3, 100),
-            Used {
+            BacklogUsage {
                 arrived: 28,
                 allowed: 42
             }
         );
         assert_eq!(
-            Used {
+            BacklogUsage {
                 arrived: 30,
                 allowed: 45
             }
@@ -237,9 +237,9 @@ mod tests {
 
     #[test]
     fn the_ideal_waits_for_all_limits_for_what_is_reserved_and_for_the_opening() {
-        let many = |n, call: Call| vec![call; n];
+        let many = |n, call: IdealCall| vec![call; n];
         // 2 per 10 and 3 per 100: the fourth call waits for the longer window.
-        let both = Call {
+        let both = IdealCall {
             asked: vec![1, 1],
             used: vec![1, 1],
             ..one(1, 1)
@@ -251,11 +251,11 @@ mod tests {
         assert_eq!(ideal(many(2, one(8, 3)), &[(10, 10)]), 10);
         // Above the limit it could never start, but it must not hang.
         assert_eq!(ideal(many(2, one(20, 20)), &[(10, 10)]), 10);
-        let closes = Call {
+        let closes = IdealCall {
             closes_for: 50,
             ..one(1, 1)
         };
-        let under_way = Call {
+        let under_way = IdealCall {
             under_way: true,
             ..one(1, 1)
         };

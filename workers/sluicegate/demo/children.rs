@@ -17,10 +17,10 @@ use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep, timeout};
 use trial::fetch;
 
-use super::pipelines::Pipeline;
+use super::pipelines::PipelineRole;
 use super::queues::MAX_DELAY;
 use super::scenario::Scenario;
-use super::{DemoError, Part};
+use super::{DemoError, PipelineSetup};
 
 /// Deadline from a worker's start until `/readyz` succeeds. It declares some forty queues in that
 /// time.
@@ -58,16 +58,16 @@ impl Drop for Folder {
 }
 
 /// The settings that all workers share.
-pub struct Settings<'a> {
+pub struct WorkerSettings<'a> {
     /// The addresses of RabbitMQ and Redis, and the type of the queues.
     pub config: &'a Config,
     /// The prefix of the keys in Redis.
     pub prefix: &'a str,
     /// The settings of each pipeline.
-    pub parts: &'a [Part],
+    pub parts: &'a [PipelineSetup],
 }
 
-impl Settings<'_> {
+impl WorkerSettings<'_> {
     /// Returns a worker's configuration, as JSON, which is valid YAML.
     fn yaml(&self, admin: SocketAddr) -> String {
         let mut all = json!({
@@ -95,7 +95,7 @@ impl Settings<'_> {
 }
 
 /// Returns the settings of one pipeline.
-fn sections(part: &Part) -> Value {
+fn sections(part: &PipelineSetup) -> Value {
     let mut dispatch = json!({"http": {"url": part.downstream.url(), "timeout": "10s"}});
     if part.plan.scenario == Scenario::Results {
         dispatch["results"] = json!({"to": "reply-to"});
@@ -153,14 +153,14 @@ impl Counted {
 }
 
 /// One worker process. Dropping it kills the process.
-pub struct Worker {
+pub struct WorkerProcess {
     name: String,
     child: Child,
     log: PathBuf,
     admin: SocketAddr,
 }
 
-impl Worker {
+impl WorkerProcess {
     /// Starts worker `number`.
     ///
     /// # Errors
@@ -168,7 +168,7 @@ impl Worker {
     pub fn start(
         folder: &Folder,
         number: usize,
-        settings: &Settings<'_>,
+        settings: &WorkerSettings<'_>,
     ) -> Result<Self, DemoError> {
         let name = format!("worker-{number}");
         let failed = |error: std::io::Error| DemoError(format!("{name} can't be started: {error}"));
@@ -209,7 +209,7 @@ impl Worker {
     ///
     /// # Errors
     /// The worker ended or did not become ready; includes the last lines of its log.
-    pub async fn ready(&mut self, parts: &[Part]) -> Result<(), DemoError> {
+    pub async fn ready(&mut self, parts: &[PipelineSetup]) -> Result<(), DemoError> {
         let until = Instant::now() + READY;
         for part in parts {
             let path = match part.plan.pipeline {
@@ -243,7 +243,7 @@ impl Worker {
     ///
     /// # Errors
     /// Its metrics can't be read.
-    pub async fn counted(&self, pipeline: Option<Pipeline>) -> Result<Counted, DemoError> {
+    pub async fn counted(&self, pipeline: Option<PipelineRole>) -> Result<Counted, DemoError> {
         let text = fetch::get(self.admin, "/metrics")
             .await
             .map_err(|error| self.failure(&error))?;

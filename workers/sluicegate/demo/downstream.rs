@@ -15,9 +15,9 @@ use tokio::net::TcpSocket;
 use trial::apart::Apart;
 
 use super::answers::words_of;
-use super::ledger::{Arrival, Ledger, Progress};
-use super::plan::{Job, Plan};
+use super::ledger::{Arrival, ArrivalLedger, TenantProgress};
 use super::scenario::Scenario;
+use super::workload::{DemoJob, Workload};
 
 /// Maximum size of a body. The demo's own bodies are far shorter.
 const MAX_BODY_BYTES: usize = 64 * 1024;
@@ -25,12 +25,12 @@ const MAX_BODY_BYTES: usize = 64 * 1024;
 const BACKLOG: u32 = 1024;
 
 /// The running API. Dropping it stops it.
-pub struct Downstream {
+pub struct DemoApi {
     address: SocketAddr,
     door: Door,
     app: Router,
-    clock: Clock,
-    ledger: Arc<Mutex<Ledger>>,
+    clock: DemoClock,
+    ledger: Arc<Mutex<ArrivalLedger>>,
 }
 
 /// Whether it accepts connections.
@@ -42,14 +42,14 @@ enum Door {
     Lost,
 }
 
-impl Downstream {
+impl DemoApi {
     /// Starts it on a free port of 127.0.0.1. Its clock counts from `start`.
     ///
     /// # Errors
     /// The system's error, if no port, thread or runtime is available.
-    pub fn start(plan: &Plan, start: Instant) -> io::Result<Self> {
-        let ledger = Arc::new(Mutex::new(Ledger::new(plan.clone())));
-        let clock = Clock { start };
+    pub fn start(plan: &Workload, start: Instant) -> io::Result<Self> {
+        let ledger = Arc::new(Mutex::new(ArrivalLedger::new(plan.clone())));
+        let clock = DemoClock { start };
         let app = Router::new()
             .fallback(call)
             .with_state((clock, Arc::clone(&ledger)));
@@ -101,7 +101,7 @@ impl Downstream {
     }
 
     /// Returns each tenant's progress.
-    pub fn progress(&self) -> Vec<Progress> {
+    pub fn progress(&self) -> Vec<TenantProgress> {
         lock(&self.ledger).progress()
     }
 
@@ -113,11 +113,11 @@ impl Downstream {
 }
 
 #[derive(Clone, Copy)]
-struct Clock {
+struct DemoClock {
     start: Instant,
 }
 
-impl Clock {
+impl DemoClock {
     fn mono_ns(self) -> u64 {
         u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
@@ -130,12 +130,12 @@ impl Clock {
 }
 
 /// No code that holds the lock can panic halfway, so a poisoned ledger is still consistent.
-fn lock(ledger: &Mutex<Ledger>) -> MutexGuard<'_, Ledger> {
+fn lock(ledger: &Mutex<ArrivalLedger>) -> MutexGuard<'_, ArrivalLedger> {
     ledger.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn call(
-    State((clock, ledger)): State<(Clock, Arc<Mutex<Ledger>>)>,
+    State((clock, ledger)): State<(DemoClock, Arc<Mutex<ArrivalLedger>>)>,
     request: Request,
 ) -> Response {
     let answer = {
@@ -145,7 +145,7 @@ async fn call(
         let headers = request.headers();
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let job = text("x-job-id").and_then(|id| ledger.plan().job(id));
-        let tenant = |job: &Job| ledger.plan().tenant(job.tenant);
+        let tenant = |job: &DemoJob| ledger.plan().tenant(job.tenant);
         let right = job.filter(|job| text("x-tenant") == Some(&*tenant(job)));
         match right.filter(|_| ledger.has_room()) {
             Some(job) => {

@@ -6,14 +6,14 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use sluicegate::rules::limit::{Algorithm, Limit};
 
-use super::plan::{Job, Plan};
 use super::scenario::CLOSED;
+use super::workload::{DemoJob, Workload};
 
 /// One call as the API saw it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrival {
     /// The job of the call.
-    pub job: Job,
+    pub job: DemoJob,
     /// The value of `x-attempt`, or 0 if it was not readable.
     pub attempt: u32,
     /// Nanoseconds since the API started, on its monotonic clock.
@@ -23,12 +23,12 @@ pub struct Arrival {
     /// The status of its answer.
     pub status: u16,
     /// The reason, if the answer was 429.
-    pub refused: Option<Refused>,
+    pub refused: Option<RefusalReason>,
 }
 
 /// The reason why a call was answered with 429.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refused {
+pub enum RefusalReason {
     /// A limit was exceeded.
     Exceeded,
     /// The scenario throttles the tenant from now on.
@@ -39,7 +39,7 @@ pub enum Refused {
 
 /// The progress of one tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Progress {
+pub struct TenantProgress {
     /// Jobs with a final answer, 2xx or 422, each counted once.
     pub settled: usize,
     /// Calls answered with 429.
@@ -92,13 +92,13 @@ struct Account {
     calls: usize,
     /// When the tenant was throttled, and until when.
     closed: (u64, u64),
-    progress: Progress,
+    progress: TenantProgress,
 }
 
 /// All arrivals.
 #[derive(Debug)]
-pub struct Ledger {
-    plan: Plan,
+pub struct ArrivalLedger {
+    plan: Workload,
     arrivals: Vec<Arrival>,
     /// Calls that named no job of the demo, or came when [`Self::has_room`] returned false.
     strangers: usize,
@@ -106,9 +106,9 @@ pub struct Ledger {
     settled: Vec<bool>,
 }
 
-impl Ledger {
+impl ArrivalLedger {
     /// Creates an empty ledger.
-    pub fn new(plan: Plan) -> Self {
+    pub fn new(plan: Workload) -> Self {
         let account = Account {
             recent: vec![Recent::default(); plan.limits.len()],
             ..Account::default()
@@ -123,12 +123,12 @@ impl Ledger {
     }
 
     /// Returns the workload.
-    pub fn plan(&self) -> &Plan {
+    pub fn plan(&self) -> &Workload {
         &self.plan
     }
 
     /// Returns each tenant's progress.
-    pub fn progress(&self) -> Vec<Progress> {
+    pub fn progress(&self) -> Vec<TenantProgress> {
         self.accounts
             .iter()
             .map(|account| account.progress)
@@ -158,7 +158,7 @@ impl Ledger {
     /// Records a call and decides its answer: a status and, with 429, the time to wait.
     pub fn arrive(
         &mut self,
-        job: Job,
+        job: DemoJob,
         attempt: u32,
         mono_ns: u64,
         wall_ns: u64,
@@ -177,9 +177,9 @@ impl Ledger {
         let each = self.plan.scenario.closes_each(self.plan.limit().max());
         let refused = if mono_ns < until {
             wait = wait.max(until - mono_ns);
-            Some(Refused::Closed(mono_ns - since))
+            Some(RefusalReason::Closed(mono_ns - since))
         } else if wait > 0 {
-            Some(Refused::Exceeded)
+            Some(RefusalReason::Exceeded)
         } else {
             account.calls += 1;
             let closes = each.is_some_and(|each| account.calls.is_multiple_of(each));
@@ -187,7 +187,7 @@ impl Ledger {
                 let for_ns = CLOSED.as_nanos() as u64;
                 account.closed = (mono_ns, mono_ns + for_ns);
                 wait = for_ns;
-                Refused::Closing
+                RefusalReason::Closing
             })
         };
         let status = match (refused, self.plan.rejected(job)) {
@@ -221,10 +221,10 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    fn ledger(scenario: Scenario, algorithm: Algorithm, max: u32) -> Ledger {
+    fn ledger(scenario: Scenario, algorithm: Algorithm, max: u32) -> ArrivalLedger {
         let (second, guard) = (Duration::from_secs(1), Duration::from_millis(50));
         let limits = scenario.limits(algorithm, max, second, guard);
-        Ledger::new(Plan {
+        ArrivalLedger::new(Workload {
             tenants: 2,
             jobs: 100,
             limits: limits.expect("limits"),
@@ -234,9 +234,9 @@ mod tests {
         })
     }
 
-    fn answers(ledger: &mut Ledger, tenant: usize, times_ms: &[u64]) -> Vec<(u16, u64)> {
+    fn answers(ledger: &mut ArrivalLedger, tenant: usize, times_ms: &[u64]) -> Vec<(u16, u64)> {
         let calls = times_ms.iter().enumerate().map(|(number, ms)| {
-            let (status, wait) = ledger.arrive(Job { tenant, number }, 1, ms * MS, ms * MS);
+            let (status, wait) = ledger.arrive(DemoJob { tenant, number }, 1, ms * MS, ms * MS);
             (status, wait.as_millis() as u64)
         });
         calls.collect()
@@ -284,18 +284,18 @@ mod tests {
     #[test]
     fn costs_count_as_what_they_were_in_fact() {
         let mut ledger = ledger(Scenario::Costs, Algorithm::SlidingWindow, 20);
-        let used = |ledger: &Ledger, numbers: std::ops::Range<usize>| -> u64 {
-            let cost = |number| ledger.plan.cost(Job { tenant: 0, number });
+        let used = |ledger: &ArrivalLedger, numbers: std::ops::Range<usize>| -> u64 {
+            let cost = |number| ledger.plan.cost(DemoJob { tenant: 0, number });
             numbers.map(|n| u64::from(cost(n).actual)).sum()
         };
         // 2000 tokens: large jobs, until one does not fit.
         let fitting = (50..100).take_while(|n| used(&ledger, 50..n + 1) <= 2000);
         let last = fitting.last().expect("some fit");
         for number in 50..=last {
-            assert_eq!(ledger.arrive(Job { tenant: 0, number }, 1, 0, 0).0, 200);
+            assert_eq!(ledger.arrive(DemoJob { tenant: 0, number }, 1, 0, 0).0, 200);
         }
         let number = last + 1;
-        assert_eq!(ledger.arrive(Job { tenant: 0, number }, 1, 0, 0).0, 429);
+        assert_eq!(ledger.arrive(DemoJob { tenant: 0, number }, 1, 0, 0).0, 429);
     }
 
     #[test]
@@ -307,7 +307,10 @@ mod tests {
         assert_eq!(answers(&mut ledger, 0, &times), expected);
         assert_eq!(answers(&mut ledger, 1, &[2500]), [(200, 0)]);
         let refused: Vec<_> = ledger.arrivals.iter().filter_map(|a| a.refused).collect();
-        assert_eq!(refused, [Refused::Closing, Refused::Closed(500 * MS)]);
+        assert_eq!(
+            refused,
+            [RefusalReason::Closing, RefusalReason::Closed(500 * MS)]
+        );
     }
 
     #[test]
@@ -329,7 +332,7 @@ mod tests {
     #[test]
     fn the_last_job_is_rejected_and_a_repeated_one_settles_once() {
         let mut ledger = ledger(Scenario::Limit, Algorithm::SlidingWindow, 2);
-        let last = Job {
+        let last = DemoJob {
             tenant: 0,
             number: 99,
         };

@@ -8,12 +8,12 @@ mod children;
 mod downstream;
 mod ledger;
 mod pipelines;
-mod plan;
 mod queues;
 mod report;
 mod scenario;
 mod table;
 mod view;
+mod workload;
 
 use std::fmt::Display;
 use std::process::ExitCode;
@@ -29,16 +29,16 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, interval};
 use trial::pauses::PauseWatch;
 
-use children::{Counted, Folder, Settings, Worker};
-use downstream::Downstream;
-use ledger::Progress;
-use pipelines::{Pipeline, Stage};
-pub use plan::DemoArgs;
-use plan::{Job, Plan};
-use queues::Queues;
-use report::{Figures, Observed, Outage, Together};
+use children::{Counted, Folder, WorkerProcess, WorkerSettings};
+use downstream::DemoApi;
+use ledger::TenantProgress;
+use pipelines::{PipelineRole, ScenarioStage};
+use queues::DemoQueues;
+use report::{ApiOutage, CombinedFigures, DemoFigures, Observed};
 use scenario::Scenario;
-use view::View;
+use view::ProgressView;
+pub use workload::DemoArgs;
+use workload::{DemoJob, Workload};
 
 /// Interval at which the dead-letter queue is polled.
 const DEAD_POLL: Duration = Duration::from_millis(500);
@@ -55,7 +55,7 @@ pub struct DemoError(String);
 /// # Errors
 /// The demo could not be completed. Workers and queues are gone in that case, too.
 pub async fn run(args: DemoArgs, config: Config) -> Result<ExitCode, DemoError> {
-    let plan = match Plan::new(&args) {
+    let plan = match Workload::new(&args) {
         Ok(plan) => plan,
         Err(message) => {
             eprintln!("error: {message}");
@@ -68,7 +68,7 @@ pub async fn run(args: DemoArgs, config: Config) -> Result<ExitCode, DemoError> 
         ulid::Ulid::new().to_string().to_lowercase()
     );
     let parts = parts(&plan, &config, &name).await?;
-    let plans: Vec<Plan> = parts.iter().map(|part| part.plan.clone()).collect();
+    let plans: Vec<Workload> = parts.iter().map(|part| part.plan.clone()).collect();
     let mut parts = parts;
     let observed = tokio::select! {
         observed = observe(&args, &plan, &config, &mut parts, &name) => observed,
@@ -86,11 +86,11 @@ pub async fn run(args: DemoArgs, config: Config) -> Result<ExitCode, DemoError> 
         observed.left = left;
     }
     let holds = if plan.scenario == Scenario::Pipelines {
-        let figures = Together::new(&plans, &observed);
+        let figures = CombinedFigures::new(&plans, &observed);
         print(&args, &figures)?;
         figures.holds
     } else {
-        let figures = Figures::new(&plan, &observed[0]);
+        let figures = DemoFigures::new(&plan, &observed[0]);
         print(&args, &figures)?;
         figures.holds
     };
@@ -112,14 +112,18 @@ fn print(args: &DemoArgs, figures: &(impl Serialize + Display)) -> Result<(), De
 }
 
 /// The workload, queues and API of one pipeline.
-pub struct Part {
-    plan: Plan,
-    queues: Queues,
-    downstream: Downstream,
+pub struct PipelineSetup {
+    plan: Workload,
+    queues: DemoQueues,
+    downstream: DemoApi,
 }
 
 /// Returns the parts of `plan`. A single part's queue is called `name`.
-async fn parts(plan: &Plan, config: &Config, name: &str) -> Result<Vec<Part>, DemoError> {
+async fn parts(
+    plan: &Workload,
+    config: &Config,
+    name: &str,
+) -> Result<Vec<PipelineSetup>, DemoError> {
     let start = std::time::Instant::now();
     let mut parts = Vec::new();
     for plan in plan.parts() {
@@ -127,10 +131,10 @@ async fn parts(plan: &Plan, config: &Config, name: &str) -> Result<Vec<Part>, De
             Some(pipeline) => format!("{name}-{}", pipeline.name()),
             None => name.to_owned(),
         };
-        let downstream = Downstream::start(&plan, start)
+        let downstream = DemoApi::start(&plan, start)
             .map_err(|error| DemoError(format!("the API can't be started: {error}")))?;
-        parts.push(Part {
-            queues: Queues::connect(&config.amqp.url.urls[0], &queue).await?,
+        parts.push(PipelineSetup {
+            queues: DemoQueues::connect(&config.amqp.url.urls[0], &queue).await?,
             downstream,
             plan,
         });
@@ -165,9 +169,9 @@ impl Signals {
 /// Dropping the future stops the workers and deletes their folder.
 async fn observe(
     args: &DemoArgs,
-    plan: &Plan,
+    plan: &Workload,
     config: &Config,
-    parts: &mut [Part],
+    parts: &mut [PipelineSetup],
     name: &str,
 ) -> Result<Vec<Observed>, DemoError> {
     for part in &*parts {
@@ -178,14 +182,14 @@ async fn observe(
     }
     let folder = Folder::new(name)?;
     let prefix = name.replace('-', ":");
-    let settings = Settings {
+    let settings = WorkerSettings {
         config,
         prefix: &prefix,
         parts,
     };
     let mut workers = Vec::with_capacity(plan.workers);
     for number in 1..=plan.workers {
-        workers.push(Worker::start(&folder, number, &settings)?);
+        workers.push(WorkerProcess::start(&folder, number, &settings)?);
     }
     for worker in &mut workers {
         worker.ready(parts).await?;
@@ -200,7 +204,7 @@ async fn observe(
         for worker in &workers {
             counted.add(worker.counted(part.plan.pipeline).await?);
         }
-        let is_away = part.plan.pipeline == Some(Pipeline::Away);
+        let is_away = part.plan.pipeline == Some(PipelineRole::Away);
         all.push(Observed {
             confirmed,
             dead: part.queues.take_dead(part.plan.total()).await?,
@@ -210,7 +214,7 @@ async fn observe(
             ..Observed::default()
         });
     }
-    let mut stopping: JoinSet<_> = workers.into_iter().map(Worker::stop).collect();
+    let mut stopping: JoinSet<_> = workers.into_iter().map(WorkerProcess::stop).collect();
     while let Some(stopped) = stopping.join_next().await {
         stopped.map_err(|error| DemoError(error.to_string()))??;
     }
@@ -234,8 +238,8 @@ fn say(args: &DemoArgs, text: &str) {
 }
 
 /// Describes the workload of a part.
-fn in_words(part: &Part) -> String {
-    let Part {
+fn in_words(part: &PipelineSetup) -> String {
+    let PipelineSetup {
         plan, downstream, ..
     } = part;
     format!(
@@ -260,11 +264,11 @@ fn in_words(part: &Part) -> String {
 /// passed.
 async fn watch(
     args: &DemoArgs,
-    plan: &Plan,
-    parts: &mut [Part],
-    workers: &mut [Worker],
-) -> Result<(Vec<Vec<Job>>, Option<Outage>), DemoError> {
-    let plans: Vec<Plan> = parts.iter().map(|part| part.plan.clone()).collect();
+    plan: &Workload,
+    parts: &mut [PipelineSetup],
+    workers: &mut [WorkerProcess],
+) -> Result<(Vec<Vec<DemoJob>>, Option<ApiOutage>), DemoError> {
+    let plans: Vec<Workload> = parts.iter().map(|part| part.plan.clone()).collect();
     let (queues, mut downstreams): (Vec<_>, Vec<_>) = (parts.iter_mut())
         .map(|part| (&part.queues, &mut part.downstream))
         .unzip();
@@ -280,13 +284,13 @@ async fn watch(
     };
     let publishing = futures_util::future::try_join_all((0..plans.len()).map(publish));
     tokio::pin!(publishing);
-    let mut confirmed: Option<Vec<Vec<Job>>> = None;
-    let mut view = View::new(&plans, args.json);
+    let mut confirmed: Option<Vec<Vec<DemoJob>>> = None;
+    let mut view = ProgressView::new(&plans, args.json);
     let mut tick = interval(view::INTERVAL);
     let mut dead = vec![0; plans.len()];
     let mut dead_seen = Instant::now();
-    let mut stage = Stage::Flooding;
-    let mut outage: Option<Outage> = None;
+    let mut stage = ScenarioStage::Flooding;
+    let mut outage: Option<ApiOutage> = None;
     let deadline = Instant::now() + plan.deadline();
     loop {
         tokio::select! {
@@ -295,7 +299,7 @@ async fn watch(
             }
             _ = tick.tick() => {}
         }
-        let progress: Vec<Vec<Progress>> = downstreams
+        let progress: Vec<Vec<TenantProgress>> = downstreams
             .iter()
             .map(|downstream| downstream.progress())
             .collect();
@@ -326,7 +330,7 @@ async fn watch(
         if next != stage {
             let away = plans
                 .iter()
-                .position(|plan| plan.pipeline == Some(Pipeline::Away));
+                .position(|plan| plan.pipeline == Some(PipelineRole::Away));
             // Scenarios without an outage never get here.
             let Some(downstream) = away.map(|at| &mut downstreams[at]) else {
                 continue;
@@ -335,7 +339,7 @@ async fn watch(
             match &mut outage {
                 None => {
                     let from_ns = downstream.go_away().map_err(lost)?;
-                    outage = Some(Outage {
+                    outage = Some(ApiOutage {
                         from_ns,
                         to_ns: u64::MAX,
                     });

@@ -3,11 +3,11 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use super::plan::Plan;
+use super::workload::Workload;
 
 /// A pipeline of each worker, with its own queue, limit and API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pipeline {
+pub enum PipelineRole {
     /// Its jobs arrive at the rate of its limit. The others must not affect it.
     Steady,
     /// All of its jobs arrive at once, many times its limit.
@@ -16,7 +16,7 @@ pub enum Pipeline {
     Away,
 }
 
-impl Pipeline {
+impl PipelineRole {
     /// All pipelines.
     pub const ALL: [Self; 3] = [Self::Steady, Self::Flooded, Self::Away];
 
@@ -60,7 +60,7 @@ pub struct Portion {
     pub at: Duration,
 }
 
-impl Plan {
+impl Workload {
     /// Returns how a tenant's jobs are published.
     pub fn portions(&self) -> Vec<Portion> {
         let at_once = |jobs, waits| Portion {
@@ -69,13 +69,13 @@ impl Plan {
             at: Duration::ZERO,
         };
         match self.pipeline {
-            None | Some(Pipeline::Flooded) => vec![at_once(0..self.jobs, false)],
+            None | Some(PipelineRole::Flooded) => vec![at_once(0..self.jobs, false)],
             // Ensures that some jobs meet the outage, however many are admitted at once.
-            Some(Pipeline::Away) => {
+            Some(PipelineRole::Away) => {
                 let early = self.jobs / 2;
                 vec![at_once(0..early, false), at_once(early..self.jobs, true)]
             }
-            Some(Pipeline::Steady) => {
+            Some(PipelineRole::Steady) => {
                 let max = self.limit().max() as usize;
                 let period = Duration::from_millis(self.limit().span());
                 let portion = |(number, from): (u32, usize)| Portion {
@@ -94,7 +94,7 @@ impl Plan {
 
 /// The stages of the scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
+pub enum ScenarioStage {
     /// The flood is published, and the API that will go away still answers.
     Flooding,
     /// That API refuses connections, and the steady jobs are published.
@@ -103,10 +103,10 @@ pub enum Stage {
     Over,
 }
 
-impl Stage {
+impl ScenarioStage {
     /// Returns the next stage if it is time, given the `settled` and `confirmed` jobs of `plans`.
     /// It does not depend on a clock.
-    pub fn next(self, plans: &[Plan], settled: &[usize], confirmed: &[usize]) -> Self {
+    pub fn next(self, plans: &[Workload], settled: &[usize], confirmed: &[usize]) -> Self {
         let of = |pipeline, counts: &[usize]| {
             let at = plans
                 .iter()
@@ -116,14 +116,14 @@ impl Stage {
         };
         match self {
             Self::Flooding => {
-                let (flood, whole_flood) = of(Pipeline::Flooded, confirmed);
-                let (called, all) = of(Pipeline::Away, settled);
+                let (flood, whole_flood) = of(PipelineRole::Flooded, confirmed);
+                let (called, all) = of(PipelineRole::Away, settled);
                 match flood == whole_flood && called >= (all / 10).max(1) {
                     true => Self::Outage,
                     false => self,
                 }
             }
-            Self::Outage => match of(Pipeline::Steady, settled) {
+            Self::Outage => match of(PipelineRole::Steady, settled) {
                 (called, all) if called == all => Self::Over,
                 _ => self,
             },
@@ -139,10 +139,10 @@ mod tests {
     use super::*;
     use crate::demo::scenario::Scenario;
 
-    fn plans() -> Vec<Plan> {
+    fn plans() -> Vec<Workload> {
         let (second, guard) = (Duration::from_secs(1), Duration::from_millis(50));
         let limits = Scenario::Pipelines.limits(Algorithm::SlidingWindow, 4, second, guard);
-        let plan = Plan {
+        let plan = Workload {
             tenants: 2,
             jobs: 10,
             limits: limits.expect("limits"),
@@ -171,24 +171,28 @@ mod tests {
     #[test]
     fn one_stage_follows_the_other_by_what_has_happened() {
         let plans = plans();
-        let next = |stage: Stage, settled, confirmed| stage.next(&plans, settled, confirmed);
+        let next =
+            |stage: ScenarioStage, settled, confirmed| stage.next(&plans, settled, confirmed);
         for (settled, confirmed) in [
             (&[0, 9, 1], &[0, 60, 10]),
             (&[0, 9, 2], &[0, 59, 10]), // the flood is not published yet
         ] {
-            assert_eq!(next(Stage::Flooding, settled, confirmed), Stage::Flooding);
+            assert_eq!(
+                next(ScenarioStage::Flooding, settled, confirmed),
+                ScenarioStage::Flooding
+            );
         }
         assert_eq!(
-            next(Stage::Flooding, &[0, 9, 2], &[0, 60, 10]),
-            Stage::Outage
+            next(ScenarioStage::Flooding, &[0, 9, 2], &[0, 60, 10]),
+            ScenarioStage::Outage
         );
         assert_eq!(
-            next(Stage::Outage, &[19, 30, 2], &[20, 60, 20]),
-            Stage::Outage
+            next(ScenarioStage::Outage, &[19, 30, 2], &[20, 60, 20]),
+            ScenarioStage::Outage
         );
         assert_eq!(
-            next(Stage::Outage, &[20, 30, 2], &[20, 60, 20]),
-            Stage::Over
+            next(ScenarioStage::Outage, &[20, 30, 2], &[20, 60, 20]),
+            ScenarioStage::Over
         );
     }
 }

@@ -17,8 +17,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::DemoError;
-use super::plan::{Job, Plan};
 use super::scenario::Scenario;
+use super::workload::{DemoJob, Workload};
 
 /// `delay.max-delay` of the demo's workers. It determines the delay queues.
 pub const MAX_DELAY: Duration = Duration::from_secs(300);
@@ -41,13 +41,13 @@ pub struct DeadLetter {
 }
 
 /// The demo's queues, on their own connection.
-pub struct Queues {
+pub struct DemoQueues {
     work: String,
     connection: Connection,
     names: QueueNames,
 }
 
-impl Queues {
+impl DemoQueues {
     /// Connects. The queues are named after `work` and declared by the workers.
     ///
     /// # Errors
@@ -84,11 +84,11 @@ impl Queues {
     /// The connection failed, or RabbitMQ kept refusing.
     pub async fn publish(
         &self,
-        plan: &Plan,
+        plan: &Workload,
         tenant: usize,
         confirmed: &AtomicUsize,
         mut begin: watch::Receiver<bool>,
-    ) -> Result<Vec<Job>, DemoError> {
+    ) -> Result<Vec<DemoJob>, DemoError> {
         let channel = self.channel().await?;
         within(
             "confirm.select",
@@ -105,8 +105,8 @@ impl Queues {
                 (since, has_waited) = (Instant::now(), true);
             }
             sleep_until(since + portion.at).await;
-            let jobs: Vec<Job> = (portion.jobs)
-                .map(|number| Job { tenant, number })
+            let jobs: Vec<DemoJob> = (portion.jobs)
+                .map(|number| DemoJob { tenant, number })
                 .collect();
             for batch in jobs.chunks(BATCH) {
                 let mut attempt = 1;
@@ -128,8 +128,8 @@ impl Queues {
     async fn publish_batch(
         &self,
         channel: &Channel,
-        plan: &Plan,
-        batch: &[Job],
+        plan: &Workload,
+        batch: &[DemoJob],
     ) -> Result<(), DemoError> {
         let options = BasicPublishOptions {
             mandatory: true,

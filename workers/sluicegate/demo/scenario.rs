@@ -29,7 +29,7 @@ pub enum Scenario {
 
 /// The cost of a job in units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Cost {
+pub struct JobCost {
     /// The reserved units: `x-cost`.
     pub asked: u32,
     /// The units that the API counts: `x-actual-cost`. Never more than reserved.
@@ -89,9 +89,9 @@ impl Scenario {
     /// Returns the cost of a tenant's job with this number for a first limit of `max`. Of every
     /// hundred jobs, half are small, so that the limit of calls applies, and half are large, so
     /// that the limit of tokens does.
-    pub fn cost(self, max: u32, number: usize) -> Cost {
+    pub fn cost(self, max: u32, number: usize) -> JobCost {
         if self != Self::Costs {
-            return Cost {
+            return JobCost {
                 asked: 1,
                 actual: 1,
             };
@@ -104,7 +104,7 @@ impl Scenario {
         let asked = (least + scatter(number, 1) % (most - least + 1)).min(100 * max);
         let share = 40 + scatter(number, 2) % 61;
         let actual = (u64::from(asked) * u64::from(share)).div_ceil(100);
-        Cost {
+        JobCost {
             asked,
             actual: u32::try_from(actual).unwrap_or(asked),
         }
@@ -163,12 +163,12 @@ mod tests {
     fn costs_reserve_what_the_limit_can_give_and_the_api_takes_no_more() {
         for max in [1, 20, 10_000] {
             for number in 0..500 {
-                let Cost { asked, actual } = Scenario::Costs.cost(max, number);
+                let JobCost { asked, actual } = Scenario::Costs.cost(max, number);
                 assert!((1..=asked).contains(&actual), "{max} {number}");
                 assert!(asked <= 100 * max);
             }
         }
-        let total = |of: fn(Cost) -> u32| -> u32 {
+        let total = |of: fn(JobCost) -> u32| -> u32 {
             (0..200).map(|n| of(Scenario::Costs.cost(20, n))).sum()
         };
         let share = f64::from(total(|c| c.actual)) / f64::from(total(|c| c.asked));

@@ -3,12 +3,12 @@
 
 use std::fmt::{self, Write};
 
-use super::report::{Figures, NeverIdle, Together};
+use super::report::{CombinedFigures, DemoFigures, NeverIdle};
 
 /// Maximum number of tenants in the table. The figures below it count all of them.
 const ROWS: usize = 20;
 
-impl fmt::Display for Figures {
+impl fmt::Display for DemoFigures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (p1, p2) = (&self.never_lost, &self.never_exceeded);
         writeln!(
@@ -165,7 +165,7 @@ fn idle(p3: &NeverIdle) -> Result<String, fmt::Error> {
     Ok(idle)
 }
 
-impl fmt::Display for Together {
+impl fmt::Display for CombinedFigures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, figures) in &self.pipelines {
             writeln!(f, "pipeline {name}\n{figures}")?;

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
-use super::ledger::Progress;
-use super::plan::Plan;
+use super::ledger::TenantProgress;
+use super::workload::Workload;
 
-/// Interval at which [`View::show`] should be called.
+/// Interval at which [`ProgressView::show`] should be called.
 pub const INTERVAL: Duration = Duration::from_millis(200);
 /// Interval between two plain lines.
 const LINE: Duration = Duration::from_secs(1);
@@ -16,7 +16,7 @@ const LINE: Duration = Duration::from_secs(1);
 const BARS: usize = 20;
 
 /// The view. After it is dropped, the last state stays on the screen.
-pub enum View {
+pub enum ProgressView {
     /// Draws bars.
     Bars {
         /// Draws the bars.
@@ -39,10 +39,10 @@ pub enum View {
     },
 }
 
-impl View {
+impl ProgressView {
     /// Creates bars on a terminal, otherwise lines. With `json`, standard output is reserved for
     /// the figures.
-    pub fn new(plans: &[Plan], json: bool) -> Self {
+    pub fn new(plans: &[Workload], json: bool) -> Self {
         let start = Instant::now();
         let terminal = std::io::stderr().is_terminal() && (json || std::io::stdout().is_terminal());
         if !terminal {
@@ -50,7 +50,7 @@ impl View {
                 to_stderr: json,
                 start,
                 latest: None,
-                total: plans.iter().map(Plan::total).sum(),
+                total: plans.iter().map(Workload::total).sum(),
             };
         }
         let all = MultiProgress::new();
@@ -58,7 +58,7 @@ impl View {
         let style =
             ProgressStyle::with_template("{prefix:12} {wide_bar:.green} {pos:>6}/{len} {msg}")
                 .unwrap_or_else(|_| ProgressStyle::default_bar());
-        let bar = |(plan, tenant): (&Plan, usize)| {
+        let bar = |(plan, tenant): (&Workload, usize)| {
             let bar = ProgressBar::new(plan.jobs as u64).with_style(style.clone());
             all.add(bar.with_prefix(plan.tenant(tenant)))
         };
@@ -85,7 +85,7 @@ impl View {
     }
 
     /// Shows the tenants' progress. `confirmed` is the number of jobs published so far.
-    pub fn show(&mut self, progress: &[Progress], confirmed: &[usize]) {
+    pub fn show(&mut self, progress: &[TenantProgress], confirmed: &[usize]) {
         match self {
             Self::Bars { bars, start, .. } => {
                 let seconds = start.elapsed().as_secs_f64().max(0.001);
@@ -129,7 +129,7 @@ impl View {
     }
 }
 
-impl Drop for View {
+impl Drop for ProgressView {
     fn drop(&mut self) {
         if let Self::Bars { bars, .. } = self {
             for bar in bars {

@@ -5,9 +5,9 @@ use std::collections::HashSet;
 use serde::Serialize;
 
 use super::Observed;
-use crate::demo::answers::Answer;
+use crate::demo::answers::ReportedResult;
 use crate::demo::ledger::Arrival;
-use crate::demo::plan::Plan;
+use crate::demo::workload::Workload;
 
 /// P9: every job has a result with the answer to its own call.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -23,7 +23,7 @@ pub struct AnswersBack {
 }
 
 /// Compares the results with the calls.
-pub fn answers_back(plan: &Plan, observed: &Observed) -> AnswersBack {
+pub fn answers_back(plan: &Workload, observed: &Observed) -> AnswersBack {
     let mut told = HashSet::new();
     let (mut wrong, mut again) = (0, 0);
     for result in &observed.results {
@@ -49,7 +49,7 @@ pub fn answers_back(plan: &Plan, observed: &Observed) -> AnswersBack {
 }
 
 /// Returns true if the result's call was made for its job and ended it as the result says.
-fn tells_of_its_call(plan: &Plan, arrivals: &[Arrival], result: &Answer) -> bool {
+fn tells_of_its_call(plan: &Workload, arrivals: &[Arrival], result: &ReportedResult) -> bool {
     let call = result.call().and_then(|number| arrivals.get(number));
     let expected = call.map(|call| match call.status {
         200 => "done",

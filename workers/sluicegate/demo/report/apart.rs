@@ -4,18 +4,18 @@ use std::collections::{BTreeMap, HashSet};
 
 use serde::Serialize;
 
-use super::{Figures, Observed};
+use super::{DemoFigures, Observed};
 use crate::demo::ledger::Arrival;
-use crate::demo::pipelines::Pipeline;
-use crate::demo::plan::Plan;
+use crate::demo::pipelines::PipelineRole;
+use crate::demo::workload::Workload;
 
 /// The figures of all pipelines.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Together {
+pub struct CombinedFigures {
     /// Whether all promises hold in each pipeline.
     pub holds: bool,
     /// The figures by the pipelines' names.
-    pub pipelines: BTreeMap<&'static str, Figures>,
+    pub pipelines: BTreeMap<&'static str, DemoFigures>,
     /// P10
     pub pipelines_apart: PipelinesApart,
 }
@@ -43,12 +43,12 @@ pub struct PipelinesApart {
     pub restarts: u64,
 }
 
-impl Together {
+impl CombinedFigures {
     /// Counts the figures. `observed` belongs to `plans`, in order.
-    pub fn new(plans: &[Plan], observed: &[Observed]) -> Self {
-        let figures = |(plan, observed): (&Plan, &Observed)| {
+    pub fn new(plans: &[Workload], observed: &[Observed]) -> Self {
+        let figures = |(plan, observed): (&Workload, &Observed)| {
             let pipeline = plan.pipeline?;
-            Some((pipeline.name(), Figures::new(plan, observed)))
+            Some((pipeline.name(), DemoFigures::new(plan, observed)))
         };
         let pipelines: BTreeMap<_, _> = plans.iter().zip(observed).filter_map(figures).collect();
         let pipelines_apart = apart(plans, observed);
@@ -60,31 +60,33 @@ impl Together {
     }
 }
 
-fn apart(plans: &[Plan], observed: &[Observed]) -> PipelinesApart {
+fn apart(plans: &[Workload], observed: &[Observed]) -> PipelinesApart {
     let of = |pipeline| {
         let parts = plans.iter().zip(observed);
         parts.filter(move |(plan, _)| plan.pipeline == Some(pipeline))
     };
-    let last_of_flood = of(Pipeline::Flooded).filter_map(|(_, flooded)| flooded.arrivals.last());
+    let last_of_flood =
+        of(PipelineRole::Flooded).filter_map(|(_, flooded)| flooded.arrivals.last());
     let flood_ends = last_of_flood.map(|call| call.mono_ns).max().unwrap_or(0);
     let outage = observed.iter().find_map(|observed| observed.outage);
     let is_beside = |call: &&Arrival| {
-        let away = |outage: super::Outage| (outage.from_ns..outage.to_ns).contains(&call.mono_ns);
+        let away =
+            |outage: super::ApiOutage| (outage.from_ns..outage.to_ns).contains(&call.mono_ns);
         outage.is_some_and(away) && call.mono_ns < flood_ends
     };
-    let steady = || of(Pipeline::Steady).flat_map(|(_, steady)| &steady.arrivals);
+    let steady = || of(PipelineRole::Steady).flat_map(|(_, steady)| &steady.arrivals);
     let (calls, beside_both) = (steady().count(), steady().filter(is_beside).count());
-    let late = of(Pipeline::Steady)
+    let late = of(PipelineRole::Steady)
         .map(|(plan, steady)| late(plan, steady))
         .sum();
-    let called_after_return = of(Pipeline::Away).map(|(plan, away)| {
+    let called_after_return = of(PipelineRole::Away).map(|(plan, away)| {
         let back = |call: &&Arrival| outage.is_some_and(|outage| call.mono_ns >= outage.to_ns);
         let calls = away.arrivals.iter().filter(|call| call.status != 429);
         let jobs = calls.filter(back).map(|call| plan.id(call.job));
         jobs.collect::<HashSet<_>>().len()
     });
     let called_after_return = called_after_return.sum();
-    let failed_calls = of(Pipeline::Away)
+    let failed_calls = of(PipelineRole::Away)
         .map(|(_, away)| away.counted.failed_calls)
         .sum();
     let astray = observed.iter().map(|observed| observed.strangers).sum();
@@ -110,7 +112,7 @@ fn apart(plans: &[Plan], observed: &[Observed]) -> PipelinesApart {
 
 /// Counts the jobs called later than one period after their own, beyond what the machine's pauses
 /// explain. A tenant's first call begins the first period, and the limit's maximum arrives in each.
-fn late(plan: &Plan, observed: &Observed) -> usize {
+fn late(plan: &Workload, observed: &Observed) -> usize {
     let paused = u64::try_from(observed.pauses.total.as_nanos()).unwrap_or(u64::MAX);
     let (max, period) = (plan.limit().max() as usize, plan.limit().span() * 1_000_000);
     let of_tenant = |tenant: usize| {

@@ -10,10 +10,10 @@ use super::*;
 const MS: u64 = 1_000_000;
 const PERIOD: u64 = 1050 * MS;
 
-fn plans() -> Vec<Plan> {
+fn plans() -> Vec<Workload> {
     let (second, guard) = (Duration::from_secs(1), Duration::from_millis(50));
     let limits = Scenario::Pipelines.limits(Algorithm::SlidingWindow, 2, second, guard);
-    let plan = Plan {
+    let plan = Workload {
         tenants: 2,
         jobs: 6,
         limits: limits.expect("limits"),
@@ -26,12 +26,12 @@ fn plans() -> Vec<Plan> {
 
 /// Returns the observations of a part with two calls per tenant in each of `periods`, from `from`
 /// on.
-fn part(plan: &Plan, from: u64, periods: impl Fn(usize) -> u64) -> Observed {
+fn part(plan: &Workload, from: u64, periods: impl Fn(usize) -> u64) -> Observed {
     let jobs = || {
-        let of_tenant = |tenant| (0..plan.jobs).map(move |number| Job { tenant, number });
+        let of_tenant = |tenant| (0..plan.jobs).map(move |number| DemoJob { tenant, number });
         (0..plan.tenants).flat_map(of_tenant)
     };
-    let arrival = |job: Job| {
+    let arrival = |job: DemoJob| {
         let mono_ns = from + periods(job.number / 2) * PERIOD;
         Arrival {
             job,
@@ -44,7 +44,7 @@ fn part(plan: &Plan, from: u64, periods: impl Fn(usize) -> u64) -> Observed {
     };
     let mut arrivals: Vec<Arrival> = jobs().map(arrival).collect();
     arrivals.sort_by_key(|call| call.mono_ns);
-    let dead = |job: Job| DeadLetter {
+    let dead = |job: DemoJob| DeadLetter {
         id: plan.id(job).to_string(),
         reason: "422".into(),
         headers: vec!["x-tenant".into()],
@@ -72,7 +72,7 @@ fn good() -> Vec<Observed> {
         0 => 0,
         later => later as u64 + 3,
     });
-    away.outage = Some(Outage {
+    away.outage = Some(ApiOutage {
         from_ns: 100 * MS,
         to_ns: 3_000 * MS,
     });
@@ -87,7 +87,7 @@ fn good() -> Vec<Observed> {
 fn failing(spoil: impl FnOnce(&mut [Observed])) -> Vec<String> {
     let mut observed = good();
     spoil(&mut observed);
-    let together = Together::new(&plans(), &observed);
+    let together = CombinedFigures::new(&plans(), &observed);
     let mut pipeline = "";
     let mut failed = Vec::new();
     let text = together.to_string();
@@ -109,7 +109,7 @@ fn failing(spoil: impl FnOnce(&mut [Observed])) -> Vec<String> {
 #[test]
 fn a_good_run_passes_and_an_outage_fails_no_promise() {
     assert_eq!(failing(|_| {}), [""; 0]);
-    let together = Together::new(&plans(), &good());
+    let together = CombinedFigures::new(&plans(), &good());
     let expected = PipelinesApart {
         holds: true,
         calls: 12,
@@ -145,7 +145,7 @@ fn what_another_pipeline_did_to_the_steady_one_is_found() {
             // The flood and the outage last as long.
             let flood = all[1].arrivals.last_mut().expect("calls");
             flood.mono_ns += 2 * PERIOD;
-            all[2].outage = Some(Outage {
+            all[2].outage = Some(ApiOutage {
                 from_ns: 100 * MS,
                 to_ns: u64::MAX,
             });
@@ -204,7 +204,7 @@ fn what_did_not_happen_proves_nothing() {
     assert_eq!(failing(|all| all[2].counted.failed_calls = 0), ["P10"]);
     // The outage began after the first steady call, or ended before the last one.
     let outage = |from_ns, to_ns| {
-        move |all: &mut [Observed]| all[2].outage = Some(Outage { from_ns, to_ns })
+        move |all: &mut [Observed]| all[2].outage = Some(ApiOutage { from_ns, to_ns })
     };
     assert_eq!(failing(outage(201 * MS, 3_000 * MS)), ["P10"]);
     assert_eq!(failing(outage(100 * MS, 2_000 * MS)), ["P10"]);

@@ -7,10 +7,10 @@ use sluicegate::rules::limit::Limit;
 
 use super::tenant::TenantFigures;
 use super::{CheapWaiting, Fullest, NeverExceeded, NeverIdle, NeverLost, NotFailure, Observed};
-use crate::demo::ledger::Refused;
-use crate::demo::plan::Plan;
+use crate::demo::ledger::RefusalReason;
 use crate::demo::queues::DeadLetter;
 use crate::demo::scenario::Scenario;
+use crate::demo::workload::Workload;
 
 /// How long after a tenant was throttled a call may arrive and count as in flight: one guard from
 /// the gate to the API, and four for the answer's way to Redis.
@@ -26,7 +26,7 @@ const BROKER_HEADERS: [&str; 4] = [
 ];
 
 /// Returns the share that P3 promises for this window.
-fn promised_share(plan: &Plan) -> f64 {
+fn promised_share(plan: &Workload) -> f64 {
     if plan.limit().window_ms() >= 10_000 {
         0.99
     } else {
@@ -34,7 +34,7 @@ fn promised_share(plan: &Plan) -> f64 {
     }
 }
 
-pub fn never_lost(plan: &Plan, observed: &Observed, dead_jobs: &HashSet<usize>) -> NeverLost {
+pub fn never_lost(plan: &Workload, observed: &Observed, dead_jobs: &HashSet<usize>) -> NeverLost {
     let final_answers: Vec<usize> = observed
         .arrivals
         .iter()
@@ -72,7 +72,7 @@ pub fn never_lost(plan: &Plan, observed: &Observed, dead_jobs: &HashSet<usize>) 
 }
 
 pub fn never_exceeded(
-    plan: &Plan,
+    plan: &Workload,
     observed: &Observed,
     tenants: &[TenantFigures],
 ) -> NeverExceeded {
@@ -86,12 +86,14 @@ pub fn never_exceeded(
             max: limit.max(),
         }
     };
-    let count = |which: fn(&Refused) -> bool| {
+    let count = |which: fn(&RefusalReason) -> bool| {
         let refused = observed.arrivals.iter().filter_map(|call| call.refused);
         refused.filter(which).count()
     };
-    let late = |refused: &Refused| matches!(refused, Refused::Closed(ns) if *ns > TOLD_NS);
-    let under_way = |refused: &Refused| matches!(refused, Refused::Closed(ns) if *ns <= TOLD_NS);
+    let late =
+        |refused: &RefusalReason| matches!(refused, RefusalReason::Closed(ns) if *ns > TOLD_NS);
+    let under_way =
+        |refused: &RefusalReason| matches!(refused, RefusalReason::Closed(ns) if *ns <= TOLD_NS);
     let while_closed = count(late);
     let is_kept = violations == 0 && answered_429 == 0 && while_closed == 0;
     // A call is sent while its permit is valid, which is half a guard. A pause longer than the
@@ -105,14 +107,14 @@ pub fn never_exceeded(
         violations,
         limits: plan.limits.iter().enumerate().map(fullest).collect(),
         answered_429,
-        closings: count(|refused| matches!(refused, Refused::Closing)),
+        closings: count(|refused| matches!(refused, RefusalReason::Closing)),
         under_way: count(under_way),
         while_closed,
         strangers: observed.strangers,
     }
 }
 
-pub fn never_idle(plan: &Plan, observed: &Observed, tenants: &[TenantFigures]) -> NeverIdle {
+pub fn never_idle(plan: &Workload, observed: &Observed, tenants: &[TenantFigures]) -> NeverIdle {
     let promised_share = promised_share(plan);
     let promised_ratio = 1.0 / promised_share;
     let used_share = tenants
@@ -147,7 +149,7 @@ pub fn never_idle(plan: &Plan, observed: &Observed, tenants: &[TenantFigures]) -
     }
 }
 
-pub fn cheap_waiting(plan: &Plan, observed: &Observed) -> CheapWaiting {
+pub fn cheap_waiting(plan: &Workload, observed: &Observed) -> CheapWaiting {
     let deliveries = observed.counted.deliveries;
     let deliveries_per_job = deliveries as f64 / observed.confirmed.len().max(1) as f64;
     let promised_per_job = plan.scenario.deliveries_per_job();

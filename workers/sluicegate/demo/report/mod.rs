@@ -14,22 +14,22 @@ use std::collections::HashSet;
 use serde::Serialize;
 use trial::pauses::Pauses;
 
-use super::answers::Answer;
+use super::answers::ReportedResult;
 use super::children::Counted;
 use super::ledger::Arrival;
-use super::pipelines::Pipeline;
-use super::plan::{Job, Plan};
+use super::pipelines::PipelineRole;
 use super::queues::DeadLetter;
 use super::scenario::Scenario;
+use super::workload::{DemoJob, Workload};
 use answers::{AnswersBack, answers_back};
-pub use apart::Together;
+pub use apart::CombinedFigures;
 use tenant::TenantFigures;
 
 /// The observations of publishers, the API, the dead-letter queue and the workers.
 #[derive(Debug, Clone, Default)]
 pub struct Observed {
     /// Jobs that RabbitMQ confirmed.
-    pub confirmed: Vec<Job>,
+    pub confirmed: Vec<DemoJob>,
     /// Calls in order.
     pub arrivals: Vec<Arrival>,
     /// Calls that named no job of the demo.
@@ -37,20 +37,20 @@ pub struct Observed {
     /// Dead letters.
     pub dead: Vec<DeadLetter>,
     /// Results, if the scenario has any.
-    pub results: Vec<Answer>,
+    pub results: Vec<ReportedResult>,
     /// Messages still in a queue after the workers had ended.
     pub left: usize,
     /// The workers' counts.
     pub counted: Counted,
     /// When the API was unavailable, if the scenario has an outage.
-    pub outage: Option<Outage>,
+    pub outage: Option<ApiOutage>,
     /// Pauses of this machine.
     pub pauses: Pauses,
 }
 
 /// When an API refused connections, in nanoseconds of the common clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Outage {
+pub struct ApiOutage {
     /// Its beginning.
     pub from_ns: u64,
     /// Its end.
@@ -59,7 +59,7 @@ pub struct Outage {
 
 /// The figures by promise.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Figures {
+pub struct DemoFigures {
     /// Whether all promises hold.
     pub holds: bool,
     /// P1
@@ -171,9 +171,9 @@ pub struct NotFailure {
     pub header_bytes: usize,
 }
 
-impl Figures {
+impl DemoFigures {
     /// Computes the figures.
-    pub fn new(plan: &Plan, observed: &Observed) -> Self {
+    pub fn new(plan: &Workload, observed: &Observed) -> Self {
         let dead_jobs: HashSet<usize> = observed
             .dead
             .iter()
@@ -186,7 +186,7 @@ impl Figures {
         let never_lost = count::never_lost(plan, observed, &dead_jobs);
         let never_exceeded = count::never_exceeded(plan, observed, &tenants);
         // An outage costs attempts, deliveries, and its duration.
-        let is_there = plan.pipeline != Some(Pipeline::Away);
+        let is_there = plan.pipeline != Some(PipelineRole::Away);
         let never_idle = is_there.then(|| count::never_idle(plan, observed, &tenants));
         let cheap_waiting = is_there.then(|| count::cheap_waiting(plan, observed));
         let not_failure = is_there.then(|| count::not_failure(observed));

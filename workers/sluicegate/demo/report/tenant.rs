@@ -9,9 +9,9 @@ use trial::windows;
 
 use super::Observed;
 use crate::demo::check;
-use crate::demo::ledger::{Arrival, Refused};
-use crate::demo::plan::{Job, Plan};
+use crate::demo::ledger::{Arrival, RefusalReason};
 use crate::demo::scenario::{CLOSED, Scenario};
+use crate::demo::workload::{DemoJob, Workload};
 
 /// One tenant's share of the figures.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -43,7 +43,7 @@ impl TenantFigures {
 
 /// Computes one tenant's figures.
 pub fn figures(
-    plan: &Plan,
+    plan: &Workload,
     observed: &Observed,
     dead_jobs: &HashSet<usize>,
     tenant: usize,
@@ -66,7 +66,7 @@ pub fn figures(
         .iter()
         .filter(|call| call.status == 200)
         .map(|call| plan.id(call.job));
-    let exceeded = |call: &&&Arrival| call.refused == Some(Refused::Exceeded);
+    let exceeded = |call: &&&Arrival| call.refused == Some(RefusalReason::Exceeded);
     TenantFigures {
         tenant: plan.tenant(tenant),
         confirmed: observed
@@ -111,7 +111,7 @@ fn times(limit: &Limit, calls: &[&Arrival]) -> Vec<u64> {
     times
 }
 
-fn units_in_windows(plan: &Plan, limit: &Limit, calls: &[&Arrival]) -> Vec<u64> {
+fn units_in_windows(plan: &Workload, limit: &Limit, calls: &[&Arrival]) -> Vec<u64> {
     let units = |call: &&Arrival| limit.unit().of(plan.cost(call.job).actual.into());
     let mut arrivals: Vec<windows::Arrival> = (calls.iter())
         .map(|call| (clock(limit)(call), units(call)))
@@ -124,14 +124,14 @@ fn units_in_windows(plan: &Plan, limit: &Limit, calls: &[&Arrival]) -> Vec<u64> 
     }
 }
 
-fn makespan(plan: &Plan, calls: &[&Arrival]) -> u64 {
+fn makespan(plan: &Workload, calls: &[&Arrival]) -> u64 {
     let times = times(plan.limit(), calls);
     (times.last().zip(times.first())).map_or(0, |(last, first)| last - first)
 }
 
 /// Returns the minimum time from the first to the last of these calls that the limits and the API's
 /// throttling allow.
-fn ideal(plan: &Plan, calls: &[&Arrival]) -> u64 {
+fn ideal(plan: &Workload, calls: &[&Arrival]) -> u64 {
     let limit = plan.limit();
     if limit.algorithm() == Algorithm::FixedWindow {
         let start = times(limit, calls).first().copied().unwrap_or(0);
@@ -142,21 +142,21 @@ fn ideal(plan: &Plan, calls: &[&Arrival]) -> u64 {
         // Repeated calls count against the result. Reserved units count in full, since a job in a
         // delay queue does not learn of units that others returned in the meantime.
         let tenant = calls.first().map_or(0, |call| call.job.tenant);
-        let call = |number| plan.call(Job { tenant, number }, false);
+        let call = |number| plan.call(DemoJob { tenant, number }, false);
         return check::ideal((0..plan.jobs).map(call), &plan.periods());
     }
-    let call = |call: &&Arrival| check::Call {
+    let call = |call: &&Arrival| check::IdealCall {
         closes_for: match call.refused {
-            Some(Refused::Closing) => CLOSED.as_nanos() as u64,
+            Some(RefusalReason::Closing) => CLOSED.as_nanos() as u64,
             _ => 0,
         },
-        under_way: matches!(call.refused, Some(Refused::Closed(_))),
+        under_way: matches!(call.refused, Some(RefusalReason::Closed(_))),
         ..plan.call(call.job, true)
     };
     check::ideal(calls.iter().map(call), &plan.periods())
 }
 
-fn used(plan: &Plan, calls: &[&Arrival]) -> check::Used {
+fn used(plan: &Workload, calls: &[&Arrival]) -> check::BacklogUsage {
     let limit = plan.limit();
     let times = times(limit, calls);
     let max = limit.max() as usize;

@@ -6,19 +6,19 @@ use sluicegate::rules::limit::Algorithm;
 
 use super::*;
 use crate::demo::answers::words_of;
-use crate::demo::ledger::Refused;
+use crate::demo::ledger::RefusalReason;
 use crate::demo::scenario::Scenario;
 
 const SECOND: u64 = 1_000_000_000;
 
-fn plan() -> Plan {
+fn plan() -> Workload {
     plan_of(Scenario::Limit)
 }
 
-fn plan_of(scenario: Scenario) -> Plan {
+fn plan_of(scenario: Scenario) -> Workload {
     let (second, guard) = (Duration::from_secs(1), Duration::from_millis(50));
     let limits = scenario.limits(Algorithm::SlidingWindow, 2, second, guard);
-    Plan {
+    Workload {
         tenants: 2,
         jobs: 5,
         limits: limits.expect("limits"),
@@ -32,8 +32,8 @@ fn plan_of(scenario: Scenario) -> Plan {
 /// rejected.
 fn good() -> Observed {
     let plan = plan();
-    let jobs = || (0..2).flat_map(|tenant| (0..5).map(move |number| Job { tenant, number }));
-    let arrival = |job: Job| {
+    let jobs = || (0..2).flat_map(|tenant| (0..5).map(move |number| DemoJob { tenant, number }));
+    let arrival = |job: DemoJob| {
         let at = (job.number / 2) as u64 * 1050 * SECOND / 1000;
         let status = if plan.rejected(job) { 422 } else { 200 };
         Arrival {
@@ -45,7 +45,7 @@ fn good() -> Observed {
             refused: None,
         }
     };
-    let dead = |job: Job| DeadLetter {
+    let dead = |job: DemoJob| DeadLetter {
         id: plan.id(job).to_string(),
         reason: "422".into(),
         headers: vec!["x-tenant".into(), "x-sluicegate-reason".into()],
@@ -60,7 +60,7 @@ fn good() -> Observed {
             .enumerate()
             .map(|(number, job)| {
                 let rejected = plan.rejected(job);
-                Answer {
+                ReportedResult {
                     id: plan.id(job).to_string(),
                     ended: (if rejected { "dead" } else { "done" }).to_owned(),
                     status: Some(if rejected { 422 } else { 200 }),
@@ -86,7 +86,7 @@ fn failing(spoil: impl FnOnce(&mut Observed)) -> Vec<String> {
 fn failing_of(scenario: Scenario, spoil: impl FnOnce(&mut Observed)) -> Vec<String> {
     let mut observed = good();
     spoil(&mut observed);
-    let figures = Figures::new(&plan_of(scenario), &observed);
+    let figures = DemoFigures::new(&plan_of(scenario), &observed);
     let text = figures.to_string();
     let failed: Vec<String> = text
         .lines()
@@ -100,7 +100,7 @@ fn failing_of(scenario: Scenario, spoil: impl FnOnce(&mut Observed)) -> Vec<Stri
 #[test]
 fn a_good_run_passes_and_its_last_lines_are_the_figures() {
     assert_eq!(failing(|_| {}), [""; 0]);
-    let text = Figures::new(&plan(), &good()).to_string();
+    let text = DemoFigures::new(&plan(), &good()).to_string();
     // P3's promised share, and its promised ratio, which can fail separately.
     assert!(text.contains(" % used (promised: 97 %); "), "{text}");
     assert!(text.contains(" (promised: at most 1.031)\n"), "{text}");
@@ -119,7 +119,7 @@ fn each_broken_promise_is_found() {
     assert_eq!(failing(|o| o.arrivals[2].mono_ns -= SECOND / 10), ["P2"]); // 0.95 s after two others
     let refused = |o: &mut Observed| {
         o.arrivals[1].status = 429;
-        o.arrivals[1].refused = Some(Refused::Exceeded);
+        o.arrivals[1].refused = Some(RefusalReason::Exceeded);
     };
     assert_eq!(failing(refused), ["P1", "P2"]);
     assert_eq!(failing(|o| o.strangers = 1), ["P2"]);
@@ -145,7 +145,7 @@ fn a_pause_of_the_machine_explains_what_it_can_and_no_more() {
     let text = |spoil: &dyn Fn(&mut Observed)| {
         let mut observed = good();
         spoil(&mut observed);
-        let figures = Figures::new(&plan(), &observed);
+        let figures = DemoFigures::new(&plan(), &observed);
         figures.to_string()
     };
     // The last call of the first tenant is 100 ms late.
@@ -176,7 +176,7 @@ fn a_job_that_ran_twice_is_counted_and_breaks_no_promise() {
         ..observed.arrivals[0]
     };
     observed.arrivals.push(again);
-    let figures = Figures::new(&plan(), &observed);
+    let figures = DemoFigures::new(&plan(), &observed);
     assert_eq!(figures.never_lost.duplicates, 1);
     assert!(figures.never_lost.holds);
 }
@@ -186,9 +186,9 @@ fn each_limit_is_counted_in_its_own_unit() {
     // The good run keeps to 2 per 1 s and, with 5 calls, to 8 per 10 s.
     assert_eq!(failing_of(Scenario::Limits, |_| {}), [""; 0]);
     let plan = plan_of(Scenario::Costs);
-    let figures = Figures::new(&plan, &good());
+    let figures = DemoFigures::new(&plan, &good());
     let tokens = &figures.never_exceeded.limits[1];
-    let cost = |number| u64::from(plan.cost(Job { tenant: 0, number }).actual);
+    let cost = |number| u64::from(plan.cost(DemoJob { tenant: 0, number }).actual);
     assert_eq!(tokens.units, (cost(0) + cost(1)).max(cost(2) + cost(3)));
     assert_eq!((tokens.name.as_str(), tokens.max), ("tokens", 200));
     assert!(
@@ -206,10 +206,10 @@ fn a_call_of_a_closed_tenant_may_be_under_way_and_not_later() {
                 // A second call for the third job follows the first one. All later jobs wait for
                 // the tenant to open.
                 let mut again = o.arrivals[tenant + 2];
-                again.refused = Some(Refused::Closing);
+                again.refused = Some(RefusalReason::Closing);
                 again.status = 429;
                 o.arrivals.push(again);
-                again.refused = Some(Refused::Closed(ns));
+                again.refused = Some(RefusalReason::Closed(ns));
                 o.arrivals.push(again);
             }
         }
@@ -217,7 +217,7 @@ fn a_call_of_a_closed_tenant_may_be_under_way_and_not_later() {
     let counted = |ns| {
         let mut observed = good();
         closed(ns)(&mut observed);
-        Figures::new(&plan_of(Scenario::Throttling), &observed).never_exceeded
+        DemoFigures::new(&plan_of(Scenario::Throttling), &observed).never_exceeded
     };
     let early = counted(250_000_000);
     assert_eq!(
@@ -234,7 +234,7 @@ fn a_call_of_a_closed_tenant_may_be_under_way_and_not_later() {
 
 #[test]
 fn each_job_has_the_result_of_its_own_call() {
-    let failing = |spoil: fn(&mut Vec<Answer>)| {
+    let failing = |spoil: fn(&mut Vec<ReportedResult>)| {
         failing_of(Scenario::Results, |observed| spoil(&mut observed.results))
     };
     assert_eq!(failing(|_| {}), [""; 0]);
@@ -250,7 +250,7 @@ fn each_job_has_the_result_of_its_own_call() {
     // One more result is a repeat, as after a crash.
     let mut observed = good();
     observed.results.push(observed.results[0].clone());
-    let figures = Figures::new(&plan_of(Scenario::Results), &observed);
+    let figures = DemoFigures::new(&plan_of(Scenario::Results), &observed);
     let answers = figures.answers_back.expect("the scenario has results");
     assert!(answers.holds);
     assert_eq!((answers.results, answers.again), (11, 1));

@@ -7,8 +7,8 @@ use sluicegate::config::show_duration;
 use sluicegate::rules::limit::{Algorithm, Limit, Unit, ceil_ms};
 
 use super::check;
-use super::pipelines::Pipeline;
-use super::scenario::{Cost, Scenario};
+use super::pipelines::PipelineRole;
+use super::scenario::{JobCost, Scenario};
 
 /// `sluicegate demo`
 #[derive(Debug, Clone, Args)]
@@ -87,7 +87,7 @@ fn duration(text: &str) -> Result<Duration, String> {
 
 /// The workload. Jobs are identified by tenant and number, both from 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Plan {
+pub struct Workload {
     /// Number of tenants.
     pub tenants: usize,
     /// Number of jobs per tenant.
@@ -99,10 +99,10 @@ pub struct Plan {
     /// Further behavior of the API.
     pub scenario: Scenario,
     /// The pipeline of this workload, if the scenario has several.
-    pub pipeline: Option<Pipeline>,
+    pub pipeline: Option<PipelineRole>,
 }
 
-impl Plan {
+impl Workload {
     /// Creates the workload for `args`.
     ///
     /// # Errors
@@ -151,13 +151,13 @@ impl Plan {
     /// Returns the workload of each pipeline. If the scenario has only one, this is the whole
     /// workload.
     pub fn parts(&self) -> Vec<Self> {
-        let part = |pipeline: Pipeline| Self {
+        let part = |pipeline: PipelineRole| Self {
             jobs: pipeline.jobs(self.jobs),
             pipeline: Some(pipeline),
             ..self.clone()
         };
         match self.scenario {
-            Scenario::Pipelines => Pipeline::ALL.map(part).into(),
+            Scenario::Pipelines => PipelineRole::ALL.map(part).into(),
             _ => vec![self.clone()],
         }
     }
@@ -183,20 +183,20 @@ impl Plan {
     }
 
     /// Returns a job's cost.
-    pub fn cost(&self, job: Job) -> Cost {
+    pub fn cost(&self, job: DemoJob) -> JobCost {
         self.scenario.cost(self.limit().max(), job.number)
     }
 
     /// Returns a call for `job` for the checker's ideal. If `corrected`, units reserved beyond the
     /// actual use are returned.
-    pub fn call(&self, job: Job, corrected: bool) -> check::Call {
-        let Cost { asked, actual } = self.cost(job);
+    pub fn call(&self, job: DemoJob, corrected: bool) -> check::IdealCall {
+        let JobCost { asked, actual } = self.cost(job);
         let used = if corrected { actual } else { asked };
         let units = |cost: u32| {
             let of = |limit: &Limit| limit.unit().of(cost.into());
             self.limits.iter().map(of).collect()
         };
-        check::Call {
+        check::IdealCall {
             asked: units(asked),
             used: units(used),
             closes_for: 0,
@@ -212,7 +212,7 @@ impl Plan {
 
     /// Returns the minimum time for one tenant's jobs.
     pub fn ideal(&self) -> Duration {
-        let call = |number| self.call(Job { tenant: 0, number }, true);
+        let call = |number| self.call(DemoJob { tenant: 0, number }, true);
         let calls = (0..self.jobs).map(call);
         let calling = Duration::from_nanos(check::ideal(calls, &self.periods()));
         calling + self.scenario.closed(self.limit().max(), self.jobs)
@@ -232,19 +232,19 @@ impl Plan {
     /// Returns a tenant's ID.
     pub fn tenant(&self, tenant: usize) -> String {
         // Pipelines have different tenants, so that a job at another pipeline's API is noticed.
-        let whose = self.pipeline.map_or("tenant", Pipeline::name);
+        let whose = self.pipeline.map_or("tenant", PipelineRole::name);
         format!("{whose}-{}", tenant + 1)
     }
 
     /// Returns a job's ID.
-    pub fn id(&self, job: Job) -> usize {
+    pub fn id(&self, job: DemoJob) -> usize {
         job.tenant * self.jobs + job.number
     }
 
     /// Returns the job with this ID, or `None` if the demo did not create the ID.
-    pub fn job(&self, id: &str) -> Option<Job> {
+    pub fn job(&self, id: &str) -> Option<DemoJob> {
         let id: usize = id.parse().ok().filter(|id| *id < self.total())?;
-        Some(Job {
+        Some(DemoJob {
             tenant: id / self.jobs,
             number: id % self.jobs,
         })
@@ -252,14 +252,14 @@ impl Plan {
 
     /// Returns true if the API answers this job with 422, so that it becomes a dead letter. This is
     /// each tenant's last job, which waits longest.
-    pub fn rejected(&self, job: Job) -> bool {
+    pub fn rejected(&self, job: DemoJob) -> bool {
         job.number + 1 == self.jobs
     }
 }
 
 /// One job of the workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Job {
+pub struct DemoJob {
     /// The tenant's number.
     pub tenant: usize,
     /// The job's number among its tenant's jobs.
@@ -273,15 +273,15 @@ mod tests {
     use super::*;
 
     #[derive(Parser)]
-    struct Cli {
+    struct DemoCli {
         #[command(flatten)]
         demo: DemoArgs,
     }
 
-    fn plan(args: &[&str]) -> Result<Plan, String> {
-        let cli =
-            Cli::try_parse_from([&["demo"], args].concat()).map_err(|error| error.to_string())?;
-        Plan::new(&cli.demo)
+    fn plan(args: &[&str]) -> Result<Workload, String> {
+        let cli = DemoCli::try_parse_from([&["demo"], args].concat())
+            .map_err(|error| error.to_string())?;
+        Workload::new(&cli.demo)
     }
 
     #[test]
@@ -341,7 +341,7 @@ mod tests {
         let plan = plan(&["--tenants", "3", "--jobs", "7"]).expect("it fits");
         for tenant in 0..3 {
             for number in 0..7 {
-                let job = Job { tenant, number };
+                let job = DemoJob { tenant, number };
                 assert_eq!(plan.job(&plan.id(job).to_string()), Some(job));
             }
         }
