@@ -35,11 +35,11 @@ struct Cli {
     #[arg(long, global = true, value_name = "NAME", env = "SLUICEGATE_PIPELINE")]
     pipeline: Option<String>,
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum CliCommand {
     Init(init::InitArgs),
     Run(run::RunArgs),
     Publish(publish::PublishArgs),
@@ -113,35 +113,35 @@ async fn perform(cli: Cli, is_argument: bool) -> Result<ExitCode, Failure> {
         Err(words) => Err(Failure::Usage(words)),
     };
     match cli.command {
-        Command::Run(args) => run::run(args, all()?, (file, name)).await,
-        Command::Publish(args) => publish::run(args, &load()?).await,
-        Command::Check(args) => check::run(args, &all()?, name.as_deref()).await,
-        Command::Workers(args) => workers::run(args, &all()?, name.as_deref()).await,
-        Command::Tenants(args) => tenants::run(args, &all()?, name.as_deref()).await,
-        Command::Top(args) => top::run(args, &all()?, (file, name.as_deref())).await,
-        Command::Inspect(args) => inspect::run(args, &load()?).await,
-        Command::Dead(args) => dead::run(args, &load()?).await,
-        Command::Tenant(args) => tenant::run(args, &load()?).await,
-        Command::Explain(args) => explain::run(args, &load()?).await,
-        Command::Job(args) => job::run(args, &load()?).await,
-        Command::Pause(args) => hold::pause(args, &all()?, name.as_deref()).await,
-        Command::Resume(args) => hold::resume(args, &all()?, name.as_deref()).await,
-        Command::Drain(args) => hold::drain(args, &all()?, name.as_deref()).await,
+        CliCommand::Run(args) => run::run(args, all()?, (file, name)).await,
+        CliCommand::Publish(args) => publish::run(args, &load()?).await,
+        CliCommand::Check(args) => check::run(args, &all()?, name.as_deref()).await,
+        CliCommand::Workers(args) => workers::run(args, &all()?, name.as_deref()).await,
+        CliCommand::Tenants(args) => tenants::run(args, &all()?, name.as_deref()).await,
+        CliCommand::Top(args) => top::run(args, &all()?, (file, name.as_deref())).await,
+        CliCommand::Inspect(args) => inspect::run(args, &load()?).await,
+        CliCommand::Dead(args) => dead::run(args, &load()?).await,
+        CliCommand::Tenant(args) => tenant::run(args, &load()?).await,
+        CliCommand::Explain(args) => explain::run(args, &load()?).await,
+        CliCommand::Job(args) => job::run(args, &load()?).await,
+        CliCommand::Pause(args) => hold::pause(args, &all()?, name.as_deref()).await,
+        CliCommand::Resume(args) => hold::resume(args, &all()?, name.as_deref()).await,
+        CliCommand::Drain(args) => hold::drain(args, &all()?, name.as_deref()).await,
         // With --url, no configuration is needed.
-        Command::Health(args) => health::run(args, all, name.as_deref()).await,
+        CliCommand::Health(args) => health::run(args, all, name.as_deref()).await,
         // The configuration may have several pipelines.
-        Command::Simulate(args) => simulate::run(args, name.as_deref()).await,
-        Command::Echo(args) => echo::run(args).await,
+        CliCommand::Simulate(args) => simulate::run(args, name.as_deref()).await,
+        CliCommand::Echo(args) => echo::run(args).await,
         // Its cases are independent of environment variables.
-        Command::Test(args) => {
+        CliCommand::Test(args) => {
             let name = name.filter(|_| is_argument);
             test::run(args, name.as_deref()).await
         }
-        Command::Init(args) => init::run(&args),
-        Command::Schema(args) => schema::run(&args),
-        Command::Completions(args) => completions::run(&args, program()),
-        Command::Man(args) => man::run(&args, program()),
-        Command::Demo(args) => demo::run(args, load()?)
+        CliCommand::Init(args) => init::run(&args),
+        CliCommand::Schema(args) => schema::run(&args),
+        CliCommand::Completions(args) => completions::run(&args, program()),
+        CliCommand::Man(args) => man::run(&args, program()),
+        CliCommand::Demo(args) => demo::run(args, load()?)
             .await
             .map_err(|error| Failure::Failed(error.to_string())),
     }

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 /// Timeout for one request, including its connection.
-const WITHIN: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum size of an answer's body in bytes. Metrics take some ten thousand.
 const MAX_BODY: usize = 4 * 1024 * 1024;
 
@@ -22,10 +22,10 @@ const MAX_BODY: usize = 4 * 1024 * 1024;
 /// # Errors
 /// A text, if there is no such answer within 5 s.
 pub async fn get(server: SocketAddr, path: &str) -> Result<String, String> {
-    match timeout(WITHIN, exchange(server, path)).await {
+    match timeout(REQUEST_TIMEOUT, exchange(server, path)).await {
         Ok(Ok(text)) => Ok(text),
         Ok(Err(why)) => Err(format!("{path}: {why}")),
-        Err(_) => Err(format!("{path}: no answer within {WITHIN:?}")),
+        Err(_) => Err(format!("{path}: no answer within {REQUEST_TIMEOUT:?}")),
     }
 }
 

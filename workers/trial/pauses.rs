@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// Interval at which the watch looks at the clock.
 const INTERVAL: Duration = Duration::from_millis(5);
 /// A watch that wakes up late by less than this was merely scheduled behind other work.
-const SHORTEST: Duration = Duration::from_millis(5);
+const MIN_PAUSE: Duration = Duration::from_millis(5);
 
 /// The pauses of a machine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl PauseWatch {
             while dropped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 let now = Instant::now();
                 let pause = (now - last).saturating_sub(INTERVAL);
-                if pause >= SHORTEST {
+                if pause >= MIN_PAUSE {
                     let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
                     seen.total += pause;
                     seen.longest = seen.longest.max(pause);

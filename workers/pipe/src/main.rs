@@ -17,7 +17,7 @@ use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
 /// Maximum time from the permit to the program's end.
-const LONGEST: Duration = Duration::from_secs(60);
+const MAX_RUN_TIME: Duration = Duration::from_secs(60);
 /// EX_TEMPFAIL of sysexits.h.
 const TRY_AGAIN: i32 = 75;
 
@@ -63,10 +63,14 @@ impl PreparingHandler for Pipe {
         if !permit.is_good() {
             return Outcome::Late.into();
         }
-        match timeout(LONGEST, finish(job, &mut program)).await {
+        match timeout(MAX_RUN_TIME, finish(job, &mut program)).await {
             Ok(outcome) => outcome.into(),
             // Dropping the program kills it.
-            Err(_) => retry(format!("{} took longer than {LONGEST:?}", self.program)).into(),
+            Err(_) => retry(format!(
+                "{} took longer than {MAX_RUN_TIME:?}",
+                self.program
+            ))
+            .into(),
         }
     }
 }
@@ -132,7 +136,7 @@ mod tests {
     }
 
     fn permit() -> Permit {
-        Permit::until((Instant::now() + LONGEST).into())
+        Permit::until((Instant::now() + MAX_RUN_TIME).into())
     }
 
     #[tokio::test]
@@ -147,7 +151,7 @@ mod tests {
 
     #[tokio::test]
     async fn without_a_good_permit_it_reads_nothing() {
-        let over = Permit::until((Instant::now() - LONGEST).into());
+        let over = Permit::until((Instant::now() - MAX_RUN_TIME).into());
         assert_eq!(outcome("cat", "hello", over).await, Outcome::Late);
     }
 }

@@ -1,9 +1,9 @@
 //! `sluicegate check`: the configuration, RabbitMQ, Redis and the API, with one line each.
 
+mod destination;
 mod findings;
 mod measured;
 mod servers;
-mod way;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -19,9 +19,9 @@ use sluicegate::rules::tenant::Tenant;
 use tokio::time::timeout;
 
 use super::progress::Progress;
-use super::{Failure, count, limits, print_json, together};
-use findings::{Findings, Level};
-use measured::{Measured, Terms};
+use super::{Failure, count, limits, per_pipeline, print_json};
+use findings::{Findings, Severity};
+use measured::{Measured, MeasurementTerms};
 use servers::{api, descriptors, rabbitmq, redis};
 
 /// Timeout for all questions to one server together.
@@ -97,19 +97,19 @@ pub async fn run(
         Some(id) => Some(Tenant::parse(id).map_err(|error| Failure::Usage(error.to_string()))?),
         None => None,
     };
-    let chosen = together::chosen(pipelines, name)?;
+    let chosen = per_pipeline::select(pipelines, name)?;
     let mut common = Findings::default();
     let named = pipelines.are_named();
     if named {
         let calls = chosen.iter().map(|(_, config)| config.dispatch.concurrency);
         let (pipelines, calls) = (count(chosen.len() as u64, "pipeline"), calls.sum::<usize>());
         let text = format!("is valid: {pipelines}, together at most {calls} calls in flight");
-        common.add(Level::Ok, "config", text);
+        common.add(Severity::Ok, "config", text);
     }
     let warnings = pipelines.warnings();
     let of = |name| warnings.iter().filter(move |(of, _)| *of == name);
     for (_, words) in of(None) {
-        common.add(Level::Warn, "config", words);
+        common.add(Severity::Warn, "config", words);
     }
     let mut checked = Vec::new();
     let progress = Progress::begin("looking at the configuration");
@@ -120,10 +120,10 @@ pub async fn run(
             None => (Source::Common, policy.default_limits()),
         };
         let mut findings = Findings::default();
-        findings.add(Level::Ok, "config", "is valid");
+        findings.add(Severity::Ok, "config", "is valid");
         match named {
             true => {
-                of(Some(name)).for_each(|(_, words)| findings.add(Level::Warn, "config", words))
+                of(Some(name)).for_each(|(_, words)| findings.add(Severity::Warn, "config", words))
             }
             false => findings.0.append(&mut common.0),
         }
@@ -143,7 +143,7 @@ pub async fn run(
     }
     drop(progress);
     let failed = (checked.iter().flat_map(|each| &each.findings.0))
-        .any(|finding| finding.level == Level::Error);
+        .any(|finding| finding.level == Severity::Error);
     if args.json {
         let mut all = match checked.as_slice() {
             [only] if !named => only.as_json(),
@@ -189,13 +189,13 @@ async fn look(
     findings: &mut Findings,
 ) -> Option<Json> {
     for advice in config.advice() {
-        findings.add(Level::Warn, "config", advice);
+        findings.add(Severity::Warn, "config", advice);
     }
-    way::offline(config, findings);
+    destination::offline(config, findings);
     if offline {
         return None;
     }
-    let terms = &Terms {
+    let terms = &MeasurementTerms {
         concurrency: config.dispatch.concurrency,
         permit: limits.permit_lasts(),
         has_guard: limits.guard_ms() > 0,
@@ -208,7 +208,7 @@ async fn look(
     let looking = rabbitmq(config, terms, (&mut measured, &mut *findings));
     if timeout(SERVER_TIMEOUT, looking).await.is_err() {
         let why = too_slow(config.amqp.url.to_string());
-        findings.add(Level::Error, "rabbitmq", why);
+        findings.add(Severity::Error, "rabbitmq", why);
     }
     says("Redis");
     let looking = redis(
@@ -219,7 +219,7 @@ async fn look(
     );
     if timeout(SERVER_TIMEOUT, looking).await.is_err() {
         let why = too_slow(config.redis.url.to_string());
-        findings.add(Level::Error, "redis", why);
+        findings.add(Severity::Error, "redis", why);
     }
     if let Some(http) = &config.dispatch.http {
         says("the API");
@@ -228,7 +228,7 @@ async fn look(
     }
     descriptors(config, findings);
     if let Some(text) = measured.starts_in_words(terms) {
-        findings.add(Level::Ok, "capacity", text);
+        findings.add(Severity::Ok, "capacity", text);
     }
     Some(measured.as_json(terms))
 }

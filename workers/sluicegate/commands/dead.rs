@@ -13,8 +13,8 @@ use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::tenant::Tenant;
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::audit::note_by;
 use super::letters::in_columns;
-use super::noted::note_by;
 use super::progress::Progress;
 use super::rate::Rate;
 use super::steer::FOLLOW_TIMEOUT;
@@ -44,7 +44,7 @@ enum DeadCommand {
     #[command(after_help = "Example:\n  sluicegate dead list --tenant acme --limit 20 --json")]
     List {
         #[command(flatten)]
-        filter: Filter,
+        filter: LetterOptions,
         /// How many to show
         #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
         limit: u32,
@@ -86,7 +86,7 @@ enum DeadCommand {
 
 /// Which dead letters.
 #[derive(Debug, Clone, Args)]
-struct Filter {
+struct LetterOptions {
     /// Only those whose reason contains this
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
@@ -102,7 +102,7 @@ struct Filter {
 #[derive(Debug, Args)]
 struct Chosen {
     #[command(flatten)]
-    filter: Filter,
+    filter: LetterOptions,
     /// All of them
     #[arg(long, conflicts_with_all = ["reason", "tenant", "id"])]
     all: bool,
@@ -114,16 +114,16 @@ struct Chosen {
     json: bool,
 }
 
-impl From<Filter> for dead::Filter {
-    fn from(filter: Filter) -> Self {
-        let Filter { reason, tenant, id } = filter;
+impl From<LetterOptions> for dead::Filter {
+    fn from(filter: LetterOptions) -> Self {
+        let LetterOptions { reason, tenant, id } = filter;
         Self { reason, tenant, id }
     }
 }
 
 impl Chosen {
     fn in_the_audit(&self) -> Value {
-        let Filter { reason, tenant, id } = &self.filter;
+        let LetterOptions { reason, tenant, id } = &self.filter;
         json!({"reason": reason, "tenant": tenant, "id": id, "all": self.all, "limit": self.limit})
     }
 }
@@ -191,7 +191,7 @@ pub async fn bring_back(
         noun: "job",
     };
     let chosen = Chosen {
-        filter: Filter {
+        filter: LetterOptions {
             reason: None,
             tenant: Some(tenant.as_str().to_owned()),
             id: None,

@@ -13,9 +13,9 @@ use sluicegate::operator::divert::{self, checked, usual};
 use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::tenant::Tenant;
 
+use super::audit::note;
 use super::dead;
-use super::noted::note;
-use super::steer::{FOLLOW_TIMEOUT, Span};
+use super::steer::{DurationOption, FOLLOW_TIMEOUT};
 use super::times::at;
 use super::{Failure, plain, print_json};
 
@@ -27,7 +27,7 @@ pub struct DivertArgs {
     #[arg(long, value_name = "QUEUE")]
     to: Option<String>,
     #[command(flatten)]
-    span: Span,
+    span: DurationOption,
     /// Print JSON
     #[arg(long)]
     json: bool,

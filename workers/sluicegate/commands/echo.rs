@@ -14,7 +14,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use clap::Args;
 use futures_util::StreamExt as _;
-use simulator::api::{Answer, Answering, Api};
+use simulator::api::{Answering, ApiAnswer, ApiModel};
 use simulator::forms::{ApiLimit, Latency, Percent};
 use simulator::limiter::Counting;
 use sluicegate::config::show_duration;
@@ -82,7 +82,7 @@ fn status(text: &str) -> Result<StatusCode, &'static str> {
     status.ok_or("not a status from 200 to 999")
 }
 
-struct Echo {
+struct EchoServer {
     status: StatusCode,
     /// The start, which the limit's times are relative to.
     began: Instant,
@@ -91,7 +91,7 @@ struct Echo {
     first: OnceLock<Duration>,
 }
 
-impl Echo {
+impl EchoServer {
     /// Takes a call of `tenant`. Returns its time since the start, the answer, and how long the
     /// answer takes.
     fn answer(&self, tenant: &str) -> (Duration, (StatusCode, HeaderMap), Duration) {
@@ -102,7 +102,7 @@ impl Echo {
         let at = self.began.elapsed();
         // It does not run for 500,000 years.
         let at_us = u64::try_from(at.as_micros()).unwrap_or(u64::MAX);
-        let Answer {
+        let ApiAnswer {
             status,
             retry_after,
             latency,
@@ -152,7 +152,7 @@ pub async fn run(args: EchoArgs) -> Result<ExitCode, Failure> {
         "listening on http://{address}/; answers {}{strict}",
         args.status.as_u16()
     ))?;
-    let api = Api {
+    let api = ApiModel {
         latency: args.latency,
         errors: args.errors,
         throttles: args.throttles,
@@ -160,7 +160,7 @@ pub async fn run(args: EchoArgs) -> Result<ExitCode, Failure> {
     };
     // The seed differs each time.
     let seed = RandomState::new().hash_one(address);
-    let echo = Arc::new(Echo {
+    let echo = Arc::new(EchoServer {
         status: args.status,
         began: Instant::now(),
         answering: Mutex::new(Answering::new(api, seed, MAX_TENANTS)),
@@ -175,7 +175,7 @@ pub async fn run(args: EchoArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn call(State(echo): State<Arc<Echo>>, request: Request) -> Response {
+async fn call(State(echo): State<Arc<EchoServer>>, request: Request) -> Response {
     let (head, body) = request.into_parts();
     let text = |name: &str| {
         let value = head.headers.get(name).map(|value| value.as_bytes());

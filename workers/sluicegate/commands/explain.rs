@@ -25,12 +25,12 @@ use super::{Failure, plain, print_json};
 /// Only after that the command waits for it.
 const WORKERS_SAY: Duration = Duration::from_secs(2);
 /// Timeout for a connection to RabbitMQ.
-const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout for reading dead letters.
-const LOOK_WITHIN: Duration = Duration::from_secs(5);
+const LETTERS_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout for returning fetched messages. After that, RabbitMQ returns them itself when it notices
 /// the lost connection.
-const CLOSE_WITHIN: Duration = Duration::from_secs(2);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Show what one job waits for, its place in the line, when it starts, and how sure that is
 ///
@@ -112,20 +112,20 @@ async fn among_letters(config: &Config, which: &JobRef) -> DeadLetterSearch {
     let progress = Progress::begin("looking among the dead letters");
     let levels = DelayLevels::new(config.delay.max_delay);
     let connecting = Client::connect_existing(&config.amqp, &levels);
-    let client = match timeout(CONNECT_WITHIN, connecting).await {
+    let client = match timeout(CONNECT_TIMEOUT, connecting).await {
         Ok(Ok(client)) => client,
         Ok(Err(why)) => return DeadLetterSearch::Failed(why.to_string()),
         Err(_) => {
             return DeadLetterSearch::Failed(format!(
-                "RabbitMQ: no connection within {CONNECT_WITHIN:?}"
+                "RabbitMQ: no connection within {CONNECT_TIMEOUT:?}"
             ));
         }
     };
     let mut dead = dead_in(client.names().dead.clone(), &client, config);
-    dead.until = Some(Instant::now() + LOOK_WITHIN);
+    dead.until = Some(Instant::now() + LETTERS_TIMEOUT);
     let look = DeadLetterSearch::at(&dead, which).await;
     drop(progress);
     // Fetched messages return to their queue.
-    let _ = timeout(CLOSE_WITHIN, client.close()).await;
+    let _ = timeout(CLOSE_TIMEOUT, client.close()).await;
     look
 }

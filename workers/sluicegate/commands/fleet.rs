@@ -4,11 +4,11 @@ use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::reports::{self, Fleet};
 use sluicegate::operator::other_policies::OtherPolicies;
 
-use super::together::At;
+use super::per_pipeline::SelectedPipeline;
 use super::{Failure, count, plain};
 
 /// Returns a pipeline's gate and fleet.
-pub async fn of(at: At<'_>) -> Result<(RedisGate, Fleet), Failure> {
+pub async fn of(at: SelectedPipeline<'_>) -> Result<(RedisGate, Fleet), Failure> {
     let redis = &at.config.redis;
     let gate = RedisGate::connect(&redis.url, &redis.prefix)?;
     let fleet = reports::see(&gate).await?;
@@ -52,12 +52,12 @@ pub fn gaps(fleet: &Fleet) -> String {
 }
 
 /// Maximum number of differing keys that are listed for other configurations.
-const MOST_KEYS: usize = 3;
+const MAX_LISTED_KEYS: usize = 3;
 
 /// Returns a line if workers have other configurations than this one, or an empty text if they
 /// don't or it is unknown.
 pub fn beside(others: Option<&OtherPolicies>) -> String {
-    let words = others.and_then(|others| others.in_words(MOST_KEYS));
+    let words = others.and_then(|others| others.in_words(MAX_LISTED_KEYS));
     words.map_or_else(String::new, |words| format!("{words} (sluicegate check)\n"))
 }
 

@@ -20,9 +20,9 @@ use super::{Failure, plain};
 
 /// Timeout for an answer. A healthy worker answers within milliseconds, and health checks often
 /// time out after 5 s.
-const ANSWER_WITHIN: Duration = Duration::from_secs(3);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 /// Maximum size of an answer. A worker's answers are shorter.
-const MOST_BYTES: usize = 64 * 1024;
+const MAX_ANSWER_BYTES: usize = 64 * 1024;
 
 /// Ask a worker whether it is ready; the exit status says it
 ///
@@ -44,7 +44,7 @@ pub struct HealthArgs {
 }
 
 /// The address to ask and its path.
-struct Question {
+struct ProbeTarget {
     /// `host:port`
     to: String,
     path: String,
@@ -58,12 +58,12 @@ pub async fn run(
     name: Option<&str>,
 ) -> Result<ExitCode, Failure> {
     let question = match &args.url {
-        Some(url) => Question::of_url(url)?,
-        None => Question::of_config(&load()?, name, args.live)?,
+        Some(url) => ProbeTarget::of_url(url)?,
+        None => ProbeTarget::of_config(&load()?, name, args.live)?,
     };
-    let asked = timeout(ANSWER_WITHIN, ask(&question)).await;
+    let asked = timeout(ANSWER_TIMEOUT, ask(&question)).await;
     let (is_well, text) = asked
-        .unwrap_or_else(|_| Err(format!("no answer within {ANSWER_WITHIN:?}")))
+        .unwrap_or_else(|_| Err(format!("no answer within {ANSWER_TIMEOUT:?}")))
         .map_err(|why| Failure::Failed(format!("{}: {why}", question.to)))?;
     let mut out = std::io::stdout().lock();
     for line in text.lines() {
@@ -75,7 +75,7 @@ pub async fn run(
     }
 }
 
-impl Question {
+impl ProbeTarget {
     fn of_url(url: &Uri) -> Result<Self, Failure> {
         let wrong = |why| Failure::Usage(format!("--url {url}: {why}"));
         if url.scheme_str() != Some("http") {
@@ -132,7 +132,7 @@ fn reachable(mut listen: SocketAddr) -> SocketAddr {
 }
 
 /// Returns whether the worker is healthy, and its text.
-async fn ask(question: &Question) -> Result<(bool, String), String> {
+async fn ask(question: &ProbeTarget) -> Result<(bool, String), String> {
     let mut request = Request::get(&question.path).header(HOST, &question.to);
     if let Some(token) = &question.token {
         request = request.header(AUTHORIZATION, token);
@@ -149,7 +149,7 @@ async fn ask(question: &Question) -> Result<(bool, String), String> {
     tokio::spawn(connection);
     let answer = sender.send_request(request).await.map_err(failed)?;
     let status = answer.status();
-    let body = Limited::new(answer.into_body(), MOST_BYTES).collect();
+    let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect();
     let body = body
         .await
         .map_err(|error| format!("is no worker's admin port: {error}"))?
@@ -187,11 +187,11 @@ mod tests {
             ("http://[::1]:9464/livez", "[::1]:9464", "/livez"),
         ] {
             let url = url.parse().expect("a url");
-            let question = Question::of_url(&url).expect("usable");
+            let question = ProbeTarget::of_url(&url).expect("usable");
             assert_eq!((&*question.to, &*question.path), (to, path));
         }
         for url in ["https://h/", "h:9464", "/readyz"] {
-            assert!(Question::of_url(&url.parse().expect("a url")).is_err());
+            assert!(ProbeTarget::of_url(&url.parse().expect("a url")).is_err());
         }
     }
 }

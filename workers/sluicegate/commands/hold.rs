@@ -16,10 +16,12 @@ use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::steering::{Hold, Instruction};
 use tokio::time::{Instant, sleep};
 
-use super::noted::note;
-use super::steer::{FOLLOW_TIMEOUT, Followers, POLL_INTERVAL, Span, WorkerLoad, loads, wait};
+use super::audit::note;
+use super::per_pipeline::{PerPipeline, PipelineOutput, SelectedPipeline};
+use super::steer::{
+    DurationOption, FOLLOW_TIMEOUT, Followers, POLL_INTERVAL, WorkerLoad, loads, wait,
+};
 use super::times::at;
-use super::together::{At, Said, Together};
 use super::{Failure, count};
 
 /// Pause all workers: they call nobody and take no jobs until `resume --all`
@@ -37,7 +39,7 @@ pub struct PauseArgs {
     #[arg(long, required = true)]
     all: bool,
     #[command(flatten)]
-    span: Span,
+    span: DurationOption,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -75,7 +77,7 @@ pub struct DrainArgs {
     #[arg(long, value_name = "DURATION", value_parser = wait)]
     wait: Option<Duration>,
     #[command(flatten)]
-    span: Span,
+    span: DurationOption,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -88,7 +90,7 @@ pub async fn pause(
     name: Option<&str>,
 ) -> Result<ExitCode, Failure> {
     let span_ms = args.span.millis();
-    let asked = Together::new(all, name)?.then(async |at, ()| {
+    let asked = PerPipeline::new(all, name)?.then(async |at, ()| {
         let gate = gate_of(at.config)?;
         note(&gate, "pause --all", json!({}), json!({"for_ms": span_ms})).await;
         let versions = put(&gate, &Instruction::All(Hold::Paused), span_ms).await?;
@@ -102,7 +104,7 @@ pub async fn pause(
             let calls = count(paused.running, "call");
             text += &format!("{calls} in flight: not interrupted, and not made again\n");
         }
-        Ok(Said {
+        Ok(PipelineOutput {
             json: paused.as_json(),
             text,
             failure: None,
@@ -117,7 +119,7 @@ pub async fn resume(
     all: &Pipelines,
     name: Option<&str>,
 ) -> Result<ExitCode, Failure> {
-    let asked = Together::new(all, name)?.then(async |at, ()| {
+    let asked = PerPipeline::new(all, name)?.then(async |at, ()| {
         let gate = gate_of(at.config)?;
         note(&gate, "resume --all", json!({}), json!({})).await;
         let resuming = hold::resume(&gate).await?;
@@ -126,7 +128,7 @@ pub async fn resume(
     let said = asked.await.then(async |_, (gate, resuming)| {
         let resumed = resuming.resumed(&gate, FOLLOW_TIMEOUT).await?;
         let who = resumed.followers.in_words();
-        Ok(Said {
+        Ok(PipelineOutput {
             json: resumed.as_json(),
             text: match resumed.before {
                 Some(_) => format!("resumed all workers: {who}\n"),
@@ -143,7 +145,7 @@ fn gate_of(config: &Config) -> Result<RedisGate, Failure> {
 }
 
 /// A pipeline that drains.
-struct Draining {
+struct DrainingPipeline {
     client: Client,
     gate: RedisGate,
     versions: Versions,
@@ -159,7 +161,7 @@ pub async fn drain(
     name: Option<&str>,
 ) -> Result<ExitCode, Failure> {
     let span_ms = args.span.millis();
-    let asked = Together::new(all, name)?.then(async |at, ()| {
+    let asked = PerPipeline::new(all, name)?.then(async |at, ()| {
         let levels = DelayLevels::new(at.config.delay.max_delay);
         let client = Client::connect_existing(&at.config.amqp, &levels).await?;
         let gate = gate_of(at.config)?;
@@ -170,7 +172,7 @@ pub async fn drain(
     let begun = asked.await.then(async |_, (client, gate, versions)| {
         let now = draining(&gate, &client, &versions, FOLLOW_TIMEOUT).await?;
         let (until, who) = (at(now.until_ms), now.followers.in_words());
-        Ok(Draining {
+        Ok(DrainingPipeline {
             text: format!(
                 "no new jobs are taken until {until}: {who}\n{}\n",
                 now.left.in_words()
@@ -198,10 +200,14 @@ pub async fn drain(
     said.await.end(args.json)
 }
 
-impl Draining {
+impl DrainingPipeline {
     /// Waits up to `wait` until no job is left. Returns whether none is. `at` is given if progress
     /// is to be shown for this pipeline.
-    async fn wait(&mut self, wait: Duration, at: Option<At<'_>>) -> Result<bool, Failure> {
+    async fn wait(
+        &mut self,
+        wait: Duration,
+        at: Option<SelectedPipeline<'_>>,
+    ) -> Result<bool, Failure> {
         let end = Instant::now() + wait;
         loop {
             let before = see(&self.gate).await?;
@@ -225,7 +231,7 @@ impl Draining {
     }
 
     /// Returns the final text. `stay` is the number of jobs in the work queue.
-    fn ended(&self, wait: Option<Duration>, empty: bool, stay: u64) -> Said {
+    fn ended(&self, wait: Option<Duration>, empty: bool, stay: u64) -> PipelineOutput {
         let text = match empty {
             true => format!(
                 "drained: nothing is left to be finished; the work queue has {}, resume --all takes them\n",
@@ -240,7 +246,7 @@ impl Draining {
                 self.now.left.in_words()
             )
         });
-        Said {
+        PipelineOutput {
             json: self.now.as_json(wait.map(|_| empty), stay),
             text,
             failure,

@@ -17,9 +17,9 @@ use super::Failure;
 use forms::{Form, parse_all, section};
 
 /// Maximum size of an answer in bytes.
-const LONGEST_ANSWER: u64 = 4096;
+const MAX_ANSWER_BYTES: u64 = 4096;
 /// Maximum number of times that a question is asked.
-const MOST_QUESTIONS: usize = 5;
+const MAX_ATTEMPTS: usize = 5;
 
 /// Write a first configuration for an API
 ///
@@ -89,7 +89,7 @@ pub fn run(args: &InitArgs) -> Result<ExitCode, Failure> {
         )));
     }
     let stdin = io::stdin();
-    let mut asked = stdin.is_terminal().then(|| Asked {
+    let mut asked = stdin.is_terminal().then(|| Dialog {
         answers: stdin.lock(),
         questions: io::stderr(),
     });
@@ -134,12 +134,12 @@ pub fn run(args: &InitArgs) -> Result<ExitCode, Failure> {
 }
 
 /// A dialog with the user.
-struct Asked<R, W> {
+struct Dialog<R, W> {
     answers: R,
     questions: W,
 }
 
-impl<R: BufRead, W: Write> Asked<R, W> {
+impl<R: BufRead, W: Write> Dialog<R, W> {
     /// Asks until the answer `fits`. An empty answer means `usual`.
     fn ask<T>(
         &mut self,
@@ -147,12 +147,12 @@ impl<R: BufRead, W: Write> Asked<R, W> {
         usual: Option<&str>,
         fits: impl Fn(&str) -> Result<T, String>,
     ) -> Result<T, Failure> {
-        for _ in 0..MOST_QUESTIONS {
+        for _ in 0..MAX_ATTEMPTS {
             let shown = usual.map_or(String::new(), |usual| format!(" [{usual}]"));
             write!(self.questions, "{question}{shown}: ")?;
             self.questions.flush()?;
             let mut line = String::new();
-            let mut answers = (&mut self.answers).take(LONGEST_ANSWER);
+            let mut answers = (&mut self.answers).take(MAX_ANSWER_BYTES);
             let read = answers.read_line(&mut line);
             match read {
                 Ok(0) => break,
@@ -180,7 +180,7 @@ impl<R: BufRead, W: Write> Asked<R, W> {
 /// Returns the file's text and its limits.
 fn written<R: BufRead, W: Write>(
     args: &InitArgs,
-    mut asked: Option<&mut Asked<R, W>>,
+    mut asked: Option<&mut Dialog<R, W>>,
 ) -> Result<(String, Vec<Form>), Failure> {
     let missing = |flag: &str| {
         Failure::Usage(format!(
@@ -284,14 +284,14 @@ mod tests {
     use super::*;
 
     #[derive(Parser)]
-    struct Cli {
+    struct InitCli {
         #[command(flatten)]
         init: InitArgs,
     }
 
     fn init(args: &[&str], answers: Option<&str>) -> Result<(Config, String), Failure> {
-        let args = Cli::try_parse_from([&["init"], args].concat()).expect("the arguments fit");
-        let mut asked = answers.map(|answers| Asked {
+        let args = InitCli::try_parse_from([&["init"], args].concat()).expect("the arguments fit");
+        let mut asked = answers.map(|answers| Dialog {
             answers: answers.as_bytes(),
             questions: Vec::new(),
         });

@@ -13,7 +13,7 @@ use sluicegate::operator::tenant::parse;
 use sluicegate::rules::limit::ceil_ms;
 use sluicegate::rules::steering::{Sighting, State};
 
-use super::noted::note;
+use super::audit::note;
 use super::steer::{FOLLOW_TIMEOUT, span, wait};
 use super::times::{self, at};
 use super::{Failure, plain, print_json};
@@ -28,11 +28,11 @@ use super::{Failure, plain, print_json};
   sluicegate job show --tenant acme --id order-7")]
 pub struct JobArgs {
     #[command(subcommand)]
-    what: What,
+    what: JobCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum JobCommand {
     /// Call a job no more: it becomes a dead letter at its next look
     ///
     /// A call in flight is not interrupted. Once this says `cancelled`, no worker calls the job again; `dead replay` brings it
@@ -43,7 +43,7 @@ enum What {
   sluicegate job cancel --tenant acme --id order-7 --undo")]
     Cancel {
         #[command(flatten)]
-        of: Of,
+        of: JobOptions,
         /// How long to wait until a worker has seen the job
         #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = wait)]
         wait: Duration,
@@ -60,7 +60,7 @@ enum What {
   sluicegate job show --tenant acme --id order-7 --wait 5m --json")]
     Show {
         #[command(flatten)]
-        of: Of,
+        of: JobOptions,
         /// How long to wait until a worker has seen the job
         #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = wait)]
         wait: Duration,
@@ -68,7 +68,7 @@ enum What {
 }
 
 #[derive(Debug, Args)]
-struct Of {
+struct JobOptions {
     /// Whose job
     #[arg(long)]
     tenant: String,
@@ -80,7 +80,7 @@ struct Of {
     json: bool,
 }
 
-struct Asked<'a> {
+struct JobRequest<'a> {
     gate: RedisGate,
     config: &'a Config,
     which: JobRef,
@@ -89,22 +89,22 @@ struct Asked<'a> {
 
 /// Runs the command.
 pub async fn run(args: JobArgs, config: &Config) -> Result<ExitCode, Failure> {
-    let (What::Cancel { of, .. } | What::Show { of, .. }) = &args.what;
+    let (JobCommand::Cancel { of, .. } | JobCommand::Show { of, .. }) = &args.what;
     let which = JobRef::new(parse(&of.tenant)?, &of.id, config.delay.max_delay)?;
-    let asked = Asked {
+    let asked = JobRequest {
         gate: RedisGate::connect(&config.redis.url, &config.redis.prefix)?,
         config,
         which,
         json: of.json,
     };
     match args.what {
-        What::Cancel { undo: true, .. } => asked.undo().await,
-        What::Cancel { wait, span, .. } => asked.cancel(wait, ceil_ms(span)).await,
-        What::Show { wait, .. } => asked.show(wait).await,
+        JobCommand::Cancel { undo: true, .. } => asked.undo().await,
+        JobCommand::Cancel { wait, span, .. } => asked.cancel(wait, ceil_ms(span)).await,
+        JobCommand::Show { wait, .. } => asked.show(wait).await,
     }
 }
 
-impl Asked<'_> {
+impl JobRequest<'_> {
     fn words(&self) -> String {
         of(&self.which)
     }

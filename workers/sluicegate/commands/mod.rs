@@ -1,6 +1,7 @@
 //! The commands and their failures: one line on standard error and an exit status.
 
 mod answer;
+mod audit;
 pub mod check;
 pub mod completions;
 pub mod dead;
@@ -12,27 +13,26 @@ mod headers;
 pub mod health;
 pub mod hold;
 pub mod init;
+pub mod input_lines;
 pub mod inspect;
 pub mod job;
 pub mod jobs;
 pub mod labels;
-mod later;
-pub mod lines;
 pub mod man;
-mod noted;
+pub mod per_pipeline;
 mod progress;
 pub mod publish;
 pub mod run;
 pub mod schema;
+mod shadow_trial;
 pub mod simulate;
+mod start_time;
 pub mod steer;
 mod table;
 pub mod tenant;
 pub mod tenants;
 pub mod test;
-pub mod together;
 pub mod top;
-mod tried;
 pub mod workers;
 
 use std::io::{self, ErrorKind, Write};

@@ -12,30 +12,30 @@ use indicatif::{ProgressBar, ProgressStyle};
 const TICK: Duration = Duration::from_millis(200);
 
 /// Interval of progress lines if standard error is not a terminal.
-const SELDOM: Duration = Duration::from_secs(30);
+const LINE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// A line on standard error that is updated while the command runs and removed when this is
 /// dropped. Without a terminal, lines are printed from time to time and stay.
 pub struct Progress {
     bar: ProgressBar,
     /// The printed lines, or `None` if a bar is drawn.
-    lines: Option<Lines>,
+    lines: Option<ProgressLines>,
 }
 
 /// The occasional lines.
-struct Lines {
+struct ProgressLines {
     text: Arc<Mutex<String>>,
     /// Dropping this ends them.
     _end: Sender<()>,
 }
 
-impl Lines {
+impl ProgressLines {
     fn begin(text: &str) -> Self {
         let text = Arc::new(Mutex::new(text.to_owned()));
         let (end, ends) = channel();
         let said = Arc::clone(&text);
         let tells = move || {
-            while ends.recv_timeout(SELDOM) == Err(RecvTimeoutError::Timeout) {
+            while ends.recv_timeout(LINE_INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 // No code panics while it holds the lock.
                 let text = said.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 eprintln!("{text}");
@@ -56,7 +56,7 @@ impl Progress {
             bar.set_style(style);
         }
         bar.enable_steady_tick(TICK);
-        let lines = (!stderr().is_terminal()).then(|| Lines::begin(text));
+        let lines = (!stderr().is_terminal()).then(|| ProgressLines::begin(text));
         Self { bar, lines }
     }
 

@@ -16,9 +16,9 @@ use sluicegate::rules::text::{self, NotText};
 use tokio::io::{AsyncBufRead, BufReader};
 
 use super::answer;
+use super::input_lines::{InputLine, InputLines};
 use super::jobs::{JobLine, JobMaker, body_of};
-use super::later::Later;
-use super::lines::{Line, Lines};
+use super::start_time::StartOptions;
 use super::{Failure, count, headers, print_json};
 
 /// Maximum number of jobs in flight. Further ones wait for all of their confirms.
@@ -60,7 +60,7 @@ pub struct PublishArgs {
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = headers::pair)]
     headers: Vec<(String, String)>,
     #[command(flatten)]
-    later: Later,
+    later: StartOptions,
     /// The job's body [default: empty]
     #[arg(value_name = "BODY")]
     body: Option<String>,
@@ -91,7 +91,7 @@ fn wait(text: &str) -> Result<Duration, &'static str> {
 
 /// The results of the jobs.
 #[derive(Debug, Default)]
-struct Tally {
+struct PublishTally {
     /// Stored by RabbitMQ.
     confirmed: u64,
     /// Input that is not a job.
@@ -170,9 +170,16 @@ pub async fn run(args: PublishArgs, config: &Config) -> Result<ExitCode, Failure
         }
     };
     let client = Client::connect(&config.amqp, &levels).await?;
-    let mut tally = Tally::default();
+    let mut tally = PublishTally::default();
     let progress = progress();
-    let result = stream(Lines::new(reader), &maker, &client, &mut tally, &progress).await;
+    let result = stream(
+        InputLines::new(reader),
+        &maker,
+        &client,
+        &mut tally,
+        &progress,
+    )
+    .await;
     progress.finish_and_clear();
     client.close().await;
     // Confirmed jobs are reported in any case, since they are in the queue.
@@ -192,7 +199,7 @@ pub async fn run(args: PublishArgs, config: &Config) -> Result<ExitCode, Failure
         )?;
     }
     result?;
-    let Tally { bad, refused, .. } = tally;
+    let PublishTally { bad, refused, .. } = tally;
     if bad + refused > 0 {
         let (bad, refused) = (count(bad, "bad line"), count(refused, "job"));
         return Err(Failure::Failed(format!(
@@ -204,10 +211,10 @@ pub async fn run(args: PublishArgs, config: &Config) -> Result<ExitCode, Failure
 
 /// Publishes jobs in batches, so that an endless input needs no more memory than a batch.
 async fn stream<R: AsyncBufRead + Unpin>(
-    mut lines: Lines<R>,
+    mut lines: InputLines<R>,
     maker: &JobMaker<'_>,
     client: &Client,
-    tally: &mut Tally,
+    tally: &mut PublishTally,
     progress: &ProgressBar,
 ) -> Result<(), Failure> {
     let mut batch: Vec<Outgoing> = Vec::with_capacity(BATCH);
@@ -274,7 +281,7 @@ async fn stream<R: AsyncBufRead + Unpin>(
 }
 
 /// Fails if the input is UTF-16, since each of its lines would be invalid.
-fn refuse_utf16(first: &Line) -> Result<(), Failure> {
+fn refuse_utf16(first: &InputLine) -> Result<(), Failure> {
     match first.bytes.as_deref().map(text::decode) {
         Some(Err(why @ NotText::Utf16)) => {
             Err(Failure::Usage(format!("the input can't be read: {why}")))
@@ -284,7 +291,7 @@ fn refuse_utf16(first: &Line) -> Result<(), Failure> {
 }
 
 /// Parses the job in `line`, or returns `None` for an empty line.
-fn read(maker: &JobMaker<'_>, line: Line) -> Result<Option<Outgoing>, String> {
+fn read(maker: &JobMaker<'_>, line: InputLine) -> Result<Option<Outgoing>, String> {
     let Some(bytes) = line.bytes else {
         return Err("is longer than 16 MiB".to_owned());
     };

@@ -13,16 +13,17 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
-use simulator::api::Api;
+use simulator::api::ApiModel;
 use simulator::figures::Figures;
 use simulator::forms::{
-    ApiLimit, Burst, Cost, LONGEST, LONGEST_QUESTION, Latency, Percent, Rate, Skew,
+    ApiLimit, ArrivalRate, Burst, CostDistribution, Latency, MAX_DURATION, MAX_ROUND_TRIP, Percent,
+    Skew,
 };
-use simulator::jobs::{self, Job};
-use simulator::load::Load;
-use simulator::patience::work_of;
-use simulator::run::{MOST_WORKERS, Setup, Watched, simulate};
-use simulator::{picture, words};
+use simulator::jobs::{self, SimulatedJob};
+use simulator::load::LoadProfile;
+use simulator::run::{MAX_WORKERS, RunSetup, Watched, simulate};
+use simulator::stop_rule::work_of;
+use simulator::{chart, table};
 use sluicegate::config::{Config, DEFAULT_FILE, Pipelines, parse_duration};
 use tokio::time::sleep;
 
@@ -34,7 +35,7 @@ const TOLD: Duration = Duration::from_millis(200);
 /// The name of the configuration if there is no file.
 const NO_FILE: &str = "no configuration";
 /// Maximum number of configurations side by side.
-const MOST_CONFIGURATIONS: usize = 16;
+const MAX_CONFIGURATIONS: usize = 16;
 
 /// See what a configuration does to a load, in simulated time: without servers, and before it is live
 ///
@@ -65,7 +66,7 @@ pub struct SimulateArgs {
     jobs: Option<PathBuf>,
     /// New jobs come at this rate: poisson:20/s (at random), uniform:20/s (evenly); also /m and /h
     #[arg(long, value_name = "RATE")]
-    rate: Option<Rate>,
+    rate: Option<ArrivalRate>,
     /// So many jobs come at once: 500@30s; may be repeated
     #[arg(long, value_name = "JOBS@TIME")]
     burst: Vec<Burst>,
@@ -83,7 +84,7 @@ pub struct SimulateArgs {
     skew: Skew,
     /// What a job costs: 3, uniform:1-5, or lognormal:800,0.7 (median and deviation)
     #[arg(long, value_name = "COST", default_value = "1")]
-    cost: Cost,
+    cost: CostDistribution,
     /// How long a call takes: 80ms, uniform:50ms-200ms, or lognormal:80ms,0.5; up to 1h
     #[arg(long, value_name = "TIME", default_value = "50ms")]
     api_latency: Latency,
@@ -123,7 +124,7 @@ pub struct SimulateArgs {
 
 fn duration(text: &str) -> Result<Duration, String> {
     parse_duration(text)
-        .filter(|duration| *duration <= LONGEST)
+        .filter(|duration| *duration <= MAX_DURATION)
         .ok_or_else(|| {
             "it must be a whole number with a unit, such as 500ms, 30s, 10m or 2h, up to 30d"
                 .to_owned()
@@ -131,7 +132,7 @@ fn duration(text: &str) -> Result<Duration, String> {
 }
 
 fn question(text: &str) -> Result<Duration, String> {
-    let time = parse_duration(text).filter(|time| *time <= LONGEST_QUESTION);
+    let time = parse_duration(text).filter(|time| *time <= MAX_ROUND_TRIP);
     time.ok_or_else(|| {
         "it must be a whole number with a unit, such as 2ms or 1s, up to 1900ms: a worker gives a question up after 2s"
             .to_owned()
@@ -140,14 +141,14 @@ fn question(text: &str) -> Result<Duration, String> {
 
 /// Everything that is printed as JSON.
 #[derive(Serialize)]
-struct Told<'a> {
+struct SimulationReport<'a> {
     seed: u64,
     workers: usize,
-    configurations: Vec<Named<'a>>,
+    configurations: Vec<NamedFigures<'a>>,
 }
 
 #[derive(Serialize)]
-struct Named<'a> {
+struct NamedFigures<'a> {
     config: &'a str,
     #[serde(flatten)]
     figures: &'a Figures,
@@ -155,9 +156,9 @@ struct Named<'a> {
 
 /// Plays the load against each configuration, in its pipeline `pipeline`.
 pub async fn run(args: SimulateArgs, pipeline: Option<&str>) -> Result<ExitCode, Failure> {
-    if !(1..=MOST_WORKERS).contains(&args.workers) {
+    if !(1..=MAX_WORKERS).contains(&args.workers) {
         let words = format!(
-            "--workers is {}; it must be from 1 to {MOST_WORKERS}",
+            "--workers is {}; it must be from 1 to {MAX_WORKERS}",
             args.workers
         );
         return Err(Failure::Usage(words));
@@ -181,13 +182,13 @@ pub async fn run(args: SimulateArgs, pipeline: Option<&str>) -> Result<ExitCode,
     let all = play(&args, configs, &jobs).await?;
     // The file may have been created in the meantime.
     if let Some(file) = svg()? {
-        svg::write(file, &picture::svg(&all))?;
+        svg::write(file, &chart::svg(&all))?;
     }
     if args.json {
         let configurations = all
             .iter()
-            .map(|(config, figures)| Named { config, figures });
-        super::print_json(&Told {
+            .map(|(config, figures)| NamedFigures { config, figures });
+        super::print_json(&SimulationReport {
             seed: args.seed,
             workers: args.workers,
             configurations: configurations.collect(),
@@ -195,7 +196,7 @@ pub async fn run(args: SimulateArgs, pipeline: Option<&str>) -> Result<ExitCode,
     } else {
         io::stdout()
             .lock()
-            .write_all(words::table(&all).as_bytes())?;
+            .write_all(table::table(&all).as_bytes())?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -212,9 +213,9 @@ fn configurations(
     files: &[PathBuf],
     pipeline: Option<&str>,
 ) -> Result<Vec<(String, Config)>, Failure> {
-    if files.len() > MOST_CONFIGURATIONS {
+    if files.len() > MAX_CONFIGURATIONS {
         let words = format!(
-            "these are {} configurations; {MOST_CONFIGURATIONS} at most can be side by side",
+            "these are {} configurations; {MAX_CONFIGURATIONS} at most can be side by side",
             files.len()
         );
         return Err(Failure::Usage(words));
@@ -254,10 +255,10 @@ fn means_something(args: &SimulateArgs) -> Result<(), &'static str> {
 }
 
 /// Returns the jobs of the file, or those that the options describe.
-fn load(args: &SimulateArgs) -> Result<Vec<Job>, Failure> {
+fn load(args: &SimulateArgs) -> Result<Vec<SimulatedJob>, Failure> {
     let Some(file) = &args.jobs else {
         means_something(args).map_err(|why| Failure::Usage(why.to_owned()))?;
-        let load = Load {
+        let load = LoadProfile {
             tenants: args.tenants,
             skew: args.skew,
             rate: args.rate,
@@ -288,16 +289,16 @@ fn load(args: &SimulateArgs) -> Result<Vec<Job>, Failure> {
 async fn play(
     args: &SimulateArgs,
     configs: Vec<(String, Config)>,
-    jobs: &Arc<Vec<Job>>,
+    jobs: &Arc<Vec<SimulatedJob>>,
 ) -> Result<Vec<(String, Figures)>, Failure> {
-    let api = Api {
+    let api = ApiModel {
         latency: args.api_latency,
         errors: args.api_errors,
         throttles: args.api_throttles,
         limit: args.api_limit,
     };
     let (workers, redis, seed) = (args.workers, args.redis_latency, args.seed);
-    let most = args.within.unwrap_or(LONGEST);
+    let most = args.within.unwrap_or(MAX_DURATION);
     let work = match args.within {
         Some(_) => u64::MAX,
         None => work_of(jobs.len()),
@@ -314,7 +315,7 @@ async fn play(
         {
             let jobs = Arc::clone(jobs);
             let thread = thread::spawn(move || {
-                let setup = Setup {
+                let setup = RunSetup {
                     config: &config,
                     workers,
                     api,
@@ -348,9 +349,9 @@ async fn play(
         let at_s = watched.get(over.len()).map_or(0, |run| run.at_s());
         progress.says(format!(
             "simulating: {} of {} jobs are done; {} of simulated time",
-            words::number(so_far as u64),
-            words::number(all_jobs as u64),
-            words::time(at_s as f64)
+            table::number(so_far as u64),
+            table::number(all_jobs as u64),
+            table::time(at_s as f64)
         ));
         sleep(TOLD).await;
     }

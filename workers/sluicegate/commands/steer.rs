@@ -12,13 +12,13 @@ use sluicegate::rules::limit::ceil_ms;
 /// For how long something is asked.
 #[derive(Debug, Args)]
 #[group(id = "span")]
-pub struct Span {
+pub struct DurationOption {
     /// For how long: 90s, 30m, 1h, 7d; a bare number is in seconds [default: 365d]
     #[arg(long = "for", value_name = "DURATION", value_parser = span)]
     duration: Option<Duration>,
 }
 
-impl Span {
+impl DurationOption {
     /// Returns the duration in milliseconds, a year by default.
     pub fn millis(&self) -> u64 {
         ceil_ms(self.duration.unwrap_or(YEAR))

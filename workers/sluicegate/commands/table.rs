@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use super::Failure;
 
 /// Interval at which workers report.
-const EVERY: Duration = Duration::from_secs(2);
+const REPORT_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The alignment of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,7 +70,7 @@ pub async fn look_at(
             Err(failure) => drop(failure.report()),
         }
         io::stdout().flush()?;
-        sleep(EVERY).await;
+        sleep(REPORT_INTERVAL).await;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -11,11 +11,11 @@ use sluicegate::gate::redis::RedisGate;
 use sluicegate::operator::tenant::{self as operator, Changed, limit_name, parse};
 use sluicegate::rules::limit::MAX_REQUESTS;
 
+use super::audit::note;
 use super::divert::{DivertArgs, UndivertArgs, divert, undivert};
-use super::noted::note;
-use super::steer::Span;
+use super::steer::DurationOption;
 use super::times::at;
-use super::{Failure, print_json, tried};
+use super::{Failure, print_json, shadow_trial};
 
 /// Pause or divert a tenant, change its limits, or reset its waitlist: at once, for all workers
 ///
@@ -34,20 +34,20 @@ use super::{Failure, print_json, tried};
   sluicegate tenant reset acme")]
 pub struct TenantArgs {
     #[command(subcommand)]
-    what: What,
+    what: TenantCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum TenantCommand {
     /// Admit no job of a tenant; calls in flight go on
     #[command(after_help = "Examples:
   sluicegate tenant pause acme
   sluicegate tenant pause acme --for 1h --json")]
     Pause {
         #[command(flatten)]
-        of: Of,
+        of: TenantOptions,
         #[command(flatten)]
-        span: Span,
+        span: DurationOption,
     },
     /// End a pause, a throttle (429), and what a breaker stopped
     ///
@@ -78,7 +78,7 @@ enum What {
   sluicegate tenant limit acme --clear")]
     Limit {
         #[command(flatten)]
-        of: Of,
+        of: TenantOptions,
         /// What the limit's max-requests is meanwhile
         #[arg(value_name = "MAX", required_unless_present = "clear", value_parser = max_requests)]
         max: Option<u32>,
@@ -92,7 +92,7 @@ enum What {
         #[arg(long, conflicts_with_all = ["max", "span"])]
         clear: bool,
         #[command(flatten)]
-        span: Span,
+        span: DurationOption,
     },
     /// Let a tenant's jobs go to another queue instead of being called
     ///
@@ -115,7 +115,7 @@ enum What {
   sluicegate tenant reset acme")]
     Reset {
         #[command(flatten)]
-        of: Of,
+        of: TenantOptions,
     },
 }
 
@@ -130,7 +130,7 @@ fn max_requests(text: &str) -> Result<u32, String> {
 }
 
 #[derive(Debug, Args)]
-struct Of {
+struct TenantOptions {
     /// Whose
     tenant: String,
     /// Print JSON
@@ -142,26 +142,26 @@ struct Of {
 pub async fn run(args: TenantArgs, config: &Config) -> Result<ExitCode, Failure> {
     let policy = &config.rate_limiter.policy;
     let (of, change) = match args.what {
-        What::Pause { of, span } => {
+        TenantCommand::Pause { of, span } => {
             let duration_ms = span.millis();
             (of, Change::Pause { duration_ms })
         }
-        What::Resume { tenant, json, .. } => {
+        TenantCommand::Resume { tenant, json, .. } => {
             let Some(tenant) = tenant else {
                 return resume_all(config, json).await;
             };
-            (Of { tenant, json }, Change::Resume)
+            (TenantOptions { tenant, json }, Change::Resume)
         }
-        What::Divert(args) => {
+        TenantCommand::Divert(args) => {
             let tenant = parse(&args.tenant)?;
             return divert(args, tenant, config).await;
         }
-        What::Undivert(args) => {
+        TenantCommand::Undivert(args) => {
             let tenant = parse(&args.tenant)?;
             return undivert(args, tenant, config).await;
         }
-        What::Reset { of } => (of, Change::Reset),
-        What::Limit {
+        TenantCommand::Reset { of } => (of, Change::Reset),
+        TenantCommand::Limit {
             of,
             max,
             limit,
@@ -171,7 +171,8 @@ pub async fn run(args: TenantArgs, config: &Config) -> Result<ExitCode, Failure>
         } => {
             let name = limit_name(policy, &parse(&of.tenant)?, limit.as_deref())?;
             if shadow {
-                return tried::run((&of.tenant, name, max), span.millis(), of.json, config).await;
+                return shadow_trial::run((&of.tenant, name, max), span.millis(), of.json, config)
+                    .await;
             }
             let change = match max {
                 Some(max) => Change::Limit {

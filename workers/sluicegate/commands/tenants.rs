@@ -9,9 +9,9 @@ use sluicegate::operator::fleet::BusiestTenants;
 use sluicegate::rules::report::MOST_TENANTS;
 use sluicegate::rules::report::view::{Row, Sort};
 
+use super::per_pipeline::{PerPipeline, PipelineOutput};
 use super::table::{Side, look_at, table};
 use super::times::span;
-use super::together::{Said, Together};
 use super::{Failure, count, fleet, plain};
 
 /// Show the busiest tenants: what waits, starts and is denied, who is suspended, and until when
@@ -76,10 +76,10 @@ pub async fn run(
 ) -> Result<ExitCode, Failure> {
     let (sort, most) = (Sort::from(args.sort), args.limit as usize);
     look_at(args.watch, args.json, async || {
-        let seen = Together::new(all, name)?.then(async |at, ()| {
+        let seen = PerPipeline::new(all, name)?.then(async |at, ()| {
             let (gate, fleet) = fleet::of(at).await?;
             let shown = BusiestTenants::of(&gate, at.config, &fleet, (sort, most)).await;
-            Ok(Said {
+            Ok(PipelineOutput {
                 json: shown.as_json(&fleet),
                 text: in_words(&fleet, &shown),
                 failure: None,

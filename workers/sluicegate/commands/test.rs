@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use simulator::cases::{self, Case, MOST_FILE};
+use simulator::cases::{self, Case, MAX_FILE_BYTES};
 use sluicegate::operator::text::{count, plain};
 use sluicegate::rules::text;
 use tokio::task::spawn_blocking;
@@ -15,7 +15,7 @@ use super::Failure;
 use super::progress::Progress;
 
 /// Maximum number of characters of a case's name that are shown.
-const LONGEST_NAME: usize = 200;
+const MAX_NAME_CHARS: usize = 200;
 
 /// Test configurations: these jobs at these times are to start then, in simulated time and without servers
 ///
@@ -71,7 +71,7 @@ pub async fn run(args: TestArgs, pipeline: Option<&str>) -> Result<ExitCode, Fai
             let progress = Progress::begin("testing");
             let (place, name) = (
                 format!("{file}:{}", case.line),
-                plain(&case.name, LONGEST_NAME),
+                plain(&case.name, MAX_NAME_CHARS),
             );
             progress.says(name.clone());
             let found = spawn_blocking(move || case.differences()).await;
@@ -112,7 +112,7 @@ fn is_stdin(file: &Path) -> bool {
 
 fn text(file: &Path) -> Result<String, Failure> {
     let mut bytes = Vec::new();
-    let most = MOST_FILE + 1;
+    let most = MAX_FILE_BYTES + 1;
     let read = match is_stdin(file) {
         true => io::stdin().lock().take(most).read_to_end(&mut bytes),
         false => File::open(file).and_then(|file| file.take(most).read_to_end(&mut bytes)),

@@ -6,13 +6,13 @@
 //! watches the configuration.
 
 mod act;
-mod asked;
 mod asking;
 mod clock;
 mod cursor;
 mod file;
 mod keys;
 mod model;
+mod query;
 mod screen;
 mod servers;
 mod theme;
@@ -31,9 +31,9 @@ use std::path::PathBuf;
 use clap::Args;
 use sluicegate::config::Pipelines;
 
-use self::file::Wanted;
+use self::file::PipelineFilter;
 use self::model::Model;
-use self::screen::Clock;
+use self::screen::WallClock;
 use self::servers::Servers;
 use self::theme::Theme;
 use super::Failure;
@@ -85,11 +85,11 @@ pub async fn run(
             "top needs a terminal that can move its cursor, and TERM is dumb; sluicegate tenants --watch needs none".to_owned(),
         ));
     }
-    let wanted = Wanted::new(name);
+    let wanted = PipelineFilter::new(name);
     let pipelines = wanted.of(all).map_err(Failure::Usage)?;
     let servers = Servers::new(pipelines.iter().map(|(_, config)| config))?;
     let is_colour = !args.no_color && std::env::var_os("NO_COLOR").is_none_or(|it| it.is_empty());
-    let clock = Clock::new();
+    let clock = WallClock::new();
     let model = Model::new(pipelines, args.sort.into(), clock.now_ms());
     let files = file::reads(path, wanted);
     screen::run(model, (servers, files), &clock, Theme { is_colour }).await

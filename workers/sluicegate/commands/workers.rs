@@ -9,9 +9,9 @@ use sluicegate::operator::fleet::workers_as_json;
 use sluicegate::operator::other_policies::others;
 use sluicegate::rules::report::view::Worker;
 
+use super::per_pipeline::{PerPipeline, PipelineOutput};
 use super::table::{Side, look_at, table};
 use super::times::span;
-use super::together::{Said, Together};
 use super::{Failure, fleet, plain};
 
 /// Show the workers that run: version, whether they take jobs, calls in flight, and what waits
@@ -42,11 +42,11 @@ pub async fn run(
     name: Option<&str>,
 ) -> Result<ExitCode, Failure> {
     look_at(args.watch, args.json, async || {
-        let seen = Together::new(all, name)?.then(async |at, ()| {
+        let seen = PerPipeline::new(all, name)?.then(async |at, ()| {
             let (gate, fleet) = fleet::of(at).await?;
             // If Redis does not answer this question, it has still reported the workers.
             let others = others(&gate, &at.config.rate_limiter.policy).await.ok();
-            Ok(Said {
+            Ok(PipelineOutput {
                 json: workers_as_json(&fleet),
                 text: in_words(&fleet) + &fleet::beside(others.as_ref()),
                 failure: None,

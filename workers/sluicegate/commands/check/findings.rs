@@ -8,7 +8,7 @@ use crate::commands::plain;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Level {
+pub(super) enum Severity {
     Ok,
     Warn,
     Error,
@@ -17,7 +17,7 @@ pub(super) enum Level {
 /// One checked item.
 #[derive(Debug, Serialize)]
 pub(super) struct Finding {
-    pub(super) level: Level,
+    pub(super) level: Severity,
     what: &'static str,
     text: String,
 }
@@ -26,7 +26,7 @@ pub(super) struct Finding {
 pub(super) struct Findings(pub(super) Vec<Finding>);
 
 impl Findings {
-    pub(super) fn add(&mut self, level: Level, what: &'static str, text: impl Into<String>) {
+    pub(super) fn add(&mut self, level: Severity, what: &'static str, text: impl Into<String>) {
         // Servers may send any text. It is kept on one line.
         let text = plain(&text.into(), 1_000);
         self.0.push(Finding { level, what, text });
@@ -35,9 +35,9 @@ impl Findings {
     pub(super) fn print(&self, out: &mut impl Write) -> std::io::Result<()> {
         for Finding { level, what, text } in &self.0 {
             let level = match level {
-                Level::Ok => "ok",
-                Level::Warn => "warn",
-                Level::Error => "error",
+                Severity::Ok => "ok",
+                Severity::Warn => "warn",
+                Severity::Error => "error",
             };
             writeln!(out, "{level:<6}{what:<9} {text}")?;
         }

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 
-use super::findings::Level;
+use super::findings::Severity;
 
 /// Maximum round-trip time to Redis that workers are built for.
-const MOST_FAR: Duration = Duration::from_millis(500);
+const MAX_ROUND_TRIP: Duration = Duration::from_millis(500);
 /// Confirms faster than this don't limit a worker.
 const SLOW_CONFIRM: Duration = Duration::from_millis(10);
 /// Maximum number of calls per second of a worker's processor core, as computed in docs/SCALING.md.
@@ -64,7 +64,7 @@ impl Times {
 
 /// The connection to the API.
 #[derive(Debug)]
-pub(super) struct Api {
+pub(super) struct ApiConnection {
     /// The scheme, host and port.
     pub(super) at: String,
     pub(super) proxy: Option<String>,
@@ -79,14 +79,14 @@ pub(super) struct Api {
 pub(super) struct Measured {
     /// Round trips to Redis.
     pub(super) redis: Option<Times>,
-    pub(super) api: Option<Api>,
+    pub(super) api: Option<ApiConnection>,
     /// RabbitMQ's confirms.
     pub(super) confirm: Option<Times>,
 }
 
 /// The settings that the measurements are judged by.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Terms {
+pub(super) struct MeasurementTerms {
     /// `dispatch.concurrency`
     pub(super) concurrency: usize,
     /// How long a permit lasts beyond the shortest round trip to Redis.
@@ -99,23 +99,26 @@ pub(super) struct Terms {
 
 impl Measured {
     /// Judges the round trips to Redis.
-    pub(super) fn redis_in_words(&self, terms: &Terms) -> Option<(Level, String)> {
+    pub(super) fn redis_in_words(&self, terms: &MeasurementTerms) -> Option<(Severity, String)> {
         let times = self.redis.as_ref()?;
         let (least, permit) = (times.least(), ms(terms.permit));
         let took = format!("a round trip takes {}", times.in_words());
-        if least > MOST_FAR {
-            let text = format!("{took}: workers are built for {} at most", ms(MOST_FAR));
-            return Some((Level::Warn, text));
+        if least > MAX_ROUND_TRIP {
+            let text = format!(
+                "{took}: workers are built for {} at most",
+                ms(MAX_ROUND_TRIP)
+            );
+            return Some((Severity::Warn, text));
         }
         let (late, all) = (times.beyond(terms.permit), times.0.len());
         let lasts = format!("{took}; a permit lasts {permit} beyond the shortest");
         Some(if late == 0 {
-            (Level::Ok, format!("{lasts}: none came later"))
+            (Severity::Ok, format!("{lasts}: none came later"))
         } else if late < all.div_ceil(2) {
             let text = format!(
                 "{lasts}: {late} of {all} came later. Such permits expire, and their jobs ask again"
             );
-            (Level::Ok, text)
+            (Severity::Ok, text)
         } else {
             // Half of the guard is for these round trips.
             let wanted = ms((times.worst() - least) * 2);
@@ -126,12 +129,12 @@ impl Measured {
             let text = format!(
                 "{lasts}: {late} of {all} came later. Most permits would expire unused: {advice}"
             );
-            (Level::Warn, text)
+            (Severity::Warn, text)
         })
     }
 
     /// Judges RabbitMQ's confirms.
-    pub(super) fn confirm_in_words(&self, terms: &Terms) -> Option<(Level, String)> {
+    pub(super) fn confirm_in_words(&self, terms: &MeasurementTerms) -> Option<(Severity, String)> {
         let times = self.confirm.as_ref()?;
         let mut text = format!(
             "a publish is confirmed in {}: so long a job stays in memory that goes to a delay queue or becomes a dead letter",
@@ -141,13 +144,13 @@ impl Measured {
             let most = rate(terms.moved_at_once, times.median());
             text += &format!(", and a worker moves about {most} of them a second at most");
         }
-        Some((Level::Ok, text))
+        Some((Severity::Ok, text))
     }
 
     /// Judges the connection to the API.
-    pub(super) fn api_in_words(&self, terms: &Terms) -> Option<(Level, String)> {
+    pub(super) fn api_in_words(&self, terms: &MeasurementTerms) -> Option<(Severity, String)> {
         let api = self.api.as_ref()?;
-        let Api {
+        let ApiConnection {
             at, proxy, connect, ..
         } = api;
         let tls = match &api.tls {
@@ -176,12 +179,12 @@ impl Measured {
                 ". {late} of {all} took over {permit} longer than the shortest, which is the part of the guard for this way: a call that comes later than its guard covers counts from then"
             );
         }
-        Some((Level::Ok, text))
+        Some((Severity::Ok, text))
     }
 
     /// Returns a worker's maximum throughput over these connections, however fast everything else
     /// is.
-    pub(super) fn starts_in_words(&self, terms: &Terms) -> Option<String> {
+    pub(super) fn starts_in_words(&self, terms: &MeasurementTerms) -> Option<String> {
         let least = self.redis.as_ref()?.least();
         let redis = format!("a round trip to Redis ({})", ms(least));
         let ways = match self.way_to_api() {
@@ -208,13 +211,13 @@ impl Measured {
         direct.map(|api| api.connect.least())
     }
 
-    fn most_starts(&self, terms: &Terms) -> Option<u64> {
+    fn most_starts(&self, terms: &MeasurementTerms) -> Option<u64> {
         let redis = self.redis.as_ref()?.least();
         let each = redis + self.way_to_api().unwrap_or_default();
         Some(rate(terms.concurrency, each))
     }
 
-    pub(super) fn as_json(&self, terms: &Terms) -> Json {
+    pub(super) fn as_json(&self, terms: &MeasurementTerms) -> Json {
         let times = |times: Option<&Times>| times.map(Times::as_json);
         let api = self.api.as_ref();
         json!({
@@ -248,7 +251,7 @@ fn ms(took: Duration) -> String {
 mod tests {
     use super::*;
 
-    const TERMS: Terms = Terms {
+    const TERMS: MeasurementTerms = MeasurementTerms {
         concurrency: 100,
         permit: Duration::from_millis(25),
         has_guard: true,
@@ -266,8 +269,8 @@ mod tests {
         }
     }
 
-    fn api(connect: &[u64], proxy: Option<&str>) -> Api {
-        Api {
+    fn api(connect: &[u64], proxy: Option<&str>) -> ApiConnection {
+        ApiConnection {
             at: "https://api.example.com".to_owned(),
             proxy: proxy.map(str::to_owned),
             connect: times(connect),
@@ -296,21 +299,21 @@ mod tests {
 
     #[test]
     fn a_way_to_redis_is_judged_by_how_much_it_varies_and_not_by_how_long_it_is() {
-        let says = |ms: &[u64], part: &str, level: Level| {
+        let says = |ms: &[u64], part: &str, level: Severity| {
             let (found, text) = redis(ms).redis_in_words(&TERMS).expect("measured");
             assert!(text.contains(part), "{text}");
             assert_eq!(found, level, "{text}");
         };
         let far = "a permit lasts 25 ms beyond the shortest: none came later";
-        says(&[400; 20], far, Level::Ok);
-        says(&[1, 26], far, Level::Ok);
-        says(&[1, 1, 1, 27], "1 of 4 came later", Level::Ok);
+        says(&[400; 20], far, Severity::Ok);
+        says(&[1, 26], far, Severity::Ok);
+        says(&[1, 1, 1, 27], "1 of 4 came later", Severity::Ok);
         let most = "2 of 4 came later. Most permits would expire unused: raise rate-limiter.guard beyond 80 ms";
-        says(&[1, 1, 40, 41], most, Level::Warn);
+        says(&[1, 1, 40, 41], most, Severity::Warn);
         let too_far = "takes 700 ms (median of 2; 600 ms to 700 ms): workers are built for 500 ms";
-        says(&[600, 700], too_far, Level::Warn);
+        says(&[600, 700], too_far, Severity::Warn);
         // A guard that does not exist can't be raised.
-        let strict = Terms {
+        let strict = MeasurementTerms {
             permit: Duration::from_secs(1),
             has_guard: false,
             ..TERMS
@@ -354,13 +357,13 @@ mod tests {
 
     #[test]
     fn what_connecting_varies_by_is_told_where_the_guard_has_no_room_for_it() {
-        let says = |connect: &[u64], proxy, terms: &Terms| {
+        let says = |connect: &[u64], proxy, terms: &MeasurementTerms| {
             let measured = Measured {
                 api: Some(api(connect, proxy)),
                 ..Measured::default()
             };
             let (level, text) = measured.api_in_words(terms).expect("measured");
-            assert_eq!(level, Level::Ok, "{text}");
+            assert_eq!(level, Severity::Ok, "{text}");
             text
         };
         let text = says(&[12, 14, 37], None, &TERMS);
@@ -371,7 +374,7 @@ mod tests {
         assert!(text.ends_with("it costs no quota"), "{text}");
         let text = says(&[12, 14, 38], None, &TERMS);
         assert!(text.contains("1 of 3 took over 25 ms longer"), "{text}");
-        let strict = Terms {
+        let strict = MeasurementTerms {
             has_guard: false,
             ..TERMS
         };

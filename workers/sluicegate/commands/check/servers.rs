@@ -18,14 +18,14 @@ use sluicegate::rules::limit::Limits;
 use sluicegate::rules::report::view::View;
 use sluicegate::rules::tenant::Tenant;
 
-use super::findings::{Findings, Level};
-use super::measured::{Api, Measured, Terms, Times};
-use super::way;
+use super::destination;
+use super::findings::{Findings, Severity};
+use super::measured::{ApiConnection, Measured, MeasurementTerms, Times};
 use crate::commands::recovery::Recovery;
 use crate::commands::{count, gate};
 
 /// Maximum number of differing keys that are listed for other configurations.
-const MOST_KEYS: usize = 12;
+const MAX_LISTED_KEYS: usize = 12;
 
 /// Explains `amqp.consumer-timeout`.
 fn unacked(config: &Config) -> String {
@@ -42,28 +42,28 @@ fn unacked(config: &Config) -> String {
 /// Checks the server and its queues.
 pub(super) async fn rabbitmq(
     config: &Config,
-    terms: &Terms,
+    terms: &MeasurementTerms,
     (measured, findings): (&mut Measured, &mut Findings),
 ) {
     const WHAT: &str = "rabbitmq";
     let levels = DelayLevels::new(config.delay.max_delay);
     let found = match inventory(&config.amqp, &levels).await {
         Ok(found) => found,
-        Err(error) => return findings.add(Level::Error, WHAT, error.to_string()),
+        Err(error) => return findings.add(Severity::Error, WHAT, error.to_string()),
     };
     let version = found
         .version
         .unwrap_or_else(|| "of an unknown version".to_owned());
     findings.add(
-        Level::Ok,
+        Severity::Ok,
         WHAT,
         format!("{} answers: RabbitMQ {version}", found.at),
     );
     for error in &found.silent {
-        findings.add(Level::Warn, WHAT, error.to_string());
+        findings.add(Severity::Warn, WHAT, error.to_string());
     }
     if let Some(limit) = &found.limit {
-        findings.add(Level::Error, WHAT, limit.to_string());
+        findings.add(Severity::Error, WHAT, limit.to_string());
     }
     let names = &found.names;
     let (delay_queues, work): (Vec<_>, Vec<_>) = (found.queues.iter())
@@ -72,7 +72,7 @@ pub(super) async fn rabbitmq(
         match state {
             QueueState::Ready { messages } => {
                 findings.add(
-                    Level::Ok,
+                    Severity::Ok,
                     WHAT,
                     format!(
                         "queue {name}: {} ready",
@@ -81,11 +81,13 @@ pub(super) async fn rabbitmq(
                 );
             }
             QueueState::Missing => findings.add(
-                Level::Ok,
+                Severity::Ok,
                 WHAT,
                 format!("queue {name} does not exist yet; run and publish create it"),
             ),
-            QueueState::Differs(differs) => findings.add(Level::Error, WHAT, differs.to_string()),
+            QueueState::Differs(differs) => {
+                findings.add(Severity::Error, WHAT, differs.to_string())
+            }
         }
     }
     let mut waiting = 0_u64;
@@ -94,13 +96,15 @@ pub(super) async fn rabbitmq(
         match state {
             QueueState::Ready { messages } => waiting += u64::from(*messages),
             QueueState::Missing => missing += 1,
-            QueueState::Differs(differs) => findings.add(Level::Error, WHAT, differs.to_string()),
+            QueueState::Differs(differs) => {
+                findings.add(Severity::Error, WHAT, differs.to_string())
+            }
         }
     }
     let there = delay_queues.len() - missing;
     if missing == 0 {
         findings.add(
-            Level::Ok,
+            Severity::Ok,
             WHAT,
             format!(
                 "{there} delay queues: {} ready, without those that workers have",
@@ -109,7 +113,7 @@ pub(super) async fn rabbitmq(
         );
     } else {
         findings.add(
-            Level::Ok,
+            Severity::Ok,
             WHAT,
             format!(
                 "{missing} of {} delay queues do not exist yet; run and publish create them",
@@ -117,8 +121,8 @@ pub(super) async fn rabbitmq(
             ),
         );
     }
-    findings.add(Level::Ok, WHAT, unacked(config));
-    way::rabbitmq(config, findings).await;
+    findings.add(Severity::Ok, WHAT, unacked(config));
+    destination::rabbitmq(config, findings).await;
     match confirms(&config.amqp, more_connections(config)).await {
         Confirms::Took(took) => {
             measured.confirm = Times::of(took);
@@ -127,16 +131,16 @@ pub(super) async fn rabbitmq(
             }
         }
         Confirms::None(why) => findings.add(
-            Level::Warn,
+            Severity::Warn,
             WHAT,
             format!("a publish was not confirmed: {why}"),
         ),
         // The measurement opens as many connections as a worker.
         Confirms::Unknown(why @ BrokerError::Limit { .. }) => {
-            findings.add(Level::Error, WHAT, why.to_string());
+            findings.add(Severity::Error, WHAT, why.to_string());
         }
         Confirms::Unknown(why) => findings.add(
-            Level::Ok,
+            Severity::Ok,
             WHAT,
             format!("how long confirms take was not measured: {why}"),
         ),
@@ -169,14 +173,14 @@ pub(super) fn descriptors(config: &Config, findings: &mut Findings) {
         let text = format!(
             "a process that is started from here may have {limit} file descriptors, and a worker with dispatch.concurrency {calls} needs up to {wanted}: raise the limit (LimitNOFILE, ulimit -n)"
         );
-        findings.add(Level::Warn, "capacity", text);
+        findings.add(Severity::Warn, "capacity", text);
     }
 }
 
 /// Checks the API without sending a request.
 pub(super) async fn api(
     http: &Http,
-    terms: &Terms,
+    terms: &MeasurementTerms,
     (measured, findings): (&mut Measured, &mut Findings),
 ) {
     const WHAT: &str = "api";
@@ -189,9 +193,9 @@ pub(super) async fn api(
     } = match reach(http).await {
         Ok(reach) => reach,
         // Workers start without the API, and their jobs wait.
-        Err(why) => return findings.add(Level::Warn, WHAT, why),
+        Err(why) => return findings.add(Severity::Warn, WHAT, why),
     };
-    measured.api = Times::of(connected).map(|connect| Api {
+    measured.api = Times::of(connected).map(|connect| ApiConnection {
         at,
         proxy,
         connect,
@@ -207,17 +211,17 @@ pub(super) async fn api(
 pub(super) async fn redis(
     config: &Config,
     (tenant, limits): (Option<&Tenant>, &Limits),
-    terms: &Terms,
+    terms: &MeasurementTerms,
     (measured, findings): (&mut Measured, &mut Findings),
 ) {
     const WHAT: &str = "redis";
     let (health, round_trips) = match looked_at(config).await {
         Ok(found) => found,
-        Err(error) => return findings.add(Level::Error, WHAT, gate(&error)),
+        Err(error) => return findings.add(Severity::Error, WHAT, gate(&error)),
     };
     let url = &config.redis.url;
     findings.add(
-        Level::Ok,
+        Severity::Ok,
         WHAT,
         format!(
             "{url} answers and runs the scripts: {} {}",
@@ -229,21 +233,21 @@ pub(super) async fn redis(
         findings.add(level, WHAT, text);
     }
     match health.maxmemory_policy.as_deref() {
-        Some("noeviction") => findings.add(Level::Ok, WHAT, "maxmemory-policy is noeviction"),
-        Some(policy) => findings.add(Level::Error, WHAT, format!("maxmemory-policy is {policy}: under memory pressure Redis would evict usage; set it to noeviction")),
-        None => findings.add(Level::Warn, WHAT, "does not tell its maxmemory-policy; it must be noeviction"),
+        Some("noeviction") => findings.add(Severity::Ok, WHAT, "maxmemory-policy is noeviction"),
+        Some(policy) => findings.add(Severity::Error, WHAT, format!("maxmemory-policy is {policy}: under memory pressure Redis would evict usage; set it to noeviction")),
+        None => findings.add(Severity::Warn, WHAT, "does not tell its maxmemory-policy; it must be noeviction"),
     }
     match health.role.as_deref() {
         Some("master") | None => {}
         Some(role) => findings.add(
-            Level::Error,
+            Severity::Error,
             WHAT,
             format!("is a {role}; redis.url must name the master"),
         ),
     }
     // The tenant of the test may be on this node, but tenants of other nodes would be refused.
     if health.cluster && url.topology == RedisTopology::Single {
-        return findings.add(Level::Error, WHAT, NODE_OF_A_CLUSTER);
+        return findings.add(Severity::Error, WHAT, NODE_OF_A_CLUSTER);
     }
     let jobs = match tenant {
         Some(tenant) => format!("job of {tenant}"),
@@ -257,32 +261,35 @@ pub(super) async fn redis(
         Ok(fleet) => {
             let held = hold::held_in_words(&fleet.boards);
             if !held.is_empty() {
-                findings.add(Level::Warn, WHAT, held);
+                findings.add(Severity::Warn, WHAT, held);
             }
             if let Some(words) = advice_in_words(&fleet.view) {
-                findings.add(Level::Warn, "api", words);
+                findings.add(Severity::Warn, "api", words);
             }
             for error in &fleet.failed {
-                findings.add(Level::Error, WHAT, gate(error));
+                findings.add(Severity::Error, WHAT, gate(error));
             }
         }
-        Err(error) => findings.add(Level::Error, WHAT, gate(&error)),
+        Err(error) => findings.add(Severity::Error, WHAT, gate(&error)),
     }
     match others(config).await {
         Ok(others) => {
-            let both = [others.in_words(MOST_KEYS), others.left_in_words(MOST_KEYS)];
+            let both = [
+                others.in_words(MAX_LISTED_KEYS),
+                others.left_in_words(MAX_LISTED_KEYS),
+            ];
             for words in both.into_iter().flatten() {
                 let words = format!("{words}; inspect TENANT shows limits, and until when");
-                findings.add(Level::Warn, WHAT, words);
+                findings.add(Severity::Warn, WHAT, words);
             }
             for error in &others.failed {
                 let why = format!(
                     "a primary of the cluster does not say which policies other workers enforce there: {error}"
                 );
-                findings.add(Level::Error, WHAT, why);
+                findings.add(Severity::Error, WHAT, why);
             }
         }
-        Err(error) => findings.add(Level::Error, WHAT, error.to_string()),
+        Err(error) => findings.add(Severity::Error, WHAT, error.to_string()),
     }
 }
 
@@ -318,22 +325,25 @@ async fn recoveries(
     looks.collect()
 }
 
-fn recovery_in_words(jobs: &str, recovery: &Recovery) -> (Level, String) {
+fn recovery_in_words(jobs: &str, recovery: &Recovery) -> (Severity, String) {
     let unknown = || {
         let words = recovery.in_words().unwrap_or_default();
         format!("whether jobs are admitted {words}")
     };
     match recovery {
-        Recovery::Over => (Level::Ok, "has lost no data: jobs are admitted".to_owned()),
+        Recovery::Over => (
+            Severity::Ok,
+            "has lost no data: jobs are admitted".to_owned(),
+        ),
         Recovery::Waits { why, .. } => {
             let end = recovery.end().unwrap_or_default();
             let text = format!(
                 "no {jobs} is admitted until the recovery wait ends, {end}: Redis may have lost data: {why}"
             );
-            (Level::Warn, text)
+            (Severity::Warn, text)
         }
-        Recovery::NoWorker => (Level::Ok, unknown()),
-        Recovery::Unread(_) => (Level::Warn, unknown()),
+        Recovery::NoWorker => (Severity::Ok, unknown()),
+        Recovery::Unread(_) => (Severity::Warn, unknown()),
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::time::Duration;
 
-use simulator::jobs::Job;
+use simulator::jobs::SimulatedJob;
 use sluicegate::config::Config;
 use sluicegate::operator::limits;
 use sluicegate::operator::text::{count, plain};
@@ -45,7 +45,7 @@ pub fn of_distance(redis: Duration) -> Option<String> {
 }
 
 /// Returns a note on the tenants in `config` without a job in the file `file`, which has `jobs`.
-pub fn of_tenants(file: &Path, config: &Config, jobs: &[Job]) -> Option<String> {
+pub fn of_tenants(file: &Path, config: &Config, jobs: &[SimulatedJob]) -> Option<String> {
     let tenants = config.rate_limiter.policy.tenants();
     if tenants.is_empty() {
         return None;
@@ -104,11 +104,11 @@ mod tests {
     fn tenants_without_a_job_are_named() {
         let yaml = "rate-limiter: {tenants: {acme: {max-requests: 7}, trial-*: {max-requests: 7}, b: {max-requests: 7}}}";
         let config = Config::parse("a.yaml", yaml, std::iter::empty()).expect("valid");
-        let jobs = ["acme", "trial-1"].map(|tenant| Job::new(0.0, tenant));
+        let jobs = ["acme", "trial-1"].map(|tenant| SimulatedJob::new(0.0, tenant));
         let said = of_tenants(Path::new("j.jsonl"), &config, &jobs).expect("a note");
         let begin = "rate-limiter.tenants: j.jsonl has no job of 1 of the 3 names: b; ";
         assert!(said.starts_with(begin), "{said}");
-        let all = ["acme", "trial-1", "b"].map(|tenant| Job::new(0.0, tenant));
+        let all = ["acme", "trial-1", "b"].map(|tenant| SimulatedJob::new(0.0, tenant));
         assert_eq!(of_tenants(Path::new("j.jsonl"), &config, &all), None);
     }
 }

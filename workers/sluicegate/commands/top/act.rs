@@ -22,12 +22,12 @@ pub enum Act {
     /// Ends the trial of the tenant's limit with this name.
     EndTry(Tenant, String),
     /// Moves dead letters back to the work queue.
-    Replay(Which),
+    Replay(LetterSelection),
 }
 
 /// A selection of dead letters.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Which {
+pub enum LetterSelection {
     /// The dead letter with this ID, of the given tenant.
     One(String, Option<String>),
     /// All of a tenant's, with the number of listed ones.
@@ -36,7 +36,7 @@ pub enum Which {
     All(usize),
 }
 
-impl Which {
+impl LetterSelection {
     /// Returns the filter that finds them.
     pub fn filter(&self) -> Filter {
         let mut filter = Filter::default();

@@ -13,9 +13,9 @@ use super::act::Act;
 use super::view::parts::NAME;
 
 /// The default duration.
-const USUAL: &str = "1h";
+const DEFAULT_DURATION: &str = "1h";
 /// Maximum number of typed characters.
-const LONGEST: usize = 64;
+const MAX_TYPED_CHARS: usize = 64;
 
 /// A question on the screen.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,7 +23,7 @@ pub enum Asking {
     /// Waits for a typed line.
     Line {
         /// The subject of the line.
-        step: Step,
+        step: PromptStep,
         /// The typed text so far.
         text: String,
         /// The reason why the last input was refused.
@@ -35,11 +35,11 @@ pub enum Asking {
 
 /// The value to be typed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
+pub enum PromptStep {
     /// How long a tenant is paused.
     Pause(Tenant),
     /// The name of the limit, with the intended change.
-    Name(Tenant, Wish),
+    Name(Tenant, LimitChange),
     /// The limit's maximum.
     Max(Tenant, String),
     /// How long the maximum applies.
@@ -52,7 +52,7 @@ pub enum Step {
 
 /// An intended change of a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wish {
+pub enum LimitChange {
     /// Sets another maximum for some time.
     Set,
     /// Restores the configured maximum.
@@ -72,7 +72,7 @@ pub enum Next {
 }
 
 impl Asking {
-    fn line(step: Step) -> Self {
+    fn line(step: PromptStep) -> Self {
         Self::Line {
             step,
             text: String::new(),
@@ -82,12 +82,12 @@ impl Asking {
 
     /// Asks how long `tenant` is to be paused.
     pub fn pause(tenant: Tenant) -> Self {
-        Self::line(Step::Pause(tenant))
+        Self::line(PromptStep::Pause(tenant))
     }
 
     /// Asks for the limit of `tenant` and its change. `meant` is the limit that is selected on the
     /// screen.
-    pub fn limit(config: &Config, tenant: Tenant, wish: Wish, meant: Option<&str>) -> Next {
+    pub fn limit(config: &Config, tenant: Tenant, wish: LimitChange, meant: Option<&str>) -> Next {
         let policy = &config.rate_limiter.policy;
         let found = meant.and_then(|meant| limit_name(policy, &tenant, Some(meant)).ok());
         let found = found.map_or_else(|| limit_name(policy, &tenant, None), Ok);
@@ -97,7 +97,7 @@ impl Asking {
                 Err(why) => Next::Refused(plain(&why, 400)),
             },
             Err(_) if !names(config, &tenant).is_empty() => {
-                Next::Ask(Self::line(Step::Name(tenant, wish)))
+                Next::Ask(Self::line(PromptStep::Name(tenant, wish)))
             }
             Err(why) => Next::Refused(plain(&why.to_string(), 400)),
         }
@@ -105,19 +105,24 @@ impl Asking {
 
     /// Asks how long the limit `name` of `tenant` is to be `max`.
     pub fn enforce(tenant: Tenant, name: String, max: u32) -> Self {
-        Self::line(Step::For(tenant, name, max))
+        Self::line(PromptStep::For(tenant, name, max))
     }
 
-    fn of_limit(config: &Config, tenant: Tenant, name: String, wish: Wish) -> Result<Self, String> {
+    fn of_limit(
+        config: &Config,
+        tenant: Tenant,
+        name: String,
+        wish: LimitChange,
+    ) -> Result<Self, String> {
         Ok(match wish {
-            Wish::Set => Self::line(Step::Max(tenant, name)),
-            Wish::Clear => Self::Sure(Act::Change(tenant, Change::Unlimit { name })),
-            Wish::Try => {
+            LimitChange::Set => Self::line(PromptStep::Max(tenant, name)),
+            LimitChange::Clear => Self::Sure(Act::Change(tenant, Change::Unlimit { name })),
+            LimitChange::Try => {
                 // The maximum does not matter here: a limit that holds leases can't be tried.
                 tried(config, &tenant, &name, 1)?;
-                Self::line(Step::Try(tenant, name))
+                Self::line(PromptStep::Try(tenant, name))
             }
-            Wish::EndTry => Self::Sure(Act::EndTry(tenant, name)),
+            LimitChange::EndTry => Self::Sure(Act::EndTry(tenant, name)),
         })
     }
 
@@ -125,7 +130,7 @@ impl Asking {
     pub fn types(&mut self, c: char) {
         if let Self::Line { text, .. } = self
             && !c.is_control()
-            && text.chars().count() < LONGEST
+            && text.chars().count() < MAX_TYPED_CHARS
         {
             text.push(c);
         }
@@ -154,25 +159,25 @@ impl Asking {
     }
 }
 
-fn next(step: &Step, text: &str, config: &Config) -> Result<Asking, String> {
+fn next(step: &PromptStep, text: &str, config: &Config) -> Result<Asking, String> {
     Ok(match step {
-        Step::Pause(tenant) => {
+        PromptStep::Pause(tenant) => {
             let duration_ms = span(text)?;
             Asking::Sure(Act::Change(tenant.clone(), Change::Pause { duration_ms }))
         }
-        Step::Name(tenant, wish) => {
+        PromptStep::Name(tenant, wish) => {
             let policy = &config.rate_limiter.policy;
             let name = limit_name(policy, tenant, Some(text)).map_err(|why| why.to_string())?;
             Asking::of_limit(config, tenant.clone(), name, *wish)?
         }
-        Step::Max(tenant, name) => {
-            Asking::line(Step::For(tenant.clone(), name.clone(), max(text)?))
+        PromptStep::Max(tenant, name) => {
+            Asking::line(PromptStep::For(tenant.clone(), name.clone(), max(text)?))
         }
-        Step::Try(tenant, name) => {
-            Asking::line(Step::TryFor(tried(config, tenant, name, max(text)?)?))
+        PromptStep::Try(tenant, name) => {
+            Asking::line(PromptStep::TryFor(tried(config, tenant, name, max(text)?)?))
         }
-        Step::TryFor(trial) => Asking::Sure(Act::Try(trial.clone(), span(text)?)),
-        Step::For(tenant, name, max) => {
+        PromptStep::TryFor(trial) => Asking::Sure(Act::Try(trial.clone(), span(text)?)),
+        PromptStep::For(tenant, name, max) => {
             let change = Change::Limit {
                 name: name.clone(),
                 max: *max,
@@ -197,7 +202,11 @@ fn tried(config: &Config, tenant: &Tenant, name: &str, max: u32) -> Result<Trial
 
 /// Parses a duration into milliseconds. An empty text is the default.
 fn span(text: &str) -> Result<u64, String> {
-    let text = if text.is_empty() { USUAL } else { text };
+    let text = if text.is_empty() {
+        DEFAULT_DURATION
+    } else {
+        text
+    };
     steer::span(text).map(ceil_ms)
 }
 
@@ -207,14 +216,14 @@ fn names(config: &Config, tenant: &Tenant) -> Vec<String> {
     limits.own().map(|limit| limit.name().to_owned()).collect()
 }
 
-impl Step {
+impl PromptStep {
     /// Returns the question as text.
     pub fn in_words(&self, config: &Config) -> String {
         let name = |tenant: &Tenant| plain(tenant.as_str(), NAME);
         match self {
             Self::Pause(tenant) => {
                 format!(
-                    "Pause {} for how long? (90s, 30m, 7d; Enter alone: {USUAL})",
+                    "Pause {} for how long? (90s, 30m, 7d; Enter alone: {DEFAULT_DURATION})",
                     name(tenant)
                 )
             }
@@ -232,11 +241,11 @@ impl Step {
                 name(tenant)
             ),
             Self::TryFor(Trial { tenant, limit, max }) => format!(
-                "Limit {limit} of {}: try {max} for how long? (90s, 30m, 7d; Enter alone: {USUAL})",
+                "Limit {limit} of {}: try {max} for how long? (90s, 30m, 7d; Enter alone: {DEFAULT_DURATION})",
                 name(tenant)
             ),
             Self::For(tenant, limit, max) => format!(
-                "Limit {limit} of {}: {max} for how long? (90s, 30m, 7d; Enter alone: {USUAL})",
+                "Limit {limit} of {}: {max} for how long? (90s, 30m, 7d; Enter alone: {DEFAULT_DURATION})",
                 name(tenant)
             ),
         }
@@ -297,7 +306,7 @@ mod tests {
     #[test]
     fn a_limit_is_named_where_there_are_several() {
         let one = config("");
-        let asking = asked(Asking::limit(&one, tenant(), Wish::Set, None));
+        let asking = asked(Asking::limit(&one, tenant(), LimitChange::Set, None));
         let asking = typed(asking, "0", &one);
         assert_eq!(wrong(&asking), "it must be a number from 1 to 1000000");
         let asking = typed(typed(asking, "7", &one), "30m", &one);
@@ -309,7 +318,7 @@ mod tests {
         assert_eq!(asking, Asking::Sure(Act::Change(tenant(), change)));
 
         let two = config("rate-limiter: {limits: [{name: day}, {name: hour}]}");
-        let asking = asked(Asking::limit(&two, tenant(), Wish::Clear, None));
+        let asking = asked(Asking::limit(&two, tenant(), LimitChange::Clear, None));
         let Asking::Line { step, .. } = &asking else {
             panic!("{asking:?}");
         };
@@ -325,12 +334,17 @@ mod tests {
         assert_eq!(typed(asking, "hour", &two), clear);
         // The selected limit is not asked for.
         assert_eq!(
-            asked(Asking::limit(&two, tenant(), Wish::Clear, Some("hour"))),
+            asked(Asking::limit(
+                &two,
+                tenant(),
+                LimitChange::Clear,
+                Some("hour")
+            )),
             clear
         );
 
         let global = config("rate-limiter: {scope: global}");
-        match Asking::limit(&global, tenant(), Wish::Set, None) {
+        match Asking::limit(&global, tenant(), LimitChange::Set, None) {
             Next::Refused(why) => assert!(why.contains("scope: global"), "{why}"),
             Next::Ask(other) => panic!("{other:?}"),
         }
@@ -340,7 +354,12 @@ mod tests {
     fn a_limit_is_tried_where_it_can_be() {
         let config =
             config("rate-limiter: {limits: [{name: day}, {name: at-once, max-concurrent: 4}]}");
-        let asking = asked(Asking::limit(&config, tenant(), Wish::Try, Some("day")));
+        let asking = asked(Asking::limit(
+            &config,
+            tenant(),
+            LimitChange::Try,
+            Some("day"),
+        ));
         let asking = typed(asking, "few", &config);
         assert_eq!(wrong(&asking), "it must be a number from 1 to 1000000");
         let asking = typed(typed(asking, "7", &config), "1d", &config);
@@ -348,11 +367,16 @@ mod tests {
         let trial = Trial::new(policy, tenant(), "day".to_owned(), 7).expect("it can be");
         assert_eq!(asking, Asking::Sure(Act::Try(trial, 86_400_000)));
         // A limit that can't be tried is refused before a number is typed.
-        match Asking::limit(&config, tenant(), Wish::Try, Some("at-once")) {
+        match Asking::limit(&config, tenant(), LimitChange::Try, Some("at-once")) {
             Next::Refused(why) => assert!(why.contains("max-concurrent"), "{why}"),
             Next::Ask(other) => panic!("{other:?}"),
         }
-        let end = asked(Asking::limit(&config, tenant(), Wish::EndTry, Some("day")));
+        let end = asked(Asking::limit(
+            &config,
+            tenant(),
+            LimitChange::EndTry,
+            Some("day"),
+        ));
         assert_eq!(end, Asking::Sure(Act::EndTry(tenant(), "day".to_owned())));
     }
 
@@ -364,6 +388,6 @@ mod tests {
         let Asking::Line { text, .. } = asking else {
             panic!("a line");
         };
-        assert_eq!(text.chars().count(), LONGEST);
+        assert_eq!(text.chars().count(), MAX_TYPED_CHARS);
     }
 }

@@ -22,7 +22,7 @@ use sluicegate::rules::scope::Scope;
 use sluicegate::rules::steering::{Hold, Instruction};
 use sluicegate::rules::tenant::Tenant;
 
-use super::model::{Came, Model, Request};
+use super::model::{Came, Model, ServerRequest};
 
 /// Redis's clock, and also the operator's: Tue, 14 Nov 2023 22:13:20 GMT.
 pub const NOW: u64 = 1_700_000_000_000;
@@ -270,12 +270,12 @@ pub fn letters(number: usize) -> LetterList {
     }
 }
 
-pub fn press(model: &mut Model, code: KeyCode) -> Vec<(u64, Request)> {
+pub fn press(model: &mut Model, code: KeyCode) -> Vec<(u64, ServerRequest)> {
     model.pressed(KeyEvent::new(code, KeyModifiers::NONE))
 }
 
 /// Types each character. `\n` is Enter, `\u{1b}` is Esc.
-pub fn types(model: &mut Model, text: &str) -> Vec<(u64, Request)> {
+pub fn types(model: &mut Model, text: &str) -> Vec<(u64, ServerRequest)> {
     let code = |c| match c {
         '\n' => KeyCode::Enter,
         '\u{1b}' => KeyCode::Esc,
@@ -288,15 +288,15 @@ pub fn types(model: &mut Model, text: &str) -> Vec<(u64, Request)> {
 pub fn answer(model: &mut Model, picture: fn() -> Box<Overview>) {
     for (number, request) in model.due() {
         let came = match request {
-            Request::Overview(at, wanted) => {
+            ServerRequest::Overview(at, wanted) => {
                 let mut picture = picture();
                 if wanted.is_none() {
                     picture.shown = None;
                 }
                 Came::Overview(at, Ok(picture))
             }
-            Request::Glance(..) => Came::Glance(Ok(glance())),
-            Request::Letters(at) => Came::Letters(at, Ok(letters(5))),
+            ServerRequest::Glance(..) => Came::Glance(Ok(glance())),
+            ServerRequest::Letters(at) => Came::Letters(at, Ok(letters(5))),
             other => panic!("{other:?} is never due"),
         };
         model.came(number, came);

@@ -9,16 +9,16 @@ use sluicegate::config::{Config, ConfigSource, PipelineName, Pipelines};
 use tokio::sync::mpsc;
 
 /// Interval at which the file is checked, as in workers.
-const EVERY: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The result of a read: the shown pipelines, or the reason why the file can't be used.
 pub type Read = Result<Vec<(PipelineName, Config)>, String>;
 
 /// The pipelines of a configuration that are shown.
 #[derive(Debug, Clone)]
-pub struct Wanted(Option<String>);
+pub struct PipelineFilter(Option<String>);
 
-impl Wanted {
+impl PipelineFilter {
     /// Selects the pipeline `name`, or all of them if `None`.
     pub fn new(name: Option<&str>) -> Self {
         Self(name.map(str::to_owned))
@@ -40,7 +40,7 @@ impl Wanted {
 /// Returns the reads after each change of the file, beginning with the first read. A separate
 /// thread checks the file as long as the program runs, so that a hanging file system does not block
 /// the screen.
-pub fn reads(path: Option<PathBuf>, wanted: Wanted) -> mpsc::Receiver<Read> {
+pub fn reads(path: Option<PathBuf>, wanted: PipelineFilter) -> mpsc::Receiver<Read> {
     let (send, reads) = mpsc::channel(1);
     let mut source = ConfigSource::new(path);
     thread::spawn(move || {
@@ -53,7 +53,7 @@ pub fn reads(path: Option<PathBuf>, wanted: Wanted) -> mpsc::Receiver<Read> {
                 }
             }
             // A spurious wakeup only causes one more check.
-            thread::park_timeout(EVERY);
+            thread::park_timeout(CHECK_INTERVAL);
         }
     });
     reads

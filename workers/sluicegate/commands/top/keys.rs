@@ -5,17 +5,17 @@ use sluicegate::gate::Change;
 use sluicegate::rules::report::view::Sort;
 use sluicegate::rules::tenant::Tenant;
 
-use super::act::{Act, Which};
-use super::asked::Asked;
-use super::asking::{Asking, Next, Wish};
-use super::model::{Model, Page, Request, VIEWS, View};
+use super::act::{Act, LetterSelection};
+use super::asking::{Asking, LimitChange, Next};
+use super::model::{Model, ServerRequest, TenantPage, TopView, VIEWS};
+use super::query::QueryState;
 
 /// Number of rows per page.
 const PAGE: isize = 10;
 
 impl Model {
     /// Handles a key. Returns requests to servers beyond those that are due anyway.
-    pub fn pressed(&mut self, key: KeyEvent) -> Vec<(u64, Request)> {
+    pub fn pressed(&mut self, key: KeyEvent) -> Vec<(u64, ServerRequest)> {
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             self.is_over |= key.code == KeyCode::Char('c');
             return Vec::new();
@@ -34,7 +34,7 @@ impl Model {
         self.command(key.code)
     }
 
-    fn answered(&mut self, mut asking: Asking, key: KeyCode) -> Vec<(u64, Request)> {
+    fn answered(&mut self, mut asking: Asking, key: KeyCode) -> Vec<(u64, ServerRequest)> {
         match (asking, key) {
             (Asking::Sure(act), KeyCode::Char('y' | 'Y')) => return vec![self.begin(act)],
             (Asking::Sure(_), _) | (Asking::Line { .. }, KeyCode::Esc) => {
@@ -74,7 +74,7 @@ impl Model {
             _ => {}
         }
         if self.is_searching && !matches!(key, KeyCode::Down | KeyCode::Up) {
-            self.cursors[View::Tenants as usize] = Default::default();
+            self.cursors[TopView::Tenants as usize] = Default::default();
         }
     }
 
@@ -102,14 +102,14 @@ impl Model {
     }
 
     fn open(&mut self, tenant: Tenant) {
-        self.page = Some(Page {
+        self.page = Some(TenantPage {
             tenant,
-            glance: Asked::default(),
+            glance: QueryState::default(),
             scroll: 0,
         });
     }
 
-    fn command(&mut self, key: KeyCode) -> Vec<(u64, Request)> {
+    fn command(&mut self, key: KeyCode) -> Vec<(u64, ServerRequest)> {
         match key {
             KeyCode::Char('q') => self.is_over = true,
             KeyCode::Char('?' | 'h') | KeyCode::F(1) => self.is_help = true,
@@ -121,7 +121,7 @@ impl Model {
             KeyCode::Char(']') => self.switch(1),
             KeyCode::Char('[') => self.switch(self.pipelines.len() - 1),
             KeyCode::Char('/') => {
-                self.show(View::Tenants);
+                self.show(TopView::Tenants);
                 self.search.clear();
                 self.is_searching = true;
             }
@@ -158,7 +158,7 @@ impl Model {
         Vec::new()
     }
 
-    fn show(&mut self, view: View) {
+    fn show(&mut self, view: TopView) {
         let is_new = self.view != view || self.page.is_some();
         (self.view, self.page) = (view, None);
         if is_new {
@@ -176,14 +176,14 @@ impl Model {
         self.opened();
     }
 
-    fn back(&mut self) -> Vec<(u64, Request)> {
+    fn back(&mut self) -> Vec<(u64, ServerRequest)> {
         if self.page.take().is_some() {
             self.opened();
         } else if !self.search.is_empty() {
             self.search.clear();
             self.urge();
         } else if self.doing.is_some() {
-            return vec![(0, Request::Stop)];
+            return vec![(0, ServerRequest::Stop)];
         }
         Vec::new()
     }
@@ -224,7 +224,7 @@ impl Model {
         }
         let limit = self
             .place()
-            .filter(|_| self.view == View::Limits && self.page.is_none());
+            .filter(|_| self.view == TopView::Limits && self.page.is_none());
         let limit = limit.and_then(|at| Some(self.limits().get(at)?.limit.name.clone()));
         let limit = limit.as_deref();
         let of = |wish, limit| {
@@ -234,15 +234,15 @@ impl Model {
         let of_limit = |wish| of(wish, limit);
         let next = match key {
             'p' => Next::Ask(Asking::pause(tenant)),
-            'l' => of_limit(Wish::Set),
-            'c' => of_limit(Wish::Clear),
-            't' => of_limit(Wish::Try),
+            'l' => of_limit(LimitChange::Set),
+            'c' => of_limit(LimitChange::Clear),
+            't' => of_limit(LimitChange::Try),
             'e' => self.enforced(tenant, limit),
             'x' => {
                 let mut tried = self.tried(&tenant).map(|(name, _)| name);
                 // If only one limit is tried, that one is meant.
                 let only = tried.next().filter(|_| tried.next().is_none());
-                of(Wish::EndTry, limit.or(only))
+                of(LimitChange::EndTry, limit.or(only))
             }
             'r' => Next::Ask(Asking::Sure(Act::Change(tenant, Change::Resume))),
             _ => Next::Ask(Asking::Sure(Act::Change(tenant, Change::Reset))),
@@ -269,7 +269,7 @@ impl Model {
     }
 
     fn of_letters(&mut self, key: char) {
-        if self.view != View::Letters || self.page.is_some() || !self.is_free() {
+        if self.view != TopView::Letters || self.page.is_some() || !self.is_free() {
             return;
         }
         if key == 'f' {
@@ -285,7 +285,7 @@ impl Model {
         }
     }
 
-    fn letters_meant(&self, key: char) -> Result<Which, String> {
+    fn letters_meant(&self, key: char) -> Result<LetterSelection, String> {
         let none = || "no dead letter is listed: f fetches them".to_owned();
         let (listed, _) = self.pipeline().letters.known().ok_or_else(none)?;
         let row = self.place().and_then(|at| listed.rows.get(at));
@@ -294,7 +294,7 @@ impl Model {
         let which = match key {
             'R' => {
                 let without = "it has no id: T replays those of its tenant, A all";
-                Which::One(row.id().ok_or(without)?.to_owned(), tenant)
+                LetterSelection::One(row.id().ok_or(without)?.to_owned(), tenant)
             }
             'T' => {
                 let tenant = tenant.ok_or("it names no tenant: A replays all")?;
@@ -303,9 +303,9 @@ impl Model {
                     .iter()
                     .filter(|row| row.tenant() == Some(&tenant));
                 let listed = of.count();
-                Which::Of(tenant, listed)
+                LetterSelection::Of(tenant, listed)
             }
-            _ => Which::All(listed.rows.len()),
+            _ => LetterSelection::All(listed.rows.len()),
         };
         which.check(&self.pipeline().config)?;
         Ok(which)

@@ -13,19 +13,19 @@ use sluicegate::operator::overview::Overview;
 use sluicegate::rules::report::view::Sort;
 use sluicegate::rules::tenant::Tenant;
 
-use super::asked::Asked;
 use super::asking::Asking;
 use super::cursor::Cursor;
 use super::file::Read;
-pub use listed::LimitRow;
-pub use questions::{Came, Request};
+use super::query::QueryState;
+pub use listed::ListedLimit;
+pub use questions::{Came, ServerRequest};
 
 /// How long the result of an action is shown, in milliseconds.
 const TOLD_MS: u64 = 30_000;
 
 /// The views.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum View {
+pub enum TopView {
     Fleet,
     Tenants,
     Limits,
@@ -33,27 +33,32 @@ pub enum View {
 }
 
 /// All views in the order of their keys.
-pub const VIEWS: [View; 4] = [View::Fleet, View::Tenants, View::Limits, View::Letters];
+pub const VIEWS: [TopView; 4] = [
+    TopView::Fleet,
+    TopView::Tenants,
+    TopView::Limits,
+    TopView::Letters,
+];
 
 /// One pipeline and its last answers.
-pub struct Pipeline {
+pub struct PipelineModel {
     pub name: PipelineName,
     pub config: Arc<Config>,
-    pub picture: Asked<Overview>,
-    pub letters: Asked<LetterList>,
+    pub picture: QueryState<Overview>,
+    pub letters: QueryState<LetterList>,
 }
 
 /// A tenant's own page.
-pub struct Page {
+pub struct TenantPage {
     pub tenant: Tenant,
-    pub glance: Asked<Glance>,
+    pub glance: QueryState<Glance>,
     /// Number of text lines scrolled past the top.
     pub scroll: usize,
 }
 
 /// The message shown after an action.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Told {
+pub struct StatusMessage {
     pub text: String,
     pub is_bad: bool,
     at_ms: u64,
@@ -69,10 +74,10 @@ pub struct Doing {
 
 /// The whole screen.
 pub struct Model {
-    pub pipelines: Vec<Pipeline>,
+    pub pipelines: Vec<PipelineModel>,
     pub at: usize,
-    pub view: View,
-    pub page: Option<Page>,
+    pub view: TopView,
+    pub page: Option<TenantPage>,
     pub is_help: bool,
     pub sort: Sort,
     /// Filters tenants by this part of their names.
@@ -86,7 +91,7 @@ pub struct Model {
     pub is_over: bool,
     /// The reason why the changed configuration is not shown, or `None` if it is.
     pub unread: Option<String>,
-    told: Option<Told>,
+    told: Option<StatusMessage>,
     numbers: u64,
 }
 
@@ -97,16 +102,16 @@ impl Model {
         sort: Sort,
         now_ms: u64,
     ) -> Self {
-        let pipeline = |(name, config)| Pipeline {
+        let pipeline = |(name, config)| PipelineModel {
             name,
             config: Arc::new(config),
-            picture: Asked::default(),
-            letters: Asked::default(),
+            picture: QueryState::default(),
+            letters: QueryState::default(),
         };
         Self {
             pipelines: pipelines.into_iter().map(pipeline).collect(),
             at: 0,
-            view: View::Fleet,
+            view: TopView::Fleet,
             page: None,
             is_help: false,
             sort,
@@ -149,10 +154,10 @@ impl Model {
             }
             // Answers of other servers don't apply to these.
             if pipeline.config.redis != config.redis {
-                pipeline.picture = Asked::default();
+                pipeline.picture = QueryState::default();
             }
             if pipeline.config.amqp != config.amqp {
-                pipeline.letters = Asked::default();
+                pipeline.letters = QueryState::default();
             }
             pipeline.config = Arc::new(config.clone());
             is_new = true;
@@ -168,7 +173,7 @@ impl Model {
     }
 
     /// Returns the selected pipeline.
-    pub fn pipeline(&self) -> &Pipeline {
+    pub fn pipeline(&self) -> &PipelineModel {
         &self.pipelines[self.at]
     }
 
@@ -177,7 +182,7 @@ impl Model {
         self.pipelines.iter().map(|pipeline| &*pipeline.config)
     }
 
-    pub(super) fn pipeline_mut(&mut self) -> &mut Pipeline {
+    pub(super) fn pipeline_mut(&mut self) -> &mut PipelineModel {
         &mut self.pipelines[self.at]
     }
 
@@ -189,13 +194,13 @@ impl Model {
     }
 
     /// Returns the last message while it is recent.
-    pub fn told(&self) -> Option<&Told> {
-        let is_news = |told: &&Told| self.now_ms.saturating_sub(told.at_ms) < TOLD_MS;
+    pub fn told(&self) -> Option<&StatusMessage> {
+        let is_news = |told: &&StatusMessage| self.now_ms.saturating_sub(told.at_ms) < TOLD_MS;
         self.told.as_ref().filter(is_news)
     }
 
     pub(super) fn tell(&mut self, text: impl Into<String>, is_bad: bool) {
-        self.told = Some(Told {
+        self.told = Some(StatusMessage {
             text: text.into(),
             is_bad,
             at_ms: self.now_ms,

@@ -15,7 +15,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::file::Read;
-use super::model::{Came, Model, Request};
+use super::model::{Came, Model, ServerRequest};
 use super::servers::{Answers, Servers};
 use super::theme::Theme;
 use super::view::draw;
@@ -29,15 +29,15 @@ const FRAME: Duration = Duration::from_millis(40);
 /// How long leaving waits for a running replay.
 const LEAVE_WITHIN: Duration = Duration::from_secs(5);
 /// Maximum number of keys, and of answers, in the queue.
-const MOST_KEYS: usize = 64;
+const MAX_QUEUED_KEYS: usize = 64;
 
 /// The time of day, which does not jump while the program runs.
-pub struct Clock {
+pub struct WallClock {
     began_ms: u64,
     began: Instant,
 }
 
-impl Clock {
+impl WallClock {
     /// Starts now.
     pub fn new() -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -59,16 +59,16 @@ fn millis(time: Duration) -> u64 {
 
 /// The terminal while the program uses it. Dropping it restores the terminal; a panic restores it
 /// before its message.
-struct Screen(DefaultTerminal);
+struct TerminalScreen(DefaultTerminal);
 
-impl Screen {
+impl TerminalScreen {
     fn open() -> io::Result<Self> {
         // This also sets the panic hook.
         ratatui::try_init().map(Self)
     }
 }
 
-impl Drop for Screen {
+impl Drop for TerminalScreen {
     fn drop(&mut self) {
         // If the terminal is gone, no error can be shown.
         let _ = self.0.show_cursor();
@@ -79,7 +79,7 @@ impl Drop for Screen {
 /// Returns keys as they are pressed. The thread lives as long as the program, since a read of a
 /// terminal can't be canceled.
 fn keys() -> mpsc::Receiver<io::Result<Event>> {
-    let (send, keys) = mpsc::channel(MOST_KEYS);
+    let (send, keys) = mpsc::channel(MAX_QUEUED_KEYS);
     thread::spawn(move || {
         loop {
             let read = event::read();
@@ -93,7 +93,7 @@ fn keys() -> mpsc::Receiver<io::Result<Event>> {
 }
 
 /// The running tasks.
-struct Tasks {
+struct ScreenTasks {
     all: JoinSet<()>,
     /// The latest look of each kind. A newer one replaces it.
     looks: HashMap<(u8, usize), AbortHandle>,
@@ -103,18 +103,18 @@ struct Tasks {
 
 /// Returns the kind of look that a newer one replaces, or `None` for requests that must run to
 /// their end.
-fn kind(request: &Request) -> Option<(u8, usize)> {
+fn kind(request: &ServerRequest) -> Option<(u8, usize)> {
     match request {
-        Request::Overview(at, _) => Some((0, *at)),
-        Request::Glance(..) => Some((1, 0)),
+        ServerRequest::Overview(at, _) => Some((0, *at)),
+        ServerRequest::Glance(..) => Some((1, 0)),
         // Fetched letters must be returned to their queue. The state asks for one fetch at a time.
-        Request::Letters(_) | Request::Act(..) | Request::Stop => None,
+        ServerRequest::Letters(_) | ServerRequest::Act(..) | ServerRequest::Stop => None,
     }
 }
 
-impl Tasks {
-    fn begin(&mut self, (number, request): (u64, Request)) {
-        if request == Request::Stop {
+impl ScreenTasks {
+    fn begin(&mut self, (number, request): (u64, ServerRequest)) {
+        if request == ServerRequest::Stop {
             self.servers.stop();
             return;
         }
@@ -143,21 +143,21 @@ impl Tasks {
 pub async fn run(
     mut model: Model,
     (servers, mut files): (Servers, mpsc::Receiver<Read>),
-    clock: &Clock,
+    clock: &WallClock,
     theme: Theme,
 ) -> Result<ExitCode, Failure> {
     let [mut terminate, mut hangup] = [
         signal(SignalKind::terminate())?,
         signal(SignalKind::hangup())?,
     ];
-    let (answers, mut answered) = mpsc::channel(MOST_KEYS);
-    let mut tasks = Tasks {
+    let (answers, mut answered) = mpsc::channel(MAX_QUEUED_KEYS);
+    let mut tasks = ScreenTasks {
         all: JoinSet::new(),
         looks: HashMap::new(),
         answers,
         servers,
     };
-    let mut screen = Screen::open().map_err(|why| gone(&why))?;
+    let mut screen = TerminalScreen::open().map_err(|why| gone(&why))?;
     let mut keys = keys();
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -227,7 +227,7 @@ pub async fn run(
 }
 
 /// Waits for the end of the running action.
-async fn leave(tasks: Tasks, answered: &mut mpsc::Receiver<(u64, Came)>) {
+async fn leave(tasks: ScreenTasks, answered: &mut mpsc::Receiver<(u64, Came)>) {
     eprintln!("waiting for what is being done, {LEAVE_WITHIN:?} at most ...");
     tasks.servers.stop();
     let end = async {
@@ -246,16 +246,16 @@ async fn leave(tasks: Tasks, answered: &mut mpsc::Receiver<(u64, Came)>) {
     }
 }
 
-fn heard(model: &mut Model, clock: &Clock, (number, came): (u64, Came)) {
+fn heard(model: &mut Model, clock: &WallClock, (number, came): (u64, Came)) {
     model.at_time(clock.now_ms());
     model.came(number, came);
 }
 
 fn pressed(
     model: &mut Model,
-    clock: &Clock,
+    clock: &WallClock,
     key: Option<io::Result<Event>>,
-) -> io::Result<Vec<(u64, Request)>> {
+) -> io::Result<Vec<(u64, ServerRequest)>> {
     let key = key.unwrap_or_else(|| Err(io::ErrorKind::UnexpectedEof.into()))?;
     model.at_time(clock.now_ms());
     Ok(match key {

@@ -23,25 +23,25 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::Sender;
 use tokio::time::{Instant, timeout};
 
-use super::act::{Act, Which};
-use super::model::{Came, Request};
+use super::act::{Act, LetterSelection};
+use super::model::{Came, ServerRequest};
 use crate::commands::Failure;
-use crate::commands::noted::written;
+use crate::commands::audit::written;
+use crate::commands::shadow_trial;
 use crate::commands::steer::FOLLOW_TIMEOUT;
 use crate::commands::tenant::{in_the_audit, in_words};
-use crate::commands::tried;
 
 /// Timeout for a look at Redis.
-const LOOK_WITHIN: Duration = Duration::from_secs(5);
+const OVERVIEW_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout for a connection to RabbitMQ.
-const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout for reading dead letters, as in `/api/v1`.
-const LETTERS_WITHIN: Duration = Duration::from_secs(5);
+const LETTERS_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout for returning fetched messages. After that, RabbitMQ returns them itself when it notices
 /// the lost connection.
-const CLOSE_WITHIN: Duration = Duration::from_secs(2);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// One pipeline's servers.
-struct Part {
+struct PipelineServers {
     config: Config,
     gate: RedisGate,
 }
@@ -49,7 +49,7 @@ struct Part {
 /// The servers of all pipelines.
 #[derive(Clone)]
 pub struct Servers {
-    parts: Arc<[Part]>,
+    parts: Arc<[PipelineServers]>,
     stop: Arc<Notify>,
 }
 
@@ -60,12 +60,12 @@ impl Servers {
     /// A URL is not valid.
     pub fn new<'a>(configs: impl Iterator<Item = &'a Config>) -> Result<Self, Failure> {
         let part = |config: &Config| {
-            Ok::<_, Failure>(Part {
+            Ok::<_, Failure>(PipelineServers {
                 gate: RedisGate::connect(&config.redis.url, &config.redis.prefix)?,
                 config: config.clone(),
             })
         };
-        let parts: Result<Vec<Part>, Failure> = configs.map(part).collect();
+        let parts: Result<Vec<PipelineServers>, Failure> = configs.map(part).collect();
         Ok(Self {
             parts: parts?.into(),
             stop: Arc::default(),
@@ -93,25 +93,25 @@ impl Servers {
     /// Performs a request. Long ones report their progress to `told`.
     pub async fn perform(
         &self,
-        request: Request,
+        request: ServerRequest,
         told: impl Fn(Came) + Send + Sync,
     ) -> Option<Came> {
         Some(match request {
-            Request::Overview(at, wanted) => {
+            ServerRequest::Overview(at, wanted) => {
                 let part = &self.parts[at];
                 Came::Overview(
                     at,
                     within(part.overview(wanted).boxed()).await.map(Box::new),
                 )
             }
-            Request::Glance(at, tenant) => Came::Glance(
+            ServerRequest::Glance(at, tenant) => Came::Glance(
                 within(self.parts[at].glance(tenant).boxed())
                     .await
                     .map(Box::new),
             ),
-            Request::Letters(at) => Came::Letters(at, self.parts[at].letters().boxed().await),
-            Request::Act(at, act) => Came::Done(self.act(at, act, told).boxed().await),
-            Request::Stop => return None,
+            ServerRequest::Letters(at) => Came::Letters(at, self.parts[at].letters().boxed().await),
+            ServerRequest::Act(at, act) => Came::Done(self.act(at, act, told).boxed().await),
+            ServerRequest::Stop => return None,
         })
     }
 
@@ -140,13 +140,13 @@ impl Servers {
                 let unwritten = part.tries(&trial.tenant, (&limit, max, for_ms)).await;
                 let begun = trial.begin(&part.gate, (for_ms, FOLLOW_TIMEOUT));
                 let begun = followed(begun.boxed()).await?;
-                Ok(with_audit(tried::begun_in_words(&begun), unwritten))
+                Ok(with_audit(shadow_trial::begun_in_words(&begun), unwritten))
             }
             Act::EndTry(tenant, limit) => {
                 let unwritten = part.tries(&tenant, (&limit, None, 0)).await;
                 let ended = end(&part.gate, (tenant, limit), FOLLOW_TIMEOUT);
                 let ended = followed(ended.boxed()).await?;
-                Ok(with_audit(tried::ended_in_words(&ended), unwritten))
+                Ok(with_audit(shadow_trial::ended_in_words(&ended), unwritten))
             }
             Act::Replay(which) => part.replay(&which, &self.stop, told).await,
         }
@@ -161,26 +161,26 @@ fn with_audit(text: String, unwritten: Option<String>) -> String {
 }
 
 async fn within<T>(look: BoxFuture<'_, Result<T, String>>) -> Result<T, String> {
-    let late = |_| format!("no answer within {LOOK_WITHIN:?}");
-    timeout(LOOK_WITHIN, look).await.map_err(late)?
+    let late = |_| format!("no answer within {OVERVIEW_TIMEOUT:?}");
+    timeout(OVERVIEW_TIMEOUT, look).await.map_err(late)?
 }
 
 /// Limits the time of an action that waits for workers, plus that of a look at Redis.
 async fn followed<T>(acting: BoxFuture<'_, Result<T, NotDone>>) -> Result<T, String> {
-    let most = FOLLOW_TIMEOUT + LOOK_WITHIN;
+    let most = FOLLOW_TIMEOUT + OVERVIEW_TIMEOUT;
     let late = |_| format!("no answer within {most:?}");
     let ended = timeout(most, acting).await.map_err(late)?;
     ended.map_err(|why| why.to_string())
 }
 
-impl Part {
+impl PipelineServers {
     /// Audits that a limit is tried, or no longer is. Returns the reason if that failed.
     async fn tries(
         &self,
         tenant: &Tenant,
         (limit, max, for_ms): (&str, Option<u32>, u64),
     ) -> Option<String> {
-        let request = tried::in_the_audit(limit, max, for_ms);
+        let request = shadow_trial::in_the_audit(limit, max, for_ms);
         let of = json!({"tenant": tenant.as_str()});
         let unwritten = written(&self.gate, "tenant limit", of, request).await.err();
         unwritten.map(|why| why.to_string())
@@ -202,8 +202,8 @@ impl Part {
     async fn client(&self) -> Result<Client, String> {
         let levels = DelayLevels::new(self.config.delay.max_delay);
         let connecting = Client::connect_existing(&self.config.amqp, &levels);
-        let late = |_| format!("RabbitMQ: no connection within {CONNECT_WITHIN:?}");
-        let connected = timeout(CONNECT_WITHIN, connecting).await.map_err(late)?;
+        let late = |_| format!("RabbitMQ: no connection within {CONNECT_TIMEOUT:?}");
+        let connected = timeout(CONNECT_TIMEOUT, connecting).await.map_err(late)?;
         connected.map_err(|why| why.to_string())
     }
 
@@ -219,17 +219,17 @@ impl Part {
 
     async fn letters(&self) -> Result<LetterList, String> {
         let client = self.client().await?;
-        let dead = self.dead(&client, Some(Instant::now() + LETTERS_WITHIN));
+        let dead = self.dead(&client, Some(Instant::now() + LETTERS_TIMEOUT));
         let all = Filter::default();
-        let listed = timeout(2 * LETTERS_WITHIN, dead.list(&all, |_, _| {})).await;
+        let listed = timeout(2 * LETTERS_TIMEOUT, dead.list(&all, |_, _| {})).await;
         close(client).await;
-        let late = |_| format!("RabbitMQ: no answer within {:?}", 2 * LETTERS_WITHIN);
+        let late = |_| format!("RabbitMQ: no answer within {:?}", 2 * LETTERS_TIMEOUT);
         listed.map_err(late)?.map_err(|why| why.to_string())
     }
 
     async fn replay(
         &self,
-        which: &Which,
+        which: &LetterSelection,
         stop: &Notify,
         told: impl Fn(Came) + Send + Sync,
     ) -> Result<String, String> {
@@ -275,7 +275,7 @@ impl Part {
 /// Returns all fetched messages without an ack to their queue.
 async fn close(client: Client) {
     // If RabbitMQ does not answer, it returns them when it notices the lost connection.
-    let _ = timeout(CLOSE_WITHIN, client.close()).await;
+    let _ = timeout(CLOSE_TIMEOUT, client.close()).await;
 }
 
 /// Answers with the numbers of their questions.

@@ -4,12 +4,12 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use sluicegate::gate::Change;
 use sluicegate::rules::report::view::Sort;
 
-use super::act::{Act, Which};
+use super::act::{Act, LetterSelection};
 use super::asking::Asking;
 use super::beds::{HOSTILE, NOW, answer, letters, model, picture, pipelines, press, tenant, types};
-use super::model::{Came, Model, Request, View};
+use super::model::{Came, Model, ServerRequest, TopView};
 
-fn kinds(model: &mut Model) -> Vec<Request> {
+fn kinds(model: &mut Model) -> Vec<ServerRequest> {
     model
         .due()
         .into_iter()
@@ -31,11 +31,11 @@ fn meant(model: &Model) -> String {
 #[test]
 fn only_what_is_looked_at_is_asked_for_and_once_in_two_seconds() {
     let mut model = model();
-    assert_eq!(kinds(&mut model), [Request::Overview(0, None)]);
+    assert_eq!(kinds(&mut model), [ServerRequest::Overview(0, None)]);
     assert_eq!(kinds(&mut model), [], "one at a time");
     types(&mut model, "2");
     let due = kinds(&mut model);
-    let [Request::Overview(0, Some(wanted))] = due.as_slice() else {
+    let [ServerRequest::Overview(0, Some(wanted))] = due.as_slice() else {
         panic!("{due:?}");
     };
     assert_eq!((wanted.sort, wanted.most), (Sort::Waiting, 100));
@@ -49,14 +49,14 @@ fn only_what_is_looked_at_is_asked_for_and_once_in_two_seconds() {
     assert_eq!(kinds(&mut model).len(), 1);
     // A tenant's page is requested with the fleet, and the list is not.
     types(&mut model, "\n");
-    let page = Request::Glance(0, tenant("acme"));
+    let page = ServerRequest::Glance(0, tenant("acme"));
     assert_eq!(kinds(&mut model), [page]);
 }
 
 #[test]
 fn dead_letters_are_fetched_on_opening_and_on_a_key_only() {
     let mut model = model();
-    let letters = |model: &mut Model| kinds(model).contains(&Request::Letters(0));
+    let letters = |model: &mut Model| kinds(model).contains(&ServerRequest::Letters(0));
     types(&mut model, "4");
     assert!(letters(&mut model));
     model.at_time(NOW + 100_000);
@@ -118,7 +118,7 @@ fn the_marked_tenant_stays_marked_when_others_pass_it() {
 
 #[test]
 fn nothing_is_done_without_a_yes() {
-    let pause = Request::Act(
+    let pause = ServerRequest::Act(
         0,
         Act::Change(
             tenant("acme"),
@@ -148,7 +148,7 @@ fn nothing_is_done_without_a_yes() {
         !kinds(&mut model).is_empty(),
         "what came of it is looked at"
     );
-    let resume = Request::Act(0, Act::Change(tenant("acme"), Change::Resume));
+    let resume = ServerRequest::Act(0, Act::Change(tenant("acme"), Change::Resume));
     assert_eq!(types(&mut model, "rY")[0].1, resume);
     // Messages expire.
     let mut model = looks_at_tenants();
@@ -173,7 +173,7 @@ fn a_key_never_meets_another_tenant_than_the_one_that_was_asked_about() {
         picture.shown = Some(Default::default());
         picture
     });
-    let reset = Request::Act(0, Act::Change(tenant("acme"), Change::Reset));
+    let reset = ServerRequest::Act(0, Act::Change(tenant("acme"), Change::Reset));
     assert_eq!(types(&mut model, "y")[0].1, reset);
 }
 
@@ -183,7 +183,7 @@ fn a_search_finds_the_busy_and_opens_the_idle() {
     answer(&mut model, picture);
     types(&mut model, "/EV");
     answer(&mut model, picture);
-    assert_eq!(model.view, View::Tenants);
+    assert_eq!(model.view, TopView::Tenants);
     assert_eq!(meant(&model), HOSTILE);
     types(&mut model, "\n");
     let page = model.page.as_ref().expect("a page");
@@ -199,7 +199,7 @@ fn a_search_finds_the_busy_and_opens_the_idle() {
         .collect();
     assert_eq!(names, ["acme", "beta", "gamma"]);
     let due = kinds(&mut model);
-    let [Request::Overview(0, Some(wanted))] = due.as_slice() else {
+    let [ServerRequest::Overview(0, Some(wanted))] = due.as_slice() else {
         panic!("{due:?}");
     };
     assert_eq!(wanted.name, "a");
@@ -218,8 +218,8 @@ fn dead_letters_are_replayed_as_they_are_meant() {
     let mut model = model();
     types(&mut model, "4");
     answer(&mut model, picture);
-    let act = |which| Request::Act(0, Act::Replay(which));
-    let one = Which::One("job-0".to_owned(), Some("acme".to_owned()));
+    let act = |which| ServerRequest::Act(0, Act::Replay(which));
+    let one = LetterSelection::One("job-0".to_owned(), Some("acme".to_owned()));
     assert_eq!(types(&mut model, "Ry")[0].1, act(one.clone()));
     let again = |model: &mut Model| {
         model.doing = None;
@@ -228,14 +228,14 @@ fn dead_letters_are_replayed_as_they_are_meant() {
     again(&mut model);
     assert_eq!(
         types(&mut model, "Ty")[0].1,
-        act(Which::Of("acme".to_owned(), 3))
+        act(LetterSelection::Of("acme".to_owned(), 3))
     );
     again(&mut model);
-    assert_eq!(types(&mut model, "Ay")[0].1, act(Which::All(5)));
+    assert_eq!(types(&mut model, "Ay")[0].1, act(LetterSelection::All(5)));
     // Esc stops it.
-    assert_eq!(types(&mut model, "\u{1b}"), [(0, Request::Stop)]);
+    assert_eq!(types(&mut model, "\u{1b}"), [(0, ServerRequest::Stop)]);
     assert_eq!(one.in_the_audit()["id"], "job-0");
-    assert_eq!(Which::All(5).in_the_audit()["all"], true);
+    assert_eq!(LetterSelection::All(5).in_the_audit()["all"], true);
 
     // If the routing key is the tenant, replaying is impossible and not offered.
     let by_key = pipelines("job: {tenant: routing-key}");
@@ -275,7 +275,7 @@ fn what_is_tried_is_enforced_with_its_own_number() {
         max: 50,
         duration_ms: 7_200_000,
     };
-    let [(_, Request::Act(0, act))] = asked.as_slice() else {
+    let [(_, ServerRequest::Act(0, act))] = asked.as_slice() else {
         panic!("{asked:?}");
     };
     assert_eq!(*act, Act::Change(tenant("acme"), change));
@@ -286,7 +286,7 @@ fn what_is_tried_is_enforced_with_its_own_number() {
     types(&mut model, "2");
     answer(&mut model, with_trial);
     let asked = types(&mut model, "xy");
-    let [(_, Request::Act(0, act))] = asked.as_slice() else {
+    let [(_, ServerRequest::Act(0, act))] = asked.as_slice() else {
         panic!("{asked:?}");
     };
     assert_eq!(*act, Act::EndTry(tenant("acme"), "hour".to_owned()));
@@ -339,7 +339,7 @@ pipelines:
     types(&mut model, "2]");
     assert_eq!((model.at, model.pipeline().name.as_str()), (1, "orders"));
     let now = model.due();
-    let [(_, Request::Overview(1, Some(_)))] = now.as_slice() else {
+    let [(_, ServerRequest::Overview(1, Some(_)))] = now.as_slice() else {
         panic!("{now:?}");
     };
     model.came(due[1].0, Came::Overview(1, Err("old".to_owned())));
@@ -354,7 +354,7 @@ pipelines:
     let due = model.due();
     let (number, _) = due
         .iter()
-        .find(|(_, it)| *it == Request::Letters(0))
+        .find(|(_, it)| *it == ServerRequest::Letters(0))
         .expect("letters");
     types(&mut model, "]");
     model.came(*number, Came::Letters(0, Ok(letters(3))));

@@ -14,16 +14,16 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
 
-use super::model::{Model, View};
+use super::model::{Model, TopView};
 use super::theme::Theme;
 
 /// Minimum size of the screen. On a smaller one nothing is readable.
-const LEAST: (u16, u16) = (40, 8);
+const MIN_SIZE: (u16, u16) = (40, 8);
 
 /// Draws everything.
 pub fn draw(frame: &mut Frame, model: &Model, theme: Theme) {
     let area = frame.area();
-    let (wide, high) = LEAST;
+    let (wide, high) = MIN_SIZE;
     if area.width < wide || area.height < high {
         let words = format!("too small: {wide}x{high} at least, 80x24 is good. q quits");
         frame.render_widget(Line::from(words), area);
@@ -45,10 +45,10 @@ pub fn draw(frame: &mut Frame, model: &Model, theme: Theme) {
     write(frame, below, foot);
     match (&model.page, model.view) {
         (Some(page), _) => page::draw(frame, body, (model, page), theme),
-        (None, View::Fleet) => fleet::draw(frame, body, model, theme),
-        (None, View::Tenants) => tenants::draw(frame, body, model, theme),
-        (None, View::Limits) => limits::draw(frame, body, model, theme),
-        (None, View::Letters) => letters::draw(frame, body, model, theme),
+        (None, TopView::Fleet) => fleet::draw(frame, body, model, theme),
+        (None, TopView::Tenants) => tenants::draw(frame, body, model, theme),
+        (None, TopView::Limits) => limits::draw(frame, body, model, theme),
+        (None, TopView::Letters) => letters::draw(frame, body, model, theme),
     }
     if let Some(asking) = &model.asking {
         ask::draw(frame, area, (asking, model), theme);

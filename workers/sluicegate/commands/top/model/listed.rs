@@ -6,19 +6,19 @@ use sluicegate::rules::report::view::Row;
 use sluicegate::rules::scope::Scope;
 use sluicegate::rules::tenant::Tenant;
 
-use super::{Model, View};
+use super::{Model, TopView};
 use crate::commands::top::cursor::Cursor;
 
 /// Maximum number of tenants that the gate is asked for, as in `tenants`.
-const MOST: usize = 100;
+const MAX_TENANTS: usize = 100;
 /// A row of the limits: a tenant and its limit.
-pub struct LimitRow<'a> {
+pub struct ListedLimit<'a> {
     /// `None` for a limit that all tenants share.
     pub tenant: Option<&'a Tenant>,
     pub limit: &'a Fullness,
 }
 
-impl LimitRow<'_> {
+impl ListedLimit<'_> {
     /// Returns true if both are the same limit of all tenants.
     fn is_like(&self, other: &Fullness) -> bool {
         let (name, is_shadow) = (&self.limit.name, self.limit.shadow.is_some());
@@ -41,7 +41,7 @@ impl Model {
     pub(super) fn wanted(&self) -> TenantSelection {
         TenantSelection {
             sort: self.sort,
-            most: MOST,
+            most: MAX_TENANTS,
             name: self.search.clone(),
         }
     }
@@ -69,23 +69,23 @@ impl Model {
     }
 
     /// Returns the limits that all tenants share, once each, then those of each listed tenant.
-    pub fn limits(&self) -> Vec<LimitRow<'_>> {
+    pub fn limits(&self) -> Vec<ListedLimit<'_>> {
         let shown = self
             .picture()
             .and_then(|(picture, _)| picture.shown.as_ref());
         let Some(shown) = shown else {
             return Vec::new();
         };
-        let mut shared: Vec<LimitRow> = Vec::new();
+        let mut shared: Vec<ListedLimit> = Vec::new();
         let mut own = Vec::new();
         for row in self.tenants() {
             for limit in shown.limits.get(&row.tenant).into_iter().flatten() {
                 if limit.scope != Scope::Global {
                     let tenant = Some(&row.tenant);
-                    own.push(LimitRow { tenant, limit });
+                    own.push(ListedLimit { tenant, limit });
                 } else if shared.iter().all(|known| !known.is_like(limit)) {
                     let tenant = None;
-                    shared.push(LimitRow { tenant, limit });
+                    shared.push(ListedLimit { tenant, limit });
                 }
             }
         }
@@ -115,21 +115,21 @@ impl Model {
     /// Returns the names of the view's rows.
     pub fn rows(&self) -> Vec<String> {
         match self.view {
-            View::Fleet => {
+            TopView::Fleet => {
                 let workers = self.picture().into_iter();
                 let workers = workers.flat_map(|(picture, _)| &picture.fleet.view.workers);
                 workers.map(|worker| worker.name.clone()).collect()
             }
-            View::Tenants => {
+            TopView::Tenants => {
                 let rows = self.tenants();
                 let names = rows.iter().map(|row| row.tenant.as_str().to_owned());
                 names.collect()
             }
-            View::Limits => {
+            TopView::Limits => {
                 let rows = self.limits();
-                rows.iter().map(LimitRow::name).collect()
+                rows.iter().map(ListedLimit::name).collect()
             }
-            View::Letters => {
+            TopView::Letters => {
                 let listed = self.pipeline().letters.known();
                 let number = listed.map_or(0, |(listed, _)| listed.rows.len());
                 (0..number).map(|at| at.to_string()).collect()
@@ -154,10 +154,10 @@ impl Model {
         }
         let at = self.place()?;
         match self.view {
-            View::Fleet => None,
-            View::Tenants => self.tenants().get(at).map(|row| row.tenant.clone()),
-            View::Limits => self.limits().get(at)?.tenant.cloned(),
-            View::Letters => {
+            TopView::Fleet => None,
+            TopView::Tenants => self.tenants().get(at).map(|row| row.tenant.clone()),
+            TopView::Limits => self.limits().get(at)?.tenant.cloned(),
+            TopView::Letters => {
                 let (listed, _) = self.pipeline().letters.known()?;
                 Tenant::parse(listed.rows.get(at)?.tenant()?).ok()
             }

@@ -5,18 +5,18 @@ use sluicegate::operator::inspect::Glance;
 use sluicegate::operator::overview::{Overview, TenantSelection};
 use sluicegate::rules::tenant::Tenant;
 
-use super::{Doing, Model, View};
+use super::{Doing, Model, TopView};
 use crate::commands::top::act::Act;
 use crate::commands::top::cursor::Cursor;
 
 /// Interval at which workers report, in milliseconds.
-const EVERY_MS: u64 = 2_000;
+const REPORT_INTERVAL_MS: u64 = 2_000;
 /// Maximum age of dead letters, in milliseconds, at which opening their view does not fetch them
 /// again, since fetching is expensive.
 const LETTERS_MS: u64 = 10_000;
 /// The requests to servers.
 #[derive(Debug, PartialEq)]
-pub enum Request {
+pub enum ServerRequest {
     Overview(usize, Option<TenantSelection>),
     Glance(usize, Tenant),
     Letters(usize),
@@ -42,14 +42,14 @@ impl Model {
             Came::Overview(at, answer) => {
                 let answer = answer.map(|picture| *picture);
                 self.pipelines[at].picture.came(number, answer, now_ms);
-                if at == self.at && self.view != View::Letters {
+                if at == self.at && self.view != TopView::Letters {
                     self.settle();
                 }
             }
             Came::Letters(at, answer) => {
                 let is_new = self.pipelines[at].letters.came(number, answer, now_ms);
-                if is_new && at == self.at && self.view == View::Letters {
-                    self.cursors[View::Letters as usize] = Cursor::default();
+                if is_new && at == self.at && self.view == TopView::Letters {
+                    self.cursors[TopView::Letters as usize] = Cursor::default();
                 }
             }
             Came::Glance(answer) => {
@@ -69,7 +69,7 @@ impl Model {
                 let is_bad = ended.is_err();
                 self.tell(ended.unwrap_or_else(|why| why), is_bad);
                 self.urge();
-                if self.view == View::Letters {
+                if self.view == TopView::Letters {
                     self.pipeline_mut().letters.urge();
                 }
             }
@@ -88,7 +88,7 @@ impl Model {
     pub(in super::super) fn opened(&mut self) {
         self.urge();
         let now_ms = self.now_ms;
-        if self.view == View::Letters && self.page.is_none() {
+        if self.view == TopView::Letters && self.page.is_none() {
             let letters = &mut self.pipeline_mut().letters;
             if !letters.is_under_way() && letters.is_older(now_ms, LETTERS_MS) {
                 letters.urge();
@@ -98,11 +98,11 @@ impl Model {
     }
 
     /// Returns the due questions with their numbers.
-    pub fn due(&mut self) -> Vec<(u64, Request)> {
+    pub fn due(&mut self) -> Vec<(u64, ServerRequest)> {
         let mut due = Vec::new();
         let (now_ms, at) = (self.now_ms, self.at);
         let looks_at_tenants =
-            self.page.is_none() && matches!(self.view, View::Tenants | View::Limits);
+            self.page.is_none() && matches!(self.view, TopView::Tenants | TopView::Limits);
         let wanted = looks_at_tenants.then(|| self.wanted());
         let mut numbers = self.numbers;
         let mut number = || {
@@ -110,32 +110,32 @@ impl Model {
             numbers
         };
         for (place, pipeline) in self.pipelines.iter_mut().enumerate() {
-            if pipeline.picture.is_due(now_ms, EVERY_MS)
-                && (place == at || self.view == View::Fleet)
+            if pipeline.picture.is_due(now_ms, REPORT_INTERVAL_MS)
+                && (place == at || self.view == TopView::Fleet)
             {
                 let number = number();
                 pipeline.picture.begin(number, now_ms);
                 let wanted = wanted.clone().filter(|_| place == at);
-                due.push((number, Request::Overview(place, wanted)));
+                due.push((number, ServerRequest::Overview(place, wanted)));
             }
         }
         if let Some(page) = &mut self.page {
-            if page.glance.is_due(now_ms, EVERY_MS) {
+            if page.glance.is_due(now_ms, REPORT_INTERVAL_MS) {
                 let number = number();
                 page.glance.begin(number, now_ms);
-                due.push((number, Request::Glance(at, page.tenant.clone())));
+                due.push((number, ServerRequest::Glance(at, page.tenant.clone())));
             }
-        } else if self.view == View::Letters && self.pipelines[at].letters.is_new() {
+        } else if self.view == TopView::Letters && self.pipelines[at].letters.is_new() {
             let number = number();
             self.pipelines[at].letters.begin(number, now_ms);
-            due.push((number, Request::Letters(at)));
+            due.push((number, ServerRequest::Letters(at)));
         }
         self.numbers = numbers;
         due
     }
 
     /// Begins `act` and returns the request for it.
-    pub(in super::super) fn begin(&mut self, act: Act) -> (u64, Request) {
+    pub(in super::super) fn begin(&mut self, act: Act) -> (u64, ServerRequest) {
         self.numbers += 1;
         self.doing = Some(Doing {
             number: self.numbers,
@@ -144,6 +144,6 @@ impl Model {
             since_ms: self.now_ms,
         });
         self.told = None;
-        (self.numbers, Request::Act(self.at, act))
+        (self.numbers, ServerRequest::Act(self.at, act))
     }
 }

@@ -14,7 +14,7 @@ use sluicegate::rules::steering::Hold;
 use super::parts::{Column, Side, bar, fit, list, wrapped};
 use super::write;
 use crate::commands::fleet::gaps;
-use crate::commands::top::model::{Model, Pipeline};
+use crate::commands::top::model::{Model, PipelineModel};
 use crate::commands::top::theme::Theme;
 
 /// Number of lines for the selected worker.
@@ -169,7 +169,7 @@ fn draw_pipelines(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
     list(frame, area, &columns, rows, (Some(model.at), theme));
 }
 
-fn pipeline(pipeline: &Pipeline, now_ms: u64, theme: Theme) -> Vec<Line<'static>> {
+fn pipeline(pipeline: &PipelineModel, now_ms: u64, theme: Theme) -> Vec<Line<'static>> {
     let name = Line::from(pipeline.name.to_string());
     let away = pipeline.picture.trouble(now_ms).is_some();
     let Some((picture, _)) = pipeline.picture.known() else {

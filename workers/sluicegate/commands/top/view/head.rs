@@ -7,20 +7,20 @@ use sluicegate::operator::text::{count, plain};
 
 use super::parts::{fit, wrapped};
 use crate::commands::fleet::beside;
-use crate::commands::top::asked::Trouble;
 use crate::commands::top::clock::{age, left, time};
-use crate::commands::top::model::{Model, VIEWS, View};
+use crate::commands::top::model::{Model, TopView, VIEWS};
+use crate::commands::top::query::QueryFailure;
 use crate::commands::top::theme::Theme;
 
 /// Maximum number of lines of a notice.
-const MOST: usize = 3;
+const MAX_NOTICE_LINES: usize = 3;
 
-fn title(view: View) -> &'static str {
+fn title(view: TopView) -> &'static str {
     match view {
-        View::Fleet => "Fleet",
-        View::Tenants => "Tenants",
-        View::Limits => "Limits",
-        View::Letters => "Dead letters",
+        TopView::Fleet => "Fleet",
+        TopView::Tenants => "Tenants",
+        TopView::Limits => "Limits",
+        TopView::Letters => "Dead letters",
     }
 }
 
@@ -30,7 +30,7 @@ pub fn lines(model: &Model, wide: u16, theme: Theme) -> Vec<Line<'static>> {
     let mut lines = vec![first(model, wide, theme), views(model, theme)];
     let mut notice = |text: String, style| {
         let text = wrapped(&plain(&text, 600), wide, 2);
-        let text = text.into_iter().take(MOST);
+        let text = text.into_iter().take(MAX_NOTICE_LINES);
         lines.extend(text.map(|line| Line::styled(line, style)));
     };
     if let Some((source, trouble, age_ms)) = trouble(model) {
@@ -120,7 +120,7 @@ fn views(model: &Model, theme: Theme) -> Line<'static> {
 }
 
 /// Returns the first shown server that does not answer, and the age of its last picture.
-fn trouble(model: &Model) -> Option<(&'static str, Trouble<'_>, Option<u64>)> {
+fn trouble(model: &Model) -> Option<(&'static str, QueryFailure<'_>, Option<u64>)> {
     let now_ms = model.now_ms;
     let aged = |at_ms: u64| now_ms.saturating_sub(at_ms);
     let pipeline = model.pipeline();
@@ -134,7 +134,7 @@ fn trouble(model: &Model) -> Option<(&'static str, Trouble<'_>, Option<u64>)> {
         let known = pipeline.picture.known().map(|(_, at_ms)| aged(at_ms));
         return Some(("Redis", trouble, known));
     }
-    if model.view == View::Letters && model.page.is_none() {
+    if model.view == TopView::Letters && model.page.is_none() {
         let trouble = pipeline.letters.trouble(now_ms)?;
         // A slow fetch is reported next to the letters.
         trouble.why?;
@@ -147,7 +147,7 @@ fn trouble(model: &Model) -> Option<(&'static str, Trouble<'_>, Option<u64>)> {
 fn not_answering(
     model: &Model,
     server: &str,
-    trouble: &Trouble,
+    trouble: &QueryFailure,
     picture_ms: Option<u64>,
 ) -> String {
     let since_ms = trouble.since_ms;
@@ -172,7 +172,9 @@ pub fn foot(model: &Model, wide: u16, theme: Theme) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
     if let Some(why) = &model.unread {
         let text = format!("OLD CONFIGURATION: {why}");
-        let text = wrapped(&plain(&text, 600), wide, 2).into_iter().take(MOST);
+        let text = wrapped(&plain(&text, 600), wide, 2)
+            .into_iter()
+            .take(MAX_NOTICE_LINES);
         lines.extend(text.map(|line| Line::styled(line, theme.bad())));
     }
     if let Some(doing) = &model.doing {
@@ -192,7 +194,7 @@ pub fn foot(model: &Model, wide: u16, theme: Theme) -> Vec<Line<'static>> {
         } else {
             plain(&told.text, 600)
         };
-        let text = wrapped(&text, wide, 2).into_iter().take(MOST);
+        let text = wrapped(&text, wide, 2).into_iter().take(MAX_NOTICE_LINES);
         lines.extend(text.map(|line| Line::styled(line, style)));
     }
     if model.is_searching {
@@ -216,17 +218,17 @@ fn keys(model: &Model) -> &'static str {
         (Some(_), ..) => {
             "p pause  r resume  l limit  c clear  t try  z reset  Esc back  ? help  q quit"
         }
-        (None, View::Fleet, _) if model.pipelines.len() > 1 => {
+        (None, TopView::Fleet, _) if model.pipelines.len() > 1 => {
             "[ ] pipeline  1-4 views  / search  ? help  q quit"
         }
-        (None, View::Fleet, _) => "1-4 views  / search a tenant  ? help  q quit",
-        (None, View::Tenants, false) => {
+        (None, TopView::Fleet, _) => "1-4 views  / search a tenant  ? help  q quit",
+        (None, TopView::Tenants, false) => {
             "Enter open  Esc all tenants  p r l c t z act  ? help  q quit"
         }
-        (None, View::Tenants, true) | (None, View::Limits, _) => {
+        (None, TopView::Tenants, true) | (None, TopView::Limits, _) => {
             "Enter open  s sort  / search  p pause  r resume  l limit  t try  ? help  q quit"
         }
-        (None, View::Letters, _) => {
+        (None, TopView::Letters, _) => {
             "f fetch  R replay one  T its tenant's  A all  Enter tenant  ? help  q quit"
         }
     }

@@ -14,7 +14,7 @@ use super::parts::{Cells, Column, Side, bar, fit, list, name};
 use super::tenants::order;
 use super::write;
 use crate::commands::top::clock::left;
-use crate::commands::top::model::{LimitRow, Model};
+use crate::commands::top::model::{ListedLimit, Model};
 use crate::commands::top::theme::Theme;
 
 pub fn draw(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
@@ -49,7 +49,7 @@ pub fn draw(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
         ("NEXT", Constraint::Length(8), Side::Right),
         ("WAITING", Constraint::Length(7), Side::Right),
     ];
-    let rows = rows.iter().map(|LimitRow { tenant, limit }| {
+    let rows = rows.iter().map(|ListedLimit { tenant, limit }| {
         let whose = match tenant {
             Some(tenant) => name(tenant.as_str()),
             None => "(all tenants)".to_owned(),

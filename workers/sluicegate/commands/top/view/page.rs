@@ -10,13 +10,13 @@ use super::limits::{gauges, tried};
 use super::parts::{Cells, Column, Side, fit, list, name, until, wrapped};
 use super::{lines, write};
 use crate::commands::top::clock::time;
-use crate::commands::top::model::{Model, Page};
+use crate::commands::top::model::{Model, TenantPage};
 use crate::commands::top::theme::Theme;
 
 /// Indentation of the output of `inspect`, in columns.
 const INDENT: usize = 10;
 
-pub fn draw(frame: &mut Frame, area: Rect, (model, page): (&Model, &Page), theme: Theme) {
+pub fn draw(frame: &mut Frame, area: Rect, (model, page): (&Model, &TenantPage), theme: Theme) {
     let wide = usize::from(area.width);
     let title = format!("tenant {}", name(page.tenant.as_str()));
     let Some((glance, came_ms)) = page.glance.known() else {

@@ -7,6 +7,7 @@ use ratatui::widgets::{Cell, Row, Table, TableState};
 use sluicegate::operator::text::plain;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
+pub use crate::commands::table::Side;
 use crate::commands::top::clock::left;
 use crate::commands::top::theme::Theme;
 
@@ -105,13 +106,6 @@ pub fn until(at_ms: u64, now_ms: u64) -> String {
 /// Returns a tenant's name in plain characters.
 pub fn name(tenant: &str) -> String {
     plain(tenant, NAME)
-}
-
-/// The alignment of a column.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
-    Left,
-    Right,
 }
 
 /// A column: its header, width and alignment.

@@ -242,7 +242,10 @@ fn a_tenants_page() {
     let mut model = at("2\n", picture);
     model.at_time(NOW + 2_000);
     for (number, request) in model.due() {
-        if matches!(request, crate::commands::top::model::Request::Glance(..)) {
+        if matches!(
+            request,
+            crate::commands::top::model::ServerRequest::Glance(..)
+        ) {
             let mut glance = crate::commands::top::beds::glance();
             glance.suspended_until_ms = NOW + 3_600_000;
             glance.suspended_by = "an operator\u{7}".to_owned();
@@ -389,7 +392,7 @@ fn what_stops_all_and_what_does_not_answer_is_above_each_view() {
     let mut model = at("1", picture);
     types(&mut model, "4");
     for (number, request) in model.due() {
-        if let crate::commands::top::model::Request::Letters(_) = request {
+        if let crate::commands::top::model::ServerRequest::Letters(_) = request {
             model.came(number, Came::Letters(0, Err("closed".to_owned())));
         }
     }

@@ -9,7 +9,7 @@ use sluicegate::gate::redis::RedisGate;
 use sluicegate::operator::tenant::parse;
 use sluicegate::operator::trials::{EndedTrial, StartedTrial, Trial, end};
 
-use super::noted::note;
+use super::audit::note;
 use super::steer::FOLLOW_TIMEOUT;
 use super::times::at;
 use super::{Failure, print_json};

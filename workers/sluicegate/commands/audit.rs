@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use super::Failure;
 
 /// Maximum time that an unresponsive Redis delays actions on RabbitMQ.
-const WITHIN: Duration = Duration::from_secs(2);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Audits an `action` that is about to be done: its object and the rest of the request, both as
 /// JSON objects. An unreachable Redis is not reported here, since the command's next question to
@@ -65,10 +65,10 @@ pub async fn written(
         request,
         failed: None,
     };
-    match timeout(WITHIN, audit::add(gate, &entry)).await {
+    match timeout(WRITE_TIMEOUT, audit::add(gate, &entry)).await {
         Ok(written) => written.map(drop),
         Err(_) => {
-            let words = format!("no answer within {WITHIN:?}");
+            let words = format!("no answer within {WRITE_TIMEOUT:?}");
             Err(GateError::Unreachable(words).into())
         }
     }

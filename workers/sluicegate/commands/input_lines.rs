@@ -5,19 +5,20 @@ use std::io;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt};
 
 /// Maximum length of a line in bytes: RabbitMQ 4 accepts messages up to 16 MiB.
-pub const LONGEST_LINE: usize = 16 << 20;
+pub const MAX_INPUT_LINE_BYTES: usize = 16 << 20;
 
 /// One line.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct InputLine {
     /// Counted from 1.
     pub number: u64,
-    /// The line without its newline, or `None` if it exceeded [`LONGEST_LINE`] and was skipped.
+    /// The line without its newline, or `None` if it exceeded [`MAX_INPUT_LINE_BYTES`] and was
+    /// skipped.
     pub bytes: Option<Vec<u8>>,
 }
 
 /// A reader of lines.
-pub struct Lines<R> {
+pub struct InputLines<R> {
     reader: R,
     number: u64,
     part: Vec<u8>,
@@ -25,7 +26,7 @@ pub struct Lines<R> {
     too_long: bool,
 }
 
-impl<R: AsyncBufRead + Unpin> Lines<R> {
+impl<R: AsyncBufRead + Unpin> InputLines<R> {
     /// Reads from `reader`.
     pub fn new(reader: R) -> Self {
         Self {
@@ -39,7 +40,7 @@ impl<R: AsyncBufRead + Unpin> Lines<R> {
 
     /// Returns the next line, or `None` at the end. Cancel safe: a partial line is continued by the
     /// next call.
-    pub async fn next(&mut self) -> io::Result<Option<Line>> {
+    pub async fn next(&mut self) -> io::Result<Option<InputLine>> {
         loop {
             let chunk = self.reader.fill_buf().await?;
             if chunk.is_empty() {
@@ -48,7 +49,7 @@ impl<R: AsyncBufRead + Unpin> Lines<R> {
             self.began = true;
             let end = chunk.iter().position(|byte| *byte == b'\n');
             let text = &chunk[..end.unwrap_or(chunk.len())];
-            if self.part.len() + text.len() > LONGEST_LINE {
+            if self.part.len() + text.len() > MAX_INPUT_LINE_BYTES {
                 self.too_long = true;
             }
             if self.too_long {
@@ -64,12 +65,12 @@ impl<R: AsyncBufRead + Unpin> Lines<R> {
         }
     }
 
-    fn finish(&mut self) -> Line {
+    fn finish(&mut self) -> InputLine {
         self.number += 1;
         self.began = false;
         let bytes = std::mem::take(&mut self.part);
         let too_long = std::mem::take(&mut self.too_long);
-        Line {
+        InputLine {
             number: self.number,
             bytes: (!too_long).then_some(bytes),
         }
@@ -82,7 +83,7 @@ mod tests {
 
     async fn read(text: &[u8]) -> Vec<Option<Vec<u8>>> {
         // A small buffer splits lines at every position.
-        let mut lines = Lines::new(tokio::io::BufReader::with_capacity(3, text));
+        let mut lines = InputLines::new(tokio::io::BufReader::with_capacity(3, text));
         let mut found = Vec::new();
         while let Some(line) = lines.next().await.expect("memory can be read") {
             found.push(line.bytes);
@@ -105,7 +106,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_line_that_is_too_long_is_passed_over() {
-        let mut text = vec![b'x'; LONGEST_LINE + 1];
+        let mut text = vec![b'x'; MAX_INPUT_LINE_BYTES + 1];
         text.extend_from_slice(b"\nnext\n");
         let lines = read(&text).await;
         assert_eq!(lines, [None, Some(b"next".to_vec())]);

@@ -10,7 +10,7 @@ use sluicegate::rules::job::start::{DELAY, NOT_BEFORE};
 
 /// The options.
 #[derive(Debug, Args)]
-pub struct Later {
+pub struct StartOptions {
     /// The job starts so long after a worker first sees it, or later (the header x-delay)
     #[arg(long, value_name = "TIME", value_parser = delay)]
     delay: Option<Duration>,
@@ -24,7 +24,7 @@ fn delay(text: &str) -> Result<Duration, &'static str> {
     parse_duration(text).ok_or("a duration is a whole number with a unit: 500ms, 30s, 4m, 12h, 7d")
 }
 
-impl Later {
+impl StartOptions {
     /// Returns true if an option is given.
     pub fn is_some(&self) -> bool {
         self.delay.is_some() || self.not_before.is_some()

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use sluicegate::broker::amqp::target_exists;
 use sluicegate::config::{Config, Forward, ResultsTo};
 
-use super::findings::{Findings, Level};
+use super::findings::{Findings, Severity};
 
 const CONFIG: &str = "config";
 
@@ -21,10 +21,10 @@ pub(super) fn offline(config: &Config, findings: &mut Findings) {
             Some(path) => {
                 let most = dispatch.concurrency;
                 let text = format!("jobs are given to {}, up to {most} of them", path.display());
-                findings.add(Level::Ok, CONFIG, text);
+                findings.add(Severity::Ok, CONFIG, text);
             }
             None => findings.add(
-                Level::Error,
+                Severity::Error,
                 CONFIG,
                 format!("dispatch.exec.command: there is no program {program} that can be run"),
             ),
@@ -35,10 +35,10 @@ pub(super) fn offline(config: &Config, findings: &mut Findings) {
             false => "a job ends when it is handed over",
         };
         let text = format!("jobs go to {}; {until}", target(forward));
-        findings.add(Level::Ok, CONFIG, text);
+        findings.add(Severity::Ok, CONFIG, text);
     } else if dispatch.http.is_none() {
         findings.add(
-            Level::Warn,
+            Severity::Warn,
             CONFIG,
             "nothing says where jobs go: run needs dispatch.http.url, dispatch.exec.command or dispatch.forward",
         );
@@ -81,13 +81,13 @@ async fn exists(
 ) {
     const WHAT: &str = "rabbitmq";
     match target_exists(&config.amqp, exchange, key).await {
-        Ok(true) => findings.add(Level::Ok, WHAT, format!("{target} exists")),
+        Ok(true) => findings.add(Severity::Ok, WHAT, format!("{target} exists")),
         Ok(false) => findings.add(
-            Level::Error,
+            Severity::Error,
             WHAT,
             format!("{target} does not exist: {lost}"),
         ),
-        Err(error) => findings.add(Level::Error, WHAT, error.to_string()),
+        Err(error) => findings.add(Severity::Error, WHAT, error.to_string()),
     }
 }
 

@@ -12,7 +12,7 @@ use super::{Failure, print_json};
 ///
 /// # Errors
 /// There is no pipeline of this name.
-pub fn chosen<'a>(
+pub fn select<'a>(
     all: &'a Pipelines,
     name: Option<&str>,
 ) -> Result<Vec<(&'a PipelineName, &'a Config)>, Failure> {
@@ -24,14 +24,14 @@ pub fn chosen<'a>(
 
 /// One of the pipelines while a command acts on it.
 #[derive(Clone, Copy)]
-pub struct At<'a> {
+pub struct SelectedPipeline<'a> {
     name: &'a PipelineName,
     /// The pipeline's configuration.
     pub config: &'a Config,
     is_only: bool,
 }
 
-impl At<'_> {
+impl SelectedPipeline<'_> {
     /// Returns the prefix of its lines among those of other pipelines.
     pub fn prefix(&self) -> String {
         match self.is_only {
@@ -42,7 +42,7 @@ impl At<'_> {
 }
 
 /// The output for a pipeline at the end.
-pub struct Said {
+pub struct PipelineOutput {
     /// The output with `--json`.
     pub json: Value,
     /// The output without `--json`, in lines.
@@ -53,17 +53,17 @@ pub struct Said {
 
 /// The progress of a command per pipeline. One that fails does not keep the command from the
 /// others.
-pub struct Together<'a, T>(Vec<(At<'a>, Result<T, Failure>)>);
+pub struct PerPipeline<'a, T>(Vec<(SelectedPipeline<'a>, Result<T, Failure>)>);
 
-impl<'a> Together<'a, ()> {
+impl<'a> PerPipeline<'a, ()> {
     /// Creates the state before anything was done.
     ///
     /// # Errors
     /// There is no pipeline of this name.
     pub fn new(all: &'a Pipelines, name: Option<&str>) -> Result<Self, Failure> {
-        let chosen = chosen(all, name)?;
+        let chosen = select(all, name)?;
         let is_only = chosen.len() == 1;
-        let at = |(name, config)| At {
+        let at = |(name, config)| SelectedPipeline {
             name,
             config,
             is_only,
@@ -74,12 +74,12 @@ impl<'a> Together<'a, ()> {
     }
 }
 
-impl<'a, T> Together<'a, T> {
+impl<'a, T> PerPipeline<'a, T> {
     /// Runs `act` for all pipelines at once, and returns when all have ended.
     pub async fn then<U>(
         self,
-        act: impl AsyncFn(At<'a>, T) -> Result<U, Failure>,
-    ) -> Together<'a, U> {
+        act: impl AsyncFn(SelectedPipeline<'a>, T) -> Result<U, Failure>,
+    ) -> PerPipeline<'a, U> {
         let acting = self.0.into_iter().map(async |(at, before)| {
             let after = match before {
                 Ok(before) => act(at, before).await,
@@ -87,7 +87,7 @@ impl<'a, T> Together<'a, T> {
             };
             (at, after)
         });
-        Together(futures_util::future::join_all(acting).await)
+        PerPipeline(futures_util::future::join_all(acting).await)
     }
 
     /// Prints the known texts before the end, each under its pipeline's name.
@@ -110,7 +110,7 @@ impl<'a, T> Together<'a, T> {
     }
 }
 
-impl Together<'_, Said> {
+impl PerPipeline<'_, PipelineOutput> {
     /// Prints the output and returns the exit status: with several pipelines, 1 if any of them
     /// failed.
     ///

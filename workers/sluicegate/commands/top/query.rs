@@ -5,7 +5,7 @@ const LATE_MS: u64 = 3_000;
 
 /// One question and its last answer.
 #[derive(Debug)]
-pub struct Asked<T> {
+pub struct QueryState<T> {
     known: Option<(T, u64)>,
     /// The number of the question in flight, and when it was sent.
     under_way: Option<(u64, u64)>,
@@ -15,14 +15,14 @@ pub struct Asked<T> {
 
 /// A server that does not answer.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Trouble<'a> {
+pub struct QueryFailure<'a> {
     /// Since when it does not answer.
     pub since_ms: u64,
     /// The reason, if known.
     pub why: Option<&'a str>,
 }
 
-impl<T> Default for Asked<T> {
+impl<T> Default for QueryState<T> {
     fn default() -> Self {
         Self {
             known: None,
@@ -33,7 +33,7 @@ impl<T> Default for Asked<T> {
     }
 }
 
-impl<T> Asked<T> {
+impl<T> QueryState<T> {
     /// Returns the last answer and when it came.
     pub fn known(&self) -> Option<(&T, u64)> {
         self.known.as_ref().map(|(known, at_ms)| (known, *at_ms))
@@ -86,15 +86,15 @@ impl<T> Asked<T> {
     }
 
     /// Returns the trouble with the server, or `None` if it answers.
-    pub fn trouble(&self, now_ms: u64) -> Option<Trouble<'_>> {
+    pub fn trouble(&self, now_ms: u64) -> Option<QueryFailure<'_>> {
         if let Some((since_ms, why)) = &self.failing {
-            return Some(Trouble {
+            return Some(QueryFailure {
                 since_ms: *since_ms,
                 why: Some(why),
             });
         }
         let (_, since_ms) = self.under_way?;
-        (now_ms.saturating_sub(since_ms) >= LATE_MS).then_some(Trouble {
+        (now_ms.saturating_sub(since_ms) >= LATE_MS).then_some(QueryFailure {
             since_ms,
             why: None,
         })
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn what_fails_is_known_since_it_was_first_asked_and_the_last_picture_stays() {
-        let mut asked = Asked::default();
+        let mut asked = QueryState::default();
         assert!(asked.is_due(0, 2_000) && asked.is_new());
         asked.begin(1, 0);
         assert!(!asked.is_due(9_000, 2_000), "one at a time");
@@ -117,7 +117,7 @@ mod tests {
         // The question hangs, which is reported before it fails.
         asked.begin(2, 2_000);
         assert_eq!(asked.trouble(4_999), None);
-        let hangs = |why| Trouble {
+        let hangs = |why| QueryFailure {
             since_ms: 2_000,
             why,
         };
