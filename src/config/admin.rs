@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 
 use serde_json::{Value as Json, json};
 
-use super::input::Input;
+use super::input::ConfigInput;
 use super::key::{file, keys, text};
 use super::parse::{self, ValueError, wrong};
 use super::secret::Secret;
-use super::shown_value::{ShownValue, Values};
+use super::shown_value::{ShownValue, ShownValues};
 use super::yaml::Raw;
 
 /// Form of a token that [`token`] accepts.
@@ -58,7 +58,7 @@ pub struct Admin {
 
 impl Admin {
     /// Adds the section's values to `values`.
-    pub(super) fn show(&self, values: &mut Values) {
+    pub(super) fn show(&self, values: &mut ShownValues) {
         let Self {
             listen,
             token,
@@ -70,7 +70,7 @@ impl Admin {
     }
 }
 
-impl Input {
+impl ConfigInput {
     /// Reads the section. Returns `None` after a problem.
     pub(super) fn admin(&mut self) -> Option<Admin> {
         let listen = self.get(&LISTEN);

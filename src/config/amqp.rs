@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 
 use super::amqp_servers::{AmqpServers, unlike};
 use super::error::shown;
-use super::input::Input;
+use super::input::ConfigInput;
 use super::key::{
     DAY, NamedValue, SECOND, choice, duration, file, integer, keys, pem, text, tree, url,
 };
@@ -16,11 +16,11 @@ use super::parse::{
     ValueError, integer as parse_integer, show as show_duration, text as parse_text, wrong,
 };
 use super::secret::SecretUrl;
-use super::shown_value::{ShownValue, Values};
+use super::shown_value::{ShownValue, ShownValues};
 use super::tls::Tls;
 use super::tls_keys::TlsKeys;
 use super::urls::UrlForm;
-use super::yaml::{Field, Item, Raw};
+use super::yaml::{Item, Raw, YamlField};
 use crate::rules::delays::{DelayLevels, MAX_WORK_QUEUE_BYTES, QueueNames};
 use crate::rules::holding::Holding;
 use crate::rules::shares::shares;
@@ -146,7 +146,7 @@ impl Amqp {
     }
 
     /// Adds the section's values to `values`.
-    pub(super) fn show(&self, values: &mut Values) {
+    pub(super) fn show(&self, values: &mut ShownValues) {
         let Self {
             url,
             tls,
@@ -173,7 +173,7 @@ impl Amqp {
     }
 }
 
-impl Input {
+impl ConfigInput {
     /// Reads the section. Returns `None` after a problem.
     pub(super) fn amqp(&mut self) -> Option<Amqp> {
         // Each key is read before the first `?`, so that one run reports all problems.
@@ -255,7 +255,7 @@ fn queues(raw: &Raw) -> Result<BTreeMap<String, u16>, ValueError> {
     };
     let weights: Vec<(String, u16)> = match raw {
         Raw::Map(fields) => {
-            let weight = |field: &Field| {
+            let weight = |field: &YamlField| {
                 let weight = parse_integer(&field.raw, 1, MAX_WEIGHT)
                     .map_err(|words| format!("{} {words}", shown(&field.name)))?;
                 Ok((named(&field.name)?, weight))

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::input::Input;
+use super::input::ConfigInput;
 use super::key::{HOUR, boolean, duration, integer, keys};
-use super::shown_value::{ShownValue, Values};
+use super::shown_value::{ShownValue, ShownValues};
 
 keys! {
     ENABLED: bool = boolean("dispatch.breaker.enabled")
@@ -30,7 +30,7 @@ keys! {
 
 /// `dispatch.breaker`
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Breaker {
+pub struct BreakerConfig {
     /// `dispatch.breaker.failures`: the number of consecutive failures that stops calls.
     pub failures: u32,
     /// `dispatch.breaker.initial-interval`: the wait before the first probe.
@@ -40,12 +40,12 @@ pub struct Breaker {
 }
 
 /// Adds the section's values to `values`.
-pub(super) fn show(breaker: Option<&Breaker>, values: &mut Values) {
+pub(super) fn show(breaker: Option<&BreakerConfig>, values: &mut ShownValues) {
     values.set(&ENABLED.key, ShownValue::bare(breaker.is_some()));
     let Some(breaker) = breaker else {
         return;
     };
-    let Breaker {
+    let BreakerConfig {
         failures,
         initial_interval,
         max_interval,
@@ -58,14 +58,14 @@ pub(super) fn show(breaker: Option<&Breaker>, values: &mut Values) {
     values.set(&MAX_INTERVAL.key, ShownValue::duration(*max_interval));
 }
 
-impl Input {
+impl ConfigInput {
     /// Reads the section. Returns `Some(None)` if the breaker is not enabled, and `None` after a
     /// problem.
-    pub(super) fn breaker(&mut self) -> Option<Option<Breaker>> {
+    pub(super) fn breaker(&mut self) -> Option<Option<BreakerConfig>> {
         let enabled = self.get(&ENABLED);
         let failures = self.get(&FAILURES);
         let (initial_interval, max_interval) = self.pair(&INITIAL_INTERVAL, &MAX_INTERVAL)?;
-        let breaker = Breaker {
+        let breaker = BreakerConfig {
             failures: failures?,
             initial_interval,
             max_interval,

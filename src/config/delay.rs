@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::input::Input;
+use super::input::ConfigInput;
 use super::key::{DAY, MINUTE, SECOND, duration, keys};
-use super::shown_value::{ShownValue, Values};
+use super::shown_value::{ShownValue, ShownValues};
 
 keys! {
     MAX_IN_MEMORY: Duration = duration::<0, MINUTE>("delay.max-in-memory")
@@ -22,16 +22,16 @@ keys! {
 
 /// `delay`
 #[derive(Debug, Clone, PartialEq)]
-pub struct Delay {
+pub struct DelayConfig {
     /// `delay.max-in-memory`: waits up to this are spent in the worker's memory.
     pub max_in_memory: Duration,
     /// `delay.max-delay`: one trip through a delay queue takes at most this.
     pub max_delay: Duration,
 }
 
-impl Delay {
+impl DelayConfig {
     /// Adds the section's values to `values`.
-    pub(super) fn show(&self, values: &mut Values) {
+    pub(super) fn show(&self, values: &mut ShownValues) {
         let Self {
             max_in_memory,
             max_delay,
@@ -46,11 +46,11 @@ impl Delay {
     }
 }
 
-impl Input {
+impl ConfigInput {
     /// Reads the section. Returns `None` after a problem.
-    pub(super) fn delay(&mut self) -> Option<Delay> {
+    pub(super) fn delay(&mut self) -> Option<DelayConfig> {
         let (max_in_memory, max_delay) = self.pair(&MAX_IN_MEMORY, &MAX_DELAY)?;
-        Some(Delay {
+        Some(DelayConfig {
             max_in_memory,
             max_delay,
         })

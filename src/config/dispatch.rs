@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use super::breaker::{self, Breaker};
+use super::breaker::{self, BreakerConfig};
 use super::exec::Exec;
 use super::forward::Forward;
 use super::http::Http;
-use super::input::Input;
+use super::input::ConfigInput;
 use super::key::{HOUR, duration, integer, keys};
 use super::results::Results;
-use super::shown_value::{ShownValue, Values};
+use super::shown_value::{ShownValue, ShownValues};
 use crate::rules::job::call::Carried;
 
 keys! {
@@ -32,7 +32,7 @@ pub struct Dispatch {
     /// `dispatch.shutdown-timeout`: maximum time for running jobs after SIGTERM.
     pub shutdown_timeout: Duration,
     /// `dispatch.breaker`, or `None` if it is not `enabled`.
-    pub breaker: Option<Breaker>,
+    pub breaker: Option<BreakerConfig>,
     /// `dispatch.results`
     pub results: Results,
     /// `dispatch.http`. At most one of `http`, `exec` and `forward` is set. A worker with its own
@@ -46,7 +46,7 @@ pub struct Dispatch {
 
 impl Dispatch {
     /// Adds the section's values to `values`.
-    pub(super) fn show(&self, values: &mut Values) {
+    pub(super) fn show(&self, values: &mut ShownValues) {
         let Self {
             concurrency,
             shutdown_timeout,
@@ -88,7 +88,7 @@ impl Dispatch {
     }
 }
 
-impl Input {
+impl ConfigInput {
     /// Reads the section, and which values of jobs calls carry. Returns `None` after a problem.
     pub(super) fn dispatch(&mut self) -> Option<(Dispatch, Carried)> {
         let concurrency = self.get(&CONCURRENCY);

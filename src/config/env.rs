@@ -1,8 +1,8 @@
 //! Environment variables: `SLUICEGATE_RATE_LIMITER__USE_ALGO` sets `rate-limiter.use-algo`.
 
-use super::error::{Origin, Problem};
-use super::input::Entry;
-use super::key::{Key, PREFIX, env_name};
+use super::error::{ConfigProblem, Origin};
+use super::input::KeyEntry;
+use super::key::{ConfigKey, PREFIX, env_name};
 use super::keys::{self, KEYS};
 use super::pipeline_name::{PipelineName, SHARED};
 use super::suggest::closest;
@@ -17,11 +17,11 @@ const OF_PIPELINES: &str = "SLUICEGATE_PIPELINES__";
 
 /// Keys that variables set.
 #[derive(Debug, Default)]
-pub(super) struct Variables {
+pub(super) struct EnvKeys {
     /// Keys at the top level.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<KeyEntry>,
     /// Keys of each pipeline, in the order of `names`.
-    pub pipelines: Vec<Vec<Entry>>,
+    pub pipelines: Vec<Vec<KeyEntry>>,
 }
 
 /// Returns the keys that `env` sets at the top level and in the pipelines `names`, and the problems
@@ -29,11 +29,11 @@ pub(super) struct Variables {
 pub(super) fn parse(
     env: impl Iterator<Item = (String, String)>,
     names: &[PipelineName],
-) -> (Variables, Vec<Problem>) {
+) -> (EnvKeys, Vec<ConfigProblem>) {
     let mut vars: Vec<_> = env.filter(|(name, _)| name.starts_with(PREFIX)).collect();
     // Sorted, so that errors have a stable order.
     vars.sort();
-    let mut found = Variables {
+    let mut found = EnvKeys {
         entries: Vec::new(),
         pipelines: names.iter().map(|_| Vec::new()).collect(),
     };
@@ -61,12 +61,12 @@ pub(super) fn parse(
         if of.is_some() && SHARED.iter().any(|shared| is_in(&plain, shared)) {
             let words =
                 "sets a key that is for all pipelines together; leave the pipeline out of its name";
-            problems.push(Problem::new(at, words));
+            problems.push(ConfigProblem::new(at, words));
             continue;
         }
         if let Some(key) = find(&plain) {
             if value.is_empty() {
-                problems.push(Problem::of(
+                problems.push(ConfigProblem::of(
                     &at,
                     key.path,
                     "is empty; set a value or unset the variable",
@@ -79,16 +79,16 @@ pub(super) fn parse(
                 Ok(Raw::Text(value))
             };
             match raw {
-                Ok(raw) => entries.push(Entry {
+                Ok(raw) => entries.push(KeyEntry {
                     path: key.path,
                     raw,
                     at,
                 }),
                 // The parser's message may contain a secret.
                 Err(_) if key.secret => {
-                    problems.push(Problem::of(&at, key.path, "is not valid YAML"));
+                    problems.push(ConfigProblem::of(&at, key.path, "is not valid YAML"));
                 }
-                Err(error) => problems.push(Problem::of(&at, key.path, error.message)),
+                Err(error) => problems.push(ConfigProblem::of(&at, key.path, error.message)),
             }
             continue;
         }
@@ -97,7 +97,7 @@ pub(super) fn parse(
             plain == known || is_in(&plain, path)
         });
         problems.push(match not_built {
-            Some((path, why)) => Problem::of(&at, path, why),
+            Some((path, why)) => ConfigProblem::of(&at, path, why),
             None => unknown(at, &plain, begin),
         });
     }
@@ -110,7 +110,7 @@ fn is_in(name: &str, path: &str) -> bool {
     rest.is_some_and(|rest| rest.starts_with("__"))
 }
 
-fn of_no_pipeline(at: Origin, names: &[PipelineName]) -> Problem {
+fn of_no_pipeline(at: Origin, names: &[PipelineName]) -> ConfigProblem {
     let words = match names {
         [] => "sets a key of a pipeline, and the file has none below `pipelines`".to_owned(),
         names => {
@@ -119,26 +119,26 @@ fn of_no_pipeline(at: Origin, names: &[PipelineName]) -> Problem {
             format!("sets a key of no pipeline of the file; theirs begin with {begins}…")
         }
     };
-    Problem::new(at, words)
+    ConfigProblem::new(at, words)
 }
 
 /// Returns the key that the variable `name` sets.
-fn find(name: &str) -> Option<&'static Key> {
+fn find(name: &str) -> Option<&'static ConfigKey> {
     KEYS.iter().find(|key| key.env_name() == name).copied()
 }
 
 /// Returns the problem of a variable that sets no key. `begin` is the prefix of its group of
 /// variables.
-fn unknown(at: Origin, name: &str, begin: &str) -> Problem {
+fn unknown(at: Origin, name: &str, begin: &str) -> ConfigProblem {
     let full = |known: &str| known.replacen(PREFIX, begin, 1);
-    let within = |key: &&&Key| name.starts_with(&format!("{}__", key.env_name()));
+    let within = |key: &&&ConfigKey| name.starts_with(&format!("{}__", key.env_name()));
     if let Some(tree) = KEYS.iter().filter(|key| key.is_tree()).find(within) {
         let words = format!(
             "sets no key; {} is set as a whole, as YAML text in {}",
             tree.path,
             full(&tree.env_name())
         );
-        return Problem::new(at, words);
+        return ConfigProblem::new(at, words);
     }
     let names: Vec<String> = KEYS.iter().map(|key| key.env_name()).collect();
     // One `_` instead of two is the most likely mistake, so it is checked first.
@@ -152,7 +152,7 @@ fn unknown(at: Origin, name: &str, begin: &str) -> Problem {
         Some(meant) => format!("did you mean {}?", full(meant)),
         None => "docs/CONFIGURATION.md lists all keys".to_owned(),
     };
-    Problem::new(at, format!("sets no key; {hint}"))
+    ConfigProblem::new(at, format!("sets no key; {hint}"))
 }
 
 /// Returns true for variables that Kubernetes sets. It sets `X_PORT`, `X_SERVICE_HOST`,

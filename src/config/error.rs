@@ -78,12 +78,12 @@ fn variable(name: &str) -> Cow<'_, str> {
 /// A problem, on one line: `sluicegate.yaml:12:3: rate-limiter.window-size: is 0; …`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{origin}: {message}")]
-pub struct Problem {
+pub struct ConfigProblem {
     origin: Origin,
     message: String,
 }
 
-impl Problem {
+impl ConfigProblem {
     pub(super) fn new(origin: Origin, message: impl Into<String>) -> Self {
         let message = line_of(&message.into()).into_owned();
         Self { origin, message }
@@ -107,11 +107,11 @@ impl Problem {
 
 /// All problems of a configuration, in the order of the file; at least one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConfigErrors(Vec<Problem>);
+pub struct ConfigErrors(Vec<ConfigProblem>);
 
 impl ConfigErrors {
     /// Keeps `problems`, starting with those of the file in its order.
-    pub(super) fn new(mut problems: Vec<Problem>) -> Self {
+    pub(super) fn new(mut problems: Vec<ConfigProblem>) -> Self {
         problems.sort_by_key(|problem| match problem.origin {
             Origin::File { line, column, .. } => (0, line, column),
             Origin::WholeFile(_) => (0, 0, 0),
@@ -123,7 +123,7 @@ impl ConfigErrors {
 
     /// Returns the problems, one for each line of the output.
     #[doc(hidden)]
-    pub fn problems(&self) -> &[Problem] {
+    pub fn problems(&self) -> &[ConfigProblem] {
         &self.0
     }
 }

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 
-use super::input::Input;
+use super::input::ConfigInput;
 use super::key::{MINUTE, duration, keys, tree};
 use super::parse::{ValueError, wrong};
-use super::shown_value::{ShownValue, Values};
+use super::shown_value::{ShownValue, ShownValues};
 use super::yaml::Raw;
 
 /// Maximum number of words in a command.
@@ -50,7 +50,7 @@ pub struct Exec {
 
 impl Exec {
     /// Adds the section's values to `values`.
-    pub(super) fn show(&self, values: &mut Values) {
+    pub(super) fn show(&self, values: &mut ShownValues) {
         let Self {
             command,
             timeout,
@@ -62,7 +62,7 @@ impl Exec {
     }
 }
 
-impl Input {
+impl ConfigInput {
     /// Reads the section. Returns `Some(None)` without a command, and `None` after a problem.
     pub(super) fn exec(&mut self) -> Option<Option<Exec>> {
         let command = self.optional(&COMMAND);

@@ -1,7 +1,7 @@
 //! Parts that a build of the library may lack, and their keys.
 
-use super::error::Problem;
-use super::input::Input;
+use super::error::ConfigProblem;
+use super::input::ConfigInput;
 
 /// A part of the library that depends on a feature.
 pub(super) struct OptionalFeature {
@@ -25,7 +25,7 @@ pub(super) const OPTIONAL_FEATURES: [OptionalFeature; 2] = [
     },
 ];
 
-impl Input {
+impl ConfigInput {
     /// Reports keys of missing parts. If they were ignored silently, they would seem to be in
     /// force.
     pub(super) fn lacks(&mut self, parts: &[OptionalFeature]) {
@@ -38,7 +38,7 @@ impl Input {
             let set = self
                 .entries()
                 .filter(|entry| entry.path.starts_with(part.keys));
-            let problems = set.map(|entry| Problem::of(&entry.at, entry.path, &words));
+            let problems = set.map(|entry| ConfigProblem::of(&entry.at, entry.path, &words));
             self.problems.extend(problems.collect::<Vec<_>>());
         }
     }
@@ -56,7 +56,7 @@ mod tests {
         let text = "dispatch: {http: {timeout: 1s}, concurrency: 2}\nadmin: {listen: '[::1]:0'}\n";
         let url = ("SLUICEGATE_DISPATCH__HTTP__URL", "http://h/");
         let set = [(url.0.to_owned(), url.1.to_owned())];
-        let mut input = Input {
+        let mut input = ConfigInput {
             layers: vec![
                 env::parse(set.into_iter(), &[]).0.entries,
                 file::parse("c.yaml", text).expect("YAML").0.entries,
@@ -72,7 +72,11 @@ mod tests {
         input.lacks(&[part(true)]);
         assert_eq!(input.problems, []);
         input.lacks(&[part(false)]);
-        let said: Vec<String> = input.problems.iter().map(Problem::to_string).collect();
+        let said: Vec<String> = input
+            .problems
+            .iter()
+            .map(ConfigProblem::to_string)
+            .collect();
         let words = "this worker is built without it; switch on the feature `http` of sluicegate in its Cargo.toml, or remove the key";
         assert_eq!(
             said,

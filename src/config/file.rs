@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::error::{Origin, Position, Problem, shown};
-use super::input::Entry;
+use super::error::{ConfigProblem, Origin, Position, shown};
+use super::input::KeyEntry;
 use super::keys;
 use super::pipeline_name::{MAX_PIPELINES, PIPELINES, PipelineName, SHARED, wrong_name};
-use super::yaml::{self, Field, Raw};
+use super::yaml::{self, Raw, YamlField};
 
 /// Maximum size of a configuration file in bytes.
 pub(super) const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -15,14 +15,14 @@ pub(super) const MAX_FILE_BYTES: u64 = 1 << 20;
 #[derive(Debug, Default)]
 pub(super) struct Parsed {
     /// Keys at the top level.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<KeyEntry>,
     /// Pipelines, or `None` if the file names none and is a single one.
-    pub pipelines: Option<Declared>,
+    pub pipelines: Option<DeclaredPipelines>,
 }
 
 /// The pipelines of a file.
 #[derive(Debug)]
-pub(super) struct Declared {
+pub(super) struct DeclaredPipelines {
     pub at: Origin,
     pub each: Vec<Sections>,
 }
@@ -31,7 +31,7 @@ pub(super) struct Declared {
 #[derive(Debug)]
 pub(super) struct Sections {
     pub name: PipelineName,
-    pub entries: Vec<Entry>,
+    pub entries: Vec<KeyEntry>,
     /// Where the pipeline begins, and where the next entry does.
     pub lines: (Position, Option<Position>),
 }
@@ -40,14 +40,14 @@ pub(super) struct Sections {
 ///
 /// # Errors
 /// The problem that makes `text` invalid YAML.
-pub(super) fn parse(name: &str, text: &str) -> Result<(Parsed, Vec<Problem>), Problem> {
+pub(super) fn parse(name: &str, text: &str) -> Result<(Parsed, Vec<ConfigProblem>), ConfigProblem> {
     let name: Arc<str> = name.into();
     let root = yaml::read(text).map_err(|error| {
         let at = match error.at {
             Some(position) => in_file(&name, position),
             None => Origin::WholeFile(Arc::clone(&name)),
         };
-        Problem::new(at, error.message)
+        ConfigProblem::new(at, error.message)
     })?;
     let mut walk = Walk {
         name,
@@ -65,7 +65,7 @@ pub(super) fn parse(name: &str, text: &str) -> Result<(Parsed, Vec<Problem>), Pr
             }
             walk.section("", map);
         }
-        Some(_) => walk.problems.push(Problem::new(
+        Some(_) => walk.problems.push(ConfigProblem::new(
             in_file(&walk.name, Position { line: 1, column: 1 }),
             "the file must hold keys, such as `amqp:` with `  url: …` below it",
         )),
@@ -87,25 +87,29 @@ struct Walk {
     name: Arc<str>,
     /// Prefix of keys in errors: empty, or `pipelines.NAME.`.
     within: String,
-    entries: Vec<Entry>,
-    problems: Vec<Problem>,
+    entries: Vec<KeyEntry>,
+    problems: Vec<ConfigProblem>,
 }
 
 impl Walk {
     /// Returns the entries found since the last call.
-    fn take_entries(&mut self) -> Vec<Entry> {
+    fn take_entries(&mut self) -> Vec<KeyEntry> {
         std::mem::take(&mut self.entries)
     }
 
     /// Reads the pipelines in the value of a key. The next key begins at `end`.
-    fn pipelines(&mut self, Field { at, raw, .. }: Field, end: Option<Position>) -> Declared {
+    fn pipelines(
+        &mut self,
+        YamlField { at, raw, .. }: YamlField,
+        end: Option<Position>,
+    ) -> DeclaredPipelines {
         let at = in_file(&self.name, at);
         let mut each = Vec::new();
         let map = match raw {
             Raw::Map(map) if !map.is_empty() => map,
             _ => {
                 let words = "must hold at least one pipeline, such as `orders:` with its sections below it; leave it out where there is only one";
-                self.problems.push(Problem::of(&at, PIPELINES, words));
+                self.problems.push(ConfigProblem::of(&at, PIPELINES, words));
                 Vec::new()
             }
         };
@@ -114,7 +118,7 @@ impl Walk {
                 "has {} pipelines; {MAX_PIPELINES} are the most of one process",
                 map.len()
             );
-            self.problems.push(Problem::of(&at, PIPELINES, words));
+            self.problems.push(ConfigProblem::of(&at, PIPELINES, words));
         }
         let begins: Vec<Position> = map.iter().map(|field| field.at).collect();
         let ends = begins.iter().skip(1).copied().map(Some).chain([end]);
@@ -122,7 +126,7 @@ impl Walk {
             let at = in_file(&self.name, field.at);
             let Some(name) = PipelineName::parse(&field.name) else {
                 let words = wrong_name(&field.name);
-                self.problems.push(Problem::of(&at, PIPELINES, words));
+                self.problems.push(ConfigProblem::of(&at, PIPELINES, words));
                 continue;
             };
             self.within = format!("{PIPELINES}.{name}.");
@@ -133,7 +137,7 @@ impl Walk {
                 _ => {
                     let key = format!("{PIPELINES}.{name}");
                     let words = "is a single value; it must hold sections, indented below it";
-                    self.problems.push(Problem::of(&at, &key, words));
+                    self.problems.push(ConfigProblem::of(&at, &key, words));
                 }
             }
             each.push(Sections {
@@ -143,11 +147,11 @@ impl Walk {
             });
         }
         self.within.clear();
-        Declared { at, each }
+        DeclaredPipelines { at, each }
     }
 
-    fn section(&mut self, section: &str, map: Vec<Field>) {
-        for Field { name, at, raw } in map {
+    fn section(&mut self, section: &str, map: Vec<YamlField>) {
+        for YamlField { name, at, raw } in map {
             let at = in_file(&self.name, at);
             let path = if section.is_empty() {
                 name.clone()
@@ -157,27 +161,29 @@ impl Walk {
             let within = |path: &str| format!("{}{path}", self.within);
             if !self.within.is_empty() && path == PIPELINES {
                 let words = "is in another pipeline; all stand side by side at the top level";
-                (self.problems).push(Problem::of(&at, &within(&path), words));
+                (self.problems).push(ConfigProblem::of(&at, &within(&path), words));
                 continue;
             }
             if !self.within.is_empty() && SHARED.contains(&path.as_str()) {
                 let words = "is for all pipelines together; write it at the top level";
-                (self.problems).push(Problem::of(&at, &within(&path), words));
+                (self.problems).push(ConfigProblem::of(&at, &within(&path), words));
                 continue;
             }
             // Dotted names such as `amqp.url: …` are not accepted in the file.
             let nested = !name.contains('.');
             if let Some(why) = keys::not_built(&path).filter(|_| nested) {
-                (self.problems).push(Problem::of(&at, &within(&path), why));
+                (self.problems).push(ConfigProblem::of(&at, &within(&path), why));
                 continue;
             }
             match (keys::find(&path).filter(|_| nested), raw) {
-                (Some(key), Raw::Map(_)) if !key.is_tree() => self.problems.push(Problem::of(
-                    &at,
-                    &within(key.path),
-                    "holds keys; it must be a single value",
-                )),
-                (Some(key), raw) => self.entries.push(Entry {
+                (Some(key), Raw::Map(_)) if !key.is_tree() => {
+                    self.problems.push(ConfigProblem::of(
+                        &at,
+                        &within(key.path),
+                        "holds keys; it must be a single value",
+                    ))
+                }
+                (Some(key), raw) => self.entries.push(KeyEntry {
                     path: key.path,
                     raw,
                     at,
@@ -185,7 +191,7 @@ impl Walk {
                 (None, raw) if nested && keys::is_section(&path) => match raw {
                     Raw::Map(map) => self.section(&path, map),
                     Raw::Null => {}
-                    _ => self.problems.push(Problem::of(
+                    _ => self.problems.push(ConfigProblem::of(
                         &at,
                         &within(&path),
                         "is a single value; it must hold keys, indented below it",
@@ -202,7 +208,7 @@ impl Walk {
 }
 
 /// Returns the problem of an unknown key. `place` is the user's name for the section.
-fn unknown(at: &Origin, (section, place): (&str, &str), name: &str) -> Problem {
+fn unknown(at: &Origin, (section, place): (&str, &str), name: &str) -> ConfigProblem {
     let place = if place.is_empty() {
         String::new()
     } else {
@@ -216,7 +222,7 @@ fn unknown(at: &Origin, (section, place): (&str, &str), name: &str) -> Problem {
             None => "; docs/CONFIGURATION.md lists all keys".to_owned(),
         }
     };
-    Problem::new(
+    ConfigProblem::new(
         at.clone(),
         format!("unknown key {}{place}{hint}", shown(name)),
     )

@@ -6,10 +6,10 @@ use serde_json::{Value as Json, json};
 
 use super::amqp_name::{MAX_NAME_BYTES, PATTERN, name_or_empty};
 use super::error::shown;
-use super::input::Input;
+use super::input::ConfigInput;
 use super::key::{MINUTE, boolean, duration, keys, text};
 use super::placeholders;
-use super::shown_value::{ShownValue, Values};
+use super::shown_value::{ShownValue, ShownValues};
 use crate::rules::delays::QueueNames;
 use crate::rules::job::call::{Carried, Template};
 
@@ -79,7 +79,7 @@ impl Forward {
     pub(super) const TIMEOUT: Duration = Duration::from_secs(60);
 
     /// Adds the section's values to `values`.
-    pub(super) fn show(&self, values: &mut Values) {
+    pub(super) fn show(&self, values: &mut ShownValues) {
         let Self {
             exchange,
             routing_key,
@@ -94,7 +94,7 @@ impl Forward {
     }
 }
 
-impl Input {
+impl ConfigInput {
     /// Reads the section, and which values of jobs it uses. Returns `Some(None)` if it names no
     /// target, and `None` after a problem.
     pub(super) fn forward(&mut self) -> Option<Option<(Forward, Carried)>> {

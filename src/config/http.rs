@@ -6,13 +6,13 @@ use ::http::header::HeaderName;
 use serde_json::json;
 use url::Url;
 
-use super::error::{Problem, shown};
+use super::error::{ConfigProblem, shown};
 use super::http_answers::{self, answers};
-use super::http_headers::{self, Headers};
+use super::http_headers::{self, ConfiguredHeaders};
 use super::http_method::Method;
 use super::http_oauth2::{CLIENT_SECRET, CLIENT_SECRET_FILE, OAuth2};
 use super::http_secrets::{OF_TENANTS, SecretFiles, Sign, signing_keys};
-use super::input::{Entry, Input};
+use super::input::{ConfigInput, KeyEntry};
 use super::key::{
     MINUTE, as_written, boolean, choice, duration, file, file_with, folder, keys, pem, text, tree,
     url,
@@ -20,7 +20,7 @@ use super::key::{
 use super::parse::{self, ValueError};
 use super::placeholders;
 use super::secret::{Secret, SecretUrl};
-use super::shown_value::{ShownValue, Values};
+use super::shown_value::{ShownValue, ShownValues};
 use super::tls::Tls;
 use super::tls_keys::TlsKeys;
 use super::urls::UrlForm;
@@ -194,7 +194,7 @@ pub struct Http {
     pub target: Option<Template>,
     /// `dispatch.http.headers`, `dispatch.http.headers-file` and `dispatch.http.idempotency-key`:
     /// headers of each call.
-    pub headers: Headers,
+    pub headers: ConfiguredHeaders,
     /// `dispatch.http.forward-headers`: names of jobs' headers to forward.
     pub forward: Vec<String>,
     /// `dispatch.http.idempotency-key`, as written.
@@ -221,7 +221,7 @@ pub struct Http {
 
 impl Http {
     /// Adds the section's values to `values`.
-    pub(super) fn show(&self, values: &mut Values) {
+    pub(super) fn show(&self, values: &mut ShownValues) {
         let Self {
             url,
             method,
@@ -301,7 +301,7 @@ impl Http {
     }
 }
 
-impl Input {
+impl ConfigInput {
     /// Reads the section, and which values of jobs calls carry. Returns `Some(None)` without a URL,
     /// and `None` after a problem.
     pub(super) fn http(&mut self) -> Option<Option<(Http, Carried)>> {
@@ -393,17 +393,17 @@ impl Input {
         // Looks up the same entry as `wrong`: the first that sets a key.
         let mut set = self.layers.iter().flatten();
         let set = set.find(|entry| entry.path.starts_with("dispatch.http."));
-        let Some(Entry { path, at, .. }) = set else {
+        let Some(KeyEntry { path, at, .. }) = set else {
             return Some(());
         };
         let words = format!("is of no use: jobs go by {way}; remove one of them");
-        let problem = Problem::of(at, path, words);
+        let problem = ConfigProblem::of(at, path, words);
         self.problems.push(problem);
         None
     }
 
     /// Reads how calls are signed and with which keys. `headers` are the configured headers.
-    fn sign(&mut self, headers: &Headers) -> Option<(Sign, Option<Secret>)> {
+    fn sign(&mut self, headers: &ConfiguredHeaders) -> Option<(Sign, Option<Secret>)> {
         let how = self.get(&SIGN);
         let keys = self.secret(&SIGN_SECRETS, &SIGN_SECRETS_FILE);
         let (how, keys) = (how?, keys?.map(Secret::new));
@@ -428,10 +428,10 @@ impl Input {
     /// Returns `headers` with the header of `dispatch.http.idempotency-key`.
     fn idempotent(
         &mut self,
-        mut headers: Headers,
+        mut headers: ConfiguredHeaders,
         text: Option<&str>,
         carried: &mut Carried,
-    ) -> Option<Headers> {
+    ) -> Option<ConfiguredHeaders> {
         let key = &IDEMPOTENCY_KEY.key;
         let Some(text) = text else {
             return Some(headers);

@@ -9,7 +9,7 @@ use serde_json::{Value as Json, json};
 use url::Url;
 
 use super::error::shown;
-use super::input::Input;
+use super::input::ConfigInput;
 use super::key::Setting;
 use super::parse::{self, ValueError, wrong};
 use super::placeholders;
@@ -49,14 +49,14 @@ const MUST: &str = "names of headers with their values, such as x-api-key: \"…
 
 /// Configured headers of each call.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Headers {
+pub struct ConfiguredHeaders {
     /// Headers with the same value for all jobs, marked as sensitive.
     pub same: HeaderMap,
     /// Headers with placeholders.
     pub of_jobs: Vec<(HeaderName, Template)>,
 }
 
-impl Headers {
+impl ConfiguredHeaders {
     /// Returns true if there is a header of this name, in any case.
     pub(super) fn has_named(&self, name: &str) -> bool {
         HeaderName::from_bytes(name.as_bytes()).is_ok_and(|name| self.has(&name))
@@ -68,7 +68,7 @@ impl Headers {
     }
 }
 
-impl Input {
+impl ConfigInput {
     /// Reads the headers of both settings. `url` may contain a user, which sets one of the headers.
     pub(super) fn headers(
         &mut self,
@@ -76,8 +76,8 @@ impl Input {
         setting: &Setting<Raw>,
         file: &Setting<String>,
         carried: &mut Carried,
-    ) -> Option<Headers> {
-        let mut headers = Headers::default();
+    ) -> Option<ConfiguredHeaders> {
+        let mut headers = ConfiguredHeaders::default();
         let has_user = url.is_some_and(has_user);
         let here = self.entry(&setting.key).map(|entry| Ok(entry.raw.clone()));
         let there = self.entry(&file.key).map(|entry| {
@@ -137,7 +137,7 @@ fn in_file(text: &str) -> Result<Raw, ValueError> {
 /// Adds the headers in `raw`, the value of `key`. `has_user` says that the URL's user sets
 /// authorization.
 fn add(
-    (headers, carried): (&mut Headers, &mut Carried),
+    (headers, carried): (&mut ConfiguredHeaders, &mut Carried),
     raw: &Raw,
     key: &'static str,
     has_user: bool,

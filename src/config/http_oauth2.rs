@@ -5,13 +5,13 @@ use serde_json::json;
 use ::http::header::AUTHORIZATION;
 
 use super::error::shown;
-use super::http_headers::{Headers, has_user};
+use super::http_headers::{ConfiguredHeaders, has_user};
 use super::http_secrets::OF_TENANTS;
-use super::input::Input;
-use super::key::{Key, NamedValue, choice, file, keys, text, url};
+use super::input::ConfigInput;
+use super::key::{ConfigKey, NamedValue, choice, file, keys, text, url};
 use super::parse::{self, ValueError, wrong};
 use super::secret::{Secret, SecretUrl};
-use super::shown_value::{ShownValue, Values};
+use super::shown_value::{ShownValue, ShownValues};
 use super::suggest::hint;
 use super::urls::UrlForm;
 use super::yaml::Raw;
@@ -209,7 +209,7 @@ impl OAuth2 {
     }
 
     /// Adds the section's values to `values`.
-    pub(super) fn show(&self, values: &mut Values) {
+    pub(super) fn show(&self, values: &mut ShownValues) {
         let Self {
             token_url,
             client_id,
@@ -233,13 +233,13 @@ impl OAuth2 {
     }
 }
 
-impl Input {
+impl ConfigInput {
     /// Reads how tokens are fetched. Returns `Some(None)` if calls carry none, and `None` after a
     /// problem. `url`, `headers` and `forward` are the other sources of a call's headers.
     pub(super) fn oauth2(
         &mut self,
         url: Option<&SecretUrl>,
-        headers: &Headers,
+        headers: &ConfiguredHeaders,
         forward: &[String],
     ) -> Option<Option<OAuth2>> {
         let token_url = self.optional(&TOKEN_URL);
@@ -253,7 +253,7 @@ impl Input {
         let key = &TOKEN_URL.key;
         let Some(token_url) = token_url else {
             // A key with a default may be set as in the sample file.
-            let is_set = |key: &&Key| key.default.is_none() && self.entry(key).is_some();
+            let is_set = |key: &&ConfigKey| key.default.is_none() && self.entry(key).is_some();
             let set = KEYS.iter().copied().find(is_set);
             return match set {
                 None => Some(None),

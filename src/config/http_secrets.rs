@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 
-use super::input::Input;
-use super::key::{Key, NamedValue, Setting};
+use super::input::ConfigInput;
+use super::key::{ConfigKey, NamedValue, Setting};
 
 /// Value of `dispatch.http.sign-secrets` or `dispatch.http.oauth2.client-secret` if each tenant has
 /// its own.
@@ -72,7 +72,7 @@ pub fn signing_keys(text: &str) -> Result<Vec<Vec<u8>>, &'static str> {
     keys.filter(fits).ok_or(MUST)
 }
 
-impl Input {
+impl ConfigInput {
     /// Reads the paths of the secrets' files.
     pub(super) fn secret_files(
         &mut self,
@@ -102,7 +102,7 @@ impl Input {
         &mut self,
         (folder, default): (&Setting<String>, &Setting<String>),
         files: SecretFiles,
-        used: Option<&Key>,
+        used: Option<&ConfigKey>,
     ) -> Option<Option<SecretFiles>> {
         let is_set = files.folder.is_some() || files.default.is_some();
         match (is_set, used) {

@@ -5,8 +5,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::error::{Origin, Problem, shown};
-use super::key::{Key, Setting};
+use super::error::{ConfigProblem, Origin, shown};
+use super::key::{ConfigKey, Setting};
 use super::parse::{ValueError, show};
 use super::yaml::Raw;
 use crate::rules::text;
@@ -16,36 +16,36 @@ const MAX_SECRET_BYTES: u64 = 16 << 10;
 
 /// A known key that is set.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Entry {
+pub(super) struct KeyEntry {
     pub path: &'static str,
     pub raw: Raw,
     pub at: Origin,
 }
 
 /// Everything that is set, and the problems found so far.
-pub(super) struct Input {
+pub(super) struct ConfigInput {
     /// Layers of entries: the environment's and the file's, and for a pipeline also the keys taken
     /// from the top level. The first layer that sets a key wins.
-    pub layers: Vec<Vec<Entry>>,
+    pub layers: Vec<Vec<KeyEntry>>,
     pub folder: PathBuf,
-    pub problems: Vec<Problem>,
+    pub problems: Vec<ConfigProblem>,
 }
 
-impl Input {
+impl ConfigInput {
     /// Iterates over all entries. Layers that win come last.
-    pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
+    pub(super) fn entries(&self) -> impl Iterator<Item = &KeyEntry> {
         self.layers.iter().rev().flatten()
     }
 
-    pub(super) fn entry(&self, key: &Key) -> Option<&Entry> {
+    pub(super) fn entry(&self, key: &ConfigKey) -> Option<&KeyEntry> {
         let mut all = self.layers.iter().flatten();
         all.find(|entry| entry.path == key.path)
     }
 
-    pub(super) fn wrong<T>(&mut self, key: &Key, words: impl std::fmt::Display) -> Option<T> {
+    pub(super) fn wrong<T>(&mut self, key: &ConfigKey, words: impl std::fmt::Display) -> Option<T> {
         let problem = match self.entry(key) {
-            Some(entry) => Problem::of(&entry.at, entry.path, words),
-            None => Problem::of(&Origin::Default, key.path, words),
+            Some(entry) => ConfigProblem::of(&entry.at, entry.path, words),
+            None => ConfigProblem::of(&Origin::Default, key.path, words),
         };
         self.problems.push(problem);
         None
@@ -118,8 +118,8 @@ impl Input {
         setting: &Setting<T>,
         file: &Setting<String>,
     ) -> Option<Option<T>> {
-        let pair = |entries: &[Entry]| {
-            let of = |key: &Key| entries.iter().find(|entry| entry.path == key.path).cloned();
+        let pair = |entries: &[KeyEntry]| {
+            let of = |key: &ConfigKey| entries.iter().find(|entry| entry.path == key.path).cloned();
             match (of(&setting.key), of(&file.key)) {
                 (None, None) => None,
                 pair => Some(pair),
@@ -148,14 +148,18 @@ impl Input {
         match parsed {
             Ok(value) => Some(Some(value)),
             Err(words) => {
-                self.problems.push(Problem::of(&at, key.path, words));
+                self.problems.push(ConfigProblem::of(&at, key.path, words));
                 None
             }
         }
     }
 
     /// Returns the setting of the two that is set, or the first if neither is.
-    pub(super) fn set_of<'s, A, B>(&self, one: &'s Setting<A>, other: &'s Setting<B>) -> &'s Key {
+    pub(super) fn set_of<'s, A, B>(
+        &self,
+        one: &'s Setting<A>,
+        other: &'s Setting<B>,
+    ) -> &'s ConfigKey {
         match (self.entry(&one.key), self.entry(&other.key)) {
             (None, Some(_)) => &other.key,
             _ => &one.key,
@@ -166,7 +170,7 @@ impl Input {
     /// folder, a path from a variable to the working directory.
     pub(super) fn path_of(
         &self,
-        entry: &Entry,
+        entry: &KeyEntry,
         setting: &Setting<String>,
     ) -> Result<PathBuf, ValueError> {
         let name = (setting.read)(&entry.raw)?;
@@ -179,7 +183,7 @@ impl Input {
     /// Returns the text of the file named by `entry` of `setting`, without its final line break.
     pub(super) fn named_file(
         &self,
-        entry: &Entry,
+        entry: &KeyEntry,
         setting: &Setting<String>,
     ) -> Result<String, ValueError> {
         let (name, path) = ((setting.read)(&entry.raw)?, self.path_of(entry, setting)?);

@@ -7,11 +7,11 @@ use serde_json::{Value as Json, json};
 
 use super::error::shown;
 use super::header::after_prefix;
-use super::input::Input;
+use super::input::ConfigInput;
 use super::key::{DAY, duration, keys, text, tree};
 use super::parse::{ValueError, text as parse_text, wrong};
 use super::priorities;
-use super::shown_value::{ShownValue, Values};
+use super::shown_value::{ShownValue, ShownValues};
 use super::yaml::Raw;
 use crate::rules::job::call::Carried;
 use crate::rules::job::priority::Priorities;
@@ -70,7 +70,7 @@ keys! {
 }
 
 /// Adds the section's values to `values`.
-pub(super) fn show(fields: &Fields, values: &mut Values) {
+pub(super) fn show(fields: &Fields, values: &mut ShownValues) {
     let Fields {
         tenant,
         cost,
@@ -98,7 +98,7 @@ pub(super) fn show(fields: &Fields, values: &mut Values) {
     }
 }
 
-impl Input {
+impl ConfigInput {
     /// Reads the section. Returns `None` after a problem.
     pub(super) fn job(&mut self) -> Option<Fields> {
         let tenant = self.get(&TENANT);

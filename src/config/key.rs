@@ -18,7 +18,7 @@ pub(super) const DAY: u64 = 24 * HOUR;
 
 /// A key of the configuration.
 #[derive(Debug, Clone, Copy)]
-pub struct Key {
+pub struct ConfigKey {
     /// Path, such as `rate-limiter.window-size`.
     pub path: &'static str,
     /// Default, as written in the file, or `None` if there is none.
@@ -80,7 +80,7 @@ pub(super) enum ValueKind {
     },
 }
 
-impl Key {
+impl ConfigKey {
     /// Returns true if the value is a list or a mapping, which is read as a whole.
     pub fn is_tree(&self) -> bool {
         matches!(self.kind, ValueKind::Other { is_tree: true, .. })
@@ -135,7 +135,7 @@ pub fn env_name(path: &str) -> String {
 
 /// A key with the parser of its value.
 pub(super) struct Setting<T> {
-    pub key: Key,
+    pub key: ConfigKey,
     /// Parses and checks a raw value.
     pub read: fn(&Raw) -> Result<T, ValueError>,
 }
@@ -146,7 +146,7 @@ impl<T> Setting<T> {
         kind: ValueKind,
         read: fn(&Raw) -> Result<T, ValueError>,
     ) -> Self {
-        let key = Key {
+        let key = ConfigKey {
             path,
             default: None,
             applies_at: AppliesAt::Restart,
@@ -339,7 +339,7 @@ macro_rules! keys {
     ($($name:ident: $value:ty = $setting:expr;)+) => {
         $(pub(super) static $name: $crate::config::key::Setting<$value> = $setting;)+
         /// The keys of the section, in the order of the reference page.
-        pub(super) const KEYS: &[&$crate::config::key::Key] = &[$(&$name.key),+];
+        pub(super) const KEYS: &[&$crate::config::key::ConfigKey] = &[$(&$name.key),+];
     };
 }
 pub(super) use keys;

@@ -1,6 +1,6 @@
 //! All keys of all sections, and suggestions for unknown ones.
 
-use super::key::Key;
+use super::key::ConfigKey;
 use super::limit_keys::LIST_ONLY;
 use super::pipeline_name::PIPELINES;
 use super::suggest::closest;
@@ -10,7 +10,7 @@ use super::{
 };
 
 /// The keys of each section, in the order of the reference page.
-const SECTIONS: [&[&Key]; 15] = [
+const SECTIONS: [&[&ConfigKey]; 15] = [
     amqp::KEYS,
     redis::KEYS,
     job::KEYS,
@@ -29,7 +29,7 @@ const SECTIONS: [&[&Key]; 15] = [
 ];
 
 /// All keys, in the order of the reference page.
-pub static KEYS: &[&Key] = &concat::<{ number() }>();
+pub static KEYS: &[&ConfigKey] = &concat::<{ number() }>();
 
 const fn number() -> usize {
     let (mut number, mut section) = (0, 0);
@@ -40,7 +40,7 @@ const fn number() -> usize {
     number
 }
 
-const fn concat<const N: usize>() -> [&'static Key; N] {
+const fn concat<const N: usize>() -> [&'static ConfigKey; N] {
     let mut all = [SECTIONS[0][0]; N];
     let (mut at, mut section) = (0, 0);
     while section < SECTIONS.len() {
@@ -58,7 +58,7 @@ const fn concat<const N: usize>() -> [&'static Key; N] {
 pub(super) const NOT_BUILT: &[(&str, &str)] = &[("rate-limiter.max-concurrent", LIST_ONLY)];
 
 /// Returns the key with the path `path`.
-pub(super) fn find(path: &str) -> Option<&'static Key> {
+pub(super) fn find(path: &str) -> Option<&'static ConfigKey> {
     KEYS.iter().find(|key| key.path == path).copied()
 }
 

@@ -8,8 +8,8 @@ use serde_json::{Map, Value as Json, json};
 use super::error::shown;
 use super::header::{after_prefix, header_name};
 use super::key::{
-    DAY, Key, NamedValue, SECOND, Setting, as_written, boolean, choice, duration, integer, keys,
-    text, tree,
+    ConfigKey, DAY, NamedValue, SECOND, Setting, as_written, boolean, choice, duration, integer,
+    keys, text, tree,
 };
 use super::parse::{
     ValueError, duration as parse_duration_of, parse_duration, text as parse_text, wrong,
@@ -150,7 +150,7 @@ pub(super) static CONCURRENT: Setting<u64> =
     integer::<_, 1, MAX_UNITS>("rate-limiter.limits[].max-concurrent", "calls")
         .about("How many calls can be in flight at once, of all workers together.");
 /// The keys of one limit.
-pub(super) const FLAT: [&Key; 9] = [
+pub(super) const FLAT: [&ConfigKey; 9] = [
     &USE_ALGO.key,
     &WINDOW_SIZE.key,
     &MAX_REQUESTS.key,
@@ -326,7 +326,7 @@ fn reference(name: &str) -> Json {
 
 /// Returns the keys of one limit as schema properties.
 fn flat_schema() -> Map<String, Json> {
-    let property = |key: &&Key| {
+    let property = |key: &&ConfigKey| {
         let mut schema = shape::documented(key);
         // A missing key takes its value from an outer level.
         if let Some(schema) = schema.as_object_mut() {

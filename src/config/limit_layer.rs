@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::error::{Origin, Problem};
+use super::error::{ConfigProblem, Origin};
 use super::key::Setting;
 use super::limit_keys::{
     ADAPTIVE, BURST, CONCURRENT, GUARD, GuardSetting, MAX_CONCURRENT, MAX_REQUESTS, SCOPE, SHADOW,
@@ -114,7 +114,7 @@ pub(super) fn build(
     layers: &[&LimitLayer],
     unit: Unit,
     scope: Scope,
-) -> Option<Result<Limit, Problem>> {
+) -> Option<Result<Limit, ConfigProblem>> {
     if layers.iter().any(|layer| layer.broken) {
         return None;
     }
@@ -124,12 +124,12 @@ pub(super) fn build(
     let Some((_, shadow)) = shadow.filter(|_| !is_concurrent(layers)) else {
         return Some(limit);
     };
-    let error = |error| Problem::of(&shadow.at, &shadow.key, error);
+    let error = |error| ConfigProblem::of(&shadow.at, &shadow.key, error);
     Some(limit.and_then(|limit| limit.in_shadow().map_err(error)))
 }
 
 /// Returns the limit with the band in `layers`.
-fn with_band(limit: Limit, layers: &[&LimitLayer]) -> Result<Limit, Problem> {
+fn with_band(limit: Limit, layers: &[&LimitLayer]) -> Result<Limit, ConfigProblem> {
     let Some((depth, band)) = first(layers, |layer| &layer.adaptive) else {
         return Ok(limit);
     };
@@ -143,7 +143,7 @@ fn with_band(limit: Limit, layers: &[&LimitLayer]) -> Result<Limit, Problem> {
                 "is set, and so is scope {}: a 429 says nothing of a part of a tenant's jobs; learned limits have scope tenant or global",
                 limit.scope()
             );
-            Err(Problem::of(&band.at, &band.key, words))
+            Err(ConfigProblem::of(&band.at, &band.key, words))
         }
         Some(percent) if limit.algorithm() != Algorithm::Concurrency => {
             Ok(limit.with_band(percent))
@@ -175,7 +175,7 @@ fn build_of_tenant(
     name: &str,
     layers: &[&LimitLayer],
     unit: Unit,
-) -> Option<Result<Limit, Problem>> {
+) -> Option<Result<Limit, ConfigProblem>> {
     if let [
         LimitLayer {
             concurrent: Some(most),
@@ -184,7 +184,7 @@ fn build_of_tenant(
         ..,
     ] = layers
     {
-        let error = |error| Problem::of(&most.at, &most.key, error);
+        let error = |error| ConfigProblem::of(&most.at, &most.key, error);
         return Some(Limit::concurrent(name, most.value).map_err(error));
     }
     // The flat keys have defaults, so all four of these exist.
@@ -203,7 +203,7 @@ fn build_of_tenant(
                 "is strict, which only sliding-window-algo can be, not {}; use a duration, such as 50ms",
                 other.name()
             );
-            return Some(Err(Problem::of(&guard.at, &guard.key, words)));
+            return Some(Err(ConfigProblem::of(&guard.at, &guard.key, words)));
         }
     };
     let limit = Limit::new(name, which, max.value, window.value, within);
@@ -220,9 +220,9 @@ fn build_of_tenant(
                 show(within),
                 show(window.value)
             );
-            return Some(Err(Problem::of(at, key, words)));
+            return Some(Err(ConfigProblem::of(at, key, words)));
         }
-        Err(error) => return Some(Err(Problem::of(&max.at, &max.key, error))),
+        Err(error) => return Some(Err(ConfigProblem::of(&max.at, &max.key, error))),
     };
     let Some((depth, burst)) = first(layers, |layer| &layer.burst) else {
         return Some(Ok(limit));
@@ -231,6 +231,6 @@ fn build_of_tenant(
     if depth > 0 && !algorithm.value.has_burst() {
         return Some(Ok(limit));
     }
-    let burst_error = |error| Problem::of(&burst.at, &burst.key, error);
+    let burst_error = |error| ConfigProblem::of(&burst.at, &burst.key, error);
     Some(limit.with_burst(burst.value).map_err(burst_error))
 }

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-use super::error::{Origin, Problem, shown};
+use super::error::{ConfigProblem, Origin, shown};
 use super::limit_keys::{self, FLAT, LIST_ONLY, MAX_CONCURRENT, limit_name};
 use super::limit_layer::{self, LimitLayer, build};
 use super::parse::{self, what};
 use super::suggest::{closest, hint};
-use super::yaml::{Field, Raw};
+use super::yaml::{Raw, YamlField};
 use crate::rules::limit::{Algorithm, DEFAULT_LIMIT, Limit, LimitError, Limits, MAX_LIMITS, Unit};
 use crate::rules::policy::{Own, Pattern, Policy};
 use crate::rules::scope::{MAX_PARTS, Scope};
@@ -30,13 +30,13 @@ fn below(path: &str, name: &str) -> String {
 /// A mapping in the configuration: its name, keys, position, and its path for errors.
 struct Mapping<'a> {
     name: &'a str,
-    fields: &'a [Field],
+    fields: &'a [YamlField],
     at: Origin,
     path: String,
 }
 
 impl Mapping<'_> {
-    fn field(&self, name: &str) -> Option<&Field> {
+    fn field(&self, name: &str) -> Option<&YamlField> {
         self.fields.iter().find(|field| field.name == name)
     }
 }
@@ -55,9 +55,9 @@ fn one_part_too_many(limits: &[Limit]) -> Option<usize> {
 }
 
 /// Reads the lists and mappings below `rate-limiter`.
-pub(super) struct Reader<'a> {
+pub(super) struct LimitsReader<'a> {
     /// Problems found so far.
-    pub problems: &'a mut Vec<Problem>,
+    pub problems: &'a mut Vec<ConfigProblem>,
     /// The flat keys, or their defaults.
     pub flat: &'a LimitLayer,
     /// Names of the common limits that all tenants share. Set while the limits of plans and tenants
@@ -70,7 +70,7 @@ pub(super) struct Reader<'a> {
 /// A raw value and its origin.
 pub(super) type Tree = Option<(Raw, Origin)>;
 
-impl Reader<'_> {
+impl LimitsReader<'_> {
     /// Reads the whole policy. Returns `None` after a problem.
     pub(super) fn policy(
         &mut self,
@@ -256,7 +256,7 @@ impl Reader<'_> {
     /// Reads the flat keys of `mapping`. Keys in `more` are valid and read elsewhere.
     fn layer(&mut self, mapping: &Mapping<'_>, more: &[&str]) -> LimitLayer {
         let mut layer = LimitLayer::default();
-        for Field { name, at, raw } in mapping.fields {
+        for YamlField { name, at, raw } in mapping.fields {
             let at = mapping.at.inside(*at);
             let key = format!("{}.{name}", mapping.path);
             if FLAT.iter().any(|key| key.name() == name) {
@@ -296,7 +296,7 @@ impl Reader<'_> {
                     None => "docs/CONFIGURATION.md lists all keys".to_owned(),
                 };
                 let words = format!("unknown key {} in {}; {hint}", shown(name), mapping.path);
-                self.problems.push(Problem::new(at, words));
+                self.problems.push(ConfigProblem::new(at, words));
             }
         }
         layer
@@ -447,7 +447,7 @@ impl Reader<'_> {
     }
 
     fn wrong<T>(&mut self, at: &Origin, key: &str, words: impl Display) -> Option<T> {
-        self.problems.push(Problem::of(at, key, words));
+        self.problems.push(ConfigProblem::of(at, key, words));
         None
     }
 }

@@ -5,19 +5,19 @@ use std::fmt;
 
 use super::admin::Admin;
 use super::amqp::{Amqp, CONSUMER_TIMEOUT, too_short};
-use super::delay::Delay;
+use super::delay::DelayConfig;
 use super::dispatch::Dispatch;
 use super::features::OPTIONAL_FEATURES;
-use super::input::Input;
+use super::input::ConfigInput;
 use super::job;
-use super::key::{AppliesAt, Key};
+use super::key::{AppliesAt, ConfigKey};
 use super::keys::KEYS;
 use super::limit_keys::{LIMITS, SCOPE};
 use super::log::Log;
 use super::rate_limiter::RateLimiter;
 use super::redis::Redis;
 use super::retry::Retry;
-use super::shown_value::Values;
+use super::shown_value::ShownValues;
 use crate::rules::job::Fields;
 
 /// The file that is read if none is named.
@@ -45,7 +45,7 @@ pub struct Config {
     pub dispatch: Dispatch,
     /// How jobs wait.
     #[doc(hidden)]
-    pub delay: Delay,
+    pub delay: DelayConfig,
     /// How failed jobs are tried again.
     #[doc(hidden)]
     pub retry: Retry,
@@ -67,7 +67,7 @@ impl Default for Config {
 
 impl Config {
     /// Returns the keys that are set, with their values.
-    pub(super) fn values(&self) -> Values {
+    pub(super) fn values(&self) -> ShownValues {
         let Self {
             amqp,
             redis,
@@ -79,7 +79,7 @@ impl Config {
             admin,
             log,
         } = self;
-        let mut values = Values::default();
+        let mut values = ShownValues::default();
         amqp.show(&mut values);
         redis.show(&mut values);
         job::show(job, &mut values);
@@ -107,7 +107,7 @@ impl Config {
     #[doc(hidden)]
     pub fn takes_restart(&self, new: &Self) -> Vec<&'static str> {
         let (old, new) = (self.values(), new.values());
-        let differ = |key: &&&Key| old.get(key) != new.get(key);
+        let differ = |key: &&&ConfigKey| old.get(key) != new.get(key);
         let keys = KEYS
             .iter()
             .filter(|key| key.applies_at == AppliesAt::Restart);
@@ -122,7 +122,7 @@ impl fmt::Display for Config {
     }
 }
 
-impl Input {
+impl ConfigInput {
     /// Returns the checked configuration, or `None` after a problem.
     pub(super) fn config(&mut self) -> Option<Config> {
         self.lacks(&OPTIONAL_FEATURES);
@@ -172,7 +172,7 @@ mod tests {
 
     /// Parses a file that has a URL, `key: value`, and the other keys without which `key` has no
     /// meaning.
-    fn with(key: &Key, value: &str) -> Config {
+    fn with(key: &ConfigKey, value: &str) -> Config {
         let yaml = match key.path {
             "rate-limiter.burst" => "rate-limiter: {use-algo: token-bucket-algo, burst: 2}",
             "dispatch.http.url" => "dispatch: {http: {url: 'http://another/'}}",

@@ -2,10 +2,10 @@
 
 use serde_json::{Value as Json, json};
 
-use super::input::Input;
+use super::input::ConfigInput;
 use super::key::{NamedValue, choice, keys, text};
 use super::parse::{ValueError, text as parse_text, wrong};
-use super::shown_value::{ShownValue, Values};
+use super::shown_value::{ShownValue, ShownValues};
 use super::suggest::hint;
 use super::yaml::Raw;
 
@@ -66,14 +66,14 @@ impl NamedValue for LogFormat {
 
 impl Log {
     /// Adds the section's values to `values`.
-    pub(super) fn show(&self, values: &mut Values) {
+    pub(super) fn show(&self, values: &mut ShownValues) {
         let Self { format, level } = self;
         values.set(&FORMAT.key, ShownValue::bare(format.name()));
         values.set(&LEVEL.key, ShownValue::text(level));
     }
 }
 
-impl Input {
+impl ConfigInput {
     /// Reads the section. Returns `None` after a problem.
     pub(super) fn log(&mut self) -> Option<Log> {
         let format = self.get(&FORMAT);

@@ -7,9 +7,9 @@ use std::path::Path;
 
 use super::admin::Admin;
 use super::clashes::clashes;
-use super::error::{ConfigErrors, Origin, Position, Problem};
-use super::file::{self, Declared, MAX_FILE_BYTES, Parsed, Sections};
-use super::input::{Entry, Input, read_bounded};
+use super::error::{ConfigErrors, ConfigProblem, Origin, Position};
+use super::file::{self, DeclaredPipelines, MAX_FILE_BYTES, Parsed, Sections};
+use super::input::{ConfigInput, KeyEntry, read_bounded};
 use super::key::PREFIX;
 use super::keys::KEYS;
 use super::load::{Config, DEFAULT_FILE};
@@ -78,7 +78,7 @@ impl Pipelines {
                 Ok(value) => env.push((name, value)),
                 Err(_) if name.starts_with(PREFIX) => {
                     let words = "its value is not UTF-8 text";
-                    problems.push(Problem::new(Origin::Env(name), words));
+                    problems.push(ConfigProblem::new(Origin::Env(name), words));
                 }
                 Err(_) => {}
             }
@@ -110,7 +110,7 @@ impl Pipelines {
             }
             Err(err) => {
                 let at = Origin::WholeFile(name.into());
-                let problem = Problem::new(at, format!("can't be read: {err}"));
+                let problem = ConfigProblem::new(at, format!("can't be read: {err}"));
                 return Err(ConfigErrors::new(vec![problem]));
             }
         };
@@ -135,7 +135,7 @@ impl Pipelines {
         let (variables, wrong) = env::parse(env, &names);
         problems.extend(wrong);
         let folder = Path::new(name).parent().map(Path::to_path_buf);
-        let mut input = Input {
+        let mut input = ConfigInput {
             layers: vec![variables.entries, file.entries],
             folder: folder.unwrap_or_default(),
             problems,
@@ -160,7 +160,9 @@ impl Pipelines {
             (at, _) => {
                 let at = at.clone().unwrap_or(Origin::Default);
                 let words = "this program works on one pipeline; give it a file with the sections of that one at its top level";
-                Err(ConfigErrors::new(vec![Problem::of(&at, PIPELINES, words)]))
+                Err(ConfigErrors::new(vec![ConfigProblem::of(
+                    &at, PIPELINES, words,
+                )]))
             }
         }
     }
@@ -319,7 +321,7 @@ impl fmt::Display for Pipelines {
 }
 
 /// Some keys of a configuration.
-struct OwnKeys<'a>(&'a Config, &'a [&'static super::key::Key]);
+struct OwnKeys<'a>(&'a Config, &'a [&'static super::key::ConfigKey]);
 
 impl fmt::Display for OwnKeys<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -330,10 +332,10 @@ impl fmt::Display for OwnKeys<'_> {
 /// Reads the pipelines that a file declares. Returns `None` after a problem. `input` has the top
 /// level, which is read as `top`.
 fn named(
-    input: &mut Input,
+    input: &mut ConfigInput,
     top: Option<Config>,
-    declared: Declared,
-    variables: Vec<Vec<Entry>>,
+    declared: DeclaredPipelines,
+    variables: Vec<Vec<KeyEntry>>,
 ) -> Option<Pipelines> {
     let mut each = BTreeMap::new();
     let mut places = BTreeMap::new();
@@ -349,7 +351,7 @@ fn named(
     for (name, words) in clashes(&each) {
         let at = declared.at.inside(places[&name]);
         let key = format!("{PIPELINES}.{name}");
-        input.problems.push(Problem::of(&at, &key, words));
+        input.problems.push(ConfigProblem::of(&at, &key, words));
     }
     let takes_queue = each.contains_key(&PipelineName::default_one());
     let queues = [&amqp::QUEUE.key, &amqp::QUEUES.key].map(|key| input.entry(key));
@@ -372,10 +374,10 @@ fn named(
 
 /// Reads one pipeline. Its sections and variables override keys taken from the top level.
 fn one(
-    input: &mut Input,
+    input: &mut ConfigInput,
     (top, at): (Option<&Config>, Origin),
     sections: Sections,
-    variables: Vec<Entry>,
+    variables: Vec<KeyEntry>,
 ) -> Option<Config> {
     let Sections {
         name,
@@ -386,19 +388,19 @@ fn one(
     let sets = |is: &dyn Fn(&str) -> bool| own.iter().flatten().any(|entry| is(entry.path));
     let is_default = name.is_default();
     let [queue, queues] = [amqp::QUEUE.key.path, amqp::QUEUES.key.path];
-    let takes = |entry: &&Entry| {
+    let takes = |entry: &&KeyEntry| {
         let together = KEY_GROUPS.iter().find(|group| is_of(group, entry.path));
         let own = together.is_some_and(|group| sets(&|path| is_of(group, path)));
         !own && (is_default || ![queue, queues].contains(&entry.path))
     };
-    let taken = |layer: &Vec<Entry>| layer.iter().filter(takes).cloned().collect();
-    let taken: Vec<Vec<Entry>> = input.layers.iter().map(taken).collect();
+    let taken = |layer: &Vec<KeyEntry>| layer.iter().filter(takes).cloned().collect();
+    let taken: Vec<Vec<KeyEntry>> = input.layers.iter().map(taken).collect();
     let named = match (is_default, top) {
         (false, Some(top)) => named_after(&name, top, &at),
         _ => Vec::new(),
     };
     let layers = own.iter().cloned().chain([named]).chain(taken);
-    let mut whole = Input {
+    let mut whole = ConfigInput {
         layers: layers.collect(),
         folder: input.folder.clone(),
         problems: Vec::new(),
@@ -432,7 +434,7 @@ fn one(
 
 /// Reports a fixed target that would forward the jobs of `config` to its own queues, and returns
 /// false then. It is not called for a top level with pipelines, since no queue is known there.
-fn forwards_away(input: &mut Input, config: &Config) -> bool {
+fn forwards_away(input: &mut ConfigInput, config: &Config) -> bool {
     let own = (config.amqp).names(&DelayLevels::new(config.delay.max_delay));
     let forward = config.dispatch.forward.as_ref();
     forward.is_none_or(|forward| input.forwards_away(forward, &own).is_some())
@@ -450,8 +452,8 @@ fn is_of(group: &[&str], path: &str) -> bool {
 /// the prefix of its Redis keys. In a tenant's key, `%` always precedes two hexadecimal digits. The
 /// pipeline's keys are therefore never keys of the pipeline `default`, whose keys begin with the
 /// prefix of `top` itself.
-fn named_after(name: &PipelineName, top: &Config, at: &Origin) -> Vec<Entry> {
-    let entry = |path, text| Entry {
+fn named_after(name: &PipelineName, top: &Config, at: &Origin) -> Vec<KeyEntry> {
+    let entry = |path, text| KeyEntry {
         path,
         raw: Raw::Text(text),
         at: at.clone(),

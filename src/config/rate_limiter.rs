@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use super::error::Origin;
-use super::input::Input;
-use super::key::Key;
+use super::input::ConfigInput;
+use super::key::ConfigKey;
 use super::limit_keys::{
     ADAPTIVE, BURST, FLAT, GUARD, GUARD_BUDGET, LIMITS, MAX_CONCURRENT, MAX_REQUESTS, MAX_THROTTLE,
     PLAN_HEADER, PLANS, SCOPE, SHADOW, TENANTS, THROTTLE_SCOPE, UNIT, USE_ALGO, WINDOW_SIZE,
 };
 use super::limit_layer::LimitLayer;
-use super::limits::{Reader, Tree};
-use super::shown_value::{ShownValue, Values};
+use super::limits::{LimitsReader, Tree};
+use super::shown_value::{ShownValue, ShownValues};
 use super::yaml::Raw;
 use crate::rules::answers::ThrottleScope;
 use crate::rules::limit::{Algorithm, DEFAULT_LIMIT, Limit, Unit};
@@ -35,7 +35,7 @@ pub struct RateLimiter {
 
 impl RateLimiter {
     /// Adds the section's values to `values`.
-    pub(super) fn show(&self, values: &mut Values) {
+    pub(super) fn show(&self, values: &mut ShownValues) {
         let Self {
             policy,
             max_throttle,
@@ -121,7 +121,7 @@ fn names_of(limit: &Limit) -> Vec<(&'static str, ShownValue)> {
 }
 
 /// Returns the keys of a limit that does not limit calls in flight.
-fn keys_of(limit: &Limit) -> Vec<(&'static Key, ShownValue)> {
+fn keys_of(limit: &Limit) -> Vec<(&'static ConfigKey, ShownValue)> {
     let (algorithm, guard) = match limit.algorithm() {
         Algorithm::Strict => (Algorithm::SlidingWindow, ShownValue::bare("strict")),
         algorithm => (algorithm, ShownValue::millis(limit.guard_ms())),
@@ -181,7 +181,7 @@ fn deaf(policy: &Policy, scope: ThrottleScope) -> Option<String> {
     ))
 }
 
-impl Input {
+impl ConfigInput {
     /// Reads the section. Returns `None` after a problem.
     pub(super) fn rate_limiter(&mut self) -> Option<RateLimiter> {
         let mut flat = LimitLayer::default();
@@ -201,7 +201,7 @@ impl Input {
         let plan_header = self.optional(&PLAN_HEADER);
         let [limits, plans, tenants] =
             [&LIMITS.key, &PLANS.key, &TENANTS.key].map(|key| self.tree(key));
-        let mut reader = Reader {
+        let mut reader = LimitsReader {
             problems: &mut self.problems,
             flat: &flat,
             global: None,
@@ -223,7 +223,7 @@ impl Input {
     }
 
     /// Returns the list or mapping at `key`, with its origin.
-    fn tree(&self, key: &Key) -> Tree {
+    fn tree(&self, key: &ConfigKey) -> Tree {
         let entry = self.entry(key)?;
         Some((entry.raw.clone(), entry.at.clone()))
     }

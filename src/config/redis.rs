@@ -2,12 +2,12 @@
 
 use serde_json::{Value as Json, json};
 
-use super::input::Input;
+use super::input::ConfigInput;
 use super::key::{boolean, file, keys, pem, text, url};
 use super::parse::{ValueError, text as parse_text, wrong};
 use super::redis_servers::{RedisServers, RedisTopology, has_database, has_tls, unlike};
 use super::secret::SecretUrl;
-use super::shown_value::{ShownValue, Values};
+use super::shown_value::{ShownValue, ShownValues};
 use super::tls_keys::TlsKeys;
 use super::urls::UrlForm;
 use super::yaml::Raw;
@@ -82,7 +82,7 @@ impl Redis {
     }
 
     /// Adds the section's values to `values`.
-    pub(super) fn show(&self, values: &mut Values) {
+    pub(super) fn show(&self, values: &mut ShownValues) {
         let Self { url, prefix } = self;
         let RedisServers {
             urls,
@@ -100,7 +100,7 @@ impl Redis {
     }
 }
 
-impl Input {
+impl ConfigInput {
     /// Reads the section. Returns `None` after a problem.
     pub(super) fn redis(&mut self) -> Option<Redis> {
         let url = self.redis_servers();

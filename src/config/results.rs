@@ -5,10 +5,10 @@ use serde_json::{Value as Json, json};
 
 use super::amqp_name::{MAX_NAME_BYTES, PATTERN, name, name_or_empty};
 use super::error::shown;
-use super::input::Input;
+use super::input::ConfigInput;
 use super::key::{NamedValue, choice, integer, keys, text, tree};
 use super::parse::{ValueError, wrong};
-use super::shown_value::{ShownValue, Values};
+use super::shown_value::{ShownValue, ShownValues};
 use super::yaml::Raw;
 
 /// Maximum number of headers in a result.
@@ -100,7 +100,7 @@ pub struct Results {
 
 impl Results {
     /// Adds the section's values to `values`.
-    pub(super) fn show(&self, values: &mut Values) {
+    pub(super) fn show(&self, values: &mut ShownValues) {
         let Self {
             to,
             exchange,
@@ -121,7 +121,7 @@ impl Results {
     }
 }
 
-impl Input {
+impl ConfigInput {
     /// Reads the section. Returns `None` after a problem.
     pub(super) fn results(&mut self) -> Option<Results> {
         let to = self.get(&TO);

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::input::Input;
+use super::input::ConfigInput;
 use super::key::{DAY, SECOND, duration, integer, keys};
-use super::shown_value::{ShownValue, Values};
+use super::shown_value::{ShownValue, ShownValues};
 
 keys! {
     MAX_ATTEMPTS: u32 = integer::<_, 1, 1_000_000>("retry.max-attempts", "attempts")
@@ -57,7 +57,7 @@ pub struct Retry {
 
 impl Retry {
     /// Adds the section's values to `values`.
-    pub(super) fn show(&self, values: &mut Values) {
+    pub(super) fn show(&self, values: &mut ShownValues) {
         let Self {
             max_attempts,
             initial_interval,
@@ -81,7 +81,7 @@ impl Retry {
     }
 }
 
-impl Input {
+impl ConfigInput {
     /// Reads the section. Returns `None` after a problem.
     pub(super) fn retry(&mut self) -> Option<Retry> {
         let max_attempts = self.get(&MAX_ATTEMPTS);

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use serde_json::{Map, Value as Json, json};
 
-use super::key::{AppliesAt, Key, ValueKind};
+use super::key::{AppliesAt, ConfigKey, ValueKind};
 
 /// Returns the schema of the values of `key`, without descriptions.
-pub(super) fn of(key: &Key) -> Json {
+pub(super) fn of(key: &ConfigKey) -> Json {
     match key.kind {
         ValueKind::Boolean => json!({"type": "boolean"}),
         ValueKind::Integer { min, max, .. } => {
@@ -31,7 +31,7 @@ pub(super) fn of(key: &Key) -> Json {
 }
 
 /// Returns the schema of `key`, with the description that editors show.
-pub(super) fn documented(key: &Key) -> Json {
+pub(super) fn documented(key: &ConfigKey) -> Json {
     let mut schema = match of(key) {
         Json::Object(schema) => schema,
         _ => Map::new(),
@@ -53,7 +53,7 @@ pub(super) fn documented(key: &Key) -> Json {
 }
 
 /// Returns `text` as YAML reads it for this key.
-fn value(key: &Key, text: &str) -> Json {
+fn value(key: &ConfigKey, text: &str) -> Json {
     match key.kind {
         ValueKind::Boolean => (text == "true").into(),
         _ => text.parse::<u64>().map_or_else(|_| text.into(), Json::from),

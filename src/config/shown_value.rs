@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-use super::key::Key;
+use super::key::ConfigKey;
 use super::parse::show;
 use super::secret::{Secret, SecretUrl};
 
@@ -70,7 +70,10 @@ impl ShownValue {
 
     /// Creates a list of texts.
     pub fn texts(texts: &[String]) -> Self {
-        let texts: Vec<String> = texts.iter().map(|text| Quoted(text).to_string()).collect();
+        let texts: Vec<String> = texts
+            .iter()
+            .map(|text| QuotedScalar(text).to_string())
+            .collect();
         Self::Bare(format!("[{}]", texts.join(", ")))
     }
 
@@ -89,7 +92,7 @@ impl ShownValue {
         let entries = entries.into_iter();
         Self::Map(
             entries
-                .map(|(name, value)| (Quoted(&name.to_string()).to_string(), value))
+                .map(|(name, value)| (QuotedScalar(&name.to_string()).to_string(), value))
                 .collect(),
         )
     }
@@ -99,7 +102,7 @@ impl ShownValue {
         match self {
             Self::Bare(text) => writeln!(f, " {text}"),
             Self::Text(text) | Self::Secret { shown: text, .. } => {
-                writeln!(f, " {}", Quoted(text))
+                writeln!(f, " {}", QuotedScalar(text))
             }
             Self::Map(entries) => {
                 writeln!(f)?;
@@ -139,9 +142,9 @@ impl From<&Secret> for ShownValue {
 }
 
 /// A text as a double-quoted YAML scalar.
-struct Quoted<'a>(&'a str);
+struct QuotedScalar<'a>(&'a str);
 
-impl fmt::Display for Quoted<'_> {
+impl fmt::Display for QuotedScalar<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("\"")?;
         for c in self.0.chars() {
@@ -160,28 +163,28 @@ impl fmt::Display for Quoted<'_> {
 
 /// Values of a configuration by key. A key that is not set has none.
 #[derive(Default)]
-pub(super) struct Values(Vec<(&'static Key, ShownValue)>);
+pub(super) struct ShownValues(Vec<(&'static ConfigKey, ShownValue)>);
 
-impl Values {
+impl ShownValues {
     /// Sets `key` to `value`.
-    pub fn set(&mut self, key: &'static Key, value: ShownValue) {
+    pub fn set(&mut self, key: &'static ConfigKey, value: ShownValue) {
         self.0.push((key, value));
     }
 
     /// Sets `key` to `value`, if there is one.
-    pub fn set_some(&mut self, key: &'static Key, value: Option<ShownValue>) {
+    pub fn set_some(&mut self, key: &'static ConfigKey, value: Option<ShownValue>) {
         self.0.extend(value.map(|value| (key, value)));
     }
 
     /// Returns the value of `key`.
-    pub fn get(&self, key: &Key) -> Option<&ShownValue> {
+    pub fn get(&self, key: &ConfigKey) -> Option<&ShownValue> {
         let mut all = self.0.iter();
         all.find(|(known, _)| known.path == key.path)
             .map(|(_, value)| value)
     }
 
     /// Writes the set keys among `keys` as a file.
-    pub fn write(&self, f: &mut fmt::Formatter<'_>, keys: &[&Key]) -> fmt::Result {
+    pub fn write(&self, f: &mut fmt::Formatter<'_>, keys: &[&ConfigKey]) -> fmt::Result {
         let mut open: Vec<&str> = Vec::new();
         for key in keys {
             let Some(value) = self.get(key) else {

@@ -3,9 +3,9 @@
 
 use std::path::PathBuf;
 
-use super::input::Input;
+use super::input::ConfigInput;
 use super::key::Setting;
-use super::shown_value::{ShownValue, Values};
+use super::shown_value::{ShownValue, ShownValues};
 use super::tls::{Identity, Tls};
 
 /// The keys of one server: `ca-file`, `cert-file` and `key-file`.
@@ -13,7 +13,7 @@ pub(super) type TlsKeys = [&'static Setting<String>; 3];
 
 impl Tls {
     /// Adds the values of `keys` to `values`.
-    pub(super) fn show(&self, [ca, cert, key]: TlsKeys, values: &mut Values) {
+    pub(super) fn show(&self, [ca, cert, key]: TlsKeys, values: &mut ShownValues) {
         let Self { ca_file, identity } = self;
         let path = |path: &PathBuf| ShownValue::path(path);
         values.set_some(&ca.key, ca_file.as_ref().map(path));
@@ -24,7 +24,7 @@ impl Tls {
     }
 }
 
-impl Input {
+impl ConfigInput {
     /// Returns the files that `keys` name. Reads them once, to report mistakes early.
     pub(super) fn tls(&mut self, keys: TlsKeys) -> Option<Tls> {
         let [ca_key, cert_key, key_key] = keys;

@@ -17,7 +17,7 @@ pub(super) enum Raw {
     Float,
     Text(String),
     List(Vec<Item>),
-    Map(Vec<Field>),
+    Map(Vec<YamlField>),
 }
 
 /// An item of a list.
@@ -29,7 +29,7 @@ pub(super) struct Item {
 
 /// A key of a mapping, with its value.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Field {
+pub(super) struct YamlField {
     pub name: String,
     pub at: Position,
     pub raw: Raw,
@@ -116,7 +116,7 @@ impl<'de> Visitor<'de> for RawVisitor {
         Ok(Raw::List(list))
     }
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Raw, A::Error> {
-        let mut map: Vec<Field> = Vec::new();
+        let mut map: Vec<YamlField> = Vec::new();
         // A set finds duplicates quickly: a map of tenants may be long.
         let mut known = HashSet::new();
         while let Some(key) = entries.next_key::<Spanned<String>>()? {
@@ -126,7 +126,7 @@ impl<'de> Visitor<'de> for RawVisitor {
                     shown(&key.value)
                 )));
             }
-            map.push(Field {
+            map.push(YamlField {
                 name: key.value,
                 at: key.referenced.into(),
                 raw: entries.next_value()?,
