@@ -22,7 +22,7 @@ pub trait Forwarding: Send + Sync + 'static {
     fn done_queue(&self) -> Option<&str>;
 
     /// Registers `token`, so that the end of its job can be awaited.
-    fn expect(&self, token: String) -> Expected;
+    fn expect(&self, token: String) -> ExpectedEnd;
 
     /// Publishes (mandatory, persistent), and waits for the confirm. The first poll hands the job
     /// on.
@@ -35,18 +35,18 @@ pub trait Forwarding: Send + Sync + 'static {
 
 /// The registered tokens and the calls that wait for them.
 #[derive(Debug, Clone, Default)]
-pub struct Ends(Arc<Mutex<HashMap<String, oneshot::Sender<Bytes>>>>);
+pub struct PendingEnds(Arc<Mutex<HashMap<String, oneshot::Sender<Bytes>>>>);
 
-impl Ends {
+impl PendingEnds {
     fn waiting(&self) -> MutexGuard<'_, HashMap<String, oneshot::Sender<Bytes>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Registers `token`, so that the end of its job can be awaited.
-    pub fn expect(&self, token: String) -> Expected {
+    pub fn expect(&self, token: String) -> ExpectedEnd {
         let (sender, end) = oneshot::channel();
         self.waiting().insert(token.clone(), sender);
-        Expected {
+        ExpectedEnd {
             ends: self.clone(),
             token,
             end,
@@ -67,20 +67,20 @@ impl Ends {
 
 /// The expected end of one job. Dropping it removes its token.
 #[derive(Debug)]
-pub struct Expected {
-    ends: Ends,
+pub struct ExpectedEnd {
+    ends: PendingEnds,
     token: String,
     end: oneshot::Receiver<Bytes>,
 }
 
-impl Expected {
+impl ExpectedEnd {
     /// Waits for the worker's report.
     pub async fn end(&mut self) -> Option<Bytes> {
         (&mut self.end).await.ok()
     }
 }
 
-impl Drop for Expected {
+impl Drop for ExpectedEnd {
     fn drop(&mut self) {
         self.ends.waiting().remove(&self.token);
     }
@@ -92,7 +92,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_end_is_told_once_and_to_whoever_waits_for_it() {
-        let ends = Ends::default();
+        let ends = PendingEnds::default();
         let (mut one, two) = (ends.expect("1".to_owned()), ends.expect("2".to_owned()));
         drop(two);
         let tell = |token| ends.report(token, Bytes::from_static(b"end"));

@@ -14,16 +14,16 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::broker::{Broker, Event, Message, Outgoing, PublishError, Reply, Tag};
+use crate::broker::{Broker, BrokerEvent, Message, Outgoing, PublishError, Reply, Tag};
 use crate::rules::delays::{DelayLevels, QueueNames};
-use server::ServerState;
+use server::MemoryServerState;
 
 /// Capacity of the channel for events, the same as that of the real broker.
 const EVENT_CAPACITY: usize = 16;
 
 /// A fault of one publish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
+pub enum PublishFault {
     /// The message is stored, but the confirm is lost: [`PublishError::Down`].
     LoseConfirm,
     /// The message is lost before it is stored: [`PublishError::Down`].
@@ -37,12 +37,12 @@ pub enum Fault {
 }
 
 /// Selects the fault of the n-th publish of the server, counted from 1.
-type FaultPlan = Box<dyn FnMut(u64, &Outgoing) -> Option<Fault> + Send>;
+type FaultPlan = Box<dyn FnMut(u64, &Outgoing) -> Option<PublishFault> + Send>;
 
-struct Server(Mutex<ServerState>);
+struct MemoryServer(Mutex<MemoryServerState>);
 
-impl Server {
-    fn lock(&self) -> MutexGuard<'_, ServerState> {
+impl MemoryServer {
+    fn lock(&self) -> MutexGuard<'_, MemoryServerState> {
         // Only a test's own fault plan can panic here, and then that test has failed.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -51,7 +51,7 @@ impl Server {
 /// One client of an in-memory server.
 #[derive(Clone)]
 pub struct MemoryBroker {
-    server: Arc<Server>,
+    server: Arc<MemoryServer>,
     client: usize,
 }
 
@@ -65,13 +65,15 @@ impl MemoryBroker {
         levels: &DelayLevels,
         prefetch: u16,
         window: usize,
-    ) -> (Self, mpsc::Receiver<Event>) {
-        let server = Arc::new(Server(Mutex::new(ServerState::new(work, levels))));
+    ) -> (Self, mpsc::Receiver<BrokerEvent>) {
+        let server = Arc::new(MemoryServer(Mutex::new(MemoryServerState::new(
+            work, levels,
+        ))));
         Self { server, client: 0 }.join(prefetch, window)
     }
 
     /// Adds a client to the same server.
-    pub fn join(&self, prefetch: u16, window: usize) -> (Self, mpsc::Receiver<Event>) {
+    pub fn join(&self, prefetch: u16, window: usize) -> (Self, mpsc::Receiver<BrokerEvent>) {
         let (events, receiver) = mpsc::channel(EVENT_CAPACITY);
         let client = self.server.lock().connect(prefetch.max(1), window);
         let broker = Self {
@@ -118,7 +120,7 @@ impl MemoryBroker {
     }
 
     /// Lets `plan` select the fault of each publish from now on.
-    pub fn plan(&self, plan: impl FnMut(u64, &Outgoing) -> Option<Fault> + Send + 'static) {
+    pub fn plan(&self, plan: impl FnMut(u64, &Outgoing) -> Option<PublishFault> + Send + 'static) {
         self.server.lock().plan = Box::new(plan);
     }
 
@@ -197,7 +199,7 @@ impl Broker for MemoryBroker {
 }
 
 /// Passes a client's deliveries to its events until it is closed.
-async fn serve(server: Arc<Server>, client: usize, events: mpsc::Sender<Event>) {
+async fn serve(server: Arc<MemoryServer>, client: usize, events: mpsc::Sender<BrokerEvent>) {
     let bell = server.lock().bell(client);
     loop {
         let step = server.lock().step(client, Instant::now());

@@ -18,7 +18,7 @@ use crate::rules::delays::QueueNames;
 
 /// The queue that a delivery came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Source {
+pub enum DeliverySource {
     /// `jobs`: new jobs. If they have headers of ours, the publisher set them, and they are
     /// ignored.
     Fresh,
@@ -32,18 +32,20 @@ pub enum Source {
 
 impl QueueNames {
     /// Returns the sources of all delay queues.
-    pub fn delay_sources(&self) -> impl Iterator<Item = Source> + use<> {
+    pub fn delay_sources(&self) -> impl Iterator<Item = DeliverySource> + use<> {
         // About thirty, up to the longest trip.
-        (0..u8::try_from(self.delays().len()).unwrap_or(u8::MAX)).map(Source::Delay)
+        (0..u8::try_from(self.delays().len()).unwrap_or(u8::MAX)).map(DeliverySource::Delay)
     }
 
     /// Returns the queue that deliveries of `source` come from.
-    pub fn of(&self, source: Source) -> &Arc<str> {
+    pub fn of(&self, source: DeliverySource) -> &Arc<str> {
         match source {
-            Source::Fresh => &self.fresh,
-            Source::Due => &self.due,
-            Source::Recheck => &self.recheck,
-            Source::Delay(level) => self.delays().get(usize::from(level)).unwrap_or(&self.due),
+            DeliverySource::Fresh => &self.fresh,
+            DeliverySource::Due => &self.due,
+            DeliverySource::Recheck => &self.recheck,
+            DeliverySource::Delay(level) => {
+                self.delays().get(usize::from(level)).unwrap_or(&self.due)
+            }
         }
     }
 }
@@ -55,7 +57,7 @@ pub struct Tag {
     /// Number of the session, counted from 1.
     pub session: u64,
     /// The queue it came from.
-    pub source: Source,
+    pub source: DeliverySource,
     /// The broker's own delivery tag.
     pub tag: u64,
 }
@@ -64,7 +66,7 @@ pub struct Tag {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Delivery {
     /// The queue it came from.
-    pub source: Source,
+    pub source: DeliverySource,
     /// The tag to ack it with.
     pub tag: Tag,
     /// Whether the broker has delivered it before.
@@ -75,7 +77,7 @@ pub struct Delivery {
 
 /// An event for the engine.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Event {
+pub enum BrokerEvent {
     /// A session is up and consuming has begun.
     Up {
         /// The session's number.
@@ -98,7 +100,7 @@ pub enum Event {
 
 /// Number of jobs in the queues, without those that workers have in memory.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Backlog {
+pub struct QueueBacklog {
     /// Jobs that workers may take: new jobs, and jobs in `jobs.due` and `jobs.recheck`.
     pub ready: u64,
     /// Jobs in delay queues.
@@ -216,7 +218,7 @@ pub trait Broker: Send + Sync + 'static {
     fn ack(&self, tags: Vec<Tag>) -> impl Future<Output = ()> + Send;
 
     /// Returns all unacked deliveries to their queues, for other workers, and takes nothing until
-    /// [`Broker::take`]. [`Event::Resting`] follows.
+    /// [`Broker::take`]. [`BrokerEvent::Resting`] follows.
     fn rest(&self) -> impl Future<Output = ()> + Send;
 
     /// Takes deliveries again.

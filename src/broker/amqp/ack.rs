@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use lapin::Channel;
 use lapin::options::BasicAckOptions;
 
-use crate::broker::{Source, Tag};
+use crate::broker::{DeliverySource, Tag};
 
 /// One `basic.ack`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +20,7 @@ struct AckFrame {
 
 /// The tags of one channel that were delivered and not acked.
 #[derive(Debug, Default)]
-struct Outstanding {
+struct UnackedTags {
     tags: BTreeSet<u64>,
     /// All tags up to this one were delivered. A channel's tags begin at 1.
     all_to: u64,
@@ -28,7 +28,7 @@ struct Outstanding {
     ahead: BTreeSet<u64>,
 }
 
-impl Outstanding {
+impl UnackedTags {
     fn delivered(&mut self, tag: u64) {
         self.tags.insert(tag);
         if tag != self.all_to + 1 {
@@ -73,9 +73,9 @@ impl Outstanding {
 #[derive(Debug)]
 struct ChannelAcks {
     /// The source of the first consumer on this channel; see [`channel_of`].
-    source: Source,
+    source: DeliverySource,
     channel: Channel,
-    outstanding: Outstanding,
+    outstanding: UnackedTags,
 }
 
 #[derive(Debug)]
@@ -95,7 +95,11 @@ impl Acks {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn begin(&self, number: u64, channels: impl IntoIterator<Item = (Source, Channel)>) {
+    pub fn begin(
+        &self,
+        number: u64,
+        channels: impl IntoIterator<Item = (DeliverySource, Channel)>,
+    ) {
         let mut known: Vec<ChannelAcks> = Vec::new();
         for (source, channel) in channels {
             // Several consumers share a channel.
@@ -104,7 +108,7 @@ impl Acks {
                 known.push(ChannelAcks {
                     source,
                     channel,
-                    outstanding: Outstanding::default(),
+                    outstanding: UnackedTags::default(),
                 });
             }
         }
@@ -176,9 +180,9 @@ impl AckSession {
 
 /// Maps a source to the source that represents its channel. All delay queues share the first one's
 /// channel, and all queues of new jobs have one source.
-fn channel_of(source: Source) -> Source {
+fn channel_of(source: DeliverySource) -> DeliverySource {
     match source {
-        Source::Delay(_) => Source::Delay(0),
+        DeliverySource::Delay(_) => DeliverySource::Delay(0),
         other => other,
     }
 }
@@ -206,7 +210,7 @@ mod tests {
 
     #[test]
     fn what_is_settled_in_order_takes_one_ack() {
-        let mut outstanding = Outstanding::default();
+        let mut outstanding = UnackedTags::default();
         (1..=5).for_each(|tag| outstanding.delivered(tag));
         let one = |tag, multiple| AckFrame { tag, multiple };
         assert_eq!(outstanding.settle([2]), [one(2, false)]);
@@ -217,7 +221,7 @@ mod tests {
 
     #[test]
     fn what_another_consumer_still_has_is_not_acked_with_others() {
-        let mut outstanding = Outstanding::default();
+        let mut outstanding = UnackedTags::default();
         let one = |tag, multiple| AckFrame { tag, multiple };
         for tag in [1, 2, 4, 5] {
             outstanding.delivered(tag);
@@ -240,7 +244,7 @@ mod tests {
         fn the_broker_has_what_is_not_settled(
             steps in prop::collection::vec((0_u64..20, prop::collection::vec(0_u64..120, 0..40)), 1..20),
         ) {
-            let (mut outstanding, mut channel) = (Outstanding::default(), Channel::default());
+            let (mut outstanding, mut channel) = (UnackedTags::default(), Channel::default());
             let (mut next, mut expected) = (1, BTreeSet::new());
             for (deliver, settle) in steps {
                 for tag in next..next + deliver {

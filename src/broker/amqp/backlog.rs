@@ -7,15 +7,15 @@ use std::time::Duration;
 use lapin::Channel;
 
 use super::BrokerState;
-use super::connection::Link;
+use super::connection::AmqpLink;
 use super::inventory::depth;
-use crate::broker::{Backlog, BrokerError};
+use crate::broker::{BrokerError, QueueBacklog};
 
 /// Interval between two counts.
 const COUNT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Counts repeatedly, on a channel of its own, until the session ends.
-pub(super) async fn watch(shared: Arc<BrokerState>, link: Arc<Link>) -> BrokerError {
+pub(super) async fn watch(shared: Arc<BrokerState>, link: Arc<AmqpLink>) -> BrokerError {
     let mut channel = None;
     loop {
         // A blocked connection answers nothing, and requests would pile up in memory.
@@ -31,11 +31,11 @@ pub(super) async fn watch(shared: Arc<BrokerState>, link: Arc<Link>) -> BrokerEr
 /// Counts the jobs. `channel` is an open channel, or `None` to open one.
 async fn look(
     shared: &BrokerState,
-    link: &Link,
+    link: &AmqpLink,
     channel: &mut Option<Channel>,
-) -> Result<Backlog, BrokerError> {
+) -> Result<QueueBacklog, BrokerError> {
     let names = &shared.topology.names;
-    let mut backlog = Backlog::default();
+    let mut backlog = QueueBacklog::default();
     for queue in &shared.topology.queues {
         let open = match channel.take() {
             Some(open) => open,

@@ -10,7 +10,7 @@ use lapin::types::{FieldTable, ShortString};
 use tokio::sync::Mutex;
 
 use super::confirm::ConfirmChannel;
-use super::connection::Link;
+use super::connection::AmqpLink;
 use super::inventory::depth;
 use super::nodes::Nodes;
 use crate::broker::topology::{Queue, Topology};
@@ -29,7 +29,7 @@ pub struct Client {
     queue_type: config::QueueType,
     publisher: Mutex<ConfirmChannel>,
     reader: Channel,
-    link: Link,
+    link: AmqpLink,
 }
 
 /// The `reply_to` of a message whose publisher receives replies on its own channel, without a
@@ -49,7 +49,7 @@ impl Replies {
 
 /// A fetched message. Unless it is acked, it goes back to its queue when the client closes.
 #[derive(Debug)]
-pub struct Fetched {
+pub struct FetchedMessage {
     /// The tag for [`Client::ack`].
     pub tag: u64,
     /// The message.
@@ -153,10 +153,10 @@ impl Client {
     ///
     /// # Errors
     /// [`BrokerError`] if the queue does not exist, or if the connection failed.
-    pub async fn get(&self, queue: &Arc<str>) -> Result<Option<Fetched>, BrokerError> {
+    pub async fn get(&self, queue: &Arc<str>) -> Result<Option<FetchedMessage>, BrokerError> {
         let getting = (self.reader).basic_get(self.name(queue)?, BasicGetOptions::default());
         let got = self.link.target.rpc("basic.get", getting).await?;
-        Ok(got.map(|got| Fetched {
+        Ok(got.map(|got| FetchedMessage {
             tag: got.delivery.delivery_tag,
             left: got.message_count,
             message: Message::from_lapin(got.delivery),

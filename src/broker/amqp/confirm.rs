@@ -16,7 +16,7 @@ use lapin::types::{FieldTable, ShortString};
 use lapin::{Channel, Confirmation, PublisherConfirm};
 
 use super::client::REPLY_TO;
-use super::connection::Link;
+use super::connection::AmqpLink;
 use crate::broker::message::as_sent;
 use crate::broker::{BrokerError, Message, Outgoing, PublishError, Reply};
 
@@ -72,7 +72,7 @@ impl Publishing for Reply {
 pub(super) struct ConfirmChannel(Channel);
 
 impl ConfirmChannel {
-    pub async fn open(link: &Link) -> Result<Self, BrokerError> {
+    pub async fn open(link: &AmqpLink) -> Result<Self, BrokerError> {
         let channel = link.channel().await?;
         let selecting = channel.confirm_select(ConfirmSelectOptions::default());
         link.target.rpc("confirm.select", selecting).await?;
@@ -94,7 +94,7 @@ impl ConfirmChannel {
     /// published to a quorum queue whose leader had just died gets a nack for each message until
     /// that node is back, even though the queue has a new leader (seen on 3.10.8;
     /// rabbitmq-server#9241).
-    pub async fn renew(self, link: &Link) -> Result<Self, BrokerError> {
+    pub async fn renew(self, link: &AmqpLink) -> Result<Self, BrokerError> {
         self.close(link).await?;
         Self::open(link).await
     }
@@ -132,7 +132,7 @@ impl ConfirmChannel {
     }
 
     /// Closes the channel. Messages without a confirm stay unconfirmed.
-    pub async fn close(self, link: &Link) -> Result<(), BrokerError> {
+    pub async fn close(self, link: &AmqpLink) -> Result<(), BrokerError> {
         let closing = self.0.close(200, "closed".into());
         link.target.rpc("channel.close", closing).await
     }

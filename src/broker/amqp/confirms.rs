@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use ulid::Ulid;
 
 use super::confirm::ConfirmChannel;
-use super::connection::{Link, NodeTarget};
+use super::connection::{AmqpLink, NodeTarget};
 use super::nodes::Nodes;
 use super::publish::{CHANNELS, MAX_BATCH};
 use crate::broker::topology::Queue;
@@ -61,7 +61,7 @@ async fn measured(amqp: &config::Amqp, more: usize) -> Result<Confirms, BrokerEr
 /// Measures with a queue that `link` declares and deletes. `link` publishes nothing, so RabbitMQ
 /// reads from it even during an alarm.
 async fn with_queue(
-    link: &Link,
+    link: &AmqpLink,
     name: &Arc<str>,
     (queue_type, more): (config::QueueType, usize),
 ) -> Result<Confirms, BrokerError> {
@@ -82,10 +82,10 @@ async fn confirms_of(
     queue: &Arc<str>,
     more: usize,
 ) -> Result<Confirms, BrokerError> {
-    let link = Link::open(target, NAME).await?;
+    let link = AmqpLink::open(target, NAME).await?;
     let mut others = Vec::with_capacity(more);
     for _ in 0..more {
-        others.push(Link::open(target, NAME).await?);
+        others.push(AmqpLink::open(target, NAME).await?);
     }
     let confirms = match timeout(CONFIRM_TIMEOUT, published(&link, queue)).await {
         Ok(published) => published,
@@ -104,7 +104,7 @@ async fn confirms_of(
     confirms
 }
 
-async fn published(link: &Link, name: &Arc<str>) -> Result<Confirms, BrokerError> {
+async fn published(link: &AmqpLink, name: &Arc<str>) -> Result<Confirms, BrokerError> {
     let mut publisher = ConfirmChannel::open(link).await?;
     let batch = [Outgoing {
         queue: Arc::clone(name),

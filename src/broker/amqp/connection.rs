@@ -12,7 +12,7 @@ use lapin::tcp::RustlsConnector;
 use lapin::uri::{AMQPScheme, AMQPUri};
 use lapin::{AsyncTcpStream, Channel, Connection, ConnectionProperties};
 
-use super::screen::{self, FRAME_MAX, Screened};
+use super::screen::{self, FRAME_MAX, ScreenedConnection};
 use crate::broker::BrokerError;
 use crate::config::{self, SecretUrl, Tls};
 use crate::tls;
@@ -122,9 +122,9 @@ impl NodeTarget {
 /// connection that is blocked: its thread would stay for as long as the peer is silent. Shutting
 /// the socket ends it.
 #[derive(Clone, Default)]
-struct Socket(Arc<Mutex<Option<TcpStream>>>);
+struct SocketHandle(Arc<Mutex<Option<TcpStream>>>);
 
-impl Socket {
+impl SocketHandle {
     fn hold(&self, socket: &impl AsFd) -> io::Result<()> {
         let socket = TcpStream::from(socket.as_fd().try_clone_to_owned()?);
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(socket);
@@ -133,7 +133,7 @@ impl Socket {
 }
 
 /// Shuts the socket when it is dropped.
-struct ShutOnDrop(Socket);
+struct ShutOnDrop(SocketHandle);
 
 impl Drop for ShutOnDrop {
     fn drop(&mut self) {
@@ -145,17 +145,17 @@ impl Drop for ShutOnDrop {
     }
 }
 
-/// An open connection. Dropping it without [`Link::close`] shuts its socket at once.
-pub(super) struct Link {
+/// An open connection. Dropping it without [`AmqpLink::close`] shuts its socket at once.
+pub(super) struct AmqpLink {
     connection: Connection,
     pub target: NodeTarget,
     _socket: ShutOnDrop,
 }
 
-impl Link {
+impl AmqpLink {
     /// Connects. RabbitMQ's tools show `name`.
     pub async fn open(target: &NodeTarget, name: &str) -> Result<Self, BrokerError> {
-        let socket = ShutOnDrop(Socket::default());
+        let socket = ShutOnDrop(SocketHandle::default());
         let properties = ConnectionProperties::default().with_connection_name(name.into());
         let connecting = connect(target.clone(), properties, socket.0.clone());
         match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
@@ -260,7 +260,7 @@ async fn next<S: Stream + Unpin>(stream: &mut S) -> Option<S::Item> {
 async fn connect(
     target: NodeTarget,
     properties: ConnectionProperties,
-    socket: Socket,
+    socket: SocketHandle,
 ) -> lapin::Result<Connection> {
     let runtime = async_rs::Runtime::tokio_current();
     let NodeTarget { uri, tls, .. } = target;
@@ -284,7 +284,7 @@ async fn connect(
                     }
                 };
                 // `lapin` sees a plain stream, whether or not it is TLS inside.
-                Ok(AsyncTcpStream::Plain(Screened::new(stream)))
+                Ok(AsyncTcpStream::Plain(ScreenedConnection::new(stream)))
             };
             let timeout = || io::Error::from(io::ErrorKind::TimedOut);
             tokio::time::timeout(CONNECT_TIMEOUT, connecting)

@@ -13,12 +13,12 @@ use lapin::{Channel, Consumer};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::connection::Link;
+use super::connection::AmqpLink;
 use super::inventory::depth;
 use super::nodes::NodeRotation;
 use super::supervise::Attempts;
 use super::{BrokerState, WantedDeliveries, timeout};
-use crate::broker::{BrokerError, Delivery, Event, Message, Source, Tag};
+use crate::broker::{BrokerError, BrokerEvent, Delivery, DeliverySource, Message, Tag};
 use crate::rules::delays::QueueNames;
 
 /// Maximum number of deliveries of one consumer in one event.
@@ -35,7 +35,7 @@ const HEAL_PAUSE: Duration = Duration::from_secs(1);
 const NAME: &str = "sluicegate consume";
 
 /// Keeps a session up until the broker is closed or stopped.
-pub(super) async fn supervise(shared: Arc<BrokerState>, events: mpsc::Sender<Event>) {
+pub(super) async fn supervise(shared: Arc<BrokerState>, events: mpsc::Sender<BrokerEvent>) {
     // However this task ends, `stop_consuming` must not wait for it any longer.
     let _stopped = shared.stopped.clone().drop_guard();
     let (mut attempts, mut turns) = (Attempts::new(NAME), shared.nodes.turns());
@@ -54,7 +54,7 @@ pub(super) async fn supervise(shared: Arc<BrokerState>, events: mpsc::Sender<Eve
                 session += u64::from(up.is_some());
                 tokio::select! {
                     () = shared.closed.cancelled() => return,
-                    sent = events.send(Event::Resting) => if sent.is_err() { return },
+                    sent = events.send(BrokerEvent::Resting) => if sent.is_err() { return },
                 }
                 continue;
             }
@@ -65,14 +65,14 @@ pub(super) async fn supervise(shared: Arc<BrokerState>, events: mpsc::Sender<Eve
         if let Some(timeout) = error.ack_timeout() {
             tokio::select! {
                 () = shared.closed.cancelled() => return,
-                sent = events.send(Event::AckTimeout(timeout)) => if sent.is_err() { return },
+                sent = events.send(BrokerEvent::AckTimeout(timeout)) => if sent.is_err() { return },
             }
         }
         if attempts.log(&error) || up.is_some() {
             let reason = error.to_string();
             tokio::select! {
                 () = shared.closed.cancelled() => return,
-                sent = events.send(Event::Down { reason }) => if sent.is_err() { return },
+                sent = events.send(BrokerEvent::Down { reason }) => if sent.is_err() { return },
             }
         }
         if !attempts.pause(&shared.stop).await {
@@ -95,7 +95,7 @@ async fn run(
     turns: &mut NodeRotation<'_>,
     (session, taking): (u64, WantedDeliveries),
     up: &mut Option<Instant>,
-    events: &mpsc::Sender<Event>,
+    events: &mpsc::Sender<BrokerEvent>,
 ) -> Result<SessionEnd, BrokerError> {
     let opening = async {
         let link = turns.open(NAME).await?;
@@ -114,7 +114,7 @@ async fn run(
 
 /// A consumer and the queue it consumes.
 struct ConsumerSlot {
-    source: Source,
+    source: DeliverySource,
     queue: Arc<str>,
     /// Maximum number of its unacked deliveries.
     prefetch: u16,
@@ -127,7 +127,7 @@ struct ConsumerSlot {
 
 impl ConsumerSlot {
     /// Creates a slot that takes nothing yet.
-    fn new(channel: &Channel, source: Source, (queue, prefetch): (&Arc<str>, u16)) -> Self {
+    fn new(channel: &Channel, source: DeliverySource, (queue, prefetch): (&Arc<str>, u16)) -> Self {
         Self {
             source,
             queue: Arc::clone(queue),
@@ -139,7 +139,7 @@ impl ConsumerSlot {
     }
 
     /// Starts or cancels the consumer. Its unacked deliveries stay with the worker.
-    async fn turn(&mut self, link: &Link, on: bool) -> Result<(), BrokerError> {
+    async fn turn(&mut self, link: &AmqpLink, on: bool) -> Result<(), BrokerError> {
         match &self.consumer {
             Some(consumer) if !on && !self.ends => {
                 let options = BasicCancelOptions::default();
@@ -156,7 +156,7 @@ impl ConsumerSlot {
         }
     }
 
-    async fn consume(&self, link: &Link) -> Result<Consumer, BrokerError> {
+    async fn consume(&self, link: &AmqpLink) -> Result<Consumer, BrokerError> {
         let (queue, options) = (&*self.queue, BasicConsumeOptions::default());
         let table = FieldTable::default();
         let consume = (self.channel).basic_consume(queue.into(), "".into(), options, table);
@@ -167,7 +167,7 @@ impl ConsumerSlot {
 /// Declares the queues and starts consuming.
 async fn open_consumers(
     shared: &BrokerState,
-    link: &Link,
+    link: &AmqpLink,
     taking: WantedDeliveries,
 ) -> Result<Vec<ConsumerSlot>, BrokerError> {
     log_lost_delay_queues(shared, link).await?;
@@ -184,9 +184,9 @@ async fn open_consumers(
     // In the order in which they are gathered: jobs that have waited come first.
     let window = at_most(shared.window);
     let mut slots = open_consumers_of(link, names, names.delay_sources(), window).await?;
-    slots.extend(open_consumers_of(link, names, [Source::Due], main).await?);
+    slots.extend(open_consumers_of(link, names, [DeliverySource::Due], main).await?);
     slots.extend(open_consumers_of_new(link, shared, main).await?);
-    slots.extend(open_consumers_of(link, names, [Source::Recheck], rechecks).await?);
+    slots.extend(open_consumers_of(link, names, [DeliverySource::Recheck], rechecks).await?);
     Ok(slots)
 }
 
@@ -206,17 +206,17 @@ fn queue_list(shares: &[(Arc<str>, u16)]) -> String {
 /// Passes deliveries to the engine until the session ends.
 async fn consume(
     shared: &BrokerState,
-    link: &Link,
+    link: &AmqpLink,
     mut slots: Vec<ConsumerSlot>,
     (session, taking): (u64, WantedDeliveries),
-    events: &mpsc::Sender<Event>,
+    events: &mpsc::Sender<BrokerEvent>,
 ) -> Result<SessionEnd, BrokerError> {
     let channels = slots.iter().map(|slot| (slot.source, slot.channel.clone()));
     shared.acks.begin(session, channels);
     let (queue, node) = (queue_list(&shared.shares), &link.target.at);
     tracing::info!(session, %queue, %node, "consuming");
 
-    let mut waiting = VecDeque::from([Event::Up { session }]);
+    let mut waiting = VecDeque::from([BrokerEvent::Up { session }]);
     let mut failure = pin!(link.failure(NAME, |_| ()));
     let mut healing = pin!(heal(shared, link));
     let mut timeout = pin!(timeout::found(link, &shared.topology.names.fresh).fuse());
@@ -241,7 +241,7 @@ async fn consume(
             }
             error = &mut failure => return Err(error),
             error = &mut healing => return Err(error),
-            found = &mut timeout => waiting.extend(found.map(Event::AckTimeout)),
+            found = &mut timeout => waiting.extend(found.map(BrokerEvent::AckTimeout)),
             permit = events.reserve(), if !waiting.is_empty() => match (permit, waiting.pop_front()) {
                 (Ok(permit), Some(event)) => permit.send(event),
                 // The engine is gone.
@@ -259,15 +259,22 @@ async fn consume(
                     continue;
                 }
                 shared.acks.delivered(batch.iter().map(|delivery| delivery.tag));
-                waiting.push_back(Event::Deliveries(batch));
+                waiting.push_back(BrokerEvent::Deliveries(batch));
             }
         }
     }
 }
 
 /// Starts or stops consuming new jobs.
-async fn turn_new(link: &Link, slots: &mut [ConsumerSlot], on: bool) -> Result<(), BrokerError> {
-    for slot in slots.iter_mut().filter(|slot| slot.source == Source::Fresh) {
+async fn turn_new(
+    link: &AmqpLink,
+    slots: &mut [ConsumerSlot],
+    on: bool,
+) -> Result<(), BrokerError> {
+    for slot in slots
+        .iter_mut()
+        .filter(|slot| slot.source == DeliverySource::Fresh)
+    {
         slot.turn(link, on).await?;
     }
     Ok(())
@@ -275,9 +282,9 @@ async fn turn_new(link: &Link, slots: &mut [ConsumerSlot], on: bool) -> Result<(
 
 /// Opens consumers on one channel, each with a prefetch of its own.
 async fn open_consumers_of(
-    link: &Link,
+    link: &AmqpLink,
     names: &QueueNames,
-    sources: impl IntoIterator<Item = Source>,
+    sources: impl IntoIterator<Item = DeliverySource>,
     prefetch: u16,
 ) -> Result<Vec<ConsumerSlot>, BrokerError> {
     let channel = link.channel().await?;
@@ -294,7 +301,7 @@ async fn open_consumers_of(
 /// and at most `prefetch`. They consume only if new jobs are wanted. All of them count as one
 /// source.
 async fn open_consumers_of_new(
-    link: &Link,
+    link: &AmqpLink,
     shared: &BrokerState,
     prefetch: u16,
 ) -> Result<Vec<ConsumerSlot>, BrokerError> {
@@ -302,7 +309,11 @@ async fn open_consumers_of_new(
     let wants_new = *shared.taking_new.borrow();
     let mut slots = Vec::with_capacity(shared.shares.len());
     for (queue, share) in &shared.shares {
-        let mut slot = ConsumerSlot::new(&channel, Source::Fresh, (queue, prefetch.min(*share)));
+        let mut slot = ConsumerSlot::new(
+            &channel,
+            DeliverySource::Fresh,
+            (queue, prefetch.min(*share)),
+        );
         slot.turn(link, wants_new).await?;
         slots.push(slot);
     }
@@ -311,7 +322,7 @@ async fn open_consumers_of_new(
 
 /// Sets the maximum number of unacked deliveries for each consumer that starts on `channel` from
 /// now on.
-async fn limit(link: &Link, channel: &Channel, prefetch: u16) -> Result<(), BrokerError> {
+async fn limit(link: &AmqpLink, channel: &Channel, prefetch: u16) -> Result<(), BrokerError> {
     let qos = channel.basic_qos(prefetch, BasicQosOptions::default());
     link.target.rpc("basic.qos", qos).await
 }
@@ -355,7 +366,7 @@ async fn gather(
     .await
 }
 
-fn taken(source: Source, session: u64, delivery: lapin::message::Delivery) -> Delivery {
+fn taken(source: DeliverySource, session: u64, delivery: lapin::message::Delivery) -> Delivery {
     Delivery {
         source,
         tag: Tag {
@@ -369,7 +380,7 @@ fn taken(source: Source, session: u64, delivery: lapin::message::Delivery) -> De
 }
 
 /// Cancels the consumers. Deliveries that `lapin` still holds go back when the session ends.
-async fn stop(link: &Link, slots: &[ConsumerSlot]) -> Result<(), BrokerError> {
+async fn stop(link: &AmqpLink, slots: &[ConsumerSlot]) -> Result<(), BrokerError> {
     let cancels = slots.iter().filter_map(|slot| {
         let consumer = slot.consumer.as_ref().filter(|_| !slot.ends)?;
         let options = BasicCancelOptions::default();
@@ -380,7 +391,7 @@ async fn stop(link: &Link, slots: &[ConsumerSlot]) -> Result<(), BrokerError> {
     Ok(())
 }
 
-async fn declare(shared: &BrokerState, link: &Link) -> Result<(), BrokerError> {
+async fn declare(shared: &BrokerState, link: &AmqpLink) -> Result<(), BrokerError> {
     let channel = link.channel().await?;
     shared.topology.declare(&channel, &link.target.at).await?;
     let closing = channel.close(200, "declared".into());
@@ -390,7 +401,7 @@ async fn declare(shared: &BrokerState, link: &Link) -> Result<(), BrokerError> {
 /// Logs delay queues that were deleted together with their jobs: they are missing although others
 /// exist. An operator deleted them, or a policy with `expires` while no worker ran. They are
 /// declared again later.
-async fn log_lost_delay_queues(shared: &BrokerState, link: &Link) -> Result<(), BrokerError> {
+async fn log_lost_delay_queues(shared: &BrokerState, link: &AmqpLink) -> Result<(), BrokerError> {
     for queue in lost_delay_queues(link, &shared.topology.names).await? {
         tracing::warn!(%queue, "a delay queue was deleted with its jobs; declaring it again: does a policy with expires match it?");
     }
@@ -401,7 +412,10 @@ async fn log_lost_delay_queues(shared: &BrokerState, link: &Link) -> Result<(), 
 /// existing one were never declared, or another process is declaring them right now, in order. Each
 /// check of a missing queue costs the session a channel, so their number is limited to
 /// [`MAX_MISSING`].
-async fn lost_delay_queues(link: &Link, names: &QueueNames) -> Result<Vec<Arc<str>>, BrokerError> {
+async fn lost_delay_queues(
+    link: &AmqpLink,
+    names: &QueueNames,
+) -> Result<Vec<Arc<str>>, BrokerError> {
     let mut channel = link.channel().await?;
     let (mut lost, mut missing, mut is_declared) = (Vec::new(), 0, false);
     for queue in names.delays().iter().rev() {
@@ -425,7 +439,7 @@ async fn lost_delay_queues(link: &Link, names: &QueueNames) -> Result<Vec<Arc<st
 }
 
 /// Declares the queues again whenever a publish was returned. Returns the first error.
-async fn heal(shared: &BrokerState, link: &Link) -> BrokerError {
+async fn heal(shared: &BrokerState, link: &AmqpLink) -> BrokerError {
     loop {
         shared.heal.notified().await;
         tracing::warn!("a publish found no queue; declaring all queues again");

@@ -22,13 +22,13 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::confirm::Publishing;
-use super::connection::Link;
+use super::connection::AmqpLink;
 use super::inventory::{depth, not_found};
 use super::lane::{LaneEnd, OnlyLane};
 use super::nodes::{NodeRotation, Nodes};
 use super::publish::{PublishRequests, Publisher};
 use super::supervise::Attempts;
-use crate::broker::forwarding::{Ends, Expected, Forwarding};
+use crate::broker::forwarding::{ExpectedEnd, Forwarding, PendingEnds};
 use crate::broker::{BrokerError, Message, PublishError, Reply};
 use crate::config;
 use crate::tasks::WatchedTask;
@@ -81,7 +81,7 @@ struct ForwarderState {
     nodes: Nodes,
     /// The queue in which workers report that a job is done, or `None` if they don't report.
     done: Option<String>,
-    ends: Ends,
+    ends: PendingEnds,
     up: watch::Sender<bool>,
     closed: CancellationToken,
 }
@@ -96,7 +96,7 @@ impl Forwarder {
         let state = Arc::new(ForwarderState {
             nodes: Nodes::new(amqp)?,
             done,
-            ends: Ends::default(),
+            ends: PendingEnds::default(),
             up: watch::Sender::new(false),
             closed: CancellationToken::new(),
         });
@@ -139,7 +139,7 @@ impl Forwarding for Forwarder {
         self.state.done.as_deref()
     }
 
-    fn expect(&self, token: String) -> Expected {
+    fn expect(&self, token: String) -> ExpectedEnd {
         self.state.ends.expect(token)
     }
 
@@ -217,7 +217,7 @@ async fn run(
 }
 
 /// Declares the done queue and starts reading it.
-async fn consume(link: &Link, queue: &str) -> Result<(Channel, Consumer), BrokerError> {
+async fn consume(link: &AmqpLink, queue: &str) -> Result<(Channel, Consumer), BrokerError> {
     let channel = link.channel().await?;
     let text = |text: &str| AMQPValue::LongString(text.into());
     let arguments = BTreeMap::from([

@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use ulid::Ulid;
 
-use super::connection::{Link, NodeTarget};
+use super::connection::{AmqpLink, NodeTarget};
 use super::nodes::Nodes;
 use crate::broker::topology::{Queue, Topology};
 use crate::broker::{BrokerError, QueueDiffers};
@@ -20,7 +20,7 @@ use crate::rules::delays::{DelayLevels, QueueNames};
 /// The connection's name in RabbitMQ's tools.
 const NAME: &str = "sluicegate check";
 /// The connection's name in RabbitMQ's tools while a worker starts.
-const LOOK_NAME: &str = "sluicegate start";
+const START_CHECK_NAME: &str = "sluicegate start";
 /// Pause between two looks at queues that may be being declared. In this time, a publisher or
 /// worker declares at least one more.
 const DECLARING: Duration = Duration::from_secs(1);
@@ -99,7 +99,7 @@ pub async fn inventory(
 /// [`BrokerError`] if this can't be determined.
 pub async fn in_use(amqp: &config::Amqp, levels: &DelayLevels) -> Result<bool, BrokerError> {
     let topology = Topology::wanted(amqp, levels)?;
-    let link = Nodes::new(amqp)?.turns().open(LOOK_NAME).await?;
+    let link = Nodes::new(amqp)?.turns().open(START_CHECK_NAME).await?;
     let mut missing = None;
     let used = loop {
         match use_of(&link, &topology).await? {
@@ -124,7 +124,7 @@ enum UseState {
     Missing(usize),
 }
 
-async fn use_of(link: &Link, topology: &Topology) -> Result<UseState, BrokerError> {
+async fn use_of(link: &AmqpLink, topology: &Topology) -> Result<UseState, BrokerError> {
     let Topology { names, queues } = topology;
     let channel = link.channel().await?;
     for (at, queue) in queues.iter().enumerate() {
@@ -151,7 +151,7 @@ async fn use_of(link: &Link, topology: &Topology) -> Result<UseState, BrokerErro
 /// Checks many queues. A refusal closes the channel for good, so the connection is replaced before
 /// its channels run out.
 pub(super) struct QueueProbe {
-    link: Link,
+    link: AmqpLink,
     name: &'static str,
     channel: Channel,
     closed: u16,
@@ -159,7 +159,7 @@ pub(super) struct QueueProbe {
 
 impl QueueProbe {
     /// Starts on `link`, a connection called `name`.
-    pub(super) async fn over(link: Link, name: &'static str) -> Result<Self, BrokerError> {
+    pub(super) async fn over(link: AmqpLink, name: &'static str) -> Result<Self, BrokerError> {
         Ok(Self {
             channel: link.channel().await?,
             link,
@@ -181,7 +181,7 @@ impl QueueProbe {
         self.closed += 1;
         if self.closed >= self.link.channels() / 2 {
             self.link.close().await;
-            self.link = Link::open(&self.link.target, self.name).await?;
+            self.link = AmqpLink::open(&self.link.target, self.name).await?;
             self.closed = 0;
         }
         self.channel = self.link.channel().await?;
@@ -268,13 +268,13 @@ pub(super) async fn not_found<T>(
 /// is none. The first frame of a connection is `connection.start` with a table of server
 /// properties.
 async fn greeting(target: &NodeTarget) -> Option<String> {
-    const LONGEST: u32 = 16 << 10;
+    const MAX_FRAME_BYTES: u32 = 16 << 10;
     let mut socket = TcpStream::connect(target.plain()?).await.ok()?;
     socket.write_all(b"AMQP\x00\x00\x09\x01").await.ok()?;
     // A frame's head: its type, its channel (2 bytes), its length (4 bytes).
     let mut head = [0; 7];
     socket.read_exact(&mut head).await.ok()?;
-    let length = u32::from_be_bytes([head[3], head[4], head[5], head[6]]).min(LONGEST);
+    let length = u32::from_be_bytes([head[3], head[4], head[5], head[6]]).min(MAX_FRAME_BYTES);
     let mut frame = vec![0; usize::try_from(length).ok()?];
     socket.read_exact(&mut frame).await.ok()?;
     version(&frame)

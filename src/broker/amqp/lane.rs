@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::BrokerState;
 use super::confirm::{Answer, ConfirmChannel, Publishing, SentBatch, down};
-use super::connection::Link;
+use super::connection::AmqpLink;
 use super::publish::{Batch, PublishRequests};
 use crate::broker::{BrokerError, PublishError};
 
@@ -52,7 +52,7 @@ fn code(error: &lapin::Error) -> Option<u16> {
 
 /// A lane: its connection and the requests it publishes.
 pub(super) struct Lane<M> {
-    pub link: Arc<Link>,
+    pub link: Arc<AmqpLink>,
     pub requests: Arc<PublishRequests<M>>,
     /// Notified if one of our queues is missing.
     pub shared: Option<Arc<BrokerState>>,
@@ -220,14 +220,14 @@ impl<M: Publishing> Lane<M> {
 
 /// The only lane of a connection, in a task of its own.
 pub(super) struct OnlyLane<M> {
-    link: Arc<Link>,
+    link: Arc<AmqpLink>,
     requests: Arc<PublishRequests<M>>,
     publishing: JoinHandle<LaneEnd>,
 }
 
 impl<M: Publishing> OnlyLane<M> {
     /// Publishes `requests` over `link` from now on.
-    pub fn start(link: Arc<Link>, requests: &Arc<PublishRequests<M>>) -> Self {
+    pub fn start(link: Arc<AmqpLink>, requests: &Arc<PublishRequests<M>>) -> Self {
         let lane = Lane {
             link: link.clone(),
             requests: requests.clone(),
@@ -278,7 +278,7 @@ impl<M: Publishing> OnlyLane<M> {
 /// Answers confirmed messages and waits for the rest of a batch on its own channel. An error means
 /// that the connection is unusable.
 async fn wait_for_late<M: Publishing>(
-    link: Arc<Link>,
+    link: Arc<AmqpLink>,
     channel: ConfirmChannel,
     mut batch_sent: SentBatch,
     mut batch: Batch<M>,

@@ -31,13 +31,15 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-pub use client::{Client, Fetched, REPLY_TO, Replies};
+pub use client::{Client, FetchedMessage, REPLY_TO, Replies};
 pub use confirms::{Confirms, MOVED_AT_ONCE, confirms};
 pub use forward::{Forwarder, target_exists};
 pub use inventory::{Inventory, QueueState, in_use, inventory};
 
 use crate::broker::topology::Topology;
-use crate::broker::{Backlog, Broker, BrokerError, Event, Outgoing, PublishError, Reply, Tag};
+use crate::broker::{
+    Broker, BrokerError, BrokerEvent, Outgoing, PublishError, QueueBacklog, Reply, Tag,
+};
 use crate::config;
 use crate::rules::delays::{DelayLevels, QueueNames};
 use crate::tasks::WatchedTask;
@@ -94,7 +96,7 @@ struct BrokerState {
     /// Notified if a publish was returned, because a queue is missing.
     heal: tokio::sync::Notify,
     /// The number of jobs in the queues, or `None` if it is unknown.
-    backlog: watch::Sender<Option<Backlog>>,
+    backlog: watch::Sender<Option<QueueBacklog>>,
     /// The deliveries that the worker wants. Without any it has no consuming session.
     taking: watch::Sender<WantedDeliveries>,
     /// Whether new jobs are wanted.
@@ -119,7 +121,7 @@ impl AmqpBroker {
         amqp: &config::Amqp,
         levels: &DelayLevels,
         window: usize,
-    ) -> Result<(Self, mpsc::Receiver<Event>), BrokerError> {
+    ) -> Result<(Self, mpsc::Receiver<BrokerEvent>), BrokerError> {
         let shared = Arc::new(BrokerState {
             nodes: Nodes::new(amqp)?,
             topology: Topology::wanted(amqp, levels)?,
@@ -193,7 +195,7 @@ impl AmqpBroker {
     }
 
     /// Returns the number of jobs in the queues, updated at intervals, or `None` if it is unknown.
-    pub fn backlog(&self) -> watch::Receiver<Option<Backlog>> {
+    pub fn backlog(&self) -> watch::Receiver<Option<QueueBacklog>> {
         self.shared.backlog.subscribe()
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use futures_util::future::join_all;
 
-use super::connection::{Link, NodeTarget};
+use super::connection::{AmqpLink, NodeTarget};
 use crate::broker::BrokerError;
 use crate::config;
 
@@ -53,8 +53,11 @@ impl Nodes {
     ///
     /// # Errors
     /// The same as [`NodeRotation::open`].
-    pub async fn survey(&self, name: &str) -> Result<(Link, Vec<BrokerError>), BrokerError> {
-        let opening = self.targets.iter().map(|target| Link::open(target, name));
+    pub async fn survey(&self, name: &str) -> Result<(AmqpLink, Vec<BrokerError>), BrokerError> {
+        let opening = self
+            .targets
+            .iter()
+            .map(|target| AmqpLink::open(target, name));
         let (mut links, mut errors) = (Vec::new(), Vec::new());
         for opened in join_all(opening).await {
             match opened {
@@ -83,13 +86,13 @@ impl NodeRotation<'_> {
     ///
     /// # Errors
     /// No node accepts it. A misconfiguration is reported before errors that may pass.
-    pub async fn open(&mut self, name: &str) -> Result<Link, BrokerError> {
+    pub async fn open(&mut self, name: &str) -> Result<AmqpLink, BrokerError> {
         let targets = &self.nodes.targets;
         let mut errors = Vec::new();
         for _ in targets {
             let target = &targets[self.next];
             self.next = (self.next + 1) % targets.len();
-            match Link::open(target, name).await {
+            match AmqpLink::open(target, name).await {
                 Ok(link) => return Ok(link),
                 Err(error) => {
                     if targets.len() > 1 {

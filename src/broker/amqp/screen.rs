@@ -19,7 +19,7 @@ use lapin::AsyncTcpStream;
 
 use super::content;
 
-/// `lapin`'s runtime, but with [`Screened`] streams.
+/// `lapin`'s runtime, but with [`ScreenedConnection`] streams.
 pub(super) type Runtime = async_rs::Runtime<async_rs::util::RuntimeParts<Tokio, Net>>;
 type Inner = AsyncTcpStream<<Tokio as Reactor>::TcpStream>;
 
@@ -47,12 +47,12 @@ pub(super) fn runtime() -> Runtime {
     async_rs::Runtime::new(parts)
 }
 
-/// Tokio's reactor, with [`Screened`] streams.
+/// Tokio's reactor, with [`ScreenedConnection`] streams.
 #[derive(Debug, Clone)]
 pub(super) struct Net(Tokio);
 
 impl Reactor for Net {
-    type TcpStream = Screened;
+    type TcpStream = ScreenedConnection;
     type Sleep = <Tokio as Reactor>::Sleep;
 
     fn register<H: io::Read + io::Write + AsFd + AsRawFd + Send + 'static>(
@@ -73,13 +73,14 @@ impl Reactor for Net {
     fn tcp_connect_addr(
         &self,
         address: SocketAddr,
-    ) -> impl Future<Output = io::Result<Screened>> + Send + 'static {
-        (self.0.tcp_connect_addr(address)).map_ok(|stream| Screened::new(Inner::Plain(stream)))
+    ) -> impl Future<Output = io::Result<ScreenedConnection>> + Send + 'static {
+        (self.0.tcp_connect_addr(address))
+            .map_ok(|stream| ScreenedConnection::new(Inner::Plain(stream)))
     }
 }
 
 /// A connection whose incoming frames are screened.
-pub(super) struct Screened {
+pub(super) struct ScreenedConnection {
     inner: Inner,
     chunk: Box<[u8]>,
     screen: Screen,
@@ -87,7 +88,7 @@ pub(super) struct Screened {
     given: usize,
 }
 
-impl Screened {
+impl ScreenedConnection {
     pub fn new(inner: Inner) -> Self {
         Self {
             inner,
@@ -98,7 +99,7 @@ impl Screened {
     }
 }
 
-impl AsyncRead for Screened {
+impl AsyncRead for ScreenedConnection {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -123,7 +124,7 @@ impl AsyncRead for Screened {
     }
 }
 
-impl AsyncWrite for Screened {
+impl AsyncWrite for ScreenedConnection {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -12,7 +12,7 @@ use lapin::options::{
 use lapin::types::FieldTable;
 use lapin::{BasicProperties, Channel, Consumer};
 
-use super::connection::Link;
+use super::connection::AmqpLink;
 use crate::broker::BrokerError;
 
 /// The connection's name in logs and in RabbitMQ's tools.
@@ -20,7 +20,7 @@ const NAME: &str = "sluicegate timeout";
 
 /// Waits for the timeout. Returns `None` if this session can't find it. The message's queue is
 /// named after the work queue `work`.
-pub(super) async fn found(link: &Link, work: &str) -> Option<Duration> {
+pub(super) async fn found(link: &AmqpLink, work: &str) -> Option<Duration> {
     // The name looks like a delay queue's, so the worker needs no further permissions.
     let queue = format!("{work}.delay.timeout-{:016x}", rand::random::<u64>());
     let (_channel, mut consumer) = match held(link, &queue).await {
@@ -39,7 +39,7 @@ pub(super) async fn found(link: &Link, work: &str) -> Option<Duration> {
 }
 
 /// Consumes a message and leaves it unacked.
-async fn held(link: &Link, queue: &str) -> Result<(Channel, Consumer), BrokerError> {
+async fn held(link: &AmqpLink, queue: &str) -> Result<(Channel, Consumer), BrokerError> {
     let channel = link.channel().await?;
     let options = QueueDeclareOptions {
         exclusive: true,
@@ -52,13 +52,13 @@ async fn held(link: &Link, queue: &str) -> Result<(Channel, Consumer), BrokerErr
     let consuming = channel.basic_consume(queue.into(), "".into(), options, FieldTable::default());
     let consumer = link.target.rpc("basic.consume", consuming).await?;
     // During an alarm RabbitMQ blocks connections that have published, and their acks with them.
-    let other = Link::open(&link.target, NAME).await?;
+    let other = AmqpLink::open(&link.target, NAME).await?;
     let published = publish(&other, queue).await;
     other.close().await;
     published.map(|()| (channel, consumer))
 }
 
-async fn publish(link: &Link, queue: &str) -> Result<(), BrokerError> {
+async fn publish(link: &AmqpLink, queue: &str) -> Result<(), BrokerError> {
     let channel = link.channel().await?;
     let selecting = channel.confirm_select(ConfirmSelectOptions::default());
     link.target.rpc("confirm.select", selecting).await?;

@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::queue::StoredMessage;
-use crate::broker::{Delivery, Event, Source, Tag};
+use crate::broker::{BrokerEvent, Delivery, DeliverySource, Tag};
 use crate::rules::delays::QueueNames;
 
 /// Maximum number of deliveries in one event.
@@ -37,7 +37,7 @@ pub(super) struct MemoryClient {
     /// Whether it stands in the line of each source.
     pub in_line: Vec<bool>,
     last_tag: u64,
-    pub news: VecDeque<Event>,
+    pub news: VecDeque<BrokerEvent>,
     /// Tags of `unacked` that were not passed on as events yet, in order.
     pub arriving: VecDeque<Tag>,
     /// Notified when there may be an event.
@@ -92,20 +92,20 @@ impl MemoryClient {
     }
 
     /// Returns how many more messages of `source`, which has this number, it may take.
-    pub fn room(&self, source: Source, number: usize) -> usize {
+    pub fn room(&self, source: DeliverySource, number: usize) -> usize {
         let prefetch = match source {
             _ if !self.consumes() => 0,
-            Source::Fresh if !self.takes_new => 0,
+            DeliverySource::Fresh if !self.takes_new => 0,
             _ if self.takes_few => 1,
-            Source::Fresh | Source::Due => self.prefetch,
-            Source::Recheck => (self.prefetch / RECHECK_SHARE).max(1),
-            Source::Delay(_) => self.window,
+            DeliverySource::Fresh | DeliverySource::Due => self.prefetch,
+            DeliverySource::Recheck => (self.prefetch / RECHECK_SHARE).max(1),
+            DeliverySource::Delay(_) => self.window,
         };
         prefetch.saturating_sub(self.held[number])
     }
 
     /// Delivers `stored` to the client.
-    pub fn deliver(&mut self, source: Source, number: usize, stored: StoredMessage) {
+    pub fn deliver(&mut self, source: DeliverySource, number: usize, stored: StoredMessage) {
         self.last_tag += 1;
         let tag = Tag {
             session: self.session,
@@ -119,7 +119,7 @@ impl MemoryClient {
     }
 
     /// Returns the next event: news first, then deliveries. `names` are the names of the queues.
-    pub fn next_event(&mut self, names: &QueueNames) -> Option<Event> {
+    pub fn next_event(&mut self, names: &QueueNames) -> Option<BrokerEvent> {
         if let Some(event) = self.news.pop_front() {
             return Some(event);
         }
@@ -135,6 +135,6 @@ impl MemoryClient {
             })
         };
         let batch: Vec<Delivery> = self.arriving.drain(..count).filter_map(deliver).collect();
-        (!batch.is_empty()).then_some(Event::Deliveries(batch))
+        (!batch.is_empty()).then_some(BrokerEvent::Deliveries(batch))
     }
 }

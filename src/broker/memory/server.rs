@@ -13,12 +13,12 @@ use tokio::time::Instant;
 
 use super::client::MemoryClient;
 use super::queue::MemoryQueue;
-use super::{Fault, FaultPlan};
+use super::{FaultPlan, PublishFault};
 use crate::broker::message::as_sent;
-use crate::broker::{Event, Message, Outgoing, PublishError, Reply, Source, Tag};
+use crate::broker::{BrokerEvent, DeliverySource, Message, Outgoing, PublishError, Reply, Tag};
 use crate::rules::delays::{DelayLevels, QueueNames};
 
-/// The result of [`ServerState::step`] for one client.
+/// The result of [`MemoryServerState::step`] for one client.
 pub(super) struct ClientStep {
     /// Whether there is an event to take.
     pub ready: bool,
@@ -28,7 +28,7 @@ pub(super) struct ClientStep {
     pub closed: bool,
 }
 
-pub(super) struct ServerState {
+pub(super) struct MemoryServerState {
     pub names: QueueNames,
     /// Deliveries of all messages to all clients.
     pub deliveries: u64,
@@ -38,7 +38,7 @@ pub(super) struct ServerState {
     queues: Vec<MemoryQueue>,
     numbers: HashMap<Arc<str>, usize, RandomState>,
     /// The sources in the order of their delivery.
-    sources: Vec<Source>,
+    sources: Vec<DeliverySource>,
     missing: HashSet<Arc<str>>,
     /// The queue that each exchange and key leads to, for queues of others.
     bound: HashMap<(String, String), String>,
@@ -50,11 +50,15 @@ pub(super) struct ServerState {
     paper: Vec<u8>,
 }
 
-impl ServerState {
+impl MemoryServerState {
     pub fn new(work: &str, levels: &DelayLevels) -> Self {
         let names = QueueNames::new(work, levels);
-        let sources: Vec<Source> = (names.delay_sources())
-            .chain([Source::Due, Source::Fresh, Source::Recheck])
+        let sources: Vec<DeliverySource> = (names.delay_sources())
+            .chain([
+                DeliverySource::Due,
+                DeliverySource::Fresh,
+                DeliverySource::Recheck,
+            ])
             .collect();
         let of_sources = sources.iter().map(|source| names.of(*source));
         let all = of_sources.chain([&names.dead]).cloned();
@@ -83,7 +87,8 @@ impl ServerState {
         self.clients.len() - 1
     }
 
-    /// Returns the notification after which [`ServerState::step`] is to be called for this client.
+    /// Returns the notification after which [`MemoryServerState::step`] is to be called for this
+    /// client.
     pub fn bell(&self, client: usize) -> Arc<Notify> {
         Arc::clone(&self.clients[client].bell)
     }
@@ -96,11 +101,11 @@ impl ServerState {
         let lost = || PublishError::Down("injected".to_owned());
         match (self.plan)(self.publishes, &outgoing) {
             None => self.store(outgoing),
-            Some(Fault::LoseConfirm) => self.store(outgoing).and_then(|()| Err(lost())),
-            Some(Fault::LosePublish) => Err(lost()),
-            Some(Fault::Nack) => Err(PublishError::Nacked),
-            Some(Fault::Return) => Err(PublishError::Returned),
-            Some(Fault::Disconnect) => {
+            Some(PublishFault::LoseConfirm) => self.store(outgoing).and_then(|()| Err(lost())),
+            Some(PublishFault::LosePublish) => Err(lost()),
+            Some(PublishFault::Nack) => Err(PublishError::Nacked),
+            Some(PublishFault::Return) => Err(PublishError::Returned),
+            Some(PublishFault::Disconnect) => {
                 let stored = self.store(outgoing);
                 self.disconnect(client, Duration::ZERO);
                 stored.and_then(|()| Err(lost()))
@@ -108,8 +113,8 @@ impl ServerState {
         }
     }
 
-    /// Publishes a result like [`ServerState::publish`]. The plan sees it as a message to the queue
-    /// that its key names.
+    /// Publishes a result like [`MemoryServerState::publish`]. The plan sees it as a message to the
+    /// queue that its key names.
     pub fn reply(&mut self, client: usize, reply: Reply) -> Result<(), PublishError> {
         self.publishes += 1;
         if self.clients[client].is_down(Instant::now()) {
@@ -122,11 +127,11 @@ impl ServerState {
         };
         match (self.plan)(self.publishes, &shown) {
             None => self.route(reply),
-            Some(Fault::LoseConfirm) => self.route(reply).and_then(|()| Err(lost())),
-            Some(Fault::LosePublish) => Err(lost()),
-            Some(Fault::Nack) => Err(PublishError::Nacked),
-            Some(Fault::Return) => Err(PublishError::Returned),
-            Some(Fault::Disconnect) => {
+            Some(PublishFault::LoseConfirm) => self.route(reply).and_then(|()| Err(lost())),
+            Some(PublishFault::LosePublish) => Err(lost()),
+            Some(PublishFault::Nack) => Err(PublishError::Nacked),
+            Some(PublishFault::Return) => Err(PublishError::Returned),
+            Some(PublishFault::Disconnect) => {
                 let routed = self.route(reply);
                 self.disconnect(client, Duration::ZERO);
                 routed.and_then(|()| Err(lost()))
@@ -201,7 +206,7 @@ impl ServerState {
     pub fn disconnect(&mut self, index: usize, outage: Duration) {
         let client = &mut self.clients[index];
         if client.up_at.is_none() {
-            client.news.push_back(Event::Down {
+            client.news.push_back(BrokerEvent::Down {
                 reason: "the session was killed".to_owned(),
             });
         }
@@ -213,7 +218,7 @@ impl ServerState {
     pub fn rest(&mut self, index: usize) {
         let client = &mut self.clients[index];
         if client.up_at.is_none() {
-            client.news.push_back(Event::Resting);
+            client.news.push_back(BrokerEvent::Resting);
         }
         client.up_at.get_or_insert(Instant::now());
         client.resting = true;
@@ -229,7 +234,7 @@ impl ServerState {
 
     pub fn take_new(&mut self, client: usize, wanted: bool) {
         self.clients[client].takes_new = wanted;
-        let fresh = number(&self.sources, Source::Fresh);
+        let fresh = number(&self.sources, DeliverySource::Fresh);
         self.line_up(client, fresh);
         self.share_out(fresh);
     }
@@ -301,7 +306,7 @@ impl ServerState {
         client.up_at = None;
         client.session += 1;
         let session = client.session;
-        client.news.push_back(Event::Up { session });
+        client.news.push_back(BrokerEvent::Up { session });
         for number in 0..self.sources.len() {
             self.line_up(index, number);
             self.share_out(number);
@@ -345,9 +350,9 @@ impl ServerState {
     }
 
     /// Returns the next event of `client`.
-    pub fn next_event(&mut self, client: usize) -> Option<Event> {
+    pub fn next_event(&mut self, client: usize) -> Option<BrokerEvent> {
         let event = self.clients[client].next_event(&self.names);
-        if let Some(Event::Deliveries(batch)) = &event {
+        if let Some(BrokerEvent::Deliveries(batch)) = &event {
             self.deliveries += batch.len() as u64;
         }
         event
@@ -355,7 +360,7 @@ impl ServerState {
 }
 
 /// Returns the position of `source` in `sources`.
-fn number(sources: &[Source], source: Source) -> usize {
+fn number(sources: &[DeliverySource], source: DeliverySource) -> usize {
     let found = sources.iter().position(|known| *known == source);
     found.expect("a tag is of a source that delivered it")
 }
