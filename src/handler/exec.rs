@@ -21,14 +21,14 @@ use super::verdicts::retry;
 use super::{Attempt, Outcome, Permit, PreparingHandler};
 use crate::config::Exec;
 use crate::rules::job::Job;
-use pool::{Pool, ProgramJob, Ready};
+use pool::{ProgramJob, ProgramPool, ReadyProgram};
 
 /// Time that programs get to end by themselves.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
 /// Gives jobs to programs.
 pub struct ExecHandler {
-    pool: Arc<Pool>,
+    pool: Arc<ProgramPool>,
     /// Number of the next call. Each call has its own, so a late answer is never taken for an
     /// answer to the next job.
     calls: AtomicU64,
@@ -40,7 +40,7 @@ impl ExecHandler {
     /// called within a tokio runtime.
     pub fn new(exec: &Exec, replaced: impl Fn() + Send + Sync + 'static) -> Self {
         Self {
-            pool: Arc::new(Pool::new(exec, replaced)),
+            pool: Arc::new(ProgramPool::new(exec, replaced)),
             calls: AtomicU64::new(1),
         }
     }
@@ -53,21 +53,21 @@ impl ExecHandler {
 }
 
 impl PreparingHandler for ExecHandler {
-    type Ready = Ready;
+    type Ready = ReadyProgram;
 
-    fn at_once(&self) -> Option<Ready> {
+    fn at_once(&self) -> Option<ReadyProgram> {
         self.pool.take()
     }
 
-    async fn prepare(&self, _: &Job) -> Result<Ready, Attempt> {
+    async fn prepare(&self, _: &Job) -> Result<ReadyProgram, Attempt> {
         self.pool.wait().await
     }
 
-    fn is_ready(&self, ready: &mut Ready) -> bool {
+    fn is_ready(&self, ready: &mut ReadyProgram) -> bool {
         ready.is_good()
     }
 
-    async fn send(&self, job: &Job, ready: Ready, permit: Permit) -> Attempt {
+    async fn send(&self, job: &Job, ready: ReadyProgram, permit: Permit) -> Attempt {
         let (reply, answer) = oneshot::channel();
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
         let work = ProgramJob {

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use super::verdicts::{self, retry, unprepared};
 use super::{Attempt, Fate, LateEnd, Outcome, Permit, PreparingHandler, Trouble};
 use crate::broker::amqp::Forwarder;
-use crate::broker::forwarding::{Expected, Forwarding};
+use crate::broker::forwarding::{ExpectedEnd, Forwarding};
 use crate::broker::{BrokerError, Message, PublishError, Reply};
 use crate::config::{self, Config, Forward};
 use crate::rules::decision::LEASE_MS;
@@ -73,7 +73,7 @@ impl<F: Forwarding> ForwardHandler<F> {
 
     /// Returns the message to forward, and the handle that waits for the job's end if there is one.
     /// The error says why the job can never be forwarded.
-    fn outgoing(&self, job: &Job) -> Result<(Reply, Option<Expected>), String> {
+    fn outgoing(&self, job: &Job) -> Result<(Reply, Option<ExpectedEnd>), String> {
         let key = match &self.routing_key {
             None => job.routing_key().to_owned(),
             Some(key) => match &key.of_jobs {
@@ -119,7 +119,7 @@ impl<F: Forwarding> ForwardHandler<F> {
     }
 
     /// Waits for the worker's report on the job, within the timeout.
-    async fn end(&self, job: &Job, mut expected: Expected) -> Attempt {
+    async fn end(&self, job: &Job, mut expected: ExpectedEnd) -> Attempt {
         let within = self.timeout;
         match timeout(within, expected.end()).await {
             Ok(Some(body)) => report_attempt(&body, &job.id),
@@ -137,7 +137,7 @@ impl<F: Forwarding> ForwardHandler<F> {
 
 /// Returns the fate of a job that a worker may still be working on. The report of that worker ends
 /// its lease.
-fn abandoned(mut expected: Expected) -> Fate {
+fn abandoned(mut expected: ExpectedEnd) -> Fate {
     Fate::Abandoned {
         lease: Duration::from_millis(LEASE_MS),
         ended: LateEnd::new(async move {

@@ -57,20 +57,20 @@ use super::{Attempt, Outcome, Permit, PreparingHandler, Trouble};
 use crate::rules::job::Job;
 use crate::rules::tenant::Tenant;
 use crate::shortage;
-use abandoned::Abandoned;
+use abandoned::CallAbandoner;
 use advice::no_connection;
-use answer::Reader;
-use pool::{Pool, Pooled};
+use answer::AnswerReader;
+use pool::{Pool, PooledConnection};
 pub use reach::{Reach, reach};
 use requests::Requests;
 pub use setup::HttpHandlerError;
-use token_endpoint::Unfetched;
-use tokens::{NoToken, Token, Tokens};
+use token_endpoint::TokenError;
+use tokens::{AccessToken, NoToken, Tokens};
 
 /// Calls one API.
 pub struct HttpHandler {
     pool: Arc<Pool>,
-    abandoned: Abandoned,
+    abandoned: CallAbandoner,
     /// Maximum number of simultaneous calls.
     concurrency: usize,
     /// Number of consecutive calls that the API refused without processing them.
@@ -82,15 +82,15 @@ pub struct HttpHandler {
     tokens: Option<Tokens>,
     timeout: Duration,
     /// Interprets answers.
-    reader: Reader,
+    reader: AnswerReader,
 }
 
 /// Everything that a call needs beside its permit.
-pub struct Ready {
+pub struct ReadyCall {
     /// A connection on which a request can be sent at once.
-    connection: Pooled,
+    connection: PooledConnection,
     /// The access token, if calls carry one.
-    token: Option<Arc<Token>>,
+    token: Option<Arc<AccessToken>>,
 }
 
 impl HttpHandler {
@@ -120,7 +120,7 @@ impl HttpHandler {
         &self,
         tenant: &Tenant,
         deadline: Instant,
-    ) -> Result<Option<Arc<Token>>, Attempt> {
+    ) -> Result<Option<Arc<AccessToken>>, Attempt> {
         let Some(tokens) = &self.tokens else {
             return Ok(None);
         };
@@ -136,7 +136,7 @@ impl HttpHandler {
                 };
                 Err(unprepared(trouble, why))
             }
-            Err(NoToken::Failed(Unfetched { why, trouble })) => {
+            Err(NoToken::Failed(TokenError { why, trouble })) => {
                 Err(unprepared(trouble, format!("no access token: {why}")))
             }
             Err(NoToken::Pending(after)) => Err(Outcome::Snooze { after }.into()),
@@ -146,7 +146,7 @@ impl HttpHandler {
 
     /// Returns a connection on which a request can be sent at once. The error is the attempt of a
     /// job without one.
-    async fn open(&self, deadline: Instant) -> Result<Pooled, Attempt> {
+    async fn open(&self, deadline: Instant) -> Result<PooledConnection, Attempt> {
         let why = match timeout_at(deadline, self.pool.open()).await {
             Ok(Ok(connection)) => return Ok(connection),
             Ok(Err(why)) => why,
@@ -161,9 +161,9 @@ impl HttpHandler {
     }
 
     /// Returns a free connection together with `token`, if there is one.
-    fn with(&self, token: Option<Arc<Token>>) -> Option<Ready> {
+    fn with(&self, token: Option<Arc<AccessToken>>) -> Option<ReadyCall> {
         let connection = self.pool.take()?;
-        Some(Ready { connection, token })
+        Some(ReadyCall { connection, token })
     }
 
     fn too_late(&self, what: &str) -> String {
@@ -173,16 +173,16 @@ impl HttpHandler {
 }
 
 impl PreparingHandler for HttpHandler {
-    type Ready = Ready;
+    type Ready = ReadyCall;
 
-    fn at_once(&self) -> Option<Ready> {
+    fn at_once(&self) -> Option<ReadyCall> {
         match &self.tokens {
             Some(tokens) => tokens.usable().and_then(|token| self.with(Some(token))),
             None => self.with(None),
         }
     }
 
-    fn at_once_for(&self, tenant: &Tenant) -> Option<Ready> {
+    fn at_once_for(&self, tenant: &Tenant) -> Option<ReadyCall> {
         match &self.tokens {
             Some(tokens) => {
                 let token = tokens.usable_for(tenant)?;
@@ -192,25 +192,25 @@ impl PreparingHandler for HttpHandler {
         }
     }
 
-    async fn prepare(&self, job: &Job) -> Result<Ready, Attempt> {
+    async fn prepare(&self, job: &Job) -> Result<ReadyCall, Attempt> {
         let deadline = Instant::now() + self.timeout;
         let token = self.token(&job.tenant, deadline).await?;
         // The job may have lacked only a token: use a free connection if there is one.
         if token.is_some()
             && let Some(connection) = self.pool.take()
         {
-            return Ok(Ready { connection, token });
+            return Ok(ReadyCall { connection, token });
         }
         let connection = self.open(deadline).await?;
-        Ok(Ready { connection, token })
+        Ok(ReadyCall { connection, token })
     }
 
-    fn is_ready(&self, ready: &mut Ready) -> bool {
-        let is_usable = |token: &Arc<Token>| token.is_usable();
+    fn is_ready(&self, ready: &mut ReadyCall) -> bool {
+        let is_usable = |token: &Arc<AccessToken>| token.is_usable();
         ready.connection.is_ready() && ready.token.as_ref().is_none_or(is_usable)
     }
 
-    async fn send(&self, job: &Job, ready: Ready, permit: Permit) -> Attempt {
+    async fn send(&self, job: &Job, ready: ReadyCall, permit: Permit) -> Attempt {
         match self.exchange(job, ready, permit).await {
             Ok(answer) => {
                 if let (Some(tokens), Some(token)) = (&self.tokens, &answer.token)

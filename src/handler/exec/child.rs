@@ -151,7 +151,7 @@ impl Child {
     }
 
     /// Writes `line` and reads the line that answers it.
-    pub async fn ask(&mut self, line: &[u8], deadline: Instant) -> Result<Vec<u8>, Failed> {
+    pub async fn ask(&mut self, line: &[u8], deadline: Instant) -> Result<Vec<u8>, NoAnswer> {
         let asked = async {
             let Some(input) = &mut self.input else {
                 return Err("its input is closed".to_owned());
@@ -170,8 +170,8 @@ impl Child {
             self.line().await
         };
         match timeout_at(deadline, asked).await {
-            Ok(answer) => answer.map_err(Failed::Broken),
-            Err(_) => Err(Failed::Late),
+            Ok(answer) => answer.map_err(NoAnswer::Broken),
+            Err(_) => Err(NoAnswer::Late),
         }
     }
 
@@ -213,7 +213,7 @@ impl Child {
 }
 
 /// The reason why there is no answer.
-pub(super) enum Failed {
+pub(super) enum NoAnswer {
     /// The program took too long.
     Late,
     /// The program is no longer usable, for this reason.

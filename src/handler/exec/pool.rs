@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
-use super::child::{Child, Failed, NotStarted};
+use super::child::{Child, NoAnswer, NotStarted};
 use super::stderr::LogRateLimit;
 use crate::config::Exec;
 use crate::handler::verdicts::{self, retry, unprepared};
@@ -36,12 +36,12 @@ pub(super) struct ProgramJob {
 }
 
 /// An idle program, reserved for a job.
-pub struct Ready {
+pub struct ReadyProgram {
     offer: oneshot::Sender<ProgramJob>,
     _claim: ProgramClaim,
 }
 
-impl Ready {
+impl ReadyProgram {
     /// Returns true if the program is still idle.
     pub(super) fn is_good(&self) -> bool {
         !self.offer.is_closed()
@@ -85,9 +85,9 @@ struct PoolState {
 }
 
 /// The pool of programs.
-pub(super) struct Pool(Arc<PoolState>);
+pub(super) struct ProgramPool(Arc<PoolState>);
 
-impl Pool {
+impl ProgramPool {
     /// Starts the first program, so that a command that can't run shows at once. Must be called
     /// within a tokio runtime.
     pub fn new(exec: &Exec, replaced: impl Fn() + Send + Sync + 'static) -> Self {
@@ -109,16 +109,16 @@ impl Pool {
     }
 
     /// Takes an idle program, if there is one.
-    pub fn take(&self) -> Option<Ready> {
+    pub fn take(&self) -> Option<ReadyProgram> {
         let offer = self.0.take()?;
-        Some(Ready {
+        Some(ReadyProgram {
             offer,
             _claim: self.0.claim(),
         })
     }
 
     /// Waits for an idle program. The error says why there is none.
-    pub async fn wait(&self) -> Result<Ready, Attempt> {
+    pub async fn wait(&self) -> Result<ReadyProgram, Attempt> {
         let shared = &self.0;
         let within = shared.exec.start_timeout;
         let deadline = Instant::now() + within;
@@ -128,7 +128,7 @@ impl Pool {
             // Registers before looking, so that a program offered in between is not missed.
             offered.as_mut().enable();
             if let Some(offer) = shared.take() {
-                return Ok(Ready {
+                return Ok(ReadyProgram {
                     offer,
                     _claim: claim,
                 });
@@ -161,7 +161,7 @@ impl Pool {
     }
 }
 
-impl Drop for Pool {
+impl Drop for ProgramPool {
     fn drop(&mut self) {
         self.0.stop.cancel();
     }
@@ -308,13 +308,13 @@ impl PoolState {
                     format!("its answer can't be used: {why}"),
                 ),
             },
-            Err(Failed::Late) => (
+            Err(NoAnswer::Late) => (
                 retry(format!(
                     "no answer of the program within {within:?} (dispatch.exec.timeout)"
                 )),
                 format!("it did not answer within {within:?}"),
             ),
-            Err(Failed::Broken(why)) => (
+            Err(NoAnswer::Broken(why)) => (
                 retry(format!("the program with this job: {why}")),
                 format!("{why}, with a job"),
             ),

@@ -17,14 +17,14 @@ use super::call::{CallFailure, CallResult, Exchange};
 use crate::handler::{Fate, LateEnd};
 
 /// Abandons calls.
-pub(super) struct Abandoned {
+pub(super) struct CallAbandoner {
     /// Time for which an abandoned call may still arrive.
     lease: Duration,
     /// A permit for each connection that may be read on.
     readers: Arc<Semaphore>,
 }
 
-impl Abandoned {
+impl CallAbandoner {
     /// Creates the state for calls that may arrive for up to `lease` after they were abandoned. At
     /// most `most` connections are read on at once.
     pub(super) fn new(lease: Duration, most: usize) -> Self {

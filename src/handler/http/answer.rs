@@ -11,7 +11,7 @@ use super::failed;
 use super::redaction::{Redaction, drop_begun, hide};
 use super::result_fields::ResultFields;
 use super::text::one_line;
-use super::tokens::Token;
+use super::tokens::AccessToken;
 use crate::handler::{Answered, Attempt, Fate, Outcome, Trouble};
 use crate::rules::answers::{Answers, Meaning, Pushback, Verdict, verdict};
 
@@ -20,7 +20,7 @@ use crate::rules::answers::{Answers, Meaning, Pushback, Verdict, verdict};
 const MAX_KEPT_BYTES: usize = 4 * 1024;
 
 /// An answer to a request.
-pub(super) struct Answer {
+pub(super) struct HttpAnswer {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     /// First bytes of the body.
@@ -30,10 +30,10 @@ pub(super) struct Answer {
     /// Secret of the job's tenant, which the API may echo.
     pub(super) secret: Option<Arc<str>>,
     /// Access token that the call carried, which the API may echo, too.
-    pub(super) token: Option<Arc<Token>>,
+    pub(super) token: Option<Arc<AccessToken>>,
 }
 
-impl Answer {
+impl HttpAnswer {
     /// Returns the secrets of this call.
     fn secrets(&self) -> impl Iterator<Item = &str> {
         let of_tenant = self.secret.iter();
@@ -43,7 +43,7 @@ impl Answer {
 }
 
 /// Interprets answers.
-pub(super) struct Reader {
+pub(super) struct AnswerReader {
     /// Meaning of each status.
     pub(super) answers: Answers,
     /// Secrets to hide if an API echoes our request.
@@ -52,7 +52,7 @@ pub(super) struct Reader {
     pub(super) kept: Option<ResultFields>,
 }
 
-impl Reader {
+impl AnswerReader {
     /// Returns the maximum number of bytes needed of an answer's body.
     pub(super) fn keeps(&self) -> usize {
         // One more byte shows whether the body goes on.
@@ -61,7 +61,7 @@ impl Reader {
     }
 
     /// Turns an answer into the attempt of its job.
-    pub(super) fn read(&self, answer: Answer) -> Attempt {
+    pub(super) fn read(&self, answer: HttpAnswer) -> Attempt {
         let headers = answer.headers.iter();
         let headers = headers.map(|(name, value)| (name.as_str(), value.as_bytes()));
         let status = answer.status.as_u16();
@@ -83,7 +83,7 @@ impl Reader {
         }
     }
 
-    fn outcome(&self, answer: &Answer, verdict: &Verdict) -> Outcome {
+    fn outcome(&self, answer: &HttpAnswer, verdict: &Verdict) -> Outcome {
         let after = verdict.seen.refused.and_then(|Pushback { after }| after);
         match verdict.meaning {
             Meaning::Done => Outcome::Done,
@@ -99,7 +99,7 @@ impl Reader {
     }
 
     /// Describes the answer.
-    fn reason(&self, answer: &Answer) -> String {
+    fn reason(&self, answer: &HttpAnswer) -> String {
         let status = answer.status;
         let mut reason = format!("the API answered {}", status.as_str());
         if let Some(name) = status.canonical_reason() {
@@ -116,7 +116,7 @@ impl Reader {
     }
 
     /// Returns the first bytes of the body as one line of text, without our secrets.
-    fn shown(&self, answer: &Answer) -> String {
+    fn shown(&self, answer: &HttpAnswer) -> String {
         let kept = answer.start.len().min(MAX_KEPT_BYTES);
         let secrets = self.redaction.with(answer.secrets());
         let mut text = hide(&answer.start[..kept], &secrets);
@@ -130,7 +130,7 @@ impl Reader {
     }
 
     /// Returns the parts of the answer that belong into the job's result.
-    fn answered(&self, answer: Answer) -> Option<Box<Answered>> {
+    fn answered(&self, answer: HttpAnswer) -> Option<Box<Answered>> {
         let kept = self.kept.as_ref()?;
         let secrets = self.redaction.with(answer.secrets());
         let (status, start) = (answer.status.as_u16(), (answer.start, answer.cut));

@@ -63,12 +63,12 @@ impl Bounds {
 }
 
 /// The bounded stream.
-pub(super) struct Bounded {
+pub(super) struct BoundedStream {
     stream: TokioIo<Stream>,
     bounds: Bounds,
 }
 
-impl Bounded {
+impl BoundedStream {
     pub(super) fn new(stream: Stream, bounds: &Bounds) -> Self {
         Self {
             stream: TokioIo::new(stream),
@@ -77,7 +77,7 @@ impl Bounded {
     }
 }
 
-impl AsyncRead for Bounded {
+impl AsyncRead for BoundedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -93,7 +93,7 @@ impl AsyncRead for Bounded {
         Poll::Ready(self.bounds.read(buf.filled().len() - before))
     }
 }
-impl AsyncWrite for Bounded {
+impl AsyncWrite for BoundedStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -12,7 +12,7 @@ use hyper::client::conn::{TrySendError, http1};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 
-use super::bounded::{Bounded, Bounds};
+use super::bounded::{BoundedStream, Bounds};
 use super::call::{BodyBroken, CallFailure, CallResult};
 use super::socket::{Socket, Stream};
 
@@ -23,7 +23,7 @@ const MAX_BUFFER: usize = 64 * 1024;
 /// not counted by the reader of the body.
 const MAX_READ: usize = 4 * MAX_BUFFER;
 
-type Http1Wire = http1::Connection<TokioIo<Bounded>, Full<Bytes>>;
+type Http1Wire = http1::Connection<TokioIo<BoundedStream>, Full<Bytes>>;
 type Http1Answer = Result<Response<Incoming>, TrySendError<Request<Full<Bytes>>>>;
 
 /// An open connection. Dropping it closes it.
@@ -55,7 +55,7 @@ impl Connection {
         let socket = Socket::below(&stream);
         let (sender, wire) = http1::Builder::new()
             .max_buf_size(MAX_BUFFER)
-            .handshake(TokioIo::new(Bounded::new(stream, &bounds)))
+            .handshake(TokioIo::new(BoundedStream::new(stream, &bounds)))
             .await?;
         Ok(Self {
             sender,

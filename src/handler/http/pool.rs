@@ -91,15 +91,15 @@ impl Pool {
 
     /// Takes a connection on which a call can be sent at once: a stream of a shared connection, or
     /// the most recently used idle connection that is still open.
-    pub(super) fn take(self: &Arc<Self>) -> Option<Pooled> {
+    pub(super) fn take(self: &Arc<Self>) -> Option<PooledConnection> {
         if let Some(slot) = self.slot() {
-            return Some(Pooled(Carrier::Stream(slot)));
+            return Some(PooledConnection(CallConnection::Stream(slot)));
         }
         loop {
             let (until, connection) = self.lock().idle.pop()?;
             let mut kept = self.kept(connection, until);
             if kept.is_ready() {
-                return Some(Pooled(Carrier::Own(kept)));
+                return Some(PooledConnection(CallConnection::Own(kept)));
             }
         }
     }
@@ -128,12 +128,14 @@ impl Pool {
 
     /// Returns a connection on which a request can be sent. Opens one if no existing connection has
     /// room.
-    pub(super) async fn open(self: &Arc<Self>) -> Result<Pooled, Box<dyn Error + Send + Sync>> {
+    pub(super) async fn open(
+        self: &Arc<Self>,
+    ) -> Result<PooledConnection, Box<dyn Error + Send + Sync>> {
         let wanted = self.openings.want();
         loop {
             let change = wanted.change();
             if let Some(slot) = self.slot() {
-                return Ok(Pooled(Carrier::Stream(slot)));
+                return Ok(PooledConnection(CallConnection::Stream(slot)));
             }
             if let Some(opening) = wanted.begin() {
                 return self.connect(opening).await;
@@ -146,14 +148,14 @@ impl Pool {
     async fn connect(
         self: &Arc<Self>,
         opening: Opening<'_>,
-    ) -> Result<Pooled, Box<dyn Error + Send + Sync>> {
+    ) -> Result<PooledConnection, Box<dyn Error + Send + Sync>> {
         // The connector is always ready, and its clone shares its state.
         let stream = self.connector.clone().call(self.server.clone()).await?;
         if !speaks_http2(&stream) {
             let connection = Connection::over(stream).await?;
             opening.ended(1);
             let kept = self.kept(Box::new(connection), Instant::now() + MAX_IDLE);
-            return Ok(Pooled(Carrier::Own(kept)));
+            return Ok(PooledConnection(CallConnection::Own(kept)));
         }
         let shared = SharedConnection::over(stream, self.most, Arc::clone(&self.changed)).await?;
         let slot = shared.take().ok_or("the server takes no call")?;
@@ -165,7 +167,7 @@ impl Pool {
         drop(open);
         // Other calls look for the connection only after this.
         opening.ended(room);
-        Ok(Pooled(Carrier::Stream(slot)))
+        Ok(PooledConnection(CallConnection::Stream(slot)))
     }
 
     /// Keeps `connection` for the next call after it was used.
@@ -232,19 +234,19 @@ impl Pool {
 }
 
 /// A connection for one call. Dropping it unused returns it to its pool.
-pub struct Pooled(Carrier);
+pub struct PooledConnection(CallConnection);
 
-enum Carrier {
+enum CallConnection {
     Own(TakenConnection),
     Stream(StreamSlot),
 }
 
-impl Pooled {
+impl PooledConnection {
     /// Returns true if a request can be sent, as far as can be seen without waiting.
     pub(super) fn is_ready(&mut self) -> bool {
         match &mut self.0 {
-            Carrier::Own(kept) => kept.is_ready(),
-            Carrier::Stream(slot) => slot.is_ready(),
+            CallConnection::Own(kept) => kept.is_ready(),
+            CallConnection::Stream(slot) => slot.is_ready(),
         }
     }
 
@@ -252,11 +254,11 @@ impl Pooled {
     /// including the server. Returns `None` if it can't be sent at once; nothing was sent then.
     pub(super) fn send(self, request: Request<Bytes>, whole: &Uri) -> Option<Exchange> {
         match self.0 {
-            Carrier::Own(mut kept) => {
+            CallConnection::Own(mut kept) => {
                 let connection = kept.connection.take()?;
                 Some(Exchange::Own(connection.send(request)))
             }
-            Carrier::Stream(slot) => {
+            CallConnection::Stream(slot) => {
                 stream::StreamExchange::send(slot, request, whole).map(Exchange::Stream)
             }
         }

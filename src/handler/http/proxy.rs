@@ -30,7 +30,7 @@ pub(super) struct Proxy {
 /// The reason why there is no tunnel.
 #[derive(Debug, thiserror::Error)]
 #[error("through the proxy {proxy}")]
-struct Blocked {
+struct TunnelError {
     proxy: Uri,
     source: BoxError,
 }
@@ -124,7 +124,7 @@ impl Service<Uri> for Connector {
                     let opened = async { Ok(opening?.await?) };
                     opened
                         .await
-                        .map_err(|source: BoxError| Blocked { proxy, source }.into())
+                        .map_err(|source: BoxError| TunnelError { proxy, source }.into())
                 })
             }
         }

@@ -7,11 +7,11 @@ use hyper::header::AUTHORIZATION;
 use tokio::time::{Instant, timeout_at};
 
 use super::advice::no_answer;
-use super::answer::Answer;
+use super::answer::HttpAnswer;
 use super::call::{CallFailure, CallResult, Exchange};
 use super::text::explain;
-use super::tokens::Token;
-use super::{HttpHandler, Ready, failed};
+use super::tokens::AccessToken;
+use super::{HttpHandler, ReadyCall, failed};
 use crate::handler::{Attempt, Outcome, Permit, Trouble};
 use crate::rules::job::Job;
 
@@ -21,9 +21,9 @@ const MAX_BODY: usize = 64 * 1024;
 /// A request in flight.
 struct InFlight {
     exchange: Exchange,
-    /// Secret and token for [`Answer`].
+    /// Secret and token for [`HttpAnswer`].
     secret: Option<Arc<str>>,
-    token: Option<Arc<Token>>,
+    token: Option<Arc<AccessToken>>,
 }
 
 impl HttpHandler {
@@ -32,10 +32,10 @@ impl HttpHandler {
         &self,
         job: &Job,
         secret: Option<Arc<str>>,
-        ready: Ready,
+        ready: ReadyCall,
         permit: &Permit,
     ) -> Result<InFlight, Box<Attempt>> {
-        let Ready { connection, token } = ready;
+        let ReadyCall { connection, token } = ready;
         let made = self.requests.of(job, secret);
         let mut made = made.map_err(|why| Box::new(why.into()))?;
         if let Some(token) = &token {
@@ -68,9 +68,9 @@ impl HttpHandler {
     pub(super) async fn exchange(
         &self,
         job: &Job,
-        ready: Ready,
+        ready: ReadyCall,
         permit: Permit,
-    ) -> Result<Answer, Attempt> {
+    ) -> Result<HttpAnswer, Attempt> {
         let deadline = Instant::now() + self.timeout;
         let secret = self.requests.secret_of(&job.tenant).await?;
         let InFlight {
@@ -91,7 +91,7 @@ impl HttpHandler {
                 if let Some(connection) = exchange.into_connection().filter(|_| ended) {
                     self.pool.put_back(connection);
                 }
-                Ok(Answer {
+                Ok(HttpAnswer {
                     status: head.status,
                     headers: head.headers,
                     cut: !ended,

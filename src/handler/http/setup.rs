@@ -6,8 +6,8 @@ use hyper_util::client::proxy::matcher::Matcher;
 use url::Url;
 
 use super::HttpHandler;
-use super::abandoned::Abandoned;
-use super::answer::Reader;
+use super::abandoned::CallAbandoner;
+use super::answer::AnswerReader;
 use super::pool::Pool;
 use super::proxy::Proxy;
 use super::redaction::Redaction;
@@ -98,11 +98,11 @@ impl HttpHandler {
                 http.timeout,
                 concurrency,
             ),
-            abandoned: Abandoned::new(http.abandoned, concurrency),
+            abandoned: CallAbandoner::new(http.abandoned, concurrency),
             concurrency,
             refused: AtomicUsize::new(0),
             encrypted,
-            reader: Reader {
+            reader: AnswerReader {
                 answers: match &http.oauth2 {
                     Some(_) => answers.renewing_tokens(),
                     None => answers,

@@ -18,7 +18,7 @@ use h2::client::{self, Builder, SendRequest};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep};
 
-use super::bounded::{Bounded, Bounds};
+use super::bounded::{BoundedStream, Bounds};
 use super::pool::MAX_IDLE;
 use super::socket::{Socket, Stream};
 
@@ -53,7 +53,7 @@ pub(super) struct SharedConnection {
 /// The connection's I/O. A call that holds its lock can read and write.
 pub(super) struct Http2Wire {
     /// The connection; `None` once it has ended.
-    connection: Option<client::Connection<Bounded, Bytes>>,
+    connection: Option<client::Connection<BoundedStream, Bytes>>,
     socket: Socket,
     /// Waker of the task. Every poll registers it, so the task is woken even if a call polled last.
     waker: Waker,
@@ -97,7 +97,7 @@ impl SharedConnection {
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_header_list_size(MAX_HEAD)
-            .handshake(Bounded::new(stream, &bounds));
+            .handshake(BoundedStream::new(stream, &bounds));
         let (sender, mut connection) = shaken.await.map_err(told)?;
         let takes_one = poll_fn(|cx| match Pin::new(&mut connection).poll(cx) {
             Poll::Ready(Ok(())) => Poll::Ready(Err(closed())),

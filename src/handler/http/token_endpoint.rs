@@ -19,7 +19,7 @@ use url::{Position, Url};
 
 use super::advice::{no_answer, no_connection};
 use super::call::{CallResult, Exchange};
-use super::pool::{Pool, Pooled};
+use super::pool::{Pool, PooledConnection};
 use super::proxy::Proxy;
 use super::requests::{AGENT, uri};
 use crate::config::{ClientAuth, OAuth2, TENANT};
@@ -52,7 +52,7 @@ pub(super) struct Endpoint {
 }
 
 /// A client of the endpoint: the parts of its token request.
-pub(super) struct Client {
+pub(super) struct TokenClient {
     /// URL without and with its server.
     target: Uri,
     whole: Uri,
@@ -62,7 +62,7 @@ pub(super) struct Client {
 }
 
 /// A token, and its lifetime from the time of the request.
-pub(super) struct Granted {
+pub(super) struct GrantedToken {
     pub token: String,
     pub life: Duration,
 }
@@ -70,13 +70,13 @@ pub(super) struct Granted {
 /// The reason why there is no token. Its text contains neither the client's secret nor a part of
 /// the URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Unfetched {
+pub(super) struct TokenError {
     pub why: String,
     /// Who is at fault. The server of the tokens is the same for all tenants, so one that can't be reached is no tenant's failure.
     pub trouble: Trouble,
 }
 
-impl From<String> for Unfetched {
+impl From<String> for TokenError {
     fn from(why: String) -> Self {
         Self {
             why,
@@ -115,7 +115,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// A message for the operator: a configured value can't be sent.
-    pub(super) fn client(&self) -> Result<Client, String> {
+    pub(super) fn client(&self) -> Result<TokenClient, String> {
         let secret = self.oauth2.client_secret.expose();
         self.with(str::to_owned, self.oauth2.token_url.expose(), secret)
     }
@@ -129,7 +129,7 @@ impl Endpoint {
         &self,
         tenant: &Tenant,
         secret: Option<&str>,
-    ) -> Result<Client, String> {
+    ) -> Result<TokenClient, String> {
         let name = tenant.as_str();
         let mut url = self.oauth2.token_url.expose().to_owned();
         if url.contains(TENANT) {
@@ -152,7 +152,7 @@ impl Endpoint {
         fill: impl Fn(&str) -> String,
         url: &str,
         secret: &str,
-    ) -> Result<Client, String> {
+    ) -> Result<TokenClient, String> {
         let url = Url::parse(url).map_err(|why| why.to_string())?;
         let host = &url[Position::BeforeHost..Position::AfterPort];
         let path = &url[Position::BeforePath..Position::AfterQuery];
@@ -196,7 +196,7 @@ impl Endpoint {
         headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
         headers.insert(CONTENT_TYPE, kind);
         headers.insert(CONTENT_LENGTH, body.len().into());
-        Ok(Client {
+        Ok(TokenClient {
             target: uri(path)?,
             whole: uri(&format!("{}://{host}{path}", url.scheme()))?,
             headers,
@@ -208,8 +208,8 @@ impl Endpoint {
     /// Requests a token for `client`.
     ///
     /// # Errors
-    /// [`Unfetched`] if there is no token now.
-    pub(super) async fn fetch(&self, client: &Client) -> Result<Granted, Unfetched> {
+    /// [`TokenError`] if there is no token now.
+    pub(super) async fn fetch(&self, client: &TokenClient) -> Result<GrantedToken, TokenError> {
         match timeout(self.timeout, self.ask(client)).await {
             Ok(result) => result,
             Err(_) => {
@@ -222,10 +222,10 @@ impl Endpoint {
         }
     }
 
-    async fn ask(&self, client: &Client) -> Result<Granted, Unfetched> {
+    async fn ask(&self, client: &TokenClient) -> Result<GrantedToken, TokenError> {
         let pooled = self.pool.open().await.map_err(|why| {
             let words = no_connection(why.as_ref(), self.encrypted);
-            Unfetched {
+            TokenError {
                 why: format!("no connection to the token's url: {words}"),
                 trouble: shortage::of(why.as_ref())
                     .map_or(Trouble::Unreachable, |_| Trouble::Local),
@@ -234,7 +234,11 @@ impl Endpoint {
         Ok(self.ask_over(pooled, client).await?)
     }
 
-    async fn ask_over(&self, pooled: Pooled, client: &Client) -> Result<Granted, String> {
+    async fn ask_over(
+        &self,
+        pooled: PooledConnection,
+        client: &TokenClient,
+    ) -> Result<GrantedToken, String> {
         let mut request = Request::new(client.body.clone());
         *request.method_mut() = Method::POST;
         *request.uri_mut() = client.target.clone();
@@ -254,10 +258,10 @@ impl Endpoint {
     }
 }
 
-impl Client {
+impl TokenClient {
     /// Parses the answer. Nothing of it is shown but an error code, since it contains the token or
     /// may repeat the request.
-    fn read(&self, status: StatusCode, body: &[u8]) -> Result<Granted, String> {
+    fn read(&self, status: StatusCode, body: &[u8]) -> Result<GrantedToken, String> {
         let value: Value = serde_json::from_slice(body).unwrap_or_default();
         if status != StatusCode::OK {
             let code = value.get("error").and_then(Value::as_str);
@@ -289,7 +293,7 @@ impl Client {
                 Duration::from_secs_f64(seconds.min(MAX_LIFE.as_secs_f64()))
             }
         };
-        Ok(Granted {
+        Ok(GrantedToken {
             token: token.to_owned(),
             life,
         })
@@ -352,7 +356,7 @@ mod tests {
         Endpoint::new(oauth2, tls, Duration::from_secs(1), |_| Ok(None)).expect("a url")
     }
 
-    fn client() -> Client {
+    fn client() -> TokenClient {
         endpoint(&oauth2()).client().expect("it can be sent")
     }
 

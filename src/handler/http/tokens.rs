@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::requests::NoRequest;
 use super::secrets::Secrets;
-use super::token_endpoint::{Client, Endpoint, Granted, Unfetched};
+use super::token_endpoint::{Endpoint, GrantedToken, TokenClient, TokenError};
 use crate::config::Http;
 use crate::rules::retry::Reconnect;
 use crate::rules::tenant::Tenant;
@@ -32,7 +32,7 @@ const EXPIRY_MARGIN: Duration = Duration::from_secs(5);
 const REMINDER_INTERVAL: Duration = Duration::from_secs(60);
 
 /// An access token.
-pub(super) struct Token {
+pub(super) struct AccessToken {
     /// Value of the `authorization` header.
     pub header: HeaderValue,
     pub text: String,
@@ -44,13 +44,13 @@ pub(super) struct Token {
     refused: AtomicBool,
 }
 
-impl Token {
+impl AccessToken {
     /// Fetches a token for `client`.
-    async fn fetch(endpoint: &Endpoint, client: &Client) -> Result<Self, Unfetched> {
+    async fn fetch(endpoint: &Endpoint, client: &TokenClient) -> Result<Self, TokenError> {
         let asked = Instant::now();
-        let Granted { token, life } = endpoint.fetch(client).await?;
+        let GrantedToken { token, life } = endpoint.fetch(client).await?;
         let header = HeaderValue::from_str(&format!("Bearer {token}"));
-        let mut header = header.map_err(|why| Unfetched::from(why.to_string()))?;
+        let mut header = header.map_err(|why| TokenError::from(why.to_string()))?;
         header.set_sensitive(true);
         Ok(Self {
             header,
@@ -148,7 +148,7 @@ impl Tokens {
     }
 
     /// Returns the token that any call can carry now.
-    pub(super) fn usable(&self) -> Option<Arc<Token>> {
+    pub(super) fn usable(&self) -> Option<Arc<AccessToken>> {
         match self {
             Self::Shared(tokens) => tokens.usable(),
             Self::PerTenant(_) => None,
@@ -156,7 +156,7 @@ impl Tokens {
     }
 
     /// Returns the token that a call of `tenant` can carry now.
-    pub(super) fn usable_for(&self, tenant: &Tenant) -> Option<Arc<Token>> {
+    pub(super) fn usable_for(&self, tenant: &Tenant) -> Option<Arc<AccessToken>> {
         match self {
             Self::Shared(tokens) => tokens.usable(),
             Self::PerTenant(tokens) => tokens.usable(tenant),
@@ -171,7 +171,7 @@ impl Tokens {
         &self,
         tenant: &Tenant,
         deadline: Instant,
-    ) -> Result<Arc<Token>, NoToken> {
+    ) -> Result<Arc<AccessToken>, NoToken> {
         match self {
             Self::Shared(tokens) => tokens.wait(deadline).await.map_err(NoToken::InTime),
             Self::PerTenant(tokens) => tokens.wait(tenant, deadline).await,
@@ -180,7 +180,7 @@ impl Tokens {
 
     /// Invalidates the token that the API refused and fetches another one at once, at most once in
     /// [`MIN_REFUSABLE_AGE`].
-    pub(super) fn refused(&self, tenant: &Tenant, token: &Arc<Token>) {
+    pub(super) fn refused(&self, tenant: &Tenant, token: &Arc<AccessToken>) {
         if token.asked.elapsed() < MIN_REFUSABLE_AGE || token.refused.swap(true, Ordering::Relaxed)
         {
             return;
@@ -197,9 +197,9 @@ impl Tokens {
 /// The reason why there is no token. Its text contains no secret.
 pub(super) enum NoToken {
     /// There was no token in time; with the last failure, if there was one.
-    InTime(Option<Unfetched>),
+    InTime(Option<TokenError>),
     /// The tenant's last attempt failed.
-    Failed(Unfetched),
+    Failed(TokenError),
     /// The tenant's first attempt is in progress. Its job should not wait here but return after
     /// this time.
     Pending(Duration),

@@ -16,7 +16,7 @@ use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-use super::variables::Variables;
+use super::variables::OtelVariables;
 use crate::config::Tls;
 use crate::tls;
 
@@ -27,25 +27,25 @@ const MAX_BODY: usize = 64 * 1024;
 pub(super) type LastError = Arc<Mutex<String>>;
 
 /// Sends requests to a collector.
-pub(super) struct Client {
+pub(super) struct CollectorClient {
     runtime: Handle,
     client: legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
     timeout: Duration,
     last: LastError,
 }
 
-impl fmt::Debug for Client {
+impl fmt::Debug for CollectorClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Client")
     }
 }
 
-impl Client {
+impl CollectorClient {
     /// Creates a client for the endpoint in `variables`, on the current runtime.
     ///
     /// # Errors
     /// A message for the operator: the trusted authorities can't be read.
-    pub(super) fn new(variables: &Variables, last: LastError) -> Result<Self, String> {
+    pub(super) fn new(variables: &OtelVariables, last: LastError) -> Result<Self, String> {
         let config = match variables.endpoint.scheme() {
             "https" => tls::client(&Tls {
                 ca_file: variables.ca_file.as_ref().map(PathBuf::from),
@@ -82,7 +82,7 @@ fn words(why: &dyn std::error::Error) -> String {
 
 type Sending<'f> = Pin<Box<dyn Future<Output = Result<Response<Bytes>, HttpError>> + Send + 'f>>;
 
-impl HttpClient for Client {
+impl HttpClient for CollectorClient {
     fn send_bytes<'c, 'f>(&'c self, request: Request<Bytes>) -> Sending<'f>
     where
         'c: 'f,

@@ -17,9 +17,9 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use super::client::{Client, LastError};
+use super::client::{CollectorClient, LastError};
 use super::data::data;
-use super::variables::Variables;
+use super::variables::OtelVariables;
 use crate::rules::trace::{Sampler, Span};
 
 /// Time limit for sending the remaining spans when the worker ends. Later ones are lost.
@@ -110,9 +110,9 @@ impl SpanExporter for CountingExporter {
 }
 
 impl Exporter {
-    fn new(variables: &Variables) -> Result<Self, String> {
+    fn new(variables: &OtelVariables) -> Result<Self, String> {
         let (last, counts) = (LastError::default(), Arc::<SpanCounts>::default());
-        let client = Client::new(variables, Arc::clone(&last))?;
+        let client = CollectorClient::new(variables, Arc::clone(&last))?;
         let exporter = opentelemetry_otlp::SpanExporter::builder()
             .with_http()
             .with_protocol(Protocol::HttpBinary)
@@ -155,7 +155,7 @@ pub(crate) struct Traces {
 /// Starts to send spans if the variables ask for it.
 pub(crate) fn begin() -> Traces {
     let mut is_ours = false;
-    match Variables::read(|name| env::var(name).ok()) {
+    match OtelVariables::read(|name| env::var(name).ok()) {
         Ok(None) => {}
         Ok(Some(_)) if EXPORTER.get().is_some() => {}
         Ok(Some(variables)) => match Exporter::new(&variables) {

@@ -23,7 +23,7 @@ const MAX_TIMEOUT_MS: u64 = 60_000;
 
 /// Values of the variables.
 #[derive(Debug, PartialEq)]
-pub(super) struct Variables {
+pub(super) struct OtelVariables {
     pub(super) endpoint: Url,
     pub(super) sampler: Sampler,
     pub(super) queue: usize,
@@ -35,7 +35,7 @@ pub(super) struct Variables {
     pub(super) has_no_name: bool,
 }
 
-impl Variables {
+impl OtelVariables {
     /// Reads and checks the variables; `of` looks one up by name. Returns `None` if traces are not
     /// wanted.
     ///
@@ -144,15 +144,15 @@ impl Variables {
 mod tests {
     use super::*;
 
-    fn read(set: &[(&str, &str)]) -> Result<Option<Variables>, String> {
+    fn read(set: &[(&str, &str)]) -> Result<Option<OtelVariables>, String> {
         let of = |name: &str| {
             let (_, text) = set.iter().find(|(set, _)| *set == name)?;
             Some((*text).to_owned())
         };
-        Variables::read(of)
+        OtelVariables::read(of)
     }
 
-    fn on(set: &[(&str, &str)]) -> Variables {
+    fn on(set: &[(&str, &str)]) -> OtelVariables {
         read(set).expect("fine").expect("wanted")
     }
 

@@ -8,8 +8,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tracing::Instrument;
 
-use super::super::token_endpoint::{Client, Endpoint, Unfetched};
-use super::{FailureLog, Token, pauses};
+use super::super::token_endpoint::{Endpoint, TokenClient, TokenError};
+use super::{AccessToken, FailureLog, pauses};
 
 /// Keeps a token. Dropping it ends the renewal.
 pub(in crate::handler::http) struct SharedToken {
@@ -19,19 +19,19 @@ pub(in crate::handler::http) struct SharedToken {
 
 struct Renewal {
     endpoint: Endpoint,
-    client: Client,
+    client: TokenClient,
     state: watch::Sender<TokenState>,
 }
 
 #[derive(Default)]
 struct TokenState {
-    token: Option<Arc<Token>>,
+    token: Option<Arc<AccessToken>>,
     /// Why there is no newer token.
-    why: Option<Unfetched>,
+    why: Option<TokenError>,
 }
 
 impl TokenState {
-    fn usable(&self) -> Option<&Arc<Token>> {
+    fn usable(&self) -> Option<&Arc<AccessToken>> {
         self.token.as_ref().filter(|token| token.is_usable())
     }
 }
@@ -39,7 +39,7 @@ impl TokenState {
 impl SharedToken {
     /// Keeps a token of `client` from `endpoint`. The first one is fetched now, or, without a
     /// runtime, when a token is first needed in one.
-    pub(super) fn new(endpoint: Endpoint, client: Client) -> Self {
+    pub(super) fn new(endpoint: Endpoint, client: TokenClient) -> Self {
         let tokens = Self {
             shared: Arc::new(Renewal {
                 endpoint,
@@ -65,7 +65,7 @@ impl SharedToken {
     }
 
     /// Returns the token that a call can carry now.
-    pub(super) fn usable(&self) -> Option<Arc<Token>> {
+    pub(super) fn usable(&self) -> Option<Arc<AccessToken>> {
         let usable = self.shared.state.borrow().usable().cloned();
         if usable.is_none() {
             self.start();
@@ -77,7 +77,10 @@ impl SharedToken {
     ///
     /// # Errors
     /// There is no token by `deadline`; with the last failure, if there was one.
-    pub(super) async fn wait(&self, deadline: Instant) -> Result<Arc<Token>, Option<Unfetched>> {
+    pub(super) async fn wait(
+        &self,
+        deadline: Instant,
+    ) -> Result<Arc<AccessToken>, Option<TokenError>> {
         self.start();
         let mut states = self.shared.state.subscribe();
         let usable = states.wait_for(|state| state.usable().is_some());
@@ -89,8 +92,8 @@ impl SharedToken {
     }
 
     /// Discards `token`, which the API refused, so that another one is fetched at once.
-    pub(super) fn refused(&self, token: &Arc<Token>) {
-        let same = |own: &Arc<Token>| Arc::ptr_eq(own, token);
+    pub(super) fn refused(&self, token: &Arc<AccessToken>) {
+        let same = |own: &Arc<AccessToken>| Arc::ptr_eq(own, token);
         self.shared.state.send_if_modified(|state| {
             let is_own = state.token.as_ref().is_some_and(same);
             if is_own {
@@ -115,7 +118,7 @@ async fn keep(shared: Arc<Renewal>) {
     let mut states = shared.state.subscribe();
     let (mut pauses, mut failure_log) = (pauses(), FailureLog::default());
     loop {
-        match Token::fetch(&shared.endpoint, &shared.client).await {
+        match AccessToken::fetch(&shared.endpoint, &shared.client).await {
             Ok(token) => {
                 let renew = token.renew;
                 pauses.reset();

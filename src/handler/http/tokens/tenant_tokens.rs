@@ -13,8 +13,8 @@ use tracing::Instrument;
 
 use super::super::requests::NoRequest;
 use super::super::secrets::Secrets;
-use super::super::token_endpoint::{Client, Endpoint, Unfetched};
-use super::{FETCH_RETRY_DELAYS, FailureLog, NoToken, Token, pauses};
+use super::super::token_endpoint::{Endpoint, TokenClient, TokenError};
+use super::{AccessToken, FETCH_RETRY_DELAYS, FailureLog, NoToken, pauses};
 use crate::rules::retry::Reconnect;
 use crate::rules::tenant::Tenant;
 
@@ -55,10 +55,10 @@ struct TokenSource {
 }
 
 /// State of one tenant.
-type TenantEntry = watch::Sender<TenantState>;
+type TenantEntry = watch::Sender<TenantTokenState>;
 
-struct TenantState {
-    token: Option<Arc<Token>>,
+struct TenantTokenState {
+    token: Option<Arc<AccessToken>>,
     /// When the fetch in progress began, or `None` if there is none.
     asked: Option<Instant>,
     /// Why the last attempt failed, and until when there is no further one.
@@ -69,7 +69,7 @@ struct TenantState {
 /// The reason why an attempt failed.
 #[derive(Debug, Clone)]
 enum FetchFailure {
-    Fetch(Unfetched),
+    Fetch(TokenError),
     /// The tenant has no usable secret.
     Client(NoRequest),
 }
@@ -83,7 +83,7 @@ impl From<FetchFailure> for NoToken {
     }
 }
 
-impl Default for TenantState {
+impl Default for TenantTokenState {
     fn default() -> Self {
         Self {
             token: None,
@@ -94,8 +94,8 @@ impl Default for TenantState {
     }
 }
 
-impl TenantState {
-    fn usable(&self) -> Option<&Arc<Token>> {
+impl TenantTokenState {
+    fn usable(&self) -> Option<&Arc<AccessToken>> {
         self.token.as_ref().filter(|token| token.is_usable())
     }
 
@@ -106,7 +106,7 @@ impl TenantState {
 
     /// Returns true if it is time to fetch a token and no fetch is in progress.
     fn is_due(&self) -> bool {
-        let is_fresh = |token: &Arc<Token>| Instant::now() < token.renew;
+        let is_fresh = |token: &Arc<AccessToken>| Instant::now() < token.renew;
         self.asked.is_none() && self.failed().is_none() && !self.usable().is_some_and(is_fresh)
     }
 
@@ -120,7 +120,7 @@ impl TenantState {
     }
 
     /// Returns why the token endpoint gave no token at the last attempt.
-    fn unfetched(&self) -> Option<&Unfetched> {
+    fn unfetched(&self) -> Option<&TokenError> {
         match &self.failed {
             Some((FetchFailure::Fetch(why), _)) => Some(why),
             // The secret may exist by now.
@@ -157,7 +157,7 @@ impl TenantTokens {
     }
 
     /// Returns the token that a call of `tenant` can carry now.
-    pub(super) fn usable(&self, tenant: &Tenant) -> Option<Arc<Token>> {
+    pub(super) fn usable(&self, tenant: &Tenant) -> Option<Arc<AccessToken>> {
         let kept = self.known().get(tenant).map(Arc::clone)?;
         if kept.borrow().is_due() {
             self.ask(tenant, &kept);
@@ -173,7 +173,7 @@ impl TenantTokens {
         &self,
         tenant: &Tenant,
         deadline: Instant,
-    ) -> Result<Arc<Token>, NoToken> {
+    ) -> Result<Arc<AccessToken>, NoToken> {
         let kept = self.kept(tenant);
         if kept.borrow().is_due() {
             self.ask(tenant, &kept);
@@ -286,16 +286,20 @@ impl TokenSource {
 
     /// Fetches a token for `tenant` when it has a turn. `has_failed` says whether the last attempt
     /// failed.
-    async fn fetch(&self, tenant: &Tenant, has_failed: bool) -> Result<Token, FetchFailure> {
+    async fn fetch(&self, tenant: &Tenant, has_failed: bool) -> Result<AccessToken, FetchFailure> {
         let client = self.client(tenant).await.map_err(FetchFailure::Client)?;
         let fetched = self.fetch_for(&client, has_failed).await;
         fetched.map_err(FetchFailure::Fetch)
     }
 
-    async fn fetch_for(&self, client: &Client, has_failed: bool) -> Result<Token, Unfetched> {
+    async fn fetch_for(
+        &self,
+        client: &TokenClient,
+        has_failed: bool,
+    ) -> Result<AccessToken, TokenError> {
         // The semaphore is never closed.
         let turn = self.turns[usize::from(has_failed)].acquire().await;
-        let mut fetch = pin!(Token::fetch(&self.endpoint, client));
+        let mut fetch = pin!(AccessToken::fetch(&self.endpoint, client));
         if let Ok(fetched) = timeout(MAX_TURN, &mut fetch).await {
             return fetched;
         }
@@ -315,7 +319,7 @@ impl TokenSource {
     }
 
     /// Returns the client that requests tokens for `tenant`.
-    async fn client(&self, tenant: &Tenant) -> Result<Client, NoRequest> {
+    async fn client(&self, tenant: &Tenant) -> Result<TokenClient, NoRequest> {
         let secret = match &self.secrets {
             Some(secrets) => Some(secrets.of(tenant).await?),
             None => None,
@@ -337,7 +341,7 @@ mod tests {
     fn with_token(seconds: u64) -> Arc<TenantEntry> {
         let now = Instant::now();
         let (kept, renew) = (TenantEntry::default(), Duration::from_secs(seconds));
-        let token = Token::lasting(now, now + renew, now + 2 * renew);
+        let token = AccessToken::lasting(now, now + renew, now + 2 * renew);
         kept.send_modify(|state| state.token = Some(Arc::new(token)));
         Arc::new(kept)
     }
