@@ -21,7 +21,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 pub use self::merge::merge;
-use crate::broker::{MessageKind, PublishError, Source};
+use crate::broker::{DeliverySource, MessageKind, PublishError};
 use crate::engine::facts::{Census, ResultOutcome, TenantLoads};
 use crate::gate::Primaries;
 use crate::handler::Outcome;
@@ -93,7 +93,7 @@ pub struct Metrics {
     delayed_in_memory: Gauge,
     in_memory: Gauge,
     abandoned: Gauge,
-    load: load::Load,
+    load: load::LoadMetrics,
     learned: learned::LearnedLimits,
     shadows: shadows::Shadows,
     /// Current tenant counts, for the fleet report.
@@ -108,12 +108,12 @@ impl Default for Metrics {
 
 impl Metrics {
     /// Counts a delivery.
-    pub fn delivered(&self, source: Source) {
+    pub fn delivered(&self, source: DeliverySource) {
         let queue = match source {
-            Source::Fresh => "fresh",
-            Source::Due => "due",
-            Source::Recheck => "recheck",
-            Source::Delay(_) => "lane",
+            DeliverySource::Fresh => "fresh",
+            DeliverySource::Due => "due",
+            DeliverySource::Recheck => "recheck",
+            DeliverySource::Delay(_) => "lane",
         };
         self.deliveries.get_or_create(&Queue { queue }).inc();
     }
@@ -385,7 +385,7 @@ mod tests {
     #[test]
     fn what_was_counted_is_shown() {
         let metrics = Metrics::new();
-        metrics.delivered(Source::Due);
+        metrics.delivered(DeliverySource::Due);
         metrics.decided("start");
         metrics.gate_answered(Duration::from_millis(2), false);
         metrics.set_up("redis", true);

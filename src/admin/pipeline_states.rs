@@ -53,9 +53,9 @@ impl PipelineState {
 }
 
 /// All named pipelines, or the only unnamed one.
-pub struct PipelineStates(Pipelines);
+pub struct PipelineStates(PipelineStateMap);
 
-enum Pipelines {
+enum PipelineStateMap {
     Only(PipelineState),
     Named(RwLock<BTreeMap<PipelineName, PipelineState>>),
 }
@@ -85,17 +85,17 @@ impl From<&Health> for Readiness {
 impl PipelineStates {
     /// Creates the state of a single, unnamed pipeline.
     pub fn only(state: PipelineState) -> Self {
-        Self(Pipelines::Only(state))
+        Self(PipelineStateMap::Only(state))
     }
 
     /// Creates an empty set of named pipelines.
     pub fn named() -> Self {
-        Self(Pipelines::Named(RwLock::default()))
+        Self(PipelineStateMap::Named(RwLock::default()))
     }
 
     /// Adds the pipeline `name`, or replaces it.
     pub fn put(&self, name: PipelineName, state: PipelineState) {
-        if let Pipelines::Named(all) = &self.0 {
+        if let PipelineStateMap::Named(all) = &self.0 {
             let mut all = all.write().unwrap_or_else(PoisonError::into_inner);
             all.insert(name, state);
         }
@@ -103,7 +103,7 @@ impl PipelineStates {
 
     /// Removes the pipeline `name`.
     pub fn remove(&self, name: &PipelineName) {
-        if let Pipelines::Named(all) = &self.0 {
+        if let PipelineStateMap::Named(all) = &self.0 {
             let mut all = all.write().unwrap_or_else(PoisonError::into_inner);
             all.remove(name);
         }
@@ -112,8 +112,8 @@ impl PipelineStates {
     /// Returns the metrics of all pipelines in the OpenMetrics text format.
     pub fn metrics(&self) -> String {
         match &self.0 {
-            Pipelines::Only(state) => state.metrics.encode(),
-            Pipelines::Named(all) => {
+            PipelineStateMap::Only(state) => state.metrics.encode(),
+            PipelineStateMap::Named(all) => {
                 let all = all.read().unwrap_or_else(PoisonError::into_inner);
                 let texts: Vec<String> = all.values().map(|state| state.metrics.encode()).collect();
                 merge(&texts)
@@ -125,8 +125,8 @@ impl PipelineStates {
     /// supervisor that acts on the answer acts on all pipelines.
     pub fn readiness(&self) -> Readiness {
         let all = match &self.0 {
-            Pipelines::Only(state) => return Readiness::from(&*state.health),
-            Pipelines::Named(all) => all.read().unwrap_or_else(PoisonError::into_inner),
+            PipelineStateMap::Only(state) => return Readiness::from(&*state.health),
+            PipelineStateMap::Named(all) => all.read().unwrap_or_else(PoisonError::into_inner),
         };
         let mut whole = Readiness {
             is_ready: false,
@@ -158,7 +158,7 @@ impl PipelineStates {
     pub fn pipelines(&self) -> Vec<(String, PipelineState)> {
         let mut all = Vec::new();
         self.each(|name, state| all.push((name.to_owned(), state.clone())));
-        if let (Pipelines::Only(_), [(name, _)]) = (&self.0, all.as_mut_slice()) {
+        if let (PipelineStateMap::Only(_), [(name, _)]) = (&self.0, all.as_mut_slice()) {
             *name = PipelineName::default_one().to_string();
         }
         all
@@ -166,8 +166,8 @@ impl PipelineStates {
 
     fn each(&self, mut look: impl FnMut(&str, &PipelineState)) {
         match &self.0 {
-            Pipelines::Only(state) => look("", state),
-            Pipelines::Named(all) => {
+            PipelineStateMap::Only(state) => look("", state),
+            PipelineStateMap::Named(all) => {
                 let all = all.read().unwrap_or_else(PoisonError::into_inner);
                 all.iter()
                     .for_each(|(name, state)| look(name.as_str(), state));
@@ -177,7 +177,7 @@ impl PipelineStates {
 
     /// Returns the readiness of the pipeline `name`, or `None` if there is no such pipeline.
     pub fn readiness_of(&self, name: &str) -> Option<Readiness> {
-        let Pipelines::Named(all) = &self.0 else {
+        let PipelineStateMap::Named(all) = &self.0 else {
             return None;
         };
         let all = all.read().unwrap_or_else(PoisonError::into_inner);

@@ -7,7 +7,7 @@ use prometheus_client::metrics::gauge::Gauge;
 
 use super::load::LackLabel;
 use super::{Decision, Metrics};
-use crate::engine::facts::{Lacks, TenantLoads};
+use crate::engine::facts::{MissingResource, TenantLoads};
 use crate::rules::report::Load;
 
 impl Metrics {
@@ -30,7 +30,7 @@ impl Metrics {
     /// Returns the worker's current load.
     pub fn load_now(&self) -> Load {
         let number = |gauge: &Gauge| u64::try_from(gauge.get()).unwrap_or_default();
-        let idle = Lacks::NAMES
+        let idle = MissingResource::NAMES
             .into_iter()
             .map(|(_, lacks)| number(&(self.load.quota_idle).get_or_create(&LackLabel { lacks })));
         Load {

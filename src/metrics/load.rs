@@ -15,8 +15,8 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::series::{register, register_seconds};
 use super::{InState, Metrics};
-use crate::broker::Backlog;
-use crate::engine::facts::{Census, Lacks};
+use crate::broker::QueueBacklog;
+use crate::engine::facts::{Census, MissingResource};
 use crate::rules::promise;
 
 /// Maximum number of limits with their own series.
@@ -51,7 +51,7 @@ struct JobLabel {
 }
 
 /// The metrics of the load.
-pub(super) struct Load {
+pub(super) struct LoadMetrics {
     backlog: Family<InState, Gauge<f64, AtomicU64>>,
     tenants: Family<InState, Gauge>,
     pub(super) quota_idle: Family<LackLabel, Gauge>,
@@ -69,7 +69,7 @@ pub(super) struct Load {
     pub(super) saturation: Gauge<f64, AtomicU64>,
 }
 
-impl Load {
+impl LoadMetrics {
     pub(super) fn register(r: &mut Registry) -> Self {
         let start_delay = HistogramWithExemplars::new(BUCKETS.into_iter());
         let help =
@@ -166,7 +166,7 @@ impl Load {
         for state in ["waiting", "suspended"] {
             drop(self.tenants.get_or_create(&InState { state }));
         }
-        for (_, lacks) in Lacks::NAMES {
+        for (_, lacks) in MissingResource::NAMES {
             drop(self.quota_idle.get_or_create(&LackLabel { lacks }));
         }
         let limit = OTHER_LIMITS.to_owned();
@@ -176,8 +176,8 @@ impl Load {
 
 impl Metrics {
     /// Sets the number of jobs in the queues; `None` if it is unknown.
-    pub fn set_backlog(&self, backlog: Option<Backlog>) {
-        let known = |number: fn(&Backlog) -> u64| match &backlog {
+    pub fn set_backlog(&self, backlog: Option<QueueBacklog>) {
+        let known = |number: fn(&QueueBacklog) -> u64| match &backlog {
             // Numbers above 2^53 are rounded.
             #[expect(clippy::cast_precision_loss)]
             Some(backlog) => number(backlog) as f64,
@@ -201,7 +201,7 @@ impl Metrics {
             let gauge = load.tenants.get_or_create(&InState { state });
             gauge.set(number(tenants));
         }
-        for ((_, lacks), jobs) in Lacks::NAMES.into_iter().zip(census.idle) {
+        for ((_, lacks), jobs) in MissingResource::NAMES.into_iter().zip(census.idle) {
             let gauge = load.quota_idle.get_or_create(&LackLabel { lacks });
             gauge.set(number(jobs));
         }
@@ -286,7 +286,7 @@ mod tests {
     fn what_is_not_known_is_not_zero() {
         let metrics = Metrics::new();
         shows(&metrics, &["sluicegate_backlog_jobs{state=\"dead\"} NaN"]);
-        metrics.set_backlog(Some(Backlog {
+        metrics.set_backlog(Some(QueueBacklog {
             ready: 7,
             waiting: 8,
             dead: 0,
@@ -376,7 +376,7 @@ mod tests {
             oldest: Duration::from_millis(1_500),
             ..Census::default()
         };
-        census.idle[Lacks::Redis as usize] = 4;
+        census.idle[MissingResource::Redis as usize] = 4;
         metrics.set_census(&census);
         metrics.used_slots((3, 8), Duration::from_millis(500));
         metrics.set_saturation(0.375);

@@ -10,7 +10,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry, Unit};
 
 use super::learned::LearnedLimits;
-use super::load::Load;
+use super::load::LoadMetrics;
 use super::shadows::Shadows;
 use super::{
     Decision, EndReport, Kind, Metrics, OutcomeLabel, Queue, Reason, Reloaded, Server, Where, Whose,
@@ -254,7 +254,7 @@ impl Metrics {
                 "Calls that timed out and may still reach the API: guard: strict and max-concurrent count them",
                 Gauge::default(),
             ),
-            load: Load::register(r),
+            load: LoadMetrics::register(r),
             learned: LearnedLimits::register(r),
             shadows: Shadows::new(r),
             tenants: std::sync::Mutex::default(),

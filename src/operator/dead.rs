@@ -12,7 +12,7 @@ use super::NotDone;
 use super::letters::{LetterRow, again, headers, hex, reason};
 use super::rate::Rate;
 use super::steer::followed;
-use crate::broker::amqp::{Client, Fetched};
+use crate::broker::amqp::{Client, FetchedMessage};
 use crate::broker::{Message, Outgoing};
 use crate::config::{Config, TenantField};
 use crate::gate::boards::drop_all;
@@ -53,14 +53,14 @@ impl Filter {
 
 /// A change to dead letters.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Change {
+pub enum LetterChange {
     /// Publish them to the work queue as new jobs, not faster than the given rate.
     Replay(Option<Rate>),
     /// Delete them.
     Drop,
 }
 
-impl Change {
+impl LetterChange {
     /// Checks that `filter` or `all` selects dead letters explicitly and that `config` permits this
     /// change.
     ///
@@ -269,15 +269,15 @@ impl Dead<'_> {
     pub async fn change(
         &self,
         (filter, limit): (&Filter, Option<u32>),
-        change: Change,
+        change: LetterChange,
         stop: impl Future<Output = ()>,
         mut told: impl FnMut(u64, u32),
     ) -> Result<ChangeResult, NotDone> {
         let rate = match change {
-            Change::Replay(rate) => rate,
-            Change::Drop => None,
+            LetterChange::Replay(rate) => rate,
+            LetterChange::Drop => None,
         };
-        let replay = matches!(change, Change::Replay(_));
+        let replay = matches!(change, LetterChange::Replay(_));
         let most = rate.map_or(MAX_BATCH, Rate::batch).min(MAX_BATCH);
         let mut stop = pin!(stop);
         let began = Instant::now();
@@ -345,7 +345,11 @@ impl Dead<'_> {
 
     /// Publishes the jobs of `batch` if they are replayed, then acks each message that is safe to
     /// remove. Returns how many were acked and how many RabbitMQ refused.
-    async fn settle(&self, batch: Vec<Fetched>, replay: bool) -> Result<(u64, u64), NotDone> {
+    async fn settle(
+        &self,
+        batch: Vec<FetchedMessage>,
+        replay: bool,
+    ) -> Result<(u64, u64), NotDone> {
         let tags: Vec<u64> = batch.iter().map(|fetched| fetched.tag).collect();
         let mut safe = vec![true; tags.len()];
         if replay && !batch.is_empty() {
@@ -370,9 +374,9 @@ impl Dead<'_> {
     }
 
     /// Ends the cancellation of replayed jobs, at all workers.
-    async fn end_cancels(&self, batch: &[Fetched]) -> Result<(), NotDone> {
+    async fn end_cancels(&self, batch: &[FetchedMessage]) -> Result<(), NotDone> {
         let cancelled = batch.iter().filter(|it| reason(&it.message) == CANCELLED);
-        let names = cancelled.filter_map(|Fetched { message, .. }| {
+        let names = cancelled.filter_map(|FetchedMessage { message, .. }| {
             let tenant = Tenant::parse(&self.tenant(message)?).ok()?;
             Some(Instruction::Cancel(tenant, message.id()?.to_owned(), 0).name())
         });
@@ -398,7 +402,7 @@ impl Dead<'_> {
         &self,
         filter: &Filter,
         look: &mut SearchProgress,
-    ) -> Result<Option<Fetched>, NotDone> {
+    ) -> Result<Option<FetchedMessage>, NotDone> {
         while look.left > 0
             && !look.is_full()
             && self.until.is_none_or(|until| Instant::now() < until)

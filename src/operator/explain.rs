@@ -55,7 +55,7 @@ struct WaitlistPosition {
 }
 
 /// Everything known about one job.
-pub struct Explained {
+pub struct JobExplanation {
     which: JobRef,
     shown: JobState,
     /// Time by the store's clock in milliseconds since the epoch; 0 if the store was not asked.
@@ -77,9 +77,9 @@ pub async fn explain(
     config: &Config,
     which: JobRef,
     wait: Duration,
-) -> Result<Explained, NotDone> {
+) -> Result<JobExplanation, NotDone> {
     let shown = which.show(gate, wait).await?;
-    let mut explained = Explained {
+    let mut explained = JobExplanation {
         which,
         shown,
         now_ms: 0,
@@ -239,7 +239,7 @@ fn causes(
     causes
 }
 
-impl Explained {
+impl JobExplanation {
     /// Fills in the job's causes, place and start.
     fn fill_in(
         &mut self,

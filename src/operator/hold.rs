@@ -47,7 +47,7 @@ pub fn held_in_words(seen: &[Seen]) -> String {
 }
 
 /// A pause of all workers.
-pub struct Paused {
+pub struct StartedPause {
     /// Time at which the pause ends (ms).
     pub until_ms: u64,
     /// Workers that follow.
@@ -64,16 +64,16 @@ pub async fn paused(
     gate: &RedisGate,
     versions: &Versions,
     within: Duration,
-) -> Result<Paused, NotDone> {
+) -> Result<StartedPause, NotDone> {
     let (seen, followers) = followed(gate, versions, within).await?;
-    Ok(Paused {
+    Ok(StartedPause {
         until_ms: until(&seen, Hold::Paused).unwrap_or_default(),
         followers,
         running: loads(&seen).values().map(|load| load.running).sum(),
     })
 }
 
-impl Paused {
+impl StartedPause {
     /// Returns the pause as JSON.
     pub fn as_json(&self) -> Value {
         json!({

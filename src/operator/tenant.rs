@@ -20,7 +20,7 @@ pub fn parse(tenant: &str) -> Result<Tenant, NotDone> {
 }
 
 /// A change to a tenant.
-pub struct Changed {
+pub struct AppliedChange {
     /// The tenant.
     pub tenant: Tenant,
     /// The change.
@@ -35,7 +35,11 @@ pub struct Changed {
 ///
 /// # Errors
 /// [`NotDone::Redis`]
-pub async fn change(gate: &RedisGate, tenant: Tenant, change: Change) -> Result<Changed, NotDone> {
+pub async fn change(
+    gate: &RedisGate,
+    tenant: Tenant,
+    change: Change,
+) -> Result<AppliedChange, NotDone> {
     let until_ms = gate.change(&tenant.clone().into(), &change).await?;
     let ended = match &change {
         Change::Limit { name, max, .. } => Some(trials::ended_by(&tenant, name, Some(*max))),
@@ -45,7 +49,7 @@ pub async fn change(gate: &RedisGate, tenant: Tenant, change: Change) -> Result<
     if !matches!(change, Change::Pause { .. }) {
         wake(gate, Some(&tenant), ended).await?;
     }
-    Ok(Changed {
+    Ok(AppliedChange {
         tenant,
         change,
         until_ms,
@@ -134,7 +138,7 @@ pub fn limit_name(
     }
 }
 
-impl Changed {
+impl AppliedChange {
     /// Returns the change as JSON.
     pub fn as_json(&self) -> Value {
         let (tenant, until_ms) = (self.tenant.as_str(), self.until_ms);

@@ -10,9 +10,9 @@ use serde_json::{Map, Value, json};
 use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
-use super::input::Input;
+use super::input::RequestInput;
 use super::pipelines::{PipelineContext, PipelineContexts};
-use super::problem::Problem;
+use super::problem::ApiProblem;
 use super::reads::{WORKER_TIMEOUT, dead, filter, wait, which};
 use crate::gate::Change;
 use crate::gate::boards::put;
@@ -77,7 +77,7 @@ impl ActionKind {
 
 /// The client that requests an action.
 #[derive(Debug, Clone)]
-pub struct Asker {
+pub struct ActionClient {
     /// Operator's name as the client states it.
     pub name: String,
     /// Address of the client.
@@ -96,16 +96,16 @@ enum ActionRequest {
     Hold(Hold, u64),
     ResumeAll,
     ResumeCalls,
-    Letters(letters::Change, Filter, Option<u32>),
+    Letters(letters::LetterChange, Filter, Option<u32>),
 }
 
 /// Performs the action and returns its result.
 pub async fn act(
     act: ActionKind,
     contexts: Arc<PipelineContexts>,
-    input: Input,
-    asker: Asker,
-) -> Result<Value, Problem> {
+    input: RequestInput,
+    asker: ActionClient,
+) -> Result<Value, ApiProblem> {
     let chosen = match act.is_of_all() {
         true => contexts.all(&input)?,
         false => vec![contexts.one(&input)?],
@@ -140,7 +140,7 @@ pub async fn act(
         false => Ok(json!({"pipelines": each})),
         true => {
             let words = "it did not work in all pipelines".to_owned();
-            Err(Problem::from(NotDone::Failed(words)).with_pipelines(each.into()))
+            Err(ApiProblem::from(NotDone::Failed(words)).with_pipelines(each.into()))
         }
     }
 }
@@ -150,7 +150,7 @@ async fn written_down(
     act: ActionKind,
     context: &PipelineContext,
     action: ActionRequest,
-    (input, asker): (&Input, &Asker),
+    (input, asker): (&RequestInput, &ActionClient),
 ) -> Result<Value, NotDone> {
     let of = ["tenant", "id"].into_iter().filter_map(|name| {
         // Only parameters in the path; parameters in the body are recorded as `request`.
@@ -194,14 +194,18 @@ async fn written_down(
 }
 
 /// Returns the duration (ms) that the request asks for, or `usual`.
-fn span_ms(input: &Input, usual: Duration) -> Result<u64, NotDone> {
+fn span_ms(input: &RequestInput, usual: Duration) -> Result<u64, NotDone> {
     let said = input.text("for").map(steer::span).transpose();
     let said = said.map_err(|why| NotDone::Wrong(format!("for: {why}")))?;
     Ok(ceil_ms(said.unwrap_or(usual)))
 }
 
 impl ActionRequest {
-    fn of(act: ActionKind, context: &PipelineContext, input: &Input) -> Result<Self, NotDone> {
+    fn of(
+        act: ActionKind,
+        context: &PipelineContext,
+        input: &RequestInput,
+    ) -> Result<Self, NotDone> {
         let of_it = || tenant::parse(input.text("tenant").unwrap_or_default());
         let text = |name| input.text(name).map(str::to_owned);
         let limit = || {
@@ -259,8 +263,10 @@ impl ActionRequest {
             ActionKind::Replay | ActionKind::Drop => {
                 let rate = input.text("rate").map(str::parse::<Rate>).transpose();
                 let change = match act {
-                    ActionKind::Replay => letters::Change::Replay(rate.map_err(NotDone::Wrong)?),
-                    _ => letters::Change::Drop,
+                    ActionKind::Replay => {
+                        letters::LetterChange::Replay(rate.map_err(NotDone::Wrong)?)
+                    }
+                    _ => letters::LetterChange::Drop,
                 };
                 let filter = filter(input);
                 change.check(&filter, input.flag("all"), &context.config)?;
@@ -349,7 +355,7 @@ impl ActionRequest {
 /// Changes the selected dead letters until the request's time is up.
 async fn changed(
     dead: &letters::Dead<'_>,
-    change: letters::Change,
+    change: letters::LetterChange,
     which: (&Filter, Option<u32>),
 ) -> Result<Value, NotDone> {
     let until = dead.until.unwrap_or_else(Instant::now);
@@ -384,7 +390,7 @@ async fn brought_back(
                 tenant: Some(tenant.as_str().to_owned()),
                 ..Filter::default()
             };
-            changed(&jobs, letters::Change::Replay(None), (&filter, None)).await
+            changed(&jobs, letters::LetterChange::Replay(None), (&filter, None)).await
         }
         Err(why) => Err(why),
     };

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use subtle::ConstantTimeEq;
 
-use super::problem::Problem;
+use super::problem::ApiProblem;
 use crate::admin::wrong_tokens::WrongTokens;
 use crate::config::{Admin, Secret};
 
@@ -43,7 +43,7 @@ impl Guard {
     ///
     /// # Errors
     /// Returned if many tokens were wrong lately. Wait for [`Guard::pause`] before answering.
-    pub fn right_of(&self, token: &[u8], peer: SocketAddr) -> Result<Option<Right>, Problem> {
+    pub fn right_of(&self, token: &[u8], peer: SocketAddr) -> Result<Option<Right>, ApiProblem> {
         // Constant time: the duration depends only on the lengths of both tokens.
         let is = |known: &Option<Secret>| {
             let known = known.as_ref();
@@ -53,7 +53,7 @@ impl Guard {
             (true, _) => Ok(Some(Right::Act)),
             (false, true) => Ok(Some(Right::Read)),
             (false, false) if self.has_tokens() && self.wrong_tokens.add(peer) => {
-                Err(Problem::too_many_wrong())
+                Err(ApiProblem::too_many_wrong())
             }
             (false, false) => Ok(None),
         }
@@ -61,7 +61,7 @@ impl Guard {
 
     /// Returns the right that the token in `headers` grants, as [`Guard::right_of`] does, or `None`
     /// if there is no token.
-    fn right_in(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<Option<Right>, Problem> {
+    fn right_in(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<Option<Right>, ApiProblem> {
         match bearer(headers) {
             Some(token) => self.right_of(token, peer),
             None => Ok(None),
@@ -77,7 +77,7 @@ impl Guard {
     ///
     /// # Errors
     /// See [`Guard::right_of`].
-    pub fn may_see(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<bool, Problem> {
+    pub fn may_see(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<bool, ApiProblem> {
         match self.token {
             Some(_) => Ok(self.right_in(headers, peer)?.is_some()),
             None => Ok(true),
@@ -99,15 +99,15 @@ impl Guard {
     ///
     /// # Errors
     /// The request may not read; the problem names the missing token or right.
-    pub fn may_read(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<(), Problem> {
+    pub fn may_read(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<(), ApiProblem> {
         own_site(headers)?;
         if self.right_in(headers, peer)?.is_some() {
             return Ok(());
         }
         match &self.token {
-            Some(_) => Err(Problem::unauthorized(headers, "admin.token")),
+            Some(_) => Err(ApiProblem::unauthorized(headers, "admin.token")),
             None if is_here(headers, peer) => Ok(()),
-            None => Err(Problem::new(
+            None => Err(ApiProblem::new(
                 StatusCode::FORBIDDEN,
                 "without a token this is for programs of this machine alone, by the name localhost or a loopback address: set admin.token",
             )),
@@ -118,10 +118,10 @@ impl Guard {
     ///
     /// # Errors
     /// The request may not change anything; the problem names the missing token or right.
-    pub fn may_act(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<(), Problem> {
+    pub fn may_act(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<(), ApiProblem> {
         own_site(headers)?;
         if self.operator_token.is_none() {
-            return Err(Problem::new(
+            return Err(ApiProblem::new(
                 StatusCode::FORBIDDEN,
                 "nothing can be changed by HTTP: set admin.operator-token",
             ));
@@ -129,17 +129,17 @@ impl Guard {
         match self.right_in(headers, peer)? {
             Some(Right::Act) => {}
             Some(Right::Read) => {
-                return Err(Problem::new(
+                return Err(ApiProblem::new(
                     StatusCode::FORBIDDEN,
                     "this token is admin.token, which only reads; admin.operator-token changes something",
                 ));
             }
-            None => return Err(Problem::unauthorized(headers, "admin.operator-token")),
+            None => return Err(ApiProblem::unauthorized(headers, "admin.operator-token")),
         }
         let kind = one(headers, &header::CONTENT_TYPE).and_then(|kind| kind.split(';').next());
         match kind.is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json")) {
             true => Ok(()),
-            false => Err(Problem::new(
+            false => Err(ApiProblem::new(
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
                 "this needs the header `Content-Type: application/json`",
             )),
@@ -160,7 +160,7 @@ pub fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
 ///
 /// # Errors
 /// It comes from another site.
-pub fn own_site(headers: &HeaderMap) -> Result<(), Problem> {
+pub fn own_site(headers: &HeaderMap) -> Result<(), ApiProblem> {
     let own_fetch = match headers.get("sec-fetch-site") {
         None => true,
         Some(site) => site == "same-origin" || site == "none",
@@ -175,7 +175,7 @@ pub fn own_site(headers: &HeaderMap) -> Result<(), Problem> {
     };
     match own_fetch && own_origin {
         true => Ok(()),
-        false => Err(Problem::new(
+        false => Err(ApiProblem::new(
             StatusCode::FORBIDDEN,
             "a page of another site asks this",
         )),

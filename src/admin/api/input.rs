@@ -6,8 +6,8 @@ use axum::http::{StatusCode, header};
 use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value};
 
-use super::problem::Problem;
-use super::routes::{Param, ParamKind, ParamLocation, Route};
+use super::problem::ApiProblem;
+use super::routes::{ApiRoute, Param, ParamKind, ParamLocation};
 use crate::config::{closest, parse_duration};
 use crate::operator::rate::Rate;
 
@@ -16,19 +16,19 @@ const MAX_BODY_BYTES: usize = 16 * 1024;
 
 /// Values of the request's parameters, each of its parameter's kind.
 #[derive(Debug, Default)]
-pub struct Input {
+pub struct RequestInput {
     values: Vec<(&'static str, Value)>,
     /// Fields of the body, for the audit.
     pub body: Map<String, Value>,
 }
 
-impl Input {
+impl RequestInput {
     /// Parses the parameters in `path`, which has one part for each path parameter of `route`, and
     /// in `query`.
     ///
     /// # Errors
     /// The mistake in the request.
-    pub fn of(route: &Route, path: &[&str], query: &str) -> Result<Self, Problem> {
+    pub fn of(route: &ApiRoute, path: &[&str], query: &str) -> Result<Self, ApiProblem> {
         let mut input = Self::default();
         let params = route
             .params()
@@ -36,7 +36,7 @@ impl Input {
         for (param, given) in params.zip(path) {
             let decoded = percent_decode_str(given).decode_utf8();
             let words = || format!("{}: is no percent-encoded UTF-8", param.name);
-            let text = decoded.map_err(|_| Problem::wrong(words()))?;
+            let text = decoded.map_err(|_| ApiProblem::wrong(words()))?;
             input.take(param, text.as_ref().into())?;
         }
         for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
@@ -56,10 +56,15 @@ impl Input {
     ///
     /// # Errors
     /// The mistake in the request.
-    pub async fn read(&mut self, route: &Route, parts: &Parts, body: Body) -> Result<(), Problem> {
+    pub async fn read(
+        &mut self,
+        route: &ApiRoute,
+        parts: &Parts,
+        body: Body,
+    ) -> Result<(), ApiProblem> {
         let too_large = || {
             let words = format!("the body has more than {MAX_BODY_BYTES} bytes");
-            Problem::new(StatusCode::PAYLOAD_TOO_LARGE, words)
+            ApiProblem::new(StatusCode::PAYLOAD_TOO_LARGE, words)
         };
         let said = parts.headers.get(header::CONTENT_LENGTH);
         let said = said.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
@@ -72,13 +77,13 @@ impl Input {
         self.take_body(route, &bytes)
     }
 
-    fn take_body(&mut self, route: &Route, bytes: &[u8]) -> Result<(), Problem> {
+    fn take_body(&mut self, route: &ApiRoute, bytes: &[u8]) -> Result<(), ApiProblem> {
         if bytes.trim_ascii().is_empty() {
             return Ok(());
         }
         let object = serde_json::from_slice::<Map<String, Value>>(bytes);
-        let object =
-            object.map_err(|why| Problem::wrong(format!("the body is no JSON object: {why}")))?;
+        let object = object
+            .map_err(|why| ApiProblem::wrong(format!("the body is no JSON object: {why}")))?;
         self.take_fields(route, object)
     }
 
@@ -88,9 +93,9 @@ impl Input {
     /// The mistake in the request.
     pub fn take_fields(
         &mut self,
-        route: &Route,
+        route: &ApiRoute,
         object: Map<String, Value>,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), ApiProblem> {
         for (name, value) in &object {
             let param = known(route, ParamLocation::Body, name)?;
             if !value.is_null() {
@@ -101,8 +106,8 @@ impl Input {
         Ok(())
     }
 
-    fn take(&mut self, param: &'static Param, value: Value) -> Result<(), Problem> {
-        let words = |why: String| Problem::wrong(format!("{}: {why}", param.name));
+    fn take(&mut self, param: &'static Param, value: Value) -> Result<(), ApiProblem> {
+        let words = |why: String| ApiProblem::wrong(format!("{}: {why}", param.name));
         if !param.repeats && self.values.iter().any(|(name, _)| *name == param.name) {
             return Err(words("is given twice".to_owned()));
         }
@@ -139,7 +144,7 @@ impl Input {
 }
 
 /// Returns the parameter of `route` with this name.
-fn known(route: &Route, place: ParamLocation, name: &str) -> Result<&'static Param, Problem> {
+fn known(route: &ApiRoute, place: ParamLocation, name: &str) -> Result<&'static Param, ApiProblem> {
     let mut all = route.params().filter(|param| param.place == place);
     if let Some(param) = all.find(|param| param.name == name) {
         return Ok(param);
@@ -154,7 +159,7 @@ fn known(route: &Route, place: ParamLocation, name: &str) -> Result<&'static Par
         ParamLocation::Body => "field",
         _ => "parameter",
     };
-    Err(Problem::wrong(format!(
+    Err(ApiProblem::wrong(format!(
         "there is no {what} {name:?}; {hint}"
     )))
 }
@@ -204,7 +209,7 @@ mod tests {
                 .expect("a route")
         };
         let tenant = route("/tenants/{tenant}");
-        let input = Input::of(tenant, &["a%2Fb%20%C3%BC"], "header=x=1&header=y=2&plan=p");
+        let input = RequestInput::of(tenant, &["a%2Fb%20%C3%BC"], "header=x=1&header=y=2&plan=p");
         let input = input.expect("it fits");
         assert_eq!(input.text("tenant"), Some("a/b ü"));
         assert_eq!(input.texts("header").collect::<Vec<_>>(), ["x=1", "y=2"]);
@@ -225,7 +230,7 @@ mod tests {
                 "must be one of waiting, denied, closed, starts",
             ),
         ] {
-            let why = Input::of(route, &[path], query).expect_err(query);
+            let why = RequestInput::of(route, &[path], query).expect_err(query);
             assert!(format!("{why:?}").contains(words), "{why:?}");
         }
         for (kind, value) in [
@@ -260,7 +265,7 @@ mod tests {
         ) {
             let route = &ROUTES[at];
             let path: Vec<&str> = path.iter().map(String::as_str).collect();
-            if let Ok(mut input) = Input::of(route, &path, &query) {
+            if let Ok(mut input) = RequestInput::of(route, &path, &query) {
                 let _ = input.take_body(route, &body);
                 for (name, value) in &input.values {
                     let of_it = |param: &&Param| param.name == *name && fits(param.kind, value).is_ok();

@@ -28,14 +28,14 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinError;
 use tokio::time::timeout;
 
-pub use self::actions::Asker;
+pub use self::actions::ActionClient;
 use self::guard::Guard;
 pub use self::guard::{Right, one, own_site};
-use self::input::Input;
+use self::input::RequestInput;
 use self::pipelines::PipelineContexts;
-pub use self::problem::{Problem, challenge};
+pub use self::problem::{ApiProblem, challenge};
+pub use self::routes::{ApiRoute, Param, ParamKind, ParamLocation};
 use self::routes::{Effect, ROUTES};
-pub use self::routes::{Param, ParamKind, ParamLocation, Route};
 use super::PipelineStates;
 use crate::config::Admin;
 use crate::operator::audit::name_of;
@@ -92,13 +92,13 @@ impl Api {
         parts: Parts,
         body: Body,
         peer: SocketAddr,
-    ) -> Result<Response, Problem> {
+    ) -> Result<Response, ApiProblem> {
         let path = parts.uri.path().strip_prefix(PREFIX).unwrap_or_default();
         let found = found(path);
         let acts = matches!(
             found,
             Some((
-                Route {
+                ApiRoute {
                     effect: Effect::Acts(_),
                     ..
                 },
@@ -122,12 +122,12 @@ impl Api {
             Effect::Acts(_) => parts.method == Method::POST,
         };
         if !is_asked {
-            return Err(Problem::method(methods));
+            return Err(ApiProblem::method(methods));
         }
         let one = Arc::clone(&self.permits).try_acquire_owned();
-        let one = one.map_err(|_| Problem::busy())?;
+        let one = one.map_err(|_| ApiProblem::busy())?;
         let query = parts.uri.query().unwrap_or_default();
-        let mut input = Input::of(route, &values, query)?;
+        let mut input = RequestInput::of(route, &values, query)?;
         let pipelines = Arc::clone(&self.contexts);
         // A started request is finished even if the client no longer waits for the answer.
         let answering = match route.effect {
@@ -160,12 +160,12 @@ impl Api {
     ///
     /// # Errors
     /// The errors of the API.
-    pub async fn read(&self, path: &str, query: &str) -> Result<Value, Problem> {
+    pub async fn read(&self, path: &str, query: &str) -> Result<Value, ApiProblem> {
         let (route, values) = found(path).ok_or_else(nothing_here)?;
         let Effect::Reads(read) = route.effect else {
-            return Err(Problem::method("POST, OPTIONS"));
+            return Err(ApiProblem::method("POST, OPTIONS"));
         };
-        let input = Input::of(route, &values, query)?;
+        let input = RequestInput::of(route, &values, query)?;
         let reading = reads::answer(read, (&self.states, &self.contexts), &input);
         match timeout(ANSWER_TIMEOUT, reading).await {
             Ok(answer) => answer,
@@ -183,15 +183,15 @@ impl Api {
         path: &str,
         query: &str,
         fields: Map<String, Value>,
-        asker: Asker,
-    ) -> Result<Value, Problem> {
+        asker: ActionClient,
+    ) -> Result<Value, ApiProblem> {
         let (route, values) = found(path).ok_or_else(nothing_here)?;
         let Effect::Acts(act) = route.effect else {
-            return Err(Problem::method("GET, HEAD, OPTIONS"));
+            return Err(ApiProblem::method("GET, HEAD, OPTIONS"));
         };
         let one = Arc::clone(&self.permits).try_acquire_owned();
-        let one = one.map_err(|_| Problem::busy())?;
-        let mut input = Input::of(route, &values, query)?;
+        let one = one.map_err(|_| ApiProblem::busy())?;
+        let mut input = RequestInput::of(route, &values, query)?;
         input.take_fields(route, fields)?;
         let pipelines = Arc::clone(&self.contexts);
         let acting = tokio::spawn(async move {
@@ -206,12 +206,12 @@ impl Api {
 }
 
 /// Returns the route that matches `path`, and the values in the path.
-fn found(path: &str) -> Option<(&'static Route, Vec<&str>)> {
+fn found(path: &str) -> Option<(&'static ApiRoute, Vec<&str>)> {
     (ROUTES.iter()).find_map(|route| Some((route, route.fits(path)?)))
 }
 
 /// Returns the route whose path in the table is `path`.
-pub fn route(path: &str) -> Option<&'static Route> {
+pub fn route(path: &str) -> Option<&'static ApiRoute> {
     ROUTES.iter().find(|route| route.path == path)
 }
 
@@ -222,23 +222,23 @@ pub fn actions() -> impl Iterator<Item = &'static str> {
     acts.map(|route| route.path)
 }
 
-fn nothing_here() -> Problem {
+fn nothing_here() -> ApiProblem {
     let words = "there is nothing here; /api/v1/openapi.json says what there is";
-    Problem::new(StatusCode::NOT_FOUND, words)
+    ApiProblem::new(StatusCode::NOT_FOUND, words)
 }
 
-fn too_late() -> Problem {
+fn too_late() -> ApiProblem {
     let words = format!(
         "not done within {ANSWER_TIMEOUT:?}; an action may be done all the same: /audit says what was begun"
     );
-    Problem::new(StatusCode::GATEWAY_TIMEOUT, words)
+    ApiProblem::new(StatusCode::GATEWAY_TIMEOUT, words)
 }
 
 // The signature that `map_err` needs.
 #[expect(clippy::needless_pass_by_value)]
-fn ended(why: JoinError) -> Problem {
+fn ended(why: JoinError) -> ApiProblem {
     let words = format!("it has ended by an error: {why}");
-    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, words)
+    ApiProblem::new(StatusCode::INTERNAL_SERVER_ERROR, words)
 }
 
 fn shown(json: &Value) -> Response {
@@ -247,10 +247,10 @@ fn shown(json: &Value) -> Response {
 }
 
 /// Returns the client's name and address, as far as they are known.
-fn asker(headers: &HeaderMap, peer: SocketAddr) -> Asker {
+fn asker(headers: &HeaderMap, peer: SocketAddr) -> ActionClient {
     let said = headers.get(OPERATOR).map(HeaderValue::as_bytes);
     let name = said.and_then(|said| name_of(&String::from_utf8_lossy(said)));
-    Asker {
+    ActionClient {
         name: name.unwrap_or_else(|| "operator".to_owned()),
         peer: peer.to_string(),
     }

@@ -4,7 +4,7 @@ mod schemas;
 
 use serde_json::{Map, Value, json};
 
-use super::routes::{Effect, Param, ParamKind, ParamLocation, ROUTES, Route};
+use super::routes::{ApiRoute, Effect, Param, ParamKind, ParamLocation, ROUTES};
 
 /// Returns the whole document.
 pub fn document() -> Value {
@@ -37,7 +37,7 @@ pub fn document() -> Value {
     })
 }
 
-fn operation(route: &Route) -> Value {
+fn operation(route: &ApiRoute) -> Value {
     let mut parameters: Vec<Value> = (route.params())
         .filter(|param| param.place != ParamLocation::Body)
         .map(parameter)
@@ -101,7 +101,7 @@ fn schema(param: &Param) -> Value {
 }
 
 /// Returns the responses of a route. Any other status is a problem, too.
-fn responses(route: &Route) -> Value {
+fn responses(route: &ApiRoute) -> Value {
     let answer = json!({"$ref": format!("#/components/schemas/{}", route.answer)});
     let mut all = json!({
         "200": {"description": "Done", "content": {"application/json": {"schema": answer}}},

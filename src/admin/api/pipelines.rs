@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::input::Input;
-use super::problem::Problem;
+use super::input::RequestInput;
+use super::problem::ApiProblem;
 use crate::admin::PipelineStates;
 use crate::broker::amqp::Client;
 use crate::config::{Config, closest};
@@ -53,14 +53,14 @@ impl PipelineContexts {
     ///
     /// # Errors
     /// There is no pipeline of this name, or there are several and `input` names none.
-    pub fn one(&self, input: &Input) -> Result<PipelineContext, Problem> {
+    pub fn one(&self, input: &RequestInput) -> Result<PipelineContext, ApiProblem> {
         let mut all = self.all(input)?;
         match (all.pop(), all.len()) {
             (Some(only), 0) => Ok(only),
             (_, more) => {
                 let all = self.states.pipelines();
                 let names: Vec<&str> = all.iter().map(|(name, _)| name.as_str()).collect();
-                Err(Problem::wrong(format!(
+                Err(ApiProblem::wrong(format!(
                     "there are {} pipelines: {}; say which with ?pipeline=NAME",
                     more + 1,
                     names.join(", ")
@@ -73,7 +73,7 @@ impl PipelineContexts {
     ///
     /// # Errors
     /// There is no pipeline of this name, or it has not started.
-    pub fn all(&self, input: &Input) -> Result<Vec<PipelineContext>, Problem> {
+    pub fn all(&self, input: &RequestInput) -> Result<Vec<PipelineContext>, ApiProblem> {
         let mut all = self.states.pipelines();
         self.forget_others(
             &all.iter()
@@ -86,7 +86,7 @@ impl PipelineContexts {
                 let hint = closest(wanted, names.iter().copied());
                 let hint = hint.map(|meant| format!("; did you mean {meant}?"));
                 let (there, hint) = (names.join(", "), hint.unwrap_or_default());
-                return Err(Problem::from(NotDone::Missing(format!(
+                return Err(ApiProblem::from(NotDone::Missing(format!(
                     "there is no pipeline {wanted:?}; there are: {there}{hint}"
                 ))));
             }
@@ -129,8 +129,8 @@ impl PipelineContexts {
     ///
     /// # Errors
     /// Too many requests have one.
-    pub fn turn(&self) -> Result<SemaphorePermit<'_>, Problem> {
-        self.clients.try_acquire().map_err(|_| Problem::busy())
+    pub fn turn(&self) -> Result<SemaphorePermit<'_>, ApiProblem> {
+        self.clients.try_acquire().map_err(|_| ApiProblem::busy())
     }
 }
 

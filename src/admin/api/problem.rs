@@ -12,14 +12,14 @@ const MAX_DETAIL_CHARS: usize = 2_000;
 
 /// The reason why a request was not answered.
 #[derive(Debug)]
-pub struct Problem {
+pub struct ApiProblem {
     status: StatusCode,
     detail: String,
     header: Option<(&'static str, &'static str)>,
     pipelines: Option<Value>,
 }
 
-impl Problem {
+impl ApiProblem {
     /// Creates a problem.
     pub fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         Self {
@@ -91,7 +91,7 @@ pub fn challenge(headers: &HeaderMap) -> &'static str {
     }
 }
 
-impl From<NotDone> for Problem {
+impl From<NotDone> for ApiProblem {
     fn from(why: NotDone) -> Self {
         let status = match &why {
             NotDone::Wrong(_) => StatusCode::BAD_REQUEST,
@@ -104,7 +104,7 @@ impl From<NotDone> for Problem {
     }
 }
 
-impl IntoResponse for Problem {
+impl IntoResponse for ApiProblem {
     fn into_response(self) -> Response {
         let mut json = json!({
             "type": "about:blank",

@@ -7,9 +7,9 @@ use futures_util::FutureExt as _;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::input::Input;
+use super::input::RequestInput;
 use super::pipelines::{PipelineContext, PipelineContexts};
-use super::problem::Problem;
+use super::problem::ApiProblem;
 use crate::admin::{PipelineStates, Readiness};
 use crate::broker::amqp::Client;
 use crate::gate::{boards, reports};
@@ -38,7 +38,7 @@ const MAX_SHOWN_BODY_BYTES: usize = 1 << 20;
 
 /// The queries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Read {
+pub enum ApiRead {
     OpenApi,
     Pipelines,
     Limits,
@@ -56,32 +56,32 @@ pub enum Read {
 
 /// Answers a query.
 pub async fn answer(
-    read: Read,
+    read: ApiRead,
     (states, contexts): (&PipelineStates, &Arc<PipelineContexts>),
-    input: &Input,
-) -> Result<Value, Problem> {
+    input: &RequestInput,
+) -> Result<Value, ApiProblem> {
     match read {
-        Read::OpenApi => return Ok(super::openapi::document()),
-        Read::Pipelines => return Ok(pipelines(states)),
+        ApiRead::OpenApi => return Ok(super::openapi::document()),
+        ApiRead::Pipelines => return Ok(pipelines(states)),
         _ => {}
     }
     let context = contexts.one(input)?;
     match read {
-        Read::OpenApi | Read::Pipelines => Ok(Value::Null),
-        Read::Limits => Ok(in_force(&context, input).boxed().await?),
-        Read::Workers => Ok(workers(&context).boxed().await?),
-        Read::Tenants => Ok(tenants(&context, input).boxed().await?),
-        Read::Tenant => Ok(one_tenant(&context, input).boxed().await?),
-        Read::Job => Ok(job(&context, input).boxed().await?),
-        Read::Explanation => Ok(explanation((&context, contexts), input).boxed().await?),
-        Read::Instructions => Ok(instructions(&context).boxed().await?),
-        Read::Audit => Ok(done(&context, input).boxed().await?),
-        Read::Queues | Read::Letters | Read::Letter => {
+        ApiRead::OpenApi | ApiRead::Pipelines => Ok(Value::Null),
+        ApiRead::Limits => Ok(in_force(&context, input).boxed().await?),
+        ApiRead::Workers => Ok(workers(&context).boxed().await?),
+        ApiRead::Tenants => Ok(tenants(&context, input).boxed().await?),
+        ApiRead::Tenant => Ok(one_tenant(&context, input).boxed().await?),
+        ApiRead::Job => Ok(job(&context, input).boxed().await?),
+        ApiRead::Explanation => Ok(explanation((&context, contexts), input).boxed().await?),
+        ApiRead::Instructions => Ok(instructions(&context).boxed().await?),
+        ApiRead::Audit => Ok(done(&context, input).boxed().await?),
+        ApiRead::Queues | ApiRead::Letters | ApiRead::Letter => {
             let _turn = contexts.turn()?;
             let client = context.client().boxed().await?;
             let looked = match read {
-                Read::Queues => queues(&client).boxed().await,
-                Read::Letters => letters(&context, &client, input).boxed().await,
+                ApiRead::Queues => queues(&client).boxed().await,
+                ApiRead::Letters => letters(&context, &client, input).boxed().await,
                 _ => letter(&context, &client, input).boxed().await,
             };
             // Closing the connection returns the fetched messages to their queue.
@@ -91,7 +91,7 @@ pub async fn answer(
     }
 }
 
-fn page(input: &Input) -> (usize, usize) {
+fn page(input: &RequestInput) -> (usize, usize) {
     let number = |name, usual| usize::try_from(input.number(name).unwrap_or(usual));
     let (limit, offset) = (number("limit", DEFAULT_ROWS), number("offset", 0));
     // Both values have bounds.
@@ -111,7 +111,7 @@ fn pipelines(states: &PipelineStates) -> Value {
     json!({"pipelines": all.collect::<Vec<_>>()})
 }
 
-async fn in_force(context: &PipelineContext, input: &Input) -> Result<Value, NotDone> {
+async fn in_force(context: &PipelineContext, input: &RequestInput) -> Result<Value, NotDone> {
     let policy = &context.config.rate_limiter.policy;
     let all = |set: &Limits| set.all().iter().map(limits::as_json).collect::<Vec<_>>();
     let plans = policy.plans().iter();
@@ -148,7 +148,7 @@ async fn workers(context: &PipelineContext) -> Result<Value, NotDone> {
     Ok(workers_as_json(&reports::see(&context.gate).await?))
 }
 
-async fn tenants(context: &PipelineContext, input: &Input) -> Result<Value, NotDone> {
+async fn tenants(context: &PipelineContext, input: &RequestInput) -> Result<Value, NotDone> {
     let sort = match input.text("sort") {
         Some("denied") => Sort::Denied,
         Some("closed") => Sort::Closed,
@@ -170,7 +170,7 @@ async fn tenants(context: &PipelineContext, input: &Input) -> Result<Value, NotD
     Ok(json)
 }
 
-async fn one_tenant(context: &PipelineContext, input: &Input) -> Result<Value, NotDone> {
+async fn one_tenant(context: &PipelineContext, input: &RequestInput) -> Result<Value, NotDone> {
     let tenant = tenant::parse(input.text("tenant").unwrap_or_default())?;
     let headers = input.texts("header").map(|text| {
         let (name, text) = text.split_once('=').filter(|(name, _)| !name.is_empty())?;
@@ -198,7 +198,7 @@ async fn one_tenant(context: &PipelineContext, input: &Input) -> Result<Value, N
 }
 
 /// Returns how long the request waits for a worker's report on a job.
-pub fn wait(input: &Input) -> Result<Duration, NotDone> {
+pub fn wait(input: &RequestInput) -> Result<Duration, NotDone> {
     let said = input.text("wait").map(steer::wait).transpose();
     match said.map_err(|why| NotDone::Wrong(format!("wait: {why}")))? {
         Some(wait) if wait > WORKER_TIMEOUT => Err(NotDone::Wrong(format!(
@@ -209,13 +209,13 @@ pub fn wait(input: &Input) -> Result<Duration, NotDone> {
 }
 
 /// Returns the job that the request names.
-pub fn which(context: &PipelineContext, input: &Input) -> Result<JobRef, NotDone> {
+pub fn which(context: &PipelineContext, input: &RequestInput) -> Result<JobRef, NotDone> {
     let tenant = tenant::parse(input.text("tenant").unwrap_or_default())?;
     let id = input.text("id").unwrap_or_default();
     JobRef::new(tenant, id, context.config.delay.max_delay)
 }
 
-async fn job(context: &PipelineContext, input: &Input) -> Result<Value, NotDone> {
+async fn job(context: &PipelineContext, input: &RequestInput) -> Result<Value, NotDone> {
     let (which, wait) = (which(context, input)?, wait(input)?);
     let shown = which.show(&context.gate, wait).await?;
     Ok(which.shown_as_json(&shown))
@@ -223,7 +223,7 @@ async fn job(context: &PipelineContext, input: &Input) -> Result<Value, NotDone>
 
 async fn explanation(
     (context, contexts): (&PipelineContext, &PipelineContexts),
-    input: &Input,
+    input: &RequestInput,
 ) -> Result<Value, NotDone> {
     let (which, wait) = (which(context, input)?, wait(input)?);
     let mut told = explain(&context.gate, &context.config, which.clone(), wait).await?;
@@ -284,7 +284,7 @@ async fn instructions(context: &PipelineContext) -> Result<Value, NotDone> {
     }))
 }
 
-async fn done(context: &PipelineContext, input: &Input) -> Result<Value, NotDone> {
+async fn done(context: &PipelineContext, input: &RequestInput) -> Result<Value, NotDone> {
     let (limit, _) = page(input);
     let page = audit::read(&context.gate, input.number("before"), limit).await?;
     Ok(json!({"entries": page.entries, "next": page.next}))
@@ -318,7 +318,7 @@ pub fn dead<'a>(context: &'a PipelineContext, client: &'a Client) -> Dead<'a> {
 }
 
 /// Returns the request's filter for dead letters.
-pub fn filter(input: &Input) -> Filter {
+pub fn filter(input: &RequestInput) -> Filter {
     let text = |name| input.text(name).map(str::to_owned);
     Filter {
         reason: text("reason"),
@@ -330,7 +330,7 @@ pub fn filter(input: &Input) -> Filter {
 async fn letters(
     context: &PipelineContext,
     client: &Client,
-    input: &Input,
+    input: &RequestInput,
 ) -> Result<Value, NotDone> {
     let listed = dead(context, client)
         .list(&filter(input), |_, _| ())
@@ -348,7 +348,7 @@ async fn letters(
 async fn letter(
     context: &PipelineContext,
     client: &Client,
-    input: &Input,
+    input: &RequestInput,
 ) -> Result<Value, NotDone> {
     let dead = dead(context, client);
     let letter = dead.find(input.text("id").unwrap_or_default()).await?;

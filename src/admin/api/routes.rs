@@ -2,7 +2,7 @@
 //! generated.
 
 use super::actions::ActionKind;
-use super::reads::Read;
+use super::reads::ApiRead;
 
 /// Type of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,14 +71,14 @@ const fn param(
 #[derive(Debug, Clone, Copy)]
 pub enum Effect {
     /// Shows something (GET).
-    Reads(Read),
+    Reads(ApiRead),
     /// Changes something (POST).
     Acts(ActionKind),
 }
 
 /// A route.
 #[derive(Debug)]
-pub struct Route {
+pub struct ApiRoute {
     /// Path below `/api/v1`; `{…}` is a parameter.
     pub path: &'static str,
     /// Effect.
@@ -95,7 +95,7 @@ pub struct Route {
     pub asks_servers: bool,
 }
 
-impl Route {
+impl ApiRoute {
     /// Iterates over the parameters.
     pub fn params(&self) -> impl Iterator<Item = &'static Param> {
         self.params.iter().copied().flatten()
@@ -351,12 +351,12 @@ const RATE: &[Param] = &[param(
 
 const fn read(
     path: &'static str,
-    read: Read,
+    read: ApiRead,
     params: &'static [&'static [Param]],
     answer: &'static str,
     about: &'static str,
-) -> Route {
-    Route {
+) -> ApiRoute {
+    ApiRoute {
         path,
         effect: Effect::Reads(read),
         about,
@@ -373,8 +373,8 @@ const fn act(
     params: &'static [&'static [Param]],
     answer: &'static str,
     about: &'static str,
-) -> Route {
-    Route {
+) -> ApiRoute {
+    ApiRoute {
         path,
         effect: Effect::Acts(act),
         about,
@@ -387,32 +387,32 @@ const fn act(
 
 /// The routes.
 #[rustfmt::skip]
-pub const ROUTES: &[Route] = &[
-    Route { asks_servers: false, ..read("/openapi.json", Read::OpenApi, &[], "OpenApi",
+pub const ROUTES: &[ApiRoute] = &[
+    ApiRoute { asks_servers: false, ..read("/openapi.json", ApiRead::OpenApi, &[], "OpenApi",
         "What can be asked here") },
-    Route { asks_servers: false, ..read("/pipelines", Read::Pipelines, &[], "Pipelines",
+    ApiRoute { asks_servers: false, ..read("/pipelines", ApiRead::Pipelines, &[], "Pipelines",
         "The pipelines of this worker, whether each is ready, and what is missing") },
-    read("/limits", Read::Limits, &[LIMIT, OFFSET, PIPELINE], "Limits",
+    read("/limits", ApiRead::Limits, &[LIMIT, OFFSET, PIPELINE], "Limits",
         "The limits and plans of the configuration in force, and a page of the tenants that have others"),
-    read("/workers", Read::Workers, &[PIPELINE], "Workers",
+    read("/workers", ApiRead::Workers, &[PIPELINE], "Workers",
         "The workers that run and what each does, as they say it every 2 s; as `sluicegate workers --json`"),
-    read("/tenants", Read::Tenants, &[SORT, SEARCH, LIMIT, TENANTS_OFFSET, PIPELINE], "Tenants",
+    read("/tenants", ApiRead::Tenants, &[SORT, SEARCH, LIMIT, TENANTS_OFFSET, PIPELINE], "Tenants",
         "The busiest tenants at all workers, and what is not known of others; as `sluicegate tenants --json`"),
-    read("/tenants/{tenant}", Read::Tenant, &[TENANT, PLAN, LABELS, WHAT_IF, PIPELINE], "Tenant",
+    read("/tenants/{tenant}", ApiRead::Tenant, &[TENANT, PLAN, LABELS, WHAT_IF, PIPELINE], "Tenant",
         "A tenant's limits: what is used, how much waits, why, and until when; as `sluicegate inspect --json`"),
-    read("/tenants/{tenant}/jobs/{id}", Read::Job, &[TENANT, JOB, WAIT_QUERY, PIPELINE], "Job",
+    read("/tenants/{tenant}/jobs/{id}", ApiRead::Job, &[TENANT, JOB, WAIT_QUERY, PIPELINE], "Job",
         "How a job stands that a worker has in its memory; as `sluicegate job show --json`"),
-    read("/tenants/{tenant}/jobs/{id}/explanation", Read::Explanation, &[TENANT, JOB, WAIT_QUERY, PIPELINE], "Explanation",
+    read("/tenants/{tenant}/jobs/{id}/explanation", ApiRead::Explanation, &[TENANT, JOB, WAIT_QUERY, PIPELINE], "Explanation",
         "What a job waits for, its place in the line, when it starts and how sure that is; as `sluicegate explain --json`"),
-    read("/instructions", Read::Instructions, &[PIPELINE], "Instructions",
+    read("/instructions", ApiRead::Instructions, &[PIPELINE], "Instructions",
         "What operators ask of all workers now: pause or drain, diverted tenants, cancelled jobs"),
-    read("/queues", Read::Queues, &[PIPELINE], "Queues",
+    read("/queues", ApiRead::Queues, &[PIPELINE], "Queues",
         "The queues and how many jobs are ready in each"),
-    read("/dead/letters", Read::Letters, &[FILTER, LIMIT, OFFSET, PIPELINE], "Letters",
+    read("/dead/letters", ApiRead::Letters, &[FILTER, LIMIT, OFFSET, PIPELINE], "Letters",
         "A page of the dead letters, the newest first; as `sluicegate dead list --json`"),
-    Route { misses: true, ..read("/dead/letters/{id}", Read::Letter, &[JOB, PIPELINE], "Letter",
+    ApiRoute { misses: true, ..read("/dead/letters/{id}", ApiRead::Letter, &[JOB, PIPELINE], "Letter",
         "A dead letter with its headers and its body; as `sluicegate dead show --json`") },
-    read("/audit", Read::Audit, &[LIMIT, BEFORE, PIPELINE], "Audit",
+    read("/audit", ApiRead::Audit, &[LIMIT, BEFORE, PIPELINE], "Audit",
         "What operators did, by this interface and by commands, the newest first"),
     act("/tenants/{tenant}/pause", ActionKind::Pause, &[TENANT, FOR, PIPELINE], "Changed",
         "Admits no job of the tenant; as `sluicegate tenant pause`"),

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::PREFIX;
 use super::sessions::{Role, Session, Sessions, same};
-use crate::admin::api::{Api, Problem, Right, own_site};
+use crate::admin::api::{Api, ApiProblem, Right, own_site};
 use crate::config::Admin;
 use crate::operator::audit::name_of;
 
@@ -90,7 +90,7 @@ impl Access {
     ///
     /// # Errors
     /// The page may not be shown; the problem is the same as for `/api/v1`.
-    pub fn may_look(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<Viewer, Problem> {
+    pub fn may_look(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<Viewer, ApiProblem> {
         own_site(headers)?;
         let viewer = Viewer {
             reader: self.session(headers, Role::Reader),
@@ -116,9 +116,9 @@ impl Access {
     ///
     /// # Errors
     /// There is no such session, or the form has another token.
-    pub fn may_act(&self, headers: &HeaderMap, form_token: &str) -> Result<Session, Problem> {
+    pub fn may_act(&self, headers: &HeaderMap, form_token: &str) -> Result<Session, ApiProblem> {
         own_site(headers)?;
-        let refused = |words| Problem::new(StatusCode::FORBIDDEN, words);
+        let refused = |words| ApiProblem::new(StatusCode::FORBIDDEN, words);
         let operator = self.session(headers, Role::Operator);
         let operator = operator.ok_or_else(|| {
             refused("this takes an operator's session, which is over after an hour: sign in with admin.operator-token")
@@ -140,14 +140,14 @@ impl Access {
         (headers, peer): (&HeaderMap, SocketAddr),
         token: &str,
         name: &str,
-    ) -> Result<Session, Problem> {
+    ) -> Result<Session, ApiProblem> {
         own_site(headers)?;
         let role = match self.api.guard().right_of(token.as_bytes(), peer)? {
             Some(Right::Act) => Role::Operator,
             Some(Right::Read) => Role::Reader,
             None => {
                 let words = "this is neither admin.token nor admin.operator-token of this worker";
-                return Err(Problem::new(StatusCode::UNAUTHORIZED, words));
+                return Err(ApiProblem::new(StatusCode::UNAUTHORIZED, words));
             }
         };
         let name = name_of(name).unwrap_or_default();

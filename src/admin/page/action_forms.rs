@@ -5,8 +5,8 @@ use axum::http::HeaderMap;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value};
 
-use super::text::{Name, query};
-use crate::admin::api::{Param, ParamKind, ParamLocation, Problem, Route, route};
+use super::text::{ShownName, query};
+use crate::admin::api::{ApiProblem, ApiRoute, Param, ParamKind, ParamLocation, route};
 use crate::operator::times::at;
 
 /// An action on the page.
@@ -138,7 +138,7 @@ impl FormValues {
 }
 
 /// A field of a form.
-pub struct Field {
+pub struct FormField {
     pub name: &'static str,
     pub about: &'static str,
     pub value: String,
@@ -158,7 +158,7 @@ impl ActionForm {
         ACTION_FORMS.iter().find(|act| act.name == name)
     }
 
-    fn route(&self) -> &'static Route {
+    fn route(&self) -> &'static ApiRoute {
         route(self.path).expect("each is one of the table, as a test says")
     }
 
@@ -189,16 +189,16 @@ impl ActionForm {
     /// Returns the question of the form.
     pub fn question(&self, said: &FormValues) -> String {
         let subject = self.subject();
-        let name = Name::new(said.get(subject.last().copied().unwrap_or_default()));
+        let name = ShownName::new(said.get(subject.last().copied().unwrap_or_default()));
         let mut question = self.question.replacen("{}", &name.shown, 1);
         if subject.len() > 1 {
-            let of = Name::new(said.get(subject[0]));
+            let of = ShownName::new(said.get(subject[0]));
             question = format!("{} of {}?", question.trim_end_matches('?'), of.shown);
         }
         match said.get("pipeline") {
             "" => question,
             pipeline => {
-                let pipeline = Name::new(pipeline);
+                let pipeline = ShownName::new(pipeline);
                 format!(
                     "{} (pipeline {})?",
                     question.trim_end_matches('?'),
@@ -209,7 +209,7 @@ impl ActionForm {
     }
 
     /// Returns the fields, with the values given so far.
-    pub fn fields(&self, said: &FormValues, is_again: bool) -> Vec<Field> {
+    pub fn fields(&self, said: &FormValues, is_again: bool) -> Vec<FormField> {
         let fields = self.of(ParamLocation::Body);
         let fields = fields.filter(|it| {
             self.fixed(it.name).is_none() && self.hidden.is_none_or(|one| one != it.name)
@@ -231,7 +231,7 @@ impl ActionForm {
                     ("text", None, None, Some(64))
                 }
             };
-            Field {
+            FormField {
                 name: param.name,
                 about: param.about,
                 value: value.to_owned(),
@@ -262,12 +262,15 @@ impl ActionForm {
     ///
     /// # Errors
     /// A value is missing, or is not a number.
-    pub fn asks(&self, said: &FormValues) -> Result<(String, String, Map<String, Value>), Problem> {
+    pub fn asks(
+        &self,
+        said: &FormValues,
+    ) -> Result<(String, String, Map<String, Value>), ApiProblem> {
         let mut path = self.path.to_owned();
         for name in self.subject() {
             let value = said.get(name);
             if value.is_empty() {
-                return Err(Problem::wrong(format!("which {name}?")));
+                return Err(ApiProblem::wrong(format!("which {name}?")));
             }
             let part = utf8_percent_encode(value, NON_ALPHANUMERIC).to_string();
             path = path.replacen(&format!("{{{name}}}"), &part, 1);
@@ -284,7 +287,7 @@ impl ActionForm {
                 ParamKind::Number { .. } => {
                     let number = value.trim().parse::<u64>();
                     let words =
-                        |_| Problem::wrong(format!("{}: must be a whole number", param.name));
+                        |_| ApiProblem::wrong(format!("{}: must be a whole number", param.name));
                     number.map_err(words)?.into()
                 }
                 _ => value.trim().into(),
@@ -344,7 +347,7 @@ fn list(answer: &Value, before: &str, words: &mut Vec<String>) {
             // The question contains it.
             Value::String(_) if name == "tenant" || name == "id" => {}
             Value::String(text) => {
-                words.push(format!("{before}{spoken} {}", Name::new(text).shown))
+                words.push(format!("{before}{spoken} {}", ShownName::new(text).shown))
             }
             other => words.push(format!("{before}{spoken} {other}")),
         }

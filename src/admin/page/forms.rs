@@ -7,7 +7,7 @@ use super::access::Viewer;
 use super::action_forms::{ActionForm, FormValues};
 use super::frame::{self, ConfirmForm, sign_in_for};
 use super::{PREFIX, Page, Visit, is_link_from_elsewhere, own_path, see_other, sessions, target};
-use crate::admin::api::{Asker, Problem, own_site};
+use crate::admin::api::{ActionClient, ApiProblem, own_site};
 
 impl Page {
     pub(super) fn signing_in(&self, visit: &Visit<'_>) -> Response {
@@ -61,13 +61,13 @@ impl Page {
         }
         let viewer = self.viewer(visit);
         let Some(act) = ActionForm::find(said.get("do")) else {
-            let problem = Problem::new(StatusCode::NOT_FOUND, "there is no such action");
+            let problem = ApiProblem::new(StatusCode::NOT_FOUND, "there is no such action");
             return frame::wrong(self.around(&viewer, "Not found", PREFIX), &problem);
         };
         let Some(operator) = &viewer.operator else {
             if !self.site.access.has_operators() {
                 let words = "nothing can be changed here: set admin.operator-token";
-                let problem = Problem::new(StatusCode::FORBIDDEN, words);
+                let problem = ApiProblem::new(StatusCode::FORBIDDEN, words);
                 return frame::wrong(self.around(&viewer, "Refused", &act.home(&said)), &problem);
             }
             return see_other(&sign_in_for(&target(visit), true), []);
@@ -90,10 +90,10 @@ impl Page {
             Err(problem) => return frame::wrong(self.around(&viewer, "Refused", PREFIX), &problem),
         };
         let Some(act) = ActionForm::find(said.get("do")) else {
-            let problem = Problem::new(StatusCode::NOT_FOUND, "there is no such action");
+            let problem = ApiProblem::new(StatusCode::NOT_FOUND, "there is no such action");
             return frame::wrong(self.around(&viewer, "Not found", PREFIX), &problem);
         };
-        let asker = Asker {
+        let asker = ActionClient {
             name: match operator.name.as_str() {
                 "" => "operator".to_owned(),
                 name => name.to_owned(),

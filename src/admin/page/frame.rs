@@ -5,10 +5,10 @@ use axum::http::StatusCode;
 use axum::response::{Html, IntoResponse, Response};
 
 use super::access::Viewer;
-use super::action_forms::Field;
+use super::action_forms::FormField;
 use super::live::ViewPart;
 use super::text::query;
-use crate::admin::api::Problem;
+use crate::admin::api::ApiProblem;
 
 /// Values that all pages need.
 pub struct PageFrame<'a> {
@@ -17,7 +17,7 @@ pub struct PageFrame<'a> {
     /// Current entry of the navigation: `fleet`, `tenants`, `dead` or `audit`; empty for none.
     pub place: &'static str,
     /// All pipelines, if there are several.
-    pub pipelines: Vec<Pipeline>,
+    pub pipelines: Vec<PipelineLink>,
     /// Query that names the pipeline.
     pub pipeline: String,
     /// The visitor who has signed in.
@@ -31,7 +31,7 @@ pub struct PageFrame<'a> {
 }
 
 /// A pipeline in the selection.
-pub struct Pipeline {
+pub struct PipelineLink {
     pub name: String,
     pub link: String,
     pub is_this: bool,
@@ -74,7 +74,7 @@ struct ViewPage<'a> {
 pub fn view(
     around: PageFrame<'_>,
     is_live: bool,
-    made: &Result<Vec<ViewPart>, Problem>,
+    made: &Result<Vec<ViewPart>, ApiProblem>,
 ) -> Response {
     let (status, parts, said) = match made {
         Ok(parts) => (StatusCode::OK, parts.as_slice(), String::new()),
@@ -101,7 +101,7 @@ struct ProblemLine {
 }
 
 /// Returns a problem as one line of a view.
-pub fn trouble(problem: &Problem) -> String {
+pub fn trouble(problem: &ApiProblem) -> String {
     let words = problem.words();
     ProblemLine { words }.render().unwrap_or_default()
 }
@@ -118,12 +118,12 @@ struct SignInPage<'a> {
 /// Returns the sign-in form.
 pub fn sign_in(
     around: PageFrame<'_>,
-    wrong: Option<&Problem>,
+    wrong: Option<&ApiProblem>,
     needs_operator: bool,
     to: &str,
 ) -> Response {
-    let status = wrong.map_or(StatusCode::OK, Problem::status);
-    let wrong = wrong.map(Problem::words);
+    let status = wrong.map_or(StatusCode::OK, ApiProblem::status);
+    let wrong = wrong.map(ApiProblem::words);
     page(
         status,
         &SignInPage {
@@ -144,7 +144,7 @@ pub struct ConfirmForm<'a> {
     pub is_grave: bool,
     /// Name and button label of another action with the same fields.
     pub also: Option<(&'static str, &'static str)>,
-    pub fields: Vec<Field>,
+    pub fields: Vec<FormField>,
     pub kept: Vec<(&'static str, &'a str)>,
     pub form_token: &'a str,
     pub back: String,
@@ -159,9 +159,9 @@ struct ActionPage<'a> {
 }
 
 /// Returns the form that confirms an action.
-pub fn act(around: PageFrame<'_>, asking: ConfirmForm<'_>, wrong: Option<&Problem>) -> Response {
-    let status = wrong.map_or(StatusCode::OK, Problem::status);
-    let wrong = wrong.map(Problem::words);
+pub fn act(around: PageFrame<'_>, asking: ConfirmForm<'_>, wrong: Option<&ApiProblem>) -> Response {
+    let status = wrong.map_or(StatusCode::OK, ApiProblem::status);
+    let wrong = wrong.map(ApiProblem::words);
     page(
         status,
         &ActionPage {
@@ -180,7 +180,7 @@ struct ProblemPage<'a> {
 }
 
 /// Returns the page of a problem.
-pub fn wrong(around: PageFrame<'_>, problem: &Problem) -> Response {
+pub fn wrong(around: PageFrame<'_>, problem: &ApiProblem) -> Response {
     let words = problem.words();
     page(problem.status(), &ProblemPage { around, words })
 }

@@ -101,9 +101,9 @@ impl Ring {
 
 /// Histories of all pipelines.
 #[derive(Default)]
-pub struct History(Mutex<BTreeMap<String, Ring>>);
+pub struct PipelineHistories(Mutex<BTreeMap<String, Ring>>);
 
-impl History {
+impl PipelineHistories {
     /// Samples all `pipelines` at `now` and removes pipelines that no longer exist.
     pub fn sample<'a>(
         &self,
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn pipelines_that_are_gone_are_forgotten() {
-        let (history, metrics) = (History::default(), Metrics::default());
+        let (history, metrics) = (PipelineHistories::default(), Metrics::default());
         for second in 0..6 {
             let both = [("a", &metrics), ("b", &metrics)];
             history.sample(2 * Duration::from_secs(second), both.into_iter());

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::Site;
 use super::sessions::Session;
 use super::views::ViewRequest;
-use crate::admin::api::Problem;
+use crate::admin::api::ApiProblem;
 
 /// Maximum number of watchers.
 pub const MAX_WATCHERS: usize = 32;
@@ -43,7 +43,7 @@ pub struct ViewPart {
 }
 
 /// A view's parts, or the problem in their place.
-pub type RenderedView = Arc<Result<Vec<ViewPart>, Problem>>;
+pub type RenderedView = Arc<Result<Vec<ViewPart>, ApiProblem>>;
 
 /// A requested view, and when it was rendered.
 #[derive(Default)]
@@ -209,7 +209,7 @@ impl Watcher {
 
     /// Returns the parts that changed since they were sent. If the view can't be rendered, the
     /// problem is shown and the old parts stay.
-    fn news(&mut self, view: &Result<Vec<ViewPart>, Problem>) -> String {
+    fn news(&mut self, view: &Result<Vec<ViewPart>, ApiProblem>) -> String {
         let trouble = ViewPart {
             id: "trouble".to_owned(),
             html: match view {

@@ -34,12 +34,12 @@ use tokio_util::sync::CancellationToken;
 
 use self::access::{Access, Viewer};
 use self::action_forms::{FormValues, is_form};
-use self::frame::{PageFrame, Pipeline, SignedIn, sign_in_for};
-use self::history::{History, SAMPLE_INTERVAL};
+use self::frame::{PageFrame, PipelineLink, SignedIn, sign_in_for};
+use self::history::{PipelineHistories, SAMPLE_INTERVAL};
 use self::live::Live;
 use self::views::{Roster, ViewKind, ViewRequest, ViewSource};
 use super::PipelineStates;
-use super::api::{Api, Problem};
+use super::api::{Api, ApiProblem};
 use crate::config::Admin;
 
 /// Prefix of all paths.
@@ -97,7 +97,7 @@ struct Site {
     api: Arc<Api>,
     access: Access,
     live: Live,
-    history: History,
+    history: PipelineHistories,
     roster: Mutex<Roster>,
 }
 
@@ -143,7 +143,7 @@ impl Page {
             api: Arc::clone(api),
             access: Access::new(admin, listen, Arc::clone(api)),
             live: Live::new(stop),
-            history: History::default(),
+            history: PipelineHistories::default(),
             roster: Mutex::default(),
         };
         Self {
@@ -233,7 +233,10 @@ impl Page {
         let query = visit.parts.uri.query().unwrap_or_default();
         let asked = match ViewRequest::of(path, query, &site.pipelines()) {
             Some(asked) => asked,
-            None => Err(Problem::new(StatusCode::NOT_FOUND, "there is no such page")),
+            None => Err(ApiProblem::new(
+                StatusCode::NOT_FOUND,
+                "there is no such page",
+            )),
         };
         let wants_stream = accepts_stream(headers);
         let viewer = match site.access.may_look(headers, visit.peer) {
@@ -277,7 +280,7 @@ impl Page {
         if let Some(pipeline) = asked.pipeline.as_deref() {
             around.pipeline = text::query([("pipeline", pipeline)]);
             around.pipelines = (site.pipelines().into_iter())
-                .map(|name| Pipeline {
+                .map(|name| PipelineLink {
                     link: text::query([("pipeline", name.as_str())]),
                     is_this: name == pipeline,
                     name,
@@ -371,7 +374,7 @@ fn target(visit: &Visit<'_>) -> String {
     target.map_or(PREFIX, |target| target.as_str()).to_owned()
 }
 
-fn words(problem: &Problem) -> Response {
+fn words(problem: &ApiProblem) -> Response {
     (problem.status(), format!("{}\n", problem.words())).into_response()
 }
 

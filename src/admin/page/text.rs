@@ -54,14 +54,14 @@ pub fn query<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> String 
 
 /// A name from outside, as shown and as used in links.
 #[derive(Debug, Clone, Default)]
-pub struct Name {
+pub struct ShownName {
     /// Name without characters that are invisible or change the direction of the text.
     pub shown: String,
     /// Unchanged name.
     pub raw: String,
 }
 
-impl Name {
+impl ShownName {
     /// Creates both forms of `raw`.
     pub fn new(raw: &str) -> Self {
         Self {
@@ -77,7 +77,7 @@ impl Name {
     ext = "html",
     source = r#"<time title="{{ long }}" datetime="{{ machine }}">{{ clock }}</time>{% if !away.is_empty() %} <span class="away"{% if ends_ms > 0 %} data-ends="{{ ends_ms }}"{% endif %}>{{ away }}</span>{% endif %}"#
 )]
-pub struct Moment {
+pub struct ShownTime {
     /// Time `14:32:05`, or `24 Nov 14:32` on another day.
     clock: String,
     long: String,
@@ -89,9 +89,9 @@ pub struct Moment {
     ends_ms: u64,
 }
 
-impl askama::filters::HtmlSafe for Moment {}
+impl askama::filters::HtmlSafe for ShownTime {}
 
-impl Moment {
+impl ShownTime {
     /// Describes `at_ms` as a future end, seen from `now_ms`, with the time left.
     pub fn end(now_ms: u64, at_ms: u64) -> Self {
         let left = at_ms.saturating_sub(now_ms);
@@ -193,23 +193,26 @@ mod tests {
         assert_eq!(numbers, ["0", "999", "1,000", "1,234,567"]);
         let decimals = [0.0, 0.01, 0.25, 99.94, 12_345.6].map(decimal);
         assert_eq!(decimals, ["0", "< 0.1", "0.2", "99.9", "12,346"]);
-        let soon = Moment::end(NOW, NOW + 125_000);
+        let soon = ShownTime::end(NOW, NOW + 125_000);
         assert_eq!(
             (soon.clock.as_str(), soon.away.as_str()),
             ("22:15:25", "in 2m 5s")
         );
-        let later = Moment::of(NOW, NOW + 86_400_000);
+        let later = ShownTime::of(NOW, NOW + 86_400_000);
         assert_eq!(later.clock, "15 Nov 22:13");
-        assert_eq!(Moment::of(NOW, NOW + 400 * 86_400_000).clock, "18 Dec 2024");
+        assert_eq!(
+            ShownTime::of(NOW, NOW + 400 * 86_400_000).clock,
+            "18 Dec 2024"
+        );
         assert_eq!(soon.machine, "2023-11-14T22:15:25Z");
-        assert_eq!(Moment::dated(NOW).clock, "14 Nov 2023 22:13:20");
-        assert!(Moment::end_if(NOW, NOW).is_none() && Moment::end_if(NOW, 0).is_none());
+        assert_eq!(ShownTime::dated(NOW).clock, "14 Nov 2023 22:13:20");
+        assert!(ShownTime::end_if(NOW, NOW).is_none() && ShownTime::end_if(NOW, 0).is_none());
     }
 
     #[test]
     fn what_others_chose_is_escaped_and_reachable() {
         let hostile = "<script>\"'&\u{202e}/..";
-        let name = Name::new(hostile);
+        let name = ShownName::new(hostile);
         assert!(!name.shown.contains('\u{202e}') && name.shown.contains("\\u{202e}"));
         let query = query([("name", hostile), ("plan", "")]);
         let back: Vec<_> = url::form_urlencoded::parse(query.as_bytes()).collect();

@@ -54,7 +54,11 @@ fn found(blocked_ms: u64) -> Inspection {
 }
 
 /// Explains a job whose worker reports `seen` and whose turn comes in `turn_ms`.
-fn explained(seen: &Sighting, turn_ms: u64, (blocked_ms, steering): (u64, Steering)) -> Explained {
+fn explained(
+    seen: &Sighting,
+    turn_ms: u64,
+    (blocked_ms, steering): (u64, Steering),
+) -> JobExplanation {
     let policy = Config::default().rate_limiter.policy;
     let limits = policy.default_limits();
     let (found, all) = (found(blocked_ms), Ok(Standing::default()));
@@ -80,7 +84,7 @@ fn explained(seen: &Sighting, turn_ms: u64, (blocked_ms, steering): (u64, Steeri
     };
     let turn = end(limits, &schedule, false);
     let waits = seen.waits.as_ref().expect("it waits");
-    let mut explained = Explained {
+    let mut explained = JobExplanation {
         which: which(),
         shown: JobState {
             followers: Followers::default(),
@@ -99,7 +103,7 @@ fn explained(seen: &Sighting, turn_ms: u64, (blocked_ms, steering): (u64, Steeri
     explained
 }
 
-fn causes_of(explained: &Explained) -> Vec<&'static str> {
+fn causes_of(explained: &JobExplanation) -> Vec<&'static str> {
     explained.causes.iter().map(|cause| cause.what).collect()
 }
 

@@ -4,9 +4,9 @@ use askama::Template;
 use serde_json::{Map, Value};
 
 use super::super::api_answers::{AuditJson, EntryJson};
-use super::super::text::{Moment, number, text};
+use super::super::text::{ShownTime, number, text};
 use super::{Pager, ViewRequest, ViewSource, rendered};
-use crate::admin::api::Problem;
+use crate::admin::api::ApiProblem;
 
 /// Number of rows per page.
 const ROWS_PER_PAGE: u64 = 50;
@@ -20,7 +20,7 @@ struct AuditView {
 
 struct AuditRow {
     number: String,
-    at: Moment,
+    at: ShownTime,
     operator: String,
     peer: String,
     action: String,
@@ -40,13 +40,16 @@ fn in_words(of: &Map<String, Value>, request: &Value) -> String {
     text(&words.join(", "))
 }
 
-pub(super) async fn html(source: &ViewSource<'_>, asked: &ViewRequest) -> Result<String, Problem> {
+pub(super) async fn html(
+    source: &ViewSource<'_>,
+    asked: &ViewRequest,
+) -> Result<String, ApiProblem> {
     let (limit, before) = (ROWS_PER_PAGE.to_string(), asked.value("before"));
     let query = asked.query([("limit", limit.as_str()), ("before", before)]);
     let told: AuditJson = source.read("/audit", &query).await?;
     let row = |entry: &EntryJson| AuditRow {
         number: number(entry.number),
-        at: Moment::dated(entry.at_ms),
+        at: ShownTime::dated(entry.at_ms),
         operator: text(&entry.operator),
         peer: text(&entry.peer),
         action: text(&entry.action),

@@ -6,10 +6,10 @@ use super::super::api_answers::{
     InstructionsJson, NotKnownJson, TenantsJson, WorkerJson, WorkersJson,
 };
 use super::super::charts::{Chart, charts};
-use super::super::text::{Bar, Moment, Name, decimal, number, text};
+use super::super::text::{Bar, ShownName, ShownTime, decimal, number, text};
 use super::tenants::{TenantRow, rows};
 use super::{ViewRequest, ViewSource, rendered};
-use crate::admin::api::Problem;
+use crate::admin::api::ApiProblem;
 use crate::operator::times::span;
 
 /// Number of tenants shown.
@@ -23,7 +23,7 @@ const SILENT_AFTER_MS: u64 = 5_000;
 #[derive(Template)]
 #[template(path = "fleet.html")]
 struct FleetView {
-    now: Moment,
+    now: ShownTime,
     pipeline: String,
     held: Option<HoldNotice>,
     troubles: Vec<String>,
@@ -41,15 +41,15 @@ struct FleetView {
     tenants: Vec<TenantRow>,
     all_tenants: String,
     charts: Vec<Chart>,
-    diverted: Vec<(Name, String, Moment)>,
-    cancelled: Vec<(Name, Name, Moment)>,
+    diverted: Vec<(ShownName, String, ShownTime)>,
+    cancelled: Vec<(ShownName, ShownName, ShownTime)>,
     not_listed: usize,
 }
 
 /// An operator's instruction to all workers.
 struct HoldNotice {
     is_paused: bool,
-    until: Option<Moment>,
+    until: Option<ShownTime>,
 }
 
 struct WorkerRow {
@@ -75,7 +75,7 @@ struct WorkerRow {
 
 struct GoneWorkerRow {
     place: String,
-    seen: Moment,
+    seen: ShownTime,
 }
 
 fn place(worker: &WorkerJson) -> String {
@@ -125,7 +125,10 @@ pub(super) fn troubles(gaps: &NotKnownJson) -> Vec<String> {
     silent.chain(unread).chain(servers).chain(more).collect()
 }
 
-pub(super) async fn html(source: &ViewSource<'_>, asked: &ViewRequest) -> Result<String, Problem> {
+pub(super) async fn html(
+    source: &ViewSource<'_>,
+    asked: &ViewRequest,
+) -> Result<String, ApiProblem> {
     let busiest = BUSIEST_TENANTS.to_string();
     let query = asked.query([]);
     let of_tenants = asked.query([("limit", busiest.as_str())]);
@@ -145,17 +148,17 @@ pub(super) async fn html(source: &ViewSource<'_>, asked: &ViewRequest) -> Result
     let gone = source.roster(|roster| roster.seen(&pipeline, now_ms, named));
     let all = tenants.tenants.len() as u64 + tenants.tenants_not_shown;
     let view = FleetView {
-        now: Moment::of(now_ms, now_ms),
+        now: ShownTime::of(now_ms, now_ms),
         held: asks.held.as_deref().map(|held| HoldNotice {
             is_paused: held == "pause",
-            until: (asks.held_until_ms).map(|until_ms| Moment::end(now_ms, until_ms)),
+            until: (asks.held_until_ms).map(|until_ms| ShownTime::end(now_ms, until_ms)),
         }),
         troubles: troubles(&workers.not_known),
         ready: workers.workers.iter().filter(|it| it.ready).count(),
         gone: gone
             .into_iter()
             .map(|it| GoneWorkerRow {
-                seen: Moment::of(now_ms, it.seen_ms),
+                seen: ShownTime::of(now_ms, it.seen_ms),
                 place: it.place,
             })
             .collect(),
@@ -176,14 +179,14 @@ pub(super) async fn html(source: &ViewSource<'_>, asked: &ViewRequest) -> Result
         charts: charts(&source.history.of(&pipeline)),
         diverted: (asks.diverted.iter().take(MAX_INSTRUCTIONS))
             .map(|it| {
-                let until = Moment::end(now_ms, it.until_ms);
-                (Name::new(&it.tenant), text(&it.queue), until)
+                let until = ShownTime::end(now_ms, it.until_ms);
+                (ShownName::new(&it.tenant), text(&it.queue), until)
             })
             .collect(),
         cancelled: (asks.cancelled.iter().take(MAX_INSTRUCTIONS))
             .map(|it| {
-                let until = Moment::end(now_ms, it.until_ms);
-                let of = Name::new;
+                let until = ShownTime::end(now_ms, it.until_ms);
+                let of = ShownName::new;
                 (of(&it.tenant), of(&it.id), until)
             })
             .collect(),

@@ -4,9 +4,9 @@ use askama::Template;
 use serde_json::Value;
 
 use super::super::api_answers::{LetterJson, LetterRowJson, LettersJson};
-use super::super::text::{Moment, Name, number, query, text};
+use super::super::text::{ShownName, ShownTime, number, query, text};
 use super::{Pager, ViewRequest, ViewSource, part, rendered};
-use crate::admin::api::Problem;
+use crate::admin::api::ApiProblem;
 
 /// Number of rows per page.
 const ROWS_PER_PAGE: u64 = 50;
@@ -32,12 +32,12 @@ struct LettersView {
 }
 
 struct LetterLine {
-    id: Option<Name>,
+    id: Option<ShownName>,
     link: String,
-    tenant: Option<Name>,
+    tenant: Option<ShownName>,
     tenant_link: String,
     reason: String,
-    died: Option<Moment>,
+    died: Option<ShownTime>,
     attempt: String,
     waits: String,
     bytes: String,
@@ -48,17 +48,20 @@ fn row(asked: &ViewRequest, it: &LetterRowJson) -> LetterLine {
     LetterLine {
         link: asked.query([("id", some(&it.id).as_str())]),
         tenant_link: asked.query([("name", some(&it.tenant).as_str())]),
-        id: it.id.as_deref().map(Name::new),
-        tenant: it.tenant.as_deref().map(Name::new),
+        id: it.id.as_deref().map(ShownName::new),
+        tenant: it.tenant.as_deref().map(ShownName::new),
         reason: text(&it.reason),
-        died: it.died_ms.map(Moment::dated),
+        died: it.died_ms.map(ShownTime::dated),
         attempt: it.attempt.map_or_else(|| "–".to_owned(), number),
         waits: number(it.waits),
         bytes: number(it.bytes),
     }
 }
 
-pub(super) async fn list(source: &ViewSource<'_>, asked: &ViewRequest) -> Result<String, Problem> {
+pub(super) async fn list(
+    source: &ViewSource<'_>,
+    asked: &ViewRequest,
+) -> Result<String, ApiProblem> {
     let [reason, tenant, id] = ["reason", "tenant", "id"].map(|name| asked.value(name));
     let offset = asked.number("offset");
     let (limit, passed) = (ROWS_PER_PAGE.to_string(), offset.to_string());
@@ -93,9 +96,9 @@ pub(super) async fn list(source: &ViewSource<'_>, asked: &ViewRequest) -> Result
 #[derive(Template)]
 #[template(path = "letter.html")]
 struct LetterView {
-    id: Name,
+    id: ShownName,
     of_it: String,
-    tenant: Option<Name>,
+    tenant: Option<ShownName>,
     tenant_link: String,
     reason: String,
     content_type: Option<String>,
@@ -106,7 +109,10 @@ struct LetterView {
     is_cut: bool,
 }
 
-pub(super) async fn one(source: &ViewSource<'_>, asked: &ViewRequest) -> Result<String, Problem> {
+pub(super) async fn one(
+    source: &ViewSource<'_>,
+    asked: &ViewRequest,
+) -> Result<String, ApiProblem> {
     let id = asked.value("id");
     let path = format!("/dead/letters/{}", part(id));
     let told: LetterJson = source.read(&path, &asked.query([])).await?;
@@ -118,10 +124,10 @@ pub(super) async fn one(source: &ViewSource<'_>, asked: &ViewRequest) -> Result<
         other => text(&other.to_string()),
     };
     let view = LetterView {
-        id: Name::new(told.id.as_deref().unwrap_or(id)),
+        id: ShownName::new(told.id.as_deref().unwrap_or(id)),
         of_it: query([("id", id), ("pipeline", pipeline)]),
         tenant_link: asked.query([("name", told.tenant.as_deref().unwrap_or_default())]),
-        tenant: told.tenant.as_deref().map(Name::new),
+        tenant: told.tenant.as_deref().map(ShownName::new),
         reason: text(&told.reason),
         content_type: told.content_type.as_deref().map(text),
         headers: (told.headers.iter())

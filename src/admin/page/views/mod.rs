@@ -17,9 +17,9 @@ use serde::de::DeserializeOwned;
 
 pub use self::roster::Roster;
 use super::PREFIX;
-use super::history::History;
+use super::history::PipelineHistories;
 use super::text;
-use crate::admin::api::{Api, Problem};
+use crate::admin::api::{Api, ApiProblem};
 
 /// Maximum length of a value in an address, in bytes.
 const MAX_ADDRESS_BYTES: usize = 1_024;
@@ -92,7 +92,7 @@ impl ViewRequest {
     ///
     /// # Errors
     /// The address is too long.
-    pub fn of(path: &str, query: &str, pipelines: &[String]) -> Option<Result<Self, Problem>> {
+    pub fn of(path: &str, query: &str, pipelines: &[String]) -> Option<Result<Self, ApiProblem>> {
         let about = VIEWS
             .iter()
             .find(|about| about.path == path.trim_end_matches('/'))?;
@@ -104,7 +104,7 @@ impl ViewRequest {
         for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
             if value.len() > MAX_ADDRESS_BYTES || asked.values.len() >= MAX_VALUES {
                 let words = "this address is too long";
-                return Some(Err(Problem::wrong(words)));
+                return Some(Err(ApiProblem::wrong(words)));
             }
             if value.is_empty() {
                 continue;
@@ -165,7 +165,7 @@ impl ViewRequest {
         match self.kind {
             ViewKind::Fleet => "Fleet".to_owned(),
             ViewKind::Tenants => "Tenants".to_owned(),
-            ViewKind::Tenant => text::Name::new(self.value("name")).shown,
+            ViewKind::Tenant => text::ShownName::new(self.value("name")).shown,
             ViewKind::Letters => "Dead letters".to_owned(),
             ViewKind::Letter => "Dead letter".to_owned(),
             ViewKind::Audit => "Audit".to_owned(),
@@ -178,7 +178,7 @@ pub struct ViewSource<'a> {
     /// Source of everything but the charts.
     pub api: &'a Api,
     /// Source of the charts.
-    pub history: &'a History,
+    pub history: &'a PipelineHistories,
     /// Name of the only pipeline.
     pub only: Option<String>,
     /// Workers seen so far.
@@ -190,7 +190,7 @@ impl ViewSource<'_> {
     ///
     /// # Errors
     /// The problem that `/api/v1` reports.
-    pub async fn html(&self, asked: &ViewRequest) -> Result<String, Problem> {
+    pub async fn html(&self, asked: &ViewRequest) -> Result<String, ApiProblem> {
         match asked.kind {
             ViewKind::Fleet => fleet::html(self, asked).await,
             ViewKind::Tenants => tenants::html(self, asked).await,
@@ -202,11 +202,11 @@ impl ViewSource<'_> {
     }
 
     /// Reads the answer to a GET of this path of `/api/v1`.
-    async fn read<T: DeserializeOwned>(&self, path: &str, query: &str) -> Result<T, Problem> {
+    async fn read<T: DeserializeOwned>(&self, path: &str, query: &str) -> Result<T, ApiProblem> {
         let said = self.api.read(path, query).await?;
         serde_json::from_value(said).map_err(|why| {
             let words = format!("what /api/v1{path} says has another form: {why}");
-            Problem::new(StatusCode::INTERNAL_SERVER_ERROR, words)
+            ApiProblem::new(StatusCode::INTERNAL_SERVER_ERROR, words)
         })
     }
 
@@ -220,10 +220,10 @@ fn part(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
-fn rendered(view: &impl Template) -> Result<String, Problem> {
+fn rendered(view: &impl Template) -> Result<String, ApiProblem> {
     view.render().map_err(|why| {
         let words = format!("the page can't be written: {why}");
-        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, words)
+        ApiProblem::new(StatusCode::INTERNAL_SERVER_ERROR, words)
     })
 }
 

@@ -3,16 +3,16 @@
 use askama::Template;
 
 use super::super::api_answers::{InspectedJson, LimitJson, ShadowJson};
-use super::super::text::{Bar, Moment, Name, number, query, text};
+use super::super::text::{Bar, ShownName, ShownTime, number, query, text};
 use super::{ViewRequest, ViewSource, part, rendered};
-use crate::admin::api::Problem;
+use crate::admin::api::ApiProblem;
 use crate::operator::times::span;
 
 #[derive(Template)]
 #[template(path = "tenant.html")]
 struct TenantView {
-    now: Moment,
-    name: Name,
+    now: ShownTime,
+    name: ShownName,
     pipeline: String,
     /// Query for links to actions on the tenant.
     of_it: String,
@@ -24,14 +24,14 @@ struct TenantView {
     reason: String,
     waiting: Option<String>,
     levels: Vec<(String, String)>,
-    empty: Option<Moment>,
+    empty: Option<ShownTime>,
     new_job: Option<String>,
-    suspended: Option<Moment>,
+    suspended: Option<ShownTime>,
     suspended_by: String,
     warnings: Vec<String>,
-    all_suspended: Option<Moment>,
+    all_suspended: Option<ShownTime>,
     all_suspended_by: String,
-    recovery: Option<Moment>,
+    recovery: Option<ShownTime>,
     recovery_why: String,
     held: Option<String>,
     diverted_to: Option<String>,
@@ -40,7 +40,7 @@ struct TenantView {
     shadows: Vec<ShadowRow>,
     advertised: Vec<String>,
     missing: Vec<String>,
-    others: Vec<(Moment, Vec<String>)>,
+    others: Vec<(ShownTime, Vec<String>)>,
 }
 
 /// A limit of the tenant.
@@ -50,7 +50,7 @@ struct LimitRow {
     taken: Bar,
     max: String,
     free: String,
-    next: Option<Moment>,
+    next: Option<ShownTime>,
     per: String,
     how: String,
     whose: String,
@@ -65,7 +65,7 @@ struct OperatorLimit {
     /// Configured maximum.
     configured: String,
     /// End of the override.
-    until: Moment,
+    until: ShownTime,
 }
 
 fn row(now_ms: u64, limit: &LimitJson) -> LimitRow {
@@ -88,7 +88,7 @@ fn row(now_ms: u64, limit: &LimitJson) -> LimitRow {
         free: limit.free.map_or_else(|| "–".to_owned(), number),
         next: limit
             .next_in_ms
-            .and_then(|ms| Moment::end_if(now_ms, now_ms + ms)),
+            .and_then(|ms| ShownTime::end_if(now_ms, now_ms + ms)),
         per,
         how: format!(
             "{}{}, guard {}",
@@ -108,7 +108,7 @@ fn row(now_ms: u64, limit: &LimitJson) -> LimitRow {
         set: limit.operator_max_requests.map(|max| OperatorLimit {
             max: number(max),
             configured: number(limit.configured_max_requests),
-            until: Moment::end(now_ms, limit.override_until_ms),
+            until: ShownTime::end(now_ms, limit.override_until_ms),
         }),
     }
 }
@@ -126,7 +126,7 @@ struct ShadowRow {
 /// An operator's trial.
 struct TrialNote {
     /// End of the trial.
-    until: Moment,
+    until: ShownTime,
     /// Query of the link that enforces it.
     enforce: String,
     /// Query of the link that ends it.
@@ -153,7 +153,7 @@ fn tried(shadow: &ShadowJson, now_ms: u64, of_it: &[(&str, &str)]) -> ShadowRow 
         let limit = ("limit", shadow.name.as_str());
         let with = |more: &[(&str, &str)]| query([of_it, more].concat());
         TrialNote {
-            until: Moment::end(now_ms, until_ms),
+            until: ShownTime::end(now_ms, until_ms),
             enforce: with(&[limit, ("max", &max)]),
             end: with(&[limit]),
         }
@@ -166,17 +166,20 @@ fn spoken(ms: u64) -> String {
     crate::config::show_duration(std::time::Duration::from_millis(ms))
 }
 
-pub(super) async fn html(source: &ViewSource<'_>, asked: &ViewRequest) -> Result<String, Problem> {
+pub(super) async fn html(
+    source: &ViewSource<'_>,
+    asked: &ViewRequest,
+) -> Result<String, ApiProblem> {
     let name = asked.value("name");
     let given = asked.values.iter().filter(|(known, _)| *known != "name");
     let given = given.map(|(known, value)| (*known, value.as_str()));
     let path = format!("/tenants/{}", part(name));
     let told: InspectedJson = source.read(&path, &asked.query(given)).await?;
     let now_ms = told.now_ms;
-    let after = |ms: Option<u64>| ms.and_then(|ms| Moment::end_if(now_ms, now_ms + ms));
+    let after = |ms: Option<u64>| ms.and_then(|ms| ShownTime::end_if(now_ms, now_ms + ms));
     let is_suspended = told.suspended_until_ms > now_ms;
-    let all_suspended = Moment::end_if(now_ms, told.all_suspended_until_ms.unwrap_or_default());
-    let recovery = Moment::end_if(now_ms, told.recovery_wait_until_ms.unwrap_or_default());
+    let all_suspended = ShownTime::end_if(now_ms, told.all_suspended_until_ms.unwrap_or_default());
+    let recovery = ShownTime::end_if(now_ms, told.recovery_wait_until_ms.unwrap_or_default());
     let waits = told.waiting.unwrap_or_default() > 0;
     let held = told.held.as_deref();
     let (state, state_word) = match () {
@@ -211,7 +214,7 @@ pub(super) async fn html(source: &ViewSource<'_>, asked: &ViewRequest) -> Result
     let pipeline = asked.pipeline.as_deref().unwrap_or_default();
     let of_it = [("tenant", name), ("pipeline", pipeline)];
     let view = TenantView {
-        now: Moment::of(now_ms, now_ms),
+        now: ShownTime::of(now_ms, now_ms),
         pipeline: pipeline.to_owned(),
         of_it: query(of_it),
         letters: query(of_it),
@@ -229,7 +232,7 @@ pub(super) async fn html(source: &ViewSource<'_>, asked: &ViewRequest) -> Result
             0 => "now".to_owned(),
             ms => format!("in {}", span(ms)),
         }),
-        suspended: Moment::end_if(now_ms, told.suspended_until_ms),
+        suspended: ShownTime::end_if(now_ms, told.suspended_until_ms),
         suspended_by: text(&told.suspended_by),
         warnings,
         all_suspended,
@@ -252,10 +255,10 @@ pub(super) async fn html(source: &ViewSource<'_>, asked: &ViewRequest) -> Result
         others: (told.other_configurations.iter())
             .map(|other| {
                 let limits = other.limits.iter().map(|it| text(it)).collect();
-                (Moment::end(now_ms, other.until_ms), limits)
+                (ShownTime::end(now_ms, other.until_ms), limits)
             })
             .collect(),
-        name: Name::new(name),
+        name: ShownName::new(name),
     };
     rendered(&view)
 }

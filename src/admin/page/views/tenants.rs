@@ -3,9 +3,9 @@
 use askama::Template;
 
 use super::super::api_answers::{self, TenantsJson};
-use super::super::text::{Moment, Name, decimal, number, text};
+use super::super::text::{ShownName, ShownTime, decimal, number, text};
 use super::{Pager, ViewRequest, ViewSource, rendered};
-use crate::admin::api::Problem;
+use crate::admin::api::ApiProblem;
 
 /// Number of rows per page.
 const ROWS_PER_PAGE: u64 = 50;
@@ -20,7 +20,7 @@ const SORTS: [(&str, &str); 4] = [
 
 /// A tenant in a list.
 pub(super) struct TenantRow {
-    pub name: Name,
+    pub name: ShownName,
     /// Query of the tenant's page.
     pub link: String,
     pub waiting: String,
@@ -28,9 +28,9 @@ pub(super) struct TenantRow {
     pub starts: String,
     pub denials: String,
     pub limit: Option<String>,
-    pub suspended: Option<Moment>,
+    pub suspended: Option<ShownTime>,
     pub suspended_by: Option<String>,
-    pub empty: Option<Moment>,
+    pub empty: Option<ShownTime>,
     pub at_least: bool,
 }
 
@@ -41,15 +41,15 @@ pub(super) fn rows(
 ) -> Vec<TenantRow> {
     let row = |it: &api_answers::TenantJson| TenantRow {
         link: asked.query([("name", it.tenant.as_str())]),
-        name: Name::new(&it.tenant),
+        name: ShownName::new(&it.tenant),
         waiting: number(it.waiting.unwrap_or(0).max(it.waiting_in_memory)),
         running: number(it.calls_in_flight),
         starts: decimal(it.starts_per_s),
         denials: decimal(it.denials_per_s),
         limit: it.limit.as_deref().map(text),
-        suspended: Moment::end_if(now_ms, it.suspended_until_ms),
+        suspended: ShownTime::end_if(now_ms, it.suspended_until_ms),
         suspended_by: it.suspended_by.as_deref().map(text),
-        empty: Moment::end_if(now_ms, it.line_ends_ms),
+        empty: ShownTime::end_if(now_ms, it.line_ends_ms),
         at_least: it.at_least,
     };
     tenants.iter().map(row).collect()
@@ -65,7 +65,7 @@ struct SortColumn {
 #[derive(Template)]
 #[template(path = "tenants.html")]
 struct TenantsView {
-    now: Moment,
+    now: ShownTime,
     search: String,
     sort: String,
     pipeline: String,
@@ -83,7 +83,10 @@ struct TenantsView {
     pager: Pager,
 }
 
-pub(super) async fn html(source: &ViewSource<'_>, asked: &ViewRequest) -> Result<String, Problem> {
+pub(super) async fn html(
+    source: &ViewSource<'_>,
+    asked: &ViewRequest,
+) -> Result<String, ApiProblem> {
     let (search, offset) = (asked.value("search"), asked.number("offset"));
     let known = SORTS.iter().find(|(sort, _)| *sort == asked.value("sort"));
     let (sort, _) = known.unwrap_or(&SORTS[0]);
@@ -108,7 +111,7 @@ pub(super) async fn html(source: &ViewSource<'_>, asked: &ViewRequest) -> Result
     };
     let shown = told.tenants.len() as u64;
     let view = TenantsView {
-        now: Moment::of(told.now_ms, told.now_ms),
+        now: ShownTime::of(told.now_ms, told.now_ms),
         search: search.to_owned(),
         sort: (*sort).to_owned(),
         pipeline: asked.pipeline.clone().unwrap_or_default(),
