@@ -26,7 +26,7 @@ use tracing::{error, info, warn};
 
 use crate::admin::{self, AdminServer, PipelineState, PipelineStates};
 use crate::app::earlier_starts::earlier_starts;
-pub use crate::app::record::{Recorded, Recording};
+pub use crate::app::record::{Recording, RecordingOptions};
 use crate::app::redis::{StartPhase, watch_redis};
 use crate::app::reload::{ConfigReader, Reload, Steward};
 use crate::app::report::Reporter;
@@ -37,7 +37,7 @@ use crate::broker::BrokerError;
 use crate::broker::amqp::AmqpBroker;
 use crate::config::{Config, ConfigSource};
 use crate::engine::scheduler::Scheduler;
-use crate::engine::{Engine, Over, Stop};
+use crate::engine::{Engine, EngineEnd, Stop};
 use crate::gate::fleet::registry::{Named, Registry};
 use crate::gate::link::Links;
 use crate::gate::redis::RedisGate;
@@ -391,11 +391,11 @@ fn process_tasks(
 }
 
 /// Waits for the engine to end. Only a requested stop is `Ok`.
-async fn moved(engine: impl Future<Output = Over>, stop: Stop) -> Result<(), String> {
+async fn moved(engine: impl Future<Output = EngineEnd>, stop: Stop) -> Result<(), String> {
     match engine.await {
-        Over::Stopped => Ok(()),
-        Over::Panicked(why) => Err(why),
-        Over::Deaf => {
+        EngineEnd::Stopped => Ok(()),
+        EngineEnd::Panicked(why) => Err(why),
+        EngineEnd::Deaf => {
             // The task that cut the engine off may report its reason in a moment. Its report stops
             // the worker.
             let _ = timeout(REASON_TIMEOUT, stop.soft.cancelled()).await;
@@ -418,11 +418,11 @@ mod tests {
     async fn an_engine_that_ends_by_itself_is_no_orderly_end() {
         for (over, part) in [
             (
-                Over::Panicked("it panicked: x".to_owned()),
+                EngineEnd::Panicked("it panicked: x".to_owned()),
                 Some("panicked: x"),
             ),
-            (Over::Deaf, Some("no deliveries any more")),
-            (Over::Stopped, None),
+            (EngineEnd::Deaf, Some("no deliveries any more")),
+            (EngineEnd::Stopped, None),
         ] {
             let (mut tasks, stop) = (Tasks::default(), Stop::default());
             let moving = moved(async { over }, stop.clone());
@@ -440,7 +440,7 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(5)).await;
             "it was told to"
         });
-        let moving = moved(async { Over::Deaf }, stop.clone());
+        let moving = moved(async { EngineEnd::Deaf }, stop.clone());
         let ended = tasks.run("what moves the jobs", moving, &stop.soft).await;
         let why = ended.expect_err("it can't go on").to_string();
         assert_eq!(why, "what speaks to RabbitMQ ended: it was told to");

@@ -23,7 +23,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use crate::broker::{Delivery, Event, Message, Source};
+use crate::broker::{BrokerEvent, Delivery, DeliverySource, Message};
 use crate::config::{Config, Fields, TenantField, ValueField};
 use crate::rules::headers;
 use crate::rules::job::{self, Field};
@@ -42,7 +42,7 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Options of a recording.
 #[derive(Debug, Clone, Copy)]
-pub struct Recorded {
+pub struct RecordingOptions {
     /// Size in bytes at which the recording ends.
     pub max_bytes: u64,
     /// Whether to write the names of tenants and labels instead of pseudonyms.
@@ -74,7 +74,7 @@ impl Recording {
     /// Begins a recording in a new file at `path`, or at `path.1` and so on if that exists. Logs
     /// the path and what is recorded. Returns `None` and logs a warning if no file can be made; the
     /// worker goes on, because its jobs matter more.
-    pub fn begin(path: &Path, recorded: Recorded, config: &Config) -> Option<Self> {
+    pub fn begin(path: &Path, recorded: RecordingOptions, config: &Config) -> Option<Self> {
         let begun = Self::begun(path, recorded, config);
         begun
             .inspect_err(|why| {
@@ -87,7 +87,7 @@ impl Recording {
             .ok()
     }
 
-    fn begun(path: &Path, recorded: Recorded, config: &Config) -> io::Result<Self> {
+    fn begun(path: &Path, recorded: RecordingOptions, config: &Config) -> io::Result<Self> {
         let (file, path) = file::create(path)?;
         let (sender, came) = sync_channel(QUEUE_CAPACITY);
         let recording = Self {
@@ -120,7 +120,7 @@ impl Recording {
     }
 
     /// Forwards all events, and records the new jobs among them.
-    pub(super) fn tap(&self, mut from: mpsc::Receiver<Event>) -> mpsc::Receiver<Event> {
+    pub(super) fn tap(&self, mut from: mpsc::Receiver<BrokerEvent>) -> mpsc::Receiver<BrokerEvent> {
         let (to, events) = mpsc::channel(1);
         let recording = self.clone();
         tokio::spawn(async move {
@@ -131,7 +131,7 @@ impl Recording {
                     event = from.recv() => event,
                 };
                 let Some(event) = event else { return };
-                if let Event::Deliveries(deliveries) = &event {
+                if let BrokerEvent::Deliveries(deliveries) = &event {
                     deliveries.iter().for_each(|one| recording.look_at(one));
                 }
                 if to.send(event).await.is_err() {
@@ -143,7 +143,7 @@ impl Recording {
     }
 
     fn look_at(&self, delivery: &Delivery) {
-        if delivery.source != Source::Fresh || delivery.redelivered {
+        if delivery.source != DeliverySource::Fresh || delivery.redelivered {
             return;
         }
         let mut message = delivery.message.clone();
@@ -196,7 +196,7 @@ struct Writer {
     jobs: u64,
     /// When the first job came, or `None` before that.
     began: Option<Instant>,
-    recorded: Recorded,
+    recorded: RecordingOptions,
     /// Key of the hash that makes pseudonyms, random for each recording.
     key: RandomState,
     fields: Fields,
@@ -325,7 +325,7 @@ mod tests {
     use super::*;
     use crate::broker::Tag;
 
-    fn delivery(number: u64, tenant: &str, source: Source) -> Delivery {
+    fn delivery(number: u64, tenant: &str, source: DeliverySource) -> Delivery {
         let mut table = FieldTable::default();
         table.insert("x-tenant".into(), AMQPValue::LongString(tenant.into()));
         table.insert("x-cost".into(), AMQPValue::LongUInt(3));
@@ -347,7 +347,7 @@ mod tests {
         }
     }
 
-    async fn recorded(recorded: Recorded, jobs: u64) -> (String, u32) {
+    async fn recorded(recorded: RecordingOptions, jobs: u64) -> (String, u32) {
         let folder = std::env::temp_dir().join(format!("sluicegate-record-{}", ulid::Ulid::new()));
         std::fs::create_dir(&folder).expect("a folder");
         let path = folder.join("jobs.jsonl");
@@ -356,11 +356,13 @@ mod tests {
         let mut events = recording.tap(receiver);
         for number in 0..jobs {
             let tenant = if number % 2 == 0 { "acme" } else { "b" };
-            let deliveries =
-                [Source::Fresh, Source::Due].map(|from| delivery(number, tenant, from));
-            let event = Event::Deliveries(deliveries.into());
+            let deliveries = [DeliverySource::Fresh, DeliverySource::Due]
+                .map(|from| delivery(number, tenant, from));
+            let event = BrokerEvent::Deliveries(deliveries.into());
             sender.send(event).await.expect("taken");
-            assert!(matches!(events.recv().await, Some(Event::Deliveries(two)) if two.len() == 2));
+            assert!(
+                matches!(events.recv().await, Some(BrokerEvent::Deliveries(two)) if two.len() == 2)
+            );
         }
         drop(sender);
         assert!(events.recv().await.is_none());
@@ -374,7 +376,7 @@ mod tests {
 
     #[tokio::test]
     async fn new_jobs_are_recorded_without_ids_bodies_and_names() {
-        let wanted = Recorded {
+        let wanted = RecordingOptions {
             max_bytes: 1 << 20,
             with_names: false,
         };
@@ -395,7 +397,7 @@ mod tests {
     fn a_recording_that_no_job_came_into_leaves_no_file() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("jobs.jsonl");
-        let wanted = Recorded {
+        let wanted = RecordingOptions {
             max_bytes: 100,
             with_names: true,
         };
@@ -409,7 +411,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_recording_has_names_where_they_are_asked_for_and_is_bounded() {
-        let wanted = Recorded {
+        let wanted = RecordingOptions {
             max_bytes: 100,
             with_names: true,
         };

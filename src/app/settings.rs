@@ -6,7 +6,7 @@ use tracing::info;
 
 use crate::app::reload::changeable;
 use crate::config::{self, Config};
-use crate::engine::action::{Results, ResultsTo, Settings};
+use crate::engine::action::{ResultSettings, ResultTarget, SchedulerSettings};
 use crate::gate::Rule;
 use crate::rules::delays::DelayLevels;
 use crate::rules::holding::Holding;
@@ -14,9 +14,9 @@ use crate::rules::limit::{Algorithm, ceil_ms};
 use crate::rules::policy::Policy;
 
 /// Returns the scheduler's settings.
-pub fn settings(config: &Config) -> Settings {
+pub fn settings(config: &Config) -> SchedulerSettings {
     let levels = DelayLevels::new(config.delay.max_delay);
-    Settings {
+    SchedulerSettings {
         policy: config.rate_limiter.policy.clone(),
         fields: config.job.clone(),
         live: changeable(config),
@@ -37,17 +37,17 @@ pub fn settings(config: &Config) -> Settings {
 }
 
 /// Returns where results are published, or `None` if they are not.
-fn results(results: &config::Results) -> Option<Results> {
+fn results(results: &config::Results) -> Option<ResultSettings> {
     let to = match results.to {
         config::ResultsTo::None => return None,
-        config::ResultsTo::ReplyTo => ResultsTo::ReplyTo,
-        config::ResultsTo::Exchange => ResultsTo::Exchange {
+        config::ResultsTo::ReplyTo => ResultTarget::ReplyTo,
+        config::ResultsTo::Exchange => ResultTarget::Exchange {
             exchange: results.exchange.as_deref().unwrap_or_default().into(),
             routing_key: results.routing_key.as_str().into(),
         },
     };
     let max_body = results.max_body;
-    Some(Results { to, max_body })
+    Some(ResultSettings { to, max_body })
 }
 
 /// Returns how long a probe may be silent before it is given up.

@@ -26,7 +26,7 @@ use crate::rules::tenant::Tenant;
 
 /// The scheduler's part of the configuration.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct SchedulerSettings {
     /// The limits of each tenant, until an [`Update`] replaces them.
     pub policy: Policy,
     /// The fields of a message from which a job's tenant, cost and other values are read.
@@ -44,23 +44,23 @@ pub struct Settings {
     /// When failures in a row stop calls, or `None` if they never do.
     pub breaker: Option<Rule>,
     /// Where results are published, or `None` if they are not.
-    pub results: Option<Results>,
+    pub results: Option<ResultSettings>,
     /// The limit on how long a job may stay unacked.
     pub holding: Holding,
 }
 
 /// Where results are published, and how long they are.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Results {
+pub struct ResultSettings {
     /// The target of results.
-    pub to: ResultsTo,
+    pub to: ResultTarget,
     /// Maximum number of bytes of an answer's body in a result.
     pub max_body: usize,
 }
 
 /// The target of results.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ResultsTo {
+pub enum ResultTarget {
     /// The queue that a job names in its `reply_to`. A job that names none has no result.
     ReplyTo,
     /// One exchange for all results.
@@ -117,7 +117,7 @@ pub struct Changeable {
 
 /// Identifies a job in the worker's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Key(pub(super) u64);
+pub struct JobKey(pub(super) u64);
 
 /// An action for the engine to perform.
 #[derive(Debug)]
@@ -129,16 +129,16 @@ pub enum Action {
     /// [`super::scheduler::Scheduler::prepared`].
     Prepare {
         /// The job's key.
-        key: Key,
+        key: JobKey,
         /// The job.
         job: Job,
     },
     /// Drop the prepared calls of these jobs. No report follows.
-    Release(Vec<Key>),
+    Release(Vec<JobKey>),
     /// Run the job, then call [`super::scheduler::Scheduler::finished`].
     Dispatch {
         /// The job's key.
-        key: Key,
+        key: JobKey,
         /// The job.
         job: Job,
         /// When its permit expires (scheduler time).
@@ -158,10 +158,10 @@ pub enum Action {
         ended: LateEnd,
     },
     /// Publish, then call [`super::scheduler::Scheduler::moved`] with the result of each.
-    Publish(Vec<(Key, Outgoing)>),
+    Publish(Vec<(JobKey, Outgoing)>),
     /// Publish results, then call [`super::scheduler::Scheduler::replied_to`] with the outcome of
     /// each.
-    Reply(Vec<(Key, Reply)>),
+    Reply(Vec<(JobKey, Reply)>),
     /// Ack these. No report follows.
     Ack(Vec<Tag>),
     /// Settle starts of one shard with the gate, then call
@@ -201,7 +201,7 @@ pub enum Action {
 #[derive(Debug, Clone)]
 pub struct Block {
     /// The job that waits until the throttle is stored, or `None`.
-    pub key: Option<Key>,
+    pub key: Option<JobKey>,
     /// The tenant, or all of them.
     pub whose: Whose,
     /// End of the throttle (scheduler time).

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::engine::facts::{Death, Decision, Delay, Fact, JobFields, ResultOutcome};
+use crate::engine::facts::{Death, Decision, Fact, JobFields, ResultOutcome, WaitPlace};
 use crate::gate::Whose;
 use crate::metrics::Metrics;
 
@@ -35,9 +35,9 @@ pub(super) fn count(metrics: &Metrics, fact: &Fact) {
         Fact::Queued(age) => metrics.queued(*age),
         Fact::ExpiredPermit => metrics.permit_expired(),
         Fact::Delayed(delay) => metrics.delayed(match delay {
-            Delay::InMemory => "memory",
-            Delay::Queue => "delay-queue",
-            Delay::Recheck => "recheck",
+            WaitPlace::InMemory => "memory",
+            WaitPlace::Queue => "delay-queue",
+            WaitPlace::Recheck => "recheck",
         }),
         Fact::DelayedStart(..) => metrics.start_delayed(),
         Fact::Called(outcome, took) => {
@@ -118,7 +118,7 @@ mod tests {
             Fact::Decided(Decision::Admitted),
             Fact::Called(Outcome::Done, Some(Duration::from_millis(5))),
             Fact::Called(Outcome::Done, None),
-            Fact::Delayed(Delay::Recheck),
+            Fact::Delayed(WaitPlace::Recheck),
             Fact::DeadLetter(job(), Death::Expired, String::new()),
             Fact::DeadLetter(job(), Death::Attempts, String::new()),
             Fact::DeadLetter(job(), Death::Attempts, String::new()),

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::broker::{MessageKind, PublishError, Source};
+use crate::broker::{DeliverySource, MessageKind, PublishError};
 use crate::gate::{GateError, Whose};
 use crate::handler::Outcome;
 use crate::rules::decision::Tally;
@@ -41,7 +41,7 @@ pub enum Decision {
 
 /// The place where a job waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Delay {
+pub enum WaitPlace {
     /// This worker's memory.
     InMemory,
     /// A delay queue, for the whole wait.
@@ -92,7 +92,7 @@ pub enum ClosedBy {
 
 /// Cause and consequence of a tenant for which the gate decided nothing.
 #[derive(Debug)]
-pub enum Undecided {
+pub enum NoDecision {
     /// Redis refuses the tenant's keys. Its jobs wait for this time.
     Refused(Duration),
     /// The tenant's primary is unavailable, and this was not reported yet.
@@ -106,7 +106,7 @@ pub enum Undecided {
 #[derive(Debug)]
 pub enum Fact {
     /// A delivery was taken from this source.
-    Delivered(Source),
+    Delivered(DeliverySource),
     /// An invalid message becomes a dead letter.
     InvalidMessage {
         /// The message's ID.
@@ -170,7 +170,7 @@ pub enum Fact {
         /// The error.
         why: GateError,
         /// Its consequence.
-        what: Undecided,
+        what: NoDecision,
     },
     /// For some seconds, every permit had expired when it arrived.
     NoYoungPermit {
@@ -190,7 +190,7 @@ pub enum Fact {
     /// The permit of an admitted job expired before the call was sent.
     ExpiredPermit,
     /// A job begins to wait.
-    Delayed(Delay),
+    Delayed(WaitPlace),
     /// The publisher of a job delays its start by this many milliseconds from now.
     DelayedStart(JobFields, u64),
     /// A call of the handler ended after this time, or was not made (`None`).
@@ -368,7 +368,7 @@ pub struct Gauges {
 
 /// The resource that a job lacks whose time came a while ago, while calls are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lacks {
+pub enum MissingResource {
     /// A worker slot.
     Slot,
     /// A connection to the API.
@@ -379,7 +379,7 @@ pub enum Lacks {
     Worker,
 }
 
-impl Lacks {
+impl MissingResource {
     /// All variants with their names, in the order of [`Census::idle`].
     pub const NAMES: [(Self, &str); 4] = [
         (Self::Slot, "slot"),
@@ -397,7 +397,7 @@ pub struct Census {
     /// Suspended tenants.
     pub suspended: usize,
     /// Jobs whose time came a while ago, by the resource that they lack.
-    pub idle: [usize; Lacks::NAMES.len()],
+    pub idle: [usize; MissingResource::NAMES.len()],
     /// How long ago the earliest job's time came.
     pub oldest: Duration,
 }

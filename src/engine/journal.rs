@@ -9,7 +9,7 @@ use tracing::field::{DisplayValue, display};
 use tracing::{debug, error, info, warn};
 
 use self::line_limiter::{LineKind, LineLimiter, Summary};
-use crate::engine::facts::{ClosedBy, Fact, JobFields, ResultOutcome, Undecided};
+use crate::engine::facts::{ClosedBy, Fact, JobFields, NoDecision, ResultOutcome};
 use crate::engine::scheduler::millis;
 use crate::gate::Whose;
 use crate::rules::scope::Labels;
@@ -131,14 +131,14 @@ fn log(limiter: &mut LineLimiter, now: Duration, fact: &Fact) {
         } => {
             let labels = shown(labels);
             match what {
-                Undecided::Refused(wait) => {
+                NoDecision::Refused(wait) => {
                     let wait_s = wait.as_secs();
                     error!(%tenant, labels, jobs, wait_s, reason = %why, "no decision for this tenant: its jobs wait, those of other tenants continue");
                 }
-                Undecided::Away => {
+                NoDecision::Away => {
                     error!(%tenant, labels, jobs, reason = %why, "no decision for this tenant: its jobs wait, those of other tenants continue");
                 }
-                Undecided::Known => {
+                NoDecision::Known => {
                     debug!(%tenant, labels, jobs, reason = %why, "no decision for this tenant");
                 }
             }

@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::admin::{self, Health};
-use crate::broker::{Broker, Event};
+use crate::broker::{Broker, BrokerEvent};
 use crate::engine::action::Update;
 use crate::engine::large_bodies::LargeBodies;
 use crate::engine::observer::Observer;
@@ -78,7 +78,7 @@ pub struct Engine<B, G, H> {
 
 /// Reason why an engine has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Over {
+pub enum EngineEnd {
     /// It was stopped.
     Stopped,
     /// The broker's events ended, although nothing stopped the worker.
@@ -93,9 +93,9 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
     pub async fn run(
         self,
         scheduler: Scheduler,
-        events: mpsc::Receiver<Event>,
+        events: mpsc::Receiver<BrokerEvent>,
         stop: Stop,
-    ) -> Over {
+    ) -> EngineEnd {
         let (_nobody, updates) = mpsc::channel(1);
         self.run_updated(scheduler, events, updates, stop).await
     }
@@ -104,10 +104,10 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
     pub async fn run_updated(
         self,
         mut scheduler: Scheduler,
-        mut events: mpsc::Receiver<Event>,
+        mut events: mpsc::Receiver<BrokerEvent>,
         mut updates: mpsc::Receiver<Update>,
         stop: Stop,
-    ) -> Over {
+    ) -> EngineEnd {
         let started = Instant::now();
         let gate = Arc::clone(&self.gate);
         scheduler.shard_by(Shards::by(move |tenant| gate.shard(tenant)));
@@ -122,7 +122,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         // the previous policies.
         let mut unapplied: Option<(oneshot::Sender<()>, u64)> = None;
         let mut events_go_on = true;
-        let mut over = Over::Stopped;
+        let mut over = EngineEnd::Stopped;
         let health = Arc::clone(&self.health);
         let mut asked_to_turn = pin!(health.turn_requested());
         let (mut hard, mut soft) = (pin!(stop.hard.cancelled()), pin!(stop.soft.cancelled()));
@@ -196,11 +196,11 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                                 let rooms = (&mut redis, &mut reading);
                                 self.take_report(&mut scheduler, now, report, rooms, &mut prepared);
                             }
-                            Err(why) => over = Over::Panicked(panic_reason(why)),
+                            Err(why) => over = EngineEnd::Panicked(panic_reason(why)),
                         }
                         next = tasks.try_join_next();
                     }
-                    if over != Over::Stopped {
+                    if over != EngineEnd::Stopped {
                         break;
                     }
                 }
@@ -234,7 +234,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                             events_go_on = false;
                             continue;
                         }
-                        over = Over::Deaf;
+                        over = EngineEnd::Deaf;
                         break;
                     };
                     self.take_event(&mut scheduler, &mut reading, started.elapsed(), event);
@@ -253,7 +253,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         let now = started.elapsed();
         observer.turn(&self.metrics, &mut scheduler, now);
         observer.close(now);
-        if !matches!(over, Over::Panicked(_)) {
+        if !matches!(over, EngineEnd::Panicked(_)) {
             self.end_notes(&mut scheduler, &mut tasks).await;
         }
         self.broker.close().await;
@@ -295,10 +295,10 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         scheduler: &mut Scheduler,
         reading: &mut LargeBodies,
         now: Duration,
-        event: Event,
+        event: BrokerEvent,
     ) {
         match event {
-            Event::Up { session } => {
+            BrokerEvent::Up { session } => {
                 info!(session, "RabbitMQ: consuming");
                 self.health.set_rabbitmq(true);
                 self.health.set_consuming(true);
@@ -306,12 +306,12 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 scheduler.session_up(session);
                 scheduler.timeout_is_unknown(now);
             }
-            Event::Resting => {
+            BrokerEvent::Resting => {
                 warn!("returned all deliveries to their queues; taking none for now");
                 self.health.set_consuming(false);
                 scheduler.session_down();
             }
-            Event::Down { reason } => {
+            BrokerEvent::Down { reason } => {
                 // The broker itself logs once a minute that RabbitMQ is unreachable.
                 info!(reason, "RabbitMQ: the session is gone");
                 self.health.set_no_session(reason);
@@ -319,8 +319,8 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 self.metrics.set_up("rabbitmq", false);
                 scheduler.session_down();
             }
-            Event::AckTimeout(timeout) => scheduler.timeout_is(now, timeout),
-            Event::Deliveries(deliveries) => {
+            BrokerEvent::AckTimeout(timeout) => scheduler.timeout_is(now, timeout),
+            BrokerEvent::Deliveries(deliveries) => {
                 let small = reading.keep_large(deliveries, scheduler.fields());
                 scheduler.delivered(now, small);
             }

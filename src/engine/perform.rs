@@ -12,7 +12,7 @@ use tracing::{Instrument, info};
 
 use crate::broker::{Broker, Delivery, PublishError, Reply};
 use crate::engine::Engine;
-use crate::engine::action::{Action, Block, Key};
+use crate::engine::action::{Action, Block, JobKey};
 use crate::engine::calls::{self, CallEnd};
 use crate::engine::prepared_calls::PreparedCalls;
 use crate::engine::watch::CallWatch;
@@ -34,11 +34,11 @@ pub(super) enum TaskReport<R> {
     Suspected(ShardId, Result<Verdicts, GateError>),
     Deduped(ShardId, Result<DedupedAll, GateError>),
     Sighted(Result<(), GateError>),
-    Replied(Vec<(Key, Result<(), PublishError>)>),
-    Moved(Vec<(Key, Result<(), PublishError>)>),
+    Replied(Vec<(JobKey, Result<(), PublishError>)>),
+    Moved(Vec<(JobKey, Result<(), PublishError>)>),
     /// The time that it took, or `None` if the call was available at once.
-    Prepared(Key, Result<R, Attempt>, Option<Duration>),
-    Finished(Key, CallEnd),
+    Prepared(JobKey, Result<R, Attempt>, Option<Duration>),
+    Finished(JobKey, CallEnd),
     /// Deliveries with large bodies, and the values in them.
     Read(Vec<(Delivery, InBody)>),
     /// The name of its permit, and whether the call has ended.
@@ -46,11 +46,11 @@ pub(super) enum TaskReport<R> {
 }
 
 /// Results for one target, and the keys of their jobs.
-type TargetReplies = (Vec<Key>, Vec<Reply>);
+type TargetReplies = (Vec<JobKey>, Vec<Reply>);
 
 /// Splits results by target, in order of first appearance, so that no result waits for a confirm of
 /// another queue.
-fn by_target(batch: Vec<(Key, Reply)>) -> Vec<TargetReplies> {
+fn by_target(batch: Vec<(JobKey, Reply)>) -> Vec<TargetReplies> {
     let mut places = HashMap::new();
     let mut all: Vec<TargetReplies> = Vec::new();
     for (key, message) in batch {
@@ -71,7 +71,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
     pub(super) async fn perform(
         &self,
         actions: Vec<Action>,
-        (started, heard): (Instant, &mpsc::Sender<(Key, Heard)>),
+        (started, heard): (Instant, &mpsc::Sender<(JobKey, Heard)>),
         tasks: &mut JoinSet<TaskReport<H::Ready>>,
         prepared: &mut PreparedCalls<H::Ready>,
     ) {

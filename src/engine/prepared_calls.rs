@@ -4,12 +4,12 @@ use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
 
-use crate::engine::action::Key;
+use crate::engine::action::JobKey;
 
 /// Prepared calls by job. Each has a worker slot, so `dispatch.concurrency` bounds their number.
 #[derive(Debug)]
 pub struct PreparedCalls<R> {
-    calls: HashMap<Key, R, RandomState>,
+    calls: HashMap<JobKey, R, RandomState>,
 }
 
 impl<R> Default for PreparedCalls<R> {
@@ -22,12 +22,12 @@ impl<R> Default for PreparedCalls<R> {
 
 impl<R> PreparedCalls<R> {
     /// Stores the prepared call of `key`.
-    pub fn put(&mut self, key: Key, call: R) {
+    pub fn put(&mut self, key: JobKey, call: R) {
         self.calls.insert(key, call);
     }
 
     /// Takes the prepared call of `key`, to make it.
-    pub fn take(&mut self, key: Key) -> Option<R> {
+    pub fn take(&mut self, key: JobKey) -> Option<R> {
         self.calls.remove(&key)
     }
 
@@ -35,7 +35,7 @@ impl<R> PreparedCalls<R> {
     /// `at_once` returns one.
     pub fn is_ready(
         &mut self,
-        key: Key,
+        key: JobKey,
         is_good: impl FnOnce(&mut R) -> bool,
         at_once: impl FnOnce() -> Option<R>,
     ) -> bool {
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn a_call_that_is_no_good_any_more_is_replaced_or_gone() {
-        let (mut prepared, key) = (PreparedCalls::default(), Key(1));
+        let (mut prepared, key) = (PreparedCalls::default(), JobKey(1));
         assert!(!prepared.is_ready(key, |_| true, || None));
         prepared.put(key, "old");
         assert!(prepared.is_ready(key, |call| *call == "old", || None));

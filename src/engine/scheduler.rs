@@ -94,7 +94,7 @@ use self::candidates::Candidates;
 use self::census::Suspended;
 use self::clock::StoreClock;
 use self::closed_tenants::ClosedTenants;
-use self::delays::Waiting;
+use self::delays::JobTimers;
 use self::entry::{JobEntry, Phase, SlotState};
 use self::fitness::Fitness;
 use self::hold_limit::HoldLimit;
@@ -110,7 +110,7 @@ use self::spans::JobTraces;
 use self::steering::SteeringState;
 use self::tenants::Tallies;
 use crate::broker::{Delivery, MessageKind};
-use crate::engine::action::{Action, Changeable, Key, ResultsTo, Settings};
+use crate::engine::action::{Action, Changeable, JobKey, ResultTarget, SchedulerSettings};
 use crate::engine::facts::{Fact, Gauges};
 use crate::engine::shards::Shards;
 use crate::gate::fleet::Fleet;
@@ -123,10 +123,10 @@ use crate::rules::refusals::Refusals;
 
 /// The jobs in the worker's memory, and the state that decides about them.
 pub struct Scheduler {
-    settings: Settings,
+    settings: SchedulerSettings,
     random: SmallRng,
     /// The jobs, until they leave.
-    jobs: HashMap<Key, JobEntry, RandomState>,
+    jobs: HashMap<JobKey, JobEntry, RandomState>,
     /// The current session, and what it delivers.
     intake: Intake,
     /// The policies to enforce, and until when.
@@ -136,7 +136,7 @@ pub struct Scheduler {
     /// The jobs that may ask, by tenant, and the worker slots.
     queues: Queues,
     /// The jobs that wait in memory.
-    waiting: Waiting,
+    waiting: JobTimers,
     /// The limit on how long jobs are held unacked.
     hold_limit: HoldLimit,
     /// The questions to the gate.
@@ -189,7 +189,7 @@ pub struct Scheduler {
 
 impl Scheduler {
     /// Creates a scheduler without jobs. `seed` makes its jitter repeatable.
-    pub fn new(settings: Settings, seed: u64) -> Self {
+    pub fn new(settings: SchedulerSettings, seed: u64) -> Self {
         let delays = settings.names.delays();
         let window = delivery_window(settings.prefetch, settings.live.concurrency);
         Self {
@@ -199,7 +199,7 @@ impl Scheduler {
             agreement: Agreement::alone(settings.policy.clone()),
             clock: StoreClock::default(),
             queues: Queues::new(settings.live.concurrency, settings.prefetch),
-            waiting: Waiting::new(delays.len(), window),
+            waiting: JobTimers::new(delays.len(), window),
             hold_limit: HoldLimit::new(settings.holding),
             admission: Admission::default(),
             settlement: Settlement::new(seed),
@@ -222,7 +222,7 @@ impl Scheduler {
             moves: Moves::new(
                 settings.prefetch,
                 Arc::clone(&settings.names.dead),
-                (settings.results.as_ref()).is_some_and(|it| it.to == ResultsTo::ReplyTo),
+                (settings.results.as_ref()).is_some_and(|it| it.to == ResultTarget::ReplyTo),
             ),
             lost_results: LostResults::default(),
             stuck_reports: Default::default(),
@@ -518,7 +518,7 @@ impl Scheduler {
     }
 
     /// Records a finding about a call in flight, which may have ended meanwhile.
-    pub fn record_finding(&mut self, now: Duration, key: Key, heard: Heard) {
+    pub fn record_finding(&mut self, now: Duration, key: JobKey, heard: Heard) {
         let Some(job) = self.jobs.get_mut(&key) else {
             return;
         };

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use crate::engine::action::Key;
+use crate::engine::action::JobKey;
 use crate::handler::{Fate, Permit};
 use crate::rules::lateness::{CLOSE, Heard, Look};
 
@@ -20,13 +20,13 @@ const AGE_PART: u32 = 8;
 /// How to look at a call.
 pub(super) struct CallWatch {
     /// The job.
-    pub key: Key,
+    pub key: JobKey,
     /// When to look, in scheduler time. Its patience counts from when the call is made.
     pub look: Look,
     /// When the scheduler's time began.
     pub started: Instant,
     /// Receives the findings.
-    pub heard: mpsc::Sender<(Key, Heard)>,
+    pub heard: mpsc::Sender<(JobKey, Heard)>,
 }
 
 /// Waits for `call`, which `permit` allows, and meanwhile reports findings that the scheduler would
@@ -121,14 +121,14 @@ mod tests {
 
     /// Returns the watch of a call that was asked for at `started`: in time within 50 ms, given up
     /// after ten times that.
-    fn watch(closely: bool, started: Instant, heard: mpsc::Sender<(Key, Heard)>) -> CallWatch {
+    fn watch(closely: bool, started: Instant, heard: mpsc::Sender<(JobKey, Heard)>) -> CallWatch {
         let look = Look {
             at: MS * 50,
             closely,
             patience: MS * 500,
         };
         CallWatch {
-            key: Key(1),
+            key: JobKey(1),
             look,
             started,
             heard,

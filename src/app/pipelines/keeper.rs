@@ -130,7 +130,8 @@ mod tests {
     use crate::config::{Config, Pipelines};
 
     /// Behavior of a start, given its number and the token that stops it.
-    type Does = fn(u64, Stop) -> futures_util::future::BoxFuture<'static, Result<(), AppError>>;
+    type StartBehavior =
+        fn(u64, Stop) -> futures_util::future::BoxFuture<'static, Result<(), AppError>>;
 
     struct KeeperBed {
         wanted: watch::Sender<WantedPipeline>,
@@ -146,7 +147,7 @@ mod tests {
     }
 
     impl KeeperBed {
-        fn start(does: Does) -> Self {
+        fn start(does: StartBehavior) -> Self {
             let wanted = watch::Sender::new(WantedPipeline {
                 config: config("a"),
                 start: 0,

@@ -4,16 +4,16 @@ use std::io;
 use std::sync::{Arc, Mutex};
 
 use super::*;
-use crate::engine::facts::{Death, Decision, Delay};
+use crate::engine::facts::{Death, Decision, WaitPlace};
 use crate::gate::GateError;
 use crate::handler::Outcome;
 use crate::rules::limit::{Algorithm, Limit};
 use crate::rules::tenant::Tenant;
 
 #[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
+struct LogLines(Arc<Mutex<Vec<u8>>>);
 
-impl io::Write for Lines {
+impl io::Write for LogLines {
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
         self.0.lock().expect("no panic").write(text)
     }
@@ -24,7 +24,7 @@ impl io::Write for Lines {
 
 /// Returns the lines that are logged.
 fn said(facts: Vec<Fact>) -> String {
-    let lines = Lines::default();
+    let lines = LogLines::default();
     let writer = lines.clone();
     let subscriber = tracing_subscriber::fmt()
         .with_ansi(false)
@@ -137,7 +137,7 @@ fn what_happens_to_each_job_is_not_logged() {
     let log = said(vec![
         Fact::Decided(Decision::Admitted),
         Fact::Called(Outcome::Done, Some(Duration::from_millis(5))),
-        Fact::Delayed(Delay::Recheck),
+        Fact::Delayed(WaitPlace::Recheck),
     ]);
     assert_eq!(log, "");
 }

@@ -24,9 +24,9 @@ pub struct AbandonedCall {
 
 /// The abandoned calls of this worker, by the names of their permits.
 #[derive(Debug, Default)]
-pub struct Abandoned(BTreeMap<String, AbandonedCall>);
+pub struct AbandonedCalls(BTreeMap<String, AbandonedCall>);
 
-impl Abandoned {
+impl AbandonedCalls {
     /// Returns true if another call can be remembered.
     pub fn has_room(&self) -> bool {
         self.0.len() < MAX_CALLS

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::expired_permits::ExpiredPermits;
-use super::questions::Question;
+use super::questions::GateQuestion;
 use super::round_size::RoundSize;
-use crate::engine::action::Key;
+use crate::engine::action::JobKey;
 use crate::engine::facts::Fact;
 use crate::gate::{GateError, ShardId};
 use crate::rules::limit::Limits;
@@ -27,7 +27,7 @@ const COLD_PAUSE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct RoundTrip {
     pub(super) asked_at: Duration,
-    pub(super) questions: Vec<Question>,
+    pub(super) questions: Vec<GateQuestion>,
     /// Number of this round trip, counted from 1.
     number: u64,
     /// End of the time in which its answer can start jobs, apart from the minimum latency to the
@@ -39,7 +39,7 @@ pub(super) struct RoundTrip {
 
 impl RoundTrip {
     /// Adds `question` for jobs.
-    pub(super) fn add(&mut self, question: Question) {
+    pub(super) fn add(&mut self, question: GateQuestion) {
         self.until = self
             .until
             .max(self.asked_at + question.limits.permit_lasts());
@@ -47,11 +47,11 @@ impl RoundTrip {
     }
 
     /// Adds `question`, which has no jobs and only reads the store's clock.
-    pub(super) fn add_for_clock(&mut self, question: Question) {
+    pub(super) fn add_for_clock(&mut self, question: GateQuestion) {
         self.questions.push(question);
     }
 
-    fn keys(&self) -> Vec<Key> {
+    fn keys(&self) -> Vec<JobKey> {
         let jobs = self.questions.iter().flat_map(|question| &question.jobs);
         jobs.map(|job| job.key).collect()
     }
@@ -160,7 +160,7 @@ impl Admission {
     }
 
     /// Lets one round trip lapse if its time is over. Returns its jobs.
-    pub(super) fn lapse(&mut self, now: Duration) -> Option<Vec<Key>> {
+    pub(super) fn lapse(&mut self, now: Duration) -> Option<Vec<JobKey>> {
         let base = self.base;
         let mut open = self.rounds.values_mut().filter(|round| !round.lapsed);
         let round = open.find(|round| round.until + base < now)?;
@@ -255,9 +255,9 @@ mod tests {
         Limit::concurrent("running", 3).expect("in range").into()
     }
 
-    fn send(admission: &mut Admission, now: Duration, shard: ShardId, key: Key) {
+    fn send(admission: &mut Admission, now: Duration, shard: ShardId, key: JobKey) {
         let tenant = Tenant::parse("a").expect("a tenant");
-        let mut question = Question::new(tenant, Labels::default(), limits(), String::new());
+        let mut question = GateQuestion::new(tenant, Labels::default(), limits(), String::new());
         question.jobs.push(QuestionJob {
             key,
             place: 0,
@@ -273,7 +273,7 @@ mod tests {
         let (mut admission, here) = (Admission::default(), ShardId::default());
         assert_eq!(admission.ask_at(|| 1), Duration::ZERO);
         assert!(admission.is_open(here) && admission.is_idle());
-        send(&mut admission, 10 * MS, here, Key(1));
+        send(&mut admission, 10 * MS, here, JobKey(1));
         assert!(!admission.is_open(here) && !admission.is_idle());
         assert_eq!(admission.ask_at(|| 1), 10 * MS + PACE);
         assert_eq!(admission.ask_at(|| FULL_ROUND), Duration::ZERO);
@@ -316,13 +316,13 @@ mod tests {
     fn jobs_that_can_not_start_any_more_lapse_once_and_a_far_store_gives_them_longer() {
         let (mut admission, here) = (Admission::default(), ShardId::default());
         assert_eq!(admission.lapses_at(), None);
-        send(&mut admission, 10 * MS, here, Key(7));
+        send(&mut admission, 10 * MS, here, JobKey(7));
         assert_eq!(admission.lapses_at(), Some(1_011 * MS));
         admission.set_base(40 * MS);
         assert_eq!(admission.lapses_at(), Some(1_051 * MS));
         assert_eq!(admission.good_for(&limits()), 1_040 * MS);
         assert_eq!(admission.lapse(1_050 * MS), None);
-        assert_eq!(admission.lapse(1_051 * MS), Some(vec![Key(7)]));
+        assert_eq!(admission.lapse(1_051 * MS), Some(vec![JobKey(7)]));
         assert_eq!(admission.lapse(1_051 * MS), None, "once");
         assert_eq!(admission.lapses_at(), None);
         assert!(admission.end(here).is_some_and(|round| round.lapsed));

@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::broker::{Outgoing, Reply, Tag};
-use crate::engine::action::{Action, Key};
+use crate::engine::action::{Action, JobKey};
 
 /// Actions that were not taken yet.
 #[derive(Debug, Default)]
 pub(super) struct Agenda {
     /// Jobs whose prepared calls are not needed.
-    released: Vec<Key>,
+    released: Vec<JobKey>,
     actions: Vec<Action>,
-    replies: Vec<(Key, Reply)>,
-    publishes: Vec<(Key, Outgoing)>,
+    replies: Vec<(JobKey, Reply)>,
+    publishes: Vec<(JobKey, Outgoing)>,
     /// Messages whose confirms must not delay others, by queue.
-    apart: BTreeMap<Arc<str>, Vec<(Key, Outgoing)>>,
+    apart: BTreeMap<Arc<str>, Vec<(JobKey, Outgoing)>>,
     acks: Vec<Tag>,
 }
 
@@ -27,22 +27,22 @@ impl Agenda {
     }
 
     /// Releases the prepared call of a job.
-    pub(super) fn release(&mut self, key: Key) {
+    pub(super) fn release(&mut self, key: JobKey) {
         self.released.push(key);
     }
 
     /// Publishes a result.
-    pub(super) fn reply(&mut self, reply: (Key, Reply)) {
+    pub(super) fn reply(&mut self, reply: (JobKey, Reply)) {
         self.replies.push(reply);
     }
 
     /// Publishes a message.
-    pub(super) fn publish(&mut self, publish: (Key, Outgoing)) {
+    pub(super) fn publish(&mut self, publish: (JobKey, Outgoing)) {
         self.publishes.push(publish);
     }
 
     /// Publishes a message whose confirm must not delay others.
-    pub(super) fn publish_apart(&mut self, publish: (Key, Outgoing)) {
+    pub(super) fn publish_apart(&mut self, publish: (JobKey, Outgoing)) {
         let queue = Arc::clone(&publish.1.queue);
         self.apart.entry(queue).or_default().push(publish);
     }
@@ -62,7 +62,7 @@ impl Agenda {
 
     /// Drops everything that can't be acked or need not be published after the end of the session,
     /// and releases the prepared calls of `jobs`.
-    pub(super) fn end_session(&mut self, jobs: impl IntoIterator<Item = Key>) {
+    pub(super) fn end_session(&mut self, jobs: impl IntoIterator<Item = JobKey>) {
         self.released.extend(jobs);
         // Sorted into the order of arrival; the map has no stable order.
         self.released.sort_unstable();
@@ -98,13 +98,13 @@ impl Agenda {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::broker::{Message, Source};
+    use crate::broker::{DeliverySource, Message};
 
     fn filled() -> Agenda {
         let mut agenda = Agenda::default();
         agenda.ack(Tag {
             session: 1,
-            source: Source::Fresh,
+            source: DeliverySource::Fresh,
             tag: 7,
         });
         let message = Message {
@@ -113,9 +113,9 @@ mod tests {
             body: Default::default(),
         };
         let queue = "jobs.dead".into();
-        agenda.publish((Key(2), Outgoing { queue, message }));
+        agenda.publish((JobKey(2), Outgoing { queue, message }));
         agenda.push(Action::Take);
-        agenda.release(Key(9));
+        agenda.release(JobKey(9));
         agenda
     }
 
@@ -139,11 +139,11 @@ mod tests {
     #[test]
     fn nothing_of_a_session_that_is_gone_is_published_or_acked() {
         let mut agenda = filled();
-        agenda.end_session([Key(5), Key(3)]);
+        agenda.end_session([JobKey(5), JobKey(3)]);
         let actions = agenda.take();
         let [Action::Release(keys), Action::Take] = &actions[..] else {
             panic!("{actions:?}");
         };
-        assert_eq!(*keys, [Key(3), Key(5), Key(9)]);
+        assert_eq!(*keys, [JobKey(3), JobKey(5), JobKey(9)]);
     }
 }

@@ -7,10 +7,10 @@ use super::Scheduler;
 use super::admission::RoundTrip;
 use super::entry::{JobEntry, Phase, SlotState};
 use super::fitness::WantedJobs;
-use super::questions::{Question, QuestionJob};
+use super::questions::{GateQuestion, QuestionJob};
 use super::queues::TenantShare;
 use super::suspects::AskPermission;
-use crate::engine::action::Key;
+use crate::engine::action::JobKey;
 use crate::engine::facts::Fact;
 use crate::gate::{Ask, ShardId, TenantAsk, TenantReply};
 use crate::rules::job::{self, Claims};
@@ -79,8 +79,8 @@ impl Scheduler {
     }
 
     /// Returns a job that waits for the store's clock and may ask for it.
-    fn needs_clock(&self) -> Option<Key> {
-        let is_open = |key: &Key| {
+    fn needs_clock(&self) -> Option<JobKey> {
+        let is_open = |key: &JobKey| {
             let job = self.jobs.get(key);
             job.is_some_and(|job| self.is_open(self.queues.shard_of(&job.claims.tenant)))
         };
@@ -91,7 +91,7 @@ impl Scheduler {
     pub(super) fn questions_of_jobs(
         &mut self,
         now: Duration,
-        is_ready: &mut impl FnMut(Key, &Tenant) -> bool,
+        is_ready: &mut impl FnMut(JobKey, &Tenant) -> bool,
     ) -> Rounds {
         // While the API's breaker is open, one job is the probe. It should be of a tenant without
         // failures, because jobs of other tenants may fail whatever the API does.
@@ -133,7 +133,7 @@ impl Scheduler {
         let limits = self.steering.with_tried(&tenant, limits);
         let labels = self.labels_of(job, &limits);
         let shard = self.queues.shard_of(&tenant);
-        let question = Question::new(tenant, labels, limits, String::new());
+        let question = GateQuestion::new(tenant, labels, limits, String::new());
         let mut round = self.admission.begin(now);
         let batch = vec![question.ask()];
         round.add_for_clock(question);
@@ -147,8 +147,8 @@ impl Scheduler {
         &mut self,
         now: Duration,
         mut turn: TenantShare,
-        is_ready: &mut impl FnMut(Key, &Tenant) -> bool,
-    ) -> Vec<(TenantAsk, Question)> {
+        is_ready: &mut impl FnMut(JobKey, &Tenant) -> bool,
+    ) -> Vec<(TenantAsk, GateQuestion)> {
         turn.keys
             .retain(|key| !self.expire(now, *key) && !self.remove_if_unwanted(*key, now));
         if turn.keys.is_empty() {
@@ -156,7 +156,7 @@ impl Scheduler {
             self.queues.set_limited(&turn.tenant, false);
         }
         // Mostly there is one.
-        let mut questions: Vec<(TenantAsk, Question)> = Vec::with_capacity(1);
+        let mut questions: Vec<(TenantAsk, GateQuestion)> = Vec::with_capacity(1);
         // Indexes of all questions but the first, by labels. Jobs of another plan have different
         // limits.
         let mut alike: HashMap<Labels, Vec<usize>> = HashMap::new();
@@ -213,7 +213,7 @@ impl Scheduler {
                 if at > 0 {
                     alike.entry(labels.clone()).or_default().push(at);
                 }
-                let question = Question::new(tenant.clone(), labels, limits, permits);
+                let question = GateQuestion::new(tenant.clone(), labels, limits, permits);
                 questions.push((question.ask(), question));
                 at
             });
@@ -235,7 +235,7 @@ impl Scheduler {
         &mut self,
         now: Duration,
         asked_at: Duration,
-        question: &Question,
+        question: &GateQuestion,
         reply: &TenantReply,
     ) {
         let tenant = &question.tenant;
@@ -265,9 +265,9 @@ impl Scheduler {
     /// `slots`.
     fn looked_at(
         &mut self,
-        key: Key,
+        key: JobKey,
         slots: &mut u32,
-        is_ready: &mut impl FnMut(Key, &Tenant) -> bool,
+        is_ready: &mut impl FnMut(JobKey, &Tenant) -> bool,
     ) -> bool {
         let hand = |job: &JobEntry| job.slot;
         if self.jobs.get(&key).map(hand) == Some(SlotState::Empty) && *slots > 0 {

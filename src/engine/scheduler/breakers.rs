@@ -6,7 +6,7 @@ use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 
 use super::api_throttle::{ApiThrottle, LOOK_INTERVAL};
-use crate::engine::action::Key;
+use crate::engine::action::JobKey;
 use crate::gate::{Event, GateError, Rule, Standings, Whose};
 use crate::rules::breaker::Trouble;
 use crate::rules::tenant::{self, Tenant};
@@ -35,14 +35,14 @@ enum ApiBreaker {
     /// One job may start. This was granted at `now_ms` of the store's clock.
     Granted { now_ms: u64 },
     /// The probe runs, or its call is being prepared.
-    Probing { key: Key, now_ms: u64 },
+    Probing { key: JobKey, now_ms: u64 },
 }
 
 /// A call that has ended.
 #[derive(Debug)]
 pub struct EndedCall<'a> {
     /// The job.
-    pub key: Key,
+    pub key: JobKey,
     /// The job's ID.
     pub id: &'a str,
     /// The job's tenant.
@@ -58,7 +58,7 @@ pub struct EndedCall<'a> {
 #[derive(Debug, PartialEq, Eq)]
 pub struct FailedJob {
     /// The job.
-    pub key: Key,
+    pub key: JobKey,
     /// When its handler wants it to be tried again.
     pub after: Option<Duration>,
     /// Why it failed.
@@ -148,14 +148,14 @@ impl Breakers {
     }
 
     /// Records that a job starts, or that its call is being prepared.
-    pub fn started(&mut self, key: Key) {
+    pub fn started(&mut self, key: JobKey) {
         if let ApiBreaker::Granted { now_ms } = self.api {
             self.api = ApiBreaker::Probing { key, now_ms };
         }
     }
 
     /// Records that the call of the probe is prepared, so that it may ask for its permit.
-    pub fn prepared(&mut self, key: Key) {
+    pub fn prepared(&mut self, key: JobKey) {
         if let Some(now_ms) = self.probe(key) {
             self.api = ApiBreaker::Granted { now_ms };
         }
@@ -163,7 +163,7 @@ impl Breakers {
 
     /// Returns when the job became the API's probe (store's clock), or `None` if it is not the
     /// probe.
-    fn probe(&self, job: Key) -> Option<u64> {
+    fn probe(&self, job: JobKey) -> Option<u64> {
         match self.api {
             ApiBreaker::Probing { key, now_ms } if key == job => Some(now_ms),
             _ => None,
@@ -183,7 +183,7 @@ impl Breakers {
     }
 
     /// Records that the job left while its call was being prepared.
-    pub fn gone(&mut self, key: Key) {
+    pub fn gone(&mut self, key: JobKey) {
         if self.probe(key).is_some() {
             self.prepared(key);
             self.not_started();

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use crate::engine::action::Key;
+use crate::engine::action::JobKey;
 use crate::engine::shards::Shards;
 use crate::gate::{Candidate, Deduped, DedupedAll, GateError, ShardId};
 
@@ -15,8 +15,8 @@ const MAX_JOBS_PER_REQUEST: usize = 256;
 
 #[derive(Debug, Default)]
 struct DedupeOutbox {
-    open: VecDeque<(Key, Candidate)>,
-    sent: Option<Vec<(Key, Candidate)>>,
+    open: VecDeque<(JobKey, Candidate)>,
+    sent: Option<Vec<(JobKey, Candidate)>>,
     not_before: Duration,
 }
 
@@ -45,12 +45,12 @@ impl Candidates {
     }
 
     /// Returns a name for a delivery that no other delivery of any worker has.
-    pub fn name(&self, key: Key) -> String {
+    pub fn name(&self, key: JobKey) -> String {
         format!("{:x}-{}", self.worker, key.0)
     }
 
     /// Adds a job that has to ask.
-    pub fn add(&mut self, key: Key, candidate: Candidate) {
+    pub fn add(&mut self, key: JobKey, candidate: Candidate) {
         let shard = self.shards.of(&candidate.tenant);
         let outbox = self.outboxes.entry(shard).or_default();
         outbox.open.push_back((key, candidate));
@@ -88,7 +88,7 @@ impl Candidates {
         now: Duration,
         shard: ShardId,
         result: Result<DedupedAll, GateError>,
-    ) -> Vec<(Key, Result<Deduped, GateError>)> {
+    ) -> Vec<(JobKey, Result<Deduped, GateError>)> {
         let Some(outbox) = self.outboxes.get_mut(&shard) else {
             return Vec::new();
         };
@@ -140,9 +140,9 @@ mod tests {
     use crate::rules::tenant::Tenant;
 
     fn add(candidates: &mut Candidates, key: u64) {
-        let by = candidates.name(Key(key));
+        let by = candidates.name(JobKey(key));
         candidates.add(
-            Key(key),
+            JobKey(key),
             Candidate {
                 tenant: Tenant::parse("a").expect("a tenant"),
                 key: "k".to_owned(),
@@ -173,8 +173,8 @@ mod tests {
         assert_eq!(jobs, ["1", "2"]);
         let refused = GateError::Refused("a test".to_owned());
         let told = all.dedupe_result(now, HERE(), Ok(vec![Ok(Deduped::First), Err(refused)]));
-        assert!(matches!(told[0], (Key(1), Ok(Deduped::First))));
-        assert!(matches!(told[1], (Key(2), Err(GateError::Refused(_)))));
+        assert!(matches!(told[0], (JobKey(1), Ok(Deduped::First))));
+        assert!(matches!(told[1], (JobKey(2), Err(GateError::Refused(_)))));
         assert_eq!(all.send_at(), None);
     }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::Scheduler;
 use super::due_time::LATE_AFTER;
 use super::entry::{JobEntry, Phase, SlotState};
-use crate::broker::Source;
-use crate::engine::facts::{Census, Fact, Lacks};
+use crate::broker::DeliverySource;
+use crate::engine::facts::{Census, Fact, MissingResource};
 use crate::gate::TenantReply;
 use crate::rules::job::{Envelope, Field, start};
 use crate::rules::steering::WaitsFor;
@@ -55,8 +55,8 @@ impl Suspended {
 impl Scheduler {
     /// Reports how long a new job has been in its queue, if its publisher's timestamp and the
     /// store's clock are known.
-    pub(super) fn count_queued(&mut self, now: Duration, source: Source, job: &JobEntry) {
-        if source == Source::Fresh
+    pub(super) fn count_queued(&mut self, now: Duration, source: DeliverySource, job: &JobEntry) {
+        if source == DeliverySource::Fresh
             && let Some(published_ms) = job.message.published_ms()
             && let Some(store_now) = self.clock.at_least(now)
         {
@@ -116,25 +116,25 @@ impl Scheduler {
             _ if self.breakers.is_shut(now) => WaitsFor::Breaker,
             _ if !self.agreement.allows(now) => WaitsFor::Agreement,
             _ => match self.lacks(job) {
-                Lacks::Slot => WaitsFor::Slot,
-                Lacks::Redis => WaitsFor::Redis,
-                Lacks::Connection => WaitsFor::Connection,
-                Lacks::Worker => WaitsFor::Nothing,
+                MissingResource::Slot => WaitsFor::Slot,
+                MissingResource::Redis => WaitsFor::Redis,
+                MissingResource::Connection => WaitsFor::Connection,
+                MissingResource::Worker => WaitsFor::Nothing,
             },
         })
     }
 
     /// Returns the resource that a job lacks whose time has come.
-    fn lacks(&self, job: &JobEntry) -> Lacks {
+    fn lacks(&self, job: &JobEntry) -> MissingResource {
         let shard = || self.queues.shard_of(&job.claims.tenant);
         match job.phase {
-            Phase::Preparing => Lacks::Connection,
-            Phase::Candidate | Phase::Noting | Phase::Asking => Lacks::Redis,
+            Phase::Preparing => MissingResource::Connection,
+            Phase::Candidate | Phase::Noting | Phase::Asking => MissingResource::Redis,
             _ if job.slot == SlotState::Empty && !self.queues.has_slot(&job.claims.tenant) => {
-                Lacks::Slot
+                MissingResource::Slot
             }
-            _ if !self.is_open(shard()) => Lacks::Redis,
-            _ => Lacks::Worker,
+            _ if !self.is_open(shard()) => MissingResource::Redis,
+            _ => MissingResource::Worker,
         }
     }
 }

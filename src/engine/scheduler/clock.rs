@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::millis;
 use super::queues::QueuePosition;
 use super::report_limiter::ReportLimiter;
-use crate::engine::action::Key;
+use crate::engine::action::JobKey;
 
 /// Minimum interval between reports that it can't be read.
 const UNREADABLE_REPORT_INTERVAL: Duration = Duration::from_secs(60);
@@ -26,7 +26,7 @@ pub(super) struct StoreClock {
     reading: Option<Reading>,
     /// Jobs that wait for the clock because their times are in store time, and the position at
     /// which each joins its queue.
-    waiting: Vec<(Key, QueuePosition)>,
+    waiting: Vec<(JobKey, QueuePosition)>,
     unread: ReportLimiter,
 }
 
@@ -57,12 +57,12 @@ impl StoreClock {
     }
 
     /// Lets a job wait for the first reading.
-    pub(super) fn wait(&mut self, key: Key, end: QueuePosition) {
+    pub(super) fn wait(&mut self, key: JobKey, end: QueuePosition) {
         self.waiting.push((key, end));
     }
 
     /// Returns the waiting jobs.
-    pub(super) fn waiting(&self) -> impl ExactSizeIterator<Item = Key> {
+    pub(super) fn waiting(&self) -> impl ExactSizeIterator<Item = JobKey> {
         self.waiting.iter().map(|(key, _)| *key)
     }
 
@@ -73,7 +73,7 @@ impl StoreClock {
     }
 
     /// Takes the waiting jobs.
-    pub(super) fn take_waiting(&mut self) -> Vec<(Key, QueuePosition)> {
+    pub(super) fn take_waiting(&mut self) -> Vec<(JobKey, QueuePosition)> {
         std::mem::take(&mut self.waiting)
     }
 
@@ -102,14 +102,17 @@ mod tests {
     fn each_of_those_that_wait_is_tried() {
         let mut clock = StoreClock::default();
         clock.try_next();
-        clock.wait(Key(1), QueuePosition::Due);
-        clock.wait(Key(2), QueuePosition::Fresh);
+        clock.wait(JobKey(1), QueuePosition::Due);
+        clock.wait(JobKey(2), QueuePosition::Fresh);
         clock.try_next();
-        assert_eq!(clock.waiting().next(), Some(Key(2)));
+        assert_eq!(clock.waiting().next(), Some(JobKey(2)));
         let all = clock.take_waiting();
         assert_eq!(
             all,
-            [(Key(2), QueuePosition::Fresh), (Key(1), QueuePosition::Due)]
+            [
+                (JobKey(2), QueuePosition::Fresh),
+                (JobKey(1), QueuePosition::Due)
+            ]
         );
         assert_eq!(clock.waiting().len(), 0);
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use foldhash::fast::RandomState;
 
 use super::Scheduler;
-use super::questions::Question;
+use super::questions::GateQuestion;
 use crate::engine::facts::{ClosedBy, Fact};
 use crate::gate::{Answer, TenantReply};
 use crate::rules::tenant::Tenant;
@@ -47,7 +47,7 @@ impl ClosedTenants {
     fn record(
         &mut self,
         now: Duration,
-        question: &Question,
+        question: &GateQuestion,
         reply: &TenantReply,
         facts: &mut Vec<Fact>,
     ) {
@@ -157,7 +157,7 @@ impl Scheduler {
     pub(super) fn record_closed_tenant(
         &mut self,
         now: Duration,
-        question: &Question,
+        question: &GateQuestion,
         reply: &TenantReply,
     ) {
         self.closed_tenants
@@ -182,13 +182,13 @@ mod tests {
     const STORE_MS: u64 = 1_700_000_000_000;
     const MINUTE: Duration = Duration::from_secs(60);
 
-    fn question(tenant: &str) -> Question {
+    fn question(tenant: &str) -> GateQuestion {
         let limit =
             |name, max| Limit::new(name, Algorithm::SlidingWindow, max, SECOND, SECOND / 20);
         let limits = [limit("burst", 5), limit("hourly", 9)].map(|limit| limit.expect("a limit"));
         let tenant = Tenant::parse(tenant).expect("a tenant");
         let limits = Limits::new(limits.into()).expect("two names");
-        Question::new(tenant, Labels::default(), limits, String::new())
+        GateQuestion::new(tenant, Labels::default(), limits, String::new())
     }
 
     fn wait(limit: usize, ttl_ms: u64) -> Answer {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Scheduler;
 use super::entry::{JobEntry, Phase};
 use super::queues::QueuePosition;
-use crate::engine::action::{Action, Key};
+use crate::engine::action::{Action, JobKey};
 use crate::engine::facts::Fact;
 use crate::gate::{Candidate, Deduped, DedupedAll, GateError, ShardId};
 use crate::rules::scope::Labels;
@@ -14,7 +14,7 @@ use crate::rules::scope::Labels;
 impl Scheduler {
     /// Lets a job ask that does not know yet whether it is the first with its key. Returns true if
     /// it asks.
-    pub(super) fn asks_whether_first(&mut self, now: Duration, key: Key) -> bool {
+    pub(super) fn asks_whether_first(&mut self, now: Duration, key: JobKey) -> bool {
         let Some(job) = self.jobs.get_mut(&key) else {
             return false;
         };
@@ -83,7 +83,7 @@ impl Scheduler {
     }
 
     /// Drops a job because another job with its key goes on.
-    fn drop_duplicate(&mut self, now: Duration, key: Key, left_ms: u64) {
+    fn drop_duplicate(&mut self, now: Duration, key: JobKey, left_ms: u64) {
         let Some(job) = self.jobs.get(&key) else {
             return;
         };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::due_time::{DueTime, LATE_AFTER};
 use super::results::LastCall;
 use super::trace::Trace;
-use crate::broker::{Message, Source, Tag};
+use crate::broker::{DeliverySource, Message, Tag};
 use crate::engine::facts::{Fact, JobFields};
 use crate::gate::{Receipt, Ticket};
 use crate::rules::job::{Claims, Job, Published};
@@ -124,7 +124,7 @@ impl JobEntry {
 
     /// Returns true if it came from the work queue.
     pub(super) fn is_fresh(&self) -> bool {
-        self.tag.source == Source::Fresh
+        self.tag.source == DeliverySource::Fresh
     }
 
     /// Returns the fields that identify it in logs.

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::{Scheduler, millis};
-use crate::engine::action::Key;
+use crate::engine::action::JobKey;
 use crate::engine::facts::Death;
 
 /// Time after a job's expiry at which all clocks agree that it has expired.
@@ -12,7 +12,7 @@ const EXPIRY_MARGIN: Duration = Duration::from_millis(100);
 
 impl Scheduler {
     /// Starts the job's expiration at the time when it arrived.
-    pub(super) fn count_expiration(&mut self, now: Duration, key: Key) {
+    pub(super) fn count_expiration(&mut self, now: Duration, key: JobKey) {
         let store_now = self.clock.at_least(now);
         if let (Some(job), Some(store_now)) = (self.jobs.get_mut(&key), store_now) {
             let ago = millis(now.saturating_sub(job.since));
@@ -22,7 +22,7 @@ impl Scheduler {
     }
 
     /// Turns a job that has expired into a dead letter. Returns true if it has.
-    pub(super) fn expire(&mut self, now: Duration, key: Key) -> bool {
+    pub(super) fn expire(&mut self, now: Duration, key: JobKey) -> bool {
         let Some(job) = self.jobs.get(&key) else {
             return false;
         };
@@ -39,7 +39,7 @@ impl Scheduler {
 
     /// Returns the time after which the job has expired whatever the clocks' errors are, or `None`
     /// if it never does.
-    pub(super) fn left(&self, now: Duration, key: Key) -> Option<Duration> {
+    pub(super) fn left(&self, now: Duration, key: JobKey) -> Option<Duration> {
         let at = self.jobs.get(&key)?.claims.expiry.at_ms()?;
         let left = Duration::from_millis(at.saturating_sub(self.clock.at_least(now)?));
         Some(left + EXPIRY_MARGIN)

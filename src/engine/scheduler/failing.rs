@@ -9,7 +9,7 @@ use super::breakers::{EndedCall, FailedJob, ReportOutcome};
 use super::entry::{JobEntry, Phase};
 use super::queues::QueuePosition;
 use super::{Scheduler, millis};
-use crate::engine::action::{Action, Key};
+use crate::engine::action::{Action, JobKey};
 use crate::engine::facts::{Death, Fact};
 use crate::gate::{GateError, Standings};
 use crate::handler::{Outcome, Trouble};
@@ -73,7 +73,7 @@ impl Scheduler {
     pub(super) fn report_health(
         &mut self,
         now: Duration,
-        key: Key,
+        key: JobKey,
         (took, called): (Duration, bool),
         outcome: &Outcome,
         trouble: Option<Trouble>,
@@ -188,7 +188,7 @@ impl Scheduler {
     pub(super) fn try_again(
         &mut self,
         now: Duration,
-        key: Key,
+        key: JobKey,
         after: Option<Duration>,
         reason: &str,
     ) {
@@ -214,7 +214,7 @@ impl Scheduler {
     }
 
     /// Records the time of a job's first call, if the job goes on.
-    pub(super) fn note_call(&mut self, now: Duration, key: Key) {
+    pub(super) fn note_call(&mut self, now: Duration, key: JobKey) {
         let store_now = self.clock.at_least(now);
         if let Some(job) = self.jobs.get_mut(&key) {
             job.claims.first_call_ms = job.claims.first_call_ms.or(store_now);
@@ -223,7 +223,7 @@ impl Scheduler {
 
     /// Makes a job a dead letter that has failed, or was throttled, for too long. Returns true if
     /// so.
-    pub(super) fn gives_up(&mut self, now: Duration, key: Key, reason: &str) -> bool {
+    pub(super) fn gives_up(&mut self, now: Duration, key: JobKey, reason: &str) -> bool {
         let first = self.jobs.get(&key).and_then(|e| e.claims.first_call_ms);
         let (Some(first), Some(store_now)) = (first, self.clock.at_least(now)) else {
             return false;

@@ -25,13 +25,13 @@ pub(super) struct Fitness {
     /// Calls in a row that could not be made.
     failures: u32,
     /// `None` while the worker can make calls.
-    unfit: Option<Unfit>,
+    unfit: Option<Unfitness>,
     /// Whether the API's breaker was open at the last look.
     was_open: bool,
 }
 
 #[derive(Debug)]
-struct Unfit {
+struct Unfitness {
     why: String,
     /// Duration of the next pause.
     pause: Duration,
@@ -57,7 +57,7 @@ impl Fitness {
             return false;
         };
         let is_new = self.unfit.is_none();
-        let unfit = self.unfit.get_or_insert_with(|| Unfit {
+        let unfit = self.unfit.get_or_insert_with(|| Unfitness {
             why: String::new(),
             pause: Duration::from_millis(rule.first_wait_ms),
             until: None,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::Scheduler;
 use super::entry::{JobEntry, Phase};
-use crate::engine::action::Key;
+use crate::engine::action::JobKey;
 use crate::engine::facts::Fact;
 use crate::rules::holding::{Holding, TICK, UNKNOWN};
 use crate::rules::job;
@@ -94,7 +94,7 @@ impl Scheduler {
         self.hold_limit.look_at = now + shortest / CHECKS_PER_HOLD;
         let is_old = |job: &JobEntry| job.since + self.hold_limit.longest(job.since) <= now;
         let old = self.jobs.iter().filter(|(_, job)| is_old(job));
-        let mut old: Vec<Key> = old.map(|(key, _)| *key).collect();
+        let mut old: Vec<JobKey> = old.map(|(key, _)| *key).collect();
         if old.is_empty() {
             return;
         }
@@ -110,7 +110,7 @@ impl Scheduler {
                 number += 1;
             }
         }
-        let old: HashSet<Key> = old.into_iter().collect();
+        let old: HashSet<JobKey> = old.into_iter().collect();
         let mut ready = self.queues.take_stale(|key| old.contains(&key));
         for (key, end) in self.clock.take_waiting() {
             match old.contains(&key) {
@@ -130,7 +130,7 @@ impl Scheduler {
     }
 
     /// Moves a job that waits in memory until `until` to a delay queue.
-    pub(super) fn travel_on(&mut self, now: Duration, key: Key, until: Duration) {
+    pub(super) fn travel_on(&mut self, now: Duration, key: JobKey, until: Duration) {
         let Some(job) = self.jobs.get(&key) else {
             return;
         };

@@ -8,8 +8,8 @@ use ulid::Ulid;
 use super::due_time::DueTime;
 use super::entry::{JobEntry, Phase, SlotState};
 use super::report_limiter::ReportLimiter;
-use crate::broker::{Delivery, Message, Source, Tag};
-use crate::engine::action::{Key, Settings};
+use crate::broker::{Delivery, DeliverySource, Message, Tag};
+use crate::engine::action::{JobKey, SchedulerSettings};
 use crate::rules::job::{self, BadMessage, InBody};
 use crate::rules::policy::Policy;
 
@@ -29,7 +29,7 @@ pub(super) struct Intake {
     /// Invalid messages that came before the first agreement, which brings the store's clock. They
     /// become dead letters then. The prefetch bounds them. A worker that does not agree gives them
     /// back with all other deliveries.
-    undated: Vec<(Key, Invalid)>,
+    undated: Vec<(JobKey, Invalid)>,
 }
 
 /// An invalid message.
@@ -53,12 +53,12 @@ impl Intake {
     }
 
     /// Keeps a message that becomes a dead letter after the first agreement.
-    pub(super) fn keep_undated(&mut self, key: Key, invalid: Invalid) {
+    pub(super) fn keep_undated(&mut self, key: JobKey, invalid: Invalid) {
         self.undated.push((key, invalid));
     }
 
     /// Takes the messages that waited for the first agreement.
-    pub(super) fn take_undated(&mut self) -> Vec<(Key, Invalid)> {
+    pub(super) fn take_undated(&mut self) -> Vec<(JobKey, Invalid)> {
         std::mem::take(&mut self.undated)
     }
 
@@ -88,12 +88,12 @@ impl Intake {
     }
 
     /// Assigns a key to a delivery, or returns `None` if it is not taken.
-    pub(super) fn take(&mut self, delivery: &Delivery) -> Option<Key> {
+    pub(super) fn take(&mut self, delivery: &Delivery) -> Option<JobKey> {
         if !self.is_current(&delivery.tag) || self.draining {
             return None;
         }
         self.last_key += 1;
-        Some(Key(self.last_key))
+        Some(JobKey(self.last_key))
     }
 
     /// Reads the job of a delivery. `inside` holds the values from its body.
@@ -101,7 +101,7 @@ impl Intake {
         now: Duration,
         delivery: Delivery,
         inside: &InBody,
-        settings: &Settings,
+        settings: &SchedulerSettings,
         policy: &Policy,
     ) -> Result<JobEntry, Box<Invalid>> {
         let tag = delivery.tag;
@@ -110,7 +110,7 @@ impl Intake {
         if !has_own_id {
             message = message.with_id_if_missing(&Ulid::new().to_string());
         }
-        let returned = delivery.source != Source::Fresh;
+        let returned = delivery.source != DeliverySource::Fresh;
         if returned {
             let work = &settings.names.fresh;
             message.routing_key = job::first_routing_key(&message, work).to_owned();
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     fn delivery(session: u64) -> Delivery {
-        let source = Source::Fresh;
+        let source = DeliverySource::Fresh;
         Delivery {
             tag: Tag {
                 session,
@@ -181,12 +181,12 @@ mod tests {
         let mut intake = Intake::default();
         intake.begin_session(2);
         assert_eq!(intake.take(&delivery(1)), None, "of a session before");
-        assert_eq!(intake.take(&delivery(2)), Some(Key(1)));
-        assert_eq!(intake.take(&delivery(2)), Some(Key(2)));
+        assert_eq!(intake.take(&delivery(2)), Some(JobKey(1)));
+        assert_eq!(intake.take(&delivery(2)), Some(JobKey(2)));
         intake.end_session();
         assert_eq!(intake.take(&delivery(2)), None, "it is gone");
         intake.begin_session(3);
-        assert_eq!(intake.take(&delivery(3)), Some(Key(3)), "names go on");
+        assert_eq!(intake.take(&delivery(3)), Some(JobKey(3)), "names go on");
         intake.drain();
         assert_eq!(intake.take(&delivery(3)), None);
     }

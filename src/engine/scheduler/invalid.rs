@@ -7,13 +7,13 @@ use std::time::Duration;
 use super::Scheduler;
 use super::intake::Invalid;
 use super::moves::Move;
-use crate::engine::action::Key;
+use crate::engine::action::JobKey;
 use crate::engine::facts::Fact;
 use crate::rules::headers;
 
 impl Scheduler {
     /// Makes an invalid message a dead letter.
-    pub(super) fn bury_invalid(&mut self, now: Duration, key: Key, invalid: Invalid) {
+    pub(super) fn bury_invalid(&mut self, now: Duration, key: JobKey, invalid: Invalid) {
         let Invalid { tag, message, why } = invalid;
         let id = message.id().unwrap_or_default().to_owned();
         let reason = why.to_string();

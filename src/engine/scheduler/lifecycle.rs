@@ -18,10 +18,10 @@ use super::admission::RoundTrip;
 use super::entry::{JobEntry, Phase, SlotState, StartRecord};
 use super::intake::Intake;
 use super::moves::Move;
-use super::questions::Question;
+use super::questions::GateQuestion;
 use super::queues::QueuePosition;
-use crate::broker::{Delivery, Message, PublishError, Reply, Source};
-use crate::engine::action::{Action, Key};
+use crate::broker::{Delivery, DeliverySource, Message, PublishError, Reply};
+use crate::engine::action::{Action, JobKey};
 use crate::engine::facts::{Death, Decision, Fact};
 use crate::gate::{Answer, GateError, Receipt, Replies, ShardId, TenantReply};
 use crate::handler::{Attempt, Fate, Outcome};
@@ -33,7 +33,7 @@ use crate::rules::tenant::Tenant;
 /// A tenant's jobs that ask again, with their positions among those that asked.
 #[derive(Default)]
 struct JobsAskingAgain {
-    jobs: Vec<(usize, Key)>,
+    jobs: Vec<(usize, JobKey)>,
     /// Whether other jobs of the tenant must wait.
     limited: bool,
 }
@@ -62,20 +62,20 @@ impl Scheduler {
         }
     }
 
-    fn arrived(&mut self, now: Duration, key: Key, source: Source, mut job: JobEntry) {
+    fn arrived(&mut self, now: Duration, key: JobKey, source: DeliverySource, mut job: JobEntry) {
         self.begin_trace(now, source, &mut job);
-        let left_a_delay_queue = job.claims.trip.is_some() && source == Source::Due;
+        let left_a_delay_queue = job.claims.trip.is_some() && source == DeliverySource::Due;
         if left_a_delay_queue && self.intake.should_report_early_leave(now) {
             let due = Arc::clone(&self.settings.names.due);
             self.facts.push(Fact::LeftDelayQueueEarly(due));
         }
-        if let Source::Delay(level) = source {
+        if let DeliverySource::Delay(level) = source {
             self.waiting.came_from(level, key);
         }
         self.count_queued(now, source, &job);
         self.jobs.insert(key, job);
         let end = match source {
-            Source::Fresh => QueuePosition::Fresh,
+            DeliverySource::Fresh => QueuePosition::Fresh,
             _ => QueuePosition::Due,
         };
         self.arrange(now, key, end);
@@ -83,7 +83,7 @@ impl Scheduler {
 
     /// Step 2: lets the job ask, or delays it if its time has not come (`delays`). A job that has
     /// expired becomes a dead letter.
-    pub(super) fn arrange(&mut self, now: Duration, key: Key, end: QueuePosition) {
+    pub(super) fn arrange(&mut self, now: Duration, key: JobKey, end: QueuePosition) {
         self.end_wait_if_woken(now, key);
         let Some(job) = self.jobs.get_mut(&key) else {
             return;
@@ -117,7 +117,7 @@ impl Scheduler {
     }
 
     /// Adds the job to the ready jobs of its tenant.
-    pub(super) fn join(&mut self, key: Key, end: QueuePosition) {
+    pub(super) fn join(&mut self, key: JobKey, end: QueuePosition) {
         if let Some(job) = self.jobs.get_mut(&key) {
             job.phase = Phase::Ready;
             let end = match (job.slot, end) {
@@ -131,7 +131,7 @@ impl Scheduler {
 
     /// Step 3: asks the next question of each open shard, if one is due (`asking`). Checks now
     /// which jobs' calls could be made at once: as many jobs may start.
-    pub fn ask(&mut self, now: Duration, mut is_ready: impl FnMut(Key, &Tenant) -> bool) {
+    pub fn ask(&mut self, now: Duration, mut is_ready: impl FnMut(JobKey, &Tenant) -> bool) {
         if !self.wants_to_ask(now) || self.ask_at() > now {
             return;
         }
@@ -191,7 +191,7 @@ impl Scheduler {
         &mut self,
         now: Duration,
         (asked_at, lapsed): (Duration, bool),
-        question: &Question,
+        question: &GateQuestion,
         reply: &TenantReply,
         back: &mut JobsAskingAgain,
     ) {
@@ -233,8 +233,8 @@ impl Scheduler {
         &mut self,
         now: Duration,
         (asked_at, lapsed): (Duration, bool),
-        key: Key,
-        question: &Question,
+        key: JobKey,
+        question: &GateQuestion,
         receipt: Receipt,
     ) -> Result<(), Receipt> {
         let limits = &question.limits;
@@ -296,8 +296,8 @@ impl Scheduler {
     fn denied(
         &mut self,
         now: Duration,
-        key: Key,
-        question: &Question,
+        key: JobKey,
+        question: &GateQuestion,
         store_ms: u64,
         answer: &Answer,
     ) {
@@ -355,7 +355,7 @@ impl Scheduler {
     pub fn finished(
         &mut self,
         now: Duration,
-        key: Key,
+        key: JobKey,
         took: Duration,
         attempt: impl Into<Attempt>,
     ) {
@@ -403,7 +403,7 @@ impl Scheduler {
 
     /// Step 8: decides what becomes of a job whose call has ended, or could not be prepared.
     /// `waits`: its failure is being reported to the breakers (`failing`).
-    pub(super) fn conclude(&mut self, now: Duration, key: Key, outcome: Outcome, waits: bool) {
+    pub(super) fn conclude(&mut self, now: Duration, key: JobKey, outcome: Outcome, waits: bool) {
         let Some(job) = self.jobs.get_mut(&key) else {
             return;
         };
@@ -441,7 +441,7 @@ impl Scheduler {
     }
 
     /// Step 9a: makes the job a dead letter.
-    pub(super) fn bury(&mut self, now: Duration, key: Key, death: Death, reason: &str) {
+    pub(super) fn bury(&mut self, now: Duration, key: JobKey, death: Death, reason: &str) {
         let Some(job) = self.jobs.get(&key) else {
             return;
         };
@@ -459,7 +459,7 @@ impl Scheduler {
     pub(super) fn leave(
         &mut self,
         now: Duration,
-        key: Key,
+        key: JobKey,
         (queue, mut headers): (Arc<str>, Headers),
         reply: Option<Reply>,
     ) {
@@ -479,7 +479,7 @@ impl Scheduler {
     pub(super) fn publish(
         &mut self,
         now: Duration,
-        key: Key,
+        key: JobKey,
         (of, message): (Move, Message),
         (queue, mut headers): (Arc<str>, Headers),
     ) {
@@ -497,7 +497,7 @@ impl Scheduler {
     }
 
     /// Step 10: acks messages whose publish is confirmed. Failed publishes are tried again.
-    pub fn moved(&mut self, now: Duration, results: Vec<(Key, Result<(), PublishError>)>) {
+    pub fn moved(&mut self, now: Duration, results: Vec<(JobKey, Result<(), PublishError>)>) {
         for (key, result) in results {
             if let Err(why) = result {
                 self.publish_failed(now, key, why);

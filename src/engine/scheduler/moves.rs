@@ -15,7 +15,7 @@ use foldhash::fast::RandomState;
 
 use self::due::RECHECK_DELAY;
 use crate::broker::{Message, Outgoing, PublishError, Reply, Tag};
-use crate::engine::action::Key;
+use crate::engine::action::JobKey;
 use crate::rules::tenant::Tenant;
 
 /// Wait before the first retry of a publish; it doubles with each failure.
@@ -86,7 +86,7 @@ impl MoveEntry {
         }
     }
 
-    fn next(&self, key: Key) -> MoveStep {
+    fn next(&self, key: JobKey) -> MoveStep {
         match (&self.of.reply, &self.of.outgoing) {
             (Some(reply), _) => MoveStep::Reply((key, (**reply).clone())),
             (None, Some(outgoing)) => MoveStep::Publish((key, outgoing.clone())),
@@ -111,8 +111,8 @@ struct StuckTarget {
     /// Earliest time of the next try.
     try_at: Duration,
     /// The message that tries the target now.
-    trying: Option<Key>,
-    waiting: VecDeque<Key>,
+    trying: Option<JobKey>,
+    waiting: VecDeque<JobKey>,
 }
 
 impl StuckTarget {
@@ -126,9 +126,9 @@ impl StuckTarget {
 #[derive(Debug)]
 pub enum MoveStep {
     /// Publish the job's result.
-    Reply((Key, Reply)),
+    Reply((JobKey, Reply)),
     /// Publish the message.
-    Publish((Key, Outgoing)),
+    Publish((JobKey, Outgoing)),
     /// Ack the delivery.
     Ack(Tag),
 }
@@ -136,10 +136,10 @@ pub enum MoveStep {
 /// All moves that are not acked yet.
 #[derive(Debug)]
 pub struct Moves {
-    all: HashMap<Key, MoveEntry, RandomState>,
+    all: HashMap<JobKey, MoveEntry, RandomState>,
     stuck: BTreeMap<MoveTarget, StuckTarget>,
     /// Moves scheduled for a later time.
-    later: BTreeSet<(Duration, Key)>,
+    later: BTreeSet<(Duration, JobKey)>,
     /// When [`Moves::due`] next has something to do.
     next_at: Option<Duration>,
     prefetch: usize,
@@ -177,18 +177,18 @@ impl Moves {
     }
 
     /// Begins a move. Returns `None` if it waits for a stuck target.
-    pub fn begin(&mut self, now: Duration, key: Key, of: Move) -> Option<MoveStep> {
+    pub fn begin(&mut self, now: Duration, key: JobKey, of: Move) -> Option<MoveStep> {
         self.insert(key, of);
         self.send(now, key)
     }
 
     /// Begins a move that is to be sent `at` a later time.
-    pub fn begin_later(&mut self, key: Key, at: Duration, of: Move) {
+    pub fn begin_later(&mut self, key: JobKey, at: Duration, of: Move) {
         self.insert(key, of);
         self.send_later(at, key);
     }
 
-    fn insert(&mut self, key: Key, of: Move) {
+    fn insert(&mut self, key: JobKey, of: Move) {
         let entry = MoveEntry {
             of,
             failures: 0,
@@ -197,7 +197,7 @@ impl Moves {
         self.all.insert(key, entry);
     }
 
-    fn send_later(&mut self, at: Duration, key: Key) {
+    fn send_later(&mut self, at: Duration, key: JobKey) {
         self.later.insert((at, key));
         self.wake_at(at);
     }
@@ -207,7 +207,7 @@ impl Moves {
     }
 
     /// Returns the next step of a move, or `None` if its target is stuck and it waits.
-    fn send(&mut self, now: Duration, key: Key) -> Option<MoveStep> {
+    fn send(&mut self, now: Duration, key: JobKey) -> Option<MoveStep> {
         let entry = self.all.get_mut(&key)?;
         if let Some(stuck) = entry.target().and_then(|it| self.stuck.get_mut(&it)) {
             if !(stuck.is_due(now) && stuck.waiting.is_empty()) {
@@ -226,7 +226,7 @@ impl Moves {
     pub fn replied(
         &mut self,
         now: Duration,
-        key: Key,
+        key: JobKey,
         is_open: bool,
     ) -> Option<(Reply, Vec<MoveStep>)> {
         let entry = self.all.get_mut(&key)?;
@@ -246,7 +246,7 @@ impl Moves {
 
     /// Ends a move whose message was confirmed. Returns the tag to ack and the next steps of other
     /// moves, or `None` if its session is gone.
-    pub fn confirmed(&mut self, now: Duration, key: Key) -> Option<(Tag, Vec<MoveStep>)> {
+    pub fn confirmed(&mut self, now: Duration, key: JobKey) -> Option<(Tag, Vec<MoveStep>)> {
         let entry = self.all.remove(&key)?;
         let target = entry.target()?;
         Some((entry.of.tag, self.leave(now, &target, key, true)))
@@ -258,7 +258,7 @@ impl Moves {
         &mut self,
         now: Duration,
         target: &MoveTarget,
-        key: Key,
+        key: JobKey,
         is_open: bool,
     ) -> Vec<MoveStep> {
         if is_open {
@@ -278,7 +278,7 @@ impl Moves {
 
     /// Schedules another try after a failed publish. Returns true if the failure is news of the
     /// target, or `None` if its session is gone.
-    pub fn failed(&mut self, now: Duration, key: Key, why: &PublishError) -> Option<bool> {
+    pub fn failed(&mut self, now: Duration, key: JobKey, why: &PublishError) -> Option<bool> {
         let entry = self.all.get_mut(&key)?;
         entry.failures += 1;
         let failures = entry.failures;
@@ -313,7 +313,7 @@ impl Moves {
     }
 
     /// Returns true if a result has waited long enough.
-    pub fn is_over(&self, now: Duration, key: Key) -> bool {
+    pub fn is_over(&self, now: Duration, key: JobKey) -> bool {
         let patience = match self.are_targets_named {
             true => STUCK_PATIENCE,
             false => MAX_STUCK_PATIENCE,
@@ -323,13 +323,13 @@ impl Moves {
     }
 
     /// Returns the message to publish, or `None` while its result comes first.
-    pub fn outgoing(&self, key: Key) -> Option<&Outgoing> {
+    pub fn outgoing(&self, key: JobKey) -> Option<&Outgoing> {
         let of = &self.all.get(&key)?.of;
         of.outgoing.as_ref().filter(|_| of.reply.is_none())
     }
 
     /// Returns true if its result is not sent yet.
-    pub fn has_reply(&self, key: Key) -> bool {
+    pub fn has_reply(&self, key: JobKey) -> bool {
         self.all.get(&key).is_some_and(|it| it.of.reply.is_some())
     }
 
@@ -340,7 +340,7 @@ impl Moves {
     }
 
     /// Sends `outgoing` to another queue in place of the message for the stuck queue.
-    pub fn reroute(&mut self, now: Duration, key: Key, outgoing: Outgoing) -> Option<MoveStep> {
+    pub fn reroute(&mut self, now: Duration, key: JobKey, outgoing: Outgoing) -> Option<MoveStep> {
         let target = self.all.get(&key)?.target()?;
         self.leave(now, &target, key, false);
         let entry = self.all.get_mut(&key)?;
@@ -349,7 +349,7 @@ impl Moves {
     }
 
     /// Keeps a message waiting that has no other route for now.
-    pub fn keep(&mut self, now: Duration, key: Key) {
+    pub fn keep(&mut self, now: Duration, key: JobKey) {
         if let Some(entry) = self.all.get_mut(&key) {
             entry.kept_until = now + RECHECK_DELAY;
             self.wake_at(now + RECHECK_DELAY);

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use crate::engine::action::Key;
+use crate::engine::action::JobKey;
 use crate::engine::shards::Shards;
 use crate::gate::{GateError, Note, ShardId, Suspected, Verdict, Verdicts};
 use crate::rules::crash::LEASE_MS;
@@ -34,8 +34,8 @@ struct SuspectCall {
 /// Notes queued for one shard, and the batch in flight.
 #[derive(Debug, Default)]
 struct NoteOutbox {
-    open: VecDeque<(Key, Suspected)>,
-    sent: Option<Vec<(Key, Suspected)>>,
+    open: VecDeque<(JobKey, Suspected)>,
+    sent: Option<Vec<(JobKey, Suspected)>>,
     not_before: Duration,
 }
 
@@ -46,9 +46,9 @@ pub struct Notes {
     /// A number that no other worker has.
     worker: u64,
     shards: Shards,
-    calls: BTreeMap<Key, SuspectCall>,
+    calls: BTreeMap<JobKey, SuspectCall>,
     /// The job with crashes that is being called, until the gate knows that its call has ended.
-    alone: Option<Key>,
+    alone: Option<JobKey>,
     outboxes: BTreeMap<ShardId, NoteOutbox>,
     renew_at: Duration,
 }
@@ -77,7 +77,7 @@ impl Notes {
     }
 
     /// Returns true if the job's call is noted, or about to be.
-    pub fn has(&self, key: Key) -> bool {
+    pub fn has(&self, key: JobKey) -> bool {
         self.calls.contains_key(&key)
     }
 
@@ -91,7 +91,7 @@ impl Notes {
     pub fn begin(
         &mut self,
         now: Duration,
-        key: Key,
+        key: JobKey,
         tenant: &Tenant,
         job: &str,
         most: u32,
@@ -119,14 +119,14 @@ impl Notes {
     }
 
     /// Records that the job's call was made and has ended.
-    pub fn answered(&mut self, key: Key) {
+    pub fn answered(&mut self, key: JobKey) {
         if let Some(call) = self.calls.get_mut(&key) {
             call.answered = true;
         }
     }
 
     /// Ends the notes of all jobs that are neither called nor about to be.
-    pub fn end(&mut self, is_called: impl Fn(Key) -> bool) {
+    pub fn end(&mut self, is_called: impl Fn(JobKey) -> bool) {
         let ended = self.calls.keys().filter(|key| !is_called(**key));
         for key in ended.copied().collect::<Vec<_>>() {
             if let Some(call) = self.calls.remove(&key) {
@@ -167,7 +167,7 @@ impl Notes {
         now: Duration,
         shard: ShardId,
         result: Result<Verdicts, GateError>,
-    ) -> Vec<(Key, Result<Verdict, GateError>)> {
+    ) -> Vec<(JobKey, Result<Verdict, GateError>)> {
         let Some(outbox) = self.outboxes.get_mut(&shard) else {
             return Vec::new();
         };
@@ -206,7 +206,7 @@ impl Notes {
             self.renew_at = self.renew_at.min(now + RETRY_DELAY);
             // Jobs that want to begin do not wait for the retry.
             again.append(&mut outbox.open);
-            let begins = |(_, it): &(Key, Suspected)| matches!(it.note, Note::Begin { .. });
+            let begins = |(_, it): &(JobKey, Suspected)| matches!(it.note, Note::Begin { .. });
             let (begins, mut open): (VecDeque<_>, VecDeque<_>) =
                 again.into_iter().partition(begins);
             begun.extend(begins.into_iter().map(|(key, _)| (key, Err(why.clone()))));
@@ -233,7 +233,7 @@ impl Notes {
         if let Some(outbox) = self.outboxes.get_mut(&shard)
             && let Some(sent) = outbox.sent.take()
         {
-            let ends = |(_, it): &(Key, Suspected)| matches!(it.note, Note::End { .. });
+            let ends = |(_, it): &(JobKey, Suspected)| matches!(it.note, Note::End { .. });
             outbox.open.extend(sent.into_iter().filter(ends));
         }
     }
@@ -321,12 +321,12 @@ mod tests {
     #[test]
     fn an_end_is_told_until_it_is_heard_and_nobody_begins_before() {
         let mut notes = Notes::new(7);
-        notes.begin(SECOND, Key(1), &tenant(), "x", 5, true);
+        notes.begin(SECOND, JobKey(1), &tenant(), "x", 5, true);
         assert_eq!(sent(&mut notes, SECOND), ["begin 7-1"]);
         assert_eq!(result_of(&mut notes, Ok(vec![GO])), 1);
         notes.end(|_| false);
         assert_eq!(sent(&mut notes, SECOND), ["end 7-1"]);
-        notes.begin(SECOND, Key(2), &tenant(), "x", 5, false);
+        notes.begin(SECOND, JobKey(2), &tenant(), "x", 5, false);
         assert_eq!(sent(&mut notes, SECOND), [""; 0], "one at a time");
         // A job that wants to begin learns at once that no note can be written.
         assert_eq!(result_of(&mut notes, Err(away())), 1);
@@ -343,7 +343,7 @@ mod tests {
     fn what_is_told_again_is_bounded_and_what_is_refused_is_not_told_again() {
         let mut notes = Notes::new(7);
         for key in 0..2 * MAX_RETRIES_PER_SHARD as u64 {
-            notes.begin(SECOND, Key(key), &tenant(), "x", 5, false);
+            notes.begin(SECOND, JobKey(key), &tenant(), "x", 5, false);
         }
         notes.end(|_| false);
         let batch = sent(&mut notes, SECOND);
@@ -368,11 +368,11 @@ mod tests {
     fn the_last_words_end_all_that_may_be_noted() {
         let mut notes = Notes::new(7);
         for key in 1..=3 {
-            notes.begin(SECOND, Key(key), &tenant(), "x", 5, false);
+            notes.begin(SECOND, JobKey(key), &tenant(), "x", 5, false);
             notes.send(SECOND);
         }
-        notes.answered(Key(2));
-        notes.end(|key| key != Key(2));
+        notes.answered(JobKey(2));
+        notes.end(|key| key != JobKey(2));
         let suspects = notes.final_notes();
         let ended = |word: &Suspected| match word.note {
             Note::End { answered } => (word.by.clone(), answered),
@@ -388,7 +388,7 @@ mod tests {
     #[test]
     fn an_end_on_its_way_is_among_the_last_words_and_a_beginning_is_waited_for() {
         let mut notes = Notes::new(7);
-        notes.begin(SECOND, Key(1), &tenant(), "x", 5, false);
+        notes.begin(SECOND, JobKey(1), &tenant(), "x", 5, false);
         notes.send(SECOND);
         assert!(notes.is_sending());
         notes.give_up_batch(ShardId::default());

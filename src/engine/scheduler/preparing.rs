@@ -7,13 +7,13 @@ use std::time::Duration;
 use super::Scheduler;
 use super::entry::{JobEntry, Phase, SlotState};
 use super::queues::QueuePosition;
-use crate::engine::action::{Action, Key};
+use crate::engine::action::{Action, JobKey};
 use crate::engine::facts::Fact;
 use crate::handler::Attempt;
 
 impl Scheduler {
     /// Gives the job a slot for its next question, unless it has one.
-    pub(super) fn give_slot(&mut self, key: Key) {
+    pub(super) fn give_slot(&mut self, key: JobKey) {
         if let Some(job) = self.jobs.get_mut(&key)
             && job.slot == SlotState::Empty
         {
@@ -23,7 +23,7 @@ impl Scheduler {
     }
 
     /// Prepares the call of a job that has a slot.
-    pub(super) fn prepare(&mut self, key: Key) {
+    pub(super) fn prepare(&mut self, key: JobKey) {
         if let Some(job) = self.jobs.get_mut(&key) {
             job.slot = SlotState::Preparing;
             self.breakers.started(key);
@@ -33,7 +33,7 @@ impl Scheduler {
     }
 
     /// Prepares the call of a job for which quota is available. Returns false if it has no slot.
-    pub(super) fn prepare_with_slot(&mut self, key: Key) -> bool {
+    pub(super) fn prepare_with_slot(&mut self, key: JobKey) -> bool {
         let job = self
             .jobs
             .get_mut(&key)
@@ -47,7 +47,7 @@ impl Scheduler {
     }
 
     /// Prepares the call of a delayed job whose turn is near, if a slot is free.
-    pub(super) fn prepare_early(&mut self, now: Duration, key: Key) {
+    pub(super) fn prepare_early(&mut self, now: Duration, key: JobKey) {
         // While jobs may not call the API, they don't connect to it either.
         if self.intake.is_draining() || !self.breakers.may_ask(now) || !self.may_call() {
             return;
@@ -63,7 +63,7 @@ impl Scheduler {
     }
 
     /// Takes the slot of a job that does not start now. Its prepared call may serve another job.
-    pub(super) fn let_go(&mut self, key: Key) {
+    pub(super) fn let_go(&mut self, key: JobKey) {
         let Some(job) = self.jobs.get_mut(&key) else {
             return;
         };
@@ -79,7 +79,7 @@ impl Scheduler {
     pub fn prepared(
         &mut self,
         now: Duration,
-        key: Key,
+        key: JobKey,
         took: Option<Duration>,
         result: Result<(), Attempt>,
     ) {

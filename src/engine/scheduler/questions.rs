@@ -1,6 +1,6 @@
 //! A question to the gate.
 
-use crate::engine::action::Key;
+use crate::engine::action::JobKey;
 use crate::gate::{End, Receipt, Sequences, Settled, TenantAsk};
 use crate::rules::limit::Limits;
 use crate::rules::scope::Labels;
@@ -9,7 +9,7 @@ use crate::rules::tenant::Tenant;
 /// A question for jobs of one tenant with the same limits and labels. Questions of the same tenant
 /// follow each other.
 #[derive(Debug)]
-pub(super) struct Question {
+pub(super) struct GateQuestion {
     pub(super) tenant: Tenant,
     pub(super) labels: Labels,
     pub(super) limits: Limits,
@@ -22,13 +22,13 @@ pub(super) struct Question {
 /// A job in a question.
 #[derive(Debug)]
 pub(super) struct QuestionJob {
-    pub(super) key: Key,
+    pub(super) key: JobKey,
     /// Its position among all jobs of its tenant that ask in this round.
     pub(super) place: usize,
     pub(super) cost: u32,
 }
 
-impl Question {
+impl GateQuestion {
     /// Creates a question without jobs.
     pub(super) fn new(tenant: Tenant, labels: Labels, limits: Limits, permits: String) -> Self {
         Self {

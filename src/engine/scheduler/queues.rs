@@ -10,7 +10,7 @@ use foldhash::fast::RandomState;
 
 use self::state::{ShardSum, ShardSums, TenantState};
 use super::slot_shares;
-use crate::engine::action::Key;
+use crate::engine::action::JobKey;
 use crate::engine::shards::Shards;
 use crate::gate::ShardId;
 use crate::rules::tenant::Tenant;
@@ -44,7 +44,7 @@ pub struct TenantShare {
     /// Number of its jobs that may get a worker slot, in addition to those that have one.
     pub slots: u32,
     /// The jobs that ask, those with a slot first.
-    pub keys: Vec<Key>,
+    pub keys: Vec<JobKey>,
 }
 
 /// All tenants with a job in memory.
@@ -126,7 +126,7 @@ impl Queues {
     }
 
     /// Adds a job that is ready to ask.
-    pub fn join(&mut self, tenant: &Tenant, key: Key, end: QueuePosition) {
+    pub fn join(&mut self, tenant: &Tenant, key: JobKey, end: QueuePosition) {
         let state = self.tenants.entry(tenant.clone()).or_default();
         if !state.queued {
             state.queued = true;
@@ -235,7 +235,7 @@ impl Queues {
                 continue;
             };
             let shard = state.shard;
-            let keys: Vec<Key> = self.sums.change(state, |state| {
+            let keys: Vec<JobKey> = self.sums.change(state, |state| {
                 (0..room).map_while(|_| state.pop()).collect()
             });
             state.queued = state.ready() > 0;
@@ -319,8 +319,8 @@ impl Queues {
         &mut self,
         now: Duration,
         farthest: Duration,
-        stale: impl Fn(Key) -> bool,
-    ) -> Vec<(Key, Duration)> {
+        stale: impl Fn(JobKey) -> bool,
+    ) -> Vec<(JobKey, Duration)> {
         let (keep, took) = (self.most_of_tenant(), self.usual_call);
         let share = u32::try_from(self.concurrency.div_ceil(2)).unwrap_or(u32::MAX);
         let mut surplus = Vec::new();
@@ -354,7 +354,7 @@ impl Queues {
     }
 
     /// Takes out the jobs that are ready to ask and `stale`, in the order of their arrival.
-    pub fn take_stale(&mut self, stale: impl Fn(Key) -> bool) -> Vec<Key> {
+    pub fn take_stale(&mut self, stale: impl Fn(JobKey) -> bool) -> Vec<JobKey> {
         let mut taken = Vec::new();
         for state in self.tenants.values_mut() {
             self.sums.change(state, |state| {

@@ -10,7 +10,7 @@ use super::moves::{Move, MoveStep};
 use super::report_limiter::ReportLimiter;
 use super::{Scheduler, millis};
 use crate::broker::{Message, PublishError, Reply};
-use crate::engine::action::{Key, ResultsTo};
+use crate::engine::action::{JobKey, ResultTarget};
 use crate::engine::facts::{Death, Fact, ResultOutcome};
 use crate::handler::{Answered, Outcome};
 use crate::rules::headers::{self, HeaderValue, Headers};
@@ -46,7 +46,7 @@ impl Scheduler {
     pub(super) fn keep_answer(
         &mut self,
         now: Duration,
-        key: Key,
+        key: JobKey,
         (outcome, took): (&Outcome, Duration),
         answered: Option<Box<Answered>>,
     ) {
@@ -56,7 +56,7 @@ impl Scheduler {
         let answered_ms = self.clock.at_least(now);
         if let Some(job) = self.jobs.get_mut(&key)
             && *outcome != Outcome::Late
-            && (results.to != ResultsTo::ReplyTo || job.message.reply_to().is_some())
+            && (results.to != ResultTarget::ReplyTo || job.message.reply_to().is_some())
         {
             job.last_call = Some(Box::new(LastCall {
                 answered_ms,
@@ -67,7 +67,7 @@ impl Scheduler {
     }
 
     /// Drops the kept answer of a job that goes on.
-    pub(super) fn drop_answer(&mut self, key: Key) {
+    pub(super) fn drop_answer(&mut self, key: JobKey) {
         if self.settings.results.is_some()
             && let Some(job) = self.jobs.get_mut(&key)
         {
@@ -76,13 +76,13 @@ impl Scheduler {
     }
 
     /// Acks a job that is done, once its result, if there is one, is confirmed.
-    pub(super) fn done(&mut self, now: Duration, key: Key) {
+    pub(super) fn done(&mut self, now: Duration, key: JobKey) {
         let reply = self.result_of_job(key, None);
         self.ack_after(now, key, reply);
     }
 
     /// Acks the job, once its result, if there is one, is confirmed.
-    pub(super) fn ack_after(&mut self, now: Duration, key: Key, reply: Option<Reply>) {
+    pub(super) fn ack_after(&mut self, now: Duration, key: JobKey, reply: Option<Reply>) {
         let Some(job) = self.jobs.get(&key) else {
             return;
         };
@@ -97,7 +97,11 @@ impl Scheduler {
     }
 
     /// Returns the result of a job that is done, or dead for a reason.
-    pub(super) fn result_of_job(&mut self, key: Key, dead: Option<(Death, &str)>) -> Option<Reply> {
+    pub(super) fn result_of_job(
+        &mut self,
+        key: JobKey,
+        dead: Option<(Death, &str)>,
+    ) -> Option<Reply> {
         self.settings.results.as_ref()?;
         let job = self.jobs.get_mut(&key)?;
         let last_call = job.last_call.take();
@@ -130,7 +134,7 @@ impl Scheduler {
 
     /// Returns the result of a job that is dropped, because another job with its dedupe key goes
     /// on.
-    pub(super) fn result_of_duplicate(&mut self, key: Key) -> Option<Reply> {
+    pub(super) fn result_of_duplicate(&mut self, key: JobKey) -> Option<Reply> {
         self.settings.results.as_ref()?;
         let job = self.jobs.get(&key)?;
         let mut own = headers::duplicate();
@@ -149,8 +153,8 @@ impl Scheduler {
     ) -> Option<Reply> {
         let results = self.settings.results.as_ref()?;
         let (exchange, routing_key) = match &results.to {
-            ResultsTo::ReplyTo => (Arc::from(""), Arc::from(message.reply_to()?)),
-            ResultsTo::Exchange {
+            ResultTarget::ReplyTo => (Arc::from(""), Arc::from(message.reply_to()?)),
+            ResultTarget::Exchange {
                 exchange,
                 routing_key,
             } => (Arc::clone(exchange), Arc::clone(routing_key)),
@@ -235,7 +239,7 @@ impl Scheduler {
 
     /// Handles the result of [`crate::engine::action::Action::Reply`]: the job goes on to its dead
     /// letter or its ack. A result that the broker did not take is tried again.
-    pub fn replied_to(&mut self, now: Duration, results: Vec<(Key, Result<(), PublishError>)>) {
+    pub fn replied_to(&mut self, now: Duration, results: Vec<(JobKey, Result<(), PublishError>)>) {
         for (key, result) in results {
             match result {
                 Ok(()) => self.result_ended(now, key, ResultOutcome::Published),
@@ -251,7 +255,7 @@ impl Scheduler {
     }
 
     /// Continues a job whose result was published or given up.
-    pub(super) fn result_ended(&mut self, now: Duration, key: Key, sent: ResultOutcome) {
+    pub(super) fn result_ended(&mut self, now: Duration, key: JobKey, sent: ResultOutcome) {
         let is_open = matches!(sent, ResultOutcome::Published | ResultOutcome::Unroutable);
         let Some((reply, next)) = self.moves.replied(now, key, is_open) else {
             return;
@@ -271,7 +275,7 @@ impl Scheduler {
     }
 
     /// Schedules another try of a failed publish.
-    pub(super) fn publish_failed(&mut self, now: Duration, key: Key, why: PublishError) {
+    pub(super) fn publish_failed(&mut self, now: Duration, key: JobKey, why: PublishError) {
         let is_news = self.moves.failed(now, key, &why).unwrap_or_default();
         self.facts.push(Fact::PublishFailed(why, is_news));
     }
@@ -279,9 +283,9 @@ impl Scheduler {
     /// Reports whether a result over which RabbitMQ closes the connection is given up. A result is
     /// not tried again if its publisher named the target. An exchange is the operator's, who may
     /// fix it, so its results are tried for longer.
-    fn is_given_up(&self, now: Duration, key: Key) -> bool {
+    fn is_given_up(&self, now: Duration, key: JobKey) -> bool {
         let results = self.settings.results.as_ref();
-        results.is_some_and(|results| results.to == ResultsTo::ReplyTo)
+        results.is_some_and(|results| results.to == ResultTarget::ReplyTo)
             || self.moves.is_over(now, key)
     }
 }

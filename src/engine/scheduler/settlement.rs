@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::abandoned::{Abandoned, AbandonedCall};
+use super::abandoned::{AbandonedCall, AbandonedCalls};
 use super::entry::StartRecord;
 use super::ledger::{Ledger, SettleOutcome};
 use super::millis;
-use super::questions::Question;
+use super::questions::GateQuestion;
 use crate::engine::action::Action;
 use crate::engine::facts::Fact;
 use crate::engine::shards::Shards;
@@ -26,7 +26,7 @@ const MAX_ACTUAL_COST: u32 = 1_000_000_000;
 pub(super) struct Settlement {
     ledger: Ledger,
     /// Abandoned calls. Their leases are held for as long as the calls may be in flight.
-    abandoned: Abandoned,
+    abandoned: AbandonedCalls,
     lateness: Lateness,
 }
 
@@ -35,7 +35,7 @@ impl Settlement {
     pub(super) fn new(worker: u64) -> Self {
         Self {
             ledger: Ledger::new(worker),
-            abandoned: Abandoned::default(),
+            abandoned: AbandonedCalls::default(),
             lateness: Lateness::default(),
         }
     }
@@ -162,7 +162,7 @@ impl Settlement {
     }
 
     /// Settles a permit that was not used.
-    pub(super) fn unused(&mut self, question: &Question, receipt: Receipt) {
+    pub(super) fn unused(&mut self, question: &GateQuestion, receipt: Receipt) {
         let end = End::Unused;
         let settled = Settled { receipt, end };
         let (tenant, labels) = (question.tenant.clone(), question.labels.clone());
@@ -172,7 +172,7 @@ impl Settlement {
     /// Settles jobs that the gate may have admitted in an answer that was lost or did not count.
     /// None of them starts. Their leases would be missing until they expire, so they are given
     /// back. For other limits, only the lost answer knew the charge.
-    pub(super) fn doubt(&mut self, now: Duration, question: &Question) {
+    pub(super) fn doubt(&mut self, now: Duration, question: &GateQuestion) {
         let Some(held) = question.limits.held() else {
             return;
         };

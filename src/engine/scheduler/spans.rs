@@ -15,8 +15,8 @@ use rand::{Rng, SeedableRng};
 use super::Scheduler;
 use super::entry::JobEntry;
 use super::trace::Trace;
-use crate::broker::Source;
-use crate::engine::action::Key;
+use crate::broker::DeliverySource;
+use crate::engine::action::JobKey;
 use crate::engine::facts::Fact;
 use crate::handler::Outcome;
 use crate::rules::headers::{HeaderValue, Headers, TRACE, TRACEPARENT};
@@ -39,7 +39,7 @@ pub(super) struct JobTraces {
     sampler: Option<Sampler>,
     random: SmallRng,
     /// Open spans of results, by the keys of their moves.
-    results: HashMap<Key, OpenSpan>,
+    results: HashMap<JobKey, OpenSpan>,
 }
 
 impl JobTraces {
@@ -116,11 +116,16 @@ impl Scheduler {
     }
 
     /// Begins the trace of a job that has arrived and waits.
-    pub(super) fn begin_trace(&mut self, now: Duration, source: Source, job: &mut JobEntry) {
+    pub(super) fn begin_trace(
+        &mut self,
+        now: Duration,
+        source: DeliverySource,
+        job: &mut JobEntry,
+    ) {
         if self.traces.sampler.is_none() {
             return;
         }
-        let said = traced(&*job.message, source != Source::Fresh);
+        let said = traced(&*job.message, source != DeliverySource::Fresh);
         let came = job.claims.trip.filter(|trip| trip.until_ms > 0);
         let before = came.zip(self.clock.at_least(now)).map(|(trip, store_ms)| {
             let begun_ms = trip.until_ms.saturating_sub(trip.wait_ms);
@@ -130,7 +135,7 @@ impl Scheduler {
     }
 
     /// Ends the span of the job's wait.
-    fn end_wait(&mut self, now: Duration, key: Key) {
+    fn end_wait(&mut self, now: Duration, key: JobKey) {
         let Some(job) = self.jobs.get_mut(&key) else {
             return;
         };
@@ -147,14 +152,14 @@ impl Scheduler {
     }
 
     /// Ends the span of the job's wait, and begins that of its call.
-    pub(super) fn trace_start(&mut self, now: Duration, key: Key) {
+    pub(super) fn trace_start(&mut self, now: Duration, key: JobKey) {
         if self.traces.sampler.is_some() {
             self.end_wait(now, key);
         }
     }
 
     /// Ends the span of a call that took `took`, and begins that of a wait.
-    pub(super) fn trace_call(&mut self, now: Duration, key: Key, took: Duration, by: &Outcome) {
+    pub(super) fn trace_call(&mut self, now: Duration, key: JobKey, took: Duration, by: &Outcome) {
         let Some(job) = self.jobs.get_mut(&key) else {
             return;
         };
@@ -187,7 +192,7 @@ impl Scheduler {
     }
 
     /// Ends the wait of a job that becomes a dead letter, unless a call has just ended.
-    pub(super) fn trace_death(&mut self, now: Duration, key: Key) {
+    pub(super) fn trace_death(&mut self, now: Duration, key: JobKey) {
         let trace = self.jobs.get(&key).and_then(|job| job.trace.as_deref());
         if trace.is_some_and(|trace| trace.since < now || trace.parent.is_none()) {
             self.end_wait(now, key);
@@ -196,7 +201,7 @@ impl Scheduler {
 
     /// Adds the trace of a job that goes to a delay queue to `headers`. A wait without events
     /// continues there.
-    pub(super) fn trace_leaves(&mut self, now: Duration, key: Key, headers: &mut Headers) {
+    pub(super) fn trace_leaves(&mut self, now: Duration, key: JobKey, headers: &mut Headers) {
         let Some(trace) = (self.jobs.get(&key)).and_then(|job| job.trace.as_deref()) else {
             return;
         };
@@ -212,7 +217,7 @@ impl Scheduler {
     }
 
     /// Returns the span of a result, if there is one, and adds its context to `headers`.
-    pub(super) fn result_span(&mut self, key: Key, headers: &mut Headers) -> Option<OpenSpan> {
+    pub(super) fn result_span(&mut self, key: JobKey, headers: &mut Headers) -> Option<OpenSpan> {
         let job = self.jobs.get(&key)?;
         let trace = job.trace.as_deref()?;
         let context = trace.root.beside(self.traces.id());
@@ -229,14 +234,14 @@ impl Scheduler {
     }
 
     /// Keeps the span of a result that is being published.
-    pub(super) fn begin_result(&mut self, key: Key, span: Option<OpenSpan>) {
+    pub(super) fn begin_result(&mut self, key: JobKey, span: Option<OpenSpan>) {
         if let Some(span) = span.filter(|OpenSpan(span)| span.context.sampled) {
             self.traces.results.insert(key, span);
         }
     }
 
     /// Ends the span of a result that was published or given up.
-    pub(super) fn end_result(&mut self, now: Duration, key: Key) {
+    pub(super) fn end_result(&mut self, now: Duration, key: JobKey) {
         if let Some(OpenSpan(mut span)) = self.traces.results.remove(&key) {
             span.ended = now;
             self.facts.push(Fact::Span(Box::new(span)));

@@ -4,14 +4,14 @@
 use std::time::Duration;
 
 use super::{Scheduler, millis};
-use crate::engine::action::Key;
+use crate::engine::action::JobKey;
 use crate::engine::facts::{Death, Fact};
 use crate::rules::job::NotBefore;
 
 impl Scheduler {
     /// Starts the job's delay at the time when it arrived. Makes the job a dead letter if its start
     /// is too far away. Returns true if so.
-    pub(super) fn count_start(&mut self, now: Duration, key: Key) -> bool {
+    pub(super) fn count_start(&mut self, now: Duration, key: JobKey) -> bool {
         let Some(job) = self.jobs.get_mut(&key) else {
             return false;
         };

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::entry::{JobEntry, Phase};
 use super::{Scheduler, millis};
-use crate::engine::action::{Action, Key};
+use crate::engine::action::{Action, JobKey};
 use crate::engine::facts::{Death, Fact};
 use crate::gate::GateError;
 use crate::rules::headers;
@@ -78,7 +78,7 @@ impl Scheduler {
         let concerned =
             |job: &JobEntry| self.steering.stops(job) || self.steering.wish(job).is_some();
         let concerned = self.jobs.iter().filter(|(_, job)| concerned(job));
-        let mut keys: Vec<Key> = concerned.map(|(key, _)| *key).collect();
+        let mut keys: Vec<JobKey> = concerned.map(|(key, _)| *key).collect();
         // Sorted into the order of arrival; the map has no stable order.
         keys.sort_unstable();
         for &key in &keys {
@@ -90,8 +90,8 @@ impl Scheduler {
         if self.intake.is_draining() {
             return;
         }
-        let stops = |key: &Key| (self.jobs.get(key)).is_some_and(|job| self.steering.stops(job));
-        let stopped: HashSet<Key> = keys.iter().copied().filter(stops).collect();
+        let stops = |key: &JobKey| (self.jobs.get(key)).is_some_and(|job| self.steering.stops(job));
+        let stopped: HashSet<JobKey> = keys.iter().copied().filter(stops).collect();
         for key in self.queues.take_stale(|key| stopped.contains(&key)) {
             self.remove_if_unwanted(key, now);
         }
@@ -101,7 +101,7 @@ impl Scheduler {
     }
 
     /// Removes a job that is not to be called. Returns true if it left.
-    pub(super) fn remove_if_unwanted(&mut self, key: Key, now: Duration) -> bool {
+    pub(super) fn remove_if_unwanted(&mut self, key: JobKey, now: Duration) -> bool {
         if self.steering.now.leaves_jobs_alone() {
             return false;
         }
@@ -129,7 +129,7 @@ impl Scheduler {
 
     /// Checks a job whose time has come against the instructions, and reports it. Returns true if
     /// it left.
-    pub(super) fn remove_if_unwanted_in_turn(&mut self, now: Duration, key: Key) -> bool {
+    pub(super) fn remove_if_unwanted_in_turn(&mut self, now: Duration, key: JobKey) -> bool {
         if self.steering.now.leaves_jobs_alone() {
             return false;
         }
@@ -148,7 +148,7 @@ impl Scheduler {
     }
 
     /// Reports the state of the job if an operator asked for it.
-    pub(super) fn sight(&mut self, now: Duration, key: Key, state: State) {
+    pub(super) fn sight(&mut self, now: Duration, key: JobKey, state: State) {
         if self.steering.now.leaves_jobs_alone() {
             return;
         }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::Scheduler;
 use super::millis;
 use super::moves::Move;
-use crate::broker::{Delivery, MessageKind, Outgoing, Source};
-use crate::engine::action::Key;
+use crate::broker::{Delivery, DeliverySource, MessageKind, Outgoing};
+use crate::engine::action::JobKey;
 use crate::engine::facts::{Fact, ResultOutcome};
 use crate::rules::delays::Trip;
 use crate::rules::headers::{self, HeaderValue, PARKED, TRIP};
@@ -44,7 +44,7 @@ impl Scheduler {
     /// Finds another route for a job or a dead letter that its queue does not take. A job takes
     /// another delay queue, and waits on when it comes back. Any other message is parked in a delay
     /// queue, and tries its own queue again afterward.
-    fn reroute_stuck(&mut self, now: Duration, key: Key) {
+    fn reroute_stuck(&mut self, now: Duration, key: JobKey) {
         let names = &self.settings.names;
         let Some(outgoing) = self.moves.outgoing(key) else {
             return;
@@ -94,10 +94,10 @@ impl Scheduler {
     pub(super) fn take_parked(
         &mut self,
         now: Duration,
-        key: Key,
+        key: JobKey,
         delivery: Delivery,
     ) -> Option<Delivery> {
-        let is_ours = matches!(delivery.source, Source::Delay(_));
+        let is_ours = matches!(delivery.source, DeliverySource::Delay(_));
         let Field::Text(queue) = delivery.message.header(PARKED) else {
             return Some(delivery);
         };

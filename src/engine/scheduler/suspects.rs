@@ -8,7 +8,7 @@ use rand::Rng;
 
 use super::Scheduler;
 use super::entry::{JobEntry, Phase, SlotState};
-use crate::engine::action::{Action, Key};
+use crate::engine::action::{Action, JobKey};
 use crate::engine::facts::{Death, Fact};
 use crate::gate::{GateError, ShardId, Suspected, Verdict, Verdicts};
 
@@ -30,7 +30,7 @@ pub(super) enum AskPermission {
 impl Scheduler {
     /// Returns whether a job whose turn it is may ask. A suspect's call is noted first, and needs a
     /// slot for that, because without one it could not start.
-    pub(super) fn may_ask(&mut self, now: Duration, key: Key) -> AskPermission {
+    pub(super) fn may_ask(&mut self, now: Duration, key: JobKey) -> AskPermission {
         let most = self.settings.live.retry.max_crashes;
         let Some(job) = self.jobs.get_mut(&key) else {
             return AskPermission::Ask;
@@ -115,7 +115,7 @@ impl Scheduler {
     }
 
     /// Clears a suspect whose call has ended without a crash.
-    pub(super) fn survived(&mut self, key: Key) {
+    pub(super) fn survived(&mut self, key: JobKey) {
         self.notes.answered(key);
         if let Some(job) = self.jobs.get_mut(&key) {
             job.claims.suspect = None;

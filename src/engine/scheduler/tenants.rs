@@ -8,7 +8,7 @@ use foldhash::fast::RandomState;
 
 use super::Scheduler;
 use super::entry::Phase;
-use super::questions::Question;
+use super::questions::GateQuestion;
 use crate::engine::facts::TenantLoads;
 use crate::gate::{Answer, TenantReply};
 use crate::rules::job::Claims;
@@ -69,7 +69,7 @@ impl Tallies {
     }
 
     /// Counts the denials of a question.
-    pub(super) fn denied(&mut self, question: &Question, reply: &TenantReply) {
+    pub(super) fn denied(&mut self, question: &GateQuestion, reply: &TenantReply) {
         for answer in &reply.answers {
             if let Answer::Wait { limit, ttl_ms, .. } = answer {
                 let limits = &question.limits;

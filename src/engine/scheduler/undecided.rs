@@ -7,9 +7,9 @@ use rand::Rng;
 use super::Scheduler;
 use super::admission::RoundTrip;
 use super::outages::{FIRST_WAIT, next_wait};
-use super::questions::Question;
-use crate::engine::action::Key;
-use crate::engine::facts::{Fact, Undecided};
+use super::questions::GateQuestion;
+use crate::engine::action::JobKey;
+use crate::engine::facts::{Fact, NoDecision};
 use crate::gate::{GateError, Receipt};
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
@@ -30,7 +30,7 @@ impl Scheduler {
         for question in &round.questions {
             self.settlement.doubt(now, question);
         }
-        let same = |one: &Question, two: &Question| one.tenant == two.tenant;
+        let same = |one: &GateQuestion, two: &GateQuestion| one.tenant == two.tenant;
         for of_tenant in round.questions.chunk_by(same) {
             let jobs = of_tenant.iter().flat_map(|question| &question.jobs);
             let jobs: Vec<_> = jobs.map(|job| (job.place, job.key)).collect();
@@ -47,13 +47,13 @@ impl Scheduler {
     }
 
     /// Handles an answer without a decision for the tenant of `question`.
-    pub(super) fn undecided(&mut self, now: Duration, question: &Question, why: &GateError) {
-        let Question { tenant, labels, .. } = question;
+    pub(super) fn undecided(&mut self, now: Duration, question: &GateQuestion, why: &GateError) {
+        let GateQuestion { tenant, labels, .. } = question;
         if question.jobs.is_empty() {
             return self.clock_unread(now, tenant, why);
         }
         self.settlement.doubt(now, question);
-        let keys: Vec<Key> = question.jobs.iter().map(|job| job.key).collect();
+        let keys: Vec<JobKey> = question.jobs.iter().map(|job| job.key).collect();
         keys.iter().for_each(|key| self.let_go(*key));
         self.set_aside(now, (tenant, labels), &keys, why);
     }
@@ -74,7 +74,7 @@ impl Scheduler {
         &mut self,
         now: Duration,
         (tenant, labels): (&Tenant, &Labels),
-        keys: &[Key],
+        keys: &[JobKey],
         why: &GateError,
     ) {
         let mut undecided = |what| {
@@ -88,7 +88,7 @@ impl Scheduler {
         };
         let counts_in = match why {
             GateError::Refused(_) => {
-                undecided(Undecided::Refused(UNUSABLE_KEYS_WAIT));
+                undecided(NoDecision::Refused(UNUSABLE_KEYS_WAIT));
                 for key in keys {
                     self.delay_in_queue(now, *key, UNUSABLE_KEYS_WAIT);
                 }
@@ -102,8 +102,8 @@ impl Scheduler {
         // The gate reports a recovery wait once per primary. An unavailable primary is reported
         // once per tenant.
         undecided(match counts_in.is_none() && lasts.is_zero() {
-            true => Undecided::Away,
-            false => Undecided::Known,
+            true => NoDecision::Away,
+            false => NoDecision::Known,
         });
         let again_in = next_wait(lasts, farthest);
         for &key in keys {
@@ -122,7 +122,12 @@ impl Scheduler {
     }
 
     /// Gives back a permit that came too late, or whose job is gone. The job asks again.
-    pub(super) fn permit_expired(&mut self, question: &Question, key: Key, receipt: Receipt) {
+    pub(super) fn permit_expired(
+        &mut self,
+        question: &GateQuestion,
+        key: JobKey,
+        receipt: Receipt,
+    ) {
         self.facts.push(Fact::ExpiredPermit);
         self.breakers.unused(&question.tenant, receipt.started_ms);
         self.settlement.unused(question, receipt);

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::Scheduler;
 use super::due_time::DueTime;
 use super::entry::{JobEntry, Phase};
-use crate::engine::action::Key;
+use crate::engine::action::JobKey;
 use crate::rules::steering::Steering;
 
 /// Marks the job as having followed the newest wake. Returns true if it had not.
@@ -29,7 +29,7 @@ impl Scheduler {
         if steering.lets_sleep() || self.intake.is_draining() {
             return;
         }
-        let mut waiting: Vec<(Option<u64>, Key)> = Vec::new();
+        let mut waiting: Vec<(Option<u64>, JobKey)> = Vec::new();
         for (key, job) in &mut self.jobs {
             match job.phase {
                 // The job follows when it is looked at, or answered. A job without a turn from the
@@ -56,7 +56,7 @@ impl Scheduler {
 
     /// Ends the wait of a job that is looked at, if it waits for its turn and has to ask again. The
     /// waits of retries and of delayed starts go on.
-    pub(super) fn end_wait_if_woken(&mut self, now: Duration, key: Key) {
+    pub(super) fn end_wait_if_woken(&mut self, now: Duration, key: JobKey) {
         let steering = &self.steering.now;
         if steering.lets_sleep() {
             return;

@@ -18,7 +18,7 @@ use super::Scheduler;
 use super::due_time::DueTime;
 use super::entry::Phase;
 use super::queues::QueuePosition;
-use crate::engine::action::{Action, Block, Key};
+use crate::engine::action::{Action, Block, JobKey};
 use crate::engine::facts::Fact;
 use crate::gate::{GateError, Whose};
 use crate::rules::answers::{Excess, Quotas, Seen, ThrottleScope};
@@ -34,7 +34,7 @@ impl Scheduler {
     pub(super) fn throttled(
         &mut self,
         now: Duration,
-        key: Key,
+        key: JobKey,
         after: Option<Duration>,
         reason: String,
     ) {
@@ -87,7 +87,7 @@ impl Scheduler {
     pub(super) fn count_refusals(
         &mut self,
         now: Duration,
-        key: Key,
+        key: JobKey,
         called: bool,
         seen: &Seen,
     ) -> bool {
@@ -111,7 +111,7 @@ impl Scheduler {
     /// Handles an answer that was no refusal but announced that the next one would be. The answer
     /// gives the end of the throttle in whole seconds. If our limits respect the API's, they decide
     /// from the earliest time that this can mean.
-    pub(super) fn throttle_used_up(&mut self, now: Duration, key: Key, seen: &Seen) {
+    pub(super) fn throttle_used_up(&mut self, now: Duration, key: JobKey, seen: &Seen) {
         let (Some(job), Some(used_up)) = (self.jobs.get(&key), seen.used_up) else {
             return;
         };
@@ -218,7 +218,7 @@ impl Scheduler {
     pub(super) fn record_quotas(
         &mut self,
         now: Duration,
-        key: Key,
+        key: JobKey,
         quotas: Quotas,
         learner: Option<&Learner>,
     ) {

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use crate::engine::action::Key;
+use crate::engine::action::JobKey;
 use crate::rules::limit::{Algorithm, Limit, Limits};
 use crate::rules::tenant::Tenant;
 
@@ -19,14 +19,14 @@ const MAX_IDLE_KEYS: usize = 1024;
 #[derive(Debug, Default)]
 pub struct Leases {
     budgets: BTreeMap<LeaseKey, LeaseWaiters>,
-    places: HashMap<Key, (LeaseKey, Duration)>,
+    places: HashMap<JobKey, (LeaseKey, Duration)>,
 }
 
 /// The jobs that wait for leases of one budget.
 #[derive(Debug, Default)]
 struct LeaseWaiters {
     /// The waiting jobs. The first to come back on its own is the first of its waitlist.
-    waiting: BTreeSet<(Duration, Key)>,
+    waiting: BTreeSet<(Duration, JobKey)>,
     /// Leases that calls of this worker gave back and for which it has woken no job: idle ones, as
     /// far as is known.
     idle: usize,
@@ -35,7 +35,7 @@ struct LeaseWaiters {
 impl Leases {
     /// Lets a job of `tenant` wait for a lease of `limit`, all of which are taken, at most until
     /// `until`.
-    pub fn add(&mut self, tenant: &Tenant, limit: &Limit, until: Duration, key: Key) {
+    pub fn add(&mut self, tenant: &Tenant, limit: &Limit, until: Duration, key: JobKey) {
         if limit.algorithm() == Algorithm::Concurrency {
             self.hold(budget(tenant, limit), until, key).idle = 0;
         }
@@ -48,7 +48,7 @@ impl Leases {
         tenant: &Tenant,
         limit: &Limit,
         until: Duration,
-        key: Key,
+        key: JobKey,
     ) -> bool {
         if limit.algorithm() != Algorithm::Concurrency {
             return false;
@@ -67,7 +67,7 @@ impl Leases {
         }
     }
 
-    fn hold(&mut self, budget: LeaseKey, until: Duration, key: Key) -> &mut LeaseWaiters {
+    fn hold(&mut self, budget: LeaseKey, until: Duration, key: JobKey) -> &mut LeaseWaiters {
         self.forget(key);
         self.places.insert(key, (budget.clone(), until));
         let holders = self.budgets.entry(budget).or_default();
@@ -76,7 +76,7 @@ impl Leases {
     }
 
     /// Ends the job's wait.
-    pub fn forget(&mut self, key: Key) {
+    pub fn forget(&mut self, key: JobKey) {
         let Some((budget, until)) = self.places.remove(&key) else {
             return;
         };
@@ -102,7 +102,7 @@ impl Leases {
 
     /// Frees the leases of `calls` calls of `tenant` that have ended. Returns the jobs that may
     /// have them.
-    pub fn freed(&mut self, tenant: &Tenant, limits: &Limits, calls: usize) -> Vec<Key> {
+    pub fn freed(&mut self, tenant: &Tenant, limits: &Limits, calls: usize) -> Vec<JobKey> {
         let mut woken = Vec::new();
         for limit in limits.iter() {
             if limit.algorithm() != Algorithm::Concurrency {
@@ -161,13 +161,13 @@ mod tests {
         let (own, all) = (running("own"), running("all").with_scope(Scope::Global));
         let limits = Limits::new(vec![own.clone(), all.clone()]).expect("two limits");
         let mut leases = Leases::default();
-        leases.add(&a, &own, AT(30), Key(1));
-        leases.add(&a, &own, AT(10), Key(2));
-        leases.add(&b, &own, AT(1), Key(3));
-        leases.add(&b, &all, AT(5), Key(4));
-        assert_eq!(leases.freed(&a, &limits, 1), [Key(2), Key(4)]);
-        assert_eq!(leases.freed(&a, &limits, 9), [Key(1)]);
-        leases.forget(Key(3));
+        leases.add(&a, &own, AT(30), JobKey(1));
+        leases.add(&a, &own, AT(10), JobKey(2));
+        leases.add(&b, &own, AT(1), JobKey(3));
+        leases.add(&b, &all, AT(5), JobKey(4));
+        assert_eq!(leases.freed(&a, &limits, 1), [JobKey(2), JobKey(4)]);
+        assert_eq!(leases.freed(&a, &limits, 9), [JobKey(1)]);
+        leases.forget(JobKey(3));
         leases.clear();
         assert!(leases.freed(&b, &limits, 9).is_empty());
     }
@@ -177,20 +177,20 @@ mod tests {
         let (a, own) = (tenant("a"), running("own"));
         let limits: Limits = own.clone().into();
         let mut leases = Leases::default();
-        let comes = |leases: &mut Leases, key| leases.takes_idle(&a, &own, AT(50), Key(key));
+        let comes = |leases: &mut Leases, key| leases.takes_idle(&a, &own, AT(50), JobKey(key));
         assert!(!comes(&mut leases, 1), "none is known to be");
         // Two leases, one of which is for the waiting job.
-        assert_eq!(leases.freed(&a, &limits, 2), [Key(1)]);
+        assert_eq!(leases.freed(&a, &limits, 2), [JobKey(1)]);
         assert!(comes(&mut leases, 2) && !comes(&mut leases, 3));
         // There are at most three leases.
-        assert_eq!(leases.freed(&a, &limits, 9), [Key(3)]);
+        assert_eq!(leases.freed(&a, &limits, 9), [JobKey(3)]);
         assert!(comes(&mut leases, 4) && comes(&mut leases, 5) && !comes(&mut leases, 6));
         // Other jobs took the idle lease.
-        leases.forget(Key(6));
+        leases.forget(JobKey(6));
         assert_eq!(leases.freed(&a, &limits, 3), []);
-        leases.add(&a, &own, AT(20), Key(7));
+        leases.add(&a, &own, AT(20), JobKey(7));
         assert!(!comes(&mut leases, 8));
-        assert_eq!(leases.freed(&a, &limits, 1), [Key(7)]);
+        assert_eq!(leases.freed(&a, &limits, 1), [JobKey(7)]);
     }
 
     /// Each budget costs memory, and there are as many as tenants.
@@ -205,8 +205,8 @@ mod tests {
         // A budget with a waiting job is remembered while the job waits, and no longer.
         for number in (2 * MAX_IDLE_KEYS..4 * MAX_IDLE_KEYS).map(|it| it as u64) {
             let of = tenant(&format!("t-{number}"));
-            leases.add(&of, &running("own"), AT(1), Key(number));
-            assert_eq!(leases.freed(&of, &limits, 3), [Key(number)]);
+            leases.add(&of, &running("own"), AT(1), JobKey(number));
+            assert_eq!(leases.freed(&of, &limits, 3), [JobKey(number)]);
         }
         assert_eq!(leases.budgets.len(), MAX_IDLE_KEYS);
     }
@@ -222,7 +222,7 @@ mod tests {
             Duration::ZERO,
         );
         let limit = limit.expect("in range");
-        leases.add(&tenant("a"), &limit, Duration::ZERO, Key(1));
+        leases.add(&tenant("a"), &limit, Duration::ZERO, JobKey(1));
         assert!(leases.freed(&tenant("a"), &limit.into(), 9).is_empty());
     }
 }

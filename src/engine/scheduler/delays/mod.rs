@@ -2,7 +2,7 @@
 //! from, or in a delay queue. `rules::delays` decides about the delay queues themselves: which
 //! exist, which one a job takes, and for how long.
 //!
-//! [`Waiting`] is the state: the jobs in memory by their times, in the windows of their delay
+//! [`JobTimers`] is the state: the jobs in memory by their times, in the windows of their delay
 //! queues ([`windows`]), or until a lease is free ([`leases`]). [`lead`] determines how long before
 //! its turn a job's call is prepared.
 
@@ -16,15 +16,15 @@ use std::time::Duration;
 
 use rand::Rng;
 
-pub(super) use waiting::Waiting;
+pub(super) use waiting::JobTimers;
 
 use super::due_time::DueTime;
 use super::entry::{Phase, SlotState};
 use super::queues::QueuePosition;
 use super::{Scheduler, millis};
-use crate::broker::Source;
-use crate::engine::action::Key;
-use crate::engine::facts::{Delay, Fact};
+use crate::broker::DeliverySource;
+use crate::engine::action::JobKey;
+use crate::engine::facts::{Fact, WaitPlace};
 use crate::rules::delays::{self, Trip};
 use crate::rules::headers::{self, Headers};
 use crate::rules::job::{self, Field, NotBefore};
@@ -32,34 +32,34 @@ use crate::rules::limit::ceil_ms;
 
 impl Scheduler {
     /// Puts jobs back to the front of their queues, in their old order.
-    pub(super) fn put_back(&mut self, keys: &[Key]) {
+    pub(super) fn put_back(&mut self, keys: &[JobKey]) {
         for &key in keys.iter().rev() {
             self.join(key, QueuePosition::Front);
         }
     }
 
     /// Puts jobs back to the front of their queues, in the order of their positions.
-    pub(super) fn put_back_in_order(&mut self, mut jobs: Vec<(usize, Key)>) {
+    pub(super) fn put_back_in_order(&mut self, mut jobs: Vec<(usize, JobKey)>) {
         jobs.sort_unstable_by_key(|(position, _)| *position);
-        let keys: Vec<Key> = jobs.into_iter().map(|(_, key)| key).collect();
+        let keys: Vec<JobKey> = jobs.into_iter().map(|(_, key)| key).collect();
         self.put_back(&keys);
     }
 
     /// Forgets a job that is done, or that another worker has.
-    pub(super) fn forget(&mut self, key: Key) {
+    pub(super) fn forget(&mut self, key: JobKey) {
         self.jobs.remove(&key);
         self.waiting.forget(key);
     }
 
     /// Delays the job: in memory, or in a delay queue if the wait is too long or memory is full.
-    pub(super) fn delay(&mut self, now: Duration, key: Key, wait: Duration) {
+    pub(super) fn delay(&mut self, now: Duration, key: JobKey, wait: Duration) {
         if !self.delay_in_memory(now, key, wait) {
             self.delay_in_queue(now, key, wait);
         }
     }
 
     /// Keeps the job in memory for `wait`. Returns false if that is too long or memory is full.
-    pub(super) fn delay_in_memory(&mut self, now: Duration, key: Key, wait: Duration) -> bool {
+    pub(super) fn delay_in_memory(&mut self, now: Duration, key: JobKey, wait: Duration) -> bool {
         let Some(job) = self.jobs.get(&key) else {
             return true;
         };
@@ -72,7 +72,7 @@ impl Scheduler {
     }
 
     /// Keeps the job in memory for a moment, even if memory is full.
-    pub(super) fn delay_in_memory_anyway(&mut self, now: Duration, key: Key, wait: Duration) {
+    pub(super) fn delay_in_memory_anyway(&mut self, now: Duration, key: JobKey, wait: Duration) {
         if let Some(job) = self.jobs.get(&key) {
             self.queues.hold(&job.claims.tenant);
             self.keep_until(now + wait, key);
@@ -82,18 +82,18 @@ impl Scheduler {
     /// Keeps a job in memory until `until`. The job is already counted as held. The time is rounded
     /// up to a whole millisecond, so that jobs that wait for the same moment ask together, in
     /// order.
-    fn keep_until(&mut self, until: Duration, key: Key) {
+    fn keep_until(&mut self, until: Duration, key: JobKey) {
         let until = Duration::from_millis(ceil_ms(until));
         if let Some(job) = self.jobs.get_mut(&key) {
             job.phase = Phase::Delayed { until };
             self.waiting.wait(until, key);
-            self.facts.push(Fact::Delayed(Delay::InMemory));
+            self.facts.push(Fact::Delayed(WaitPlace::InMemory));
         }
     }
 
     /// Keeps the job in the window of the delay queue that it came from, if its turn is about when
     /// it was promised. Returns false if not.
-    pub(super) fn delay_in_window(&mut self, now: Duration, key: Key, wait: Duration) -> bool {
+    pub(super) fn delay_in_window(&mut self, now: Duration, key: JobKey, wait: Duration) -> bool {
         let until = now + wait;
         let Some(job) = self.jobs.get_mut(&key) else {
             return true;
@@ -108,7 +108,7 @@ impl Scheduler {
         let ask_at = Duration::from_millis(ceil_ms(until) - early);
         job.phase = Phase::InWindow { until: ask_at };
         self.waiting.wait_in_window(key, ask_at, until);
-        self.facts.push(Fact::Delayed(Delay::InMemory));
+        self.facts.push(Fact::Delayed(WaitPlace::InMemory));
         true
     }
 
@@ -116,7 +116,7 @@ impl Scheduler {
     pub(super) fn delay_or_join(
         &mut self,
         now: Duration,
-        key: Key,
+        key: JobKey,
         end: QueuePosition,
         store_now: u64,
     ) {
@@ -144,7 +144,7 @@ impl Scheduler {
     /// Sends the job through a delay queue until its time, which is at most `wait` away. The clock
     /// may be far ahead of its lower bound if an answer took long to arrive, so the job's time is
     /// moved to an earlier one only if the clock must have been set back.
-    fn delay_until(&mut self, now: Duration, key: Key, at_ms: u64, wait: Duration) {
+    fn delay_until(&mut self, now: Duration, key: JobKey, at_ms: u64, wait: Duration) {
         let Some(job) = self.jobs.get(&key) else {
             return;
         };
@@ -156,7 +156,13 @@ impl Scheduler {
 
     /// Keeps a job that came from a delay queue in that queue's window for the rest of its trip. A
     /// job that waits for its turn asks a little earlier.
-    pub(super) fn delay_for_trip(&mut self, now: Duration, key: Key, trip: Trip, store_now: u64) {
+    pub(super) fn delay_for_trip(
+        &mut self,
+        now: Duration,
+        key: JobKey,
+        trip: Trip,
+        store_now: u64,
+    ) {
         let Some(job) = self.jobs.get_mut(&key) else {
             return;
         };
@@ -173,7 +179,7 @@ impl Scheduler {
         // A job that entered the delay queue after this one waits at least for the queue's shortest
         // wait.
         let above = match job.tag.source {
-            Source::Delay(level) => {
+            DeliverySource::Delay(level) => {
                 let stay = delays::stay_ms(trip.wait_ms);
                 job.stays = Some(until + Duration::from_millis(stay));
                 let from = self.settings.levels.from_ms().get(usize::from(level));
@@ -200,7 +206,7 @@ impl Scheduler {
     /// Returns true if a job that came back before its turn waits for a lease, and a lease is free
     /// as far as this worker knows. The job may have it at once, because how long calls take is a
     /// guess.
-    fn takes_idle_lease(&mut self, key: Key, until: Duration) -> bool {
+    fn takes_idle_lease(&mut self, key: JobKey, until: Duration) -> bool {
         let Some(job) = self.jobs.get(&key) else {
             return false;
         };
@@ -215,7 +221,7 @@ impl Scheduler {
     }
 
     /// Looks at a job in memory whose time has come, or is near.
-    pub(super) fn look_at(&mut self, now: Duration, at: Duration, key: Key) {
+    pub(super) fn look_at(&mut self, now: Duration, at: Duration, key: JobKey) {
         let phase = self.jobs.get(&key).map(|job| job.phase);
         if let Some(Phase::Delayed { until } | Phase::InWindow { until }) = phase {
             if until == at {
@@ -227,7 +233,7 @@ impl Scheduler {
     }
 
     /// Lets a job that waits in memory ask.
-    pub(super) fn wake(&mut self, now: Duration, key: Key) {
+    pub(super) fn wake(&mut self, now: Duration, key: JobKey) {
         let Some(job) = self.jobs.get_mut(&key) else {
             return;
         };
@@ -244,7 +250,7 @@ impl Scheduler {
     }
 
     /// Sends the job through a delay queue, so that it asks again after `wait`.
-    pub(super) fn delay_in_queue(&mut self, now: Duration, key: Key, wait: Duration) {
+    pub(super) fn delay_in_queue(&mut self, now: Duration, key: JobKey, wait: Duration) {
         let Some(job) = self.jobs.get(&key) else {
             return;
         };
@@ -259,7 +265,7 @@ impl Scheduler {
 
     /// Sends the job through one delay queue of at most `wait`, and lets it ask as soon as that
     /// ends.
-    pub(super) fn recheck(&mut self, now: Duration, key: Key, wait: Duration) {
+    pub(super) fn recheck(&mut self, now: Duration, key: JobKey, wait: Duration) {
         let wait = wait.mul_f64(self.random.random_range(0.75..=1.0));
         let Some(job) = self.jobs.get(&key) else {
             return;
@@ -273,15 +279,15 @@ impl Scheduler {
     pub(super) fn enter_delay_queue(
         &mut self,
         now: Duration,
-        key: Key,
+        key: JobKey,
         wait: Duration,
         mut headers: Headers,
     ) {
         let wait = self.left(now, key).map_or(wait, |left| wait.min(left));
         let route = self.settings.levels.choose(millis(wait));
         self.facts.push(Fact::Delayed(match route.whole {
-            true => Delay::Queue,
-            false => Delay::Recheck,
+            true => WaitPlace::Queue,
+            false => WaitPlace::Recheck,
         }));
         let until = |store_now: u64| store_now.saturating_add(route.wait_ms);
         let store_now = self.clock.at_least(now);

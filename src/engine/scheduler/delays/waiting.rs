@@ -7,21 +7,21 @@ use std::time::Duration;
 use super::lead::PrepareLead;
 use super::leases::Leases;
 use super::windows::DelayWindows;
-use crate::engine::action::Key;
+use crate::engine::action::JobKey;
 use crate::rules::limit::{Limit, Limits};
 use crate::rules::tenant::Tenant;
 
 /// Timers of the waiting jobs, and what else can end their waits.
 #[derive(Debug)]
-pub struct Waiting {
-    timers: BinaryHeap<Reverse<(Duration, Key)>>,
+pub struct JobTimers {
+    timers: BinaryHeap<Reverse<(Duration, JobKey)>>,
     windows: DelayWindows,
     leases: Leases,
     /// How long before their turns calls are prepared.
     lead: PrepareLead,
 }
 
-impl Waiting {
+impl JobTimers {
     /// Creates the state for `levels` delay queues, with up to `window` jobs of each.
     pub fn new(levels: usize, window: usize) -> Self {
         Self {
@@ -40,12 +40,12 @@ impl Waiting {
     }
 
     /// Schedules a look at the job or its message.
-    pub fn look_at(&mut self, at: Duration, key: Key) {
+    pub fn look_at(&mut self, at: Duration, key: JobKey) {
         self.timers.push(Reverse((at, key)));
     }
 
     /// Lets the job wait until `until`. Looks at it earlier when its call has to be prepared.
-    pub fn wait(&mut self, until: Duration, key: Key) {
+    pub fn wait(&mut self, until: Duration, key: JobKey) {
         self.look_at(until, key);
         let lead = self.lead.get();
         if !lead.is_zero() {
@@ -54,18 +54,18 @@ impl Waiting {
     }
 
     /// Takes the next job whose time has come, and that time.
-    pub fn due(&mut self, now: Duration) -> Option<(Duration, Key)> {
+    pub fn due(&mut self, now: Duration) -> Option<(Duration, JobKey)> {
         self.next().filter(|at| *at <= now)?;
         self.timers.pop().map(|Reverse(due)| due)
     }
 
-    /// Returns when [`Waiting::due`] finds something.
+    /// Returns when [`JobTimers::due`] finds something.
     pub fn next(&self) -> Option<Duration> {
         self.timers.peek().map(|Reverse((at, _))| *at)
     }
 
     /// Records that a job came from the delay queue.
-    pub fn came_from(&mut self, level: u8, key: Key) {
+    pub fn came_from(&mut self, level: u8, key: JobKey) {
         self.windows.took(usize::from(level), key);
     }
 
@@ -73,7 +73,7 @@ impl Waiting {
     /// ends at `until`. Jobs that entered the delay queue after it are due at `open_at` or later.
     pub fn wait_for_trip(
         &mut self,
-        key: Key,
+        key: JobKey,
         ask_at: Duration,
         until: Duration,
         open_at: Duration,
@@ -84,14 +84,14 @@ impl Waiting {
 
     /// Lets the job wait on in the window of its delay queue, to ask at `ask_at`, because its turn
     /// comes at `until`.
-    pub fn wait_in_window(&mut self, key: Key, ask_at: Duration, until: Duration) {
+    pub fn wait_in_window(&mut self, key: JobKey, ask_at: Duration, until: Duration) {
         self.wait(ask_at, key);
         self.windows.stay(key, until);
     }
 
     /// Records that the job waits because of `limit`. If that counts running calls, the end of a
     /// call may wake the job.
-    pub fn wakes_for(&mut self, tenant: &Tenant, limit: &Limit, until: Duration, key: Key) {
+    pub fn wakes_for(&mut self, tenant: &Tenant, limit: &Limit, until: Duration, key: JobKey) {
         self.leases.add(tenant, limit, until, key);
     }
 
@@ -102,24 +102,24 @@ impl Waiting {
         tenant: &Tenant,
         limit: &Limit,
         until: Duration,
-        key: Key,
+        key: JobKey,
     ) -> bool {
         self.leases.takes_idle(tenant, limit, until, key)
     }
 
     /// Returns the jobs that are woken by the end of `calls` calls of `tenant`.
-    pub fn woken_by(&mut self, tenant: &Tenant, limits: &Limits, calls: usize) -> Vec<Key> {
+    pub fn woken_by(&mut self, tenant: &Tenant, limits: &Limits, calls: usize) -> Vec<JobKey> {
         self.leases.freed(tenant, limits, calls)
     }
 
     /// Ends the job's wait.
-    pub fn end(&mut self, key: Key) {
+    pub fn end(&mut self, key: JobKey) {
         self.leases.forget(key);
         self.windows.unpark(key);
     }
 
     /// Forgets a job that is no longer in memory.
-    pub fn forget(&mut self, key: Key) {
+    pub fn forget(&mut self, key: JobKey) {
         self.leases.forget(key);
         self.windows.forget(key);
     }
@@ -131,11 +131,11 @@ impl Waiting {
 
     /// Returns the jobs that have to move on, because jobs behind them in their delay queue may be
     /// due earlier, and the times that they wait for.
-    pub fn surplus(&mut self, now: Duration) -> Vec<(Key, Duration)> {
+    pub fn surplus(&mut self, now: Duration) -> Vec<(JobKey, Duration)> {
         self.windows.surplus(now)
     }
 
-    /// Returns when [`Waiting::surplus`] may find something.
+    /// Returns when [`JobTimers::surplus`] may find something.
     pub fn surplus_at(&self, now: Duration) -> Option<Duration> {
         self.windows.next(now)
     }
@@ -154,14 +154,14 @@ mod tests {
 
     #[test]
     fn those_whose_time_has_come_are_looked_at_in_order() {
-        let mut waiting = Waiting::new(1, 4);
-        waiting.wait(20 * MS, Key(1));
-        waiting.wait(10 * MS, Key(3));
-        waiting.look_at(10 * MS, Key(2));
+        let mut waiting = JobTimers::new(1, 4);
+        waiting.wait(20 * MS, JobKey(1));
+        waiting.wait(10 * MS, JobKey(3));
+        waiting.look_at(10 * MS, JobKey(2));
         assert_eq!(waiting.next(), Some(10 * MS));
         assert_eq!(waiting.due(9 * MS), None);
-        assert_eq!(waiting.due(15 * MS), Some((10 * MS, Key(2))));
-        assert_eq!(waiting.due(15 * MS), Some((10 * MS, Key(3))));
+        assert_eq!(waiting.due(15 * MS), Some((10 * MS, JobKey(2))));
+        assert_eq!(waiting.due(15 * MS), Some((10 * MS, JobKey(3))));
         assert_eq!(waiting.due(15 * MS), None);
         waiting.clear();
         assert_eq!(waiting.next(), None);
@@ -169,25 +169,25 @@ mod tests {
 
     #[test]
     fn where_preparing_takes_long_jobs_are_looked_at_before_their_time() {
-        let mut waiting = Waiting::new(1, 4);
+        let mut waiting = JobTimers::new(1, 4);
         waiting.preparing_took(100 * MS);
-        waiting.wait(1_000 * MS, Key(1));
-        assert_eq!(waiting.due(900 * MS), Some((880 * MS, Key(1))));
+        waiting.wait(1_000 * MS, JobKey(1));
+        assert_eq!(waiting.due(900 * MS), Some((880 * MS, JobKey(1))));
         assert_eq!(waiting.due(900 * MS), None);
-        assert_eq!(waiting.due(1_000 * MS), Some((1_000 * MS, Key(1))));
+        assert_eq!(waiting.due(1_000 * MS), Some((1_000 * MS, JobKey(1))));
     }
 
     #[test]
     fn a_job_is_in_its_window_until_it_leaves() {
-        let mut waiting = Waiting::new(1, 4);
-        waiting.came_from(0, Key(1));
-        waiting.wait_for_trip(Key(1), 40 * MS, 50 * MS, 50 * MS);
+        let mut waiting = JobTimers::new(1, 4);
+        waiting.came_from(0, JobKey(1));
+        waiting.wait_for_trip(JobKey(1), 40 * MS, 50 * MS, 50 * MS);
         assert_eq!(waiting.in_windows(), 1);
-        waiting.end(Key(1));
+        waiting.end(JobKey(1));
         assert_eq!(waiting.in_windows(), 0);
-        waiting.wait_in_window(Key(1), 60 * MS, 60 * MS);
+        waiting.wait_in_window(JobKey(1), 60 * MS, 60 * MS);
         assert_eq!(waiting.in_windows(), 1);
-        waiting.forget(Key(1));
+        waiting.forget(JobKey(1));
         assert_eq!(waiting.in_windows(), 0);
     }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 
-use crate::engine::action::Key;
+use crate::engine::action::JobKey;
 
 /// A job that is due this soon stays in the window: moving it would take as long.
 const MIN_MOVE_WAIT: Duration = Duration::from_millis(250);
@@ -30,7 +30,7 @@ const TRY_SHARE: usize = 8;
 #[derive(Debug, Default)]
 struct DelayWindow {
     /// The jobs that wait for their time.
-    parked: BTreeSet<(Duration, Key)>,
+    parked: BTreeSet<(Duration, JobKey)>,
     /// Number of its jobs in memory, including running ones.
     taken: usize,
     /// The latest time of all jobs that came in while the window was in use.
@@ -49,7 +49,7 @@ struct DelayWindow {
 pub struct DelayWindows {
     room: usize,
     levels: Vec<DelayWindow>,
-    positions: HashMap<Key, (usize, Duration), RandomState>,
+    positions: HashMap<JobKey, (usize, Duration), RandomState>,
 }
 
 impl DelayWindows {
@@ -65,7 +65,7 @@ impl DelayWindows {
     }
 
     /// Records that a job came from the delay queue.
-    pub fn took(&mut self, level: usize, key: Key) {
+    pub fn took(&mut self, level: usize, key: JobKey) {
         if let Some(window) = self.levels.get_mut(level) {
             window.taken += 1;
             self.positions.insert(key, (level, Duration::ZERO));
@@ -74,7 +74,7 @@ impl DelayWindows {
 
     /// Lets a job wait until `until`. Jobs that entered its delay queue after it are due at
     /// `open_at` or later.
-    pub fn park(&mut self, key: Key, until: Duration, open_at: Duration) {
+    pub fn park(&mut self, key: JobKey, until: Duration, open_at: Duration) {
         let Some((level, parked)) = self.positions.get_mut(&key) else {
             return;
         };
@@ -88,7 +88,7 @@ impl DelayWindows {
 
     /// Lets a job wait on until `until` although it could have asked. This says nothing about the
     /// delay queue's order.
-    pub fn stay(&mut self, key: Key, until: Duration) {
+    pub fn stay(&mut self, key: JobKey, until: Duration) {
         if let Some((level, parked)) = self.positions.get_mut(&key) {
             self.levels[*level].parked.insert((until, key));
             *parked = until;
@@ -96,14 +96,14 @@ impl DelayWindows {
     }
 
     /// Ends a job's wait: its time has come.
-    pub fn unpark(&mut self, key: Key) {
+    pub fn unpark(&mut self, key: JobKey) {
         if let Some((level, until)) = self.positions.get(&key) {
             self.levels[*level].parked.remove(&(*until, key));
         }
     }
 
     /// Forgets a job that has left memory, or is on its way to another queue.
-    pub fn forget(&mut self, key: Key) {
+    pub fn forget(&mut self, key: JobKey) {
         self.unpark(key);
         if let Some((level, _)) = self.positions.remove(&key) {
             let window = &mut self.levels[level];
@@ -126,7 +126,7 @@ impl DelayWindows {
     }
 
     /// Returns the jobs that have to move on, and the times that they wait for.
-    pub fn surplus(&mut self, now: Duration) -> Vec<(Key, Duration)> {
+    pub fn surplus(&mut self, now: Duration) -> Vec<(JobKey, Duration)> {
         let mut surplus = Vec::new();
         for window in &mut self.levels {
             if window.look_at(self.room).is_none_or(|at| now < at) {
@@ -140,7 +140,7 @@ impl DelayWindows {
                 MOVE_SHARE
             };
             let most = (window.parked.len() / share).max(1);
-            let far = window.parked.range((now + MIN_MOVE_WAIT, Key(0))..);
+            let far = window.parked.range((now + MIN_MOVE_WAIT, JobKey(0))..);
             surplus.extend(far.rev().take(most).map(|(until, key)| (*key, *until)));
         }
         surplus
@@ -181,7 +181,7 @@ mod tests {
     /// came, all of which entered it at 0.
     fn taken(waits: impl IntoIterator<Item = u32>) -> DelayWindows {
         let mut windows = DelayWindows::new(2, WINDOW_SIZE);
-        for (key, wait) in (1..).map(Key).zip(waits) {
+        for (key, wait) in (1..).map(JobKey).zip(waits) {
             windows.took(1, key);
             windows.park(key, wait * SECOND, 100 * SECOND);
         }
@@ -216,8 +216,8 @@ mod tests {
             "there is room"
         );
         for (key, wait) in [(17, 104), (18, 103)] {
-            windows.took(1, Key(key));
-            windows.park(Key(key), wait * SECOND, 100 * SECOND);
+            windows.took(1, JobKey(key));
+            windows.park(JobKey(key), wait * SECOND, 100 * SECOND);
         }
         assert_eq!(
             windows.next(102 * SECOND),
@@ -236,8 +236,12 @@ mod tests {
             now = at;
             for key in moved(&mut windows, now) {
                 tries.push((now.as_secs(), key));
-                windows.took(1, Key(next));
-                windows.park(Key(next), 110 * SECOND + SECOND * next as u32, 100 * SECOND);
+                windows.took(1, JobKey(next));
+                windows.park(
+                    JobKey(next),
+                    110 * SECOND + SECOND * next as u32,
+                    100 * SECOND,
+                );
                 next += 1;
             }
         }
@@ -251,7 +255,7 @@ mod tests {
         assert!(moved(&mut windows, 101 * SECOND).is_empty());
         assert_eq!(windows.next(101 * SECOND), None);
         for key in 1..=16 {
-            windows.unpark(Key(key));
+            windows.unpark(JobKey(key));
         }
         assert_eq!(windows.parked(), 0);
         assert_eq!(windows.next(102 * SECOND), None, "all of them run");
@@ -260,8 +264,8 @@ mod tests {
     #[test]
     fn who_waits_on_says_nothing_of_the_order() {
         let mut windows = taken(110..126);
-        windows.unpark(Key(16));
-        windows.stay(Key(16), 105 * SECOND);
+        windows.unpark(JobKey(16));
+        windows.stay(JobKey(16), 105 * SECOND);
         assert_eq!(windows.parked(), WINDOW_SIZE);
         assert_eq!(moved(&mut windows, 100 * SECOND), [15, 14], "a try");
     }
@@ -270,10 +274,10 @@ mod tests {
     fn a_lost_session_leaves_nothing() {
         let mut windows = taken((105..121).rev());
         windows.clear();
-        windows.forget(Key(1));
+        windows.forget(JobKey(1));
         assert_eq!((windows.parked(), windows.next(SECOND)), (0, None));
-        windows.took(9, Key(1));
-        windows.park(Key(1), SECOND, SECOND);
+        windows.took(9, JobKey(1));
+        windows.park(JobKey(1), SECOND, SECOND);
         assert_eq!(windows.parked(), 0, "there is no such delay queue");
     }
 }

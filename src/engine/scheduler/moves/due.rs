@@ -9,8 +9,8 @@ use super::{
     MAX_STUCK_PATIENCE, MIN_FAILURES, Move, MoveEntry, MoveStep, MoveTarget, Moves, STUCK_PATIENCE,
     StuckTarget,
 };
-use crate::broker::{MessageKind, Source};
-use crate::engine::action::Key;
+use crate::broker::{DeliverySource, MessageKind};
+use crate::engine::action::JobKey;
 
 /// Delay before a message without another route is checked again.
 pub(super) const RECHECK_DELAY: Duration = Duration::from_secs(10);
@@ -31,7 +31,7 @@ pub struct DueMoves {
     /// Steps to take now.
     pub next: Vec<MoveStep>,
     /// Messages that have waited long enough or are too many. Each needs another route.
-    pub over: Vec<Key>,
+    pub over: Vec<JobKey>,
 }
 
 /// Stuck targets of one kind.
@@ -117,7 +117,7 @@ impl Moves {
         &'a self,
         now: Duration,
         stuck: &'a StuckTarget,
-    ) -> impl Iterator<Item = (Key, &'a MoveEntry)> {
+    ) -> impl Iterator<Item = (JobKey, &'a MoveEntry)> {
         let entries = stuck.waiting.iter();
         let entries = entries.filter_map(|key| Some((*key, self.all.get(key)?)));
         entries.filter(move |(_, entry)| {
@@ -126,7 +126,7 @@ impl Moves {
         })
     }
 
-    fn find_old(&self, now: Duration, over: &mut BTreeSet<Key>) {
+    fn find_old(&self, now: Duration, over: &mut BTreeSet<JobKey>) {
         for stuck in self.stuck.values() {
             // One message for each of our queues stays, to try it.
             let mut stays = stuck.trying.is_none();
@@ -143,7 +143,7 @@ impl Moves {
         }
     }
 
-    fn find_surplus(&self, now: Duration, over: &mut BTreeSet<Key>) {
+    fn find_surplus(&self, now: Duration, over: &mut BTreeSet<JobKey>) {
         let share = |part: usize| (self.prefetch / part).max(1);
         let (mut all, mut tenants) = (Vec::new(), BTreeMap::<_, Vec<_>>::new());
         let mut waiting = 0;
@@ -153,7 +153,7 @@ impl Moves {
             }
             waiting += stuck.waiting.len();
             let mut own = Vec::new();
-            let from_window = |of: &Move| matches!(of.tag.source, Source::Delay(_));
+            let from_window = |of: &Move| matches!(of.tag.source, DeliverySource::Delay(_));
             let mut has_trier = stuck.trying.is_some()
                 || (self.waiting(now, stuck)).any(|(_, entry)| !from_window(&entry.of));
             for (key, entry) in self.waiting(now, stuck) {
@@ -237,10 +237,10 @@ impl Moves {
 
 /// Adds the oldest of `some` to `over` until `most` of `waiting` are left.
 fn take_oldest(
-    some: &mut [(Duration, Key)],
+    some: &mut [(Duration, JobKey)],
     waiting: usize,
     most: usize,
-    over: &mut BTreeSet<Key>,
+    over: &mut BTreeSet<JobKey>,
 ) {
     let excess = waiting.saturating_sub(most);
     if excess > 0 {

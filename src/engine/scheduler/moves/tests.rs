@@ -1,11 +1,11 @@
 use super::due::DueMoves;
 use super::*;
-use crate::broker::Source;
+use crate::broker::DeliverySource;
 
 const SECOND: Duration = Duration::from_secs(1);
 const PREFETCH: usize = 80;
 
-fn tag(source: Source, tag: u64) -> Tag {
+fn tag(source: DeliverySource, tag: u64) -> Tag {
     Tag {
         session: 1,
         source,
@@ -55,11 +55,11 @@ impl Desk {
 
     fn begin_from(
         &mut self,
-        source: Source,
+        source: DeliverySource,
         tenant: Option<&str>,
         reply: Option<Box<Reply>>,
         outgoing: Option<Outgoing>,
-    ) -> (Key, Option<MoveStep>) {
+    ) -> (JobKey, Option<MoveStep>) {
         self.last += 1;
         let of = Move {
             tag: tag(source, self.last),
@@ -68,23 +68,23 @@ impl Desk {
             outgoing,
             since: self.now,
         };
-        let key = Key(self.last);
+        let key = JobKey(self.last);
         (key, self.moves.begin(self.now, key, of))
     }
 
-    fn begin(&mut self, outgoing: Outgoing) -> (Key, Option<MoveStep>) {
-        self.begin_from(Source::Fresh, None, None, Some(outgoing))
+    fn begin(&mut self, outgoing: Outgoing) -> (JobKey, Option<MoveStep>) {
+        self.begin_from(DeliverySource::Fresh, None, None, Some(outgoing))
     }
 
-    fn reply(&mut self, tenant: &str, queue: &str) -> (Key, Option<MoveStep>) {
-        self.begin_from(Source::Fresh, Some(tenant), reply(queue), None)
+    fn reply(&mut self, tenant: &str, queue: &str) -> (JobKey, Option<MoveStep>) {
+        self.begin_from(DeliverySource::Fresh, Some(tenant), reply(queue), None)
     }
 
-    fn failed(&mut self, key: Key) -> Option<bool> {
+    fn failed(&mut self, key: JobKey) -> Option<bool> {
         self.moves.failed(self.now, key, &PublishError::Nacked)
     }
 
-    fn must_fail(&mut self, key: Key) {
+    fn must_fail(&mut self, key: JobKey) {
         assert!(self.failed(key).is_some());
     }
 
@@ -95,7 +95,7 @@ impl Desk {
     }
 
     /// Returns the keys of published messages.
-    fn sent(next: &[MoveStep]) -> Vec<Key> {
+    fn sent(next: &[MoveStep]) -> Vec<JobKey> {
         let key = |next: &MoveStep| match next {
             MoveStep::Reply((key, _)) | MoveStep::Publish((key, _)) => *key,
             MoveStep::Ack(tag) => panic!("{tag:?} is acked"),
@@ -161,7 +161,7 @@ fn one_message_at_a_time_tries_a_stuck_queue_after_longer_and_longer_pauses() {
 fn a_result_goes_before_the_message_and_the_ack() {
     let mut desk = Desk::new(true);
     let (done, _) = desk.reply("a", "asker");
-    let source = Source::Fresh;
+    let source = DeliverySource::Fresh;
     let (dead, next) = desk.begin_from(source, None, reply("asker"), Some(to("jobs.dead")));
     assert!(matches!(next, Some(MoveStep::Reply(_))), "{next:?}");
     let (_, next) = desk.moves.replied(desk.now, dead, true).expect("it waits");
@@ -205,7 +205,7 @@ fn an_eighth_of_the_prefetch_waits_for_one_target_and_for_one_tenant_and_half_fo
     let share = PREFETCH / 8;
     // One target.
     let mut desk = Desk::new(true);
-    let keys: Vec<Key> = (0..30)
+    let keys: Vec<JobKey> = (0..30)
         .map(|n| desk.reply(&format!("t{n}"), "asker").0)
         .collect();
     keys.iter().for_each(|key| desk.must_fail(*key));
@@ -213,7 +213,7 @@ fn an_eighth_of_the_prefetch_waits_for_one_target_and_for_one_tenant_and_half_fo
     assert_eq!(due.over, keys[..30 - share], "the oldest");
     // One tenant, many targets.
     let mut desk = Desk::new(true);
-    let keys: Vec<Key> = (0..30)
+    let keys: Vec<JobKey> = (0..30)
         .map(|n| desk.reply("evil", &format!("q{n}")).0)
         .collect();
     let (good, _) = desk.reply("good", "q");
@@ -223,12 +223,12 @@ fn an_eighth_of_the_prefetch_waits_for_one_target_and_for_one_tenant_and_half_fo
     // Many of both.
     let mut desk = Desk::new(true);
     let reply = |desk: &mut Desk, n: u32| desk.reply(&format!("t{n}"), &format!("q{n}")).0;
-    let keys: Vec<Key> = (0..60).map(|n| reply(&mut desk, n)).collect();
+    let keys: Vec<JobKey> = (0..60).map(|n| reply(&mut desk, n)).collect();
     keys.iter().for_each(|key| desk.must_fail(*key));
     assert_eq!(desk.due().over, keys[..60 - PREFETCH / 2]);
     // Results for the operator's exchange are never too many.
     let mut desk = Desk::new(false);
-    let keys: Vec<Key> = (0..60).map(|n| reply(&mut desk, n)).collect();
+    let keys: Vec<JobKey> = (0..60).map(|n| reply(&mut desk, n)).collect();
     keys.iter().for_each(|key| desk.must_fail(*key));
     assert!(desk.due().over.is_empty());
 }
@@ -236,7 +236,7 @@ fn an_eighth_of_the_prefetch_waits_for_one_target_and_for_one_tenant_and_half_fo
 #[test]
 fn too_many_dead_letters_take_another_way_and_those_from_a_delay_queue_do_at_once() {
     let mut desk = Desk::new(true);
-    let keys: Vec<Key> = (0..30).map(|_| desk.begin(to("jobs.dead")).0).collect();
+    let keys: Vec<JobKey> = (0..30).map(|_| desk.begin(to("jobs.dead")).0).collect();
     keys.iter().for_each(|key| desk.must_fail(*key));
     let due = desk.due();
     assert_eq!(due.over, keys[..30 - PREFETCH / 8]);
@@ -245,7 +245,7 @@ fn too_many_dead_letters_take_another_way_and_those_from_a_delay_queue_do_at_onc
         let next = desk.moves.reroute(desk.now, *key, outgoing);
         assert!(matches!(next, Some(MoveStep::Publish(_))), "{next:?}");
     }
-    let source = Source::Delay(3);
+    let source = DeliverySource::Delay(3);
     let (back, next) = desk.begin_from(source, None, None, Some(to("jobs.dead")));
     assert!(next.is_none());
     assert!(desk.due().over.contains(&back));
@@ -290,14 +290,14 @@ fn a_message_that_rabbitmq_closes_the_channel_for_makes_no_queue_stuck() {
 fn what_waits_for_no_answer_keeps_no_worker_and_stuck_targets_are_told_by_kind() {
     let mut desk = Desk::new(true);
     let of = Move {
-        tag: tag(Source::Delay(1), 9),
+        tag: tag(DeliverySource::Delay(1), 9),
         tenant: None,
         reply: None,
         outgoing: Some(to("jobs.dead")),
         since: desk.now,
     };
     let at = desk.now + 60 * SECOND;
-    desk.moves.begin_later(Key(99), at, of);
+    desk.moves.begin_later(JobKey(99), at, of);
     assert_eq!((desk.moves.len(), desk.moves.busy()), (1, 0));
     assert_eq!(desk.moves.next(), Some(at));
     let (one, _) = desk.reply("a", "asker");
@@ -319,8 +319,8 @@ fn what_waits_for_no_answer_keeps_no_worker_and_stuck_targets_are_told_by_kind()
 fn a_lost_connection_is_not_the_targets_fault_and_a_worker_that_ends_waits_for_no_result() {
     let mut desk = Desk::new(true);
     let down = PublishError::Down("cut".to_owned());
-    let letters: Vec<Key> = (0..30).map(|_| desk.begin(to("jobs.dead")).0).collect();
-    let results: Vec<Key> = (0..5).map(|_| desk.reply("a", "asker").0).collect();
+    let letters: Vec<JobKey> = (0..30).map(|_| desk.begin(to("jobs.dead")).0).collect();
+    let results: Vec<JobKey> = (0..5).map(|_| desk.reply("a", "asker").0).collect();
     for key in letters.iter().chain(&results) {
         desk.moves.failed(desk.now, *key, &down);
     }

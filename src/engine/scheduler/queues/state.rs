@@ -3,17 +3,17 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use crate::engine::action::Key;
+use crate::engine::action::JobKey;
 use crate::gate::ShardId;
 
 /// The jobs of one tenant, and its counters.
 #[derive(Debug, Default)]
 pub(super) struct TenantState {
     /// Jobs that have a slot. They ask before all others.
-    pub(super) prepared: VecDeque<Key>,
+    pub(super) prepared: VecDeque<JobKey>,
     /// Jobs that came back, or that wait for a slot. They ask before new jobs.
-    pub(super) due: VecDeque<Key>,
-    pub(super) fresh: VecDeque<Key>,
+    pub(super) due: VecDeque<JobKey>,
+    pub(super) fresh: VecDeque<JobKey>,
     pub(super) held: usize,
     pub(super) running: usize,
     /// Worker slots that its jobs have: running jobs, and jobs whose call is prepared.
@@ -67,7 +67,7 @@ impl TenantState {
     }
 
     /// Takes the next job that asks.
-    pub(super) fn pop(&mut self) -> Option<Key> {
+    pub(super) fn pop(&mut self) -> Option<JobKey> {
         let Self {
             prepared,
             due,

@@ -22,7 +22,7 @@ fn tenant(name: &str) -> Tenant {
 
 fn fill(queues: &mut Queues, name: &str, keys: std::ops::Range<u64>) {
     for key in keys {
-        queues.join(&tenant(name), Key(key), QueuePosition::Fresh);
+        queues.join(&tenant(name), JobKey(key), QueuePosition::Fresh);
     }
 }
 
@@ -36,19 +36,19 @@ fn fill_limited(queues: &mut Queues, name: &str, keys: std::ops::Range<u64>) {
 fn jobs_that_came_back_ask_before_fresh_ones() {
     let mut queues = Queues::new(4, 80);
     fill(&mut queues, "a", 0..2);
-    queues.join(&tenant("a"), Key(2), QueuePosition::Due);
-    queues.join(&tenant("a"), Key(3), QueuePosition::Front);
+    queues.join(&tenant("a"), JobKey(2), QueuePosition::Due);
+    queues.join(&tenant("a"), JobKey(3), QueuePosition::Front);
     let turns = take_round(&mut queues, 3);
     assert_eq!(
         turns,
         [TenantShare {
             tenant: tenant("a"),
             slots: 4,
-            keys: vec![Key(3), Key(2), Key(0)]
+            keys: vec![JobKey(3), JobKey(2), JobKey(0)]
         }]
     );
     assert_eq!(ready(&queues), 1);
-    assert_eq!(take_round(&mut queues, 3)[0].keys, [Key(1)]);
+    assert_eq!(take_round(&mut queues, 3)[0].keys, [JobKey(1)]);
     assert!(!may_ask(&queues));
 }
 
@@ -114,14 +114,14 @@ fn who_prepares_has_a_slot_and_asks_first_with_it() {
     assert!(queues.try_slot(&a) && queues.try_slot(&a) && !queues.try_slot(&a));
     fill(&mut queues, "a", 0..2);
     assert!(!may_ask(&queues), "both are taken");
-    queues.join(&a, Key(2), QueuePosition::Prepared);
+    queues.join(&a, JobKey(2), QueuePosition::Prepared);
     assert!(may_ask(&queues));
     let turns = take_round(&mut queues, 10);
-    assert_eq!((turns[0].slots, &turns[0].keys[..]), (0, &[Key(2)][..]));
+    assert_eq!((turns[0].slots, &turns[0].keys[..]), (0, &[JobKey(2)][..]));
     queues.set_limited(&a, true);
-    queues.join(&a, Key(2), QueuePosition::Prepared);
+    queues.join(&a, JobKey(2), QueuePosition::Prepared);
     let turns = take_round(&mut queues, 10);
-    assert_eq!(turns[0].keys, [Key(2), Key(0), Key(1)]);
+    assert_eq!(turns[0].keys, [JobKey(2), JobKey(0), JobKey(1)]);
     assert_eq!(turns[0].slots, 0);
     queues.start(&a);
     queues.end(&a);
@@ -189,10 +189,10 @@ fn what_waits_too_long_for_a_slot_makes_room_in_order() {
     assert_eq!(
         surplus,
         [
-            (Key(2), at(1)),
-            (Key(3), at(2)),
-            (Key(4), at(3)),
-            (Key(5), at(3)),
+            (JobKey(2), at(1)),
+            (JobKey(3), at(2)),
+            (JobKey(4), at(3)),
+            (JobKey(5), at(3)),
         ]
     );
     assert_eq!(ready(&queues), 2);
@@ -246,7 +246,7 @@ fn a_paused_tenant_asks_once_all_its_pauses_have_ended() {
     queues.resume(&a);
     assert!(!may_ask(&queues), "one pause is left");
     queues.resume(&a);
-    assert_eq!(take_round(&mut queues, 10)[0].keys, [Key(0), Key(1)]);
+    assert_eq!(take_round(&mut queues, 10)[0].keys, [JobKey(0), JobKey(1)]);
 }
 
 #[test]
@@ -279,7 +279,7 @@ mod random {
     use super::*;
 
     #[derive(Debug, Clone)]
-    enum Step {
+    enum QueueStep {
         Join(usize, usize),
         Round(usize),
         Limited(usize, bool),
@@ -290,16 +290,16 @@ mod random {
         Forget,
     }
 
-    fn step() -> impl Strategy<Value = Step> {
+    fn step() -> impl Strategy<Value = QueueStep> {
         prop_oneof![
-            6 => (0..5_usize, 0..5_usize).prop_map(|(who, end)| Step::Join(who, end)),
-            3 => (1..9_usize).prop_map(Step::Round),
-            2 => (0..5_usize, any::<bool>()).prop_map(|(who, limited)| Step::Limited(who, limited)),
-            1 => (0..5_usize).prop_map(Step::Pause),
-            1 => (0..5_usize).prop_map(Step::Slot),
-            1 => Just(Step::Surplus),
-            1 => (1..5_u64).prop_map(Step::Stale),
-            1 => Just(Step::Forget),
+            6 => (0..5_usize, 0..5_usize).prop_map(|(who, end)| QueueStep::Join(who, end)),
+            3 => (1..9_usize).prop_map(QueueStep::Round),
+            2 => (0..5_usize, any::<bool>()).prop_map(|(who, limited)| QueueStep::Limited(who, limited)),
+            1 => (0..5_usize).prop_map(QueueStep::Pause),
+            1 => (0..5_usize).prop_map(QueueStep::Slot),
+            1 => Just(QueueStep::Surplus),
+            1 => (1..5_u64).prop_map(QueueStep::Stale),
+            1 => Just(QueueStep::Forget),
         ]
     }
 
@@ -315,7 +315,7 @@ mod random {
             })));
             for (key, step) in steps.into_iter().enumerate() {
                 match step {
-                    Step::Join(who, end) => {
+                    QueueStep::Join(who, end) => {
                         let ends = [
                             QueuePosition::FrontPrepared,
                             QueuePosition::Prepared,
@@ -323,31 +323,31 @@ mod random {
                             QueuePosition::Due,
                             QueuePosition::Fresh,
                         ];
-                        queues.join(&tenants[who], Key(key as u64), ends[end]);
+                        queues.join(&tenants[who], JobKey(key as u64), ends[end]);
                     }
-                    Step::Round(most) => {
+                    QueueStep::Round(most) => {
                         let turns = take_round(&mut queues, most);
                         prop_assert!(turns.iter().all(|turn| !paused.contains(&turn.tenant)));
                     }
-                    Step::Pause(who) => match paused.remove(&tenants[who]) {
+                    QueueStep::Pause(who) => match paused.remove(&tenants[who]) {
                         true => queues.resume(&tenants[who]),
                         false => {
                             queues.pause(&tenants[who]);
                             paused.insert(tenants[who].clone());
                         }
                     },
-                    Step::Limited(who, limited) => queues.set_limited(&tenants[who], limited),
-                    Step::Slot(who) => {
+                    QueueStep::Limited(who, limited) => queues.set_limited(&tenants[who], limited),
+                    QueueStep::Slot(who) => {
                         if queues.try_slot(&tenants[who]) && key % 2 == 0 {
                             queues.free_slot(&tenants[who]);
                         }
                     }
-                    Step::Surplus => {
+                    QueueStep::Surplus => {
                         let second = Duration::from_secs(1);
                         queues.take_surplus(second, second, |_| true);
                     }
-                    Step::Stale(part) => drop(queues.take_stale(|key| key.0 % part == 0)),
-                    Step::Forget => queues.forget_waiting(),
+                    QueueStep::Stale(part) => drop(queues.take_stale(|key| key.0 % part == 0)),
+                    QueueStep::Forget => queues.forget_waiting(),
                 }
                 let mut expected = BTreeMap::<ShardId, ShardSum>::new();
                 let asks = |state: &&TenantState| state.ready() > 0 && state.pauses == 0;
