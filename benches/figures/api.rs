@@ -124,7 +124,7 @@ fn read(line: &str) -> Call {
 
 /// The recorded calls, one per line.
 #[derive(Default)]
-struct Noted {
+struct RecordedCalls {
     count: usize,
     lines: String,
 }
@@ -140,7 +140,7 @@ pub fn serve() {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
             let listener = listener.await.expect("a free port");
             println!("{AT}{}", listener.local_addr().expect("it is bound"));
-            let noted = Arc::<Mutex<Noted>>::default();
+            let noted = Arc::<Mutex<RecordedCalls>>::default();
             loop {
                 let (stream, _) = listener.accept().await.expect("a connection");
                 stream.set_nodelay(true).expect("a socket");
@@ -156,7 +156,7 @@ pub fn serve() {
 }
 
 async fn answer(
-    noted: Arc<Mutex<Noted>>,
+    noted: Arc<Mutex<RecordedCalls>>,
     request: Request<Incoming>,
 ) -> Result<Response<Full<Bytes>>, hyper::Error> {
     let at_ns = now_ns();

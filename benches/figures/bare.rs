@@ -19,20 +19,20 @@ const PREFETCH: u16 = 500;
 const GROUP: usize = 50;
 
 /// A connection, the declared queues, and a publishing channel.
-pub struct Bare {
+pub struct BareConnection {
     connection: Connection,
     publisher: Channel,
     client: Client,
     queue: String,
 }
 
-impl Bare {
+impl BareConnection {
     /// Declares the queues that a worker on `queue` declares.
     pub async fn connect(url: &str, queue: &str) -> Self {
         Self::connect_to(url, queue, QueueType::Quorum).await
     }
 
-    /// Like [`Bare::connect`], with queues of this type.
+    /// Like [`BareConnection::connect`], with queues of this type.
     pub async fn connect_to(url: &str, queue: &str, queue_type: QueueType) -> Self {
         let amqp = Amqp {
             url: SecretUrl::new(url).into(),

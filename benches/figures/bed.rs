@@ -11,7 +11,7 @@ use trial::windows::sliding;
 
 use crate::PROGRAM;
 use crate::api::{Api, Call};
-use crate::bare::Bare;
+use crate::bare::BareConnection;
 use crate::counts;
 use crate::report::Report;
 
@@ -27,7 +27,7 @@ pub const POLL: Duration = Duration::from_millis(20);
 /// Queues, jobs and an API.
 pub struct Bed {
     pub queue: String,
-    pub bare: Bare,
+    pub bare: BareConnection,
     pub api: Api,
     queue_type: QueueType,
 }
@@ -53,7 +53,7 @@ impl Bed {
     pub async fn empty(queue_type: QueueType) -> Self {
         let queue = unique("figures");
         Self {
-            bare: Bare::connect_to(shared_rabbit().url(), &queue, queue_type).await,
+            bare: BareConnection::connect_to(shared_rabbit().url(), &queue, queue_type).await,
             api: Api::start().await,
             queue,
             queue_type,

@@ -5,7 +5,7 @@ use kit::servers::{Rabbit, Redis, unique};
 use tokio::net::TcpListener;
 
 use crate::PROGRAM;
-use crate::bare::Bare;
+use crate::bare::BareConnection;
 use crate::worker::config;
 
 /// Jobs of one tenant.
@@ -56,7 +56,7 @@ async fn run(
     body: &[u8],
 ) {
     let (rabbit, redis, queue) = (Rabbit::start(), Redis::start(), unique("flood"));
-    let bare = Bare::connect(rabbit.url(), &queue).await;
+    let bare = BareConnection::connect(rabbit.url(), &queue).await;
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let downstream = listener.local_addr().expect("it is bound");
     let served = tokio::spawn(async move {

@@ -67,7 +67,7 @@ fn id(delivery: &Delivery) -> &str {
 }
 
 /// The queue of waiting jobs and the queue that they return to.
-struct Delayed {
+struct DelayedQueues {
     waiting: String,
     due: String,
 }
@@ -159,11 +159,11 @@ impl Loop {
         self.close().await;
     }
 
-    async fn declare_delayed(&self) -> Delayed {
+    async fn declare_delayed(&self) -> DelayedQueues {
         let confirms = ConfirmSelectOptions::default();
         let confirms = self.channel.confirm_select(confirms).await;
         confirms.expect("confirms");
-        let delayed = Delayed {
+        let delayed = DelayedQueues {
             waiting: format!("{}.waiting", self.queue),
             due: format!("{}.back", self.queue),
         };

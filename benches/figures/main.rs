@@ -27,7 +27,7 @@ use clap::Parser;
 use kit::process::Program;
 use kit::servers::{shared_rabbit, shared_redis, unique};
 
-use bare::Bare;
+use bare::BareConnection;
 use http::Load;
 use report::Report;
 use worker::{Running, config};
@@ -178,7 +178,7 @@ fn rate(jobs: usize, took: Duration) -> f64 {
 /// Measures the throughput without denials, with a handler that does nothing.
 async fn flow() {
     let queue = unique("flow");
-    let bare = Bare::connect(shared_rabbit().url(), &queue).await;
+    let bare = BareConnection::connect(shared_rabbit().url(), &queue).await;
     bare.publish(FLOW, |n| format!("tenant-{}", n % 10)).await;
     let floor = rate(FLOW, bare.ack_all(FLOW).await);
     bare.publish(FLOW, |n| format!("tenant-{}", n % 10)).await;
@@ -201,11 +201,11 @@ async fn flow() {
 async fn park() {
     // The baseline has its own queues: with jobs in its delay queues and an empty Redis, a worker
     // starts no job for a window.
-    let bare = Bare::connect(shared_rabbit().url(), &unique("floor")).await;
+    let bare = BareConnection::connect(shared_rabbit().url(), &unique("floor")).await;
     bare.publish(BACKLOG, |_| "noisy".to_owned()).await;
     let floor = rate(BACKLOG, bare.park_all(BACKLOG).await);
     let queue = unique("park");
-    let bare = Bare::connect(shared_rabbit().url(), &queue).await;
+    let bare = BareConnection::connect(shared_rabbit().url(), &queue).await;
     bare.publish(BACKLOG, |_| "noisy".to_owned()).await;
     let begun = Instant::now();
     let worker = Running::start(&queue, 50, "1s");
@@ -245,7 +245,7 @@ async fn park() {
 /// Measures the resident memory of a worker process with many waiting jobs.
 async fn memory() {
     let queue = unique("memory");
-    let bare = Bare::connect(shared_rabbit().url(), &queue).await;
+    let bare = BareConnection::connect(shared_rabbit().url(), &queue).await;
     bare.publish(WAITING, |n| format!("tenant-{}", n % 100))
         .await;
     let (amqp, redis) = (shared_rabbit().url(), shared_redis().url());

@@ -84,10 +84,15 @@ async fn floor(who: &str, queue_type: QueueType, load: Load, report: &mut Report
 }
 
 /// The workers: a name, the type of the queues, and the number of workers.
-type Who<'a> = (&'a str, QueueType, usize);
+type TenantRole<'a> = (&'a str, QueueType, usize);
 
 /// Measures how fast a backlog of published jobs is parked.
-async fn backlog((who, queue_type, count): Who<'_>, load: Load, floor: f64, report: &mut Report) {
+async fn backlog(
+    (who, queue_type, count): TenantRole<'_>,
+    load: Load,
+    floor: f64,
+    report: &mut Report,
+) {
     let bed = Bed::empty(queue_type).await;
     bed.bare.publish(load.jobs, |_| NOISY.to_owned()).await;
     let before = Work::read();
@@ -114,13 +119,13 @@ async fn backlog((who, queue_type, count): Who<'_>, load: Load, floor: f64, repo
 }
 
 /// Publishes the jobs of both tenants while the workers run.
-async fn flood((who, queue_type, count): Who<'_>, load: Load, report: &mut Report) {
+async fn flood((who, queue_type, count): TenantRole<'_>, load: Load, report: &mut Report) {
     let bed = Bed::empty(queue_type).await;
     let workers = start(&bed, count);
     for worker in &workers {
         worker.says(&["RabbitMQ: consuming"]).await;
     }
-    let Flooded {
+    let PublishedJobs {
         took,
         parked_ns,
         quiet,
@@ -166,7 +171,7 @@ async fn flood((who, queue_type, count): Who<'_>, load: Load, report: &mut Repor
 }
 
 /// The published jobs.
-struct Flooded {
+struct PublishedJobs {
     /// How long publishing took.
     took: Duration,
     /// When all noisy jobs were parked, in nanoseconds since the Unix epoch, or `None` if that took
@@ -177,7 +182,7 @@ struct Flooded {
 }
 
 /// Publishes the noisy tenant's jobs, and the quiet tenant's until a while after those were parked.
-async fn both(bed: &Bed, workers: &[Process], load: Load) -> Flooded {
+async fn both(bed: &Bed, workers: &[Process], load: Load) -> PublishedJobs {
     let noisy = async {
         let begun = Instant::now();
         let mut ticks = interval(EVERY);
@@ -197,7 +202,7 @@ async fn both(bed: &Bed, workers: &[Process], load: Load) -> Flooded {
     let mut quiet = 0;
     loop {
         tokio::select! {
-            (took, parked_ns) = &mut noisy => return Flooded { took, parked_ns, quiet },
+            (took, parked_ns) = &mut noisy => return PublishedJobs { took, parked_ns, quiet },
             _ = pauses.tick() => {
                 let job = |_| (format!("{QUIET}-{quiet}"), QUIET.to_owned(), body());
                 bed.bare.publish_jobs(1, job).await;

@@ -18,9 +18,9 @@ use crate::bare::now_ns;
 type Latencies = Arc<Mutex<HashMap<String, Vec<Duration>>>>;
 
 /// Does nothing but record how long calm tenants' jobs took from publishing to the handler.
-struct Nothing(Latencies);
+struct LatencyHandler(Latencies);
 
-impl Handler for Nothing {
+impl Handler for LatencyHandler {
     async fn handle(&self, job: &Job, _: Permit) -> Outcome {
         if job.tenant.as_str() == "calm"
             && let Ok(sent) = <[u8; 16]>::try_from(&job.body[..])
@@ -54,7 +54,7 @@ impl Running {
         );
         let config = Config::parse("figures", &text, std::iter::empty()).expect("a config");
         let latencies = Latencies::default();
-        let worker = Worker::new(config, Nothing(Arc::clone(&latencies))).expect("a worker");
+        let worker = Worker::new(config, LatencyHandler(Arc::clone(&latencies))).expect("a worker");
         let (metrics, stop) = (worker.metrics(), Stop::default());
         let running = worker.run(stop.clone());
         let task = tokio::spawn(async move { running.await.expect("a worker that starts") });

@@ -19,7 +19,7 @@ const FILE: &str = "docs/openapi.json";
 
 /// The tried statuses, by method and path.
 #[derive(Default)]
-struct Tried(BTreeMap<String, BTreeSet<String>>);
+struct TriedStatuses(BTreeMap<String, BTreeSet<String>>);
 
 /// The document and its schemas.
 pub struct Document(Value);
@@ -70,7 +70,7 @@ impl Document {
     }
 }
 
-impl Tried {
+impl TriedStatuses {
     fn note(&mut self, method: &str, path: &str, answer: &Answer) {
         let of = self.0.entry(format!("{method} {path}")).or_default();
         of.insert(answer.status.to_string());
@@ -121,12 +121,12 @@ async fn each_path_and_status_of_the_document_is_what_the_server_answers() {
     let renew = "RENEW_PAGES=1 cargo test --test it api_document:: writes it anew";
     assert_eq!(kit::sources::page(FILE), text, "{renew}");
 
-    let mut tried = Tried::default();
+    let mut tried = TriedStatuses::default();
     let (read, act) = (
         format!("authorization: Bearer {READER}\r\n"),
         format!("authorization: Bearer {OPERATOR}\r\n{JSON}"),
     );
-    let away = Away::start().await;
+    let away = UnavailablePipeline::start().await;
     for (method, path, operation) in document.operations() {
         let acts = method == "post";
         let (good, body) = match acts {
@@ -190,12 +190,12 @@ async fn each_path_and_status_of_the_document_is_what_the_server_answers() {
 }
 
 /// The port of a pipeline whose servers are unavailable.
-struct Away {
+struct UnavailablePipeline {
     listen: SocketAddr,
     _server: sluicegate::admin::AdminServer,
 }
 
-impl Away {
+impl UnavailablePipeline {
     async fn start() -> Self {
         sluicegate::app::install_tls_provider();
         let (rabbit, redis) = (free_port(), free_port());

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, DecimalValue, FieldArray, FieldTable, ShortString};
-use sluicegate::broker::{Broker, Event, Outgoing, PublishError, Reply, Source};
+use sluicegate::broker::{Broker, BrokerEvent, DeliverySource, Outgoing, PublishError, Reply};
 
 use crate::broker_bed::{
     Bed, PREFETCH, WINDOW, classic, ids, levels, memory, message, quorum, tags, to,
@@ -66,7 +66,7 @@ async fn acked_messages_are_gone<B: Broker>(mut bed: Bed<B>) {
     found.sort_by_key(|id| id.parse::<u32>().expect("a number"));
     assert_eq!(found, names);
     for delivery in &taken {
-        assert_eq!(delivery.source, Source::Fresh);
+        assert_eq!(delivery.source, DeliverySource::Fresh);
         assert!(!delivery.redelivered);
         let id = delivery.message.id().expect("an id");
         assert_eq!(delivery.message.body, format!("body of {id}"));
@@ -136,9 +136,9 @@ async fn no_more_than_the_prefetch_is_unacked<B: Broker>(mut bed: Bed<B>) {
     let window = usize::from(PREFETCH) * 2 + usize::from(PREFETCH) / 8;
     let first = bed.take(window).await;
     let of = |source| first.iter().filter(|d| d.source == source).count();
-    assert_eq!(of(Source::Fresh), usize::from(PREFETCH));
-    assert_eq!(of(Source::Due), usize::from(PREFETCH));
-    assert_eq!(of(Source::Recheck), usize::from(PREFETCH) / 8);
+    assert_eq!(of(DeliverySource::Fresh), usize::from(PREFETCH));
+    assert_eq!(of(DeliverySource::Due), usize::from(PREFETCH));
+    assert_eq!(of(DeliverySource::Recheck), usize::from(PREFETCH) / 8);
     let more = tokio::time::timeout(Duration::from_millis(300), bed.events.recv()).await;
     assert!(more.is_err(), "{more:?}");
     bed.broker.ack(tags(&first[..10])).await;
@@ -239,7 +239,7 @@ async fn a_delay_queue_gives_a_window_of_its_messages_in_their_order<B: Broker>(
     let levels = levels();
     for wait in [10, 250, 10_000] {
         let route = levels.choose(wait);
-        let source = Source::Delay(u8::try_from(route.level).expect("a delay queue"));
+        let source = DeliverySource::Delay(u8::try_from(route.level).expect("a delay queue"));
         let delay_queue = bed.names.delay(route).clone();
         let names: Vec<String> = (0..3 * WINDOW).map(|n| n.to_string()).collect();
         for name in &names {
@@ -486,7 +486,7 @@ async fn at_rest_it_takes_nothing_whatever_it_loses<B: Broker>(mut bed: Bed<B>) 
     bed.take(1).await;
     let mut other = bed.join().await;
     bed.broker.rest().await;
-    assert!(matches!(bed.event().await, Event::Resting));
+    assert!(matches!(bed.event().await, BrokerEvent::Resting));
     assert_eq!(ids(&other.take(1).await), ["a"]);
     bed.lose_connections();
     other.broker.close().await;

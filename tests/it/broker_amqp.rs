@@ -7,7 +7,7 @@ use lapin::options::{QueueDeclareOptions, QueueDeleteOptions};
 use lapin::types::FieldTable;
 use lapin::{Channel, Connection, ConnectionProperties};
 use sluicegate::broker::amqp::{AmqpBroker, Client};
-use sluicegate::broker::{Broker, BrokerError, Event, PublishError, QueueDiffers};
+use sluicegate::broker::{Broker, BrokerError, BrokerEvent, PublishError, QueueDiffers};
 use sluicegate::config::QueueType;
 use tokio::time::timeout;
 
@@ -160,7 +160,7 @@ async fn a_misconfiguration_is_told_once_and_healed_when_it_is_gone() {
     let config = amqp(shared_rabbit().url(), &queue, QueueType::Quorum);
     let (broker, mut events) = AmqpBroker::start(&config, &levels(), 1).expect("readable");
     match timeout(PATIENCE, events.recv()).await {
-        Ok(Some(Event::Down { reason })) => {
+        Ok(Some(BrokerEvent::Down { reason })) => {
             assert!(
                 reason.contains(&format!("the queue '{queue}' exists with")),
                 "{reason}"
@@ -170,7 +170,7 @@ async fn a_misconfiguration_is_told_once_and_healed_when_it_is_gone() {
     }
     delete(&queue).await;
     let next = timeout(PATIENCE, events.recv()).await;
-    assert_eq!(next, Ok(Some(Event::Up { session: 1 })));
+    assert_eq!(next, Ok(Some(BrokerEvent::Up { session: 1 })));
     broker.close().await;
 }
 
@@ -180,7 +180,7 @@ async fn deleted_queues_come_back() {
     // The session ends, and the next one declares the queue.
     for queue in [bed.names.due.clone(), bed.names.delays()[3].clone()] {
         delete(&queue).await;
-        assert!(matches!(bed.event().await, Event::Down { .. }));
+        assert!(matches!(bed.event().await, BrokerEvent::Down { .. }));
         bed.wait_up().await;
     }
     let due = bed.names.due.clone();

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use kit::proxy::{Proxy, Ways};
+use kit::proxy::{Proxy, Transfers};
 use kit::servers::{Rabbit, shared_rabbit, unique};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
 use sluicegate::broker::amqp::AmqpBroker;
 use sluicegate::broker::memory::MemoryBroker;
-use sluicegate::broker::{Broker, Delivery, Event, Message, Outgoing, PublishError, Tag};
+use sluicegate::broker::{Broker, BrokerEvent, Delivery, Message, Outgoing, PublishError, Tag};
 use sluicegate::config::{Amqp, AmqpServers, QueueType, SecretUrl, Tls};
 use sluicegate::rules::delays::{DelayLevels, QueueNames};
 use tokio::sync::mpsc;
@@ -55,7 +55,7 @@ pub fn amqp(url: &str, queue: &str, queue_type: QueueType) -> Amqp {
 pub struct Bed<B> {
     pub broker: B,
     pub names: QueueNames,
-    pub events: mpsc::Receiver<Event>,
+    pub events: mpsc::Receiver<BrokerEvent>,
     pub session: u64,
     /// Number of times that acks right before a clean close may be lost: RabbitMQ loses those of a
     /// quorum queue that is slow at that moment.
@@ -63,11 +63,11 @@ pub struct Bed<B> {
     /// Whether the publishing connection was up in this session.
     publishes: bool,
     cut: Box<dyn Fn() + Send + Sync>,
-    another: Another<B>,
+    another: BrokerFactory<B>,
 }
 
 /// Creates another broker on the same queues.
-type Another<B> = Arc<dyn Fn() -> (B, mpsc::Receiver<Event>) + Send + Sync>;
+type BrokerFactory<B> = Arc<dyn Fn() -> (B, mpsc::Receiver<BrokerEvent>) + Send + Sync>;
 
 /// Creates a bed in memory.
 pub async fn memory() -> Bed<MemoryBroker> {
@@ -96,7 +96,7 @@ pub async fn classic() -> Bed<AmqpBroker> {
 
 /// Creates a bed with `queue` on a RabbitMQ, through a proxy that can be cut.
 pub async fn on(rabbit: &Rabbit, queue: &str, queue_type: QueueType) -> Bed<AmqpBroker> {
-    let (proxy, url) = Proxy::before(rabbit.url(), Ways::OPEN, 0).await;
+    let (proxy, url) = Proxy::before(rabbit.url(), Transfers::OPEN, 0).await;
     let amqp = amqp(&url, queue, queue_type);
     let another =
         Arc::new(move || AmqpBroker::start(&amqp, &levels(), WINDOW).expect("the config is fine"));
@@ -112,9 +112,9 @@ impl<B: Broker> Bed<B> {
     async fn up(
         broker: B,
         names: QueueNames,
-        events: mpsc::Receiver<Event>,
+        events: mpsc::Receiver<BrokerEvent>,
         cut: Box<dyn Fn() + Send + Sync>,
-        another: Another<B>,
+        another: BrokerFactory<B>,
     ) -> Self {
         let mut bed = Self {
             broker,
@@ -130,7 +130,7 @@ impl<B: Broker> Bed<B> {
         bed
     }
 
-    pub async fn event(&mut self) -> Event {
+    pub async fn event(&mut self) -> BrokerEvent {
         let event = timeout(PATIENCE, self.events.recv()).await;
         event.expect("an event in time").expect("events go on")
     }
@@ -138,7 +138,7 @@ impl<B: Broker> Bed<B> {
     /// Waits for the next session. Earlier events are dropped.
     pub async fn wait_up(&mut self) {
         loop {
-            if let Event::Up { session } = self.event().await {
+            if let BrokerEvent::Up { session } = self.event().await {
                 assert!(session > self.session, "{session}");
                 self.session = session;
                 self.publishes = false;
@@ -164,7 +164,7 @@ impl<B: Broker> Bed<B> {
         self.publishes = false;
         let mut lost = 0;
         while let Some(event) = timeout(PATIENCE, self.events.recv()).await.expect("an end") {
-            assert!(matches!(event, Event::Down { .. }), "{event:?}");
+            assert!(matches!(event, BrokerEvent::Down { .. }), "{event:?}");
             lost += 1;
         }
         assert_eq!(lost, 1);
@@ -192,7 +192,7 @@ impl<B: Broker> Bed<B> {
         let mut taken = Vec::new();
         while taken.len() < count {
             match self.event().await {
-                Event::Deliveries(batch) => {
+                BrokerEvent::Deliveries(batch) => {
                     assert!(!batch.is_empty());
                     taken.extend(batch);
                 }
@@ -216,7 +216,7 @@ impl<B: Broker> Bed<B> {
         let mut taken = Vec::new();
         loop {
             match self.event().await {
-                Event::Deliveries(batch) => taken.extend(batch),
+                BrokerEvent::Deliveries(batch) => taken.extend(batch),
                 other => panic!("{other:?} instead of deliveries"),
             }
             let is_marker = |delivery: &Delivery| delivery.message.id() == Some(&*marker);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use kit::rabbit_cluster::RabbitCluster;
 use kit::servers::Rabbit;
 use sluicegate::broker::amqp::{AmqpBroker, inventory};
-use sluicegate::broker::{Broker, BrokerError, Event, Outgoing, Source};
+use sluicegate::broker::{Broker, BrokerError, BrokerEvent, DeliverySource, Outgoing};
 use sluicegate::config::{Amqp, QueueType};
 use tokio::sync::mpsc;
 use tokio::task::block_in_place;
@@ -58,7 +58,7 @@ async fn publish_all(broker: &AmqpBroker, mut batch: Vec<Outgoing>) {
 /// node is still dead.
 async fn move_all(
     broker: &AmqpBroker,
-    events: &mut mpsc::Receiver<Event>,
+    events: &mut mpsc::Receiver<BrokerEvent>,
     cluster: &RabbitCluster,
 ) -> (usize, bool) {
     let (names, levels) = (broker.names().clone(), levels());
@@ -78,11 +78,11 @@ async fn move_all(
             continue;
         };
         match event.expect("events go on") {
-            Event::Up { .. } | Event::Resting | Event::AckTimeout(_) => {}
-            Event::Down { .. } => downs += 1,
-            Event::Deliveries(batch) => {
+            BrokerEvent::Up { .. } | BrokerEvent::Resting | BrokerEvent::AckTimeout(_) => {}
+            BrokerEvent::Down { .. } => downs += 1,
+            BrokerEvent::Deliveries(batch) => {
                 let (fresh, due): (Vec<_>, Vec<_>) =
-                    (batch.into_iter()).partition(|d| d.source == Source::Fresh);
+                    (batch.into_iter()).partition(|d| d.source == DeliverySource::Fresh);
                 done.extend(ids(&due));
                 broker.ack(tags(&due)).await;
                 let moves = (fresh.iter().enumerate()).map(|(n, delivery)| Outgoing {

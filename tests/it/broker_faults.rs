@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use kit::servers::Rabbit;
 use sluicegate::broker::amqp::Client;
-use sluicegate::broker::{Broker, BrokerError, Event, Outgoing, PublishError, Source};
+use sluicegate::broker::{
+    Broker, BrokerError, BrokerEvent, DeliverySource, Outgoing, PublishError,
+};
 use sluicegate::config::QueueType;
 use tokio::time::{Instant, timeout};
 
@@ -36,11 +38,12 @@ async fn moved_through_a_kill(queue_type: QueueType) {
         let event = tokio::time::timeout_at(deadline, bed.events.recv()).await;
         let event = event.unwrap_or_else(|_| panic!("lost: {} of {JOBS} came", done.len()));
         match event.expect("events go on") {
-            Event::Up { .. } | Event::Resting | Event::AckTimeout(_) => {}
-            Event::Down { .. } => downs += 1,
-            Event::Deliveries(batch) => {
-                let (fresh, due): (Vec<_>, Vec<_>) =
-                    batch.into_iter().partition(|d| d.source == Source::Fresh);
+            BrokerEvent::Up { .. } | BrokerEvent::Resting | BrokerEvent::AckTimeout(_) => {}
+            BrokerEvent::Down { .. } => downs += 1,
+            BrokerEvent::Deliveries(batch) => {
+                let (fresh, due): (Vec<_>, Vec<_>) = batch
+                    .into_iter()
+                    .partition(|d| d.source == DeliverySource::Fresh);
                 // Jobs from a delay queue are done once their acks are confirmed.
                 done.extend(ids(&due));
                 bed.broker.ack(tags(&due)).await;
@@ -100,7 +103,7 @@ async fn a_memory_alarm_stops_publishes_only_and_ends_without_a_new_session() {
     while taken.len() < 2 {
         let event = timeout(PATIENCE, bed.events.recv()).await;
         match event.expect("an event in time") {
-            Some(Event::Deliveries(batch)) => taken.extend(batch),
+            Some(BrokerEvent::Deliveries(batch)) => taken.extend(batch),
             other => panic!("{other:?}"),
         }
     }
@@ -148,7 +151,7 @@ async fn a_frozen_broker_is_given_up_in_bounded_time_and_found_again() {
         "{refused:?}"
     );
     // Missing heartbeats end the session.
-    assert!(matches!(bed.event().await, Event::Down { .. }));
+    assert!(matches!(bed.event().await, BrokerEvent::Down { .. }));
     tokio::task::block_in_place(|| rabbit.resume());
     bed.wait_up().await;
     bed.publish_fresh(&["y"]).await;

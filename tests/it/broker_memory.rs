@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluicegate::broker::memory::Fault;
+use sluicegate::broker::memory::PublishFault;
 use sluicegate::broker::{Broker, PublishError};
 use tokio::time::Instant;
 
@@ -12,10 +12,10 @@ use crate::broker_bed::{ids, levels, memory, tags, to};
 async fn faults_happen_when_they_are_planned() {
     let bed = memory().await;
     bed.broker.plan(|n, _| match n {
-        1 => Some(Fault::LoseConfirm),
-        2 => Some(Fault::LosePublish),
-        3 => Some(Fault::Nack),
-        4 => Some(Fault::Return),
+        1 => Some(PublishFault::LoseConfirm),
+        2 => Some(PublishFault::LosePublish),
+        3 => Some(PublishFault::Nack),
+        4 => Some(PublishFault::Return),
         _ => None,
     });
     let dead = bed.names.dead.clone();
@@ -35,8 +35,9 @@ async fn a_disconnect_fails_the_rest_of_the_batch_and_delivers_again() {
     let mut bed = memory().await;
     bed.publish_fresh(&["a"]).await;
     let taken = bed.take(1).await;
-    bed.broker
-        .plan(|_, outgoing| (outgoing.message.id() == Some("x")).then_some(Fault::Disconnect));
+    bed.broker.plan(|_, outgoing| {
+        (outgoing.message.id() == Some("x")).then_some(PublishFault::Disconnect)
+    });
     let dead = bed.names.dead.clone();
     let batch = ["w", "x", "y"].map(|id| to(&dead, id)).to_vec();
     let answers = bed.broker.publish(batch).await;

@@ -9,13 +9,13 @@ use crate::PROGRAM;
 
 /// The result of a command.
 #[derive(Debug)]
-pub struct Done {
+pub struct CommandResult {
     pub code: Option<i32>,
     pub out: String,
     pub err: String,
 }
 
-impl From<Output> for Done {
+impl From<Output> for CommandResult {
     fn from(output: Output) -> Self {
         Self {
             code: output.status.code(),
@@ -25,7 +25,7 @@ impl From<Output> for Done {
     }
 }
 
-impl Done {
+impl CommandResult {
     /// Checks that it ended with `code`, and shows everything if not.
     #[track_caller]
     pub fn exited(self, code: i32) -> Self {
@@ -53,7 +53,7 @@ fn command(folder: &Path, args: &[&str]) -> Command {
 }
 
 /// Runs `sluicegate args` with `yaml` as sluicegate.yaml and `input` as standard input.
-pub fn sluicegate_with(yaml: Option<&str>, args: &[&str], input: &[u8]) -> Done {
+pub fn sluicegate_with(yaml: Option<&str>, args: &[&str], input: &[u8]) -> CommandResult {
     let folder = tempfile::tempdir().expect("a folder");
     if let Some(yaml) = yaml {
         std::fs::write(folder.path().join("sluicegate.yaml"), yaml).expect("written");
@@ -62,7 +62,7 @@ pub fn sluicegate_with(yaml: Option<&str>, args: &[&str], input: &[u8]) -> Done 
 }
 
 /// Runs `sluicegate args` in `folder` with `input` as standard input.
-pub fn sluicegate_in(folder: &Path, args: &[&str], input: &[u8]) -> Done {
+pub fn sluicegate_in(folder: &Path, args: &[&str], input: &[u8]) -> CommandResult {
     let mut child = command(folder, args)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -80,7 +80,7 @@ pub fn sluicegate_in(folder: &Path, args: &[&str], input: &[u8]) -> Done {
 }
 
 /// Runs `sluicegate args` with `yaml` as sluicegate.yaml.
-pub fn sluicegate(yaml: &str, args: &[&str]) -> Done {
+pub fn sluicegate(yaml: &str, args: &[&str]) -> CommandResult {
     sluicegate_with(Some(yaml), args, b"")
 }
 
@@ -287,7 +287,7 @@ fn the_config_is_the_named_file_or_the_default_one_or_none() {
 
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("other.yaml"), "amqp: {queue: other}").expect("written");
-    let run = |env: &[(&str, &str)]| -> Done {
+    let run = |env: &[(&str, &str)]| -> CommandResult {
         let output = command(folder.path(), &check)
             .envs(env.iter().copied())
             .output();

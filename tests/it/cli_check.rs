@@ -3,10 +3,10 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use kit::api::{Api, Manner, Reply};
+use kit::api::{Api, ApiBehavior, Reply};
 use kit::connect::ConnectProxy;
 use kit::papers::Papers;
-use kit::proxy::{Proxy, Ways};
+use kit::proxy::{Proxy, Transfers};
 use kit::servers::{Rabbit, shared_rabbit, shared_redis};
 use kit::{Bed, jobs, until};
 use serde_json::Value;
@@ -83,7 +83,7 @@ async fn it_measures_all_ways_and_leaves_no_queue_and_calls_nobody() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_distant_redis_costs_calls_and_no_warning() {
     let bed = bed();
-    let far = Ways::round_trip(Duration::from_millis(80));
+    let far = Transfers::round_trip(Duration::from_millis(80));
     let (_way, redis) = Proxy::before(shared_redis().url(), far, 1).await;
     let bed = Bed { redis, ..bed };
     let yaml = bed.yaml(
@@ -107,7 +107,7 @@ async fn a_distant_redis_costs_calls_and_no_warning() {
 #[tokio::test(flavor = "multi_thread")]
 async fn tls_is_measured_apart_with_and_without_a_proxy() {
     let papers = Papers::new();
-    let api = Api::with(Manner::https(&papers, &["h2", "http/1.1"])).await;
+    let api = Api::with(ApiBehavior::https(&papers, &["h2", "http/1.1"])).await;
     let trusted = papers.keys(Some("ca.pem"), None);
     let yaml = bed().yaml(LIMITS, &api.url(), &trusted);
     let json = sluicegate(&yaml, &["check", "--json"]).exited(0).json();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use sluicegate::admin::{AdminServer, Health, PipelineState, PipelineStates, serve};
 use sluicegate::config::{Admin, Pipelines, Secret};
 
-use crate::cli::{Done, sluicegate, sluicegate_with};
+use crate::cli::{CommandResult, sluicegate, sluicegate_with};
 
 const TOKEN: &str = "0123456789abcdef";
 
@@ -30,7 +30,7 @@ async fn admin_of(board: PipelineStates) -> AdminServer {
 }
 
 /// Runs `sluicegate health args` next to the server it asks.
-async fn health(yaml: String, args: &'static [&'static str]) -> Done {
+async fn health(yaml: String, args: &'static [&'static str]) -> CommandResult {
     let all = [&["health"], args].concat();
     let run = move || sluicegate(&yaml, &all);
     tokio::task::spawn_blocking(run).await.expect("no panic")

@@ -4,9 +4,9 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use crate::cli::{Done, sluicegate_in};
+use crate::cli::{CommandResult, sluicegate_in};
 
-fn init(folder: &Path, args: &[&str]) -> Done {
+fn init(folder: &Path, args: &[&str]) -> CommandResult {
     sluicegate_in(folder, &[&["init"], args].concat(), b"")
 }
 

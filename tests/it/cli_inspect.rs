@@ -21,9 +21,9 @@ use crate::running::Running;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A handler that is never called.
-struct Nothing;
+struct UnusedHandler;
 
-impl Handler for Nothing {
+impl Handler for UnusedHandler {
     async fn handle(&self, _: &Job, _: Permit) -> Outcome {
         Outcome::Done
     }
@@ -130,7 +130,7 @@ async fn the_policies_of_other_workers_are_shown_beside_those_of_the_file() {
     assert!(!check(&own).contains("another configuration"));
 
     // Only the other policy is in force.
-    let worker = Running::configured(&other, Nothing);
+    let worker = Running::configured(&other, UnusedHandler);
     let only = "another configuration is enforced, and this one by no worker: default, calls";
     let begun = Instant::now();
     while !check(&own).contains(only) {
@@ -230,7 +230,7 @@ async fn inspect_and_check_say_until_when_nothing_starts_after_redis_lost_data()
         "ok    redis     whether jobs are admitted is not known: {unlooked}"
     )));
 
-    let worker = Running::configured(&yaml, Nothing);
+    let worker = Running::configured(&yaml, UnusedHandler);
     let found = inspected(&yaml, "a worker has begun", |found| {
         found["recovery_wait_until_ms"] == 0
     })

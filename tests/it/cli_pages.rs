@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use kit::sources::page;
 
 use crate::PROGRAM;
-use crate::cli::{COMMANDS, Done, sluicegate};
+use crate::cli::{COMMANDS, CommandResult, sluicegate};
 
 #[test]
 fn every_shell_completes_every_command() {
@@ -25,7 +25,7 @@ fn every_shell_completes_every_command() {
 fn bash_offers_what_it_completes() {
     let script = sluicegate("", &["completions", "bash"]).exited(0).out;
     let asks = "COMP_WORDS=(sluicegate dead re) COMP_CWORD=2; _sluicegate sluicegate re dead; echo ${COMPREPLY[@]}";
-    let done: Done = Command::new("bash")
+    let done: CommandResult = Command::new("bash")
         .args(["-c", &format!("{script}\n{asks}")])
         .stdin(Stdio::null())
         .output()
@@ -39,7 +39,7 @@ fn bash_offers_what_it_completes() {
 fn a_reader_may_stop_early() {
     for args in ["man", "completions bash"] {
         let line = format!("'{}' {args} | head -n 1 >/dev/null", PROGRAM.0);
-        let done: Done = Command::new("bash")
+        let done: CommandResult = Command::new("bash")
             .args(["-c", &line])
             .output()
             .expect("bash is there")

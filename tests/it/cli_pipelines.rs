@@ -9,18 +9,18 @@ use kit::{job, until};
 use serde_json::{Value, json};
 use sluicegate::broker::Outgoing;
 
-use crate::cli::{Done, sluicegate};
+use crate::cli::{CommandResult, sluicegate};
 use crate::pipelines::{File, consume, done, to};
 
 const MANY: &str = "max-requests: 1000, window-size: 1s";
 
 /// Runs `sluicegate args` while the APIs continue.
-fn runs(yaml: &str, args: &[&str]) -> Done {
+fn runs(yaml: &str, args: &[&str]) -> CommandResult {
     tokio::task::block_in_place(|| sluicegate(yaml, args))
 }
 
 /// A worker with two pipelines. `orders` has two queues.
-struct Two {
+struct TwoPipelines {
     file: File,
     yaml: String,
     worker: Process,
@@ -28,7 +28,7 @@ struct Two {
     mail: Api,
 }
 
-impl Two {
+impl TwoPipelines {
     async fn start(limits_of_mail: &str) -> Self {
         let (orders, mail) = (Api::start().await, Api::start().await);
         let file = File::new();
@@ -60,7 +60,7 @@ impl Two {
         two
     }
 
-    fn runs(&self, args: &[&str]) -> Done {
+    fn runs(&self, args: &[&str]) -> CommandResult {
         runs(&self.yaml, args)
     }
 
@@ -90,7 +90,7 @@ impl Two {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_fleet_of_each_pipeline_is_shown_under_its_name() {
-    let two = Two::start(MANY).await;
+    let two = TwoPipelines::start(MANY).await;
     until("a report of each", || {
         let shown = two.json(&["workers"]);
         ["orders", "mail"].iter().all(|name| {
@@ -109,7 +109,7 @@ async fn the_fleet_of_each_pipeline_is_shown_under_its_name() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn all_pipelines_are_paused_drained_and_resumed_unless_one_is_named() {
-    let two = Two::start(MANY).await;
+    let two = TwoPipelines::start(MANY).await;
     let paused = two.json(&["pause", "--all"]);
     for name in ["orders", "mail"] {
         let one = &paused["pipelines"][name];
@@ -173,7 +173,7 @@ async fn all_pipelines_are_paused_drained_and_resumed_unless_one_is_named() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_drain_waits_for_all_and_names_what_is_not_empty() {
     // The second job waits for an hour.
-    let two = Two::start("max-requests: 1, window-size: 1h").await;
+    let two = TwoPipelines::start("max-requests: 1, window-size: 1h").await;
     two.file.publish("mail", "acme", 2).await;
     until("its first job", || {
         two.worker.metric(&done("mail")) == Some(1.0)

@@ -15,7 +15,7 @@ use sluicegate::rules::job::Job;
 use tokio::sync::Semaphore;
 
 use crate::PROGRAM;
-use crate::cli::{Done, sluicegate};
+use crate::cli::{CommandResult, sluicegate};
 use crate::cli_servers::{bury, client, yaml};
 use crate::running::Running;
 
@@ -96,7 +96,7 @@ impl Fleet {
     }
 
     /// Runs `args` without blocking the threads that the workers run in.
-    async fn runs(&self, args: &[&str]) -> Done {
+    async fn runs(&self, args: &[&str]) -> CommandResult {
         let (yaml, args) = (self.yaml.clone(), args.iter().map(|it| (*it).to_owned()));
         let args: Vec<String> = args.collect();
         let run = move || {

@@ -23,7 +23,7 @@ use tempfile::TempDir;
 use tokio::task::block_in_place;
 
 use crate::PROGRAM;
-use crate::cli::{Done, sluicegate};
+use crate::cli::{CommandResult, sluicegate};
 
 /// A deadline that ends a hanging test. No step takes this long.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -169,14 +169,14 @@ impl Drop for Top {
     }
 }
 
-struct Two {
+struct TwoWorkers {
     bed: Bed,
     yaml: String,
     workers: Vec<Process>,
     _api: Api,
 }
 
-impl Two {
+impl TwoWorkers {
     /// Starts two workers with a limit of one call per tenant and hour.
     async fn start() -> Self {
         let api = Api::start().await;
@@ -191,7 +191,7 @@ impl Two {
         }
     }
 
-    fn command(&self, args: &[&str]) -> Done {
+    fn command(&self, args: &[&str]) -> CommandResult {
         block_in_place(|| sluicegate(&self.yaml, args).exited(0))
     }
 
@@ -249,7 +249,7 @@ async fn shadow_limits_say_what_they_would_have_done() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_waits_longest_is_found_and_paused_and_resumed() {
-    let two = Two::start().await;
+    let two = TwoWorkers::start().await;
     two.command(&["tenant", "pause", HOSTILE]);
     let all = jobs("many", 40)
         .chain(jobs("few", 2))

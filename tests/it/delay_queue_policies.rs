@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use kit::servers::{shared_rabbit, unique};
 use lapin::BasicProperties;
-use sluicegate::broker::{Broker, Delivery, Event, Outgoing, PublishError, Source};
+use sluicegate::broker::{Broker, BrokerEvent, Delivery, DeliverySource, Outgoing, PublishError};
 use tokio::task::block_in_place;
 use tokio::time::timeout;
 
@@ -39,7 +39,7 @@ impl Drop for Policy {
 /// Returns the next delivery and skips other events.
 async fn next<B: Broker>(bed: &mut Bed<B>) -> Delivery {
     loop {
-        if let Event::Deliveries(mut batch) = bed.event().await {
+        if let BrokerEvent::Deliveries(mut batch) = bed.event().await {
             assert_eq!(batch.len(), 1, "{batch:?}");
             return batch.remove(0);
         }
@@ -65,7 +65,10 @@ async fn what_a_time_to_live_takes_from_a_delay_queue_is_not_lost() {
             break back;
         }
     };
-    assert_eq!((back.source, back.message.id()), (Source::Due, Some("x")));
+    assert_eq!(
+        (back.source, back.message.id()),
+        (DeliverySource::Due, Some("x"))
+    );
     bed.broker.ack(vec![back.tag]).await;
     bed.broker.ack(tags(&held)).await;
     bed.broker.close().await;
@@ -88,7 +91,7 @@ async fn a_delay_queue_that_is_cut_in_length_refuses_and_drops_nothing() {
     println!("{refused} of 200 refused");
     let mut found = Vec::new();
     while found.len() < stored.len() {
-        let Event::Deliveries(batch) = bed.event().await else {
+        let BrokerEvent::Deliveries(batch) = bed.event().await else {
             continue;
         };
         found.extend(ids(&batch));
@@ -112,7 +115,7 @@ async fn what_is_delivered_too_often_for_a_policy_is_not_lost() {
     for _ in 0..4 {
         let taken = next(&mut bed).await;
         assert_eq!(taken.message.id(), Some("x"));
-        if taken.source == Source::Due {
+        if taken.source == DeliverySource::Due {
             break;
         }
         bed.cut().await;

@@ -54,14 +54,14 @@ fn has_listed_fields(value: &Value, head: &str) {
     assert_eq!(fields.map(String::as_str).collect::<BTreeSet<_>>(), listed);
 }
 
-struct Two {
+struct TwoWorkers {
     bed: Bed,
     yaml: String,
     workers: Vec<Process>,
     _api: Api,
 }
 
-impl Two {
+impl TwoWorkers {
     /// Starts two workers with a limit of one call per tenant and hour.
     async fn start() -> Self {
         let (bed, api) = (
@@ -111,7 +111,7 @@ admin: {{listen: '127.0.0.1:0'}}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_tenants_at_two_workers_are_seen_until_these_stop_and_die() {
-    let mut two = Two::start().await;
+    let mut two = TwoWorkers::start().await;
     let all_ready = || {
         let shown = two.json(&["workers"]);
         let workers = shown["workers"].as_array().expect("a list");

@@ -17,7 +17,7 @@ use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::headers::HeaderValue;
 
 use crate::PROGRAM;
-use crate::http::downstream::{Downstream, Then};
+use crate::http::downstream::{AfterAnswer, Downstream};
 
 /// A deadline that ends a hanging test. No step takes this long.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -124,7 +124,7 @@ impl Bed {
     }
 
     /// Returns the tenants' data in Redis without the marks of calls that ended in the last minute.
-    fn kept(&self) -> Kept {
+    fn kept(&self) -> RedisSize {
         const COUNT: &str = "local keys, bytes, lasting = 0, 0, 0
             for _, key in ipairs(redis.call('KEYS', ARGV[1])) do
               if not key:find(':%%') and not key:find(':settled:', 1, true) then
@@ -138,7 +138,7 @@ impl Bed {
         let mut numbers = found.lines().map(|line| line.parse().expect("a number"));
         let [keys, bytes, lasting] = std::array::from_fn(|_| numbers.next().expect("three"));
         assert_eq!(lasting, 0, "keys without an expiry, of {keys}");
-        Kept { keys, bytes }
+        RedisSize { keys, bytes }
     }
 
     /// Checks that the worker never exceeded its bound.
@@ -162,7 +162,7 @@ impl Bed {
 
 /// The number of keys and their bytes in Redis.
 #[derive(Debug)]
-struct Kept {
+struct RedisSize {
     keys: u64,
     bytes: u64,
 }
@@ -189,7 +189,7 @@ async fn a_backlog_waits_in_rabbitmq_and_nowhere_else() {
     const SIZE: u64 = 32 << 10;
     const JOBS: u32 = 3_000;
     // One job starts, and the others wait.
-    let downstream = Downstream::answering(DONE, Then::Keep).await;
+    let downstream = Downstream::answering(DONE, AfterAnswer::Keep).await;
     let bed = Bed::new(100, 1, &format!("http://{}/", downstream.addr)).await;
     let worker = PROGRAM.start(&bed.yaml);
     let job = |n: u32| (n.to_string(), "noisy".to_owned());
@@ -205,7 +205,7 @@ async fn a_backlog_waits_in_rabbitmq_and_nowhere_else() {
 #[tokio::test(flavor = "multi_thread")]
 async fn many_tenants_with_the_longest_names_take_what_is_promised() {
     const TENANTS: u64 = 1_000;
-    let downstream = Downstream::answering(DONE, Then::Keep).await;
+    let downstream = Downstream::answering(DONE, AfterAnswer::Keep).await;
     let bed = Bed::new(100, 1, &format!("http://{}/", downstream.addr)).await;
     let worker = PROGRAM.start(&bed.yaml);
     // 255 bytes, most of which become three in a key.
@@ -243,7 +243,7 @@ async fn answers_without_an_end_take_what_is_promised() {
         ("HTTP/1.1 200 OK\r\n", "a: b\r\n"),
         ("HTTP/1.1 200 OK\r\n\r\n", "x"),
     ] {
-        let downstream = Downstream::answering(start, Then::Endless(piece)).await;
+        let downstream = Downstream::answering(start, AfterAnswer::Endless(piece)).await;
         let bed = Bed::new(100, 1_000, &format!("http://{}/", downstream.addr)).await;
         let worker = PROGRAM.start(&bed.yaml);
         let job = |n: usize| (n.to_string(), format!("tenant-{}", n % 4));
@@ -258,7 +258,7 @@ async fn the_prefetch_bounds_what_large_bodies_take() {
     const SIZE: u64 = 16 << 20;
     const JOBS: u32 = 16;
     // One job starts, and the others wait.
-    let downstream = Downstream::answering(DONE, Then::Keep).await;
+    let downstream = Downstream::answering(DONE, AfterAnswer::Keep).await;
     let bed = Bed::new(1, 1, &format!("http://{}/", downstream.addr)).await;
     let worker = PROGRAM.start(&bed.yaml);
     let job = |n: u32| (n.to_string(), "large".to_owned());

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::PROGRAM;
 use crate::api::{Port, READER};
-use crate::cli::{Done, sluicegate};
+use crate::cli::{CommandResult, sluicegate};
 use crate::cli_servers::{bury, client};
 
 const TENANTS: [&str; 4] = ["a", "b", "c", "d"];
@@ -93,13 +93,13 @@ async fn promises_are_kept_on_real_servers() {
 }
 
 /// A worker that lets each tenant have 5 concurrent calls, with 20 jobs of `acme`.
-struct Slow {
+struct SlowWorker {
     yaml: String,
     worker: Process,
     api: Api,
 }
 
-impl Slow {
+impl SlowWorker {
     /// Five calls per hour.
     async fn start() -> Self {
         Self::of("max-requests: 5, window-size: 1h, plan-header: x-plan, plans: {gold: {max-requests: 10, window-size: 1h}}").await
@@ -123,7 +123,7 @@ impl Slow {
         slow
     }
 
-    fn runs(&self, args: &[&str]) -> Done {
+    fn runs(&self, args: &[&str]) -> CommandResult {
         tokio::task::block_in_place(|| sluicegate(&self.yaml, args))
     }
 
@@ -142,7 +142,7 @@ fn hours(value: &Value) -> f64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn limits_that_hold_each_other_up_have_one_end() {
     let both = "limits: [{name: hour, max-requests: 5, window-size: 1h}, {name: both, max-requests: 7, window-size: 100m}]";
-    let slow = Slow::of(both).await;
+    let slow = SlowWorker::of(both).await;
     // With each limit alone, the last job would start after 200 minutes.
     let found = slow.inspect(&["--what-if", "resume"]);
     for end in [
@@ -156,7 +156,7 @@ async fn limits_that_hold_each_other_up_have_one_end() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_if_says_when_the_backlog_would_end_and_changes_nothing() {
-    let slow = Slow::start().await;
+    let slow = SlowWorker::start().await;
     let before = slow.inspect(&[]);
     assert_eq!(before["what_if"], Value::Null);
     for (changes, ends) in [
@@ -234,7 +234,7 @@ async fn what_if_says_when_the_backlog_would_end_and_changes_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn explain_says_where_each_job_stands_and_when_it_starts() {
-    let slow = Slow::start().await;
+    let slow = SlowWorker::start().await;
     let explain = |id: &str| slow.runs(&["explain", "--tenant", "acme", "--id", id, "--json"]);
     let called: BTreeSet<String> = slow.api.calls().into_iter().map(|call| call.job).collect();
     let ids = (0..20).map(|number| format!("acme-{number}"));
@@ -308,7 +308,7 @@ async fn explain_says_where_each_job_stands_and_when_it_starts() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn explain_says_why_a_job_is_a_dead_letter_and_how_to_replay_it() {
-    let slow = Slow::start().await;
+    let slow = SlowWorker::start().await;
     let client = client(&slow.yaml).await;
     let letters = [
         ("o-7", "other", "the API answered 500"),
@@ -373,7 +373,7 @@ async fn explain_says_why_a_job_is_a_dead_letter_and_how_to_replay_it() {
 /// delivery.
 #[tokio::test(flavor = "multi_thread")]
 async fn explain_takes_no_long_dead_letter_queue_apart() {
-    let slow = Slow::start().await;
+    let slow = SlowWorker::start().await;
     let client = client(&slow.yaml).await;
     let ids: Vec<String> = (0..1_200).map(|number| format!("o-{number}")).collect();
     let letters: Vec<_> = ids.iter().map(|id| (id.as_str(), "acme", "no")).collect();

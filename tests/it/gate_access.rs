@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kit::gate::conformance::conforms;
-use kit::gate::{FRESH, LONG, Limited, ask, limit, started};
+use kit::gate::{FRESH, LONG, LimitedGate, ask, limit, started};
 use kit::papers::Papers;
 use kit::redis_topologies::{address, port, shared_cluster};
 use kit::servers::{Redis, unique};
@@ -39,9 +39,9 @@ fn worker(redis: &Redis) -> String {
     format!("redis://worker:sesame-5512@{}", address(redis))
 }
 
-fn gate(servers: &RedisServers, prefix: &str, algorithm: Algorithm) -> Limited<RedisGate> {
+fn gate(servers: &RedisServers, prefix: &str, algorithm: Algorithm) -> LimitedGate<RedisGate> {
     let gate = RedisGate::connect(servers, prefix).expect("good urls");
-    Limited::new(gate, limit(algorithm, 5, LONG))
+    LimitedGate::new(gate, limit(algorithm, 5, LONG))
 }
 
 /// Checks that a worker may watch the epoch, decide and leave.
@@ -49,7 +49,7 @@ async fn a_workers_gate_is_allowed(servers: &RedisServers, prefix: &str, limits:
     let worker = RedisGate::connect(servers, prefix).expect("good urls");
     let worker = worker.watching(Duration::from_secs(60));
     worker.begin(Start::Fresh).await.expect("allowed");
-    let worker = Limited::new(worker, limits.clone());
+    let worker = LimitedGate::new(worker, limits.clone());
     assert_eq!(started(&ask(&worker, "t", 1, &[FRESH]).await), 1);
     worker.ping().await.expect("allowed");
     worker
@@ -70,7 +70,7 @@ async fn the_documented_rights_suffice() {
         allow(&redis, &prefix, &documented_rule());
         redis.ctl(&["script", "flush"]);
         let short = RedisGate::connect(&servers, &prefix).expect("a good url");
-        let short = Limited::new(short, limit(algorithm, 1, 400));
+        let short = LimitedGate::new(short, limit(algorithm, 1, 400));
         conforms(
             algorithm,
             gate(&servers, &format!("{prefix}:long"), algorithm),

@@ -3,7 +3,7 @@
 
 use kit::gate::conformance::conforms;
 use kit::gate::shares::shares_conform;
-use kit::gate::{FRESH, LONG, Limited, ask, limit, redis_gate, started};
+use kit::gate::{FRESH, LONG, LimitedGate, ask, limit, redis_gate, started};
 use kit::servers::{shared_redis, unique};
 use sluicegate::config::SecretUrl;
 use sluicegate::gate::redis::RedisGate;
@@ -26,7 +26,7 @@ async fn workers_share_the_limit() {
     let workers = (0..4).map(|_| {
         let url = SecretUrl::new(shared_redis().url());
         let gate = RedisGate::connect(&url, &prefix).expect("a good url");
-        let gate = Limited::new(gate, limit.clone());
+        let gate = LimitedGate::new(gate, limit.clone());
         tokio::spawn(async move {
             let mut count = 0;
             for _ in 0..10 {

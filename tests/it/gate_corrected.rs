@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use kit::gate::{BEGIN_US, FRESH, LONG, Limited, ask, decided, started, tenant};
+use kit::gate::{BEGIN_US, FRESH, LONG, LimitedGate, ask, decided, started, tenant};
 use kit::servers::{Redis, shared_redis, unique};
 use sluicegate::config::SecretUrl;
 use sluicegate::gate::redis::RedisGate;
@@ -40,7 +40,7 @@ fn commands(stats: &str) -> impl Iterator<Item = (&str, u64, u64)> {
 /// of any.
 async fn work(
     redis: &Redis,
-    gate: &Limited<RedisGate>,
+    gate: &LimitedGate<RedisGate>,
     ticket: Option<Ticket>,
     is_right: fn(&Answer) -> bool,
 ) -> Work {
@@ -85,7 +85,7 @@ fn receipts_of(asked: &TenantAsk, now_ms: u64, answers: &[Answer]) -> Vec<Receip
     started.collect()
 }
 
-async fn tell(gate: &Limited<RedisGate>, settled: Vec<Settled>) {
+async fn tell(gate: &LimitedGate<RedisGate>, settled: Vec<Settled>) {
     let told = TenantSettled {
         tenant: tenant("t"),
         labels: Labels::default(),
@@ -121,7 +121,7 @@ async fn decisions_stay_as_quick(cost: fn(usize) -> u32) {
         );
         limit.expect("in range").into()
     };
-    let mut gate = Limited::new(gate.expect("a good url"), limit(1_000_000));
+    let mut gate = LimitedGate::new(gate.expect("a good url"), limit(1_000_000));
     let mut receipts = Vec::new();
     for _ in 0..STARTS / 1000 {
         let fresh = |number| Ask {
@@ -213,7 +213,7 @@ async fn a_call_that_came_late_counts_from_when_it_came() {
         window,
         Duration::ZERO,
     );
-    let gate = Limited::new(gate, limit.expect("in range"));
+    let gate = LimitedGate::new(gate, limit.expect("in range"));
     let asked_at = async |after: u64| {
         clock.store(begin + after, Ordering::SeqCst);
         let question = gate.question("t", 9, &[FRESH]);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use kit::gate::{FRESH, LONG, Limited, decided, limit, started, tenant, waits};
+use kit::gate::{FRESH, LONG, LimitedGate, decided, limit, started, tenant, waits};
 use kit::redis_topologies::replicated;
 use kit::servers::{Redis, unique};
 use sluicegate::config::SecretUrl;
@@ -27,15 +27,15 @@ fn short() -> Limits {
         .into()
 }
 
-fn watching(url: &str, prefix: &str, limits: &Limits) -> Limited<RedisGate> {
+fn watching(url: &str, prefix: &str, limits: &Limits) -> LimitedGate<RedisGate> {
     let gate = RedisGate::connect(&SecretUrl::new(url), prefix).expect("a good url");
     let memory = Duration::from_millis(limits.memory_ms());
-    Limited::new(gate.watching(memory), limits.clone())
+    LimitedGate::new(gate.watching(memory), limits.clone())
 }
 
 /// Two workers on one Redis, and all their starts.
 struct Fleet {
-    gates: Vec<Limited<RedisGate>>,
+    gates: Vec<LimitedGate<RedisGate>>,
     /// The ticket of each worker's job.
     tickets: Vec<Option<Ticket>>,
     starts: Vec<Instant>,
@@ -132,7 +132,7 @@ impl Fleet {
 async fn a_first_start_is_none_and_an_empty_redis_may_be_one() {
     let redis = Redis::start();
     let limits: Limits = limit(Algorithm::SlidingWindow, 3, LONG).into();
-    let ask = async |gate: &Limited<RedisGate>| {
+    let ask = async |gate: &LimitedGate<RedisGate>| {
         let replies = gate.ask(&[gate.question("t", 1, &[FRESH])]).await?;
         Ok::<_, GateError>(started(decided(&replies, 0)))
     };
@@ -183,7 +183,7 @@ async fn a_long_window_stops_its_own_tenants_alone() {
     let redis = Redis::start();
     let mut fleet = Fleet::new(redis.url(), &short()).await;
     let day: Limits = limit(Algorithm::SlidingWindow, 2, LONG).into();
-    let question = |gate: &Limited<RedisGate>| TenantAsk {
+    let question = |gate: &LimitedGate<RedisGate>| TenantAsk {
         limits: day.clone(),
         ..gate.question("day", 1, &[FRESH])
     };
@@ -438,7 +438,7 @@ async fn a_script_that_runs_out_of_memory_admits_what_it_writes_or_nothing() {
         let gate = RedisGate::connect(&url, &unique("oom")).expect("a good url");
         let read = Arc::clone(&clock);
         let gate = gate.with_test_clock(Arc::new(move || read.load(Ordering::Relaxed)));
-        let gate = Limited::new(gate, limit(algorithm, 3, 60_000));
+        let gate = LimitedGate::new(gate, limit(algorithm, 3, 60_000));
         let ask = async || {
             let replies = gate.ask(&[gate.question("t", 9, &[FRESH; 3])]).await?;
             Ok::<_, GateError>(started(decided(&replies, 0)))

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use kit::gate::{BEGIN_US, FRESH, LONG, Limited, ask, started, tenant, three, waits};
+use kit::gate::{BEGIN_US, FRESH, LONG, LimitedGate, ask, started, tenant, three, waits};
 use kit::servers::{Redis, unique};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -203,7 +203,7 @@ struct Cost {
     wait: u64,
 }
 
-async fn cost(redis: &Redis, gate: &Limited<RedisGate>, id: &str) -> Cost {
+async fn cost(redis: &Redis, gate: &LimitedGate<RedisGate>, id: &str) -> Cost {
     // A tenant's first question creates its keys.
     ask(gate, id, 1, &[FRESH]).await;
     let (start, answers) = commands(redis, ask(gate, id, 1, &[FRESH])).await;
@@ -230,7 +230,7 @@ async fn what_is_learned_costs_a_decision_no_command_more_than_an_operators_limi
         };
         let gate = |limit: Limit| {
             let gate = RedisGate::connect(&SecretUrl::new(redis.url()), &unique("cost"));
-            Limited::new(gate.expect("a good url"), limit)
+            LimitedGate::new(gate.expect("a good url"), limit)
         };
         let fixed = cost(&redis, &gate(limit.clone()), "acme").await;
         let adaptive = gate(limit.with_band(50));

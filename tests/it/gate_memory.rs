@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use kit::gate::{BEGIN_US, FRESH, Limited, ask, started};
+use kit::gate::{BEGIN_US, FRESH, LimitedGate, ask, started};
 use kit::servers::Redis;
 use redis::Connection;
 use sluicegate::config::SecretUrl;
@@ -27,7 +27,7 @@ async fn used_up(redis: &Redis, connection: &mut Connection, limit: &Limit) -> u
     let micros = Arc::clone(&clock);
     let gate = RedisGate::connect(&SecretUrl::new(redis.url()), "rate_limit").expect("a good url");
     let gate = gate.with_test_clock(Arc::new(move || micros.load(Ordering::SeqCst)));
-    let gate = Limited::new(gate, limit.clone());
+    let gate = LimitedGate::new(gate, limit.clone());
     let max = u64::from(limit.max());
     let mut used = 0;
     for step in 1..=STEPS {

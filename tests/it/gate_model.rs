@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use kit::gate::BEGIN_US;
 use kit::gate::history::{
-    Family, Given, Job, RULE, Step, World, ask, evidence, history, labels_of, limit, sets,
+    Family, IssuedTickets, Job, RULE, Step, World, ask, evidence, history, labels_of, limit, sets,
 };
 use kit::servers::{shared_redis, unique};
 use proptest::prelude::*;
@@ -146,7 +146,7 @@ impl Bench {
         let tenants = [0; 3].map(|_| Tenant::parse(&unique("t")).expect("a plain id"));
         let gate = &self.gate;
         let mut world = World::default();
-        let mut all_given: HashMap<(Tenant, Labels), Given> = HashMap::new();
+        let mut all_given: HashMap<(Tenant, Labels), IssuedTickets> = HashMap::new();
         let mut now_of = 0;
         let mut calls = 0;
         let mut raw = self.redis.get_connection().expect("Redis answers");
@@ -167,7 +167,7 @@ impl Bench {
             let given = all_given
                 .entry((tenant.clone(), labels.clone()))
                 .or_default();
-            let Given { tickets, receipts } = given;
+            let IssuedTickets { tickets, receipts } = given;
             if let Step::Ask { .. } | Step::Settle { .. } = step {
                 // Redis's clock is far behind the test's, so expired windows are deleted here.
                 for state in world.0.values_mut() {

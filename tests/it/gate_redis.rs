@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use kit::gate::{FRESH, LONG, Limited, ask, decided, limit, started, tenant, waits};
+use kit::gate::{FRESH, LONG, LimitedGate, ask, decided, limit, started, tenant, waits};
 use kit::servers::{Redis, shared_redis, unique};
 use redis::Commands;
 use sluicegate::config::{RedisServers, RedisTopology, SecretUrl};
@@ -14,13 +14,13 @@ use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::model::State;
 use sluicegate::rules::scope::{Labels, Scope};
 
-fn connect(redis: &Redis, prefix: &str, limits: impl Into<Limits>) -> Limited<RedisGate> {
+fn connect(redis: &Redis, prefix: &str, limits: impl Into<Limits>) -> LimitedGate<RedisGate> {
     let gate = RedisGate::connect(&SecretUrl::new(redis.url()), prefix).expect("a good url");
-    Limited::new(gate, limits)
+    LimitedGate::new(gate, limits)
 }
 
 /// Returns the clock and the first two keys of the tenant `t`: its waitlist's and its limit's.
-async fn keys_of_t(gate: &Limited<RedisGate>, prefix: &str) -> (u64, [String; 2]) {
+async fn keys_of_t(gate: &LimitedGate<RedisGate>, prefix: &str) -> (u64, [String; 2]) {
     let shown = gate.inspect(&tenant("t")).await.expect("Redis answers");
     let layout = Layout::of(&gate.limits, &tenant("t"), &Labels::default());
     let keys = Keys::new(prefix).call(&layout, &gate.limits, shown.now_ms);
@@ -338,7 +338,7 @@ fn many_limits() -> Limits {
 
 /// Returns a gate for [`many_limits`], a question of `t`'s jobs, some of which already wait, and
 /// all of its keys.
-async fn many(prefix: &str) -> (Limited<RedisGate>, TenantAsk, Vec<String>) {
+async fn many(prefix: &str) -> (LimitedGate<RedisGate>, TenantAsk, Vec<String>) {
     let gate = connect(shared_redis(), prefix, many_limits());
     let labels = Labels::of(&gate.limits, |_| "x".to_owned());
     let question = |id| TenantAsk {
@@ -464,7 +464,7 @@ async fn a_cluster_holds_a_tenant_in_one_slot() {
         let mut servers = RedisServers::from(&SecretUrl::new(redis.url()));
         servers.topology = RedisTopology::Cluster;
         let gate = RedisGate::connect(&servers, &unique("cluster")).expect("a good url");
-        let gate = Limited::new(gate, limit(algorithm, 2, LONG));
+        let gate = LimitedGate::new(gate, limit(algorithm, 2, LONG));
         let mut tries = 0;
         while let Err(error) = gate.inspect(&tenant("}{")).await {
             tries += 1;

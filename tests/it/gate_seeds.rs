@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use kit::gate::{BEGIN_US, FRESH, Limited, ask, started, tenant, waits};
+use kit::gate::{BEGIN_US, FRESH, LimitedGate, ask, started, tenant, waits};
 use kit::servers::{shared_redis, unique};
 use sluicegate::config::SecretUrl;
 use sluicegate::gate::Answer;
@@ -51,7 +51,7 @@ fn ours(
     max: u64,
     window_ms: u64,
     clock: &Arc<AtomicU64>,
-) -> Limited<RedisGate> {
+) -> LimitedGate<RedisGate> {
     let window = Duration::from_millis(window_ms);
     let limit = Limit::new("default", algorithm, max, window, Duration::ZERO).expect("in range");
     let clock = Arc::clone(clock);
@@ -59,7 +59,7 @@ fn ours(
     let gate = RedisGate::connect(&url, &unique("seeds"))
         .expect("a good url")
         .with_test_clock(Arc::new(move || clock.load(Ordering::SeqCst) * 1000));
-    Limited::new(gate, limit)
+    LimitedGate::new(gate, limit)
 }
 
 /// A multiple of 10 s, in milliseconds.

@@ -1,6 +1,6 @@
 //! The gate behind Sentinel.
 
-use kit::gate::{FRESH, LONG, Limited, ask, limit, started};
+use kit::gate::{FRESH, LONG, LimitedGate, ask, limit, started};
 use kit::redis_topologies::{Sentinels, address, port, until};
 use kit::servers::Redis;
 use sluicegate::config::RedisServers;
@@ -26,7 +26,7 @@ fn behind(sentinels: &[Redis], name: &str) -> RedisServers {
 async fn a_failover_by_sentinel_is_followed() {
     let set = Sentinels::start("gate-primary");
     let gate = RedisGate::connect(behind(&set.sentinels, "gate-primary"), "p").expect("good urls");
-    let gate = Limited::new(gate, limit(Algorithm::TokenBucket, 1_000, LONG));
+    let gate = LimitedGate::new(gate, limit(Algorithm::TokenBucket, 1_000, LONG));
     assert_eq!(started(&ask(&gate, "t", 1, &[FRESH]).await), 1);
     gate.ping().await.expect("the primary answers");
 

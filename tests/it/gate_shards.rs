@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kit::gate::{FRESH, LONG, Limited, limit, started, tenant, waits};
+use kit::gate::{FRESH, LONG, LimitedGate, limit, started, tenant, waits};
 use kit::redis_topologies::{RedisCluster, address, replicated, shared_cluster, until};
 use kit::servers::{Redis, unique};
 use sluicegate::gate::fleet::AGREED_FOR_MS;
@@ -34,12 +34,12 @@ fn much(window_ms: u64) -> Limits {
     limit(Algorithm::SlidingWindow, 100_000, window_ms).into()
 }
 
-fn watching(cluster: &RedisCluster, prefix: &str, limits: &Limits) -> Limited<RedisGate> {
+fn watching(cluster: &RedisCluster, prefix: &str, limits: &Limits) -> LimitedGate<RedisGate> {
     let urls: Vec<&str> = cluster.primaries.iter().map(Redis::url).collect();
     let servers = configured(&format!("url: '{}', cluster: true", urls.join(",")));
     let gate = RedisGate::connect(&servers, prefix).expect("good urls");
     let memory = Duration::from_millis(limits.memory_ms());
-    Limited::new(gate.watching(memory), limits.clone())
+    LimitedGate::new(gate.watching(memory), limits.clone())
 }
 
 /// A tenant and all its starts.
@@ -55,7 +55,7 @@ pub struct Flow {
 /// Two workers on one cluster, with a tenant on each primary.
 pub struct Fleet {
     pub prefix: String,
-    pub gates: Vec<Limited<RedisGate>>,
+    pub gates: Vec<LimitedGate<RedisGate>>,
     flows: Vec<Flow>,
 }
 
@@ -218,7 +218,7 @@ async fn a_first_start_is_none_and_costs_no_more_round_trips() {
     let prefix = unique("first");
     let limits = much(LONG);
     let ids = tenants_of(cluster, &prefix, 20).concat();
-    let started_of = async |gate: &Limited<RedisGate>| {
+    let started_of = async |gate: &LimitedGate<RedisGate>| {
         let batch: Vec<_> = ids
             .iter()
             .map(|id| gate.question(id, 1, &[FRESH]))

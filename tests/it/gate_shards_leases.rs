@@ -6,15 +6,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use kit::gate::{FRESH, Limited, decided, started, tenant};
+use kit::gate::{FRESH, LimitedGate, decided, started, tenant};
 use kit::redis_topologies::RedisCluster;
 use kit::servers::{Redis, unique};
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
 use sluicegate::broker::{
-    Broker, Delivery, Event, Message, Outgoing, PublishError, Reply, Source, Tag,
+    Broker, BrokerEvent, Delivery, DeliverySource, Message, Outgoing, PublishError, Reply, Tag,
 };
-use sluicegate::engine::action::{Changeable, Settings};
+use sluicegate::engine::action::{Changeable, SchedulerSettings};
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::engine::{Engine, Stop};
 use sluicegate::gate::keys::Keys;
@@ -54,7 +54,7 @@ async fn what_a_lost_primary_does_not_hear_the_others_do() {
         .find(|prefix| cluster.owner(&Keys::new(prefix).in_cluster().breaker(&Whose::Api)) == 1)
         .expect("one of three has it");
     let ids = tenants_of(&cluster, &prefix, 1).concat();
-    let gate = Limited::new(gate(&cluster, &prefix), one_at_a_time());
+    let gate = LimitedGate::new(gate(&cluster, &prefix), one_at_a_time());
     let mut batch = Vec::new();
     for id in &ids {
         let question = gate.question(id, 1, &[FRESH]);
@@ -115,9 +115,9 @@ async fn what_a_lost_primary_does_not_hear_the_others_do() {
 }
 
 /// Counts acks. Published messages are lost.
-struct Acked(AtomicUsize);
+struct AckCounter(AtomicUsize);
 
-impl Broker for Acked {
+impl Broker for AckCounter {
     async fn publish(&self, batch: Vec<Outgoing>) -> Vec<Result<(), PublishError>> {
         batch.iter().map(|_| Ok(())).collect()
     }
@@ -159,12 +159,12 @@ impl Handler for Calls {
     }
 }
 
-fn deliveries(id: &str, tags: std::ops::Range<u64>) -> Event {
+fn deliveries(id: &str, tags: std::ops::Range<u64>) -> BrokerEvent {
     let delivery = |tag: u64| {
         let mut headers = FieldTable::default();
         headers.insert("x-tenant".into(), AMQPValue::LongString(id.into()));
         let properties = BasicProperties::default().with_headers(headers);
-        let source = Source::Fresh;
+        let source = DeliverySource::Fresh;
         Delivery {
             source,
             tag: Tag {
@@ -180,12 +180,12 @@ fn deliveries(id: &str, tags: std::ops::Range<u64>) -> Event {
             },
         }
     };
-    Event::Deliveries(tags.map(delivery).collect())
+    BrokerEvent::Deliveries(tags.map(delivery).collect())
 }
 
-fn settings() -> Settings {
+fn settings() -> SchedulerSettings {
     let open = kit::settings::open(JOBS);
-    Settings {
+    SchedulerSettings {
         policy: one_at_a_time().into(),
         // All waiting jobs stay in memory.
         prefetch: 16 * JOBS,
@@ -217,7 +217,7 @@ async fn tenants_go_on_whose_primary_is_there_while_another_is_told_nothing() {
         running: AtomicUsize::new(0),
         most: AtomicUsize::new(0),
     });
-    let broker = Arc::new(Acked(AtomicUsize::new(0)));
+    let broker = Arc::new(AckCounter(AtomicUsize::new(0)));
     let engine = Engine {
         broker: Arc::clone(&broker),
         gate: Arc::new(gate(&cluster, &prefix)),
@@ -230,7 +230,7 @@ async fn tenants_go_on_whose_primary_is_there_while_another_is_told_nothing() {
     let stop = Stop::default();
     let scheduler = Scheduler::new(settings(), 7);
     let run = tokio::spawn(engine.run(scheduler, events, stop.clone()));
-    for event in [Event::Up { session: 1 }, deliveries(&lost, 1..2)] {
+    for event in [BrokerEvent::Up { session: 1 }, deliveries(&lost, 1..2)] {
         sender.send(event).await.expect("the engine runs");
     }
     let begun = || calls.begun.load(Ordering::SeqCst) == 1;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kit::gate::conformance::conforms;
-use kit::gate::{FRESH, LONG, Limited, ask, decided, limit, started, tenant};
+use kit::gate::{FRESH, LONG, LimitedGate, ask, decided, limit, started, tenant};
 use kit::redis_topologies::{RedisCluster, address, shared_cluster, until};
 use kit::servers::{Redis, shared_rabbit, unique};
 use sluicegate::config::{Config, RedisServers};
@@ -22,13 +22,13 @@ pub fn configured(keys: &str) -> RedisServers {
 }
 
 /// Returns a gate that knows two of the primaries and finds the others.
-pub fn connect(cluster: &RedisCluster, prefix: &str, limit: Limit) -> Limited<RedisGate> {
+pub fn connect(cluster: &RedisCluster, prefix: &str, limit: Limit) -> LimitedGate<RedisGate> {
     let [first, second, _] = &cluster.primaries[..] else {
         panic!("three primaries");
     };
     let servers = configured(&format!("url: '{},{}'", first.url(), second.url()));
     let gate = RedisGate::connect(&servers, prefix).expect("a good url");
-    Limited::new(gate, limit)
+    LimitedGate::new(gate, limit)
 }
 
 /// Returns `count` IDs for each primary, with keys that begin with `prefix`.
@@ -48,7 +48,7 @@ pub fn tenants_of(cluster: &RedisCluster, prefix: &str, count: usize) -> [Vec<St
 }
 
 /// Asks until the gate starts a job of `id`. Errors before that must be temporary.
-pub async fn starts_again(gate: &Limited<RedisGate>, id: &str) {
+pub async fn starts_again(gate: &LimitedGate<RedisGate>, id: &str) {
     let mut last = String::new();
     for _ in 0..300 {
         match gate.ask(&[gate.question(id, 1, &[FRESH])]).await {
@@ -302,7 +302,7 @@ async fn a_node_of_a_cluster_alone_says_what_to_set() {
     let servers = configured(&format!("url: '{}'", cluster.primaries[0].url()));
     let limit = limit(Algorithm::SlidingWindow, 1, LONG);
     let gate = RedisGate::connect(&servers, &unique("alone")).expect("a good url");
-    let gate = Limited::new(gate, limit);
+    let gate = LimitedGate::new(gate, limit);
     for number in 0..20 {
         match gate.inspect(&tenant(&format!("t{number}"))).await {
             Err(GateError::Refused(why)) => assert!(why.contains("redis.cluster: true"), "{why}"),
@@ -311,7 +311,7 @@ async fn a_node_of_a_cluster_alone_says_what_to_set() {
     }
     let keys = format!("url: '{}', cluster: true", cluster.primaries[0].url());
     let whole = RedisGate::connect(configured(&keys), &unique("seed")).expect("a good url");
-    let whole = Limited::new(whole, gate.limits.clone());
+    let whole = LimitedGate::new(whole, gate.limits.clone());
     for number in 0..20 {
         assert_eq!(
             started(&ask(&whole, &format!("t{number}"), 1, &[FRESH]).await),

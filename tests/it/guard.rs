@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use kit::api::{Api, Call};
 use kit::counts;
-use kit::proxy::{Proxy, Range, Way, Ways};
+use kit::proxy::{Proxy, Range, Transfer, Transfers};
 use kit::servers::{shared_rabbit, shared_redis, unique};
 use kit::settings;
 use sluicegate::app;
@@ -55,16 +55,16 @@ struct Arrival {
 }
 
 /// When the handler was called for a job, and whether its permit was still valid after that moment.
-type Called = (Instant, bool);
+type CallTimes = (Instant, bool);
 
 /// The worker's own handler, which records when it was called for each job.
 #[derive(Clone)]
-struct Timed {
+struct TimingHandler {
     http: Arc<HttpHandler>,
-    called: Arc<Mutex<BTreeMap<String, Called>>>,
+    called: Arc<Mutex<BTreeMap<String, CallTimes>>>,
 }
 
-impl PreparingHandler for Timed {
+impl PreparingHandler for TimingHandler {
     type Ready = <HttpHandler as PreparingHandler>::Ready;
 
     fn at_once(&self) -> Option<Self::Ready> {
@@ -89,12 +89,12 @@ impl PreparingHandler for Timed {
 }
 
 /// The observations of a run.
-struct Seen {
+struct Observations {
     arrivals: Vec<Arrival>,
-    called: BTreeMap<String, Called>,
+    called: BTreeMap<String, CallTimes>,
 }
 
-impl Seen {
+impl Observations {
     /// Returns a tenant's arrivals in order.
     fn times(&self, tenant: &str) -> Vec<Instant> {
         let own = self.arrivals.iter().filter(|call| call.tenant == tenant);
@@ -205,13 +205,13 @@ async fn publish(config: &Config, jobs: usize) {
 }
 
 /// Runs all jobs through two workers.
-async fn run(case: Case) -> Seen {
+async fn run(case: Case) -> Observations {
     let api = Api::start().await;
     api.takes(case.back, case.seed);
-    let there = Way::between(case.there.0, case.there.1);
-    let ways = Ways {
+    let there = Transfer::between(case.there.0, case.there.1);
+    let ways = Transfers {
         there,
-        ..Ways::OPEN
+        ..Transfers::OPEN
     };
     let proxy = Proxy::start(api.door.address, ways, case.seed).await;
     let url = api.url_at(proxy.door.address);
@@ -220,7 +220,7 @@ async fn run(case: Case) -> Seen {
         timeout: Duration::from_secs(60),
         ..settings::http(&url)
     };
-    let timed = Timed {
+    let timed = TimingHandler {
         http: Arc::new(HttpHandler::new(&http, 64).expect("a usable url")),
         called: Arc::default(),
     };
@@ -248,7 +248,7 @@ async fn run(case: Case) -> Seen {
         at: call.at,
     };
     let called = timed.called.lock().expect("nobody panics").clone();
-    let seen = Seen {
+    let seen = Observations {
         arrivals: api.calls().into_iter().map(arrival).collect(),
         called,
     };
@@ -335,7 +335,7 @@ async fn a_guard_shows_no_violation_while_latency_varies_by_less() {
 
 /// Returns the observations of one tenant's calls, by the time of the handler's call and the
 /// latency (ms).
-fn ways(calls: &[(u64, u64)]) -> Seen {
+fn ways(calls: &[(u64, u64)]) -> Observations {
     let begun = Instant::now();
     let at = |ms| begun + Duration::from_millis(ms);
     let arrival = |(job, (called, way)): (usize, &(u64, u64))| Arrival {
@@ -346,7 +346,7 @@ fn ways(calls: &[(u64, u64)]) -> Seen {
     let called = |(job, (called, _)): (usize, &(u64, u64))| (job.to_string(), (at(*called), true));
     let mut arrivals: Vec<Arrival> = calls.iter().enumerate().map(arrival).collect();
     arrivals.sort_by_key(|call| call.at);
-    Seen {
+    Observations {
         arrivals,
         called: calls.iter().enumerate().map(called).collect(),
     }

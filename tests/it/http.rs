@@ -25,7 +25,7 @@ use sluicegate::rules::job::Job;
 use sluicegate::rules::tenant::Tenant;
 use tokio::net::TcpSocket;
 
-use downstream::{Downstream, Then};
+use downstream::{AfterAnswer, Downstream};
 
 fn job(id: &str) -> Job {
     Job::new(id, Tenant::parse("acme").expect("a tenant"), "{}")
@@ -71,7 +71,7 @@ async fn check(status: &str, headers: &str, expected: &str) {
 
 /// Does the same with `answers` as the meaning of answers.
 async fn check_by(answers: &Answers, status: &str, headers: &str, expected: &str) {
-    let downstream = Downstream::answering(answer(status, headers, "why"), Then::Keep).await;
+    let downstream = Downstream::answering(answer(status, headers, "why"), AfterAnswer::Keep).await;
     let http = Http {
         answers: answers.clone(),
         ..http(format!("http://{}/", downstream.addr), LONG)
@@ -94,7 +94,7 @@ async fn check_by(answers: &Answers, status: &str, headers: &str, expected: &str
 
 #[tokio::test]
 async fn an_expired_permit_sends_nothing() {
-    let downstream = Downstream::answering(answer("200 OK", "", ""), Then::Keep).await;
+    let downstream = Downstream::answering(answer("200 OK", "", ""), AfterAnswer::Keep).await;
     let handler = handler(format!("http://{}/", downstream.addr), LONG);
     let expired = Permit::until(tokio::time::Instant::now() - Duration::from_millis(1));
     assert_eq!(handler.handle(&job("1"), expired).await, Outcome::Late);
@@ -201,7 +201,8 @@ async fn what_an_answer_says_of_limits_is_passed_on() {
     let headers =
         "ratelimit-policy: \"a\";q=9;w=60\r\nratelimit: \"a\";r=0;t=8\r\nx-actual-cost: 3\r\n";
     for (status, expected) in [("200 OK", true), ("302 Found", false)] {
-        let downstream = Downstream::answering(answer(status, headers, ""), Then::Keep).await;
+        let downstream =
+            Downstream::answering(answer(status, headers, ""), AfterAnswer::Keep).await;
         let handler = handler(format!("http://{}/", downstream.addr), LONG);
         let Attempt { outcome, seen, .. } = handler.attempt(&job("1"), permit()).await;
         assert_eq!(outcome == Outcome::Done, expected, "{outcome:?}");
@@ -215,7 +216,8 @@ async fn what_an_answer_says_of_limits_is_passed_on() {
         };
         assert_eq!(seen, all);
     }
-    let refusing = Downstream::answering(answer("403 Forbidden", headers, ""), Then::Keep).await;
+    let refusing =
+        Downstream::answering(answer("403 Forbidden", headers, ""), AfterAnswer::Keep).await;
     let refused = handler(format!("http://{}/", refusing.addr), LONG);
     let Attempt { outcome, seen, .. } = refused.attempt(&job("1"), permit()).await;
     let eight = Some(Duration::from_secs(8));
@@ -224,7 +226,7 @@ async fn what_an_answer_says_of_limits_is_passed_on() {
         "{outcome:?}"
     );
     assert_eq!(seen.used_up, None);
-    let downstream = Downstream::answering("", Then::Close).await;
+    let downstream = Downstream::answering("", AfterAnswer::Close).await;
     let handler = handler(format!("http://{}/", downstream.addr), LONG);
     let Attempt { outcome, seen, .. } = handler.attempt(&job("1"), permit()).await;
     assert!(matches!(outcome, Outcome::Retry { .. }), "{outcome:?}");
@@ -233,7 +235,7 @@ async fn what_an_answer_says_of_limits_is_passed_on() {
 
 #[tokio::test]
 async fn a_redirect_is_not_followed() {
-    let target = Downstream::answering(answer("200 OK", "", ""), Then::Keep).await;
+    let target = Downstream::answering(answer("200 OK", "", ""), AfterAnswer::Keep).await;
     for status in [
         "300 Multiple Choices",
         "301 Moved Permanently",
@@ -255,7 +257,7 @@ async fn a_redirect_is_not_followed() {
 
 #[tokio::test]
 async fn the_downstream_gets_the_job() {
-    let downstream = Downstream::answering(answer("200 OK", "", ""), Then::Keep).await;
+    let downstream = Downstream::answering(answer("200 OK", "", ""), AfterAnswer::Keep).await;
     let handler = handler(format!("http://{}/hook?x=1", downstream.addr), LONG);
     let mut job = job("order-7");
     job.attempt = 3;
@@ -288,7 +290,7 @@ async fn the_downstream_gets_the_job() {
 
 #[tokio::test]
 async fn every_job_fits_into_a_request() {
-    let downstream = Downstream::answering(answer("200 OK", "", ""), Then::Keep).await;
+    let downstream = Downstream::answering(answer("200 OK", "", ""), AfterAnswer::Keep).await;
     let handler = handler(format!("http://{}", downstream.addr), LONG);
     let mut job = job(" a\r\nx-tenant: other\u{7f}ü% ");
     job.tenant = Tenant::parse("käse 7 ").expect("a tenant");
@@ -313,14 +315,14 @@ async fn every_job_fits_into_a_request() {
 async fn interim_answers_are_passed_over() {
     let interim = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n";
     let last = answer("404 Not Found", "", "");
-    let downstream = Downstream::answering(format!("{interim}{last}"), Then::Keep).await;
+    let downstream = Downstream::answering(format!("{interim}{last}"), AfterAnswer::Keep).await;
     let reason = "the API answered 404 Not Found".to_owned();
     assert_eq!(outcome(&downstream).await, Outcome::Reject { reason });
 }
 
 #[tokio::test]
 async fn an_answer_that_never_comes_is_a_failure() {
-    let downstream = Downstream::answering("", Then::Hang).await;
+    let downstream = Downstream::answering("", AfterAnswer::Hang).await;
     let handler = handler(
         format!("http://{}/", downstream.addr),
         Duration::from_millis(300),
@@ -337,7 +339,7 @@ async fn an_answer_that_never_comes_is_a_failure() {
 
 #[tokio::test]
 async fn interim_answers_without_an_end_are_a_failure() {
-    let downstream = Downstream::answering("", Then::Interim).await;
+    let downstream = Downstream::answering("", AfterAnswer::Interim).await;
     let handler = handler(
         format!("http://{}/", downstream.addr),
         Duration::from_millis(300),
@@ -354,19 +356,22 @@ async fn interim_answers_without_an_end_are_a_failure() {
 #[tokio::test]
 async fn an_answer_that_is_none_is_a_failure() {
     for (bytes, then) in [
-        ("", Then::Close),
-        ("HTTP/1.1 20", Then::Close),
-        ("HTTP/1.1 200 OK\r\ncontent-le", Then::Close),
-        ("HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n", Then::Keep),
+        ("", AfterAnswer::Close),
+        ("HTTP/1.1 20", AfterAnswer::Close),
+        ("HTTP/1.1 200 OK\r\ncontent-le", AfterAnswer::Close),
+        (
+            "HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n",
+            AfterAnswer::Keep,
+        ),
         (
             "HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
-            Then::Keep,
+            AfterAnswer::Keep,
         ),
-        ("HTTP/1.1 200 OK\r\nx: \u{0}\r\n\r\n", Then::Keep),
-        ("HTTP/1.1 +20 OK\r\n\r\n", Then::Keep),
-        ("HTTP/7.3 200 OK\r\n\r\n", Then::Keep),
-        ("SSH-2.0-OpenSSH_9.9\r\n", Then::Keep),
-        ("\u{0}\u{1}\u{2}", Then::Close),
+        ("HTTP/1.1 200 OK\r\nx: \u{0}\r\n\r\n", AfterAnswer::Keep),
+        ("HTTP/1.1 +20 OK\r\n\r\n", AfterAnswer::Keep),
+        ("HTTP/7.3 200 OK\r\n\r\n", AfterAnswer::Keep),
+        ("SSH-2.0-OpenSSH_9.9\r\n", AfterAnswer::Keep),
+        ("\u{0}\u{1}\u{2}", AfterAnswer::Close),
     ] {
         let downstream = Downstream::answering(bytes, then).await;
         let outcome = outcome(&downstream).await;
@@ -390,7 +395,7 @@ async fn a_body_that_breaks_off_changes_nothing() {
         ),
     ] {
         let bytes = format!("HTTP/1.1 {head}\r\ncontent-length: 9\r\n\r\npar");
-        let downstream = Downstream::answering(bytes, Then::Close).await;
+        let downstream = Downstream::answering(bytes, AfterAnswer::Close).await;
         assert_eq!(outcome(&downstream).await, expected);
     }
 }
@@ -399,7 +404,7 @@ async fn a_body_that_breaks_off_changes_nothing() {
 async fn an_endless_body_is_left() {
     for status in ["200 OK", "400 Bad Request"] {
         let head = format!("HTTP/1.1 {status}\r\ntransfer-encoding: chunked\r\n\r\n");
-        let downstream = Downstream::answering(head, Then::Repeat).await;
+        let downstream = Downstream::answering(head, AfterAnswer::Repeat).await;
         match outcome(&downstream).await {
             Outcome::Done => assert_eq!(status, "200 OK"),
             Outcome::Reject { reason } => assert!(reason.len() < 320, "{reason}"),
@@ -413,7 +418,8 @@ async fn an_endless_body_is_left() {
 #[tokio::test]
 async fn a_reason_is_one_short_line() {
     let body = format!("no\tsuch\r\n\u{1b}[31muser\u{202e} {}", "ä".repeat(300));
-    let downstream = Downstream::answering(answer("404 Not Found", "", &body), Then::Keep).await;
+    let downstream =
+        Downstream::answering(answer("404 Not Found", "", &body), AfterAnswer::Keep).await;
     let Outcome::Reject { reason } = outcome(&downstream).await else {
         panic!("a 404 rejects");
     };
@@ -427,8 +433,8 @@ async fn a_reason_is_one_short_line() {
 #[tokio::test]
 async fn a_request_that_may_have_been_seen_is_not_sent_again() {
     let downstream = Downstream::start(|request| match request.of_connection {
-        0 => (answer("200 OK", "", "").into(), Then::Keep),
-        _ => (Vec::new(), Then::Close),
+        0 => (answer("200 OK", "", "").into(), AfterAnswer::Keep),
+        _ => (Vec::new(), AfterAnswer::Close),
     })
     .await;
     let handler = handler(format!("http://{}/", downstream.addr), LONG);
@@ -454,7 +460,7 @@ async fn a_request_that_may_have_been_seen_is_not_sent_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn one_call_is_one_request_whatever_becomes_of_the_connection() {
     const CALLS: usize = 300;
-    let downstream = Downstream::answering(answer("200 OK", "", ""), Then::Close).await;
+    let downstream = Downstream::answering(answer("200 OK", "", ""), AfterAnswer::Close).await;
     let handler = handler(format!("http://{}/", downstream.addr), LONG);
     let mut done = 0;
     for n in 0..CALLS {
@@ -507,7 +513,7 @@ async fn the_password_is_sent_and_never_shown() {
             .filter(|line| line.contains("s3cr") || line.contains("auth"));
         (
             answer("400 Bad Request", "", &echo.collect::<String>()).into(),
-            Then::Keep,
+            AfterAnswer::Keep,
         )
     })
     .await;
@@ -539,7 +545,10 @@ async fn configured_headers_are_sent_and_never_shown() {
             .lines()
             .filter(|line| line.contains("sk-") || line.contains("version"));
         let body = echo.collect::<Vec<_>>().join(";");
-        (answer("400 Bad Request", "", &body).into(), Then::Keep)
+        (
+            answer("400 Bad Request", "", &body).into(),
+            AfterAnswer::Keep,
+        )
     })
     .await;
     let mut http = http(format!("http://{}/", downstream.addr), LONG);
@@ -582,8 +591,8 @@ async fn a_secret_that_is_cut_in_two_is_not_shown() {
     let kept = answer("400 Bad Request", "", &format!("{}{KEY}", " ".repeat(4090)));
     let broken = format!("HTTP/1.1 400 Bad Request\r\ncontent-length: 99\r\n\r\nno key {begun}");
     for (answer, then, shown) in [
-        (kept, Then::Keep, "400 Bad Request"),
-        (broken, Then::Close, "400 Bad Request: no key"),
+        (kept, AfterAnswer::Keep, "400 Bad Request"),
+        (broken, AfterAnswer::Close, "400 Bad Request: no key"),
     ] {
         let downstream = Downstream::answering(answer, then).await;
         let mut http = http(format!("http://{}/", downstream.addr), LONG);

@@ -19,13 +19,13 @@ const WINDOW: Duration = Duration::from_millis(500);
 
 /// The API's limit in any window, which its users don't know.
 #[derive(Default)]
-struct Hidden {
+struct HiddenLimit {
     takes: AtomicUsize,
     refused: AtomicUsize,
     taken: Mutex<VecDeque<Instant>>,
 }
 
-impl Hidden {
+impl HiddenLimit {
     fn answer(&self, call: &Call) -> Reply {
         let mut taken = self.taken.lock().expect("nobody panics");
         while taken.front().is_some_and(|at| *at + WINDOW <= call.at) {
@@ -54,7 +54,7 @@ fn limit_of(yaml: &str) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_limit_sinks_to_what_the_api_gives_and_rises_when_it_gives_more() {
     let api = Api::start().await;
-    let hidden = Arc::new(Hidden::default());
+    let hidden = Arc::new(HiddenLimit::default());
     hidden.takes.store(15, Ordering::SeqCst);
     let answering = Arc::clone(&hidden);
     api.answers(move |call| answering.answer(call));

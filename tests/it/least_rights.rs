@@ -20,7 +20,7 @@ use sluicegate::config::QueueType;
 use crate::PROGRAM;
 use crate::broker_bed::{amqp, levels};
 use crate::cli::sluicegate;
-use crate::http::downstream::{Downstream, Then};
+use crate::http::downstream::{AfterAnswer, Downstream};
 
 /// A deadline that ends a hanging test. No step takes this long.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -106,7 +106,7 @@ async fn the_documented_rights_suffice_for_a_whole_worker_and_every_command() {
             _ => "200 OK",
         };
         let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n");
-        (answer.into_bytes(), Then::Keep)
+        (answer.into_bytes(), AfterAnswer::Keep)
     })
     .await;
     let folder = tempfile::tempdir().expect("a folder");

@@ -18,7 +18,7 @@ use crate::api::{Answer, OPERATOR, READER, Run, send};
 
 const FORM: &str = "content-type: application/x-www-form-urlencoded\r\n";
 /// Maximum number of concurrent streams.
-const MOST_STREAMS: usize = 32;
+const MAX_STREAMS: usize = 32;
 
 /// A browser. Its cookies are sent with each request.
 #[derive(Clone)]
@@ -579,7 +579,7 @@ async fn streams_have_a_bound_and_pages_have_none_of_it() {
     let listen = run.port.0;
     let reader = Browser::signed_in(listen, READER).await;
     let mut streams = Vec::new();
-    for number in 0..MOST_STREAMS {
+    for number in 0..MAX_STREAMS {
         let mut stream = Stream::of(&reader, &format!("/ui/tenant?name=t{}", number % 3)).await;
         stream.says("retry: 2000").await;
         streams.push(stream);

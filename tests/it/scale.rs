@@ -6,7 +6,7 @@ use std::fmt;
 use std::time::Duration;
 
 use kit::api::Api;
-use kit::gate::{FRESH, LONG, Limited, decided, limit, started};
+use kit::gate::{FRESH, LONG, LimitedGate, decided, limit, started};
 use kit::process::Process;
 use kit::redis_topologies::RedisCluster;
 use kit::servers::{Rabbit, Redis, shared_redis, unique};
@@ -68,7 +68,7 @@ async fn work(keys: &str, servers: &[Redis]) -> Vec<Scripts> {
     let limit = limit(Algorithm::SlidingWindow, 1_000, LONG);
     let gate = RedisGate::connect(configured(keys), &unique("scale")).expect("a good url");
     let memory = Duration::from_millis(limit.memory_ms());
-    let gate = Limited::new(gate.watching(memory), limit);
+    let gate = LimitedGate::new(gate.watching(memory), limit);
     gate.begin(Start::Fresh).await.expect("all answer");
     let batch: Vec<_> = (0..TENANTS)
         .map(|n| gate.question(&format!("tenant-{n}"), 1, &[FRESH]))

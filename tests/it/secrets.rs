@@ -23,7 +23,7 @@ use crate::admin::get_with;
 use crate::api::{JSON, send};
 use crate::broker_tls::Listening;
 use crate::gate_access::server;
-use crate::http::downstream::{Downstream, Manner, Then};
+use crate::http::downstream::{AfterAnswer, Downstream, DownstreamBehavior};
 
 /// Deadline for anything that must happen, on any machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -219,9 +219,9 @@ async fn ask(listen: &str, path: &str, token: Option<&str>) -> String {
 /// Starts an API that returns the head of each request in its answer, in the body and in headers.
 /// The job's ID selects the status.
 async fn echo(tls: Option<tokio_rustls::TlsAcceptor>) -> Downstream {
-    let manner = Manner {
+    let manner = DownstreamBehavior {
         tls,
-        ..Manner::default()
+        ..DownstreamBehavior::default()
     };
     Downstream::with(manner, |request| {
         let id = request.header("x-job-id").unwrap_or_default();
@@ -240,7 +240,7 @@ async fn echo(tls: Option<tokio_rustls::TlsAcceptor>) -> Downstream {
              ratelimit-policy: \"{basic}\";q=1;w=60\r\nratelimit: \"{basic}\";r=5;t=1\r\ncontent-length: {}\r\n\r\n{head}",
             head.len()
         );
-        (answer.into_bytes(), Then::Keep)
+        (answer.into_bytes(), AfterAnswer::Keep)
     })
     .await
 }
@@ -646,7 +646,7 @@ async fn no_output_of_a_worker_holds_its_access_token_or_the_secret_for_it() {
             let answer = format!(
                 "HTTP/1.1 {status}\r\nx-echo: {head}\r\ncontent-length: {length}\r\n\r\n{text}"
             );
-            (answer.into_bytes(), Then::Keep)
+            (answer.into_bytes(), AfterAnswer::Keep)
         })
         .await;
         let api = echo(None).await;
@@ -746,7 +746,7 @@ async fn no_pipeline_no_program_and_no_forwarded_job_shows_a_secret() {
         };
         let length = text.len();
         let answer = format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\n\r\n{text}");
-        (answer.into_bytes(), Then::Keep)
+        (answer.into_bytes(), AfterAnswer::Keep)
     })
     .await;
     let api = echo(None).await;

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use crate::cli::{Done, sluicegate, sluicegate_in, sluicegate_with};
+use crate::cli::{CommandResult, sluicegate, sluicegate_in, sluicegate_with};
 
 const LIMITS: &str = "rate-limiter: {use-algo: sliding-window-algo, max-requests: 10, window-size: 1s, guard: 0ms}\n";
 
-fn simulate(args: &[&str]) -> Done {
+fn simulate(args: &[&str]) -> CommandResult {
     sluicegate(LIMITS, &[&["simulate"], args].concat())
 }
 

@@ -12,7 +12,7 @@ use tempfile::NamedTempFile;
 use tokio::time::Instant;
 
 use crate::PROGRAM;
-use crate::cli::{Done, sluicegate};
+use crate::cli::{CommandResult, sluicegate};
 
 /// More than fit into the windows of all delay queues.
 const JOBS: usize = 400;
@@ -51,7 +51,7 @@ impl Waiting {
         waiting
     }
 
-    fn runs(&self, args: &[&str]) -> Done {
+    fn runs(&self, args: &[&str]) -> CommandResult {
         tokio::task::block_in_place(|| sluicegate(&self.yaml, args)).exited(0)
     }
 
@@ -104,7 +104,7 @@ async fn so_do_those_of_all_tenants_and_a_raised_limit_is_seen_as_soon() {
 }
 
 /// Workers that read one file, and jobs that wait under its limit of 10 per 2 s.
-struct Filed {
+struct FileWorkers {
     bed: Bed,
     api: Api,
     file: NamedTempFile,
@@ -113,7 +113,7 @@ struct Filed {
 /// Number of jobs: two minutes with 10 per 2 s, and half a minute with 40.
 const FILED: usize = 600;
 
-impl Filed {
+impl FileWorkers {
     /// Returns a configuration with a limit of `max` per 2 s.
     fn yaml(bed: &Bed, api: &Api, max: usize) -> String {
         let limits = format!("max-requests: {max}, window-size: 2s");
@@ -174,16 +174,16 @@ impl Filed {
 
 /// Minimum number of these calls. Half of the time must be lost to miss it, and the old limit can't
 /// reach it.
-const MOST: usize = 120;
+const MIN_CALLS: usize = 120;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_limit_that_is_raised_in_the_file_is_used_by_waiting_jobs_at_once() {
-    let filed = Filed::new().await;
+    let filed = FileWorkers::new().await;
     let workers = [filed.worker().await, filed.worker().await];
     filed.jobs_wait(&workers).await;
     filed.allow(40);
     let calls = filed.calls_after(Instant::now()).await;
-    assert!(calls >= MOST, "{calls}");
+    assert!(calls >= MIN_CALLS, "{calls}");
     until("all calls", || filed.api.count() == FILED).await;
     assert_eq!(counts::repeated(&filed.api.calls()), 0);
     let deliveries = |worker: &Process| {
@@ -199,7 +199,7 @@ async fn a_limit_that_is_raised_in_the_file_is_used_by_waiting_jobs_at_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn so_is_one_that_was_raised_while_no_worker_ran() {
-    let filed = Filed::new().await;
+    let filed = FileWorkers::new().await;
     let worker = filed.worker().await;
     filed.jobs_wait(std::slice::from_ref(&worker)).await;
     worker.stop();
@@ -208,5 +208,5 @@ async fn so_is_one_that_was_raised_while_no_worker_ran() {
     tokio::time::sleep(14 * SECOND).await;
     let _worker = filed.worker().await;
     let calls = filed.calls_after(Instant::now()).await;
-    assert!(calls >= MOST, "{calls}");
+    assert!(calls >= MIN_CALLS, "{calls}");
 }

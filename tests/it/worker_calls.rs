@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use kit::api::{Api, Manner};
+use kit::api::{Api, ApiBehavior};
 use kit::connect::ConnectProxy;
 use kit::papers::Papers;
 use kit::process::Process;
@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use crate::PROGRAM;
 use crate::cli::sluicegate;
-use crate::http::downstream::{Downstream, Then};
+use crate::http::downstream::{AfterAnswer, Downstream};
 
 /// Returns the path, the query and one header of each call.
 fn said(api: &Api) -> Vec<(String, String)> {
@@ -37,7 +37,7 @@ fn said(api: &Api) -> Vec<(String, String)> {
 async fn calls_go_where_their_jobs_say_and_a_job_that_does_not_say_is_a_dead_letter() {
     let papers = Papers::new();
     for version in ["http/1.1", "h2"] {
-        let api = Api::with(Manner::https(&papers, &[version])).await;
+        let api = Api::with(ApiBehavior::https(&papers, &[version])).await;
         let name = unique("calls");
         let servers = format!(
             "amqp: {{url: '{}', queue: '{name}'}}\nredis: {{url: '{}', prefix: '{name}'}}\nadmin: {{listen: '127.0.0.1:0'}}\njob: {{tenant: 'json:/customer'}}\n",
@@ -164,7 +164,7 @@ async fn jobs_wait_while_there_is_no_access_token_and_are_called_with_one_then()
         };
         let length = body.len();
         let answer = format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\n\r\n{body}");
-        (answer.into_bytes(), Then::Keep)
+        (answer.into_bytes(), AfterAnswer::Keep)
     })
     .await;
     let name = unique("calls");

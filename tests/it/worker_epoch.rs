@@ -23,16 +23,16 @@ use crate::running::Running;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-struct Nothing;
+struct InstantHandler;
 
-impl Handler for Nothing {
+impl Handler for InstantHandler {
     async fn handle(&self, _: &Job, _: Permit) -> Outcome {
         Outcome::Done
     }
 }
 
 fn start(config: &Config, fresh: bool) -> Running {
-    let worker = Worker::new(config.clone(), Nothing).expect("a worker");
+    let worker = Worker::new(config.clone(), InstantHandler).expect("a worker");
     Running::start(if fresh { worker.fresh() } else { worker })
 }
 

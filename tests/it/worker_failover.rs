@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use kit::api::Api;
-use kit::proxy::{Proxy, Ways};
+use kit::proxy::{Proxy, Transfers};
 use kit::redis_topologies::{address, port, replicated, until as happens};
 use kit::servers::{Redis, shared_rabbit};
 use kit::{Bed, SECOND, counts, jobs, until};
@@ -31,7 +31,7 @@ impl Pair {
         let of = format!("replicaof 127.0.0.1 {}", port(&first));
         let second = Redis::start_with(&[&of, "repl-diskless-sync-delay 0"]);
         happens("the replica has a link", || is_linked(&second));
-        let (name, url) = Proxy::before(first.url(), Ways::OPEN, 11).await;
+        let (name, url) = Proxy::before(first.url(), Transfers::OPEN, 11).await;
         Self {
             first,
             second,

@@ -4,7 +4,7 @@ mod clients;
 
 use std::time::Duration;
 
-use kit::proxy::{Proxy, Ways};
+use kit::proxy::{Proxy, Transfers};
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, job, jobs, until};
 use lapin::options::{BasicAckOptions, BasicGetOptions, BasicPublishOptions, QueueDeclareOptions};
@@ -164,7 +164,7 @@ async fn a_job_that_nobody_takes_is_kept_and_one_that_would_come_back_or_be_lost
 /// RabbitMQ is far away: a late handover counts from its arrival, as an API's call would.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_handover_that_is_late_counts_from_when_it_came() {
-    let (way, far) = Proxy::before(shared_rabbit().url(), Ways::OPEN, 5).await;
+    let (way, far) = Proxy::before(shared_rabbit().url(), Transfers::OPEN, 5).await;
     let bed = bed();
     let work = format!("{}-orders", bed.name);
     let limits = "max-requests: 2, window-size: 2s, guard-budget: 100%";
@@ -173,7 +173,7 @@ async fn a_handover_that_is_late_counts_from_when_it_came() {
     queue(&channel, &work).await;
     let worker = PROGRAM.start(&near.replace(shared_rabbit().url(), &far));
     worker.says(&["RabbitMQ: consuming"]).await;
-    way.set(Ways::round_trip(Duration::from_millis(600)));
+    way.set(Transfers::round_trip(Duration::from_millis(600)));
     bed.publish(&near, jobs("acme", 3)).await;
     let late = || {
         let by = |how: &str| format!("sluicegate_late_calls_total{{told_by=\"{how}\"}}");
@@ -185,7 +185,7 @@ async fn a_handover_that_is_late_counts_from_when_it_came() {
     for _ in 0..3 {
         next(&channel, &work).await;
     }
-    way.set(Ways::OPEN);
+    way.set(Transfers::OPEN);
     worker.stop();
 }
 

@@ -24,7 +24,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::door::Door;
 use super::proxy::Range;
-use super::still::{Still, Stillness};
+use super::still::{FreezableStream, Stillness};
 use crate::papers::Papers;
 
 /// A call by the API's clock.
@@ -99,13 +99,13 @@ impl Reply {
 
 /// How an API differs from one that speaks plain HTTP and keeps its connections open.
 #[derive(Default)]
-pub struct Manner {
+pub struct ApiBehavior {
     pub tls: Option<TlsAcceptor>,
     /// Closes connections that have been idle for this long.
     pub idle: Option<Duration>,
 }
 
-impl Manner {
+impl ApiBehavior {
     /// TLS with a certificate of `papers`. Offers these protocols: `h2`, `http/1.1`.
     pub fn https(papers: &Papers, protocols: &[&str]) -> Self {
         papers.issue("api", &["127.0.0.1"]);
@@ -125,7 +125,7 @@ pub struct Api {
 }
 
 struct Shared {
-    manner: Manner,
+    manner: ApiBehavior,
     answers: Mutex<Arc<Answers>>,
     calls: Mutex<Vec<Call>>,
     still: Arc<Stillness>,
@@ -134,11 +134,11 @@ struct Shared {
 impl Api {
     /// Starts an API with plain HTTP/1.1 that answers 200 at once.
     pub async fn start() -> Self {
-        Self::with(Manner::default()).await
+        Self::with(ApiBehavior::default()).await
     }
 
     /// Starts an API in this manner that answers 200 at once.
-    pub async fn with(manner: Manner) -> Self {
+    pub async fn with(manner: ApiBehavior) -> Self {
         let shared = Arc::new(Shared {
             manner,
             answers: Mutex::new(Arc::new(|_: &Call| Reply::ok())),
@@ -199,7 +199,7 @@ impl Api {
 
 /// An error means that the caller or the test ended the connection.
 async fn serve(stream: TcpStream, shared: Arc<Shared>, number: usize) {
-    let stream = Still::new(stream, &shared.still);
+    let stream = FreezableStream::new(stream, &shared.still);
     let resets = Arc::clone(&stream.resets);
     match &shared.manner.tls {
         None => connection(stream, &shared, number, false, resets).await,
@@ -298,7 +298,7 @@ async fn call(
         calls.push(seen.clone());
         calls.len() - 1
     };
-    let _ended = Ended(&shared, index);
+    let _ended = EndRecorder(&shared, index);
     // A body that breaks off means that the caller goes away.
     if let Ok(body) = request.into_body().collect().await {
         seen.body = body.to_bytes();
@@ -317,9 +317,9 @@ async fn call(
 }
 
 /// Records when a call ends, even if its caller goes away.
-struct Ended<'a>(&'a Shared, usize);
+struct EndRecorder<'a>(&'a Shared, usize);
 
-impl Drop for Ended<'_> {
+impl Drop for EndRecorder<'_> {
     fn drop(&mut self) {
         let Self(shared, index) = *self;
         if let Ok(mut calls) = shared.calls.lock() {
@@ -333,16 +333,16 @@ impl Drop for Ended<'_> {
 struct Idle(Arc<watch::Sender<(usize, Instant)>>);
 
 /// A call on the connection.
-struct Used(Idle);
+struct ActiveCall(Idle);
 
 impl Idle {
     fn new(now: Instant) -> Self {
         Self(Arc::new(watch::Sender::new((0, now))))
     }
 
-    fn used(&self) -> Used {
+    fn used(&self) -> ActiveCall {
         self.0.send_modify(|(calls, _)| *calls += 1);
-        Used(self.clone())
+        ActiveCall(self.clone())
     }
 
     /// Waits until the connection has been idle for `idle`.
@@ -367,7 +367,7 @@ impl Idle {
     }
 }
 
-impl Drop for Used {
+impl Drop for ActiveCall {
     fn drop(&mut self) {
         (self.0.0).send_modify(|(calls, since)| (*calls, *since) = (*calls - 1, Instant::now()));
     }
@@ -385,7 +385,7 @@ mod tests {
     #[tokio::test]
     async fn it_speaks_http_2_to_who_asks_for_it_and_closes_what_is_idle() {
         let papers = Papers::new();
-        let mut manner = Manner::https(&papers, &["h2", "http/1.1"]);
+        let mut manner = ApiBehavior::https(&papers, &["h2", "http/1.1"]);
         manner.idle = Some(Duration::from_millis(50));
         let api = Api::with(manner).await;
         let ca = CertificateDer::from_pem_file(papers.path("ca.pem"));

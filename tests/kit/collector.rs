@@ -41,7 +41,7 @@ pub struct Span {
 }
 
 #[derive(Default)]
-struct Kept {
+struct CollectorState {
     spans: Vec<Span>,
     /// The path and headers of each request.
     requests: Vec<(String, hyper::HeaderMap)>,
@@ -50,7 +50,7 @@ struct Kept {
 /// A collector. It lives as long as the test's runtime.
 pub struct Collector {
     pub address: SocketAddr,
-    kept: Arc<Mutex<Kept>>,
+    kept: Arc<Mutex<CollectorState>>,
     /// The status of its answers, or 0 for none.
     status: Arc<AtomicU16>,
 }
@@ -116,7 +116,10 @@ impl Collector {
     async fn with(tls: Option<TlsAcceptor>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
-        let (kept, status) = (Arc::<Mutex<Kept>>::default(), Arc::new(AtomicU16::new(200)));
+        let (kept, status) = (
+            Arc::<Mutex<CollectorState>>::default(),
+            Arc::new(AtomicU16::new(200)),
+        );
         let shared = (Arc::clone(&kept), Arc::clone(&status));
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {

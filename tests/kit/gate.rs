@@ -47,12 +47,12 @@ pub fn limit(algorithm: Algorithm, max: u64, window_ms: u64) -> Limit {
 }
 
 /// A gate and the limits that it enforces for every tenant.
-pub struct Limited<G> {
+pub struct LimitedGate<G> {
     pub gate: G,
     pub limits: Limits,
 }
 
-impl<G: Gate> Limited<G> {
+impl<G: Gate> LimitedGate<G> {
     pub fn new(gate: G, limits: impl Into<Limits>) -> Self {
         Self {
             gate,
@@ -79,7 +79,7 @@ impl<G: Gate> Limited<G> {
     }
 }
 
-impl<G> Deref for Limited<G> {
+impl<G> Deref for LimitedGate<G> {
     type Target = G;
 
     fn deref(&self) -> &G {
@@ -88,10 +88,10 @@ impl<G> Deref for Limited<G> {
 }
 
 /// Returns a gate that runs the scripts on the shared Redis, with a prefix of its own.
-pub fn redis_gate(limits: impl Into<Limits>) -> Limited<RedisGate> {
+pub fn redis_gate(limits: impl Into<Limits>) -> LimitedGate<RedisGate> {
     let url = SecretUrl::new(shared_redis().url());
     let gate = RedisGate::connect(&url, &unique("gate")).expect("a good url");
-    Limited::new(gate, limits)
+    LimitedGate::new(gate, limits)
 }
 
 /// Returns a clock that follows tokio's: a test that pauses tokio's clock does not wait.
@@ -101,33 +101,33 @@ fn clock() -> impl Fn() -> u64 + Clone {
 }
 
 /// Returns the model in memory.
-pub fn memory_gate(limits: impl Into<Limits>) -> Limited<MemoryGate<impl Fn() -> u64>> {
-    Limited::new(MemoryGate::new(clock()), limits)
+pub fn memory_gate(limits: impl Into<Limits>) -> LimitedGate<MemoryGate<impl Fn() -> u64>> {
+    LimitedGate::new(MemoryGate::new(clock()), limits)
 }
 
 /// Returns the client code for Redis on a store in memory.
-pub fn stored_gate(limits: impl Into<Limits>) -> Limited<RedisGate> {
+pub fn stored_gate(limits: impl Into<Limits>) -> LimitedGate<RedisGate> {
     let store = Arc::new(MemoryStore::new(clock(), 0, false));
-    Limited::new(RedisGate::on(store, "p"), limits)
+    LimitedGate::new(RedisGate::on(store, "p"), limits)
 }
 
 /// Three gates that must give the same answers: the scripts on a real Redis, the model, and the client code for Redis on a store in memory.
 /// They share one clock, which stands still until it is set.
-pub struct Three<F> {
+pub struct ThreeGates<F> {
     pub redis: RedisGate,
     pub model: MemoryGate<F>,
     pub stored: RedisGate,
     clock: Arc<AtomicU64>,
 }
 
-impl<F> Three<F> {
+impl<F> ThreeGates<F> {
     pub fn set_clock(&self, micros: u64) {
         self.clock.store(micros, Ordering::Relaxed);
     }
 }
 
 /// Returns three gates with keys of their own, whose names contain `name`.
-pub fn three(name: &str) -> Three<impl Fn() -> u64> {
+pub fn three(name: &str) -> ThreeGates<impl Fn() -> u64> {
     let clock = Arc::<AtomicU64>::default();
     let read = {
         let clock = Arc::clone(&clock);
@@ -136,7 +136,7 @@ pub fn three(name: &str) -> Three<impl Fn() -> u64> {
     let url = SecretUrl::new(shared_redis().url());
     let redis = RedisGate::connect(&url, &unique(name)).expect("a good url");
     let store = MemoryStore::new(read.clone(), 0, false);
-    Three {
+    ThreeGates {
         redis: redis.with_test_clock(Arc::new(read.clone())),
         model: MemoryGate::new(read),
         stored: RedisGate::on(Arc::new(store), "p"),
@@ -155,7 +155,12 @@ pub fn decided(replies: &Replies, index: usize) -> &[Answer] {
 }
 
 /// Asks the gate for one tenant.
-pub async fn ask(gate: &Limited<impl Gate>, id: &str, budget: u32, asks: &[Ask]) -> Vec<Answer> {
+pub async fn ask(
+    gate: &LimitedGate<impl Gate>,
+    id: &str,
+    budget: u32,
+    asks: &[Ask],
+) -> Vec<Answer> {
     let batch = [gate.question(id, budget, asks)];
     let replies = gate.gate.ask(&batch).await.expect("the gate answers");
     decided(&replies, 0).to_vec()

@@ -31,7 +31,7 @@ impl Range {
 
 /// How one direction treats bytes. The bytes of a connection stay in order.
 #[derive(Debug, Clone, Copy)]
-pub struct Way {
+pub struct Transfer {
     /// The delay.
     pub takes: Range,
     /// The share of chunks that take this much longer, as if TCP had to resend them. Later chunks
@@ -41,7 +41,7 @@ pub struct Way {
     pub held: bool,
 }
 
-impl Way {
+impl Transfer {
     pub const OPEN: Self = Self::between(Duration::ZERO, Duration::ZERO);
 
     pub const HELD: Self = Self {
@@ -74,23 +74,23 @@ impl Way {
 
 /// Both directions.
 #[derive(Debug, Clone, Copy)]
-pub struct Ways {
+pub struct Transfers {
     /// Sent by the party that connects.
-    pub there: Way,
+    pub there: Transfer,
     /// Sent to the party that connects.
-    pub back: Way,
+    pub back: Transfer,
 }
 
-impl Ways {
+impl Transfers {
     pub const OPEN: Self = Self {
-        there: Way::OPEN,
-        back: Way::OPEN,
+        there: Transfer::OPEN,
+        back: Transfer::OPEN,
     };
 
     /// Returns delays by which a question and its answer together take `time`. `connect` itself is
     /// answered at once, by the kernel.
     pub const fn round_trip(time: Duration) -> Self {
-        let half = Way::taking(Duration::from_nanos(time.as_nanos() as u64 / 2));
+        let half = Transfer::taking(Duration::from_nanos(time.as_nanos() as u64 / 2));
         Self {
             there: half,
             back: half,
@@ -120,18 +120,18 @@ pub struct Trap {
     pub direction: Direction,
     /// Returns true if these are the bytes.
     pub shows: Box<Shows>,
-    pub then: Ways,
+    pub then: Transfers,
 }
 
 /// The settings shared with all connections.
-struct Told {
-    ways: Ways,
+struct ProxySettings {
+    ways: Transfers,
     /// The trap, until it has sprung.
     trap: Option<Trap>,
 }
 
-impl Told {
-    fn way(&self, direction: Direction) -> &Way {
+impl ProxySettings {
+    fn way(&self, direction: Direction) -> &Transfer {
         match direction {
             Direction::There => &self.ways.there,
             Direction::Back => &self.ways.back,
@@ -155,22 +155,22 @@ pub struct Proxy {
     more: Vec<Door>,
     /// The destination of new connections through `door`.
     target: Arc<Mutex<SocketAddr>>,
-    told: Arc<watch::Sender<Told>>,
+    told: Arc<watch::Sender<ProxySettings>>,
 }
 
 impl Proxy {
     /// Starts a proxy for `target`. `seed` determines the delays.
-    pub async fn start(target: SocketAddr, ways: Ways, seed: u64) -> Self {
+    pub async fn start(target: SocketAddr, ways: Transfers, seed: u64) -> Self {
         Self::start_all(&[target], ways, seed).await
     }
 
     /// Starts a proxy for all of `targets`, with a port for each. Settings apply to all of them.
-    pub async fn start_all(targets: &[SocketAddr], ways: Ways, seed: u64) -> Self {
+    pub async fn start_all(targets: &[SocketAddr], ways: Transfers, seed: u64) -> Self {
         let [first, others @ ..] = targets else {
             panic!("a proxy has a target");
         };
         let trap = None;
-        let told = Arc::new(watch::Sender::new(Told { ways, trap }));
+        let told = Arc::new(watch::Sender::new(ProxySettings { ways, trap }));
         let target = Arc::new(Mutex::new(*first));
         let door = door(Arc::clone(&target), Arc::clone(&told), seed).await;
         let mut more = Vec::new();
@@ -194,7 +194,7 @@ impl Proxy {
 
     /// Starts a proxy for the server of `url`, which must be at a local address. Also returns the
     /// URL through the proxy.
-    pub async fn before(url: &str, ways: Ways, seed: u64) -> (Self, String) {
+    pub async fn before(url: &str, ways: Transfers, seed: u64) -> (Self, String) {
         let mut url = url::Url::parse(url).expect("a URL");
         let host: IpAddr = (url.host_str().expect("a host").parse()).expect("an address");
         let target = (host, url.port().expect("a port"));
@@ -206,7 +206,7 @@ impl Proxy {
 
     /// Sets the treatment of bytes from now on, on old and new connections. Bytes in flight keep
     /// their delays.
-    pub fn set(&self, ways: Ways) {
+    pub fn set(&self, ways: Transfers) {
         self.told.send_modify(|told| told.ways = ways);
     }
 
@@ -234,7 +234,11 @@ impl Proxy {
 }
 
 /// Opens a port that leads to `target`.
-async fn door(target: Arc<Mutex<SocketAddr>>, told: Arc<watch::Sender<Told>>, seed: u64) -> Door {
+async fn door(
+    target: Arc<Mutex<SocketAddr>>,
+    told: Arc<watch::Sender<ProxySettings>>,
+    seed: u64,
+) -> Door {
     let carry = move |client, number| {
         let seed = seed ^ (number as u64) << 32;
         let target = *lock(&target);
@@ -251,7 +255,7 @@ fn lock(target: &Mutex<SocketAddr>) -> std::sync::MutexGuard<'_, SocketAddr> {
 async fn carry(
     mut client: TcpStream,
     target: SocketAddr,
-    told: Arc<watch::Sender<Told>>,
+    told: Arc<watch::Sender<ProxySettings>>,
     seed: u64,
 ) {
     // An unavailable server shows as a connection that ends at once.
@@ -279,7 +283,7 @@ async fn carry(
 async fn pass(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
-    told: &watch::Sender<Told>,
+    told: &watch::Sender<ProxySettings>,
     direction: Direction,
     mut random: SmallRng,
 ) -> io::Result<()> {
@@ -324,7 +328,7 @@ mod tests {
 
     const HELD: Duration = Duration::from_millis(50);
 
-    async fn connected(ways: Ways) -> (Proxy, TcpStream, TcpStream) {
+    async fn connected(ways: Transfers) -> (Proxy, TcpStream, TcpStream) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
         let listener = listener.expect("a free port");
         let target = listener.local_addr().expect("bound");
@@ -339,11 +343,11 @@ mod tests {
     #[tokio::test]
     async fn bytes_take_their_time_in_each_direction_and_stay_in_order() {
         let least = Duration::from_millis(100);
-        let mut way = Way::between(least, Duration::from_millis(300));
+        let mut way = Transfer::between(least, Duration::from_millis(300));
         way.late = (0.2, least);
-        let ways = Ways {
+        let ways = Transfers {
             there: way,
-            back: Way::taking(least),
+            back: Transfer::taking(least),
         };
         let (_proxy, mut client, mut server) = connected(ways).await;
         let sent = Instant::now();
@@ -366,14 +370,14 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_held_passes_later_or_is_lost_when_it_is_cut() {
-        let (proxy, mut client, mut server) = connected(Ways::OPEN).await;
-        proxy.set(Ways::OPEN.held(true));
+        let (proxy, mut client, mut server) = connected(Transfers::OPEN).await;
+        proxy.set(Transfers::OPEN.held(true));
         client.write_all(b"1").await.expect("sent");
         let held = tokio::time::timeout(HELD, server.read_u8()).await;
         assert!(held.is_err(), "it passed");
-        proxy.set(Ways::OPEN);
+        proxy.set(Transfers::OPEN);
         assert_eq!(server.read_u8().await.expect("it passes"), b'1');
-        proxy.set(Ways::OPEN.held(true));
+        proxy.set(Transfers::OPEN.held(true));
         client.write_all(b"2").await.expect("sent");
         tokio::time::sleep(HELD).await;
         proxy.door.cut();
@@ -383,7 +387,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_proxy_that_refuses_takes_connections_again_at_its_port() {
-        let (proxy, mut client, _server) = connected(Ways::OPEN).await;
+        let (proxy, mut client, _server) = connected(Transfers::OPEN).await;
         proxy.door.refuse().await;
         assert!(client.read_u8().await.is_err(), "it was cut");
         let refused = TcpStream::connect(proxy.door.address).await;
@@ -399,7 +403,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_reset_is_passed_on() {
-        let (_proxy, mut client, mut server) = connected(Ways::OPEN).await;
+        let (_proxy, mut client, mut server) = connected(Transfers::OPEN).await;
         // Both connections exist once something has passed.
         client.write_u8(1).await.expect("sent");
         assert_eq!(server.read_u8().await.expect("it passes"), 1);
@@ -411,7 +415,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_new_connection_follows_the_target_and_an_open_one_stays() {
-        let (proxy, mut client, mut server) = connected(Ways::OPEN).await;
+        let (proxy, mut client, mut server) = connected(Transfers::OPEN).await;
         let other = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
         let other = other.expect("a free port");
         proxy.lead_to(other.local_addr().expect("bound"));
@@ -427,10 +431,10 @@ mod tests {
 
     #[tokio::test]
     async fn an_end_is_held_too() {
-        let (proxy, mut client, mut server) = connected(Ways::OPEN).await;
-        proxy.set(Ways {
-            there: Way::HELD,
-            back: Way::OPEN,
+        let (proxy, mut client, mut server) = connected(Transfers::OPEN).await;
+        proxy.set(Transfers {
+            there: Transfer::HELD,
+            back: Transfer::OPEN,
         });
         client.shutdown().await.expect("sent");
         let ended = timeout(HELD, server.read_u8()).await;
@@ -440,20 +444,20 @@ mod tests {
             .await
             .expect("the other direction is open");
         assert_eq!(client.read_u8().await.expect("it passes"), 1);
-        proxy.set(Ways::OPEN);
+        proxy.set(Transfers::OPEN);
         assert!(server.read_u8().await.is_err(), "it ends, too");
     }
 
     #[tokio::test]
     async fn a_trap_holds_what_it_catches_or_what_follows_and_is_gone() {
         const PATIENCE: Duration = Duration::from_secs(30);
-        let (held, open) = (Way::HELD, Way::OPEN);
+        let (held, open) = (Transfer::HELD, Transfer::OPEN);
         for (there, back) in [(held, open), (open, held)] {
-            let (proxy, mut client, mut server) = connected(Ways::OPEN).await;
+            let (proxy, mut client, mut server) = connected(Transfers::OPEN).await;
             let trap = || Trap {
                 direction: Direction::There,
                 shows: Box::new(|bytes| bytes.contains(&2)),
-                then: Ways { there, back },
+                then: Transfers { there, back },
             };
             let (caught, ()) = tokio::join!(proxy.catch(trap(), PATIENCE), async {
                 client.write_u8(1).await.expect("sent");
@@ -468,7 +472,7 @@ mod tests {
                 server.write_u8(3).await.expect("sent");
                 assert!(timeout(HELD, client.read_u8()).await.is_err());
             }
-            proxy.set(Ways::OPEN);
+            proxy.set(Transfers::OPEN);
             match there.held {
                 true => assert_eq!(server.read_u8().await.expect("it passes"), 2),
                 false => assert_eq!(client.read_u8().await.expect("it passes"), 3),
@@ -484,11 +488,11 @@ mod tests {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
         let listener = listener.expect("a free port");
         let target = listener.local_addr().expect("bound");
-        let proxy = Proxy::start_all(&[target, target], Ways::OPEN, 7).await;
+        let proxy = Proxy::start_all(&[target, target], Transfers::OPEN, 7).await;
         let second = proxy.addresses().nth(1).expect("two ways in");
         let mut client = TcpStream::connect(second).await.expect("it listens");
         let (mut server, _) = listener.accept().await.expect("it is called");
-        proxy.set(Ways::OPEN.held(true));
+        proxy.set(Transfers::OPEN.held(true));
         client.write_u8(1).await.expect("sent");
         assert!(timeout(HELD, server.read_u8()).await.is_err());
         proxy.cut();

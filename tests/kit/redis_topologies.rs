@@ -181,7 +181,7 @@ impl RedisCluster {
 }
 
 /// A slot that moves as in a resharding: `SETSLOT`, `MIGRATE`, `SETSLOT NODE`.
-pub struct Moving<'a> {
+pub struct MovingSlot<'a> {
     cluster: &'a RedisCluster,
     slot: String,
     from: &'a Redis,
@@ -190,12 +190,12 @@ pub struct Moving<'a> {
 
 impl RedisCluster {
     /// Begins to move `slot`. Both primaries know about it.
-    pub fn begin_move<'a>(&'a self, slot: u16, from: &'a Redis, to: &'a Redis) -> Moving<'a> {
+    pub fn begin_move<'a>(&'a self, slot: u16, from: &'a Redis, to: &'a Redis) -> MovingSlot<'a> {
         let slot = slot.to_string();
         let (from_id, to_id) = (from.ctl(&["cluster", "myid"]), to.ctl(&["cluster", "myid"]));
         to.ctl(&["cluster", "setslot", &slot, "importing", &from_id]);
         from.ctl(&["cluster", "setslot", &slot, "migrating", &to_id]);
-        Moving {
+        MovingSlot {
             cluster: self,
             slot,
             from,
@@ -204,7 +204,7 @@ impl RedisCluster {
     }
 }
 
-impl Moving<'_> {
+impl MovingSlot<'_> {
     /// Moves all keys of the slot.
     pub fn keys(&self) {
         let port = port(self.to).to_string();

@@ -33,14 +33,14 @@ impl Stillness {
 }
 
 /// A connection that is not read while frozen.
-pub struct Still {
+pub struct FreezableStream {
     stream: TcpStream,
     stillness: Arc<Stillness>,
     /// Whether it ends with a reset.
     pub resets: Arc<AtomicBool>,
 }
 
-impl Still {
+impl FreezableStream {
     pub fn new(stream: TcpStream, stillness: &Arc<Stillness>) -> Self {
         Self {
             stream,
@@ -50,7 +50,7 @@ impl Still {
     }
 }
 
-impl Drop for Still {
+impl Drop for FreezableStream {
     fn drop(&mut self) {
         if self.resets.load(Ordering::Relaxed) {
             // The caller may have ended it before.
@@ -59,7 +59,7 @@ impl Drop for Still {
     }
 }
 
-impl AsyncRead for Still {
+impl AsyncRead for FreezableStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -72,7 +72,7 @@ impl AsyncRead for Still {
     }
 }
 
-impl AsyncWrite for Still {
+impl AsyncWrite for FreezableStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

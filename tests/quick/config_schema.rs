@@ -8,7 +8,7 @@ use boon::{Compiler, SchemaIndex, Schemas};
 use kit::root;
 use kit::sources::{File, files, page};
 use serde_json::{Value as Json, json};
-use sluicegate::config::{AppliesAt, Config, KEYS, Key, Pipelines, json_schema};
+use sluicegate::config::{AppliesAt, Config, ConfigKey, KEYS, Pipelines, json_schema};
 
 /// The compiled schema.
 struct Schema(Schemas, SchemaIndex);
@@ -352,7 +352,7 @@ fn the_schema_knows_the_forms_of_limits_headers_and_answers() {
 }
 
 /// Returns a row of the tables in docs/CONFIGURATION.md.
-fn row(key: &Key) -> String {
+fn row(key: &ConfigKey) -> String {
     let live = match key.applies_at {
         AppliesAt::Live => "*Live.*",
         AppliesAt::Restart => "",

@@ -10,11 +10,11 @@ use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
 use sluicegate::admin::Health;
 use sluicegate::broker::{
-    Broker, Delivery, Event, Message, Outgoing, PublishError, Reply, Source, Tag,
+    Broker, BrokerEvent, Delivery, DeliverySource, Message, Outgoing, PublishError, Reply, Tag,
 };
-use sluicegate::engine::action::{Settings, Update};
+use sluicegate::engine::action::{SchedulerSettings, Update};
 use sluicegate::engine::scheduler::Scheduler;
-use sluicegate::engine::{Engine, Over, Stop};
+use sluicegate::engine::{Engine, EngineEnd, Stop};
 use sluicegate::gate::{
     Answer, Candidate, Change, Deduped, DedupedAll, Event as CallEvent, Gate, GateError,
     Inspection, Note, Replies, Rule, Sequences, SettleReplies, Standings, Suspected, TenantAsk,
@@ -31,13 +31,13 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 /// Records acks, and ends the engine after all expected ones.
-struct Acked {
+struct AckRecorder {
     tags: Mutex<Vec<u64>>,
     expected: usize,
     stop: Stop,
 }
 
-impl Acked {
+impl AckRecorder {
     /// Creates one that never ends the engine.
     fn without_end() -> Arc<Self> {
         Arc::new(Self {
@@ -48,7 +48,7 @@ impl Acked {
     }
 }
 
-impl Broker for Acked {
+impl Broker for AckRecorder {
     async fn publish(&self, batch: Vec<Outgoing>) -> Vec<Result<(), PublishError>> {
         batch.iter().map(|_| Ok(())).collect()
     }
@@ -71,7 +71,7 @@ impl Broker for Acked {
 }
 
 /// A gate that admits everything from some time on. Before that, it does not know all starts.
-struct Opens {
+struct OpeningGate {
     at: Instant,
     takes: Duration,
     refused: AtomicUsize,
@@ -84,7 +84,7 @@ struct Opens {
     noted: Arc<Mutex<Vec<Note>>>,
 }
 
-impl Opens {
+impl OpeningGate {
     fn after(wait: Duration) -> Arc<Self> {
         Arc::new(Self {
             at: Instant::now() + wait,
@@ -97,7 +97,7 @@ impl Opens {
     }
 }
 
-impl Gate for Opens {
+impl Gate for OpeningGate {
     async fn ask(&self, batch: &[TenantAsk]) -> Result<Replies, GateError> {
         let tenants = batch.iter().map(|ask| ask.tenant.to_string());
         self.rounds.lock().unwrap().push(tenants.collect());
@@ -163,15 +163,15 @@ impl Gate for Opens {
     }
 }
 
-struct Nothing;
+struct InstantHandler;
 
-impl Handler for Nothing {
+impl Handler for InstantHandler {
     async fn handle(&self, _: &Job, _: Permit) -> Outcome {
         Outcome::Done
     }
 }
 
-fn delivery(tag: u64) -> Event {
+fn delivery(tag: u64) -> BrokerEvent {
     let mut headers = FieldTable::default();
     headers.insert("x-tenant".into(), AMQPValue::LongString("a".into()));
     let properties = BasicProperties::default().with_headers(headers);
@@ -180,13 +180,13 @@ fn delivery(tag: u64) -> Event {
         properties: properties.with_message_id(tag.to_string().into()),
         body: Bytes::new(),
     };
-    let (session, source, redelivered) = (1, Source::Fresh, false);
+    let (session, source, redelivered) = (1, DeliverySource::Fresh, false);
     let tag = Tag {
         session,
         source,
         tag,
     };
-    Event::Deliveries(vec![Delivery {
+    BrokerEvent::Deliveries(vec![Delivery {
         source,
         tag,
         redelivered,
@@ -197,27 +197,27 @@ fn delivery(tag: u64) -> Event {
 const JOBS: usize = 100;
 
 /// Runs an engine until all jobs are acked.
-async fn run_all(gate: Arc<Opens>, metrics: Arc<Metrics>, health: Arc<Health>) {
+async fn run_all(gate: Arc<OpeningGate>, metrics: Arc<Metrics>, health: Arc<Health>) {
     let (_nobody, updates) = mpsc::channel(1);
     run_all_updated(gate, metrics, health, updates).await;
 }
 
 async fn run_all_updated(
-    gate: Arc<Opens>,
+    gate: Arc<OpeningGate>,
     metrics: Arc<Metrics>,
     health: Arc<Health>,
     updates: mpsc::Receiver<Update>,
 ) {
     let second = Duration::from_secs(1);
     let stop = Stop::default();
-    let broker = Arc::new(Acked {
+    let broker = Arc::new(AckRecorder {
         tags: Mutex::default(),
         expected: JOBS,
         stop: stop.clone(),
     });
     let (sender, events) = mpsc::channel(JOBS + 1);
     sender
-        .send(Event::Up { session: 1 })
+        .send(BrokerEvent::Up { session: 1 })
         .await
         .expect("there is room");
     for tag in 1..=JOBS as u64 {
@@ -226,7 +226,7 @@ async fn run_all_updated(
     let engine = Engine {
         broker: Arc::clone(&broker),
         gate,
-        handler: Arc::new(Nothing),
+        handler: Arc::new(InstantHandler),
         metrics,
         health,
         shutdown_timeout: second,
@@ -245,12 +245,12 @@ async fn run_all_updated(
 #[tokio::test(start_paused = true)]
 async fn no_delivery_is_dropped_when_many_events_have_come_at_once() {
     let (metrics, health) = (Arc::new(Metrics::new()), Arc::default());
-    run_all(Opens::after(Duration::ZERO), metrics, health).await;
+    run_all(OpeningGate::after(Duration::ZERO), metrics, health).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_gate_that_may_have_forgotten_is_looked_at_each_second_until_it_opens() {
-    let gate = Opens::after(Duration::from_millis(9_500));
+    let gate = OpeningGate::after(Duration::from_millis(9_500));
     let (metrics, health) = (Arc::new(Metrics::new()), Arc::new(Health::default()));
     let run = run_all(Arc::clone(&gate), Arc::clone(&metrics), Arc::clone(&health));
     let cold = "Redis may have lost data";
@@ -274,7 +274,7 @@ async fn a_gate_that_may_have_forgotten_is_looked_at_each_second_until_it_opens(
 async fn an_agreement_is_applied_when_no_question_of_before_is_under_way() {
     let ms = Duration::from_millis;
     let begun = Instant::now();
-    let gate = Arc::new(Opens {
+    let gate = Arc::new(OpeningGate {
         at: begun,
         takes: ms(20),
         refused: AtomicUsize::new(0),
@@ -301,9 +301,9 @@ async fn an_agreement_is_applied_when_no_question_of_before_is_under_way() {
 }
 
 /// Takes its time, and counts the calls it has ended.
-struct Slow(Arc<AtomicUsize>);
+struct SlowHandler(Arc<AtomicUsize>);
 
-impl Handler for Slow {
+impl Handler for SlowHandler {
     async fn handle(&self, _: &Job, _: Permit) -> Outcome {
         tokio::time::sleep(Duration::from_secs(5)).await;
         self.0.fetch_add(1, Ordering::Relaxed);
@@ -315,22 +315,22 @@ impl Handler for Slow {
 async fn what_runs_may_end_though_the_session_is_lost_while_the_worker_stops() {
     let ended = Arc::new(AtomicUsize::new(0));
     let stop = Stop::default();
-    let gate = Opens::after(Duration::ZERO);
+    let gate = OpeningGate::after(Duration::ZERO);
     let one = Limit::concurrent("running", 1);
-    let settings = Settings {
+    let settings = SchedulerSettings {
         policy: one.expect("a limit").into(),
         ..settings::open(JOBS)
     };
     let engine = Engine {
-        broker: Acked::without_end(),
+        broker: AckRecorder::without_end(),
         gate: Arc::clone(&gate),
-        handler: Arc::new(Slow(Arc::clone(&ended))),
+        handler: Arc::new(SlowHandler(Arc::clone(&ended))),
         metrics: Arc::new(Metrics::new()),
         health: Arc::default(),
         shutdown_timeout: Duration::from_secs(30),
     };
     let (sender, events) = mpsc::channel(4);
-    for event in [Event::Up { session: 1 }, delivery(1)] {
+    for event in [BrokerEvent::Up { session: 1 }, delivery(1)] {
         sender.send(event).await.expect("there is room");
     }
     let scheduler = Scheduler::new(settings, 7);
@@ -342,7 +342,7 @@ async fn what_runs_may_end_though_the_session_is_lost_while_the_worker_stops() {
         tokio::time::sleep(Duration::from_secs(1)).await;
         let reason = "a test says so".to_owned();
         sender
-            .send(Event::Down { reason })
+            .send(BrokerEvent::Down { reason })
             .await
             .expect("there is room");
         drop(sender);
@@ -368,24 +368,27 @@ async fn what_runs_may_end_though_the_session_is_lost_while_the_worker_stops() {
 async fn an_engine_that_ends_at_once_ends_its_notes_on_suspects_after_they_have_arrived() {
     let ms = Duration::from_millis;
     let stop = Stop::default();
-    let gate = Arc::new(Opens {
+    let gate = Arc::new(OpeningGate {
         takes: ms(200),
-        ..Arc::into_inner(Opens::after(Duration::ZERO)).expect("nobody else has it")
+        ..Arc::into_inner(OpeningGate::after(Duration::ZERO)).expect("nobody else has it")
     });
     let engine = Engine {
-        broker: Acked::without_end(),
+        broker: AckRecorder::without_end(),
         gate: Arc::clone(&gate),
-        handler: Arc::new(Nothing),
+        handler: Arc::new(InstantHandler),
         metrics: Arc::new(Metrics::new()),
         health: Arc::default(),
         shutdown_timeout: ms(1000),
     };
     let (sender, events) = mpsc::channel(4);
-    let Event::Deliveries(mut again) = delivery(1) else {
+    let BrokerEvent::Deliveries(mut again) = delivery(1) else {
         unreachable!("it is one");
     };
     again[0].redelivered = true;
-    for event in [Event::Up { session: 1 }, Event::Deliveries(again)] {
+    for event in [
+        BrokerEvent::Up { session: 1 },
+        BrokerEvent::Deliveries(again),
+    ] {
         sender.send(event).await.expect("there is room");
     }
     let run = engine.run(
@@ -410,18 +413,18 @@ async fn an_engine_that_ends_at_once_ends_its_notes_on_suspects_after_they_have_
 
 #[tokio::test]
 async fn a_large_body_is_read_while_other_jobs_go_on() {
-    let gate = Opens::after(Duration::ZERO);
+    let gate = OpeningGate::after(Duration::ZERO);
     let stop = Stop::default();
     let mut settings = settings::open(JOBS);
     settings.fields.tenant = TenantField::Json("/t".into());
     let engine = Engine {
-        broker: Arc::new(Acked {
+        broker: Arc::new(AckRecorder {
             tags: Mutex::default(),
             expected: 2,
             stop: stop.clone(),
         }),
         gate: Arc::clone(&gate),
-        handler: Arc::new(Nothing),
+        handler: Arc::new(InstantHandler),
         metrics: Arc::new(Metrics::new()),
         health: Arc::default(),
         shutdown_timeout: Duration::from_secs(30),
@@ -432,15 +435,15 @@ async fn a_large_body_is_read_while_other_jobs_go_on() {
         "{\"t\":\"small\"}".into(),
     ];
     let deliveries = (1..).zip(bodies).map(|(tag, body)| {
-        let Event::Deliveries(mut one) = delivery(tag) else {
+        let BrokerEvent::Deliveries(mut one) = delivery(tag) else {
             panic!("a delivery");
         };
         one[0].message.body = body.into();
         one.remove(0)
     });
-    let deliveries = Event::Deliveries(deliveries.collect());
+    let deliveries = BrokerEvent::Deliveries(deliveries.collect());
     let (sender, events) = mpsc::channel(4);
-    for event in [Event::Up { session: 1 }, deliveries] {
+    for event in [BrokerEvent::Up { session: 1 }, deliveries] {
         sender.send(event).await.expect("there is room");
     }
     let scheduler = Scheduler::new(settings, 7);
@@ -452,9 +455,9 @@ async fn a_large_body_is_read_while_other_jobs_go_on() {
 }
 
 /// A broker that panics on publishing.
-struct Broken;
+struct PanickingBroker;
 
-impl Broker for Broken {
+impl Broker for PanickingBroker {
     async fn publish(&self, _: Vec<Outgoing>) -> Vec<Result<(), PublishError>> {
         panic!("a bug")
     }
@@ -471,25 +474,25 @@ impl Broker for Broken {
 #[tokio::test(start_paused = true)]
 async fn an_engine_whose_task_panics_or_whose_broker_is_silent_for_ever_says_so() {
     for (delivers, expected) in [
-        (true, Over::Panicked("it panicked: a bug".to_owned())),
-        (false, Over::Deaf),
+        (true, EngineEnd::Panicked("it panicked: a bug".to_owned())),
+        (false, EngineEnd::Deaf),
     ] {
         let engine = Engine {
-            broker: Arc::new(Broken),
-            gate: Opens::after(Duration::ZERO),
-            handler: Arc::new(Nothing),
+            broker: Arc::new(PanickingBroker),
+            gate: OpeningGate::after(Duration::ZERO),
+            handler: Arc::new(InstantHandler),
             metrics: Arc::new(Metrics::new()),
             health: Arc::default(),
             shutdown_timeout: Duration::from_secs(30),
         };
         let (sender, events) = mpsc::channel(4);
-        let up = Event::Up { session: 1 };
+        let up = BrokerEvent::Up { session: 1 };
         sender.send(up).await.expect("there is room");
-        let Event::Deliveries(mut unusable) = delivery(1) else {
+        let BrokerEvent::Deliveries(mut unusable) = delivery(1) else {
             panic!("a delivery");
         };
         unusable[0].message.properties = BasicProperties::default();
-        let unusable = Event::Deliveries(unusable);
+        let unusable = BrokerEvent::Deliveries(unusable);
         match delivers {
             true => sender.send(unusable).await.expect("there is room"),
             false => drop(sender),

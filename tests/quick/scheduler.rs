@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sluicegate::broker::{Delivery, Message, Outgoing, PublishError, Reply, Source, Tag};
-use sluicegate::engine::action::{Action, Block, Changeable, Key, Settings};
+use sluicegate::broker::{Delivery, DeliverySource, Message, Outgoing, PublishError, Reply, Tag};
+use sluicegate::engine::action::{Action, Block, Changeable, JobKey, SchedulerSettings};
 use sluicegate::engine::facts::Fact;
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::gate::fleet::{Fleet, Known, Registered};
@@ -41,13 +41,13 @@ pub struct Desk {
 #[derive(Default)]
 pub struct Done {
     pub asked: Vec<TenantAsk>,
-    pub dispatched: Vec<(Key, Job, Duration)>,
+    pub dispatched: Vec<(JobKey, Job, Duration)>,
     /// Calls to be prepared, and prepared calls that are not needed.
-    pub prepared: Vec<Key>,
-    pub released: Vec<Key>,
-    pub published: Vec<(Key, Outgoing)>,
+    pub prepared: Vec<JobKey>,
+    pub released: Vec<JobKey>,
+    pub published: Vec<(JobKey, Outgoing)>,
     /// Results.
-    pub replies: Vec<(Key, Reply)>,
+    pub replies: Vec<(JobKey, Reply)>,
     pub acked: Vec<u64>,
     pub settled: Vec<TenantSettled>,
     pub blocked: Vec<(Block, Duration)>,
@@ -84,9 +84,9 @@ pub fn by_header() -> TenantField {
     TenantField::Header("x-tenant".into())
 }
 
-pub fn settings(concurrency: usize, policy: Policy, tenant: TenantField) -> Settings {
+pub fn settings(concurrency: usize, policy: Policy, tenant: TenantField) -> SchedulerSettings {
     let levels = DelayLevels::new(Duration::from_secs(300));
-    Settings {
+    SchedulerSettings {
         policy,
         fields: Fields {
             tenant,
@@ -129,7 +129,7 @@ impl Desk {
         Self::of(settings(concurrency, policy, tenant))
     }
 
-    pub fn of(settings: Settings) -> Self {
+    pub fn of(settings: SchedulerSettings) -> Self {
         let mut scheduler = Scheduler::new(settings, 7);
         scheduler.session_up(1);
         Self {
@@ -184,20 +184,20 @@ impl Desk {
         done
     }
 
-    pub fn deliver(&mut self, source: Source, tenants: &[&str]) -> Done {
+    pub fn deliver(&mut self, source: DeliverySource, tenants: &[&str]) -> Done {
         let headers = |tenant: &str| vec![("x-tenant", HeaderValue::Text(tenant.to_owned()))];
         let messages = tenants.iter().map(|t| message(&headers(t))).collect();
         self.deliver_messages(source, messages)
     }
 
-    pub fn deliver_messages(&mut self, source: Source, messages: Vec<Message>) -> Done {
+    pub fn deliver_messages(&mut self, source: DeliverySource, messages: Vec<Message>) -> Done {
         self.deliver_marked(source, false, messages)
     }
 
     /// Delivers jobs with the broker's marks.
     pub fn deliver_marked(
         &mut self,
-        source: Source,
+        source: DeliverySource,
         redelivered: bool,
         messages: Vec<Message>,
     ) -> Done {
@@ -233,7 +233,8 @@ impl Desk {
             .delays()
             .iter()
             .position(|name| *name == outgoing.queue);
-        let source = Source::Delay(u8::try_from(delay_queue.expect("a delay queue")).expect("few"));
+        let source =
+            DeliverySource::Delay(u8::try_from(delay_queue.expect("a delay queue")).expect("few"));
         let routing_key = outgoing.queue.to_string();
         let message = outgoing.message;
         self.deliver_messages(
@@ -264,8 +265,8 @@ impl Desk {
         self.actions()
     }
 
-    pub fn start_one(&mut self) -> Key {
-        self.deliver(Source::Fresh, &["a"]);
+    pub fn start_one(&mut self) -> JobKey {
+        self.deliver(DeliverySource::Fresh, &["a"]);
         let done = self.answer(MS, vec![vec![START]]);
         done.dispatched[0].0
     }
@@ -309,7 +310,7 @@ pub fn message(headers: &[(&str, HeaderValue)]) -> Message {
 #[test]
 fn a_job_with_room_is_asked_for_run_and_acked() {
     let mut desk = Desk::new(4);
-    let asked = desk.deliver(Source::Fresh, &["a"]).asked;
+    let asked = desk.deliver(DeliverySource::Fresh, &["a"]).asked;
     assert_eq!(
         (asked.len(), asked[0].budget, asked[0].asks[0].ticket),
         (1, 1, None)
@@ -334,7 +335,7 @@ fn a_job_with_room_is_asked_for_run_and_acked() {
 #[test]
 fn a_short_wait_is_held_and_shows_its_ticket_when_its_time_comes() {
     let mut desk = Desk::new(4);
-    desk.deliver(Source::Fresh, &["a"]);
+    desk.deliver(DeliverySource::Fresh, &["a"]);
     let done = desk.answer(MS, vec![vec![wait(300, 4)]]);
     assert!(done.published.is_empty());
     assert_eq!(
@@ -355,7 +356,7 @@ fn a_short_wait_is_held_and_shows_its_ticket_when_its_time_comes() {
 #[test]
 fn a_long_wait_takes_a_delay_queue_and_is_acked_only_when_that_is_confirmed() {
     let mut desk = Desk::new(4);
-    desk.deliver(Source::Fresh, &["a"]);
+    desk.deliver(DeliverySource::Fresh, &["a"]);
     let done = desk.answer(MS, vec![vec![wait(10_100, 4)]]);
     let (key, outgoing) = &done.published[0];
     assert!(
@@ -376,7 +377,7 @@ fn a_long_wait_takes_a_delay_queue_and_is_acked_only_when_that_is_confirmed() {
 #[test]
 fn a_publish_that_fails_leaves_the_job_and_is_tried_again() {
     let mut desk = Desk::new(4);
-    desk.deliver(Source::Fresh, &["a"]);
+    desk.deliver(DeliverySource::Fresh, &["a"]);
     let (key, first) = desk
         .answer(MS, vec![vec![wait(10_000, 4)]])
         .published
@@ -402,7 +403,7 @@ fn headers_do_not_grow_however_often_a_job_waits() {
     let mut sizes = Vec::new();
     for _ in 0..100 {
         match travelling.take() {
-            None => desk.deliver(Source::Fresh, &["a"]),
+            None => desk.deliver(DeliverySource::Fresh, &["a"]),
             Some(outgoing) => desk.back(outgoing),
         };
         let (key, outgoing) = desk
@@ -429,7 +430,7 @@ fn headers_do_not_grow_however_often_a_job_waits() {
 #[test]
 fn an_answer_that_comes_too_late_starts_nothing() {
     let mut desk = Desk::new(4);
-    desk.deliver(Source::Fresh, &["a"]);
+    desk.deliver(DeliverySource::Fresh, &["a"]);
     let done = desk.answer(MS * 26, vec![vec![START]]);
     assert!(done.dispatched.is_empty());
     let done = desk.step(MS * 5);
@@ -449,7 +450,7 @@ fn an_answer_that_comes_too_late_starts_nothing() {
 #[test]
 fn a_permit_that_ran_out_leaves_the_job_its_turn() {
     let mut desk = Desk::new(4);
-    desk.deliver(Source::Fresh, &["a"]);
+    desk.deliver(DeliverySource::Fresh, &["a"]);
     let done = desk.answer(MS, vec![vec![START]]);
     let key = done.dispatched[0].0;
     (desk.scheduler).finished(desk.now, key, MS * 26, Outcome::Late);
@@ -464,7 +465,7 @@ fn a_permit_that_ran_out_leaves_the_job_its_turn() {
 fn a_permit_is_as_old_as_its_answer_took_longer_than_the_way() {
     for (took, starts) in [(40, true), (64, true), (66, false)] {
         let mut desk = Desk::new(4);
-        desk.deliver(Source::Fresh, &["a"]);
+        desk.deliver(DeliverySource::Fresh, &["a"]);
         desk.scheduler.set_base(MS * 40);
         let done = desk.answer(MS * took, vec![vec![START]]);
         assert_eq!(done.dispatched.len(), usize::from(starts), "{took} ms");
@@ -474,7 +475,7 @@ fn a_permit_is_as_old_as_its_answer_took_longer_than_the_way() {
 #[test]
 fn a_held_job_asks_by_the_way_earlier() {
     let mut desk = Desk::new(4);
-    desk.deliver(Source::Fresh, &["a"]);
+    desk.deliver(DeliverySource::Fresh, &["a"]);
     desk.scheduler.set_base(MS * 40);
     desk.answer(MS * 40, vec![vec![wait(300, 4)]]);
     assert!(desk.step(MS * 259).asked.is_empty());
@@ -484,7 +485,7 @@ fn a_held_job_asks_by_the_way_earlier() {
 #[test]
 fn a_job_without_a_permit_waits_in_memory_until_one_is_free() {
     let mut desk = Desk::new(1);
-    desk.deliver(Source::Fresh, &["a", "a"]);
+    desk.deliver(DeliverySource::Fresh, &["a", "a"]);
     let done = desk.answer(MS, vec![vec![START, CAPACITY]]);
     let key = done.dispatched[0].0;
     assert!(desk.step(Duration::from_secs(9)).asked.is_empty());
@@ -501,7 +502,7 @@ fn a_job_without_a_permit_waits_in_memory_until_one_is_free() {
 #[test]
 fn nothing_starts_and_nothing_is_lost_while_the_gate_is_away() {
     let mut desk = Desk::new(4);
-    desk.deliver(Source::Fresh, &["a", "a"]);
+    desk.deliver(DeliverySource::Fresh, &["a", "a"]);
     for _ in 0..5 {
         desk.scheduler.answered(
             desk.now,
@@ -613,7 +614,7 @@ fn no_job_of_a_tenant_asks_while_its_throttle_is_being_stored() {
     };
     desk.scheduler.finished(desk.now, key, MS, refused);
     let (block, _) = desk.actions().blocked.remove(0);
-    let asked = desk.deliver(Source::Fresh, &["a", "b"]).asked;
+    let asked = desk.deliver(DeliverySource::Fresh, &["a", "b"]).asked;
     let tenants: Vec<_> = asked.iter().map(|ask| ask.tenant.as_str()).collect();
     assert_eq!(tenants, ["b"]);
     desk.answer(MS, vec![vec![START]]);
@@ -656,7 +657,7 @@ fn throttles_that_repeat_name_the_algorithm_that_fits_the_api() {
 #[test]
 fn a_start_is_one_again_until_its_permit_is_used() {
     let mut desk = Desk::new(4);
-    desk.deliver(Source::Fresh, &["a"]);
+    desk.deliver(DeliverySource::Fresh, &["a"]);
     let key = desk.answer(MS, vec![vec![START]]).dispatched[0].0;
     let gives_back = |desk: &mut Desk, outcome| {
         (desk.scheduler).finished(desk.now, key, MS * 26, outcome);
@@ -683,7 +684,7 @@ fn a_start_is_one_again_until_its_permit_is_used() {
 #[test]
 fn an_unusable_message_becomes_a_dead_letter_with_its_reason() {
     let mut desk = Desk::new(4);
-    let done = desk.deliver_messages(Source::Fresh, vec![message(&[])]);
+    let done = desk.deliver_messages(DeliverySource::Fresh, vec![message(&[])]);
     assert!(done.asked.is_empty());
     let (key, outgoing) = &done.published[0];
     assert_eq!(&*outgoing.queue, "jobs.dead");
@@ -696,7 +697,7 @@ fn an_unusable_message_becomes_a_dead_letter_with_its_reason() {
 #[test]
 fn a_lost_session_is_forgotten_and_never_acked() {
     let mut desk = Desk::new(4);
-    desk.deliver(Source::Fresh, &["a", "a", "a", "a"]);
+    desk.deliver(DeliverySource::Fresh, &["a", "a", "a", "a"]);
     let answers = vec![wait(10_000, 1), wait(100, 2), START, START];
     let done = desk.answer(MS, vec![answers]);
     let (moving, running) = (done.published[0].0, done.dispatched);
@@ -717,7 +718,7 @@ fn a_lost_session_is_forgotten_and_never_acked() {
 #[test]
 fn held_jobs_are_bounded_and_what_is_more_takes_a_delay_queue() {
     let mut desk = Desk::new(4);
-    desk.deliver(Source::Fresh, &["a"; 30]);
+    desk.deliver(DeliverySource::Fresh, &["a"; 30]);
     let waits = |tickets: std::ops::RangeInclusive<u64>| tickets.map(|number| wait(400, number));
     let first = desk.answer(MS, vec![waits(1..=4).collect()]);
     assert!(first.published.is_empty());
@@ -734,7 +735,7 @@ fn held_jobs_are_bounded_and_what_is_more_takes_a_delay_queue() {
 #[test]
 fn jobs_that_wait_long_for_a_permit_do_not_fill_the_prefetch() {
     let mut desk = Desk::new(2);
-    let asked = desk.deliver(Source::Fresh, &["a"; 80]).asked;
+    let asked = desk.deliver(DeliverySource::Fresh, &["a"; 80]).asked;
     assert_eq!(asked[0].asks.len(), 2, "only what can run asks");
     let running = desk.answer(MS, vec![vec![START, START]]).dispatched;
     assert!(
@@ -760,7 +761,7 @@ fn after_slow_runs_nobody_waits_longer_for_a_permit_than_max_delay() {
     let key = desk.start_one();
     let slow = Duration::from_secs(10_000);
     desk.scheduler.finished(desk.now, key, slow, Outcome::Done);
-    desk.deliver(Source::Fresh, &["a"; 80]);
+    desk.deliver(DeliverySource::Fresh, &["a"; 80]);
     desk.answer(MS, vec![vec![START]]);
     let surplus = desk.step(Duration::from_secs(1)).published;
     assert_eq!(surplus.len(), 69);
@@ -784,7 +785,7 @@ fn a_draining_worker_takes_nothing_new() {
     let mut desk = Desk::new(4);
     let key = desk.start_one();
     desk.scheduler.drain();
-    assert!(desk.deliver(Source::Fresh, &["a"]).asked.is_empty());
+    assert!(desk.deliver(DeliverySource::Fresh, &["a"]).asked.is_empty());
     assert!(!desk.scheduler.is_idle());
     desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
     assert_eq!(desk.actions().acked, [1]);
@@ -794,7 +795,7 @@ fn a_draining_worker_takes_nothing_new() {
 #[test]
 fn a_draining_worker_with_jobs_that_lack_a_permit_waits_for_what_runs() {
     let mut desk = Desk::new(2);
-    desk.deliver(Source::Fresh, &["a"; 80]);
+    desk.deliver(DeliverySource::Fresh, &["a"; 80]);
     desk.answer(MS, vec![vec![START, START]]);
     desk.scheduler.drain();
     desk.step(Duration::from_secs(1));
@@ -829,7 +830,7 @@ fn a_worker_asks_only_while_it_agrees_with_the_others() {
     let mut desk = Desk::new(4);
     let scheduler = std::mem::replace(&mut desk.scheduler, Desk::new(4).scheduler);
     desk.scheduler = scheduler.must_agree();
-    assert!(desk.deliver(Source::Fresh, &["a"]).asked.is_empty());
+    assert!(desk.deliver(DeliverySource::Fresh, &["a"]).asked.is_empty());
     let until = desk.now + MS * 100;
     assert!(
         desk.scheduler
@@ -842,10 +843,10 @@ fn a_worker_asks_only_while_it_agrees_with_the_others() {
     assert_eq!((asked.len(), asked[0].limits[0].max()), (1, 4));
     desk.answer(MS, vec![vec![START]]);
 
-    assert!(desk.deliver(Source::Fresh, &["b"]).asked.len() == 1);
+    assert!(desk.deliver(DeliverySource::Fresh, &["b"]).asked.len() == 1);
     desk.answer(MS, vec![vec![START]]);
     desk.step(until - desk.now);
-    assert!(desk.deliver(Source::Fresh, &["c"]).asked.is_empty());
+    assert!(desk.deliver(DeliverySource::Fresh, &["c"]).asked.is_empty());
     desk.scheduler.agreed(None, desk.now + MS * 100);
     assert_eq!(desk.step(MS).asked[0].limits[0].max(), 4, "as it was");
 }
@@ -864,7 +865,7 @@ fn each_dead_letter_has_the_time_of_its_death() {
     let mut desk = Desk::new(4);
     let scheduler = std::mem::replace(&mut desk.scheduler, Desk::new(4).scheduler);
     desk.scheduler = scheduler.must_agree();
-    let done = desk.deliver_messages(Source::Fresh, invalid());
+    let done = desk.deliver_messages(DeliverySource::Fresh, invalid());
     assert!(done.published.is_empty(), "the clock is not known");
     assert_eq!(desk.scheduler.in_memory(), 1);
     let until = desk.now + MS * 60_000;
@@ -875,7 +876,7 @@ fn each_dead_letter_has_the_time_of_its_death() {
 
     // The gate was never asked.
     desk.step(MS * 100);
-    let done = desk.deliver_messages(Source::Fresh, invalid());
+    let done = desk.deliver_messages(DeliverySource::Fresh, invalid());
     assert_eq!(died(&done), STORE_MS as i64 + 103);
     assert_eq!(desk.scheduler.asked(), 0);
 }
@@ -885,7 +886,7 @@ fn a_worker_that_does_not_agree_gives_invalid_messages_back() {
     let mut desk = Desk::new(4);
     let scheduler = std::mem::replace(&mut desk.scheduler, Desk::new(4).scheduler);
     desk.scheduler = scheduler.must_agree();
-    desk.deliver_messages(Source::Fresh, vec![message(&[])]);
+    desk.deliver_messages(DeliverySource::Fresh, vec![message(&[])]);
     let done = desk.step(MS * 6_000);
     assert_eq!((done.rests, done.published.len()), (1, 0));
     desk.scheduler.session_down();
@@ -899,7 +900,7 @@ fn a_cost_above_another_workers_limit_is_no_dead_letter() {
     desk.scheduler.agreed(Some(fleet_with(4)), until);
     let text = |text: &str| HeaderValue::Text(text.to_owned());
     let job = |cost| message(&[("x-tenant", text("a")), ("x-cost", text(cost))]);
-    let done = desk.deliver_messages(Source::Fresh, vec![job("10"), job("21")]);
+    let done = desk.deliver_messages(DeliverySource::Fresh, vec![job("10"), job("21")]);
     assert_eq!(
         (done.asked[0].asks.len(), done.asked[0].asks[0].cost),
         (1, 10)
@@ -914,7 +915,7 @@ fn a_cost_above_another_workers_limit_is_no_dead_letter() {
 fn settings_change_while_jobs_run() {
     let mut desk = Desk::new(1);
     let key = desk.start_one();
-    assert!(desk.deliver(Source::Fresh, &["b"]).asked.is_empty());
+    assert!(desk.deliver(DeliverySource::Fresh, &["b"]).asked.is_empty());
     desk.scheduler.change(Changeable {
         concurrency: 2,
         max_in_memory: MS * 500,
@@ -946,7 +947,7 @@ fn a_tenant_without_a_decision_waits_alone() {
         (GateError::Unreachable("a shard".into()), 3_600, 5_000),
     ] {
         let mut desk = Desk::new(4);
-        desk.deliver(Source::Fresh, &["a", "b"]);
+        desk.deliver(DeliverySource::Fresh, &["a", "b"]);
         let reply = TenantReply {
             now_ms: STORE_MS,
             blocked_until_ms: 0,
@@ -969,7 +970,7 @@ fn outage(opens: Duration, why: impl Fn(Duration) -> GateError) -> (u32, Duratio
     let mut desk = Desk::new(4);
     let began = desk.now;
     let store_ms = |desk: &Desk| STORE_MS + u64::try_from(desk.now.as_millis()).unwrap();
-    let mut done = desk.deliver(Source::Fresh, &["a", "b"]);
+    let mut done = desk.deliver(DeliverySource::Fresh, &["a", "b"]);
     let mut deliveries = 1;
     loop {
         // Another tenant's answers provide the time.
@@ -1041,7 +1042,7 @@ fn a_job_of_a_cold_primary_comes_back_when_it_opens_and_seldom_before() {
 #[test]
 fn what_is_not_decided_for_a_moment_is_asked_again_without_a_delay_queue() {
     let mut desk = Desk::new(40);
-    let asked = desk.deliver(Source::Fresh, &["a"; 30]).asked;
+    let asked = desk.deliver(DeliverySource::Fresh, &["a"; 30]).asked;
     assert_eq!(asked[0].asks.len(), 30);
     let why = GateError::Cold {
         wait: MS * 50,
@@ -1062,7 +1063,7 @@ fn a_clock_that_cannot_be_read_is_not_asked_for_all_the_time() {
         ("x-tenant", HeaderValue::Text("a".to_owned())),
         ("x-sluicegate-not-before", HeaderValue::Int(1)),
     ];
-    let mut done = desk.deliver_messages(Source::Due, vec![message(&headers)]);
+    let mut done = desk.deliver_messages(DeliverySource::Due, vec![message(&headers)]);
     for _ in 0..3 {
         assert_eq!(done.asked.len(), 1, "a question for the clock");
         assert!(done.asked[0].asks.is_empty());
@@ -1091,7 +1092,7 @@ fn a_clock_that_cannot_be_read_is_told_once_a_minute() {
         ("x-tenant", HeaderValue::Text("a".to_owned())),
         ("x-sluicegate-not-before", HeaderValue::Int(1)),
     ];
-    desk.deliver_messages(Source::Due, vec![message(&headers)]);
+    desk.deliver_messages(DeliverySource::Due, vec![message(&headers)]);
     for _ in 0..100 {
         let why = GateError::Refused("WRONGTYPE of a test".into());
         desk.scheduler
@@ -1114,7 +1115,7 @@ fn jobs_start_though_all_of_them_together_would_be_answered_too_late() {
     let mut desk = Desk::new(80);
     let tenants: Vec<String> = (0..80).map(|n| format!("t{n}")).collect();
     let tenants: Vec<&str> = tenants.iter().map(String::as_str).collect();
-    let mut asked = desk.deliver(Source::Fresh, &tenants).asked;
+    let mut asked = desk.deliver(DeliverySource::Fresh, &tenants).asked;
     let mut rounds = Vec::new();
     let mut started = 0;
     while started < tenants.len() {
@@ -1138,7 +1139,7 @@ fn jobs_start_though_all_of_them_together_would_be_answered_too_late() {
 #[test]
 fn what_cannot_be_told_holds_nobody_up() {
     let mut desk = Desk::new(4);
-    desk.deliver(Source::Fresh, &["a"]);
+    desk.deliver(DeliverySource::Fresh, &["a"]);
     let done = desk.answer(MS * 26, vec![vec![START]]);
     assert!(done.dispatched.is_empty(), "it came too late");
     assert_eq!(desk.step(MS * 5).settled.len(), 1);
@@ -1167,7 +1168,7 @@ fn places_that_a_lost_answer_may_have_taken_are_given_back_when_the_gate_answers
     );
     let names = |asked: &[TenantAsk]| asked[0].permits.clone();
     let mut lost = Vec::new();
-    let mut asked = desk.deliver(Source::Fresh, &["a", "a"]).asked;
+    let mut asked = desk.deliver(DeliverySource::Fresh, &["a", "a"]).asked;
     for _ in 0..2 {
         lost.push(names(&asked));
         let why = GateError::Unreachable("timed out".into());

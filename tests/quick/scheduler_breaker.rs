@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use sluicegate::broker::Source;
-use sluicegate::engine::action::{Key, Settings};
+use sluicegate::broker::DeliverySource;
+use sluicegate::engine::action::{JobKey, SchedulerSettings};
 use sluicegate::gate::{Event, GateError, Rule, Standing, Whose};
 use sluicegate::handler::{Attempt, Fate, Outcome, Trouble};
 use sluicegate::rules::headers::HeaderValue;
@@ -23,7 +23,7 @@ const RULE: Rule = Rule {
 };
 
 pub fn desk() -> Desk {
-    Desk::of(Settings {
+    Desk::of(SchedulerSettings {
         breaker: Some(RULE),
         ..settings(8, usual(), by_header())
     })
@@ -92,7 +92,7 @@ pub fn words(done: &Done) -> Vec<String> {
 }
 
 impl Desk {
-    fn fails(&mut self, key: Key, trouble: Trouble) -> Done {
+    fn fails(&mut self, key: JobKey, trouble: Trouble) -> Done {
         self.scheduler.finished(self.now, key, MS, failed(trouble));
         self.step(MS)
     }
@@ -159,7 +159,7 @@ fn a_failure_of_a_tenant_alone_is_not_told_to_the_api() {
     let mut desk = desk();
     desk.start_one();
     desk.ready = 0;
-    desk.deliver(Source::Fresh, &["a"]);
+    desk.deliver(DeliverySource::Fresh, &["a"]);
     let key = desk.answer(MS, vec![vec![CAPACITY]]).prepared[0];
     let now = desk.now;
     desk.scheduler.prepared(now, key, Some(MS), Err(no_token()));
@@ -271,7 +271,7 @@ fn while_the_api_s_breaker_is_open_nobody_asks_and_one_job_is_the_probe() {
     let mut desk = desk();
     let done = desk.shut();
     assert!(done.asked.is_empty() && done.published.is_empty());
-    let done = desk.deliver(Source::Fresh, &["a", "b", "b"]);
+    let done = desk.deliver(DeliverySource::Fresh, &["a", "b", "b"]);
     assert!(done.asked.is_empty(), "closed");
 
     // Checked every second, since another worker's probe may succeed.
@@ -305,7 +305,7 @@ fn while_the_api_s_breaker_is_open_nobody_asks_and_one_job_is_the_probe() {
 }
 
 /// Requests and starts the next probe. Returns its job.
-fn next_probe(desk: &mut Desk) -> (Key, Job) {
+fn next_probe(desk: &mut Desk) -> (JobKey, Job) {
     desk.step(SECOND * 2);
     desk.told(vec![granted()]);
     let (key, job, ..) = desk.answer(MS, vec![vec![START]]).dispatched.remove(0);
@@ -317,7 +317,7 @@ fn jobs_and_tenants_that_have_failed_are_probes_after_those_that_have_not() {
     let mut desk = desk();
     desk.shut();
     // The first job of tenant b fails regardless of the API.
-    desk.deliver(Source::Fresh, &["b", "b"]);
+    desk.deliver(DeliverySource::Fresh, &["b", "b"]);
     let (probe, first) = next_probe(&mut desk);
     assert_eq!(
         first.tenant.as_str(),
@@ -331,7 +331,7 @@ fn jobs_and_tenants_that_have_failed_are_probes_after_those_that_have_not() {
     desk.fails(probe, Trouble::Failing);
     desk.told(vec![closed(1), open(1_000)]);
     // Both have failed and take turns. c has not failed.
-    desk.deliver(Source::Fresh, &["c"]);
+    desk.deliver(DeliverySource::Fresh, &["c"]);
     let (probe, third) = next_probe(&mut desk);
     assert_eq!(third.tenant.as_str(), "c");
     desk.fails(probe, Trouble::Failing);
@@ -425,7 +425,7 @@ fn a_call_that_is_refused_before_anybody_was_called_says_nothing_of_the_api() {
     desk.fails(key, Trouble::Unreachable);
     desk.told(vec![closed(1)]);
     desk.ready = 0;
-    desk.deliver(Source::Fresh, &["a"]);
+    desk.deliver(DeliverySource::Fresh, &["a"]);
     let key = desk.answer(MS, vec![vec![CAPACITY]]).prepared[0];
     let reason = "no such method".to_owned();
     let now = desk.now;
@@ -470,9 +470,9 @@ fn what_fails_or_is_refused_for_too_long_is_given_up() {
                 ("x-tenant", HeaderValue::Text("a".to_owned())),
                 ("x-sluicegate-first-call", HeaderValue::Int(first - age_ms)),
             ];
-            desk.deliver_messages(Source::Due, vec![message(&headers)]);
+            desk.deliver_messages(DeliverySource::Due, vec![message(&headers)]);
             let done = desk.answer(MS, vec![vec![START]]);
-            let (key, job, _): &(Key, Job, _) = &done.dispatched[0];
+            let (key, job, _): &(JobKey, Job, _) = &done.dispatched[0];
             assert_eq!(job.attempt, 1);
             desk.scheduler.finished(desk.now, *key, MS, attempt());
             let mut done = desk.step(MS);

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use sluicegate::broker::Source;
-use sluicegate::engine::action::{Key, Settings};
+use sluicegate::broker::DeliverySource;
+use sluicegate::engine::action::{JobKey, SchedulerSettings};
 use sluicegate::gate::{Standing, Whose};
 use sluicegate::handler::Outcome;
 use sluicegate::rules::answers::ThrottleScope;
@@ -43,15 +43,15 @@ fn scoped(throttle_scope: ThrottleScope, scopes: &[Scope]) -> Desk {
     };
     let limits = scopes.iter().enumerate().map(limit).collect();
     let policy = Policy::common(Limits::new(limits).expect("limits"));
-    Desk::of(Settings {
+    Desk::of(SchedulerSettings {
         throttle_scope,
         ..settings(8, policy, by_header())
     })
 }
 
 /// Starts a job. A watching scheduler looks at the API's breaker first.
-fn start(desk: &mut Desk, watches: bool) -> Key {
-    let done = desk.deliver(Source::Fresh, &["a"]);
+fn start(desk: &mut Desk, watches: bool) -> JobKey {
+    let done = desk.deliver(DeliverySource::Fresh, &["a"]);
     assert_eq!(done.asked.is_empty(), watches);
     if watches {
         assert_eq!(words(&done), ["api: look"]);
@@ -94,7 +94,7 @@ fn whom_a_429_closes_follows_the_limits_or_is_set() {
 fn what_is_closed_to_all_asks_for_nobody_until_it_is_over() {
     let mut desk = scoped(ThrottleScope::Auto, &[Scope::Global]);
     close(&mut desk);
-    assert!(desk.deliver(Source::Fresh, &["b"]).asked.is_empty());
+    assert!(desk.deliver(DeliverySource::Fresh, &["b"]).asked.is_empty());
     for second in 1..20 {
         let over = desk.scheduler.next_tick(desk.now).expect("a tick");
         assert!(over <= desk.now + SECOND, "it looks each second");
@@ -121,11 +121,14 @@ fn an_operator_opens_what_is_closed_to_all() {
 #[test]
 fn another_worker_s_429_is_found_within_a_second_and_its_failures_are_not() {
     let mut desk = scoped(ThrottleScope::Auto, &[Scope::Global]);
-    assert_eq!(words(&desk.deliver(Source::Fresh, &["a"])), ["api: look"]);
+    assert_eq!(
+        words(&desk.deliver(DeliverySource::Fresh, &["a"])),
+        ["api: look"]
+    );
     desk.told(vec![open(9_000)]);
     let done = desk.answer(MS, vec![vec![START]]);
     assert_eq!(done.dispatched.len(), 1, "its own calls have not failed");
-    let done = desk.deliver(Source::Fresh, &["a"]);
+    let done = desk.deliver(DeliverySource::Fresh, &["a"]);
     assert_eq!(
         (done.asked.len(), words(&done)),
         (1, vec![]),
@@ -133,12 +136,12 @@ fn another_worker_s_429_is_found_within_a_second_and_its_failures_are_not() {
     );
     desk.answer(MS, vec![vec![START]]);
     desk.now += SECOND;
-    let done = desk.deliver(Source::Fresh, &["a"]);
+    let done = desk.deliver(DeliverySource::Fresh, &["a"]);
     assert_eq!(words(&done), ["api: look"]);
     assert_eq!(done.asked.len(), 1, "it looked lately");
     desk.told(vec![named(5_000)]);
     desk.answer(MS, vec![vec![START]]);
-    assert!(desk.deliver(Source::Fresh, &["b"]).asked.is_empty());
+    assert!(desk.deliver(DeliverySource::Fresh, &["b"]).asked.is_empty());
 }
 
 #[test]
@@ -146,7 +149,7 @@ fn who_was_idle_looks_before_it_asks() {
     let mut desk = scoped(ThrottleScope::Auto, &[Scope::Global]);
     start(&mut desk, true);
     desk.now += SECOND * 60;
-    let done = desk.deliver(Source::Fresh, &["b"]);
+    let done = desk.deliver(DeliverySource::Fresh, &["b"]);
     assert!(done.asked.is_empty());
     assert_eq!(words(&done), ["api: look"]);
     assert!(desk.told(vec![named(5_000)]).asked.is_empty());

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate::broker::{Message, Source};
-use sluicegate::engine::action::{Results, ResultsTo};
+use sluicegate::broker::{DeliverySource, Message};
+use sluicegate::engine::action::{ResultSettings, ResultTarget};
 use sluicegate::engine::facts::Fact;
 use sluicegate::gate::{Deduped, GateError, ShardId};
 use sluicegate::handler::Outcome;
@@ -42,15 +42,15 @@ fn told(desk: &mut Desk, deduped: Vec<Deduped>) -> Done {
 #[test]
 fn the_first_goes_on_and_the_others_are_acked_and_told() {
     let mut settings = settings(4, usual(), by_header());
-    settings.results = Some(Results {
-        to: ResultsTo::Exchange {
+    settings.results = Some(ResultSettings {
+        to: ResultTarget::Exchange {
             exchange: Arc::from("results"),
             routing_key: Arc::from("jobs"),
         },
         max_body: 100,
     });
     let mut desk = Desk::of(settings);
-    let done = desk.deliver_messages(Source::Fresh, vec![job("1"), job("2")]);
+    let done = desk.deliver_messages(DeliverySource::Fresh, vec![job("1"), job("2")]);
     assert!(done.asked.is_empty(), "before all else");
     let [one, two] = &done.deduped[..] else {
         panic!("{:?}", done.deduped);
@@ -86,7 +86,7 @@ fn the_first_goes_on_and_the_others_are_acked_and_told() {
 #[test]
 fn who_was_the_first_does_not_ask_again_behind_a_delay_queue() {
     let mut desk = Desk::new(4);
-    desk.deliver_messages(Source::Fresh, vec![job("1")]);
+    desk.deliver_messages(DeliverySource::Fresh, vec![job("1")]);
     told(&mut desk, vec![Deduped::First]);
     let (_, outgoing) = desk
         .answer(MS, vec![vec![wait(10_000, 1)]])
@@ -101,7 +101,7 @@ fn who_was_the_first_does_not_ask_again_behind_a_delay_queue() {
     assert_eq!(again.message.header("x-sluicegate-first"), Field::Int(1));
     // In a publisher's message this header has no meaning.
     let forged = again.message.with_headers(&[], &["x-sluicegate-trip"]);
-    let done = desk.deliver_messages(Source::Fresh, vec![forged]);
+    let done = desk.deliver_messages(DeliverySource::Fresh, vec![forged]);
     assert_eq!(done.deduped.len(), 1);
     assert!(!done.deduped[0].seen_before);
 }
@@ -109,7 +109,7 @@ fn who_was_the_first_does_not_ask_again_behind_a_delay_queue() {
 #[test]
 fn a_job_that_is_delivered_again_says_so() {
     let mut desk = Desk::new(4);
-    let done = desk.deliver_marked(Source::Fresh, true, vec![job("1")]);
+    let done = desk.deliver_marked(DeliverySource::Fresh, true, vec![job("1")]);
     assert!(done.deduped[0].seen_before);
     desk.scheduler.session_up(1);
     let replies = vec![Ok(Deduped::First)];
@@ -126,7 +126,7 @@ fn a_job_without_an_id_gets_one_before_it_asks() {
     let text = |text: &str| HeaderValue::Text(text.to_owned());
     let headers = [("x-tenant", text("a")), ("x-dedupe-key", text("k"))];
     let nameless = nameless.with_headers(&headers, &[]);
-    let mut done = desk.deliver_messages(Source::Fresh, vec![nameless]);
+    let mut done = desk.deliver_messages(DeliverySource::Fresh, vec![nameless]);
     assert!(done.deduped.is_empty());
     let (_, outgoing) = done.published.remove(0);
     let id = outgoing.message.id().expect("it has one now").to_owned();
@@ -138,7 +138,7 @@ fn a_job_without_an_id_gets_one_before_it_asks() {
 #[test]
 fn while_nobody_can_be_asked_the_job_waits_and_one_that_is_refused_comes_back_later() {
     let mut desk = desk();
-    desk.deliver_messages(Source::Fresh, vec![job("1")]);
+    desk.deliver_messages(DeliverySource::Fresh, vec![job("1")]);
     let away = GateError::Unreachable("a test".into());
     desk.scheduler
         .deduped(desk.now, ShardId::default(), Err(away));
@@ -161,16 +161,16 @@ fn while_nobody_can_be_asked_the_job_waits_and_one_that_is_refused_comes_back_la
 #[test]
 fn a_job_without_a_key_asks_nobody_and_a_bad_key_makes_a_dead_letter() {
     let mut desk = Desk::new(4);
-    let done = desk.deliver(Source::Fresh, &["a"]);
+    let done = desk.deliver(DeliverySource::Fresh, &["a"]);
     assert!(done.deduped.is_empty() && done.asked.len() == 1);
     let bad = job("1").with_headers(&[("x-dedupe-key", HeaderValue::Text("k".repeat(256)))], &[]);
-    let done = desk.deliver_messages(Source::Fresh, vec![bad]);
+    let done = desk.deliver_messages(DeliverySource::Fresh, vec![bad]);
     assert_eq!(&*done.published[0].1.queue, "jobs.dead");
     // An expired job must not become the first, since it would not be called.
     let mut expired = job("2");
     expired.properties = expired.properties.with_expiration("0".into());
     desk.answer(MS, vec![vec![START]]);
-    let done = desk.deliver_messages(Source::Fresh, vec![expired]);
+    let done = desk.deliver_messages(DeliverySource::Fresh, vec![expired]);
     assert!(done.deduped.is_empty());
     assert_eq!(&*done.published[0].1.queue, "jobs.dead");
 }

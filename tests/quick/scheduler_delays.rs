@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluicegate::broker::{Message, Outgoing, Source};
+use sluicegate::broker::{DeliverySource, Message, Outgoing};
 use sluicegate::engine::facts::Fact;
 use sluicegate::handler::Outcome;
 use sluicegate::rules::delays::{DelayLevels, QueueNames, Trip};
@@ -70,7 +70,7 @@ fn a_clock_that_was_stepped_back_puts_no_retry_off_for_longer_than_its_wait() {
 #[test]
 fn a_job_asks_a_little_before_its_turn_and_waits_on_where_it_is() {
     let (mut desk, _) = desk();
-    desk.deliver(Source::Fresh, &["a"]);
+    desk.deliver(DeliverySource::Fresh, &["a"]);
     let done = desk.answer(MS, vec![vec![wait(10_000, 4)]]);
     let sent = desk.now;
     let (key, outgoing) = done.published.into_iter().next().expect("a delay queue");
@@ -121,7 +121,7 @@ fn a_job_that_was_put_off_does_not_ask_before_its_time() {
 #[test]
 fn jobs_that_wait_for_one_moment_ask_in_the_order_of_their_places() {
     let (mut desk, _) = desk();
-    desk.deliver(Source::Fresh, &["a", "a", "a"]);
+    desk.deliver(DeliverySource::Fresh, &["a", "a", "a"]);
     let places = vec![wait(300, 6), wait(300, 4), wait(300, 5)];
     desk.answer(MS, vec![places]);
     let asked = desk.step(MS * 300).asked;
@@ -164,7 +164,7 @@ fn a_priority_is_not_for_delay_queues_and_is_back_behind_them() {
     let mut desk = Desk::new(4);
     let mut urgent = message(&[tenant()]);
     urgent.properties = urgent.properties.with_priority(9);
-    desk.deliver_messages(Source::Fresh, vec![urgent]);
+    desk.deliver_messages(DeliverySource::Fresh, vec![urgent]);
     let done = desk.answer(MS, vec![vec![wait(10_000, 4)]]);
     let (key, outgoing) = done.published.into_iter().next().expect("a delay queue");
     let priority = |message: &Message| *message.properties.priority();
@@ -217,7 +217,7 @@ fn how_often_a_job_was_put_into_a_delay_queue_travels_with_it_to_its_dead_letter
     };
     // A publisher's header has no effect.
     let claimed = message(&[tenant(), (headers::WAITS, HeaderValue::Int(7))]);
-    desk.deliver_messages(Source::Fresh, vec![claimed]);
+    desk.deliver_messages(DeliverySource::Fresh, vec![claimed]);
     for (number, wait_ms) in [(1, 1_000), (2, 10_000), (3, 200_000)] {
         let done = desk.answer(MS, vec![vec![wait(wait_ms, 4)]]);
         let (key, outgoing) = done.published.into_iter().next().expect("a delay queue");
@@ -264,7 +264,7 @@ fn the_first_turn_that_a_job_was_told_goes_with_it_and_its_start_is_held_against
     // A publisher's header has no effect.
     let claim = HeaderValue::Text("1:1".to_owned());
     let claimed = message(&[tenant(), (headers::PROMISE, claim)]);
-    desk.deliver_messages(Source::Fresh, vec![claimed]);
+    desk.deliver_messages(DeliverySource::Fresh, vec![claimed]);
     let mut first = None;
     for wait_ms in [10_000, 5_000, 70_000] {
         let done = desk.answer(MS, vec![vec![wait(wait_ms, 4)]]);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluicegate::broker::{Message, Outgoing, Source};
+use sluicegate::broker::{DeliverySource, Message, Outgoing};
 use sluicegate::gate::{Answer, End, ShardId};
 use sluicegate::handler::Outcome;
 use sluicegate::rules::headers::HeaderValue;
@@ -46,7 +46,7 @@ fn dead(done: &Done) -> &Outgoing {
 #[test]
 fn a_job_that_waits_in_a_delay_queue_comes_back_once_it_has_expired_and_is_not_asked_for() {
     let mut desk = desk(4);
-    let asked = desk.deliver_messages(Source::Fresh, vec![expiring(3_000)]);
+    let asked = desk.deliver_messages(DeliverySource::Fresh, vec![expiring(3_000)]);
     assert_eq!(asked.asked.len(), 1);
     let done = desk.answer(MS, vec![vec![wait(10_000, 4)]]);
     let (key, outgoing) = done.published.into_iter().next().expect("a delay queue");
@@ -69,7 +69,7 @@ fn a_job_that_waits_in_a_delay_queue_comes_back_once_it_has_expired_and_is_not_a
     let mut early = travelling.clone().with_headers(&[], &["x-sluicegate-trip"]);
     early.properties = early.properties.with_expiration("1".into());
     desk.step(MS * 2_000);
-    let asked = desk.deliver_messages(Source::Due, vec![early]);
+    let asked = desk.deliver_messages(DeliverySource::Due, vec![early]);
     assert_eq!(
         asked.asked.len(),
         1,
@@ -78,7 +78,7 @@ fn a_job_that_waits_in_a_delay_queue_comes_back_once_it_has_expired_and_is_not_a
     desk.scheduler.session_up(1);
 
     desk.step(MS * 1_000);
-    let done = desk.deliver_messages(Source::Due, vec![travelling]);
+    let done = desk.deliver_messages(DeliverySource::Due, vec![travelling]);
     let letter = &dead(&done).message;
     let kept = letter.header("x-sluicegate-expiration");
     assert_eq!(kept, Field::Text("3000"));
@@ -88,7 +88,7 @@ fn a_job_that_waits_in_a_delay_queue_comes_back_once_it_has_expired_and_is_not_a
 #[test]
 fn a_held_job_that_expires_meanwhile_is_a_dead_letter_when_its_turn_comes() {
     let mut desk = desk(4);
-    desk.deliver_messages(Source::Fresh, vec![expiring(200)]);
+    desk.deliver_messages(DeliverySource::Fresh, vec![expiring(200)]);
     let done = desk.answer(MS, vec![vec![wait(300, 4)]]);
     assert!(done.published.is_empty());
     dead(&desk.step(MS * 300));
@@ -97,7 +97,7 @@ fn a_held_job_that_expires_meanwhile_is_a_dead_letter_when_its_turn_comes() {
 #[test]
 fn a_job_that_expires_on_the_way_from_the_gate_is_not_called_and_gives_its_room_back() {
     let mut desk = desk(4);
-    desk.deliver_messages(Source::Fresh, vec![expiring(20)]);
+    desk.deliver_messages(DeliverySource::Fresh, vec![expiring(20)]);
     let done = desk.answer(MS * 20, vec![vec![START]]);
     assert!(done.dispatched.is_empty());
     let done = desk.step(MS * 5);
@@ -110,7 +110,7 @@ fn a_job_that_expires_on_the_way_from_the_gate_is_not_called_and_gives_its_room_
 #[test]
 fn a_permit_ends_before_its_job_expires() {
     let mut desk = desk(4);
-    desk.deliver_messages(Source::Fresh, vec![expiring(20)]);
+    desk.deliver_messages(DeliverySource::Fresh, vec![expiring(20)]);
     let asked_at = desk.now;
     let done = desk.answer(MS, vec![vec![START]]);
     let (key, _, deadline) = done.dispatched[0];
@@ -127,21 +127,21 @@ fn a_permit_ends_before_its_job_expires() {
 fn jobs_that_expire_while_a_permit_is_missing_do_not_take_it() {
     let mut desk = desk(1);
     let jobs = vec![expiring(60_000), expiring(1_000)];
-    desk.deliver_messages(Source::Fresh, jobs);
+    desk.deliver_messages(DeliverySource::Fresh, jobs);
     let done = desk.answer(MS, vec![vec![START, CAPACITY]]);
     let key = done.dispatched[0].0;
     desk.step(MS * 1_000);
     desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
     dead(&desk.step(MS));
     // No other job is left to ask for.
-    let asked = desk.deliver(Source::Fresh, &["a"]).asked;
+    let asked = desk.deliver(DeliverySource::Fresh, &["a"]).asked;
     assert_eq!((asked.len(), asked[0].asks.len()), (1, 1));
 }
 
 #[test]
 fn what_failed_is_a_dead_letter_once_its_next_attempt_would_be_too_late() {
     let mut desk = desk(4);
-    desk.deliver_messages(Source::Fresh, vec![expiring(2_000)]);
+    desk.deliver_messages(DeliverySource::Fresh, vec![expiring(2_000)]);
     let key = desk.answer(MS, vec![vec![START]]).dispatched[0].0;
     let retry = Outcome::Retry {
         after: Some(Duration::from_secs(60)),
@@ -153,14 +153,14 @@ fn what_failed_is_a_dead_letter_once_its_next_attempt_would_be_too_late() {
     assert!(trip < 2_400, "{trip}");
     desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
     desk.step(MS * 2_000);
-    let done = desk.deliver_messages(Source::Due, vec![outgoing.message]);
+    let done = desk.deliver_messages(DeliverySource::Due, vec![outgoing.message]);
     dead(&done);
 }
 
 #[test]
 fn the_stores_clock_is_asked_for_before_a_job_that_may_expire() {
     let mut desk = Desk::new(4);
-    let done = desk.deliver_messages(Source::Fresh, vec![expiring(1_000)]);
+    let done = desk.deliver_messages(DeliverySource::Fresh, vec![expiring(1_000)]);
     assert_eq!(done.asked.len(), 1);
     assert!(done.asked[0].asks.is_empty());
     desk.answer(MS, vec![Vec::<Answer>::new()]);
@@ -173,18 +173,18 @@ fn who_says_when_a_job_was_published_is_believed_by_the_stores_clock() {
     let published = HeaderValue::Int(STORE_MS - 500);
     let job = || expiring(1_000).with_headers(&[("timestamp_in_ms", published.clone())], &[]);
     desk.step(MS * 300);
-    let done = desk.deliver_messages(Source::Fresh, vec![job()]);
+    let done = desk.deliver_messages(DeliverySource::Fresh, vec![job()]);
     assert_eq!(done.asked.len(), 1);
     desk.step(MS * 300);
-    dead(&desk.deliver_messages(Source::Fresh, vec![job()]));
+    dead(&desk.deliver_messages(DeliverySource::Fresh, vec![job()]));
     // Timestamps have whole seconds, so it may have been published at their end.
     let mut job = expiring(1_000);
     let seconds = u64::try_from(STORE_MS / 1000).expect("positive");
     job.properties = job.properties.with_timestamp(seconds - 2);
-    dead(&desk.deliver_messages(Source::Fresh, vec![job.clone()]));
+    dead(&desk.deliver_messages(DeliverySource::Fresh, vec![job.clone()]));
     job.properties = job.properties.with_timestamp(seconds);
     assert!(
-        desk.deliver_messages(Source::Fresh, vec![job])
+        desk.deliver_messages(DeliverySource::Fresh, vec![job])
             .published
             .is_empty()
     );

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluicegate::broker::Source;
+use sluicegate::broker::DeliverySource;
 use sluicegate::handler::{Outcome, Trouble};
 
 use crate::scheduler::{CAPACITY, MS};
@@ -15,7 +15,7 @@ fn a_worker_that_cannot_make_calls_returns_its_jobs_and_tries_a_few() {
     let mut desk = desk();
     desk.ready = 0;
     for failures in 1..=5 {
-        desk.deliver(Source::Fresh, &["a"]);
+        desk.deliver(DeliverySource::Fresh, &["a"]);
         let key = desk.answer(MS, vec![vec![CAPACITY]]).prepared[0];
         let reason = "no connection".to_owned();
         let after = None;
@@ -37,13 +37,13 @@ fn a_worker_that_cannot_make_calls_returns_its_jobs_and_tries_a_few() {
         assert_eq!(done.rests, usize::from(failures == 5), "{failures}");
     }
     assert_eq!(desk.scheduler.unfit(), Some("no connection"));
-    assert!(desk.deliver(Source::Fresh, &["a"]).asked.is_empty());
+    assert!(desk.deliver(DeliverySource::Fresh, &["a"]).asked.is_empty());
     desk.scheduler.session_down();
     assert_eq!(desk.step(SECOND / 2).takes_few, 0);
     assert_eq!(desk.step(SECOND).takes_few, 1);
     desk.scheduler.session_up(1);
     // One connection is enough.
-    desk.deliver(Source::Fresh, &["a"]);
+    desk.deliver(DeliverySource::Fresh, &["a"]);
     let key = desk.answer(MS, vec![vec![CAPACITY]]).prepared[0];
     let now = desk.now;
     desk.scheduler.prepared(now, key, Some(MS), Ok(()));

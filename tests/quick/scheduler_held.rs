@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use sluicegate::broker::{Outgoing, Source};
-use sluicegate::engine::action::Settings;
+use sluicegate::broker::{DeliverySource, Outgoing};
+use sluicegate::engine::action::SchedulerSettings;
 use sluicegate::gate::{GateError, ShardId};
 use sluicegate::handler::Outcome;
 use sluicegate::rules::holding::Holding;
@@ -16,7 +16,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Returns a desk with a RabbitMQ timeout of 100 s and calls of up to 10 s, so that jobs wait for
 /// up to 50 s.
 fn desk(concurrency: usize) -> Desk {
-    Desk::of(Settings {
+    Desk::of(SchedulerSettings {
         holding: Holding::new(100 * SECOND, 10 * SECOND),
         ..settings(concurrency, usual(), by_header())
     })
@@ -45,7 +45,7 @@ fn cold(desk: &mut Desk, wait: Duration) {
 #[test]
 fn what_waits_for_a_recovering_gate_is_let_go_until_it_has_recovered() {
     let mut desk = desk(4);
-    desk.deliver(Source::Fresh, &["a", "b"]);
+    desk.deliver(DeliverySource::Fresh, &["a", "b"]);
     cold(&mut desk, 600 * SECOND);
     let mut left = Vec::new();
     for _ in 0..60 {
@@ -68,7 +68,7 @@ fn what_waits_for_a_recovering_gate_is_let_go_until_it_has_recovered() {
 fn what_waits_for_a_slot_is_let_go_for_a_moment_and_what_runs_stays() {
     let mut desk = desk(1);
     let runs = desk.start_one();
-    desk.deliver(Source::Fresh, &["a", "b"]);
+    desk.deliver(DeliverySource::Fresh, &["a", "b"]);
     assert!(leaves_within(&mut desk, 45).is_empty());
     let left = leaves_within(&mut desk, 15);
     assert_eq!(left.len(), 2);
@@ -83,7 +83,7 @@ fn what_waits_for_a_slot_is_let_go_for_a_moment_and_what_runs_stays() {
 fn what_waits_in_the_window_of_a_delay_queue_travels_on_for_the_rest_of_its_wait() {
     let mut desk = desk(4);
     desk.start_one();
-    desk.deliver(Source::Fresh, &["a"]);
+    desk.deliver(DeliverySource::Fresh, &["a"]);
     let done = desk.answer(MS, vec![vec![wait(200_000, 7)]]);
     let (key, parked) = done.published.into_iter().next().expect("it leaves");
     desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
@@ -100,30 +100,30 @@ fn what_waits_in_the_window_of_a_delay_queue_travels_on_for_the_rest_of_its_wait
 fn a_shorter_timeout_counts_for_what_is_there_already() {
     let mut desk = desk(1);
     desk.start_one();
-    desk.deliver(Source::Fresh, &["a"]);
+    desk.deliver(DeliverySource::Fresh, &["a"]);
     assert!(leaves_within(&mut desk, 20).is_empty());
     let timeout = 40 * SECOND;
     desk.scheduler.timeout_is(desk.now, timeout);
     assert_eq!(published(desk.step(MS)).len(), 1, "it waited for 20 s");
     // A longer timeout changes nothing.
-    desk.deliver(Source::Fresh, &["a"]);
+    desk.deliver(DeliverySource::Fresh, &["a"]);
     desk.scheduler.timeout_is(desk.now, 100 * SECOND);
     assert_eq!(leaves_within(&mut desk, 25).len(), 1);
 }
 
 #[test]
 fn while_the_timeout_is_not_known_jobs_wait_for_a_moment_only() {
-    let mut desk = Desk::of(Settings {
+    let mut desk = Desk::of(SchedulerSettings {
         holding: Holding::new(100 * SECOND, 10 * SECOND).looked_for(),
         ..settings(1, usual(), by_header())
     });
     desk.scheduler.timeout_is_unknown(desk.now);
     desk.start_one();
-    desk.deliver(Source::Fresh, &["a"]);
+    desk.deliver(DeliverySource::Fresh, &["a"]);
     assert_eq!(leaves_within(&mut desk, 25).len(), 1);
     // A timeout below a minute would be known by then.
     desk.step(45 * SECOND);
-    desk.deliver(Source::Fresh, &["a"]);
+    desk.deliver(DeliverySource::Fresh, &["a"]);
     assert!(leaves_within(&mut desk, 45).is_empty());
     assert_eq!(leaves_within(&mut desk, 15).len(), 1);
 }
@@ -133,7 +133,7 @@ fn a_job_that_is_asked_for_is_looked_at_again() {
     let mut desk = desk(1);
     desk.start_one();
     desk.step(MS);
-    desk.deliver(Source::Fresh, &["b"]);
+    desk.deliver(DeliverySource::Fresh, &["b"]);
     let mut left = 0;
     for _ in 0..60 {
         let done = desk.step(SECOND);

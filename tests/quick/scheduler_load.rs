@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use sluicegate::broker::Source;
-use sluicegate::engine::facts::{Census, Fact, Lacks};
+use sluicegate::broker::DeliverySource;
+use sluicegate::engine::facts::{Census, Fact, MissingResource};
 use sluicegate::gate::{ShardId, TenantReply};
 use sluicegate::handler::Outcome;
 use sluicegate::rules::headers::{self, HeaderValue};
@@ -27,7 +27,7 @@ fn census(desk: &mut Desk) -> Census {
     desk.scheduler.census(desk.now)
 }
 
-fn idle(lacks: Lacks, jobs: usize) -> [usize; 4] {
+fn idle(lacks: MissingResource, jobs: usize) -> [usize; 4] {
     let mut idle = [0; 4];
     idle[lacks as usize] = jobs;
     idle
@@ -36,7 +36,7 @@ fn idle(lacks: Lacks, jobs: usize) -> [usize; 4] {
 #[test]
 fn a_new_job_is_due_when_it_comes() {
     let mut desk = Desk::new(4);
-    desk.deliver(Source::Fresh, &["a"]);
+    desk.deliver(DeliverySource::Fresh, &["a"]);
     desk.answer(7 * MS, vec![vec![START]]);
     // The desk takes its facts a moment after it delivers.
     assert_eq!(starts(&mut desk), [(12 * MS, false)]);
@@ -45,7 +45,7 @@ fn a_new_job_is_due_when_it_comes() {
 #[test]
 fn a_denied_job_is_due_at_the_end_of_its_wait() {
     let mut desk = Desk::new(4);
-    desk.deliver(Source::Fresh, &["a"]);
+    desk.deliver(DeliverySource::Fresh, &["a"]);
     desk.answer(MS, vec![vec![wait(300, 4)]]);
     assert!(!desk.step(301 * MS).asked.is_empty());
     desk.answer(4 * MS, vec![vec![START]]);
@@ -72,7 +72,7 @@ fn a_job_that_comes_late_out_of_a_delay_queue_is_late_by_that_much() {
         came(90_000),
         ("x-sluicegate-attempt", HeaderValue::Int(1)),
     ]);
-    desk.deliver_messages(Source::Delay(9), vec![job]);
+    desk.deliver_messages(DeliverySource::Delay(9), vec![job]);
     desk.answer(MS, vec![vec![START]]);
     let late = starts(&mut desk);
     assert_eq!(late.len(), 1);
@@ -87,7 +87,7 @@ fn a_job_that_comes_late_out_of_a_delay_queue_is_late_by_that_much() {
 #[test]
 fn a_job_whose_permit_expired_waits_on_since_it_came() {
     let mut desk = Desk::new(4);
-    desk.deliver(Source::Fresh, &["a"]);
+    desk.deliver(DeliverySource::Fresh, &["a"]);
     let done = desk.answer(60 * SECOND, vec![vec![START]]);
     assert!(done.dispatched.is_empty(), "too late for its permit");
     // Unused permits are returned first.
@@ -104,27 +104,31 @@ fn a_job_whose_permit_expired_waits_on_since_it_came() {
 fn who_lacks_a_slot_while_calls_are_made_leaves_quota_idle() {
     let mut desk = Desk::new(1);
     let key = desk.start_one();
-    desk.deliver(Source::Fresh, &["b", "b"]);
+    desk.deliver(DeliverySource::Fresh, &["b", "b"]);
     assert_eq!(census(&mut desk).idle, [0; 4], "it has just come");
     desk.now += 2 * SECOND;
     let now = census(&mut desk);
-    assert_eq!(now.idle, idle(Lacks::Slot, 2));
+    assert_eq!(now.idle, idle(MissingResource::Slot, 2));
     assert_eq!((now.waiting, now.suspended), (1, 0));
     assert!((2 * SECOND..2 * SECOND + 10 * MS).contains(&now.oldest));
     desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
     desk.step(MS);
     assert_eq!(census(&mut desk).idle.iter().sum::<usize>(), 2);
-    assert_eq!(census(&mut desk).idle[Lacks::Redis as usize], 1, "it asks");
+    assert_eq!(
+        census(&mut desk).idle[MissingResource::Redis as usize],
+        1,
+        "it asks"
+    );
     desk.answer(MS, vec![vec![START]]);
-    assert_eq!(census(&mut desk).idle, idle(Lacks::Slot, 1));
+    assert_eq!(census(&mut desk).idle, idle(MissingResource::Slot, 1));
 }
 
 #[test]
 fn who_waits_for_redis_or_a_limit_is_told_apart() {
     let mut desk = Desk::new(4);
-    desk.deliver(Source::Fresh, &["a", "b"]);
+    desk.deliver(DeliverySource::Fresh, &["a", "b"]);
     desk.now += 2 * SECOND;
-    assert_eq!(census(&mut desk).idle, idle(Lacks::Redis, 2));
+    assert_eq!(census(&mut desk).idle, idle(MissingResource::Redis, 2));
     desk.answer(MS, vec![vec![wait(300, 1)], vec![wait(300, 2)]]);
     let now = census(&mut desk);
     assert_eq!(now.idle, [0; 4], "the time of both has not come");
@@ -135,9 +139,9 @@ fn who_waits_for_redis_or_a_limit_is_told_apart() {
 fn while_no_call_is_to_be_made_nothing_is_idle() {
     let mut desk = Desk::new(1);
     desk.start_one();
-    desk.deliver(Source::Fresh, &["b"]);
+    desk.deliver(DeliverySource::Fresh, &["b"]);
     desk.now += 2 * SECOND;
-    assert_eq!(census(&mut desk).idle, idle(Lacks::Slot, 1));
+    assert_eq!(census(&mut desk).idle, idle(MissingResource::Slot, 1));
     desk.scheduler.drain();
     assert_eq!(census(&mut desk).idle, [0; 4]);
 }
@@ -145,7 +149,7 @@ fn while_no_call_is_to_be_made_nothing_is_idle() {
 #[test]
 fn suspended_tenants_are_those_of_which_an_answer_said_so() {
     let mut desk = Desk::new(4);
-    desk.deliver(Source::Fresh, &["a"]);
+    desk.deliver(DeliverySource::Fresh, &["a"]);
     let reply = TenantReply {
         now_ms: STORE_MS,
         blocked_until_ms: STORE_MS + 5_000,
@@ -163,7 +167,7 @@ fn suspended_tenants_are_those_of_which_an_answer_said_so() {
 #[test]
 fn what_happened_to_each_tenants_jobs_is_told_once_and_what_still_waits_again() {
     let mut desk = Desk::new(4);
-    desk.deliver(Source::Fresh, &["a", "b", "b"]);
+    desk.deliver(DeliverySource::Fresh, &["a", "b", "b"]);
     desk.answer(MS, vec![vec![START], vec![START, wait(300, 1)]]);
     let now = desk.scheduler.tenants(desk.now);
     assert_eq!((now.over, now.waiting), (desk.now, 1));
@@ -187,7 +191,7 @@ fn what_happened_to_each_tenants_jobs_is_told_once_and_what_still_waits_again() 
         shadows: Vec::new(),
         answers: vec![wait(5_000, 1)],
     };
-    desk.deliver(Source::Fresh, &["c"]);
+    desk.deliver(DeliverySource::Fresh, &["c"]);
     let answers = Ok(vec![Ok(reply)]);
     (desk.scheduler).answered(desk.now, ShardId::default(), answers);
     let now = desk.scheduler.tenants(desk.now);
@@ -216,21 +220,21 @@ fn a_publishers_timestamp_tells_how_long_a_new_job_was_queued() {
         };
         facts.filter_map(queued).collect()
     };
-    desk.deliver_messages(Source::Fresh, vec![stamped()]);
+    desk.deliver_messages(DeliverySource::Fresh, vec![stamped()]);
     assert_eq!(
         queued(&mut desk),
         [Duration::ZERO; 0],
         "the clock is not known yet"
     );
     desk.answer(MS, vec![vec![START]]);
-    desk.deliver(Source::Fresh, &["a"]);
-    desk.deliver_messages(Source::Recheck, vec![stamped()]);
+    desk.deliver(DeliverySource::Fresh, &["a"]);
+    desk.deliver_messages(DeliverySource::Recheck, vec![stamped()]);
     assert_eq!(
         queued(&mut desk),
         [Duration::ZERO; 0],
         "without a timestamp, and not new"
     );
-    desk.deliver_messages(Source::Fresh, vec![stamped()]);
+    desk.deliver_messages(DeliverySource::Fresh, vec![stamped()]);
     // A timestamp has whole seconds: the job was published at the end of its second at the latest.
     let age = queued(&mut desk);
     assert!(

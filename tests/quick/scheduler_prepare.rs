@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use sluicegate::broker::Source;
-use sluicegate::engine::action::Key;
+use sluicegate::broker::DeliverySource;
+use sluicegate::engine::action::JobKey;
 use sluicegate::handler::{Attempt, Fate, Outcome};
 
 use crate::scheduler::{CAPACITY, Desk, MS, START, wait};
@@ -19,12 +19,12 @@ fn cold(concurrency: usize) -> Desk {
 }
 
 /// Returns a job that may start and whose call is being prepared.
-fn preparing(desk: &mut Desk) -> Key {
-    desk.deliver(Source::Fresh, &["a"]);
+fn preparing(desk: &mut Desk) -> JobKey {
+    desk.deliver(DeliverySource::Fresh, &["a"]);
     desk.answer(MS, vec![vec![CAPACITY]]).prepared[0]
 }
 
-fn prepared(desk: &mut Desk, key: Key) {
+fn prepared(desk: &mut Desk, key: JobKey) {
     desk.now += SETUP;
     let now = desk.now;
     desk.scheduler.prepared(now, key, Some(SETUP), Ok(()));
@@ -33,7 +33,7 @@ fn prepared(desk: &mut Desk, key: Key) {
 #[test]
 fn a_permit_is_asked_for_with_a_prepared_call_in_hand() {
     let mut desk = cold(4);
-    let asked = desk.deliver(Source::Fresh, &["a"]).asked;
+    let asked = desk.deliver(DeliverySource::Fresh, &["a"]).asked;
     assert_eq!((asked[0].asks.len(), asked[0].budget), (1, 0));
     let done = desk.answer(MS, vec![vec![CAPACITY]]);
     let [key] = done.prepared[..] else {
@@ -52,7 +52,7 @@ fn a_permit_is_asked_for_with_a_prepared_call_in_hand() {
 #[test]
 fn who_must_wait_prepares_nothing_and_leaves_what_it_has() {
     let mut desk = cold(4);
-    desk.deliver(Source::Fresh, &["a"]);
+    desk.deliver(DeliverySource::Fresh, &["a"]);
     let done = desk.answer(MS, vec![vec![wait(10_000, 1)]]);
     assert!(done.prepared.is_empty());
     let key = preparing(&mut desk);
@@ -67,7 +67,7 @@ fn who_must_wait_prepares_nothing_and_leaves_what_it_has() {
 #[test]
 fn those_with_a_call_are_asked_for_first_and_the_order_is_kept_behind_them() {
     let mut desk = cold(1);
-    desk.deliver(Source::Fresh, &["a", "a", "a"]);
+    desk.deliver(DeliverySource::Fresh, &["a", "a", "a"]);
     let done = desk.answer(MS, vec![vec![CAPACITY]]);
     assert_eq!(done.prepared.len(), 1, "each takes a slot");
     assert!(desk.step(MS).asked.is_empty(), "no slot is free");
@@ -140,7 +140,7 @@ fn a_held_job_prepares_one_set_up_before_its_turn() {
     desk.answer(MS, vec![vec![START]]);
     desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
     desk.ready = 0;
-    desk.deliver(Source::Due, &["a", "a"]);
+    desk.deliver(DeliverySource::Due, &["a", "a"]);
     desk.answer(MS, vec![vec![wait(400, 1)]]);
     // The tenant is limited, so the other job asks without a slot.
     assert_eq!(desk.step(MS * 2).asked[0].asks.len(), 1);

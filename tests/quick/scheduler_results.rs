@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use lapin::BasicProperties;
-use sluicegate::broker::{Message, PublishError, Reply, Source};
-use sluicegate::engine::action::{Key, Results, ResultsTo};
+use sluicegate::broker::{DeliverySource, Message, PublishError, Reply};
+use sluicegate::engine::action::{JobKey, ResultSettings, ResultTarget};
 use sluicegate::engine::facts::{Fact, ResultOutcome};
 use sluicegate::handler::{Answered, Attempt, Outcome};
 use sluicegate::rules::headers::HeaderValue;
@@ -16,14 +16,14 @@ use crate::scheduler::{
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn desk(to: ResultsTo) -> Desk {
+fn desk(to: ResultTarget) -> Desk {
     let mut settings = settings(4, usual(), by_header());
-    settings.results = Some(Results { to, max_body: 8 });
+    settings.results = Some(ResultSettings { to, max_body: 8 });
     Desk::of(settings)
 }
 
-fn exchange() -> ResultsTo {
-    ResultsTo::Exchange {
+fn exchange() -> ResultTarget {
+    ResultTarget::Exchange {
         exchange: "results".into(),
         routing_key: "key".into(),
     }
@@ -45,8 +45,8 @@ fn job(reply_to: &str) -> Message {
     }
 }
 
-fn start(desk: &mut Desk, job: Message) -> Key {
-    desk.deliver_messages(Source::Fresh, vec![job]);
+fn start(desk: &mut Desk, job: Message) -> JobKey {
+    desk.deliver_messages(DeliverySource::Fresh, vec![job]);
     let done = desk.answer(MS, vec![vec![START]]);
     done.dispatched[0].0
 }
@@ -69,7 +69,7 @@ fn answered(outcome: Outcome) -> Attempt {
 }
 
 #[track_caller]
-fn one(done: &Done) -> (Key, &Reply) {
+fn one(done: &Done) -> (JobKey, &Reply) {
     let [(key, reply)] = &done.replies[..] else {
         panic!("one result, not {:?}", done.replies);
     };
@@ -93,7 +93,7 @@ fn reject() -> Outcome {
 #[test]
 fn a_job_is_acked_when_its_result_is_confirmed() {
     for (to, target) in [
-        (ResultsTo::ReplyTo, ("", "asker")),
+        (ResultTarget::ReplyTo, ("", "asker")),
         (exchange(), ("results", "key")),
     ] {
         let mut desk = desk(to);
@@ -143,7 +143,7 @@ fn a_job_is_acked_when_its_result_is_confirmed() {
 
 #[test]
 fn the_result_of_a_dead_letter_goes_first_then_the_letter_then_the_ack() {
-    let mut desk = desk(ResultsTo::ReplyTo);
+    let mut desk = desk(ResultTarget::ReplyTo);
     let key = start(&mut desk, job("asker"));
     let attempt = answered(reject());
     desk.scheduler.finished(desk.now, key, MS, attempt);
@@ -165,7 +165,7 @@ fn the_result_of_a_dead_letter_goes_first_then_the_letter_then_the_ack() {
 
 #[test]
 fn a_message_that_is_no_job_and_a_job_that_expires_have_results() {
-    let mut desk = desk(ResultsTo::ReplyTo);
+    let mut desk = desk(ResultTarget::ReplyTo);
     let key = start(&mut desk, job("asker"));
     desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
     let key = desk.actions().replies[0].0;
@@ -174,7 +174,7 @@ fn a_message_that_is_no_job_and_a_job_that_expires_have_results() {
 
     let mut nobody = job("asker").with_headers(&[], &["x-tenant"]);
     nobody.properties = nobody.properties.with_message_id("8".into());
-    let done = desk.deliver_messages(Source::Fresh, vec![nobody]);
+    let done = desk.deliver_messages(DeliverySource::Fresh, vec![nobody]);
     let (_, reply) = one(&done);
     assert_eq!(text(reply, "x-sluicegate-result"), "dead");
     assert!(text(reply, "x-sluicegate-reason").contains("x-tenant"));
@@ -183,7 +183,7 @@ fn a_message_that_is_no_job_and_a_job_that_expires_have_results() {
     let mut late = job("asker");
     late.properties = late.properties.with_expiration("1000".into());
     // The job was published long ago.
-    let done = desk.deliver_messages(Source::Fresh, vec![late]);
+    let done = desk.deliver_messages(DeliverySource::Fresh, vec![late]);
     let (_, reply) = one(&done);
     assert_eq!(text(reply, "x-sluicegate-result"), "expired");
     assert!(text(reply, "x-sluicegate-reason").starts_with("expired"));
@@ -192,7 +192,7 @@ fn a_message_that_is_no_job_and_a_job_that_expires_have_results() {
 
 #[test]
 fn what_is_not_an_end_has_no_result_and_its_answer_is_not_told_later() {
-    let mut desk = desk(ResultsTo::ReplyTo);
+    let mut desk = desk(ResultTarget::ReplyTo);
     for outcome in [
         Outcome::Retry {
             after: None,
@@ -236,8 +236,8 @@ fn what_is_not_an_end_has_no_result_and_its_answer_is_not_told_later() {
 
 fn desk_with_attempts(most: u32) -> Desk {
     let mut settings = settings(4, usual(), by_header());
-    settings.results = Some(Results {
-        to: ResultsTo::ReplyTo,
+    settings.results = Some(ResultSettings {
+        to: ResultTarget::ReplyTo,
         max_body: 8,
     });
     settings.live.retry.max_attempts = most;
@@ -254,7 +254,7 @@ fn nobody_is_told_who_did_not_ask() {
     let done = plain.actions();
     assert_eq!((done.replies.len(), &done.acked[..]), (0, &[1][..]));
 
-    let mut desk = desk(ResultsTo::ReplyTo);
+    let mut desk = desk(ResultTarget::ReplyTo);
     let key = desk.start_one();
     desk.scheduler
         .finished(desk.now, key, MS, answered(Outcome::Done));
@@ -265,7 +265,7 @@ fn nobody_is_told_who_did_not_ask() {
 #[test]
 fn a_job_that_names_a_queue_of_the_workers_is_done_without_a_result() {
     for queue in ["jobs", "jobs.dead", "jobs.due", "jobs.delay.from-250"] {
-        let mut desk = desk(ResultsTo::ReplyTo);
+        let mut desk = desk(ResultTarget::ReplyTo);
         let key = start(&mut desk, job(queue));
         desk.scheduler
             .finished(desk.now, key, MS, answered(Outcome::Done));
@@ -281,7 +281,7 @@ fn a_job_that_names_a_queue_of_the_workers_is_done_without_a_result() {
 
 #[test]
 fn a_result_without_a_target_is_counted_and_one_that_is_not_confirmed_is_sent_again() {
-    let mut desk = desk(ResultsTo::ReplyTo);
+    let mut desk = desk(ResultTarget::ReplyTo);
     let key = start(&mut desk, job("asker"));
     desk.scheduler
         .finished(desk.now, key, MS, answered(Outcome::Done));
@@ -316,9 +316,9 @@ fn a_result_that_is_not_taken_ends_with_a_bound_whatever_the_failure() {
     ];
     for (to, why) in failures
         .iter()
-        .flat_map(|why| [(ResultsTo::ReplyTo, why), (exchange(), why)])
+        .flat_map(|why| [(ResultTarget::ReplyTo, why), (exchange(), why)])
     {
-        let is_named = to == ResultsTo::ReplyTo;
+        let is_named = to == ResultTarget::ReplyTo;
         let mut desk = desk(to);
         let key = start(&mut desk, job("asker"));
         desk.scheduler
@@ -352,7 +352,7 @@ fn a_result_that_is_not_taken_ends_with_a_bound_whatever_the_failure() {
 
 #[test]
 fn a_job_that_was_called_ends_though_too_many_results_wait() {
-    let mut desk = desk(ResultsTo::ReplyTo);
+    let mut desk = desk(ResultTarget::ReplyTo);
     let share = 80 / 8;
     let mut keys = Vec::new();
     for _ in 0..30 {
@@ -381,7 +381,7 @@ fn a_job_that_was_called_ends_though_too_many_results_wait() {
 
 #[test]
 fn with_its_session_a_result_is_forgotten() {
-    let mut desk = desk(ResultsTo::ReplyTo);
+    let mut desk = desk(ResultTarget::ReplyTo);
     let key = start(&mut desk, job("asker"));
     desk.scheduler
         .finished(desk.now, key, MS, answered(Outcome::Done));
@@ -391,7 +391,7 @@ fn with_its_session_a_result_is_forgotten() {
     assert!(desk.actions().acked.is_empty(), "it is called again");
     assert!(desk.step(60 * SECOND).replies.is_empty());
     // If its session was lost before it ended, the next call's result is reported.
-    let mut desk = self::desk(ResultsTo::ReplyTo);
+    let mut desk = self::desk(ResultTarget::ReplyTo);
     let key = start(&mut desk, job("asker"));
     desk.scheduler.session_up(2);
     desk.scheduler
@@ -403,7 +403,7 @@ fn with_its_session_a_result_is_forgotten() {
 #[test]
 fn a_job_that_waits_for_its_turn_has_no_result() {
     let mut desk = desk(exchange());
-    desk.deliver_messages(Source::Fresh, vec![job("asker")]);
+    desk.deliver_messages(DeliverySource::Fresh, vec![job("asker")]);
     let done = desk.answer(MS, vec![vec![wait(10_100, 4)]]);
     assert!(done.replies.is_empty());
     assert_eq!(done.published.len(), 1);

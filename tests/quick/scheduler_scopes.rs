@@ -7,8 +7,8 @@ use std::time::Duration;
 use proptest::collection::vec;
 use proptest::test_runner::Config;
 use proptest::{prop_assert, prop_assert_eq, proptest};
-use sluicegate::broker::{Message, Outgoing, Source};
-use sluicegate::engine::action::Key;
+use sluicegate::broker::{DeliverySource, Message, Outgoing};
+use sluicegate::engine::action::JobKey;
 use sluicegate::gate::fleet::{Known, Registered};
 use sluicegate::gate::{Answer, End, GateError, ShardId, TenantAsk, TenantReply};
 use sluicegate::handler::Outcome;
@@ -69,14 +69,14 @@ fn a_tenants_jobs_are_asked_for_by_their_labels_in_one_round_and_share_its_quota
     let mut desk = of_paths(4);
     let mut jobs: Vec<Message> = ["/a", "/b", "/a", "/c"].map(|at| job("t", at)).into();
     jobs.push(message(&[("x-tenant", text("t"))]));
-    let asked = desk.deliver_messages(Source::Fresh, jobs).asked;
+    let asked = desk.deliver_messages(DeliverySource::Fresh, jobs).asked;
     assert_eq!(shown(&asked), ["t /a 2/2", "t /b 1/1", "t /c 1/1"]);
     assert!(asked.iter().all(|ask| ask.limits.len() == 2));
 
     // Two tenants keep their shares, divided among their labels.
     let mut desk = of_paths(4);
     let jobs = ["/a", "/b", "/c"].map(|at| [job("t", at), job("u", at)]);
-    let asked = desk.deliver_messages(Source::Fresh, jobs.into_iter().flatten().collect());
+    let asked = desk.deliver_messages(DeliverySource::Fresh, jobs.into_iter().flatten().collect());
     assert_eq!(
         shown(&asked.asked),
         ["t /a 1/1", "t /b 1/1", "u /a 1/1", "u /b 1/1"]
@@ -93,7 +93,7 @@ fn plans_with_other_limits_are_asked_for_in_the_same_round() {
     let tenant = ("x-tenant", text("t"));
     let with_plan = message(&[tenant.clone(), ("x-plan", text("pro"))]);
     let jobs = vec![message(std::slice::from_ref(&tenant)), with_plan];
-    let asked = desk.deliver_messages(Source::Fresh, jobs).asked;
+    let asked = desk.deliver_messages(DeliverySource::Fresh, jobs).asked;
     let names: Vec<&str> = asked.iter().map(|ask| ask.limits[0].name()).collect();
     assert_eq!(names, ["free", "pro"]);
     assert_eq!(shown(&asked), ["t  1/1", "t  1/1"]);
@@ -103,7 +103,7 @@ fn plans_with_other_limits_are_asked_for_in_the_same_round() {
 fn those_that_lack_a_permit_ask_again_in_their_order_and_those_that_wait_do_not() {
     let mut desk = of_paths(2);
     let jobs = ["/b", "/a", "/b", "/c", "/a"].map(|at| job("t", at)).into();
-    let asked = desk.deliver_messages(Source::Fresh, jobs).asked;
+    let asked = desk.deliver_messages(DeliverySource::Fresh, jobs).asked;
     assert_eq!(shown(&asked), ["t /b 1/1", "t /a 1/1"]);
     // There is no quota for /a. Its unused slot is free, and now all jobs ask.
     let done = desk.answer(MS, vec![vec![START], vec![wait(60_000, 1)]]);
@@ -137,7 +137,7 @@ fn what_goes_back_keeps_its_order_across_labels() {
         let of = |ask: &TenantAsk| ask.asks.iter().map(|ask| ask.cost).collect();
         asked.iter().map(of).collect()
     };
-    let asked = desk.deliver_messages(Source::Fresh, jobs).asked;
+    let asked = desk.deliver_messages(DeliverySource::Fresh, jobs).asked;
     assert_eq!(costs(&asked), [[1, 3], [2, 4]]);
     let why = GateError::Unreachable("refused".into());
     desk.scheduler
@@ -159,7 +159,7 @@ fn what_is_told_of_a_start_has_its_labels() {
     let running = Limit::concurrent("running", 9).expect("in range");
     let mut desk = desk(4, vec![limit("path", path()), running]);
     let jobs = vec![job("t", "/a"), job("t", "/b")];
-    let asked = desk.deliver_messages(Source::Fresh, jobs).asked;
+    let asked = desk.deliver_messages(DeliverySource::Fresh, jobs).asked;
     assert_ne!(asked[0].permits, asked[1].permits);
     let started = desk.answer(MS, vec![vec![START], vec![START]]).dispatched;
     let renewed = desk.step(Duration::from_secs(20)).settled;
@@ -195,7 +195,7 @@ fn what_is_told_of_a_start_has_its_labels() {
 #[test]
 fn labels_without_a_decision_wait_alone() {
     let mut desk = of_paths(4);
-    desk.deliver_messages(Source::Fresh, vec![job("t", "/a"), job("t", "/b")]);
+    desk.deliver_messages(DeliverySource::Fresh, vec![job("t", "/a"), job("t", "/b")]);
     let reply = TenantReply {
         now_ms: 1_700_000_000_000,
         blocked_until_ms: 0,
@@ -219,7 +219,7 @@ fn a_value_that_tells_nothing_apart_is_a_dead_letter_or_empty_for_the_limits_of_
         message(&[tenant, ("x-path", text(&"p".repeat(256)))])
     };
     let mut desk = of_paths(4);
-    let done = desk.deliver_messages(Source::Fresh, vec![flag()]);
+    let done = desk.deliver_messages(DeliverySource::Fresh, vec![flag()]);
     assert!(done.asked.is_empty());
     let (_, dead) = &done.published[0];
     assert_eq!(&*dead.queue, "jobs.dead");
@@ -240,7 +240,7 @@ fn a_value_that_tells_nothing_apart_is_a_dead_letter_or_empty_for_the_limits_of_
     known.learn(vec![other], 1);
     let fleet = known.fleet(Arc::new(own), "own", 1);
     desk.scheduler.agreed(Some(fleet), desk.now + MS * 1000);
-    let asked = desk.deliver_messages(Source::Fresh, vec![flag(), job("t", "/a")]);
+    let asked = desk.deliver_messages(DeliverySource::Fresh, vec![flag(), job("t", "/a")]);
     assert_eq!(shown(&asked.asked), ["t  1/1", "t /a 1/1"]);
     assert_eq!(asked.asked[0].labels, label(""));
 }
@@ -248,7 +248,9 @@ fn a_value_that_tells_nothing_apart_is_a_dead_letter_or_empty_for_the_limits_of_
 /// Returns a job after its trip through a delay queue.
 #[track_caller]
 fn through_a_delay_queue(desk: &mut Desk, job: Message) -> Outgoing {
-    let asked = desk.deliver_messages(Source::Fresh, vec![job]).asked;
+    let asked = desk
+        .deliver_messages(DeliverySource::Fresh, vec![job])
+        .asked;
     assert_eq!(asked.len(), 1);
     let done = desk.answer(MS, vec![vec![wait(10_000, 4)]]);
     let (key, outgoing) = done
@@ -319,7 +321,7 @@ fn a_job_that_waits_for_a_lease_asks_when_a_call_has_ended() {
     let running = Limit::concurrent("running", 1).expect("in range");
     let mut desk = desk(4, vec![running]);
     let jobs = vec![job("t", "/"), job("t", "/"), job("t", "/")];
-    desk.deliver_messages(Source::Fresh, jobs);
+    desk.deliver_messages(DeliverySource::Fresh, jobs);
     let started = desk.answer(MS, vec![vec![START, wait(200, 1), wait(400, 2)]]);
     let key = started.dispatched[0].0;
     assert!(desk.step(MS * 50).asked.is_empty());
@@ -366,8 +368,8 @@ proptest! {
         let mut desk = of_paths(concurrency);
         let mut rolls = rolls.into_iter().cycle();
         let named = |(tenant, path): &(u8, u8)| job(&tenant.to_string(), &path.to_string());
-        let mut done = desk.deliver_messages(Source::Fresh, jobs.iter().map(named).collect());
-        let (mut running, mut ended): (Vec<Key>, usize) = (Vec::new(), 0);
+        let mut done = desk.deliver_messages(DeliverySource::Fresh, jobs.iter().map(named).collect());
+        let (mut running, mut ended): (Vec<JobKey>, usize) = (Vec::new(), 0);
         for _ in 0..200 {
             if done.asked.is_empty() {
                 let Some(key) = running.pop() else { break };

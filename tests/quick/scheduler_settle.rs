@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use sluicegate::broker::Source;
+use sluicegate::broker::DeliverySource;
 use sluicegate::gate::{End, GateError, SettleReplies, ShardId, TenantSettled, Whose};
 use sluicegate::handler::{Attempt, Fate, LateEnd, Outcome};
 use sluicegate::rules::answers::{Quotas, Seen};
@@ -43,7 +43,7 @@ fn told_of(settled: &[TenantSettled]) -> Vec<(&str, End)> {
 #[test]
 fn a_tenant_that_cannot_be_told_holds_back_no_other() {
     let mut desk = of_places();
-    desk.deliver(Source::Fresh, &["a", "b", "b", "b"]);
+    desk.deliver(DeliverySource::Fresh, &["a", "b", "b", "b"]);
     let answers = vec![vec![START], vec![START, wait(400, 1), wait(400, 2)]];
     let started = desk.answer(MS, answers).dispatched;
     let (of_a, mut of_b) = (started[0].0, started[1].0);
@@ -81,7 +81,7 @@ fn a_tenant_that_cannot_be_told_holds_back_no_other() {
 #[test]
 fn a_tenant_that_cannot_be_told_is_given_up_while_others_are_told() {
     let mut desk = of_places();
-    desk.deliver(Source::Fresh, &["a", "b"]);
+    desk.deliver(DeliverySource::Fresh, &["a", "b"]);
     let started = desk.answer(MS, vec![vec![START], vec![START]]).dispatched;
     desk.scheduler
         .finished(desk.now, started[0].0, MS, Outcome::Done);
@@ -116,7 +116,7 @@ fn a_tenant_that_cannot_be_told_is_given_up_while_others_are_told() {
 #[test]
 fn a_renewal_that_failed_is_not_repeated_but_the_next_is_sooner() {
     let mut desk = of_places();
-    desk.deliver(Source::Fresh, &["a"]);
+    desk.deliver(DeliverySource::Fresh, &["a"]);
     let key = desk.answer(MS, vec![vec![START]]).dispatched[0].0;
     let mut renewals = Vec::new();
     for _ in 0..400 {
@@ -155,7 +155,7 @@ fn the_lease_of_a_call_that_was_given_up_is_held_until_it_ends() {
     let lease = 40 * second;
     let given_up = || {
         let mut desk = of_places();
-        desk.deliver(Source::Fresh, &["a", "a"]);
+        desk.deliver(DeliverySource::Fresh, &["a", "a"]);
         let started = desk.answer(MS, vec![vec![START, wait(400, 1)]]).dispatched;
         let (after, reason) = (None, "no answer in time".to_owned());
         let attempt = Attempt {

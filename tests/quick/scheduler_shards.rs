@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluicegate::broker::Source;
+use sluicegate::broker::DeliverySource;
 use sluicegate::engine::shards::Shards;
 use sluicegate::gate::{ShardId, TenantReply};
 
@@ -34,7 +34,7 @@ fn reply(answers: Vec<sluicegate::gate::Answer>) -> TenantReply {
 fn each_shard_has_one_question_under_way() {
     let mut desk = desk(8);
     let asked = |desk: &mut Desk, tenant: &str| {
-        let asked = desk.deliver(Source::Fresh, &[tenant]).asked;
+        let asked = desk.deliver(DeliverySource::Fresh, &[tenant]).asked;
         asked
             .iter()
             .map(|ask| ask.tenant.to_string())
@@ -61,9 +61,9 @@ fn each_shard_has_one_question_under_way() {
 #[test]
 fn permits_are_kept_for_an_answer_as_long_as_it_may_start_something() {
     let mut desk = desk(2);
-    let asked = desk.deliver(Source::Fresh, &["a", "a"]).asked;
+    let asked = desk.deliver(DeliverySource::Fresh, &["a", "a"]).asked;
     assert_eq!(asked[0].budget, 2);
-    let asked = desk.deliver(Source::Fresh, &["b"]).asked;
+    let asked = desk.deliver(DeliverySource::Fresh, &["b"]).asked;
     assert!(asked.is_empty(), "both may start");
     assert!(desk.step(5 * MS).asked.is_empty());
     // After half of the guard, an answer would be too late.

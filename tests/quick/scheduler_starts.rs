@@ -1,6 +1,6 @@
 //! Delayed starts: wherever a job waits, it does not ask earlier, and its delay counts once.
 
-use sluicegate::broker::{Message, Source};
+use sluicegate::broker::{DeliverySource, Message};
 use sluicegate::handler::Outcome;
 use sluicegate::rules::headers::HeaderValue;
 use sluicegate::rules::job::Field;
@@ -55,7 +55,7 @@ fn not_before(message: &Message) -> i64 {
 #[test]
 fn a_short_delay_is_spent_in_memory_and_then_the_job_asks() {
     let mut desk = desk();
-    let done = desk.deliver_messages(Source::Fresh, vec![delayed(300)]);
+    let done = desk.deliver_messages(DeliverySource::Fresh, vec![delayed(300)]);
     assert!(done.asked.is_empty() && done.published.is_empty());
     assert!(desk.step(MS * 250).asked.is_empty());
     // The clock is known to the precision of its last reading.
@@ -68,7 +68,7 @@ fn a_short_delay_is_spent_in_memory_and_then_the_job_asks() {
 #[test]
 fn a_long_delay_is_counted_once_and_travels_as_a_time() {
     let mut desk = desk();
-    let done = desk.deliver_messages(Source::Fresh, vec![delayed(3 * DAY_MS)]);
+    let done = desk.deliver_messages(DeliverySource::Fresh, vec![delayed(3 * DAY_MS)]);
     let first = travelling(&mut desk, done);
     let at = not_before(&first);
     let late = at - STORE_MS - 3 * DAY_MS;
@@ -79,7 +79,7 @@ fn a_long_delay_is_counted_once_and_travels_as_a_time() {
     let mut travels = first;
     for _ in 0..20 {
         desk.step(MS * 300_000);
-        let done = desk.deliver_messages(Source::Due, vec![travels]);
+        let done = desk.deliver_messages(DeliverySource::Due, vec![travels]);
         travels = travelling(&mut desk, done);
         assert_eq!(not_before(&travels), at);
     }
@@ -88,10 +88,10 @@ fn a_long_delay_is_counted_once_and_travels_as_a_time() {
 #[test]
 fn what_came_back_after_its_time_asks_at_once_and_a_retry_does_not_delay_again() {
     let mut desk = desk();
-    let done = desk.deliver_messages(Source::Fresh, vec![delayed(2_000)]);
+    let done = desk.deliver_messages(DeliverySource::Fresh, vec![delayed(2_000)]);
     let travels = travelling(&mut desk, done);
     desk.step(MS * 2_100);
-    let done = desk.deliver_messages(Source::Due, vec![travels]);
+    let done = desk.deliver_messages(DeliverySource::Due, vec![travels]);
     assert_eq!(done.asked.len(), 1);
     let key = desk.answer(MS, vec![vec![START]]).dispatched[0].0;
     let retry = Outcome::Retry {
@@ -104,14 +104,14 @@ fn what_came_back_after_its_time_asks_at_once_and_a_retry_does_not_delay_again()
     let ahead = not_before(&travels) - STORE_MS;
     assert!(ahead < 3_300, "the retry's time alone: {ahead}");
     desk.step(MS * 1_100);
-    let done = desk.deliver_messages(Source::Due, vec![travels]);
+    let done = desk.deliver_messages(DeliverySource::Due, vec![travels]);
     assert_eq!(done.asked.len(), 1);
     // When denied, it waits for its turn, and not for its delay.
     let done = desk.answer(MS, vec![vec![wait(10_000, 1)]]);
     let travels = travelling(&mut desk, done);
     assert!(trip(&travels).wait_ms <= 10_000);
     desk.step(MS * 10_100);
-    let done = desk.deliver_messages(Source::Due, vec![travels]);
+    let done = desk.deliver_messages(DeliverySource::Due, vec![travels]);
     assert_eq!(done.asked.len(), 1);
 }
 
@@ -120,12 +120,12 @@ fn a_redelivered_job_counts_from_when_it_was_published_where_it_says_so() {
     let mut desk = desk();
     let published = HeaderValue::Int(STORE_MS - 9_000);
     let job = delayed(10_000).with_headers(&[("timestamp_in_ms", published)], &[]);
-    let done = desk.deliver_messages(Source::Fresh, vec![job.clone()]);
+    let done = desk.deliver_messages(DeliverySource::Fresh, vec![job.clone()]);
     let travels = travelling(&mut desk, done);
     assert_eq!(not_before(&travels), STORE_MS + 1_000);
     desk.scheduler.session_up(1);
     desk.step(MS * 1_100);
-    let done = desk.deliver_messages(Source::Fresh, vec![job]);
+    let done = desk.deliver_messages(DeliverySource::Fresh, vec![job]);
     assert_eq!(done.asked.len(), 1);
 }
 
@@ -133,14 +133,14 @@ fn a_redelivered_job_counts_from_when_it_was_published_where_it_says_so() {
 fn a_time_is_waited_for_and_one_too_far_away_makes_a_dead_letter() {
     let mut desk = desk();
     let at = |ms| job("x-not-before", HeaderValue::Int(ms));
-    let done = desk.deliver_messages(Source::Fresh, vec![at(STORE_MS + 60_000)]);
+    let done = desk.deliver_messages(DeliverySource::Fresh, vec![at(STORE_MS + 60_000)]);
     let travels = travelling(&mut desk, done);
     assert_eq!(not_before(&travels), STORE_MS + 60_000);
-    let past = desk.deliver_messages(Source::Fresh, vec![at(STORE_MS - 1)]);
+    let past = desk.deliver_messages(DeliverySource::Fresh, vec![at(STORE_MS - 1)]);
     assert_eq!(past.asked.len(), 1);
     desk.answer(MS, vec![vec![START]]);
     for far in [at(STORE_MS + 31 * DAY_MS), delayed(31 * DAY_MS)] {
-        let done = desk.deliver_messages(Source::Fresh, vec![far]);
+        let done = desk.deliver_messages(DeliverySource::Fresh, vec![far]);
         let [(_, letter)] = &done.published[..] else {
             panic!("{:?}", done.published);
         };
@@ -159,12 +159,12 @@ fn only_a_publishers_word_of_the_start_counts_in_the_work_queue() {
         "x-sluicegate-not-before",
         HeaderValue::Int(STORE_MS + DAY_MS),
     );
-    let done = desk.deliver_messages(Source::Fresh, vec![forged]);
+    let done = desk.deliver_messages(DeliverySource::Fresh, vec![forged]);
     assert_eq!(done.asked.len(), 1);
     // A header that only workers set does not hide the publisher's either.
     let hidden =
         delayed(60_000).with_headers(&[("x-sluicegate-attempt", HeaderValue::Int(1))], &[]);
-    let done = desk.deliver_messages(Source::Fresh, vec![hidden]);
+    let done = desk.deliver_messages(DeliverySource::Fresh, vec![hidden]);
     assert_eq!(done.published.len(), 1);
 }
 
@@ -173,14 +173,14 @@ fn a_job_that_expires_before_it_may_start_is_never_asked_for() {
     let mut desk = desk();
     let mut job = delayed(60_000);
     job.properties = job.properties.clone().with_expiration("1000".into());
-    let done = desk.deliver_messages(Source::Fresh, vec![job]);
+    let done = desk.deliver_messages(DeliverySource::Fresh, vec![job]);
     let travels = travelling(&mut desk, done);
     assert!(
         trip(&travels).wait_ms <= 1_200,
         "it looks when it has expired"
     );
     desk.step(MS * 1_200);
-    let done = desk.deliver_messages(Source::Due, vec![travels]);
+    let done = desk.deliver_messages(DeliverySource::Due, vec![travels]);
     assert!(done.asked.is_empty());
     assert_eq!(&*done.published[0].1.queue, "jobs.dead");
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate::broker::{Message, Source};
+use sluicegate::broker::{DeliverySource, Message};
 use sluicegate::gate::{GateError, ShardId};
 use sluicegate::handler::Outcome;
 use sluicegate::rules::headers::HeaderValue;
@@ -54,7 +54,7 @@ fn what_is_tried_of_a_tenants_limit_is_a_shadow_of_its_questions_alone() {
             .collect()
     };
     steer(&mut desk, [tried(tenant())]);
-    let done = desk.deliver_messages(Source::Fresh, vec![job("1")]);
+    let done = desk.deliver_messages(DeliverySource::Fresh, vec![job("1")]);
     assert_eq!(shadows(&done), [("default.tried".to_owned(), 1)]);
     desk.answer(MS, vec![vec![wait(300, 4)]]);
     // The next question has none of it, since another tenant's limit is tried.
@@ -79,7 +79,7 @@ fn states(done: &Done) -> Vec<(&str, State)> {
 #[test]
 fn a_cancelled_job_leaves_at_once_where_it_waits_in_memory_and_the_others_stay() {
     let mut desk = Desk::new(4);
-    desk.deliver_messages(Source::Fresh, vec![job("1"), job("2")]);
+    desk.deliver_messages(DeliverySource::Fresh, vec![job("1"), job("2")]);
     desk.answer(MS, vec![vec![wait(300, 4), wait(300, 5)]]);
     let done = steer(&mut desk, [cancel("1")]);
     assert_eq!(sent(&done, "jobs.dead"), ["1"]);
@@ -97,18 +97,18 @@ fn a_cancelled_job_leaves_at_once_where_it_waits_in_memory_and_the_others_stay()
 fn a_job_that_waits_for_a_slot_or_comes_later_is_cancelled_without_a_question() {
     let mut desk = Desk::new(1);
     desk.start_one();
-    let done = desk.deliver_messages(Source::Fresh, vec![job("1")]);
+    let done = desk.deliver_messages(DeliverySource::Fresh, vec![job("1")]);
     assert!(done.asked.is_empty(), "there is no slot");
     let done = steer(&mut desk, [cancel("1"), cancel("2")]);
     assert_eq!(sent(&done, "jobs.dead"), ["1"]);
-    let done = desk.deliver_messages(Source::Fresh, vec![job("2"), job("3")]);
+    let done = desk.deliver_messages(DeliverySource::Fresh, vec![job("2"), job("3")]);
     assert_eq!(sent(&done, "jobs.dead"), ["2"]);
 }
 
 #[test]
 fn an_answer_on_its_way_starts_no_cancelled_job_and_its_permit_is_given_back() {
     let mut desk = Desk::new(4);
-    desk.deliver_messages(Source::Fresh, vec![job("1")]);
+    desk.deliver_messages(DeliverySource::Fresh, vec![job("1")]);
     steer(&mut desk, [cancel("1")]);
     let done = desk.answer(MS, vec![vec![START]]);
     assert!(done.dispatched.is_empty());
@@ -122,7 +122,7 @@ fn an_answer_on_its_way_starts_no_cancelled_job_and_its_permit_is_given_back() {
 fn a_job_without_a_prepared_call_is_cancelled_when_it_is_prepared() {
     let mut desk = Desk::new(4);
     desk.ready = 0;
-    desk.deliver_messages(Source::Fresh, vec![job("1")]);
+    desk.deliver_messages(DeliverySource::Fresh, vec![job("1")]);
     let key = desk.answer(MS, vec![vec![CAPACITY]]).prepared[0];
     steer(&mut desk, [cancel("1")]);
     desk.scheduler.prepared(desk.now, key, None, Ok(()));
@@ -135,7 +135,7 @@ fn a_job_without_a_prepared_call_is_cancelled_when_it_is_prepared() {
 #[test]
 fn a_call_in_flight_goes_on_and_is_told_and_only_the_next_one_is_not_made() {
     let mut desk = Desk::new(4);
-    let done = desk.deliver_messages(Source::Fresh, vec![job("1"), job("2")]);
+    let done = desk.deliver_messages(DeliverySource::Fresh, vec![job("1"), job("2")]);
     assert_eq!(done.asked[0].asks.len(), 2);
     let done = desk.answer(MS, vec![vec![START, START]]);
     let keys: Vec<_> = done.dispatched.iter().map(|(key, ..)| *key).collect();
@@ -168,7 +168,7 @@ fn a_call_in_flight_goes_on_and_is_told_and_only_the_next_one_is_not_made() {
 fn what_could_not_be_told_is_told_again_unless_there_is_news_or_nobody_asks() {
     let mut desk = Desk::new(4);
     let show = || Instruction::Show(tenant(), "1".to_owned(), 9);
-    desk.deliver_messages(Source::Fresh, vec![job("1")]);
+    desk.deliver_messages(DeliverySource::Fresh, vec![job("1")]);
     desk.answer(MS, vec![vec![wait(400, 4)]]);
     let done = steer(&mut desk, [show()]);
     let [told] = &done.sighted[..] else {
@@ -195,12 +195,12 @@ fn what_could_not_be_told_is_told_again_unless_there_is_news_or_nobody_asks() {
 fn while_all_are_paused_nothing_is_asked_or_started_and_deliveries_are_given_back() {
     let mut desk = Desk::new(4);
     let key = desk.start_one();
-    desk.deliver_messages(Source::Fresh, vec![job("1")]);
+    desk.deliver_messages(DeliverySource::Fresh, vec![job("1")]);
     let done = steer(&mut desk, [Instruction::All(Hold::Paused)]);
     assert_eq!(done.rests, 0, "a call is in flight");
     assert!(desk.answer(MS, vec![vec![START]]).dispatched.is_empty());
     given_back(&mut desk);
-    let done = desk.deliver_messages(Source::Fresh, vec![job("2")]);
+    let done = desk.deliver_messages(DeliverySource::Fresh, vec![job("2")]);
     assert!(done.asked.is_empty());
     desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
     let done = desk.step(MS);
@@ -212,7 +212,7 @@ fn while_all_are_paused_nothing_is_asked_or_started_and_deliveries_are_given_bac
     desk.scheduler
         .settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
     desk.scheduler.session_up(1);
-    let done = desk.deliver_messages(Source::Fresh, vec![job("1")]);
+    let done = desk.deliver_messages(DeliverySource::Fresh, vec![job("1")]);
     assert_eq!(done.asked.len(), 1);
 }
 
@@ -221,7 +221,9 @@ fn a_draining_fleet_takes_no_new_jobs_and_finishes_the_others() {
     let mut desk = Desk::new(4);
     let done = steer(&mut desk, [Instruction::All(Hold::Draining)]);
     assert_eq!((done.new, done.rests), (vec![false], 0));
-    let asked = desk.deliver_messages(Source::Due, vec![job("1")]).asked;
+    let asked = desk
+        .deliver_messages(DeliverySource::Due, vec![job("1")])
+        .asked;
     assert_eq!(asked.len(), 1);
     let done = steer(&mut desk, [Instruction::All(Hold::Paused)]);
     assert_eq!(done.new, [true], "whoever is paused takes none at all");
@@ -233,16 +235,18 @@ fn a_draining_fleet_takes_no_new_jobs_and_finishes_the_others() {
 #[test]
 fn jobs_of_a_diverted_tenant_go_to_its_queue_and_those_of_others_stay() {
     let mut desk = Desk::new(4);
-    desk.deliver_messages(Source::Fresh, vec![job("1")]);
+    desk.deliver_messages(DeliverySource::Fresh, vec![job("1")]);
     desk.answer(MS, vec![vec![wait(300, 4)]]);
     let queue: Arc<str> = "jobs.diverted".into();
     let done = steer(&mut desk, [Instruction::Divert(tenant(), queue)]);
     assert_eq!(sent(&done, "jobs.diverted"), ["1"]);
-    let done = desk.deliver_messages(Source::Fresh, vec![job("2")]);
+    let done = desk.deliver_messages(DeliverySource::Fresh, vec![job("2")]);
     assert_eq!(sent(&done, "jobs.diverted"), ["2"]);
-    assert_eq!(desk.deliver(Source::Fresh, &["b"]).asked.len(), 1);
+    assert_eq!(desk.deliver(DeliverySource::Fresh, &["b"]).asked.len(), 1);
     steer(&mut desk, []);
     desk.answer(MS, vec![vec![START]]);
-    let asked = desk.deliver_messages(Source::Fresh, vec![job("3")]).asked;
+    let asked = desk
+        .deliver_messages(DeliverySource::Fresh, vec![job("3")])
+        .asked;
     assert_eq!(asked.len(), 1, "it is over");
 }

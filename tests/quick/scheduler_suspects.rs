@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use lapin::BasicProperties;
-use sluicegate::broker::{Message, Source};
-use sluicegate::engine::action::{Key, Settings};
+use sluicegate::broker::{DeliverySource, Message};
+use sluicegate::engine::action::{JobKey, SchedulerSettings};
 use sluicegate::gate::{GateError, Note, ShardId, Verdict};
 use sluicegate::handler::{Attempt, Fate, Outcome};
 use sluicegate::rules::crash::LEASE_MS;
@@ -49,7 +49,7 @@ fn words(done: &Done) -> Vec<String> {
 
 impl Desk {
     fn again(&mut self, ids: &[&str]) -> Done {
-        self.deliver_marked(Source::Fresh, true, jobs(ids))
+        self.deliver_marked(DeliverySource::Fresh, true, jobs(ids))
     }
 
     fn heard(&mut self, verdicts: &[Verdict]) -> Done {
@@ -60,13 +60,13 @@ impl Desk {
     }
 
     /// Starts a suspect.
-    fn suspect_runs(&mut self, id: &str) -> Key {
+    fn suspect_runs(&mut self, id: &str) -> JobKey {
         assert_eq!(words(&self.again(&[id])), [format!("{id}: begin")]);
         assert_eq!(self.heard(&[Verdict::Go]).asked.len(), 1);
         self.answer(MS, vec![vec![START]]).dispatched[0].0
     }
 
-    fn ends(&mut self, key: Key, attempt: impl Into<Attempt>) -> Done {
+    fn ends(&mut self, key: JobKey, attempt: impl Into<Attempt>) -> Done {
         self.scheduler.finished(self.now, key, MS, attempt);
         self.step(3 * MS)
     }
@@ -79,7 +79,7 @@ fn nobody_pays_who_was_delivered_once() {
     for round in 0..50 {
         let names: Vec<String> = (0..4).map(|job| format!("{round}-{job}")).collect();
         let ids: Vec<&str> = names.iter().map(String::as_str).collect();
-        let done = desk.deliver_messages(Source::Fresh, jobs(&ids));
+        let done = desk.deliver_messages(DeliverySource::Fresh, jobs(&ids));
         told += done.suspected.len();
         assert_eq!(done.asked[0].asks.len(), 4, "they ask at once");
         let answers = vec![START, START, wait(60_000, 1), wait(60_001, 2)];
@@ -290,7 +290,7 @@ fn who_has_ended_too_many_workers_is_a_dead_letter() {
 fn a_job_without_an_id_gets_one_on_its_way_through_a_delay_queue() {
     let mut desk = Desk::new(8);
     let plain = message(&[("x-tenant", HeaderValue::Text("a".to_owned()))]);
-    let done = desk.deliver_marked(Source::Fresh, true, vec![plain]);
+    let done = desk.deliver_marked(DeliverySource::Fresh, true, vec![plain]);
     assert_eq!(words(&done), [""; 0]);
     let (_, moved) = done.published[0].clone();
     let id = moved.message.id().expect("it has one now").to_owned();
@@ -327,7 +327,7 @@ fn a_gate_that_cannot_be_told_lets_suspects_wait_as_all_jobs_do() {
 
 #[test]
 fn nothing_is_counted_where_max_crashes_is_zero() {
-    let mut settings: Settings = settings(8, usual(), by_header());
+    let mut settings: SchedulerSettings = settings(8, usual(), by_header());
     settings.live.retry.max_crashes = 0;
     let mut desk = Desk::of(settings);
     let done = desk.again(&["x"]);

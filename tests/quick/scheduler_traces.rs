@@ -1,7 +1,7 @@
 //! The spans of jobs: their contents, their parents, and the trace context that a job carries.
 
-use sluicegate::broker::{Message, Source};
-use sluicegate::engine::action::{Results, ResultsTo};
+use sluicegate::broker::{DeliverySource, Message};
+use sluicegate::engine::action::{ResultSettings, ResultTarget};
 use sluicegate::engine::facts::Fact;
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::handler::Outcome;
@@ -15,8 +15,8 @@ const PUBLISHER: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
 
 fn desk(sampler: &str) -> Desk {
     let mut settings = settings(4, usual(), by_header());
-    settings.results = Some(Results {
-        to: ResultsTo::Exchange {
+    settings.results = Some(ResultSettings {
+        to: ResultTarget::Exchange {
             exchange: "results".into(),
             routing_key: "key".into(),
         },
@@ -66,7 +66,10 @@ fn retry() -> Outcome {
 #[test]
 fn a_wait_a_call_and_a_result_belong_to_the_publishers_span() {
     let mut desk = desk("parentbased_always_on");
-    desk.deliver_messages(Source::Fresh, vec![job(&[("traceparent", PUBLISHER)])]);
+    desk.deliver_messages(
+        DeliverySource::Fresh,
+        vec![job(&[("traceparent", PUBLISHER)])],
+    );
     for number in 1..=20 {
         desk.answer(MS, vec![vec![wait(300, number)]]);
         desk.step(300 * MS);
@@ -115,7 +118,7 @@ fn a_wait_a_call_and_a_result_belong_to_the_publishers_span() {
 #[test]
 fn a_retry_is_in_the_same_trace_and_names_its_first_call() {
     let mut desk = desk("parentbased_always_on");
-    desk.deliver_messages(Source::Fresh, vec![job(&[])]);
+    desk.deliver_messages(DeliverySource::Fresh, vec![job(&[])]);
     let done = desk.answer(MS, vec![vec![START]]);
     let (key, _, _) = done.dispatched[0];
     desk.scheduler.finished(desk.now, key, MS, retry());
@@ -131,7 +134,10 @@ fn a_retry_is_in_the_same_trace_and_names_its_first_call() {
         format!("{}:{:016x}", root.context, called.context.span)
     );
     // Another worker has other IDs.
-    for (source, is_ours) in [(Source::Delay(3), true), (Source::Fresh, false)] {
+    for (source, is_ours) in [
+        (DeliverySource::Delay(3), true),
+        (DeliverySource::Fresh, false),
+    ] {
         desk.deliver_messages(source, vec![moved.clone()]);
         if is_ours {
             desk.step(20_000 * MS);
@@ -161,7 +167,7 @@ fn what_is_not_recorded_goes_on_as_such() {
         ("parentbased_always_on", &unsampled),
     ] {
         let mut desk = desk(sampler);
-        desk.deliver_messages(Source::Fresh, vec![job(&[("traceparent", header)])]);
+        desk.deliver_messages(DeliverySource::Fresh, vec![job(&[("traceparent", header)])]);
         let done = desk.answer(MS, vec![vec![START]]);
         let (key, job, _) = &done.dispatched[0];
         let call = parse(&job.traceparent().expect("a context"));
@@ -179,7 +185,10 @@ fn what_is_not_recorded_goes_on_as_such() {
 #[test]
 fn without_a_sampler_there_is_nothing() {
     let mut desk = Desk::new(4);
-    desk.deliver_messages(Source::Fresh, vec![job(&[("traceparent", PUBLISHER)])]);
+    desk.deliver_messages(
+        DeliverySource::Fresh,
+        vec![job(&[("traceparent", PUBLISHER)])],
+    );
     let done = desk.answer(MS, vec![vec![START]]);
     let (key, job, _) = &done.dispatched[0];
     assert_eq!(job.traceparent(), None);

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate::broker::{Message, Outgoing, Source};
+use sluicegate::broker::{DeliverySource, Message, Outgoing};
 use sluicegate::handler::Outcome;
 use sluicegate::rules::headers::{self, HeaderValue};
 use sluicegate::rules::job::Field;
@@ -40,7 +40,7 @@ fn leaves(desk: &mut Desk, done: Done) -> Outgoing {
 
 /// Returns a job of tenant `a` with a wait of `wait_ms`, on its way to a delay queue.
 fn parked(desk: &mut Desk, wait_ms: u64, ticket: u64) -> Outgoing {
-    desk.deliver(Source::Fresh, &["a"]);
+    desk.deliver(DeliverySource::Fresh, &["a"]);
     let done = desk.answer(MS, vec![vec![wait(wait_ms, ticket)]]);
     leaves(desk, done)
 }
@@ -65,7 +65,7 @@ fn what_waits_in_memory_asks_in_the_order_of_its_tickets() {
     let sooner = parked(&mut desk, 100_000, 8);
     assert!(desk.arrives(later).asked.is_empty());
     assert!(desk.arrives(sooner).asked.is_empty());
-    desk.deliver(Source::Fresh, &["a"]);
+    desk.deliver(DeliverySource::Fresh, &["a"]);
     desk.answer(MS, vec![vec![wait(400, 7)]]);
     assert!(wake(&mut desk, named("b"), 1).asked.is_empty());
     let done = wake(&mut desk, named("a"), 2);
@@ -115,7 +115,7 @@ fn a_longer_pause_than_the_longest_delay_queue_does_not_hide_a_job() {
 #[test]
 fn an_answer_of_before_is_asked_for_once_more() {
     let mut desk = desk();
-    desk.deliver(Source::Fresh, &["a"]);
+    desk.deliver(DeliverySource::Fresh, &["a"]);
     assert!(wake(&mut desk, named("a"), 7).asked.is_empty());
     let done = desk.answer(MS, vec![vec![wait(200_000, 4)]]);
     assert!(done.published.is_empty());
@@ -123,7 +123,7 @@ fn an_answer_of_before_is_asked_for_once_more() {
     let done = desk.answer(MS, vec![vec![wait(200_000, 4)]]);
     assert_eq!(woken(&leaves(&mut desk, done).message), Some(7));
     // A job that arrives now asks after the change.
-    desk.deliver(Source::Fresh, &["a"]);
+    desk.deliver(DeliverySource::Fresh, &["a"]);
     let done = desk.answer(MS, vec![vec![wait(200_000, 5)]]);
     assert_eq!(woken(&leaves(&mut desk, done).message), Some(7));
 }
@@ -131,7 +131,7 @@ fn an_answer_of_before_is_asked_for_once_more() {
 #[test]
 fn a_retry_waits_for_its_time() {
     let mut desk = desk();
-    desk.deliver(Source::Fresh, &["a"]);
+    desk.deliver(DeliverySource::Fresh, &["a"]);
     let done = desk.answer(MS, vec![vec![wait(400, 4)]]);
     assert!(done.published.is_empty());
     desk.step(MS * 500);
@@ -156,7 +156,7 @@ fn a_delayed_start_in_memory_waits_for_its_time() {
     desk.actions();
     let tenant = ("x-tenant", HeaderValue::Text("a".to_owned()));
     let delayed = message(&[tenant, ("x-delay", HeaderValue::Int(300))]);
-    let done = desk.deliver_messages(Source::Fresh, vec![delayed]);
+    let done = desk.deliver_messages(DeliverySource::Fresh, vec![delayed]);
     assert!(done.asked.is_empty() && done.published.is_empty());
     assert!(wake(&mut desk, named("a"), 7).asked.is_empty());
     assert!(desk.step(250 * MS).asked.is_empty());
@@ -170,7 +170,7 @@ fn what_a_publisher_says_of_it_counts_for_nothing() {
     wake(&mut desk, None, 7);
     let tenant = ("x-tenant", HeaderValue::Text("a".to_owned()));
     let claimed = message(&[tenant, headers::woken(1_000)]);
-    desk.deliver_messages(Source::Fresh, vec![claimed]);
+    desk.deliver_messages(DeliverySource::Fresh, vec![claimed]);
     let done = desk.answer(MS, vec![vec![wait(200_000, 4)]]);
     assert_eq!(woken(&leaves(&mut desk, done).message), Some(7));
 }

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate::broker::memory::{Fault, MemoryBroker};
-use sluicegate::broker::{Broker, Delivery, Event, Outgoing, PublishError, Reply, Source, Tag};
+use sluicegate::broker::memory::{MemoryBroker, PublishFault};
+use sluicegate::broker::{
+    Broker, BrokerEvent, Delivery, DeliverySource, Outgoing, PublishError, Reply, Tag,
+};
 use sluicegate::rules::headers;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
@@ -202,7 +204,11 @@ fn look_at(world: &World, outgoing: &Outgoing) {
 }
 
 /// Hands the broker's events on, sometimes late.
-pub async fn forward(life: Arc<Life>, mut from: mpsc::Receiver<Event>, to: mpsc::Sender<Event>) {
+pub async fn forward(
+    life: Arc<Life>,
+    mut from: mpsc::Receiver<BrokerEvent>,
+    to: mpsc::Sender<BrokerEvent>,
+) {
     while let Some(event) = from.recv().await {
         if life.world.dice(|t| t.event_slow) {
             sleep(life.world.up_to(500)).await;
@@ -210,7 +216,7 @@ pub async fn forward(life: Arc<Life>, mut from: mpsc::Receiver<Event>, to: mpsc:
         life.point("event").await;
         let mut event = event;
         match &mut event {
-            Event::Deliveries(deliveries) => {
+            BrokerEvent::Deliveries(deliveries) => {
                 for delivery in deliveries {
                     exchange(&life.world, delivery);
                     let (id, tag) = (delivery.message.id().unwrap_or_default(), delivery.tag);
@@ -229,7 +235,7 @@ pub async fn forward(life: Arc<Life>, mut from: mpsc::Receiver<Event>, to: mpsc:
 
 /// The broker in memory has no exchanges: a fresh job has the routing key that brought it to its queue.
 fn exchange(world: &World, delivery: &mut Delivery) {
-    if delivery.source == Source::Fresh {
+    if delivery.source == DeliverySource::Fresh {
         let id = delivery.message.id().unwrap_or_default();
         let key = world.plan.job(id).routing_key;
         key.clone_into(&mut delivery.message.routing_key);
@@ -237,14 +243,14 @@ fn exchange(world: &World, delivery: &mut Delivery) {
 }
 
 /// What goes wrong with publishes, of whomever.
-pub fn faults(world: &World) -> Option<Fault> {
+pub fn faults(world: &World) -> Option<PublishFault> {
     type Rate = fn(&super::plan::Trouble) -> f64;
-    let kinds: [(Rate, Fault); 5] = [
-        (|t| t.nack, Fault::Nack),
-        (|t| t.return_, Fault::Return),
-        (|t| t.lose_confirm, Fault::LoseConfirm),
-        (|t| t.lose_publish, Fault::LosePublish),
-        (|t| t.disconnect, Fault::Disconnect),
+    let kinds: [(Rate, PublishFault); 5] = [
+        (|t| t.nack, PublishFault::Nack),
+        (|t| t.return_, PublishFault::Return),
+        (|t| t.lose_confirm, PublishFault::LoseConfirm),
+        (|t| t.lose_publish, PublishFault::LosePublish),
+        (|t| t.disconnect, PublishFault::Disconnect),
     ];
     let (_, fault) = kinds.into_iter().find(|(rate, _)| world.dice(rate))?;
     Some(fault)

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use kit::gate::BEGIN_US;
-use kit::gate::history::{Family, Given, RULE, Step, World, ask, history, labels_of, sets};
+use kit::gate::history::{Family, IssuedTickets, RULE, Step, World, ask, history, labels_of, sets};
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 use sluicegate::gate::{Ask, End, Receipt, Settled, Ticket};
@@ -117,7 +117,7 @@ fn starts_of_several(family: Family, which: usize, steps: &[Step]) -> ByPartitio
     let limits = sets(family).remove(which);
     let tenants = ["t0", "t1", "t2"].map(|id| Tenant::parse(id).expect("a plain id"));
     let mut world = World::default();
-    let mut all_given: HashMap<usize, Given> = HashMap::new();
+    let mut all_given: HashMap<usize, IssuedTickets> = HashMap::new();
     let (mut clock, mut real, mut now_of) = (BEGIN_US, BEGIN_US, 0);
     let mut started = ByPartition::new();
     for (number, step) in steps.iter().enumerate() {
@@ -125,7 +125,7 @@ fn starts_of_several(family: Family, which: usize, steps: &[Step]) -> ByPartitio
         let tenant = &tenants[now_of / 4];
         let labels = labels_of(&limits, now_of);
         let layout = Layout::of(&limits, tenant, &labels);
-        let Given { tickets, receipts } = all_given.entry(now_of).or_default();
+        let IssuedTickets { tickets, receipts } = all_given.entry(now_of).or_default();
         match step {
             Step::Ask { budget, jobs } => {
                 let generation = world.at(&layout.waitlist).waitlist.generation;

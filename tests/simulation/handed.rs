@@ -9,7 +9,7 @@ use bytes::Bytes;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use serde_json::json;
-use sluicegate::broker::forwarding::{Expected, Forwarding};
+use sluicegate::broker::forwarding::{ExpectedEnd, Forwarding};
 use sluicegate::broker::{PublishError, Reply};
 use sluicegate::config::{Forward, RoutingKey};
 use sluicegate::handler::forward::ForwardHandler;
@@ -120,7 +120,7 @@ impl Forwarding for Workers {
         Some(DONE)
     }
 
-    fn expect(&self, token: String) -> Expected {
+    fn expect(&self, token: String) -> ExpectedEnd {
         self.life.ends.expect(token)
     }
 

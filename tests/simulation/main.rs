@@ -231,7 +231,7 @@ async fn quiet(world: &World) {
     sleep(ms(10_000)).await;
 }
 
-async fn drain(mut events: tokio::sync::mpsc::Receiver<sluicegate::broker::Event>) {
+async fn drain(mut events: tokio::sync::mpsc::Receiver<sluicegate::broker::BrokerEvent>) {
     while events.recv().await.is_some() {}
 }
 

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use sluicegate::broker::memory::{Fault, MemoryBroker};
+use sluicegate::broker::memory::{MemoryBroker, PublishFault};
 use sluicegate::broker::{Message, Outgoing, Reply};
-use sluicegate::engine::action::{Results, ResultsTo};
+use sluicegate::engine::action::{ResultSettings, ResultTarget};
 use sluicegate::rules::headers::RESULT;
 use sluicegate::rules::job::Field;
 
@@ -19,12 +19,12 @@ const KEY: &str = "end";
 const QUEUE: &str = "ends";
 
 /// Who is told.
-pub fn settings(seed: u64) -> Option<Results> {
-    let to = ResultsTo::Exchange {
+pub fn settings(seed: u64) -> Option<ResultSettings> {
+    let to = ResultTarget::Exchange {
         exchange: EXCHANGE.into(),
         routing_key: KEY.into(),
     };
-    (seed >= RESULTS).then_some(Results { to, max_body: 0 })
+    (seed >= RESULTS).then_some(ResultSettings { to, max_body: 0 })
 }
 
 /// Where results are kept.
@@ -33,9 +33,9 @@ pub fn bind(server: &MemoryBroker) {
 }
 
 /// A result whose target is gone is lost by rights, and nothing could be said of it: it is refused in place of that.
-pub fn fault(outgoing: &Outgoing, fault: Option<Fault>) -> Option<Fault> {
+pub fn fault(outgoing: &Outgoing, fault: Option<PublishFault>) -> Option<PublishFault> {
     match fault {
-        Some(Fault::Return) if &*outgoing.queue == KEY => Some(Fault::Nack),
+        Some(PublishFault::Return) if &*outgoing.queue == KEY => Some(PublishFault::Nack),
         fault => fault,
     }
 }

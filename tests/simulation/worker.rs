@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use simulator::environment;
 use sluicegate::broker::Broker;
-use sluicegate::engine::Over;
-use sluicegate::engine::action::{Changeable, Settings};
+use sluicegate::engine::EngineEnd;
+use sluicegate::engine::action::{Changeable, SchedulerSettings};
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::metrics::Metrics;
 use sluicegate::rules::delays::DelayLevels;
@@ -29,8 +29,8 @@ use super::world::{Life, World};
 /// More polls than this at one moment: the engine spins.
 const MOST_POLLS: u32 = 1000;
 
-fn settings(plan: &Plan, broker: &SimBroker) -> Settings {
-    Settings {
+fn settings(plan: &Plan, broker: &SimBroker) -> SchedulerSettings {
+    SchedulerSettings {
         policy: mixed::policy(&plan.limits, plan.others.as_ref()),
         fields: Fields {
             tenant: TenantField::Header("x-tenant".into()),
@@ -131,8 +131,8 @@ async fn live(world: &Arc<World>, slot: usize, number: u64) {
         biased;
         ended = &mut process => {
             let panicked = match ended {
-                Ok(Over::Stopped | Over::Deaf) => None,
-                Ok(Over::Panicked(why)) => Some(why),
+                Ok(EngineEnd::Stopped | EngineEnd::Deaf) => None,
+                Ok(EngineEnd::Panicked(why)) => Some(why),
                 Err(why) => Some(why.to_string()),
             };
             if let Some(why) = panicked {
@@ -194,17 +194,17 @@ impl<F> Process<F> {
         Some(strike.what)
     }
 
-    fn kill(&mut self) -> Poll<Over> {
+    fn kill(&mut self) -> Poll<EngineEnd> {
         self.run = None;
         self.life.killed.cancel();
         Poll::Pending
     }
 }
 
-impl<F: Future<Output = Over>> Future for Process<F> {
-    type Output = Over;
+impl<F: Future<Output = EngineEnd>> Future for Process<F> {
+    type Output = EngineEnd;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Over> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<EngineEnd> {
         let strike = self.strike();
         match strike {
             None | Some(Strike::KillAfter) => {}

@@ -10,7 +10,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use simulator::environment::Environment;
 pub use simulator::environment::micros;
-use sluicegate::broker::forwarding::Ends;
+use sluicegate::broker::forwarding::PendingEnds;
 use sluicegate::broker::memory::MemoryBroker;
 use sluicegate::engine::Stop;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -128,7 +128,7 @@ pub struct Life {
     pub stop: Stop,
     pub killed: CancellationToken,
     /// Who waits for what workers of others say.
-    pub ends: Ends,
+    pub ends: PendingEnds,
     frozen_until: Mutex<Instant>,
     asks: Mutex<Asks>,
     heard: Mutex<Heard>,
@@ -149,7 +149,7 @@ impl Life {
             broker,
             stop: Stop::default(),
             killed: CancellationToken::new(),
-            ends: Ends::default(),
+            ends: PendingEnds::default(),
             frozen_until: Mutex::new(Instant::now()),
             asks: Mutex::new(Asks {
                 until: Instant::now(),

@@ -11,7 +11,7 @@ use sluicegate::rules::headers::HeaderValue;
 use sluicegate::rules::job::{self, Job};
 use sluicegate::rules::tenant::Tenant;
 
-use super::downstream::{Downstream, Request, Then};
+use super::downstream::{AfterAnswer, Downstream, Request};
 use super::{answer, permit};
 
 /// Returns a configuration with `keys` in `dispatch.http` that calls `path` of an API at `server`.
@@ -43,7 +43,7 @@ fn read(
 
 /// Returns the request that the API receives.
 async fn request(path: &str, keys: &str, body: &str, headers: &[(&str, HeaderValue)]) -> Request {
-    let downstream = Downstream::answering(answer("200 OK", "", ""), Then::Keep).await;
+    let downstream = Downstream::answering(answer("200 OK", "", ""), AfterAnswer::Keep).await;
     let config = config(&downstream.addr.to_string(), path, keys);
     let job = read(&config, body, headers).expect("a job");
     let http = config.dispatch.http.expect("a url");
@@ -183,7 +183,10 @@ fn a_job_without_a_value_is_none_and_says_which() {
 async fn what_is_the_same_in_a_url_with_placeholders_is_shown_to_nobody() {
     let downstream = Downstream::start(|request: &Request| {
         let body = format!("no: {}", String::from_utf8_lossy(&request.head));
-        (answer("400 Bad Request", "", &body).into(), Then::Keep)
+        (
+            answer("400 Bad Request", "", &body).into(),
+            AfterAnswer::Keep,
+        )
     })
     .await;
     let server = downstream.addr.to_string();
@@ -209,7 +212,10 @@ async fn what_is_the_same_in_a_url_with_placeholders_is_shown_to_nobody() {
 async fn echoed(keys: &str, tenant: &str) -> (String, Option<Request>) {
     let downstream = Downstream::start(|request: &Request| {
         let body = format!("no: {}", String::from_utf8_lossy(&request.head));
-        (answer("400 Bad Request", "", &body).into(), Then::Keep)
+        (
+            answer("400 Bad Request", "", &body).into(),
+            AfterAnswer::Keep,
+        )
     })
     .await;
     let config = config(&downstream.addr.to_string(), "/", keys);

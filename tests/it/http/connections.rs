@@ -3,11 +3,11 @@
 use futures_util::future::join_all;
 use tokio::sync::watch;
 
-use super::downstream::Manner;
+use super::downstream::DownstreamBehavior;
 use super::*;
 
-fn ok() -> (Vec<u8>, Then) {
-    (answer("200 OK", "", "fine").into(), Then::Keep)
+fn ok() -> (Vec<u8>, AfterAnswer) {
+    (answer("200 OK", "", "fine").into(), AfterAnswer::Keep)
 }
 
 #[tokio::test]
@@ -24,7 +24,7 @@ async fn one_connection_serves_one_call_after_another() {
             }
             _ => "HTTP/1.1 204 No Content\r\n\r\n".to_owned(),
         };
-        (format!("{interim}{last}").into(), Then::Keep)
+        (format!("{interim}{last}").into(), AfterAnswer::Keep)
     })
     .await;
     // More than the maximum before one answer, counted over all of them.
@@ -39,9 +39,9 @@ async fn one_connection_serves_one_call_after_another() {
 #[tokio::test]
 async fn no_more_connections_are_kept_than_calls_may_run() {
     let (open, answers) = watch::channel(false);
-    let manner = Manner {
+    let manner = DownstreamBehavior {
         answers: Some(answers),
-        ..Manner::default()
+        ..DownstreamBehavior::default()
     };
     let downstream = Downstream::with(manner, |_| ok()).await;
     let url = format!("http://{}/", downstream.addr);
@@ -83,7 +83,7 @@ async fn the_connections_of_a_dropped_handler_are_closed() {
 
 #[tokio::test]
 async fn an_idle_connection_that_the_server_closed_is_not_used() {
-    let downstream = Downstream::start(|_| (ok().0, Then::Close)).await;
+    let downstream = Downstream::start(|_| (ok().0, AfterAnswer::Close)).await;
     let handler = handler(format!("http://{}/", downstream.addr), LONG);
     for call in 1..=20 {
         let outcome = handler.handle(&job("1"), permit()).await;
@@ -100,7 +100,7 @@ async fn an_idle_connection_that_the_server_closed_is_not_used() {
 #[tokio::test]
 async fn what_a_server_says_unasked_makes_a_connection_useless() {
     let twice = format!("{0}{0}", answer("200 OK", "", ""));
-    let downstream = Downstream::answering(twice, Then::Keep).await;
+    let downstream = Downstream::answering(twice, AfterAnswer::Keep).await;
     let handler = handler(format!("http://{}/", downstream.addr), LONG);
     for call in 1..=5 {
         assert_eq!(handler.handle(&job("1"), permit()).await, Outcome::Done);
@@ -112,7 +112,7 @@ async fn what_a_server_says_unasked_makes_a_connection_useless() {
 #[tokio::test]
 async fn a_connection_whose_answer_was_not_read_to_its_end_is_closed() {
     let long = answer("200 OK", "", &"x".repeat(200_000));
-    let downstream = Downstream::answering(long, Then::Keep).await;
+    let downstream = Downstream::answering(long, AfterAnswer::Keep).await;
     let handler = handler(format!("http://{}/", downstream.addr), LONG);
     for call in 1..=3 {
         assert_eq!(handler.handle(&job("1"), permit()).await, Outcome::Done);
@@ -123,7 +123,7 @@ async fn a_connection_whose_answer_was_not_read_to_its_end_is_closed() {
 #[tokio::test]
 async fn a_call_that_is_given_up_closes_its_connection() {
     // The API waits for the next request, and sees the connection's end.
-    let downstream = Downstream::answering("", Then::Keep).await;
+    let downstream = Downstream::answering("", AfterAnswer::Keep).await;
     let handler = handler(format!("http://{}/", downstream.addr), LONG);
     let job = job("1");
     let seen = async {
@@ -141,7 +141,7 @@ async fn a_call_that_is_given_up_closes_its_connection() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flood_of_interim_answers_is_left() {
-    let downstream = Downstream::answering("", Then::Flood).await;
+    let downstream = Downstream::answering("", AfterAnswer::Flood).await;
     // Without a limit, the call would end with the timeout, which has another reason.
     let Outcome::Retry {
         after: None,
@@ -158,7 +158,7 @@ async fn a_flood_of_interim_answers_is_left() {
 #[tokio::test]
 async fn a_head_without_an_end_is_left() {
     let head = format!("HTTP/1.1 200 OK\r\nx: {}", "y".repeat(1_000_000));
-    let downstream = Downstream::answering(head, Then::Hang).await;
+    let downstream = Downstream::answering(head, AfterAnswer::Hang).await;
     let outcome = outcome(&downstream).await;
     let reason = "no answer: message head is too large".to_owned();
     let after = None;

@@ -11,7 +11,7 @@ use tokio_rustls::TlsAcceptor;
 
 /// What happens on the connection after an answer.
 #[derive(Clone, Copy)]
-pub enum Then {
+pub enum AfterAnswer {
     /// The connection's next request.
     Keep,
     /// The connection's end.
@@ -32,7 +32,7 @@ pub enum Then {
 
 /// How an API differs from one that speaks plain HTTP and answers at once.
 #[derive(Default)]
-pub struct Manner {
+pub struct DownstreamBehavior {
     pub tls: Option<TlsAcceptor>,
     /// Connections are accepted, but TLS continues only once this is true.
     pub set_up: Option<watch::Receiver<bool>>,
@@ -85,7 +85,7 @@ pub struct Downstream {
 }
 
 struct Shared {
-    manner: Manner,
+    manner: DownstreamBehavior,
     requests: Mutex<Vec<Request>>,
     repeated: Mutex<Option<usize>>,
     /// Number of connections so far.
@@ -97,15 +97,15 @@ struct Shared {
 impl Downstream {
     /// Answers each request with `answer`.
     pub async fn start(
-        answer: impl Fn(&Request) -> (Vec<u8>, Then) + Send + Sync + 'static,
+        answer: impl Fn(&Request) -> (Vec<u8>, AfterAnswer) + Send + Sync + 'static,
     ) -> Self {
-        Self::with(Manner::default(), answer).await
+        Self::with(DownstreamBehavior::default(), answer).await
     }
 
     /// Like [`Downstream::start`], in this manner.
     pub async fn with(
-        manner: Manner,
-        answer: impl Fn(&Request) -> (Vec<u8>, Then) + Send + Sync + 'static,
+        manner: DownstreamBehavior,
+        answer: impl Fn(&Request) -> (Vec<u8>, AfterAnswer) + Send + Sync + 'static,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let shared = Arc::new(Shared {
@@ -145,7 +145,7 @@ impl Downstream {
     }
 
     /// Gives each request the same answer.
-    pub async fn answering(answer: impl Into<Vec<u8>>, then: Then) -> Self {
+    pub async fn answering(answer: impl Into<Vec<u8>>, then: AfterAnswer) -> Self {
         let answer = answer.into();
         Self::start(move |_| (answer.clone(), then)).await
     }
@@ -159,8 +159,8 @@ impl Downstream {
             .clone()
     }
 
-    /// Returns the bytes written by [`Then::Repeat`] or [`Then::Endless`], once the client has
-    /// closed the connection.
+    /// Returns the bytes written by [`AfterAnswer::Repeat`] or [`AfterAnswer::Endless`], once the
+    /// client has closed the connection.
     pub async fn repeated(&self) -> usize {
         loop {
             if let Some(bytes) = *self.shared.repeated.lock().expect("no thread panicked") {
@@ -201,7 +201,7 @@ async fn wait_for(gate: Option<watch::Receiver<bool>>) {
 
 async fn serve(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
-    answer: &(impl Fn(&Request) -> (Vec<u8>, Then) + Sync),
+    answer: &(impl Fn(&Request) -> (Vec<u8>, AfterAnswer) + Sync),
     shared: &Shared,
 ) -> std::io::Result<()> {
     for of_connection in 0.. {
@@ -216,30 +216,30 @@ async fn serve(
         stream.write_all(&bytes).await?;
         stream.flush().await?;
         match then {
-            Then::Keep => {}
-            Then::Close => break,
-            Then::Hang => std::future::pending().await,
-            Then::Interim => loop {
+            AfterAnswer::Keep => {}
+            AfterAnswer::Close => break,
+            AfterAnswer::Hang => std::future::pending().await,
+            AfterAnswer::Interim => loop {
                 stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
                 tokio::time::sleep(Duration::from_millis(1)).await;
             },
-            Then::Flood => {
+            AfterAnswer::Flood => {
                 let flood = "HTTP/1.1 100 Continue\r\n\r\n".repeat(1_000);
                 loop {
                     stream.write_all(flood.as_bytes()).await?;
                 }
             }
-            Then::Repeat => {
+            AfterAnswer::Repeat => {
                 let chunk = format!("10000\r\n{}\r\n", "x".repeat(0x10000));
                 repeat(&mut stream, &chunk, shared).await;
             }
-            Then::Endless(piece) => {
+            AfterAnswer::Endless(piece) => {
                 let pieces = piece.repeat(0x10000 / piece.len());
                 // A head that arrives alone has other bounds than one with more bytes after it.
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 repeat(&mut stream, &pieces, shared).await;
             }
-            Then::Drip => loop {
+            AfterAnswer::Drip => loop {
                 stream.write_all(b"x").await?;
                 tokio::time::sleep(Duration::from_millis(1)).await;
             },

@@ -6,7 +6,7 @@ use rand::{Rng, SeedableRng};
 use super::*;
 
 /// Maximum number of bytes sent beyond those read: the buffers of two sockets.
-const MOST_SENT: usize = 64 << 20;
+const MAX_BUFFERED_BYTES: usize = 64 << 20;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_part_of_an_answer_is_read_without_an_end() {
@@ -30,7 +30,7 @@ async fn no_part_of_an_answer_is_read_without_an_end() {
         (&format!("{chunked}0\r\n"), "a: b\r\n", true),
         (&format!("{chunked}ffffffffffffffff\r\n"), "x", true),
     ] {
-        let downstream = Downstream::answering(start, Then::Endless(piece)).await;
+        let downstream = Downstream::answering(start, AfterAnswer::Endless(piece)).await;
         let what = format!("{start:?} and then {piece:?}");
         match outcome(&downstream).await {
             Outcome::Done => assert!(done, "{what}"),
@@ -41,7 +41,7 @@ async fn no_part_of_an_answer_is_read_without_an_end() {
             other => panic!("{what}: {other:?}"),
         }
         let sent = downstream.repeated().await;
-        assert!(sent < MOST_SENT, "{what}: {sent} bytes");
+        assert!(sent < MAX_BUFFERED_BYTES, "{what}: {sent} bytes");
         assert_eq!(downstream.requests().len(), 1, "{what}");
     }
 }
@@ -53,7 +53,7 @@ async fn an_answer_byte_by_byte_ends_with_the_timeout() {
         ("HTTP/1.1 200 OK\r\nx: ", false),
         ("HTTP/1.1 200 OK\r\n\r\n", true),
     ] {
-        let downstream = Downstream::answering(start, Then::Drip).await;
+        let downstream = Downstream::answering(start, AfterAnswer::Drip).await;
         let timeout = Duration::from_millis(300);
         let handler = handler(format!("http://{}/", downstream.addr), timeout);
         let job = job("1");
@@ -67,7 +67,7 @@ async fn an_answer_byte_by_byte_ends_with_the_timeout() {
 
 #[tokio::test]
 async fn a_redirect_takes_nothing_to_another_host() {
-    let elsewhere = Downstream::answering(answer("200 OK", "", ""), Then::Keep).await;
+    let elsewhere = Downstream::answering(answer("200 OK", "", ""), AfterAnswer::Keep).await;
     for location in [
         "http://HOST/",
         "//HOST/",
@@ -81,7 +81,7 @@ async fn a_redirect_takes_nothing_to_another_host() {
         ] {
             let headers = format!("location: {location}\r\nrefresh: 0; url={location}\r\n");
             let downstream =
-                Downstream::answering(answer(status, &headers, &location), Then::Keep).await;
+                Downstream::answering(answer(status, &headers, &location), AfterAnswer::Keep).await;
             let url = format!("http://joe:s3cr%40t@{}/?key=k3y", downstream.addr);
             let Outcome::Reject { reason } = handler(url, LONG).handle(&job("1"), permit()).await
             else {
@@ -119,7 +119,7 @@ async fn garbage_is_some_answer_or_none_and_harms_no_other_call() {
     let downstream = Downstream::start(move |request| {
         let id = request.header("x-job-id").expect("an id");
         let Ok(seed) = String::from_utf8_lossy(id).parse() else {
-            return (answer("200 OK", "", "").into(), Then::Keep);
+            return (answer("200 OK", "", "").into(), AfterAnswer::Keep);
         };
         let mut random = StdRng::seed_from_u64(seed);
         let mut bytes = good[random.random_range(0..good.len())]
@@ -133,7 +133,7 @@ async fn garbage_is_some_answer_or_none_and_harms_no_other_call() {
                 _ => bytes.insert(at, b"\r\n :;\0\xff01"[random.random_range(0..9)]),
             }
         }
-        (bytes, Then::Close)
+        (bytes, AfterAnswer::Close)
     })
     .await;
     let handler = handler(format!("http://{}/", downstream.addr), LONG);

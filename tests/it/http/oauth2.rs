@@ -8,7 +8,7 @@ use sluicegate::config::{ClientAuth, OAuth2, Secret, SecretUrl};
 use sluicegate::handler::PreparingHandler;
 use tokio::time::Instant;
 
-use super::downstream::{Manner, Request};
+use super::downstream::{DownstreamBehavior, Request};
 use super::*;
 
 /// A token endpoint for tests: its n-th successful answer is the token `token-n`.
@@ -20,10 +20,10 @@ struct Endpoint {
 impl Endpoint {
     /// Starts an endpoint whose tokens live for this many seconds.
     async fn start(life: u64) -> Self {
-        Self::with(Manner::default(), life).await
+        Self::with(DownstreamBehavior::default(), life).await
     }
 
-    async fn with(manner: Manner, life: u64) -> Self {
+    async fn with(manner: DownstreamBehavior, life: u64) -> Self {
         let (status, given) = (Arc::new(AtomicU16::new(200)), AtomicUsize::new(0));
         let answered = Arc::clone(&status);
         let downstream = Downstream::with(manner, move |request| {
@@ -43,7 +43,7 @@ impl Endpoint {
                     answer(&format!("{status} No"), "", &json)
                 }
             };
-            (text.into_bytes(), Then::Keep)
+            (text.into_bytes(), AfterAnswer::Keep)
         });
         Self {
             downstream: downstream.await,
@@ -91,7 +91,7 @@ fn with_tokens(api: &Downstream, endpoint: &Endpoint, timeout: Duration) -> Http
 }
 
 async fn api() -> Downstream {
-    Downstream::answering(answer("200 OK", "", "fine"), Then::Keep).await
+    Downstream::answering(answer("200 OK", "", "fine"), AfterAnswer::Keep).await
 }
 
 /// Returns the tokens of the calls to `api`, in order.
@@ -226,7 +226,7 @@ async fn a_token_that_the_api_refuses_is_renewed_at_once_unless_it_is_young() {
             Some(b"Bearer token-1") => answer("401 Unauthorized", "", "who is token-1?"),
             _ => answer("200 OK", "", "fine"),
         };
-        (text.into_bytes(), Then::Keep)
+        (text.into_bytes(), AfterAnswer::Keep)
     });
     let (api, endpoint) = (api.await, Endpoint::start(3600).await);
     let http = with_tokens(&api, &endpoint, LONG);
@@ -267,7 +267,7 @@ async fn nothing_shows_the_token_or_the_clients_secret() {
         let echo = String::from_utf8_lossy(request.header("authorization").unwrap_or_default());
         (
             answer("400 Bad Request", "", &format!("{echo}!")).into_bytes(),
-            Then::Keep,
+            AfterAnswer::Keep,
         )
     });
     let (api, endpoint) = (api.await, Endpoint::start(3600).await);
@@ -286,9 +286,9 @@ async fn tokens_come_over_tls_from_who_is_trusted_alone() {
     let (ours, theirs) = (Papers::new(), Papers::new());
     for (papers, is_trusted) in [(&ours, true), (&theirs, false)] {
         papers.issue("server", &["127.0.0.1"]);
-        let manner = Manner {
+        let manner = DownstreamBehavior {
             tls: Some(papers.acceptor("server", None)),
-            ..Manner::default()
+            ..DownstreamBehavior::default()
         };
         let (api, endpoint) = (api().await, Endpoint::with(manner, 3600).await);
         let http = Http {
@@ -321,12 +321,16 @@ async fn answers_without_a_token_or_without_an_end_are_failures() {
     for (bytes, then, words) in [
         (
             answer("200 OK", "", "hunter3"),
-            Then::Keep,
+            AfterAnswer::Keep,
             "without an access_token",
         ),
-        (endless.to_owned(), Then::Repeat, "larger than 64 KiB"),
-        (String::new(), Then::Hang, "no answer within 300ms"),
-        (String::new(), Then::Close, "gave no answer"),
+        (
+            endless.to_owned(),
+            AfterAnswer::Repeat,
+            "larger than 64 KiB",
+        ),
+        (String::new(), AfterAnswer::Hang, "no answer within 300ms"),
+        (String::new(), AfterAnswer::Close, "gave no answer"),
     ] {
         let api = api().await;
         let endpoint = Endpoint {

@@ -43,7 +43,7 @@ impl Endpoint {
                 }
                 _ => answer("401 No", "", r#"{"error": "invalid_client"}"#),
             };
-            (text.into_bytes(), Then::Keep)
+            (text.into_bytes(), AfterAnswer::Keep)
         });
         Self {
             downstream: downstream.await,
@@ -96,7 +96,7 @@ async fn api(refused: &'static str) -> Downstream {
             true => answer("401 Unauthorized", "", &format!("{text}!")),
             false => answer("200 OK", "", ""),
         };
-        (text.into_bytes(), Then::Keep)
+        (text.into_bytes(), AfterAnswer::Keep)
     })
     .await
 }
@@ -239,10 +239,10 @@ async fn a_tenants_token_is_renewed_while_it_has_jobs_and_when_the_api_refuses_i
 async fn endpoints_that_hang_hold_up_no_other_tenants() {
     let api = api("none").await;
     let tokens = Downstream::start(|request| match request.what().contains("/hangs") {
-        true => (Vec::new(), Then::Hang),
+        true => (Vec::new(), AfterAnswer::Hang),
         false => {
             let json = r#"{"access_token": "t", "expires_in": 1000}"#;
-            (answer("200 OK", "", json).into_bytes(), Then::Keep)
+            (answer("200 OK", "", json).into_bytes(), AfterAnswer::Keep)
         }
     });
     let tokens = tokens.await;
@@ -288,7 +288,7 @@ async fn endpoints_that_hang_hold_up_no_other_tenants() {
 async fn a_token_that_lives_for_a_moment_is_not_fetched_for_each_call() {
     let tokens = Downstream::start(|_| {
         let json = r#"{"access_token": "t", "expires_in": 0.001}"#;
-        (answer("200 OK", "", json).into_bytes(), Then::Keep)
+        (answer("200 OK", "", json).into_bytes(), AfterAnswer::Keep)
     })
     .await;
     let http = Http {

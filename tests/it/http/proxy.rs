@@ -1,7 +1,7 @@
 //! Calls through a proxy.
 
 use hyper::Version;
-use kit::api::{Api, Manner};
+use kit::api::{Api, ApiBehavior};
 use kit::connect::ConnectProxy;
 use kit::papers::Papers;
 use sluicegate::config::SecretUrl;
@@ -25,9 +25,9 @@ const BASIC: &str = "Basic dXM6cEBzcw==";
 async fn calls_go_through_a_tunnel_with_and_without_tls() {
     let papers = Papers::new();
     for (manner, version) in [
-        (Manner::default(), Version::HTTP_11),
-        (Manner::https(&papers, &["http/1.1"]), Version::HTTP_11),
-        (Manner::https(&papers, &["h2"]), Version::HTTP_2),
+        (ApiBehavior::default(), Version::HTTP_11),
+        (ApiBehavior::https(&papers, &["http/1.1"]), Version::HTTP_11),
+        (ApiBehavior::https(&papers, &["h2"]), Version::HTTP_2),
     ] {
         let (api, proxy) = (
             Api::with(manner).await,
@@ -56,7 +56,7 @@ async fn calls_go_through_a_tunnel_with_and_without_tls() {
 #[tokio::test]
 async fn through_a_proxy_no_arrival_is_reported_and_without_one_it_is() {
     let papers = Papers::new();
-    for manner in [Manner::default(), Manner::https(&papers, &["h2"])] {
+    for manner in [ApiBehavior::default(), ApiBehavior::https(&papers, &["h2"])] {
         let (api, proxy) = (Api::with(manner).await, ConnectProxy::start(None).await);
         let http = Http {
             tls: papers.trusted(),
@@ -81,7 +81,7 @@ async fn access_tokens_come_through_the_proxy_too() {
     use sluicegate::config::{ClientAuth, OAuth2, Secret};
 
     let token = r#"{"access_token": "token-1"}"#;
-    let tokens = Downstream::answering(answer("200 OK", "", token), Then::Keep).await;
+    let tokens = Downstream::answering(answer("200 OK", "", token), AfterAnswer::Keep).await;
     let (api, proxy) = (Api::start().await, ConnectProxy::start(None).await);
     let oauth2 = OAuth2 {
         token_url: SecretUrl::new(format!("http://{}/", tokens.addr)),

@@ -6,7 +6,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 
-use super::downstream::Manner;
+use super::downstream::DownstreamBehavior;
 use super::*;
 
 /// Returns a server at 127.0.0.1 with a certificate for `host`.
@@ -25,13 +25,13 @@ fn handler_with(tls: Tls, downstream: &Downstream, timeout: Duration) -> HttpHan
 }
 
 async fn downstream(tls: TlsAcceptor, set_up: Option<watch::Receiver<bool>>) -> Downstream {
-    let manner = Manner {
+    let manner = DownstreamBehavior {
         tls: Some(tls),
         set_up,
-        ..Manner::default()
+        ..DownstreamBehavior::default()
     };
     let ok = answer("200 OK", "", "fine");
-    Downstream::with(manner, move |_| (ok.clone().into(), Then::Keep)).await
+    Downstream::with(manner, move |_| (ok.clone().into(), AfterAnswer::Keep)).await
 }
 
 #[tokio::test]

@@ -44,14 +44,14 @@ fn most(log: &Path) -> (usize, usize) {
 
 /// The forwarding worker and its queue, for workers with the code of `file` after replacing each
 /// `from` by `to`.
-struct Theirs {
+struct ForwardingWorker {
     bed: Bed,
     queue: String,
     yaml: String,
     folder: TempDir,
 }
 
-impl Theirs {
+impl ForwardingWorker {
     fn new(file: &str, [from, to]: [&str; 2]) -> Self {
         let bed = bed();
         let queue = format!("{}-orders", bed.name);
@@ -109,7 +109,7 @@ impl Theirs {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_celery_worker_never_has_more_than_max_concurrent() {
     let slow = "import time\n    if order == 13: raise ValueError('no such order')\n    log = open(os.environ['LOG'], 'a', buffering=1)\n    log.write('begin\\n'); time.sleep(0.2); log.write('end\\n')";
-    let theirs = Theirs::new(
+    let theirs = ForwardingWorker::new(
         "celery_tasks.py",
         [r#"print(f"made {order}", flush=True)"#, slow],
     );
@@ -169,7 +169,7 @@ fn publisher() -> String {
 async fn a_node_worker_never_has_more_than_max_concurrent() {
     let slow = "const work = async () => {\n  const log = (word) => require('fs').appendFileSync(process.env.LOG, word + '\\n');\n  log('begin'); await new Promise((done) => setTimeout(done, 200)); log('end');\n};";
     let plain = "const work = async (message) => console.log(`made ${message.content}`);";
-    let theirs = Theirs::new("amqplib_worker.js", [plain, slow]);
+    let theirs = ForwardingWorker::new("amqplib_worker.js", [plain, slow]);
     let mut npm = Command::new("npm");
     npm.args(["install", "--no-audit", "--no-fund", "amqplib"]);
     run("npm", npm.current_dir(theirs.folder.path()));

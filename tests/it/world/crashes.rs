@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use kit::api::{Api, Call, Reply};
 use kit::process::Process;
-use kit::proxy::{Proxy, Ways};
+use kit::proxy::{Proxy, Transfers};
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, MS, SECOND, job, jobs, until};
 use rustix::process::Signal;
@@ -86,7 +86,7 @@ async fn a_job_that_ends_its_worker_each_time_becomes_a_dead_letter_and_its_neig
 #[tokio::test(flavor = "multi_thread")]
 async fn fifty_lost_sessions_end_no_job() {
     let api = Api::start().await;
-    let (amqp, url) = Proxy::before(shared_rabbit().url(), Ways::round_trip(MS), 12).await;
+    let (amqp, url) = Proxy::before(shared_rabbit().url(), Transfers::round_trip(MS), 12).await;
     let bed = Bed::on(&url, shared_redis().url());
     let http = ", timeout: 3s}, breaker: {enabled: false";
     // Any of the jobs would become a dead letter after a single crash.

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use hyper::Version;
-use kit::api::{Api, Manner};
+use kit::api::{Api, ApiBehavior};
 use kit::papers::Papers;
-use kit::proxy::{Proxy, Ways};
+use kit::proxy::{Proxy, Transfers};
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, MS, SECOND, counts, jobs, until};
 use sluicegate::app;
@@ -99,8 +99,8 @@ async fn quota_used(protocols: &[&str], version: Version) {
     loop {
         assert!(begun.elapsed() < 300 * SECOND, "the purse was always empty");
         let papers = Papers::new();
-        let api = Api::with(Manner::https(&papers, protocols)).await;
-        let proxy = Proxy::start(api.door.address, Ways::round_trip(60 * MS), 1).await;
+        let api = Api::with(ApiBehavior::https(&papers, protocols)).await;
+        let proxy = Proxy::start(api.door.address, Transfers::round_trip(60 * MS), 1).await;
         let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
         let limits = "max-requests: 50, window-size: 5s";
         let trust = papers.keys(Some("ca.pem"), None);
@@ -136,10 +136,10 @@ async fn the_quota_of_an_https_api_60_ms_away_is_used() {
 /// connections in each burst.
 async fn bursts(protocols: &[&str], version: Version) -> Vec<usize> {
     let papers = Papers::new();
-    let mut manner = Manner::https(&papers, protocols);
+    let mut manner = ApiBehavior::https(&papers, protocols);
     manner.idle = Some(SECOND);
     let api = Api::with(manner).await;
-    let proxy = Proxy::start(api.door.address, Ways::round_trip(SECOND), 1).await;
+    let proxy = Proxy::start(api.door.address, Transfers::round_trip(SECOND), 1).await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
     let limits = "max-requests: 10, window-size: 8s, guard: 3s";
     let trust = papers.keys(Some("ca.pem"), None);

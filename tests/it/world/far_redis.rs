@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kit::api::Api;
-use kit::proxy::{Proxy, Ways};
+use kit::proxy::{Proxy, Transfers};
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, MS, SECOND, counts, jobs, until};
 
@@ -15,7 +15,7 @@ const JOBS: usize = 30;
 /// Runs all jobs with two workers and returns the fullest window at the API.
 async fn run(round_trip: Duration, guard: &str) -> usize {
     let api = Api::start().await;
-    let far = Ways::round_trip(round_trip);
+    let far = Transfers::round_trip(round_trip);
     let (_way, redis) = Proxy::before(shared_redis().url(), far, 1).await;
     let bed = Bed::on(shared_rabbit().url(), &redis);
     let limits = format!("max-requests: 10, window-size: 5s, guard: {guard}");

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kit::api::Api;
 use kit::process::Process;
-use kit::proxy::{Proxy, Way, Ways};
+use kit::proxy::{Proxy, Transfer, Transfers};
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, MS, SECOND, counts, jobs, until};
 use sluicegate::broker::Message;
@@ -18,7 +18,7 @@ const WINDOW: Duration = Duration::from_secs(3);
 
 /// The result of a run.
 #[derive(Debug)]
-struct Seen {
+struct RunResult {
     /// Calls that arrived when the window that ends with them was already full, without tolerance.
     early: usize,
     /// Calls that were counted from their arrival, and late calls that the budget could not pay
@@ -29,15 +29,15 @@ struct Seen {
 
 /// Runs `count` jobs through two workers. `late` is the share of requests that are delayed, and the
 /// delay. The proxy acknowledges by itself, so only answers show that a request was late.
-async fn run(budget: &str, count: usize, late: (f64, Duration)) -> Seen {
+async fn run(budget: &str, count: usize, late: (f64, Duration)) -> RunResult {
     let api = Api::start().await;
-    let there = Way {
+    let there = Transfer {
         late,
-        ..Way::between(MS, 3 * MS)
+        ..Transfer::between(MS, 3 * MS)
     };
-    let ways = Ways {
+    let ways = Transfers {
         there,
-        ..Ways::OPEN
+        ..Transfers::OPEN
     };
     let proxy = Proxy::start(api.door.address, ways, 3).await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
@@ -65,7 +65,7 @@ async fn run(budget: &str, count: usize, late: (f64, Duration)) -> Seen {
     for worker in workers {
         worker.stop();
     }
-    let seen = Seen {
+    let seen = RunResult {
         early,
         counted,
         unpaid,
@@ -76,7 +76,7 @@ async fn run(budget: &str, count: usize, late: (f64, Duration)) -> Seen {
 
 /// Repeats runs until the budget could pay for all late calls of one. A machine that stalls makes
 /// calls late, too.
-async fn paid(budget: &str, count: usize, late: (f64, Duration)) -> Seen {
+async fn paid(budget: &str, count: usize, late: (f64, Duration)) -> RunResult {
     let begun = tokio::time::Instant::now();
     loop {
         assert!(begun.elapsed() < 300 * SECOND, "the purse was always empty");

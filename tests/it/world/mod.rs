@@ -14,9 +14,9 @@ mod outage;
 mod throttle_scope;
 
 use hyper::Version;
-use kit::api::{Api, Manner, Reply};
+use kit::api::{Api, ApiBehavior, Reply};
 use kit::papers::Papers;
-use kit::proxy::{Proxy, Way, Ways};
+use kit::proxy::{Proxy, Transfer, Transfers};
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, MS, SECOND, counts, job, jobs, until};
 
@@ -26,7 +26,7 @@ use crate::PROGRAM;
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_meets_an_https_api_behind_a_bad_way() {
     let papers = Papers::new();
-    let mut manner = Manner::https(&papers, &["http/1.1"]);
+    let mut manner = ApiBehavior::https(&papers, &["http/1.1"]);
     manner.idle = Some(300 * MS);
     let api = Api::with(manner).await;
     api.answers(|call| match (call.job.as_str(), call.attempt) {
@@ -34,14 +34,14 @@ async fn a_worker_meets_an_https_api_behind_a_bad_way() {
         ("reset", 1) => Reply::reset(),
         _ => Reply::ok().after(10 * MS),
     });
-    let mut way = Way::between(MS, 5 * MS);
+    let mut way = Transfer::between(MS, 5 * MS);
     way.late = (0.01, 20 * MS);
-    let way = Ways {
+    let way = Transfers {
         there: way,
         back: way,
     };
     let proxy = Proxy::start(api.door.address, way, 1).await;
-    let far = Ways::round_trip(2 * MS);
+    let far = Transfers::round_trip(2 * MS);
     let (_redis, redis) = Proxy::before(shared_redis().url(), far, 2).await;
     let bed = Bed::on(shared_rabbit().url(), &redis);
     let trust = papers.keys(Some("ca.pem"), None);

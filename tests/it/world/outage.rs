@@ -37,21 +37,21 @@ fn used(calls: &[Call]) -> u32 {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Manner {
+enum OutageKind {
     Refuses,
     Fails,
     Silent,
 }
 
-async fn outage(manner: Manner) {
+async fn outage(manner: OutageKind) {
     let api = Api::start().await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
     let http = ", timeout: 500ms}, breaker: {max-interval: 2s";
     let yaml = bed.yaml(LIMITS, &api.url(), http) + SHORT;
     match manner {
-        Manner::Refuses => api.door.refuse().await,
-        Manner::Fails => api.answers(|_| Reply::status(502).after(20 * MS)),
-        Manner::Silent => api.answers(|_| Reply::ok().after(3600 * SECOND)),
+        OutageKind::Refuses => api.door.refuse().await,
+        OutageKind::Fails => api.answers(|_| Reply::status(502).after(20 * MS)),
+        OutageKind::Silent => api.answers(|_| Reply::ok().after(3600 * SECOND)),
     }
     let all = (0..6).flat_map(|tenant| jobs(&format!("t{tenant}"), 50).collect::<Vec<_>>());
     bed.publish(&yaml, all).await;
@@ -65,7 +65,7 @@ async fn outage(manner: Manner) {
     let calls = api.calls();
     let probes = &calls[before..];
     assert!(
-        counts::at_once(probes) <= 1 || manner == Manner::Silent,
+        counts::at_once(probes) <= 1 || manner == OutageKind::Silent,
         "{probes:?}"
     );
     // One probe every half second to two seconds: 20 if each came as early as possible.
@@ -75,7 +75,7 @@ async fn outage(manner: Manner) {
 
     let back = api.count();
     api.answers(|_| Reply::ok());
-    if manner == Manner::Refuses {
+    if manner == OutageKind::Refuses {
         api.door.take().await;
     }
     until("all jobs", || done(&workers) >= 300.0).await;
@@ -90,17 +90,17 @@ async fn outage(manner: Manner) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_api_that_refuses_connections_costs_no_job() {
-    outage(Manner::Refuses).await;
+    outage(OutageKind::Refuses).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_api_that_answers_5xx_costs_no_job_and_is_called_once_at_a_time() {
-    outage(Manner::Fails).await;
+    outage(OutageKind::Fails).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_api_that_does_not_answer_costs_no_job() {
-    outage(Manner::Silent).await;
+    outage(OutageKind::Silent).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

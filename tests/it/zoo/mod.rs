@@ -12,7 +12,7 @@ use std::time::Duration;
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, MS, SECOND, jobs, until};
 
-use self::servers::{Kind, Limiter, Seen};
+use self::servers::{Kind, Limiter, LimiterCall};
 use crate::PROGRAM;
 
 /// A tenant may have one call in this number refused: one burst, if a limiter stood still and saw
@@ -109,9 +109,9 @@ impl Case {
         tenants.iter().map(figures).collect()
     }
 
-    fn figures(self, tenant: &str, seen: &[Seen]) -> Figures {
+    fn figures(self, tenant: &str, seen: &[LimiterCall]) -> Figures {
         let times = |status| {
-            let of = move |call: &&Seen| call.tenant == tenant && call.status == status;
+            let of = move |call: &&LimiterCall| call.tenant == tenant && call.status == status;
             seen.iter().filter(of).map(|call| call.at_ms)
         };
         assert_eq!(times(200).count(), self.jobs, "{tenant}: {seen:?}");

@@ -33,7 +33,7 @@ pub struct Limiter {
 
 /// A call as a limiter saw it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
+pub struct LimiterCall {
     pub tenant: String,
     pub status: u16,
     /// Milliseconds on the limiter's clock.
@@ -55,11 +55,11 @@ impl Limiter {
     }
 
     /// Returns all calls until now.
-    pub fn seen(&self) -> Vec<Seen> {
+    pub fn seen(&self) -> Vec<LimiterCall> {
         self.process
             .log()
             .iter()
-            .filter_map(|line| Seen::read(line))
+            .filter_map(|line| LimiterCall::read(line))
             .collect()
     }
 
@@ -69,7 +69,7 @@ impl Limiter {
     }
 }
 
-impl Seen {
+impl LimiterCall {
     fn read(line: &str) -> Option<Self> {
         let (_, line) = line.split_once("ZOO ")?;
         let mut words = line.split_whitespace();

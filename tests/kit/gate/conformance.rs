@@ -6,10 +6,14 @@ use sluicegate::gate::{Answer, Ask, Change, Event, Gate, Rule, TenantAsk, Ticket
 use sluicegate::rules::answers::Quotas;
 use sluicegate::rules::limit::Algorithm;
 
-use super::{FRESH, LONG, Limited, ask, decided, started, tenant, waits};
+use super::{FRESH, LONG, LimitedGate, ask, decided, started, tenant, waits};
 
 /// Checks that a gate behaves as every gate must: `long` allows 5 per [`LONG`], `short` 1 per 400 ms.
-pub async fn conforms(algorithm: Algorithm, long: Limited<impl Gate>, short: Limited<impl Gate>) {
+pub async fn conforms(
+    algorithm: Algorithm,
+    long: LimitedGate<impl Gate>,
+    short: LimitedGate<impl Gate>,
+) {
     // The limit's worth of jobs starts, in order. The others wait with tickets in order.
     let answers = ask(&long, "a", 10, &[FRESH; 8]).await;
     assert_eq!(started(&answers), 5);

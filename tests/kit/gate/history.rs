@@ -22,7 +22,7 @@ pub enum Step {
     },
     /// The breaker gets a report on a call that began `millis_ago`, or is asked.
     Report {
-        event: Told,
+        event: BreakerReport,
         millis_ago: u64,
     },
     Forward {
@@ -63,7 +63,7 @@ pub enum Step {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub enum Told {
+pub enum BreakerReport {
     Failed { of: &'static str, jitter: u32 },
     Sound,
     Probe,
@@ -71,7 +71,7 @@ pub enum Told {
     Look,
 }
 
-impl Told {
+impl BreakerReport {
     pub fn event(self, started_ms: u64) -> Event {
         match self {
             Self::Failed { of, jitter } => Event::Failed {
@@ -96,14 +96,14 @@ pub const RULE: Rule = Rule {
     lease_ms: 1_500,
 };
 
-fn told() -> impl Strategy<Value = Told> {
+fn told() -> impl Strategy<Value = BreakerReport> {
     let of = prop::sample::select(vec!["", "", "a", "b"]);
     prop_oneof![
-        6 => (of, 0..1_100u32).prop_map(|(of, jitter)| Told::Failed { of, jitter }),
-        1 => Just(Told::Sound),
-        1 => Just(Told::Probe),
-        1 => Just(Told::Release),
-        1 => Just(Told::Look),
+        6 => (of, 0..1_100u32).prop_map(|(of, jitter)| BreakerReport::Failed { of, jitter }),
+        1 => Just(BreakerReport::Sound),
+        1 => Just(BreakerReport::Probe),
+        1 => Just(BreakerReport::Release),
+        1 => Just(BreakerReport::Look),
     ]
 }
 
@@ -483,7 +483,7 @@ impl World {
 
 /// Tickets and receipts given out to the jobs of one waitlist.
 #[derive(Default)]
-pub struct Given {
+pub struct IssuedTickets {
     pub tickets: Vec<(Ticket, u32)>,
     pub receipts: Vec<Receipt>,
 }
