@@ -59,7 +59,7 @@ pub struct ApiAnswer {
 
 /// An API and the calls it has taken so far. Serves simulated calls, and real ones in `sluicegate
 /// echo`.
-pub struct Answering {
+pub struct ServedApi {
     api: ApiModel,
     random: SmallRng,
     /// A counter for all tenants together, or one for each tenant.
@@ -67,7 +67,7 @@ pub struct Answering {
     most_tenants: usize,
 }
 
-impl Answering {
+impl ServedApi {
     /// Creates an API whose random values derive from `seed`. It counts at most `most_tenants`
     /// tenants at a time; further tenants are not limited.
     pub fn new(api: ApiModel, seed: u64, most_tenants: usize) -> Self {
@@ -120,25 +120,25 @@ impl Answering {
 }
 
 /// The API with a record of all its calls.
-pub(crate) struct Called {
+pub(crate) struct RecordedApi {
     began: Instant,
     epoch_us: u64,
     state: Mutex<ApiState>,
 }
 
 struct ApiState {
-    answering: Answering,
+    answering: ServedApi,
     calls: Vec<RecordedCall>,
 }
 
-impl Called {
+impl RecordedApi {
     pub fn new(api: ApiModel, seed: u64, (began, epoch_us): (Instant, u64)) -> Self {
         Self {
             began,
             epoch_us,
             state: Mutex::new(ApiState {
                 // A run has no more tenants than jobs, so no bound is needed.
-                answering: Answering::new(api, seed, usize::MAX),
+                answering: ServedApi::new(api, seed, usize::MAX),
                 calls: Vec::new(),
             }),
         }
@@ -177,14 +177,14 @@ impl Called {
 
 /// The handler through which a worker calls the API.
 pub(crate) struct ApiHandler {
-    pub called: Arc<Called>,
+    pub called: Arc<RecordedApi>,
     answers: Answers,
     timeout: Duration,
     abandoned: Duration,
 }
 
 impl ApiHandler {
-    pub fn new(called: &Arc<Called>, config: &Config) -> Self {
+    pub fn new(called: &Arc<RecordedApi>, config: &Config) -> Self {
         let dispatch = &config.dispatch;
         let http = dispatch.http.as_ref();
         let timeout = http
@@ -269,18 +269,18 @@ impl Handler for ApiHandler {
 mod tests {
     use super::*;
 
-    fn answering(limit: &str, most_tenants: usize) -> Answering {
+    fn answering(limit: &str, most_tenants: usize) -> ServedApi {
         let limit = Some(limit.parse().expect("a limit"));
         let api = ApiModel {
             limit,
             ..ApiModel::default()
         };
-        Answering::new(api, 1, most_tenants)
+        ServedApi::new(api, 1, most_tenants)
     }
 
     /// Returns the seconds until there is room for a call that arrives `ms` milliseconds after the
     /// beginning.
-    fn after(answering: &mut Answering, tenant: &str, ms: u64) -> Option<u64> {
+    fn after(answering: &mut ServedApi, tenant: &str, ms: u64) -> Option<u64> {
         let answer = answering.arrives(tenant, ms * 1_000);
         assert_eq!(answer.status == 429, answer.retry_after.is_some());
         answer.retry_after

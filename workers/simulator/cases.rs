@@ -15,7 +15,7 @@ pub use self::file::{CasesError, MAX_FILE_BYTES, read, read_with};
 use self::written::Expectations;
 use crate::api::ApiModel;
 use crate::jobs::SimulatedJob;
-use crate::run::{RunSetup, Watched, simulate};
+use crate::run::{RunProgress, RunSetup, simulate};
 
 /// A case that can be run.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl Case {
             most: self.most,
             work: self.work,
         };
-        let history = simulate(&setup, &self.jobs, &Watched::default());
+        let history = simulate(&setup, &self.jobs, &RunProgress::default());
         judge::differences(self, &history)
     }
 }

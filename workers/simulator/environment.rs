@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use sluicegate::admin::Health;
 use sluicegate::broker::memory::MemoryBroker;
-use sluicegate::broker::{Broker, Event};
+use sluicegate::broker::{Broker, BrokerEvent};
 use sluicegate::engine::Engine;
-use sluicegate::engine::action::Settings;
+use sluicegate::engine::action::SchedulerSettings;
 use sluicegate::gate::memory::MemoryGate;
 use sluicegate::metrics::Metrics;
 use sluicegate::rules::delays::{self, DelayLevels};
@@ -37,7 +37,7 @@ impl Environment {
     /// Creates an empty environment whose time begins at `epoch_us`, with the delay queues of
     /// `levels`. The caller must receive the events of the publisher's client, which are returned
     /// as well. Must be called within [`in_simulated_time`].
-    pub async fn begin(epoch_us: u64, levels: &DelayLevels) -> (Self, mpsc::Receiver<Event>) {
+    pub async fn begin(epoch_us: u64, levels: &DelayLevels) -> (Self, mpsc::Receiver<BrokerEvent>) {
         let (server, events) = MemoryBroker::start(QUEUE, levels, 1, 1);
         server.stop_consuming().await;
         let began = Instant::now();
@@ -58,7 +58,11 @@ impl Environment {
 
     /// Connects a worker. It takes as many jobs as a worker with this prefetch and concurrency
     /// does.
-    pub fn join(&self, prefetch: u16, concurrency: usize) -> (MemoryBroker, mpsc::Receiver<Event>) {
+    pub fn join(
+        &self,
+        prefetch: u16,
+        concurrency: usize,
+    ) -> (MemoryBroker, mpsc::Receiver<BrokerEvent>) {
         let window = delays::delivery_window(usize::from(prefetch), concurrency);
         self.server.join(prefetch, window)
     }
@@ -86,7 +90,7 @@ pub fn engine<B, G, H>(
 }
 
 /// Returns `settings` with the queue names of the worker's `client`.
-pub fn settings(mut settings: Settings, client: &MemoryBroker) -> Settings {
+pub fn settings(mut settings: SchedulerSettings, client: &MemoryBroker) -> SchedulerSettings {
     settings.names = client.names();
     settings
 }

@@ -27,13 +27,13 @@ use crate::history::RecordedWait;
 
 /// Current and past waits of all workers.
 #[derive(Default)]
-pub(crate) struct WaitRecorder(Mutex<Noted>);
+pub(crate) struct WaitRecorder(Mutex<RecordedWaits>);
 
 /// A waitlist and a ticket in it.
 type Place = (u64, u64, u64);
 
 #[derive(Default)]
-struct Noted {
+struct RecordedWaits {
     /// When the wait began, and for which limit.
     waiting: HashMap<Place, (Instant, Arc<str>), RandomState>,
     names: HashMap<String, Arc<str>>,
@@ -42,7 +42,7 @@ struct Noted {
 }
 
 impl WaitRecorder {
-    fn lock(&self) -> MutexGuard<'_, Noted> {
+    fn lock(&self) -> MutexGuard<'_, RecordedWaits> {
         // A poisoned lock is harmless: no holder leaves the data half changed.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -50,7 +50,7 @@ impl WaitRecorder {
     /// Removes and returns the waits that are over. If the run ended at `end`, also returns the
     /// waits that still lasted then.
     pub fn take(&self, end: Option<Instant>) -> Vec<RecordedWait> {
-        let Noted { waiting, over, .. } = &mut *self.lock();
+        let RecordedWaits { waiting, over, .. } = &mut *self.lock();
         let mut waits = std::mem::take(over);
         if let Some(end) = end {
             waits.extend(waiting.drain().map(|(_, (since, limit))| RecordedWait {
@@ -86,7 +86,7 @@ impl WaitRecorder {
         (&ask.tenant, &ask.labels).hash(&mut waitlist);
         let waitlist = waitlist.finish();
         let place = |ticket: Ticket| (waitlist, ticket.generation, ticket.number);
-        let Noted {
+        let RecordedWaits {
             waiting,
             names,
             over,

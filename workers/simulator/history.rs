@@ -31,7 +31,7 @@ pub struct RecordedWait {
 
 /// Why a run ended before all of its jobs did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Why {
+pub enum StopReason {
     /// Its time was over.
     Within,
     /// No job had ended for so long that none would have.
@@ -42,13 +42,13 @@ pub enum Why {
 
 /// How a run ended before all of its jobs did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Left {
+pub struct EarlyEnd {
     /// When it ended, in microseconds after the beginning.
     pub at_us: u64,
     /// Since when no job had ended while jobs waited, in microseconds after the beginning.
     pub since_us: u64,
     /// Why it ended.
-    pub why: Why,
+    pub why: StopReason,
 }
 
 /// All recorded facts of a run.
@@ -68,7 +68,7 @@ pub struct RunHistory {
     /// Number of jobs that were not done at the end.
     pub unfinished: usize,
     /// Why they were not done; `None` if all were, or if the reason is unknown.
-    pub left: Option<Left>,
+    pub left: Option<EarlyEnd>,
     /// The effects of shadow limits, by name. Limits that no start has touched are left out.
     pub shadows: BTreeMap<String, Tally>,
     /// Learned values of adaptive limits that were still in force at the end, by name: the lowest

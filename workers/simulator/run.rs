@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use sluicegate::app::scheduler_settings;
-use sluicegate::broker::{Broker as _, Event, Outgoing, Source};
+use sluicegate::broker::{Broker as _, BrokerEvent, DeliverySource, Outgoing};
 use sluicegate::config::{Config, TenantField, ValueField};
 use sluicegate::engine::Stop;
-use sluicegate::engine::action::Settings;
+use sluicegate::engine::action::SchedulerSettings;
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::gate::Gate as _;
 use sluicegate::metrics::Metrics;
@@ -20,7 +20,7 @@ use sluicegate::rules::tenant::Tenant;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, sleep_until};
 
-use crate::api::{ApiHandler, ApiModel, Called};
+use crate::api::{ApiHandler, ApiModel, RecordedApi};
 use crate::environment::{self, Environment, in_simulated_time};
 use crate::gate::{GateConnection, WaitRecorder};
 use crate::history::RunHistory;
@@ -59,12 +59,12 @@ pub struct RunSetup<'a> {
 
 /// The progress of a run, for an observer.
 #[derive(Debug, Default)]
-pub struct Watched {
+pub struct RunProgress {
     done: AtomicUsize,
     at_s: AtomicU64,
 }
 
-impl Watched {
+impl RunProgress {
     /// Returns the number of acked and dead-lettered jobs.
     pub fn done(&self) -> usize {
         self.done.load(Ordering::Relaxed)
@@ -85,13 +85,13 @@ impl Watched {
 pub fn simulate(
     setup: &RunSetup<'_>,
     jobs: &Arc<Vec<SimulatedJob>>,
-    watched: &Watched,
+    watched: &RunProgress,
 ) -> RunHistory {
     in_simulated_time(play(setup, jobs, watched))
 }
 
 /// Returns the scheduler settings that `config` gives for jobs built by [`SimulatedJob::message`].
-fn settings(config: &Config) -> Settings {
+fn settings(config: &Config) -> SchedulerSettings {
     let mut settings = scheduler_settings(config);
     settings.fields.tenant = TenantField::Header(TENANT.to_owned());
     settings.fields.cost = ValueField::Header(headers::COST.to_owned());
@@ -103,13 +103,17 @@ fn settings(config: &Config) -> Settings {
 async fn play(
     setup: &RunSetup<'_>,
     jobs: &Arc<Vec<SimulatedJob>>,
-    watched: &Watched,
+    watched: &RunProgress,
 ) -> RunHistory {
     let config = setup.config;
     let settings = settings(config);
     let (stage, mut news) = Environment::begin(EPOCH_US, &settings.levels).await;
     tokio::spawn(async move { while news.recv().await.is_some() {} });
-    let called = Arc::new(Called::new(setup.api, setup.seed, (stage.began, EPOCH_US)));
+    let called = Arc::new(RecordedApi::new(
+        setup.api,
+        setup.seed,
+        (stage.began, EPOCH_US),
+    ));
     let waits = Arc::new(WaitRecorder::default());
     let (stop, metrics) = (Stop::default(), Arc::new(Metrics::new()));
     let has_keys = jobs.iter().any(|job| job.routing_key.is_some());
@@ -271,14 +275,14 @@ async fn publish(
 /// broker has no exchanges.
 async fn route(
     jobs: Arc<Vec<SimulatedJob>>,
-    mut from: mpsc::Receiver<Event>,
-    to: mpsc::Sender<Event>,
+    mut from: mpsc::Receiver<BrokerEvent>,
+    to: mpsc::Sender<BrokerEvent>,
 ) {
     while let Some(mut event) = from.recv().await {
-        if let Event::Deliveries(deliveries) = &mut event {
+        if let BrokerEvent::Deliveries(deliveries) = &mut event {
             let fresh = deliveries
                 .iter_mut()
-                .filter(|one| one.source == Source::Fresh);
+                .filter(|one| one.source == DeliverySource::Fresh);
             for delivery in fresh {
                 let id = delivery.message.id().and_then(|id| id.parse().ok());
                 let job = id.and_then(|id: usize| jobs.get(id));

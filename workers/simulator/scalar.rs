@@ -23,12 +23,12 @@ pub(crate) trait Scalar: Sized {
 /// # Errors
 /// Returns an error that names the expected value if the file has another one.
 pub(crate) fn read<'de, T: Scalar, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
-    deserializer.deserialize_any(Any(PhantomData))
+    deserializer.deserialize_any(ScalarVisitor(PhantomData))
 }
 
-struct Any<T>(PhantomData<T>);
+struct ScalarVisitor<T>(PhantomData<T>);
 
-impl<T: Scalar> Visitor<'_> for Any<T> {
+impl<T: Scalar> Visitor<'_> for ScalarVisitor<T> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

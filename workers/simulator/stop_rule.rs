@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::environment::micros;
 use crate::forms::MAX_DURATION;
-use crate::history::{Left, Why};
+use crate::history::{EarlyEnd, StopReason};
 use crate::jobs::SimulatedJob;
 use crate::run::RunSetup;
 
@@ -86,21 +86,21 @@ impl StopRule {
     }
 
     /// Returns the reason if the run is over.
-    pub fn over(&mut self, state: RunState) -> Option<Left> {
+    pub fn over(&mut self, state: RunState) -> Option<EarlyEnd> {
         if state.ended > self.ended || state.waiting == 0 {
             self.ended = self.ended.max(state.ended);
             self.since = state.at;
         }
         let why = if state.at >= self.most {
-            Why::Within
+            StopReason::Within
         } else if state.at - self.since >= self.still {
-            Why::Still
+            StopReason::Still
         } else if state.work > self.work {
-            Why::Work(state.work)
+            StopReason::Work(state.work)
         } else {
             return None;
         };
-        Some(Left {
+        Some(EarlyEnd {
             at_us: micros(state.at),
             since_us: micros(self.since),
             why,
@@ -151,7 +151,7 @@ mod tests {
         let mut run = rule("", &[]);
         assert_eq!(run.over(state(HOUR, 1, 5)), None);
         let left = run.over(state(4 * HOUR, 1, 5)).expect("three hours");
-        assert_eq!(left.why, Why::Still);
+        assert_eq!(left.why, StopReason::Still);
         assert_eq!((left.since_us, left.at_us), (3_600_000_000, 14_400_000_000));
         assert_eq!(run.over(state(4 * HOUR, 2, 5)), None, "one more has ended");
         let nobody = RunState {
@@ -159,12 +159,15 @@ mod tests {
             ..state(30 * HOUR, 2, 5)
         };
         assert_eq!(run.over(nobody), None, "nobody waits");
-        let why = |left: Option<Left>| left.map(|left| left.why);
+        let why = |left: Option<EarlyEnd>| left.map(|left| left.why);
         assert_eq!(
             why(run.over(state(30 * HOUR, 2, 12_001))),
-            Some(Why::Work(12_001))
+            Some(StopReason::Work(12_001))
         );
-        assert_eq!(why(run.over(state(72 * HOUR, 3, 5))), Some(Why::Within));
+        assert_eq!(
+            why(run.over(state(72 * HOUR, 3, 5))),
+            Some(StopReason::Within)
+        );
     }
 
     #[test]

@@ -302,7 +302,7 @@ pub fn number(number: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::{Left, RecordedCall, RunHistory, Why};
+    use crate::history::{EarlyEnd, RecordedCall, RunHistory, StopReason};
     use crate::jobs::SimulatedJob;
     use sluicegate::config::Config;
 
@@ -336,23 +336,28 @@ mod tests {
             let jobs = [SimulatedJob::new(0.0, "a"), SimulatedJob::new(0.0, "a")];
             unfinished(&Figures::of(policy, &jobs, &history)).expect("one is left")
         };
-        let left = |why| Left {
+        let left = |why| EarlyEnd {
             at_us: 7_200_000_000,
             since_us: 3_600_000_000,
             why,
         };
         let (early, late) = (call(0, 200), call(3_600_000_000, 500));
         assert_eq!(
-            said(left(Why::Still), vec![early, late]),
+            said(left(StopReason::Still), vec![early, late]),
             "1 of 2 jobs were not done by 2h 00m: none had ended for 60m 00s; the API failed 100.0 % of 1 call"
         );
-        assert!(said(left(Why::Still), vec![early]).ends_with("no job was called in that time"));
-        let refused = said(left(Why::Within), vec![call(0, 429), call(1, 429), early]);
+        assert!(
+            said(left(StopReason::Still), vec![early]).ends_with("no job was called in that time")
+        );
+        let refused = said(
+            left(StopReason::Within),
+            vec![call(0, 429), call(1, 429), early],
+        );
         assert!(
             refused.contains("(within); the API answered 429 to 66.7 % of 3 calls"),
             "{refused}"
         );
-        let much = said(left(Why::Work(9)), vec![early, call(1, 200)]);
+        let much = said(left(StopReason::Work(9)), vec![early, call(1, 200)]);
         assert!(much.ends_with("unless within says for how long"), "{much}");
     }
 

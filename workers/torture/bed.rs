@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use kit::proxy::{Proxy, Way, Ways};
+use kit::proxy::{Proxy, Transfer, Transfers};
 use sluicegate::rules::delays::QueueNames;
 use tokio::sync::Mutex;
 use tokio::task::block_in_place;
@@ -96,9 +96,9 @@ impl Bed {
                         slot.to_downstream.set(ways);
                     }
                 };
-                all(Ways::round_trip(far(fault.way)));
+                all(Transfers::round_trip(far(fault.way)));
                 sleep(fault.lasts).await;
-                all(Ways::OPEN);
+                all(Transfers::OPEN);
             }
             FaultKind::DownstreamRefuse => {
                 refuse(self.slots.iter(), fault.lasts.min(SHORT)).await;
@@ -225,9 +225,9 @@ impl Bed {
                         slot.to_redis.set(ways);
                     }
                 };
-                all(Ways::round_trip(slow(fault.way)));
+                all(Transfers::round_trip(slow(fault.way)));
                 sleep(fault.lasts).await;
-                all(Ways::OPEN);
+                all(Transfers::OPEN);
             }
             _ => hole(&self.slots[fault.worker].to_redis, fault).await,
         }
@@ -313,23 +313,23 @@ fn far(way: u8) -> Duration {
 /// delays everything.
 async fn hole(proxy: &Proxy, fault: ScheduledFault) {
     let ways = match (fault.kind, fault.way) {
-        (FaultKind::RabbitSlow | FaultKind::RedisSlow, _) => Ways::round_trip(slow(fault.way)),
-        (_, 0) => Ways {
-            there: Way::HELD,
-            back: Way::OPEN,
+        (FaultKind::RabbitSlow | FaultKind::RedisSlow, _) => Transfers::round_trip(slow(fault.way)),
+        (_, 0) => Transfers {
+            there: Transfer::HELD,
+            back: Transfer::OPEN,
         },
-        (_, 1) => Ways {
-            there: Way::OPEN,
-            back: Way::HELD,
+        (_, 1) => Transfers {
+            there: Transfer::OPEN,
+            back: Transfer::HELD,
         },
-        _ => Ways::OPEN.held(true),
+        _ => Transfers::OPEN.held(true),
     };
     proxy.set(ways);
     sleep(fault.lasts).await;
     if ways.there.held && ways.back.held {
         proxy.cut();
     }
-    proxy.set(Ways::OPEN);
+    proxy.set(Transfers::OPEN);
 }
 
 /// Returns the worker that a fault affects, and a description of the fault.

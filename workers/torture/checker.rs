@@ -19,7 +19,7 @@ use std::time::Duration;
 use crate::faults::{FaultKind, FaultTarget};
 use crate::history::{EventKind, HistoryEvent, JobId};
 use keys::JobsByKey;
-use lives::{Broken, Lives};
+use lives::{FaultIntervals, Lives};
 
 /// How long a fault has consequences after its end. For example, a connection that died unnoticed
 /// is noticed only later.
@@ -281,7 +281,7 @@ impl HistoryVerdict {
 /// Checks `events`, which must be sorted by time.
 pub fn check(events: &[HistoryEvent], rules: CheckRules) -> HistoryVerdict {
     let lives = Lives::of(events);
-    let broken = Broken::of(events);
+    let broken = FaultIntervals::of(events);
     let keys = JobsByKey::of(&lives);
     let mut verdict = HistoryVerdict::default();
     for (job, life) in &lives.jobs {
@@ -336,7 +336,13 @@ impl HistoryVerdict {
     /// Requires a fault that explains each call after the job's end. The fault may be anywhere in
     /// the job's life, since a copy of a job can wait for its turn long after the fault that made
     /// it.
-    fn again(&mut self, job: JobId, life: &lives::Life, broken: &Broken, rules: CheckRules) {
+    fn again(
+        &mut self,
+        job: JobId,
+        life: &lives::Life,
+        broken: &FaultIntervals,
+        rules: CheckRules,
+    ) {
         for call in life.after_the_end() {
             let cause = broken.latest(life.begins(), call.at, AFTERMATH, life.repeated_by(rules));
             match cause {
@@ -349,7 +355,13 @@ impl HistoryVerdict {
     /// Checks that waits use no attempts: a call's attempt is at most one more than the number of
     /// failures before it. It may be lower only with a copy of the job, a worker that died and
     /// forgot a failure, or an open breaker.
-    fn attempts(&mut self, job: JobId, life: &lives::Life, broken: &Broken, rules: CheckRules) {
+    fn attempts(
+        &mut self,
+        job: JobId,
+        life: &lives::Life,
+        broken: &FaultIntervals,
+        rules: CheckRules,
+    ) {
         for (at, call) in life.calls.iter().enumerate() {
             self.attempts = self.attempts.max(call.attempt);
             let failures = life.calls[..at].iter().filter(|call| call.failed()).count();
@@ -377,7 +389,13 @@ impl HistoryVerdict {
 
     /// Checks that a dead letter was rejected, had used all its attempts, or was requested by an
     /// operator.
-    fn buried(&mut self, job: JobId, life: &lives::Life, broken: &Broken, rules: CheckRules) {
+    fn buried(
+        &mut self,
+        job: JobId,
+        life: &lives::Life,
+        broken: &FaultIntervals,
+        rules: CheckRules,
+    ) {
         let Some(reason) = &life.dead else { return };
         if reason.trim().is_empty() {
             self.findings.push(Violation::Unsaid { job });
@@ -397,7 +415,13 @@ impl HistoryVerdict {
 
     /// Checks that workers finish their calls when they end. Only a killed worker may leave a call;
     /// a stopped one may find its call timed out.
-    fn abandoned(&mut self, job: JobId, life: &lives::Life, broken: &Broken, rules: CheckRules) {
+    fn abandoned(
+        &mut self,
+        job: JobId,
+        life: &lives::Life,
+        broken: &FaultIntervals,
+        rules: CheckRules,
+    ) {
         let explains = |kind: FaultKind| {
             kind.kills()
                 || kind.uses_attempts()

@@ -15,7 +15,7 @@ use crate::bed::Bed;
 use crate::faults::FaultKind;
 use crate::schedule::ScheduledFault;
 pub use network::Network;
-use network::{Lost, NOTICED};
+use network::{LostDirection, NOTICED};
 pub use rabbit::Rabbits;
 pub use redis::Redises;
 
@@ -138,8 +138,12 @@ fn cut_for(fault: &ScheduledFault) -> Duration {
 }
 
 /// Returns the direction that a cut loses.
-fn lost(fault: &ScheduledFault) -> Lost {
-    [Lost::Both, Lost::ToIt, Lost::FromIt][usize::from(fault.way % 3)]
+fn lost(fault: &ScheduledFault) -> LostDirection {
+    [
+        LostDirection::Both,
+        LostDirection::ToIt,
+        LostDirection::FromIt,
+    ][usize::from(fault.way % 3)]
 }
 
 /// Breaks one of several servers, and mends it.

@@ -15,13 +15,13 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{HeaderMap, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use kit::still::{Still, Stillness};
+use kit::still::{FreezableStream, Stillness};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
-use trial::apart::Apart;
+use trial::apart::SeparateServer;
 
 use crate::bed::rude::{RUDE, WAYS};
 use crate::history::{DownstreamAnswer, EventKind, History, JobId};
@@ -33,13 +33,13 @@ pub const CLOSED: Duration = Duration::from_secs(1);
 
 /// How the downstream treats a call: the delay, and then the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Manners {
+struct CallBehavior {
     thinks: Duration,
     then: DownstreamAnswer,
 }
 
 /// Returns how `seed` treats call number `nth` of the run, which is a call of `job`.
-fn manners(seed: u64, job: JobId, nth: u64) -> Manners {
+fn manners(seed: u64, job: JobId, nth: u64) -> CallBehavior {
     // Rejection depends on the job; everything else depends on the call.
     let of_job = seed ^ (u64::from(job.tenant) << 32 | u64::from(job.number)) ^ 0xd0_57;
     let rejected = StdRng::seed_from_u64(of_job).random_ratio(1, 200);
@@ -57,7 +57,7 @@ fn manners(seed: u64, job: JobId, nth: u64) -> Manners {
         _ if rejected => DownstreamAnswer::Rejected,
         _ => DownstreamAnswer::Done,
     };
-    Manners { thinks, then }
+    CallBehavior { thinks, then }
 }
 
 /// State shared by all connections.
@@ -81,7 +81,7 @@ enum Trap {
 
 /// The running downstream. Dropping it ends it.
 pub struct Downstream {
-    server: Apart,
+    server: SeparateServer,
     api: Arc<DownstreamState>,
 }
 
@@ -109,7 +109,7 @@ impl Downstream {
             stillness: Arc::default(),
         });
         let serving = Arc::clone(&api);
-        let server = Apart::start(move |listener| serve(listener, serving))?;
+        let server = SeparateServer::start(move |listener| serve(listener, serving))?;
         Ok(Self { server, api })
     }
 
@@ -219,7 +219,7 @@ async fn serve(listener: TcpListener, api: Arc<DownstreamState>) -> io::Result<(
 /// Serves a connection until the caller or the seed ends it. Both may show as an error, which is
 /// ignored.
 async fn connection(stream: TcpStream, api: Arc<DownstreamState>) {
-    let stream = Still::new(stream, &api.stillness);
+    let stream = FreezableStream::new(stream, &api.stillness);
     let service = service_fn(|request| call(Arc::clone(&api), request));
     let _ = http1::Builder::new()
         .serve_connection(TokioIo::new(stream), service)
@@ -325,7 +325,7 @@ mod tests {
 
     #[test]
     fn a_seed_decides_how_each_call_ends_and_most_end_well() {
-        let all = |seed| -> Vec<Manners> {
+        let all = |seed| -> Vec<CallBehavior> {
             let job = |number| JobId { tenant: 1, number };
             (0..4000)
                 .map(|n| manners(seed, job(n), u64::from(n)))

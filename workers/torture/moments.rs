@@ -1,7 +1,7 @@
 //! Moments of a job in a worker, as they show on its connections: the bytes that mark a moment, and
 //! the bytes held afterwards, so that the moment lasts until the worker is struck. Pure.
 
-use kit::proxy::{Direction, Trap, Way, Ways};
+use kit::proxy::{Direction, Transfer, Transfers, Trap};
 
 use crate::run_plan::TENANT;
 
@@ -22,7 +22,7 @@ pub enum Moment {
 
 /// A connection of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum To {
+pub enum WorkerConnection {
     Rabbit,
     Redis,
 }
@@ -44,21 +44,41 @@ const CONFIRM: Mark = Mark::Method(60, 80);
 
 impl Moment {
     /// Returns the trap that makes the moment last; `None` if the downstream must hold it.
-    pub fn trap(self) -> Option<(To, Trap)> {
-        let hold_there = Ways {
-            there: Way::HELD,
-            back: Way::OPEN,
+    pub fn trap(self) -> Option<(WorkerConnection, Trap)> {
+        let hold_there = Transfers {
+            there: Transfer::HELD,
+            back: Transfer::OPEN,
         };
-        let hold_back = Ways {
-            there: Way::OPEN,
-            back: Way::HELD,
+        let hold_back = Transfers {
+            there: Transfer::OPEN,
+            back: Transfer::HELD,
         };
         let (to, direction, mark, then) = match self {
-            Self::Gate => (To::Redis, Direction::There, Mark::Tenant, hold_there),
-            Self::Permit => (To::Redis, Direction::There, Mark::Tenant, hold_back),
+            Self::Gate => (
+                WorkerConnection::Redis,
+                Direction::There,
+                Mark::Tenant,
+                hold_there,
+            ),
+            Self::Permit => (
+                WorkerConnection::Redis,
+                Direction::There,
+                Mark::Tenant,
+                hold_back,
+            ),
             Self::Call => return None,
-            Self::Publish => (To::Rabbit, Direction::There, PUBLISH, hold_back),
-            Self::Confirm => (To::Rabbit, Direction::Back, CONFIRM, hold_there),
+            Self::Publish => (
+                WorkerConnection::Rabbit,
+                Direction::There,
+                PUBLISH,
+                hold_back,
+            ),
+            Self::Confirm => (
+                WorkerConnection::Rabbit,
+                Direction::Back,
+                CONFIRM,
+                hold_there,
+            ),
         };
         let trap = Trap {
             direction,

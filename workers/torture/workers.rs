@@ -9,7 +9,7 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use kit::proxy::{Proxy, Ways};
+use kit::proxy::{Proxy, Transfers};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep, timeout};
@@ -175,9 +175,9 @@ impl RunningWorker {
             life: 1,
             admin: admin(number)?,
             max,
-            to_rabbit: Arc::new(Proxy::start_all(&nodes, Ways::OPEN, 0).await),
-            to_redis: Arc::new(Proxy::start(redis, Ways::OPEN, 0).await),
-            to_downstream: Arc::new(Proxy::start(common.downstream, Ways::OPEN, 0).await),
+            to_rabbit: Arc::new(Proxy::start_all(&nodes, Transfers::OPEN, 0).await),
+            to_redis: Arc::new(Proxy::start(redis, Transfers::OPEN, 0).await),
+            to_downstream: Arc::new(Proxy::start(common.downstream, Transfers::OPEN, 0).await),
             common,
         };
         clocks::step(&setup.clock(), 0)?;

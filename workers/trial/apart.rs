@@ -9,13 +9,13 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
 /// The running server. Dropping it stops the server.
-pub struct Apart {
+pub struct SeparateServer {
     address: SocketAddr,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Apart {
+impl SeparateServer {
     /// Starts `serve` on a free port of 127.0.0.1.
     ///
     /// # Errors
@@ -73,7 +73,7 @@ impl Apart {
     }
 }
 
-impl Drop for Apart {
+impl Drop for SeparateServer {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::seconds;
-use crate::history::{RunHistory, Why};
+use crate::history::{RunHistory, StopReason};
 
 /// Describes a run that ended before its jobs did. Times are in seconds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -41,9 +41,9 @@ impl UnfinishedSummary {
     pub fn of(history: &RunHistory) -> Option<Self> {
         let left = history.left?;
         let why = match left.why {
-            Why::Within => Reason::Within,
-            Why::Still => Reason::Still,
-            Why::Work(_) => Reason::Work,
+            StopReason::Within => Reason::Within,
+            StopReason::Still => Reason::Still,
+            StopReason::Work(_) => Reason::Work,
         };
         let since_us = match why {
             Reason::Still => left.since_us,

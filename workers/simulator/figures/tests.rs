@@ -3,7 +3,7 @@ use std::time::Duration;
 use sluicegate::rules::limit::{Algorithm, Limit};
 
 use super::*;
-use crate::history::{Left, RecordedCall, RecordedWait, Why};
+use crate::history::{EarlyEnd, RecordedCall, RecordedWait, StopReason};
 use crate::table;
 use sluicegate::rules::policy::{Own, Pattern};
 
@@ -105,10 +105,10 @@ fn who_has_not_started_at_the_end_waited_that_long_at_least() {
     history.calls.truncate(10);
     history.dead.clear();
     history.unfinished = 10;
-    history.left = Some(Left {
+    history.left = Some(EarlyEnd {
         at_us: 5_000_000,
         since_us: 0,
-        why: Why::Within,
+        why: StopReason::Within,
     });
     let two = limit(Algorithm::SlidingWindow, 2);
     let figures = Figures::of(&two.clone().into(), &jobs, &history);

@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use super::progress::Progress;
 use super::{Failure, count, limits, per_pipeline, print_json};
 use findings::{Findings, Severity};
-use measured::{Measured, MeasurementTerms};
+use measured::{MeasurementTerms, Measurements};
 use servers::{api, descriptors, rabbitmq, redis};
 
 /// Timeout for all questions to one server together.
@@ -201,7 +201,7 @@ async fn look(
         has_guard: limits.guard_ms() > 0,
         moved_at_once: MOVED_AT_ONCE,
     };
-    let mut measured = Measured::default();
+    let mut measured = Measurements::default();
     let too_slow = |url: String| format!("{url} is too slow: no end within {SERVER_TIMEOUT:?}");
     // One silent server must not prevent the check of the other.
     says("RabbitMQ");

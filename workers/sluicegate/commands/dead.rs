@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use sluicegate::broker::amqp::Client;
 use sluicegate::config::Config;
-use sluicegate::operator::dead::{self, Change, Dead, SearchProgress};
+use sluicegate::operator::dead::{self, Dead, LetterChange, SearchProgress};
 use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::tenant::Tenant;
 use tokio::signal::unix::{SignalKind, signal};
@@ -71,7 +71,7 @@ enum DeadCommand {
   sluicegate dead replay --all --rate 10/s")]
     Replay {
         #[command(flatten)]
-        change: Chosen,
+        change: SelectedLetters,
         /// So many at most in a second, a minute or an hour: 10/s, 100/m, 5/h; it says how far it is
         #[arg(long, value_name = "NUMBER/UNIT")]
         rate: Option<Rate>,
@@ -80,7 +80,7 @@ enum DeadCommand {
     #[command(after_help = "Example:\n  sluicegate dead drop --id 01JCW1X5")]
     Drop {
         #[command(flatten)]
-        change: Chosen,
+        change: SelectedLetters,
     },
 }
 
@@ -100,7 +100,7 @@ struct LetterOptions {
 
 /// Which dead letters to change: a filter, or all.
 #[derive(Debug, Args)]
-struct Chosen {
+struct SelectedLetters {
     #[command(flatten)]
     filter: LetterOptions,
     /// All of them
@@ -121,7 +121,7 @@ impl From<LetterOptions> for dead::Filter {
     }
 }
 
-impl Chosen {
+impl SelectedLetters {
     fn in_the_audit(&self) -> Value {
         let LetterOptions { reason, tenant, id } = &self.filter;
         json!({"reason": reason, "tenant": tenant, "id": id, "all": self.all, "limit": self.limit})
@@ -131,8 +131,8 @@ impl Chosen {
 /// Runs the command.
 pub async fn run(args: DeadArgs, config: &Config) -> Result<ExitCode, Failure> {
     let asked = match &args.command {
-        DeadCommand::Replay { change, rate } => Some((change, Change::Replay(*rate))),
-        DeadCommand::Drop { change } => Some((change, Change::Drop)),
+        DeadCommand::Replay { change, rate } => Some((change, LetterChange::Replay(*rate))),
+        DeadCommand::Drop { change } => Some((change, LetterChange::Drop)),
         DeadCommand::List { .. } | DeadCommand::Show { .. } => None,
     };
     if let Some((chosen, change)) = asked {
@@ -142,10 +142,10 @@ pub async fn run(args: DeadArgs, config: &Config) -> Result<ExitCode, Failure> {
     let levels = DelayLevels::new(config.delay.max_delay);
     let client = Client::connect_existing(&config.amqp, &levels).await?;
     match of_it {
-        Some((which, Change::Replay(_))) => {
+        Some((which, LetterChange::Replay(_))) => {
             note_by(config, "dead replay", json!({}), which).await?
         }
-        Some((which, Change::Drop)) => note_by(config, "dead drop", json!({}), which).await?,
+        Some((which, LetterChange::Drop)) => note_by(config, "dead drop", json!({}), which).await?,
         None => {}
     }
     let queue = Arc::clone(&client.names().dead);
@@ -160,8 +160,10 @@ pub async fn run(args: DeadArgs, config: &Config) -> Result<ExitCode, Failure> {
             json,
         } => letters.list(filter.into(), limit, json).await,
         DeadCommand::Show { id, json } => letters.show(&id, json).await,
-        DeadCommand::Replay { change, rate } => letters.change(change, Change::Replay(rate)).await,
-        DeadCommand::Drop { change } => letters.change(change, Change::Drop).await,
+        DeadCommand::Replay { change, rate } => {
+            letters.change(change, LetterChange::Replay(rate)).await
+        }
+        DeadCommand::Drop { change } => letters.change(change, LetterChange::Drop).await,
     };
     // All fetched messages without an ack return to their queue.
     client.close().await;
@@ -190,7 +192,7 @@ pub async fn bring_back(
         dead: dead_in(queue, client, config),
         noun: "job",
     };
-    let chosen = Chosen {
+    let chosen = SelectedLetters {
         filter: LetterOptions {
             reason: None,
             tenant: Some(tenant.as_str().to_owned()),
@@ -200,7 +202,7 @@ pub async fn bring_back(
         limit: None,
         json,
     };
-    letters.change(chosen, Change::Replay(None)).await
+    letters.change(chosen, LetterChange::Replay(None)).await
 }
 
 /// Waits for Ctrl-C, which is caught from now on. Never returns if it can't be caught.
@@ -307,7 +309,11 @@ impl Letters<'_> {
     }
 
     /// Applies `change` to the dead letters that `chosen` selects.
-    async fn change(&self, chosen: Chosen, change: Change) -> Result<ExitCode, Failure> {
+    async fn change(
+        &self,
+        chosen: SelectedLetters,
+        change: LetterChange,
+    ) -> Result<ExitCode, Failure> {
         let progress = Progress::begin("fetching");
         let told = |done, left| progress.says(format!("{done} so far, {left} left to look at"));
         let (filter, limit) = (chosen.filter.into(), chosen.limit);

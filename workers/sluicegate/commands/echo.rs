@@ -14,7 +14,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use clap::Args;
 use futures_util::StreamExt as _;
-use simulator::api::{Answering, ApiAnswer, ApiModel};
+use simulator::api::{ApiAnswer, ApiModel, ServedApi};
 use simulator::forms::{ApiLimit, Latency, Percent};
 use simulator::limiter::Counting;
 use sluicegate::config::show_duration;
@@ -86,7 +86,7 @@ struct EchoServer {
     status: StatusCode,
     /// The start, which the limit's times are relative to.
     began: Instant,
-    answering: Mutex<Answering>,
+    answering: Mutex<ServedApi>,
     with_times: bool,
     first: OnceLock<Duration>,
 }
@@ -163,7 +163,7 @@ pub async fn run(args: EchoArgs) -> Result<ExitCode, Failure> {
     let echo = Arc::new(EchoServer {
         status: args.status,
         began: Instant::now(),
-        answering: Mutex::new(Answering::new(api, seed, MAX_TENANTS)),
+        answering: Mutex::new(ServedApi::new(api, seed, MAX_TENANTS)),
         with_times: args.times,
         first: OnceLock::new(),
     });

@@ -9,7 +9,7 @@ use sluicegate::broker::amqp::Client;
 use sluicegate::config::Config;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::operator::explain::letters::DeadLetterSearch;
-use sluicegate::operator::explain::{Explained, explain};
+use sluicegate::operator::explain::{JobExplanation, explain};
 use sluicegate::operator::job::JobRef;
 use sluicegate::operator::tenant::parse;
 use sluicegate::rules::delays::DelayLevels;
@@ -87,7 +87,7 @@ pub async fn run(args: ExplainArgs, config: &Config) -> Result<ExitCode, Failure
 }
 
 /// Returns the job's state as text, or `None` if it is unknown.
-fn shown(job: &str, told: &Explained) -> Option<String> {
+fn shown(job: &str, told: &JobExplanation) -> Option<String> {
     let begin = match (&told.shown().seen, told.letter()) {
         (Some(seen), _) => in_words(job, seen),
         (None, Some(letter)) => {
@@ -99,7 +99,7 @@ fn shown(job: &str, told: &Explained) -> Option<String> {
     Some(begin + &told.in_words())
 }
 
-fn missing(job: &str, told: &Explained, config: &Config) -> Failure {
+fn missing(job: &str, told: &JobExplanation, config: &Config) -> Failure {
     let nobody = nobody_has_it(job, told.shown(), config);
     match told.search_failure() {
         Some(vain) => Failure::Failed(format!("{}\n{vain}", nobody.words())),

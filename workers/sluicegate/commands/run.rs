@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use sluicegate::app::{Recorded, Recording};
+use sluicegate::app::{Recording, RecordingOptions};
 use sluicegate::config::{ConfigSource, DEFAULT_FILE, Pipelines};
 
 use super::Failure;
@@ -55,7 +55,7 @@ impl RunArgs {
             );
             return Err(Failure::Usage(words));
         };
-        let recorded = Recorded {
+        let recorded = RecordingOptions {
             max_bytes: self.record_max << 20,
             with_names: self.record_names,
         };

@@ -21,7 +21,7 @@ use simulator::forms::{
 };
 use simulator::jobs::{self, SimulatedJob};
 use simulator::load::LoadProfile;
-use simulator::run::{MAX_WORKERS, RunSetup, Watched, simulate};
+use simulator::run::{MAX_WORKERS, RunProgress, RunSetup, simulate};
 use simulator::stop_rule::work_of;
 use simulator::{chart, table};
 use sluicegate::config::{Config, DEFAULT_FILE, Pipelines, parse_duration};
@@ -305,7 +305,7 @@ async fn play(
     };
     let processors = thread::available_parallelism().map_or(1, usize::from);
     let all_jobs = jobs.len() * configs.len();
-    let watched: Vec<Arc<Watched>> = configs.iter().map(|_| Arc::default()).collect();
+    let watched: Vec<Arc<RunProgress>> = configs.iter().map(|_| Arc::default()).collect();
     let progress = Progress::begin("simulating");
     let mut waiting = configs.into_iter().zip(watched.clone());
     let (mut running, mut over) = (Vec::new(), Vec::new());

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use sluicegate::config::{Config, show_duration};
 use sluicegate::gate::Change;
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::operator::tenant::{self as operator, Changed, limit_name, parse};
+use sluicegate::operator::tenant::{self as operator, AppliedChange, limit_name, parse};
 use sluicegate::rules::limit::MAX_REQUESTS;
 
 use super::audit::note;
@@ -233,7 +233,7 @@ pub fn in_the_audit(change: &Change) -> (&'static str, Value) {
 }
 
 /// Describes when jobs notice the change.
-pub fn seen_in_words(changed: &Changed, config: &Config) -> String {
+pub fn seen_in_words(changed: &AppliedChange, config: &Config) -> String {
     let seen = match changed.change {
         Change::Pause { .. } => "effective now; delayed jobs see it within",
         _ => {
@@ -245,7 +245,7 @@ pub fn seen_in_words(changed: &Changed, config: &Config) -> String {
 }
 
 /// Describes the change.
-pub fn in_words(changed: &Changed) -> String {
+pub fn in_words(changed: &AppliedChange) -> String {
     let (tenant, until) = (&changed.tenant, at(changed.until_ms));
     match &changed.change {
         Change::Pause { .. } => format!("paused {tenant} until {until}"),

@@ -31,8 +31,8 @@ DENIED counts a job each time that it asks. CLOSED: for so long a pause, a 429 o
 last job of the line has its turn. WHY: what stops the tenant, or the limit of which the next unit is available last.")]
 pub struct TenantsArgs {
     /// What comes first
-    #[arg(long, value_enum, default_value_t = By::Waiting)]
-    sort: By,
+    #[arg(long, value_enum, default_value_t = TenantOrder::Waiting)]
+    sort: TenantOrder,
     /// How many to show
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
@@ -46,7 +46,7 @@ pub struct TenantsArgs {
 
 /// What comes first.
 #[derive(Debug, Clone, Copy, ValueEnum)]
-pub enum By {
+pub enum TenantOrder {
     /// The most jobs that wait, in line or in memory
     Waiting,
     /// The most denials
@@ -57,13 +57,13 @@ pub enum By {
     Starts,
 }
 
-impl From<By> for Sort {
-    fn from(by: By) -> Self {
+impl From<TenantOrder> for Sort {
+    fn from(by: TenantOrder) -> Self {
         match by {
-            By::Waiting => Self::Waiting,
-            By::Denied => Self::Denied,
-            By::Closed => Self::Closed,
-            By::Starts => Self::Starts,
+            TenantOrder::Waiting => Self::Waiting,
+            TenantOrder::Denied => Self::Denied,
+            TenantOrder::Closed => Self::Closed,
+            TenantOrder::Starts => Self::Starts,
         }
     }
 }

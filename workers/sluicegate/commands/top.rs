@@ -37,7 +37,7 @@ use self::screen::WallClock;
 use self::servers::Servers;
 use self::theme::Theme;
 use super::Failure;
-use super::tenants::By;
+use super::tenants::TenantOrder;
 
 /// Watch the fleet, its busiest tenants, their limits and dead letters on a screen, and act on them by keys
 ///
@@ -54,8 +54,8 @@ use super::tenants::By;
 It needs a terminal, 80x24 or larger. For programs: sluicegate tenants --json and sluicegate workers --json.")]
 pub struct TopArgs {
     /// Which tenants come first; the key s changes it
-    #[arg(long, value_enum, default_value_t = By::Waiting)]
-    sort: By,
+    #[arg(long, value_enum, default_value_t = TenantOrder::Waiting)]
+    sort: TenantOrder,
     /// Without colours, as with the variable NO_COLOR; words say all that colours do
     #[arg(long, visible_alias = "no-colour")]
     no_color: bool,

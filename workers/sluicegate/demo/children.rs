@@ -134,7 +134,7 @@ fn add(all: &mut Value, more: Value) {
 
 /// Counts from a worker's metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counted {
+pub struct WorkerCounts {
     /// Deliveries from RabbitMQ, from all queues.
     pub deliveries: u64,
     /// Failed calls.
@@ -143,7 +143,7 @@ pub struct Counted {
     pub restarts: u64,
 }
 
-impl Counted {
+impl WorkerCounts {
     /// Adds another worker's counts.
     pub fn add(&mut self, other: Self) {
         self.deliveries += other.deliveries;
@@ -243,7 +243,7 @@ impl WorkerProcess {
     ///
     /// # Errors
     /// Its metrics can't be read.
-    pub async fn counted(&self, pipeline: Option<PipelineRole>) -> Result<Counted, DemoError> {
+    pub async fn counted(&self, pipeline: Option<PipelineRole>) -> Result<WorkerCounts, DemoError> {
         let text = fetch::get(self.admin, "/metrics")
             .await
             .map_err(|error| self.failure(&error))?;
@@ -253,7 +253,7 @@ impl WorkerProcess {
             sum(&text, metric, &labels)
                 .ok_or_else(|| self.failure(&format!("has no metric {metric}")))
         };
-        Ok(Counted {
+        Ok(WorkerCounts {
             deliveries: sum("sluicegate_deliveries_total", "")?,
             failed_calls: sum("sluicegate_dispatches_total", "outcome=\"retry\"")?,
             // A single pipeline is never restarted.

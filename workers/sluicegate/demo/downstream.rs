@@ -12,7 +12,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use tokio::net::TcpSocket;
-use trial::apart::Apart;
+use trial::apart::SeparateServer;
 
 use super::answers::words_of;
 use super::ledger::{Arrival, ArrivalLedger, TenantProgress};
@@ -35,7 +35,7 @@ pub struct DemoApi {
 
 /// Whether it accepts connections.
 enum Door {
-    Open(Apart),
+    Open(SeparateServer),
     /// Its port refuses connections and is reserved.
     Shut(TcpSocket),
     /// It could be neither closed nor opened again.
@@ -54,7 +54,7 @@ impl DemoApi {
             .fallback(call)
             .with_state((clock, Arc::clone(&ledger)));
         let served = app.clone();
-        let server = Apart::start(async |listener| axum::serve(listener, served).await)?;
+        let server = SeparateServer::start(async |listener| axum::serve(listener, served).await)?;
         Ok(Self {
             address: server.address(),
             door: Door::Open(server),
@@ -95,7 +95,7 @@ impl DemoApi {
             let listener = socket.listen(BACKLOG)?.into_std()?;
             let app = self.app.clone();
             let serve = async |listener| axum::serve(listener, app).await;
-            self.door = Door::Open(Apart::start_at(listener, serve)?);
+            self.door = Door::Open(SeparateServer::start_at(listener, serve)?);
         }
         Ok(since)
     }

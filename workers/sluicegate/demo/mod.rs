@@ -29,12 +29,12 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, interval};
 use trial::pauses::PauseWatch;
 
-use children::{Counted, Folder, WorkerProcess, WorkerSettings};
+use children::{Folder, WorkerCounts, WorkerProcess, WorkerSettings};
 use downstream::DemoApi;
 use ledger::TenantProgress;
 use pipelines::{PipelineRole, ScenarioStage};
 use queues::DemoQueues;
-use report::{ApiOutage, CombinedFigures, DemoFigures, Observed};
+use report::{ApiOutage, CombinedFigures, DemoFigures, DemoObservations};
 use scenario::Scenario;
 use view::ProgressView;
 pub use workload::DemoArgs;
@@ -173,7 +173,7 @@ async fn observe(
     config: &Config,
     parts: &mut [PipelineSetup],
     name: &str,
-) -> Result<Vec<Observed>, DemoError> {
+) -> Result<Vec<DemoObservations>, DemoError> {
     for part in &*parts {
         say(args, &in_words(part));
         if part.plan.scenario == Scenario::Results {
@@ -200,18 +200,18 @@ async fn observe(
     let pauses = pauses.pauses();
     let mut all = Vec::with_capacity(parts.len());
     for (part, confirmed) in parts.iter().zip(confirmed) {
-        let mut counted = Counted::default();
+        let mut counted = WorkerCounts::default();
         for worker in &workers {
             counted.add(worker.counted(part.plan.pipeline).await?);
         }
         let is_away = part.plan.pipeline == Some(PipelineRole::Away);
-        all.push(Observed {
+        all.push(DemoObservations {
             confirmed,
             dead: part.queues.take_dead(part.plan.total()).await?,
             counted,
             outage: outage.filter(|_| is_away),
             pauses,
-            ..Observed::default()
+            ..DemoObservations::default()
         });
     }
     let mut stopping: JoinSet<_> = workers.into_iter().map(WorkerProcess::stop).collect();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kit::proxy::{Proxy, Ways};
+use kit::proxy::{Proxy, Transfers};
 use rustix::process::Signal;
 use tokio::time::sleep;
 
@@ -10,7 +10,7 @@ use super::{AWAY, Bed};
 use crate::RunFailure;
 use crate::faults::{FaultKind, Strike};
 use crate::history::EventKind;
-use crate::moments::{Moment, To};
+use crate::moments::{Moment, WorkerConnection};
 use crate::run_plan::{MAX, OTHER_MAX};
 use crate::schedule::ScheduledFault;
 use crate::workers::RunningWorker;
@@ -92,11 +92,11 @@ impl Bed {
         caught
     }
 
-    fn way(&self, worker: usize, to: To) -> &Proxy {
+    fn way(&self, worker: usize, to: WorkerConnection) -> &Proxy {
         let slot = &self.slots[worker];
         match to {
-            To::Rabbit => &slot.to_rabbit,
-            To::Redis => &slot.to_redis,
+            WorkerConnection::Rabbit => &slot.to_rabbit,
+            WorkerConnection::Redis => &slot.to_redis,
         }
     }
 
@@ -120,7 +120,7 @@ impl Bed {
             if strike == Strike::Kill {
                 way.cut();
             }
-            way.set(Ways::OPEN);
+            way.set(Transfers::OPEN);
         }
         match strike {
             Strike::Kill => {

@@ -1,6 +1,6 @@
 //! Cancelled jobs: compares the command's report with the outcome.
 
-use super::lives::{Broken, CancelReport, Life, Lives};
+use super::lives::{CancelReport, FaultIntervals, Life, Lives};
 use super::{AFTERMATH, CheckRules, HistoryVerdict, Violation};
 use crate::faults::FaultKind;
 use crate::history::JobId;
@@ -19,7 +19,7 @@ pub fn is_cancelled(life: &Life) -> bool {
 
 impl HistoryVerdict {
     /// Checks that a cancelled job is not called once all workers follow, and is not done.
-    pub(super) fn cancels(&mut self, lives: &Lives, broken: &Broken, rules: CheckRules) {
+    pub(super) fn cancels(&mut self, lives: &Lives, broken: &FaultIntervals, rules: CheckRules) {
         for (job, life) in &lives.jobs {
             let Some(asked_from) = life.cancelling else {
                 continue;
@@ -42,7 +42,7 @@ impl HistoryVerdict {
         job: JobId,
         life: &Life,
         (from, asked): (u64, CancelReport),
-        broken: &Broken,
+        broken: &FaultIntervals,
         rules: CheckRules,
     ) {
         // A Redis that lost its data has lost the request.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::lives::{Broken, Life, Lives};
+use super::lives::{FaultIntervals, Life, Lives};
 use super::{AFTERMATH, HistoryVerdict, Violation};
 use crate::faults::FaultKind;
 use crate::history::JobId;
@@ -25,7 +25,7 @@ impl<'a> JobsByKey<'a> {
 
     /// Returns true if the job may be dropped: another message with its key was published `by`
     /// then, was not dropped itself, and may have been the first when this one was checked.
-    pub fn may_drop(&self, job: JobId, life: &Life, by: u64, broken: &Broken) -> bool {
+    pub fn may_drop(&self, job: JobId, life: &Life, by: u64, broken: &FaultIntervals) -> bool {
         let Some(key) = life.key else { return false };
         let same = self.0.get(&(job.tenant, key.number));
         same.into_iter().flatten().any(|(other, first)| {
@@ -45,7 +45,7 @@ impl<'a> JobsByKey<'a> {
 impl HistoryVerdict {
     /// Checks that at most one of two jobs with the same key is called within its time, unless
     /// Redis forgot the first one.
-    pub(super) fn keys(&mut self, keys: &JobsByKey<'_>, broken: &Broken) {
+    pub(super) fn keys(&mut self, keys: &JobsByKey<'_>, broken: &FaultIntervals) {
         for same in keys.0.values() {
             self.dropped += same.iter().filter(|(_, life)| life.dropped).count();
             for (at, (one, life)) in same.iter().enumerate() {
@@ -59,7 +59,7 @@ impl HistoryVerdict {
     fn one_of(
         &mut self,
         ((one, a), (other, b)): ((JobId, &Life), (JobId, &Life)),
-        broken: &Broken,
+        broken: &FaultIntervals,
     ) {
         let (Some(key), Some(first), Some(second)) = (a.key, a.calls.first(), b.calls.first())
         else {

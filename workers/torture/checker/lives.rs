@@ -196,9 +196,9 @@ impl Lives {
 
 /// The faults of a history: kind, begin and end.
 #[derive(Debug, Default)]
-pub struct Broken(Vec<(FaultKind, u64, u64)>);
+pub struct FaultIntervals(Vec<(FaultKind, u64, u64)>);
 
-impl Broken {
+impl FaultIntervals {
     pub fn of(events: &[HistoryEvent]) -> Self {
         let mut all = Vec::new();
         let mut open: HashMap<u64, usize> = HashMap::new();

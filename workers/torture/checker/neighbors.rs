@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::lives::{Broken, Lives};
+use super::lives::{FaultIntervals, Lives};
 use super::{CheckRules, HistoryVerdict, Violation};
 use crate::history::{EventKind, HistoryEvent};
 
@@ -25,7 +25,7 @@ impl HistoryVerdict {
     pub(super) fn neighbors(
         &mut self,
         events: &[HistoryEvent],
-        (lives, broken): (&Lives, &Broken),
+        (lives, broken): (&Lives, &FaultIntervals),
         rules: CheckRules,
     ) {
         let mut max = None;

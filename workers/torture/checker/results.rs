@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::keys::JobsByKey;
-use super::lives::{Broken, DUPLICATE, Lives};
+use super::lives::{DUPLICATE, FaultIntervals, Lives};
 use super::{HistoryVerdict, Violation};
 use crate::history::{DownstreamAnswer, EventKind, HistoryEvent, JobId};
 
@@ -19,7 +19,7 @@ impl HistoryVerdict {
         &mut self,
         events: &[HistoryEvent],
         (lives, keys): (&Lives, &JobsByKey<'_>),
-        broken: &Broken,
+        broken: &FaultIntervals,
     ) {
         let mut calls: HashMap<u64, JobId> = HashMap::new();
         let mut answered = AnsweredStatuses::default();

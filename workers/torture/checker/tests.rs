@@ -3,8 +3,8 @@
 mod cancels;
 mod keys;
 mod neighbors;
+mod results;
 mod starts;
-mod told;
 
 use super::*;
 use crate::history::DownstreamAnswer;

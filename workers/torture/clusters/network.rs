@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use kit::proxy::{Proxy, Way, Ways};
+use kit::proxy::{Proxy, Transfer, Transfers};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
@@ -38,7 +38,7 @@ const QUESTION: usize = 1024;
 
 /// The lost direction between a node and the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lost {
+pub enum LostDirection {
     Both,
     /// The direction to the node.
     ToIt,
@@ -46,7 +46,7 @@ pub enum Lost {
     FromIt,
 }
 
-impl Lost {
+impl LostDirection {
     pub fn in_words(self) -> &'static str {
         match self {
             Self::Both => "both ways",
@@ -60,24 +60,24 @@ impl Lost {
 struct NetworkState {
     /// Distribution ports of the nodes.
     nodes: Vec<u16>,
-    cut: Option<(usize, Lost)>,
+    cut: Option<(usize, LostDirection)>,
     /// Proxies, by the node that connects and the port that it connects to.
     proxies: HashMap<(usize, u16), Arc<Proxy>>,
 }
 
 impl NetworkState {
     /// Returns what passes from a node to the one at `port`.
-    fn ways(&self, from: usize, port: u16) -> Ways {
+    fn ways(&self, from: usize, port: u16) -> Transfers {
         let to = self.nodes.iter().position(|node| *node == port);
         let (Some((node, lost)), Some(to)) = (self.cut, to) else {
-            return Ways::OPEN;
+            return Transfers::OPEN;
         };
         if from == to || from != node && to != node {
-            return Ways::OPEN;
+            return Transfers::OPEN;
         }
-        let way = |held| if held { Way::HELD } else { Way::OPEN };
-        let (to_it, from_it) = (lost != Lost::FromIt, lost != Lost::ToIt);
-        Ways {
+        let way = |held| if held { Transfer::HELD } else { Transfer::OPEN };
+        let (to_it, from_it) = (lost != LostDirection::FromIt, lost != LostDirection::ToIt);
+        Transfers {
             there: way(if from == node { from_it } else { to_it }),
             back: way(if from == node { to_it } else { from_it }),
         }
@@ -154,7 +154,7 @@ impl Network {
 
     /// Drops all traffic between `node` and the others, or one direction of it. Connections stay
     /// open.
-    pub fn cut(&self, node: usize, lost: Lost) {
+    pub fn cut(&self, node: usize, lost: LostDirection) {
         self.change(|state| state.cut = Some((node, lost)));
     }
 
@@ -238,7 +238,7 @@ async fn answer(
 
 /// Returns the port of the proxy between a node and the one at `port`.
 async fn through(state: &Mutex<NetworkState>, from: usize, port: u16) -> io::Result<u16> {
-    let new = Proxy::start((Ipv4Addr::LOCALHOST, port).into(), Ways::OPEN, 0);
+    let new = Proxy::start((Ipv4Addr::LOCALHOST, port).into(), Transfers::OPEN, 0);
     let new = Arc::new(new.await);
     let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
     let ways = state.ways(from, port);
@@ -312,9 +312,9 @@ mod tests {
         let mut there = there.expect("a connection");
         let (mut back, _) = listener.accept().await.expect("a connection");
         for (lost, heard) in [
-            (Lost::Both, [false, false]),
-            (Lost::ToIt, [true, false]),
-            (Lost::FromIt, [false, true]),
+            (LostDirection::Both, [false, false]),
+            (LostDirection::ToIt, [true, false]),
+            (LostDirection::FromIt, [false, true]),
         ] {
             network.cut(0, lost);
             there.write_u8(1).await.expect("sent");
@@ -332,7 +332,7 @@ mod tests {
                 _ => drop(late.await.expect("late")),
             }
         }
-        network.cut(2, Lost::Both);
+        network.cut(2, LostDirection::Both);
         there.write_u8(3).await.expect("sent");
         assert_eq!(back.read_u8().await.expect("it is between others"), 3);
     }

@@ -10,7 +10,7 @@ use kit::servers::Rabbit;
 use tokio::task::block_in_place;
 use tokio::time::{Instant, sleep};
 
-use super::network::{Lost, Network};
+use super::network::{LostDirection, Network};
 
 /// Commands of rabbitmqctl that affect only the node that runs them.
 const OF_A_NODE: [&str; 4] = [
@@ -116,7 +116,7 @@ impl Rabbits {
 
     /// Cuts off node `number` (modulo the number of nodes) from the others. Its clients still reach
     /// it.
-    pub fn cut(&self, number: usize, lost: Lost) {
+    pub fn cut(&self, number: usize, lost: LostDirection) {
         if let Self::Cluster(cluster) = self {
             let (cluster, network) = &**cluster;
             network.cut(number % cluster.nodes.len(), lost);

@@ -76,7 +76,7 @@ pub(super) struct ApiConnection {
 
 /// The measurements of one pipeline's servers.
 #[derive(Debug, Default)]
-pub(super) struct Measured {
+pub(super) struct Measurements {
     /// Round trips to Redis.
     pub(super) redis: Option<Times>,
     pub(super) api: Option<ApiConnection>,
@@ -97,7 +97,7 @@ pub(super) struct MeasurementTerms {
     pub(super) moved_at_once: usize,
 }
 
-impl Measured {
+impl Measurements {
     /// Judges the round trips to Redis.
     pub(super) fn redis_in_words(&self, terms: &MeasurementTerms) -> Option<(Severity, String)> {
         let times = self.redis.as_ref()?;
@@ -262,10 +262,10 @@ mod tests {
         Times::of(ms.iter().map(|ms| Duration::from_millis(*ms)).collect()).expect("some")
     }
 
-    fn redis(ms: &[u64]) -> Measured {
-        Measured {
+    fn redis(ms: &[u64]) -> Measurements {
+        Measurements {
             redis: Some(times(ms)),
-            ..Measured::default()
+            ..Measurements::default()
         }
     }
 
@@ -349,7 +349,7 @@ mod tests {
             ),
             "{text}"
         );
-        let nothing = Measured::default();
+        let nothing = Measurements::default();
         assert!(nothing.starts_in_words(&TERMS).is_none(), "without Redis");
         // No time was measurable.
         assert!(redis(&[0]).most_starts(&TERMS).is_some());
@@ -358,9 +358,9 @@ mod tests {
     #[test]
     fn what_connecting_varies_by_is_told_where_the_guard_has_no_room_for_it() {
         let says = |connect: &[u64], proxy, terms: &MeasurementTerms| {
-            let measured = Measured {
+            let measured = Measurements {
                 api: Some(api(connect, proxy)),
-                ..Measured::default()
+                ..Measurements::default()
             };
             let (level, text) = measured.api_in_words(terms).expect("measured");
             assert_eq!(level, Severity::Ok, "{text}");
@@ -391,9 +391,9 @@ mod tests {
     #[test]
     fn slow_confirms_bound_what_a_worker_moves() {
         let says = |ms: &[u64]| {
-            let measured = Measured {
+            let measured = Measurements {
                 confirm: Some(times(ms)),
-                ..Measured::default()
+                ..Measurements::default()
             };
             measured.confirm_in_words(&TERMS).expect("measured").1
         };

@@ -20,7 +20,7 @@ use sluicegate::rules::tenant::Tenant;
 
 use super::destination;
 use super::findings::{Findings, Severity};
-use super::measured::{ApiConnection, Measured, MeasurementTerms, Times};
+use super::measured::{ApiConnection, MeasurementTerms, Measurements, Times};
 use crate::commands::recovery::Recovery;
 use crate::commands::{count, gate};
 
@@ -43,7 +43,7 @@ fn unacked(config: &Config) -> String {
 pub(super) async fn rabbitmq(
     config: &Config,
     terms: &MeasurementTerms,
-    (measured, findings): (&mut Measured, &mut Findings),
+    (measured, findings): (&mut Measurements, &mut Findings),
 ) {
     const WHAT: &str = "rabbitmq";
     let levels = DelayLevels::new(config.delay.max_delay);
@@ -181,7 +181,7 @@ pub(super) fn descriptors(config: &Config, findings: &mut Findings) {
 pub(super) async fn api(
     http: &Http,
     terms: &MeasurementTerms,
-    (measured, findings): (&mut Measured, &mut Findings),
+    (measured, findings): (&mut Measurements, &mut Findings),
 ) {
     const WHAT: &str = "api";
     let Reach {
@@ -212,7 +212,7 @@ pub(super) async fn redis(
     config: &Config,
     (tenant, limits): (Option<&Tenant>, &Limits),
     terms: &MeasurementTerms,
-    (measured, findings): (&mut Measured, &mut Findings),
+    (measured, findings): (&mut Measurements, &mut Findings),
 ) {
     const WHAT: &str = "redis";
     let (health, round_trips) = match looked_at(config).await {

@@ -54,7 +54,7 @@ impl LetterSelection {
     /// The reason, as a text for the operator.
     pub fn check(&self, config: &Config) -> Result<(), String> {
         let all = matches!(self, Self::All(_));
-        let checked = dead::Change::Replay(None).check(&self.filter(), all, config);
+        let checked = dead::LetterChange::Replay(None).check(&self.filter(), all, config);
         checked.map_err(|why| why.to_string())
     }
 

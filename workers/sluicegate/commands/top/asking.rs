@@ -19,7 +19,7 @@ const MAX_TYPED_CHARS: usize = 64;
 
 /// A question on the screen.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Asking {
+pub enum Prompt {
     /// Waits for a typed line.
     Line {
         /// The subject of the line.
@@ -66,12 +66,12 @@ pub enum LimitChange {
 /// The next step.
 pub enum Next {
     /// Another question.
-    Ask(Asking),
+    Ask(Prompt),
     /// The request was refused for this reason.
     Refused(String),
 }
 
-impl Asking {
+impl Prompt {
     fn line(step: PromptStep) -> Self {
         Self::Line {
             step,
@@ -159,31 +159,31 @@ impl Asking {
     }
 }
 
-fn next(step: &PromptStep, text: &str, config: &Config) -> Result<Asking, String> {
+fn next(step: &PromptStep, text: &str, config: &Config) -> Result<Prompt, String> {
     Ok(match step {
         PromptStep::Pause(tenant) => {
             let duration_ms = span(text)?;
-            Asking::Sure(Act::Change(tenant.clone(), Change::Pause { duration_ms }))
+            Prompt::Sure(Act::Change(tenant.clone(), Change::Pause { duration_ms }))
         }
         PromptStep::Name(tenant, wish) => {
             let policy = &config.rate_limiter.policy;
             let name = limit_name(policy, tenant, Some(text)).map_err(|why| why.to_string())?;
-            Asking::of_limit(config, tenant.clone(), name, *wish)?
+            Prompt::of_limit(config, tenant.clone(), name, *wish)?
         }
         PromptStep::Max(tenant, name) => {
-            Asking::line(PromptStep::For(tenant.clone(), name.clone(), max(text)?))
+            Prompt::line(PromptStep::For(tenant.clone(), name.clone(), max(text)?))
         }
         PromptStep::Try(tenant, name) => {
-            Asking::line(PromptStep::TryFor(tried(config, tenant, name, max(text)?)?))
+            Prompt::line(PromptStep::TryFor(tried(config, tenant, name, max(text)?)?))
         }
-        PromptStep::TryFor(trial) => Asking::Sure(Act::Try(trial.clone(), span(text)?)),
+        PromptStep::TryFor(trial) => Prompt::Sure(Act::Try(trial.clone(), span(text)?)),
         PromptStep::For(tenant, name, max) => {
             let change = Change::Limit {
                 name: name.clone(),
                 max: *max,
                 duration_ms: span(text)?,
             };
-            Asking::Sure(Act::Change(tenant.clone(), change))
+            Prompt::Sure(Act::Change(tenant.clone(), change))
         }
     })
 }
@@ -264,24 +264,24 @@ mod tests {
         Tenant::parse("acme").expect("a tenant")
     }
 
-    fn typed(mut asking: Asking, text: &str, config: &Config) -> Asking {
-        while matches!(&asking, Asking::Line { text, .. } if !text.is_empty()) {
+    fn typed(mut asking: Prompt, text: &str, config: &Config) -> Prompt {
+        while matches!(&asking, Prompt::Line { text, .. } if !text.is_empty()) {
             asking.rubs();
         }
         text.chars().for_each(|c| asking.types(c));
         asking.entered(config)
     }
 
-    fn asked(next: Next) -> Asking {
+    fn asked(next: Next) -> Prompt {
         match next {
             Next::Ask(asking) => asking,
             Next::Refused(why) => panic!("{why}"),
         }
     }
 
-    fn wrong(asking: &Asking) -> &str {
+    fn wrong(asking: &Prompt) -> &str {
         match asking {
-            Asking::Line {
+            Prompt::Line {
                 wrong: Some(why), ..
             } => why,
             other => panic!("{other:?}"),
@@ -291,22 +291,22 @@ mod tests {
     #[test]
     fn a_pause_asks_for_how_long_and_then_whether() {
         let config = config("");
-        let asking = typed(Asking::pause(tenant()), "soon", &config);
+        let asking = typed(Prompt::pause(tenant()), "soon", &config);
         assert!(wrong(&asking).contains("90s or 1h"), "{asking:?}");
         let asking = typed(asking, "2y", &config);
         assert!(!wrong(&asking).is_empty());
         let pause = Change::Pause {
             duration_ms: 3_600_000,
         };
-        let sure = Asking::Sure(Act::Change(tenant(), pause));
+        let sure = Prompt::Sure(Act::Change(tenant(), pause));
         assert_eq!(typed(asking, "1h", &config), sure);
-        assert_eq!(Asking::pause(tenant()).entered(&config), sure, "is usual");
+        assert_eq!(Prompt::pause(tenant()).entered(&config), sure, "is usual");
     }
 
     #[test]
     fn a_limit_is_named_where_there_are_several() {
         let one = config("");
-        let asking = asked(Asking::limit(&one, tenant(), LimitChange::Set, None));
+        let asking = asked(Prompt::limit(&one, tenant(), LimitChange::Set, None));
         let asking = typed(asking, "0", &one);
         assert_eq!(wrong(&asking), "it must be a number from 1 to 1000000");
         let asking = typed(typed(asking, "7", &one), "30m", &one);
@@ -315,11 +315,11 @@ mod tests {
             max: 7,
             duration_ms: 1_800_000,
         };
-        assert_eq!(asking, Asking::Sure(Act::Change(tenant(), change)));
+        assert_eq!(asking, Prompt::Sure(Act::Change(tenant(), change)));
 
         let two = config("rate-limiter: {limits: [{name: day}, {name: hour}]}");
-        let asking = asked(Asking::limit(&two, tenant(), LimitChange::Clear, None));
-        let Asking::Line { step, .. } = &asking else {
+        let asking = asked(Prompt::limit(&two, tenant(), LimitChange::Clear, None));
+        let Prompt::Line { step, .. } = &asking else {
             panic!("{asking:?}");
         };
         assert_eq!(step.in_words(&two), "Which limit of acme? (day, hour)");
@@ -330,11 +330,11 @@ mod tests {
             wrong(&asking)
         );
         let name = "hour".to_owned();
-        let clear = Asking::Sure(Act::Change(tenant(), Change::Unlimit { name }));
+        let clear = Prompt::Sure(Act::Change(tenant(), Change::Unlimit { name }));
         assert_eq!(typed(asking, "hour", &two), clear);
         // The selected limit is not asked for.
         assert_eq!(
-            asked(Asking::limit(
+            asked(Prompt::limit(
                 &two,
                 tenant(),
                 LimitChange::Clear,
@@ -344,7 +344,7 @@ mod tests {
         );
 
         let global = config("rate-limiter: {scope: global}");
-        match Asking::limit(&global, tenant(), LimitChange::Set, None) {
+        match Prompt::limit(&global, tenant(), LimitChange::Set, None) {
             Next::Refused(why) => assert!(why.contains("scope: global"), "{why}"),
             Next::Ask(other) => panic!("{other:?}"),
         }
@@ -354,7 +354,7 @@ mod tests {
     fn a_limit_is_tried_where_it_can_be() {
         let config =
             config("rate-limiter: {limits: [{name: day}, {name: at-once, max-concurrent: 4}]}");
-        let asking = asked(Asking::limit(
+        let asking = asked(Prompt::limit(
             &config,
             tenant(),
             LimitChange::Try,
@@ -365,27 +365,27 @@ mod tests {
         let asking = typed(typed(asking, "7", &config), "1d", &config);
         let policy = &config.rate_limiter.policy;
         let trial = Trial::new(policy, tenant(), "day".to_owned(), 7).expect("it can be");
-        assert_eq!(asking, Asking::Sure(Act::Try(trial, 86_400_000)));
+        assert_eq!(asking, Prompt::Sure(Act::Try(trial, 86_400_000)));
         // A limit that can't be tried is refused before a number is typed.
-        match Asking::limit(&config, tenant(), LimitChange::Try, Some("at-once")) {
+        match Prompt::limit(&config, tenant(), LimitChange::Try, Some("at-once")) {
             Next::Refused(why) => assert!(why.contains("max-concurrent"), "{why}"),
             Next::Ask(other) => panic!("{other:?}"),
         }
-        let end = asked(Asking::limit(
+        let end = asked(Prompt::limit(
             &config,
             tenant(),
             LimitChange::EndTry,
             Some("day"),
         ));
-        assert_eq!(end, Asking::Sure(Act::EndTry(tenant(), "day".to_owned())));
+        assert_eq!(end, Prompt::Sure(Act::EndTry(tenant(), "day".to_owned())));
     }
 
     #[test]
     fn what_is_typed_has_a_bound() {
-        let mut asking = Asking::pause(tenant());
+        let mut asking = Prompt::pause(tenant());
         (0..1_000).for_each(|_| asking.types('1'));
         asking.types('\u{1b}');
-        let Asking::Line { text, .. } = asking else {
+        let Prompt::Line { text, .. } = asking else {
             panic!("a line");
         };
         assert_eq!(text.chars().count(), MAX_TYPED_CHARS);

@@ -22,7 +22,7 @@ use sluicegate::rules::scope::Scope;
 use sluicegate::rules::steering::{Hold, Instruction};
 use sluicegate::rules::tenant::Tenant;
 
-use super::model::{Came, Model, ServerRequest};
+use super::model::{Model, ServerAnswer, ServerRequest};
 
 /// Redis's clock, and also the operator's: Tue, 14 Nov 2023 22:13:20 GMT.
 pub const NOW: u64 = 1_700_000_000_000;
@@ -293,10 +293,10 @@ pub fn answer(model: &mut Model, picture: fn() -> Box<Overview>) {
                 if wanted.is_none() {
                     picture.shown = None;
                 }
-                Came::Overview(at, Ok(picture))
+                ServerAnswer::Overview(at, Ok(picture))
             }
-            ServerRequest::Glance(..) => Came::Glance(Ok(glance())),
-            ServerRequest::Letters(at) => Came::Letters(at, Ok(letters(5))),
+            ServerRequest::Glance(..) => ServerAnswer::Glance(Ok(glance())),
+            ServerRequest::Letters(at) => ServerAnswer::Letters(at, Ok(letters(5))),
             other => panic!("{other:?} is never due"),
         };
         model.came(number, came);

@@ -6,7 +6,7 @@ use sluicegate::rules::report::view::Sort;
 use sluicegate::rules::tenant::Tenant;
 
 use super::act::{Act, LetterSelection};
-use super::asking::{Asking, LimitChange, Next};
+use super::asking::{LimitChange, Next, Prompt};
 use super::model::{Model, ServerRequest, TenantPage, TopView, VIEWS};
 use super::query::QueryState;
 
@@ -34,10 +34,10 @@ impl Model {
         self.command(key.code)
     }
 
-    fn answered(&mut self, mut asking: Asking, key: KeyCode) -> Vec<(u64, ServerRequest)> {
+    fn answered(&mut self, mut asking: Prompt, key: KeyCode) -> Vec<(u64, ServerRequest)> {
         match (asking, key) {
-            (Asking::Sure(act), KeyCode::Char('y' | 'Y')) => return vec![self.begin(act)],
-            (Asking::Sure(_), _) | (Asking::Line { .. }, KeyCode::Esc) => {
+            (Prompt::Sure(act), KeyCode::Char('y' | 'Y')) => return vec![self.begin(act)],
+            (Prompt::Sure(_), _) | (Prompt::Line { .. }, KeyCode::Esc) => {
                 self.tell("nothing was changed", false);
                 return Vec::new();
             }
@@ -229,11 +229,11 @@ impl Model {
         let limit = limit.as_deref();
         let of = |wish, limit| {
             let config = &self.pipeline().config;
-            Asking::limit(config, tenant.clone(), wish, limit)
+            Prompt::limit(config, tenant.clone(), wish, limit)
         };
         let of_limit = |wish| of(wish, limit);
         let next = match key {
-            'p' => Next::Ask(Asking::pause(tenant)),
+            'p' => Next::Ask(Prompt::pause(tenant)),
             'l' => of_limit(LimitChange::Set),
             'c' => of_limit(LimitChange::Clear),
             't' => of_limit(LimitChange::Try),
@@ -244,8 +244,8 @@ impl Model {
                 let only = tried.next().filter(|_| tried.next().is_none());
                 of(LimitChange::EndTry, limit.or(only))
             }
-            'r' => Next::Ask(Asking::Sure(Act::Change(tenant, Change::Resume))),
-            _ => Next::Ask(Asking::Sure(Act::Change(tenant, Change::Reset))),
+            'r' => Next::Ask(Prompt::Sure(Act::Change(tenant, Change::Resume))),
+            _ => Next::Ask(Prompt::Sure(Act::Change(tenant, Change::Reset))),
         };
         match next {
             Next::Ask(asking) => self.asking = Some(asking),
@@ -260,7 +260,7 @@ impl Model {
             .filter(|(name, _)| meant.is_none_or(|meant| meant == *name))
             .collect();
         match tried.as_slice() {
-            [(name, max)] => Next::Ask(Asking::enforce(tenant, (*name).to_owned(), *max)),
+            [(name, max)] => Next::Ask(Prompt::enforce(tenant, (*name).to_owned(), *max)),
             [] => Next::Refused("nothing is tried of it: t tries a limit".to_owned()),
             _ => Next::Refused(
                 "several of its limits are tried: mark one in the limits (3)".to_owned(),
@@ -280,7 +280,7 @@ impl Model {
             return;
         }
         match self.letters_meant(key) {
-            Ok(which) => self.asking = Some(Asking::Sure(Act::Replay(which))),
+            Ok(which) => self.asking = Some(Prompt::Sure(Act::Replay(which))),
             Err(why) => self.tell(why, true),
         }
     }

@@ -13,12 +13,12 @@ use sluicegate::operator::overview::Overview;
 use sluicegate::rules::report::view::Sort;
 use sluicegate::rules::tenant::Tenant;
 
-use super::asking::Asking;
+use super::asking::Prompt;
 use super::cursor::Cursor;
 use super::file::Read;
 use super::query::QueryState;
 pub use listed::ListedLimit;
-pub use questions::{Came, ServerRequest};
+pub use questions::{ServerAnswer, ServerRequest};
 
 /// How long the result of an action is shown, in milliseconds.
 const TOLD_MS: u64 = 30_000;
@@ -65,7 +65,7 @@ pub struct StatusMessage {
 }
 
 /// A running action.
-pub struct Doing {
+pub struct RunningAction {
     number: u64,
     pub what: String,
     pub progress: String,
@@ -83,8 +83,8 @@ pub struct Model {
     /// Filters tenants by this part of their names.
     pub search: String,
     pub is_searching: bool,
-    pub asking: Option<Asking>,
-    pub doing: Option<Doing>,
+    pub asking: Option<Prompt>,
+    pub doing: Option<RunningAction>,
     pub cursors: [Cursor; 4],
     pub now_ms: u64,
     /// Whether the operator wants to leave.

@@ -15,7 +15,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::file::Read;
-use super::model::{Came, Model, ServerRequest};
+use super::model::{Model, ServerAnswer, ServerRequest};
 use super::servers::{Answers, Servers};
 use super::theme::Theme;
 use super::view::draw;
@@ -123,7 +123,7 @@ impl ScreenTasks {
         let task = self.all.spawn(async move {
             // A lost progress report is soon followed by another. Without a receiver, the screen is
             // gone.
-            let told = |came: Came| drop(answers.try_send((number, came)));
+            let told = |came: ServerAnswer| drop(answers.try_send((number, came)));
             if let Some(came) = servers.perform(request, &told).await {
                 let _ = answers.send((number, came)).await;
             }
@@ -227,12 +227,12 @@ pub async fn run(
 }
 
 /// Waits for the end of the running action.
-async fn leave(tasks: ScreenTasks, answered: &mut mpsc::Receiver<(u64, Came)>) {
+async fn leave(tasks: ScreenTasks, answered: &mut mpsc::Receiver<(u64, ServerAnswer)>) {
     eprintln!("waiting for what is being done, {LEAVE_WITHIN:?} at most ...");
     tasks.servers.stop();
     let end = async {
         while let Some((_, came)) = answered.recv().await {
-            if let Came::Done(ended) = came {
+            if let ServerAnswer::Done(ended) = came {
                 return ended.unwrap_or_else(|why| format!("not done: {why}"));
             }
         }
@@ -246,7 +246,7 @@ async fn leave(tasks: ScreenTasks, answered: &mut mpsc::Receiver<(u64, Came)>) {
     }
 }
 
-fn heard(model: &mut Model, clock: &WallClock, (number, came): (u64, Came)) {
+fn heard(model: &mut Model, clock: &WallClock, (number, came): (u64, ServerAnswer)) {
     model.at_time(clock.now_ms());
     model.came(number, came);
 }

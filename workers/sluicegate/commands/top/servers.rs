@@ -24,7 +24,7 @@ use tokio::sync::mpsc::Sender;
 use tokio::time::{Instant, timeout};
 
 use super::act::{Act, LetterSelection};
-use super::model::{Came, ServerRequest};
+use super::model::{ServerAnswer, ServerRequest};
 use crate::commands::Failure;
 use crate::commands::audit::written;
 use crate::commands::shadow_trial;
@@ -94,23 +94,27 @@ impl Servers {
     pub async fn perform(
         &self,
         request: ServerRequest,
-        told: impl Fn(Came) + Send + Sync,
-    ) -> Option<Came> {
+        told: impl Fn(ServerAnswer) + Send + Sync,
+    ) -> Option<ServerAnswer> {
         Some(match request {
             ServerRequest::Overview(at, wanted) => {
                 let part = &self.parts[at];
-                Came::Overview(
+                ServerAnswer::Overview(
                     at,
                     within(part.overview(wanted).boxed()).await.map(Box::new),
                 )
             }
-            ServerRequest::Glance(at, tenant) => Came::Glance(
+            ServerRequest::Glance(at, tenant) => ServerAnswer::Glance(
                 within(self.parts[at].glance(tenant).boxed())
                     .await
                     .map(Box::new),
             ),
-            ServerRequest::Letters(at) => Came::Letters(at, self.parts[at].letters().boxed().await),
-            ServerRequest::Act(at, act) => Came::Done(self.act(at, act, told).boxed().await),
+            ServerRequest::Letters(at) => {
+                ServerAnswer::Letters(at, self.parts[at].letters().boxed().await)
+            }
+            ServerRequest::Act(at, act) => {
+                ServerAnswer::Done(self.act(at, act, told).boxed().await)
+            }
             ServerRequest::Stop => return None,
         })
     }
@@ -119,7 +123,7 @@ impl Servers {
         &self,
         at: usize,
         act: Act,
-        told: impl Fn(Came) + Send + Sync,
+        told: impl Fn(ServerAnswer) + Send + Sync,
     ) -> Result<String, String> {
         let part = &self.parts[at];
         match act {
@@ -231,7 +235,7 @@ impl PipelineServers {
         &self,
         which: &LetterSelection,
         stop: &Notify,
-        told: impl Fn(Came) + Send + Sync,
+        told: impl Fn(ServerAnswer) + Send + Sync,
     ) -> Result<String, String> {
         // Registered first, so that Esc during connecting counts.
         let stopped = stop.notified();
@@ -240,12 +244,12 @@ impl PipelineServers {
         let unwritten = written(&self.gate, "dead replay", json!({}), request).await;
         let progress = |done: u64, left: u32| {
             let done = count(done, "dead letter");
-            told(Came::Progress(format!(
+            told(ServerAnswer::Progress(format!(
                 "{done} so far, {left} left to look at"
             )));
         };
         let dead = self.dead(&client, None);
-        let (filter, change) = (which.filter(), dead::Change::Replay(None));
+        let (filter, change) = (which.filter(), dead::LetterChange::Replay(None));
         let ended = dead
             .change((&filter, None), change, stopped, progress)
             .await;
@@ -279,4 +283,4 @@ async fn close(client: Client) {
 }
 
 /// Answers with the numbers of their questions.
-pub type Answers = Sender<(u64, Came)>;
+pub type Answers = Sender<(u64, ServerAnswer)>;

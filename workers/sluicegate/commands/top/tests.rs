@@ -5,9 +5,9 @@ use sluicegate::gate::Change;
 use sluicegate::rules::report::view::Sort;
 
 use super::act::{Act, LetterSelection};
-use super::asking::Asking;
+use super::asking::Prompt;
 use super::beds::{HOSTILE, NOW, answer, letters, model, picture, pipelines, press, tenant, types};
-use super::model::{Came, Model, ServerRequest, TopView};
+use super::model::{Model, ServerAnswer, ServerRequest, TopView};
 
 fn kinds(model: &mut Model) -> Vec<ServerRequest> {
     model
@@ -142,7 +142,7 @@ fn nothing_is_done_without_a_yes() {
     // Only one action at a time.
     assert_eq!(types(&mut model, "ry"), []);
     assert!(model.told().expect("a word").is_bad);
-    model.came(*number, Came::Done(Ok("paused acme".to_owned())));
+    model.came(*number, ServerAnswer::Done(Ok("paused acme".to_owned())));
     assert_eq!(model.told().expect("a word").text, "paused acme");
     assert!(
         !kinds(&mut model).is_empty(),
@@ -161,7 +161,7 @@ fn nothing_is_done_without_a_yes() {
 fn a_key_never_meets_another_tenant_than_the_one_that_was_asked_about() {
     let mut model = looks_at_tenants();
     types(&mut model, "z");
-    let Some(Asking::Sure(act)) = &model.asking else {
+    let Some(Prompt::Sure(act)) = &model.asking else {
         panic!("a question");
     };
     let words = act.in_words();
@@ -342,9 +342,9 @@ pipelines:
     let [(_, ServerRequest::Overview(1, Some(_)))] = now.as_slice() else {
         panic!("{now:?}");
     };
-    model.came(due[1].0, Came::Overview(1, Err("old".to_owned())));
+    model.came(due[1].0, ServerAnswer::Overview(1, Err("old".to_owned())));
     assert!(model.pipeline().picture.trouble(NOW).is_none());
-    model.came(now[0].0, Came::Overview(1, Ok(picture())));
+    model.came(now[0].0, ServerAnswer::Overview(1, Ok(picture())));
     assert_eq!(model.tenants().len(), 4);
     types(&mut model, "]");
     assert_eq!((model.at, model.tenants().len()), (0, 0));
@@ -357,7 +357,7 @@ pipelines:
         .find(|(_, it)| *it == ServerRequest::Letters(0))
         .expect("letters");
     types(&mut model, "]");
-    model.came(*number, Came::Letters(0, Ok(letters(3))));
+    model.came(*number, ServerAnswer::Letters(0, Ok(letters(3))));
     assert!(model.rows().is_empty());
     types(&mut model, "[");
     assert_eq!(model.rows().len(), 3);

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde::Serialize;
 
-use super::Observed;
+use super::DemoObservations;
 use crate::demo::answers::ReportedResult;
 use crate::demo::ledger::Arrival;
 use crate::demo::workload::Workload;
@@ -23,7 +23,7 @@ pub struct AnswersBack {
 }
 
 /// Compares the results with the calls.
-pub fn answers_back(plan: &Workload, observed: &Observed) -> AnswersBack {
+pub fn answers_back(plan: &Workload, observed: &DemoObservations) -> AnswersBack {
     let mut told = HashSet::new();
     let (mut wrong, mut again) = (0, 0);
     for result in &observed.results {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use serde::Serialize;
 
-use super::{DemoFigures, Observed};
+use super::{DemoFigures, DemoObservations};
 use crate::demo::ledger::Arrival;
 use crate::demo::pipelines::PipelineRole;
 use crate::demo::workload::Workload;
@@ -45,8 +45,8 @@ pub struct PipelinesApart {
 
 impl CombinedFigures {
     /// Counts the figures. `observed` belongs to `plans`, in order.
-    pub fn new(plans: &[Workload], observed: &[Observed]) -> Self {
-        let figures = |(plan, observed): (&Workload, &Observed)| {
+    pub fn new(plans: &[Workload], observed: &[DemoObservations]) -> Self {
+        let figures = |(plan, observed): (&Workload, &DemoObservations)| {
             let pipeline = plan.pipeline?;
             Some((pipeline.name(), DemoFigures::new(plan, observed)))
         };
@@ -60,7 +60,7 @@ impl CombinedFigures {
     }
 }
 
-fn apart(plans: &[Workload], observed: &[Observed]) -> PipelinesApart {
+fn apart(plans: &[Workload], observed: &[DemoObservations]) -> PipelinesApart {
     let of = |pipeline| {
         let parts = plans.iter().zip(observed);
         parts.filter(move |(plan, _)| plan.pipeline == Some(pipeline))
@@ -112,7 +112,7 @@ fn apart(plans: &[Workload], observed: &[Observed]) -> PipelinesApart {
 
 /// Counts the jobs called later than one period after their own, beyond what the machine's pauses
 /// explain. A tenant's first call begins the first period, and the limit's maximum arrives in each.
-fn late(plan: &Workload, observed: &Observed) -> usize {
+fn late(plan: &Workload, observed: &DemoObservations) -> usize {
     let paused = u64::try_from(observed.pauses.total.as_nanos()).unwrap_or(u64::MAX);
     let (max, period) = (plan.limit().max() as usize, plan.limit().span() * 1_000_000);
     let of_tenant = |tenant: usize| {

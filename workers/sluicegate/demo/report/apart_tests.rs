@@ -26,7 +26,7 @@ fn plans() -> Vec<Workload> {
 
 /// Returns the observations of a part with two calls per tenant in each of `periods`, from `from`
 /// on.
-fn part(plan: &Workload, from: u64, periods: impl Fn(usize) -> u64) -> Observed {
+fn part(plan: &Workload, from: u64, periods: impl Fn(usize) -> u64) -> DemoObservations {
     let jobs = || {
         let of_tenant = |tenant| (0..plan.jobs).map(move |number| DemoJob { tenant, number });
         (0..plan.tenants).flat_map(of_tenant)
@@ -50,21 +50,21 @@ fn part(plan: &Workload, from: u64, periods: impl Fn(usize) -> u64) -> Observed 
         headers: vec!["x-tenant".into()],
         header_bytes: 60,
     };
-    Observed {
+    DemoObservations {
         confirmed: jobs().collect(),
         arrivals,
         dead: jobs().filter(|job| plan.rejected(*job)).map(dead).collect(),
-        counted: Counted {
+        counted: WorkerCounts {
             deliveries: 2 * plan.total() as u64,
-            ..Counted::default()
+            ..WorkerCounts::default()
         },
-        ..Observed::default()
+        ..DemoObservations::default()
     }
 }
 
 /// Returns a run in which everything holds. The API of `away` refuses connections from 100 ms to 3
 /// s.
-fn good() -> Vec<Observed> {
+fn good() -> Vec<DemoObservations> {
     let plans = plans();
     let steady = part(&plans[0], 200 * MS, |period| period as u64);
     let flooded = part(&plans[1], 0, |period| period as u64);
@@ -84,7 +84,7 @@ fn good() -> Vec<Observed> {
 }
 
 /// Returns the promises that fail after `spoil`, each with its pipeline.
-fn failing(spoil: impl FnOnce(&mut [Observed])) -> Vec<String> {
+fn failing(spoil: impl FnOnce(&mut [DemoObservations])) -> Vec<String> {
     let mut observed = good();
     spoil(&mut observed);
     let together = CombinedFigures::new(&plans(), &observed);
@@ -138,7 +138,7 @@ fn a_good_run_passes_and_an_outage_fails_no_promise() {
 fn what_another_pipeline_did_to_the_steady_one_is_found() {
     // Half a period of delay counts for P3. P10 counts from the end of the next period on.
     let delay = |ns| {
-        move |all: &mut [Observed]| {
+        move |all: &mut [DemoObservations]| {
             for call in &mut all[0].arrivals[8..] {
                 call.mono_ns += ns;
             }
@@ -204,13 +204,13 @@ fn what_did_not_happen_proves_nothing() {
     assert_eq!(failing(|all| all[2].counted.failed_calls = 0), ["P10"]);
     // The outage began after the first steady call, or ended before the last one.
     let outage = |from_ns, to_ns| {
-        move |all: &mut [Observed]| all[2].outage = Some(ApiOutage { from_ns, to_ns })
+        move |all: &mut [DemoObservations]| all[2].outage = Some(ApiOutage { from_ns, to_ns })
     };
     assert_eq!(failing(outage(201 * MS, 3_000 * MS)), ["P10"]);
     assert_eq!(failing(outage(100 * MS, 2_000 * MS)), ["P10"]);
     // No job had to wait for the API's return.
     assert_eq!(failing(outage(100 * MS, u64::MAX)), ["P10"]);
     // The flood was over before.
-    let over = |all: &mut [Observed]| all[1].arrivals.truncate(4);
+    let over = |all: &mut [DemoObservations]| all[1].arrivals.truncate(4);
     assert!(failing(over).contains(&"P10".to_owned()));
 }

@@ -6,7 +6,9 @@ use std::time::Duration;
 use sluicegate::rules::limit::Limit;
 
 use super::tenant::TenantFigures;
-use super::{CheapWaiting, Fullest, NeverExceeded, NeverIdle, NeverLost, NotFailure, Observed};
+use super::{
+    CheapWaiting, DemoObservations, FullestWindow, NeverExceeded, NeverIdle, NeverLost, NotFailure,
+};
 use crate::demo::ledger::RefusalReason;
 use crate::demo::queues::DeadLetter;
 use crate::demo::scenario::Scenario;
@@ -34,7 +36,11 @@ fn promised_share(plan: &Workload) -> f64 {
     }
 }
 
-pub fn never_lost(plan: &Workload, observed: &Observed, dead_jobs: &HashSet<usize>) -> NeverLost {
+pub fn never_lost(
+    plan: &Workload,
+    observed: &DemoObservations,
+    dead_jobs: &HashSet<usize>,
+) -> NeverLost {
     let final_answers: Vec<usize> = observed
         .arrivals
         .iter()
@@ -73,14 +79,14 @@ pub fn never_lost(plan: &Workload, observed: &Observed, dead_jobs: &HashSet<usiz
 
 pub fn never_exceeded(
     plan: &Workload,
-    observed: &Observed,
+    observed: &DemoObservations,
     tenants: &[TenantFigures],
 ) -> NeverExceeded {
     let violations = tenants.iter().map(|tenant| tenant.violations).sum();
     let answered_429 = tenants.iter().map(|tenant| tenant.answered_429).sum();
     let fullest = |(at, limit): (usize, &Limit)| {
         let units = tenants.iter().map(|tenant| tenant.fullest_windows[at]);
-        Fullest {
+        FullestWindow {
             name: limit.name().to_owned(),
             units: units.max().unwrap_or(0),
             max: limit.max(),
@@ -114,7 +120,11 @@ pub fn never_exceeded(
     }
 }
 
-pub fn never_idle(plan: &Workload, observed: &Observed, tenants: &[TenantFigures]) -> NeverIdle {
+pub fn never_idle(
+    plan: &Workload,
+    observed: &DemoObservations,
+    tenants: &[TenantFigures],
+) -> NeverIdle {
     let promised_share = promised_share(plan);
     let promised_ratio = 1.0 / promised_share;
     let used_share = tenants
@@ -149,7 +159,7 @@ pub fn never_idle(plan: &Workload, observed: &Observed, tenants: &[TenantFigures
     }
 }
 
-pub fn cheap_waiting(plan: &Workload, observed: &Observed) -> CheapWaiting {
+pub fn cheap_waiting(plan: &Workload, observed: &DemoObservations) -> CheapWaiting {
     let deliveries = observed.counted.deliveries;
     let deliveries_per_job = deliveries as f64 / observed.confirmed.len().max(1) as f64;
     let promised_per_job = plan.scenario.deliveries_per_job();
@@ -162,7 +172,7 @@ pub fn cheap_waiting(plan: &Workload, observed: &Observed) -> CheapWaiting {
     }
 }
 
-pub fn not_failure(observed: &Observed) -> NotFailure {
+pub fn not_failure(observed: &DemoObservations) -> NotFailure {
     let grows = |dead: &&DeadLetter| {
         let of_broker =
             |name: &String| BROKER_HEADERS.iter().any(|broker| name.starts_with(broker));

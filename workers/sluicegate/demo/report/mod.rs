@@ -15,7 +15,7 @@ use serde::Serialize;
 use trial::pauses::Pauses;
 
 use super::answers::ReportedResult;
-use super::children::Counted;
+use super::children::WorkerCounts;
 use super::ledger::Arrival;
 use super::pipelines::PipelineRole;
 use super::queues::DeadLetter;
@@ -27,7 +27,7 @@ use tenant::TenantFigures;
 
 /// The observations of publishers, the API, the dead-letter queue and the workers.
 #[derive(Debug, Clone, Default)]
-pub struct Observed {
+pub struct DemoObservations {
     /// Jobs that RabbitMQ confirmed.
     pub confirmed: Vec<DemoJob>,
     /// Calls in order.
@@ -41,7 +41,7 @@ pub struct Observed {
     /// Messages still in a queue after the workers had ended.
     pub left: usize,
     /// The workers' counts.
-    pub counted: Counted,
+    pub counted: WorkerCounts,
     /// When the API was unavailable, if the scenario has an outage.
     pub outage: Option<ApiOutage>,
     /// Pauses of this machine.
@@ -107,7 +107,7 @@ pub struct NeverExceeded {
     /// The longest of these pauses.
     pub longest_pause_seconds: f64,
     pub violations: usize,
-    pub limits: Vec<Fullest>,
+    pub limits: Vec<FullestWindow>,
     /// Calls answered with 429 because a limit was exceeded.
     pub answered_429: usize,
     /// Calls answered with 429 because the scenario requires it. Each throttles its tenant.
@@ -122,7 +122,7 @@ pub struct NeverExceeded {
 
 /// The fullest window of one limit, over all tenants.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Fullest {
+pub struct FullestWindow {
     pub name: String,
     pub units: u64,
     pub max: u32,
@@ -173,7 +173,7 @@ pub struct NotFailure {
 
 impl DemoFigures {
     /// Computes the figures.
-    pub fn new(plan: &Workload, observed: &Observed) -> Self {
+    pub fn new(plan: &Workload, observed: &DemoObservations) -> Self {
         let dead_jobs: HashSet<usize> = observed
             .dead
             .iter()

@@ -7,7 +7,7 @@ use serde::Serialize;
 use sluicegate::rules::limit::{Algorithm, Limit};
 use trial::windows;
 
-use super::Observed;
+use super::DemoObservations;
 use crate::demo::check;
 use crate::demo::ledger::{Arrival, RefusalReason};
 use crate::demo::scenario::{CLOSED, Scenario};
@@ -44,7 +44,7 @@ impl TenantFigures {
 /// Computes one tenant's figures.
 pub fn figures(
     plan: &Workload,
-    observed: &Observed,
+    observed: &DemoObservations,
     dead_jobs: &HashSet<usize>,
     tenant: usize,
 ) -> TenantFigures {

@@ -30,7 +30,7 @@ fn plan_of(scenario: Scenario) -> Workload {
 
 /// Returns a run in which everything holds: two calls per tenant every 1.05 s, with the last job
 /// rejected.
-fn good() -> Observed {
+fn good() -> DemoObservations {
     let plan = plan();
     let jobs = || (0..2).flat_map(|tenant| (0..5).map(move |number| DemoJob { tenant, number }));
     let arrival = |job: DemoJob| {
@@ -51,7 +51,7 @@ fn good() -> Observed {
         headers: vec!["x-tenant".into(), "x-sluicegate-reason".into()],
         header_bytes: 60,
     };
-    Observed {
+    DemoObservations {
         confirmed: jobs().collect(),
         arrivals: jobs().map(arrival).collect(),
         strangers: 0,
@@ -69,9 +69,9 @@ fn good() -> Observed {
             })
             .collect(),
         left: 0,
-        counted: Counted {
+        counted: WorkerCounts {
             deliveries: 25,
-            ..Counted::default()
+            ..WorkerCounts::default()
         },
         outage: None,
         pauses: Pauses::default(),
@@ -79,11 +79,11 @@ fn good() -> Observed {
 }
 
 /// Returns the promises that fail after `spoil`, according to the last lines.
-fn failing(spoil: impl FnOnce(&mut Observed)) -> Vec<String> {
+fn failing(spoil: impl FnOnce(&mut DemoObservations)) -> Vec<String> {
     failing_of(Scenario::Limit, spoil)
 }
 
-fn failing_of(scenario: Scenario, spoil: impl FnOnce(&mut Observed)) -> Vec<String> {
+fn failing_of(scenario: Scenario, spoil: impl FnOnce(&mut DemoObservations)) -> Vec<String> {
     let mut observed = good();
     spoil(&mut observed);
     let figures = DemoFigures::new(&plan_of(scenario), &observed);
@@ -117,7 +117,7 @@ fn each_broken_promise_is_found() {
     assert_eq!(failing(|o| _ = o.confirmed.pop()), ["P1"]);
     assert_eq!(failing(|o| o.left = 1), ["P1"]);
     assert_eq!(failing(|o| o.arrivals[2].mono_ns -= SECOND / 10), ["P2"]); // 0.95 s after two others
-    let refused = |o: &mut Observed| {
+    let refused = |o: &mut DemoObservations| {
         o.arrivals[1].status = 429;
         o.arrivals[1].refused = Some(RefusalReason::Exceeded);
     };
@@ -137,19 +137,19 @@ fn each_broken_promise_is_found() {
 #[test]
 fn a_pause_of_the_machine_explains_what_it_can_and_no_more() {
     let paused = |ms| {
-        move |o: &mut Observed| {
+        move |o: &mut DemoObservations| {
             o.pauses.total = Duration::from_millis(ms);
             o.pauses.longest = o.pauses.total;
         }
     };
-    let text = |spoil: &dyn Fn(&mut Observed)| {
+    let text = |spoil: &dyn Fn(&mut DemoObservations)| {
         let mut observed = good();
         spoil(&mut observed);
         let figures = DemoFigures::new(&plan(), &observed);
         figures.to_string()
     };
     // The last call of the first tenant is 100 ms late.
-    let late = |o: &mut Observed| o.arrivals[4].mono_ns += SECOND / 10;
+    let late = |o: &mut DemoObservations| o.arrivals[4].mono_ns += SECOND / 10;
     assert_eq!(failing(late), ["P3"]);
     assert_eq!(failing(|o| (late(o), paused(20)(o)).0), ["P3"]);
     assert_eq!(failing(|o| (late(o), paused(100)(o)).0), [""; 0]);
@@ -161,7 +161,7 @@ fn a_pause_of_the_machine_explains_what_it_can_and_no_more() {
     let other = text(&|o| (late(o), paused(20)(o)).0);
     assert!(other.contains("which does not explain it"), "{other}");
     // Two calls come 0.95 s after two others, with a guard of 50 ms.
-    let early = |o: &mut Observed| o.arrivals[2].mono_ns -= SECOND / 10;
+    let early = |o: &mut DemoObservations| o.arrivals[2].mono_ns -= SECOND / 10;
     assert_eq!(failing(|o| (early(o), paused(25)(o)).0), ["P2"]);
     assert_eq!(failing(|o| (early(o), paused(26)(o)).0), [""; 0]);
     // No pause explains a lost job.
@@ -201,7 +201,7 @@ fn each_limit_is_counted_in_its_own_unit() {
 #[test]
 fn a_call_of_a_closed_tenant_may_be_under_way_and_not_later() {
     let closed = |ns| {
-        move |o: &mut Observed| {
+        move |o: &mut DemoObservations| {
             for tenant in [0, 5] {
                 // A second call for the third job follows the first one. All later jobs wait for
                 // the tenant to open.

@@ -5,7 +5,7 @@ use sluicegate::operator::inspect::Glance;
 use sluicegate::operator::overview::{Overview, TenantSelection};
 use sluicegate::rules::tenant::Tenant;
 
-use super::{Doing, Model, TopView};
+use super::{Model, RunningAction, TopView};
 use crate::commands::top::act::Act;
 use crate::commands::top::cursor::Cursor;
 
@@ -26,7 +26,7 @@ pub enum ServerRequest {
 }
 
 /// The answers.
-pub enum Came {
+pub enum ServerAnswer {
     Overview(usize, Result<Box<Overview>, String>),
     Glance(Result<Box<Glance>, String>),
     Letters(usize, Result<LetterList, String>),
@@ -36,35 +36,35 @@ pub enum Came {
 
 impl Model {
     /// Takes the answer `came` to the question `number`.
-    pub fn came(&mut self, number: u64, came: Came) {
+    pub fn came(&mut self, number: u64, came: ServerAnswer) {
         let now_ms = self.now_ms;
         match came {
-            Came::Overview(at, answer) => {
+            ServerAnswer::Overview(at, answer) => {
                 let answer = answer.map(|picture| *picture);
                 self.pipelines[at].picture.came(number, answer, now_ms);
                 if at == self.at && self.view != TopView::Letters {
                     self.settle();
                 }
             }
-            Came::Letters(at, answer) => {
+            ServerAnswer::Letters(at, answer) => {
                 let is_new = self.pipelines[at].letters.came(number, answer, now_ms);
                 if is_new && at == self.at && self.view == TopView::Letters {
                     self.cursors[TopView::Letters as usize] = Cursor::default();
                 }
             }
-            Came::Glance(answer) => {
+            ServerAnswer::Glance(answer) => {
                 if let Some(page) = &mut self.page {
                     let answer = answer.map(|glance| *glance);
                     page.glance.came(number, answer, now_ms);
                 }
             }
-            Came::Progress(progress) => {
+            ServerAnswer::Progress(progress) => {
                 let doing = self.doing.as_mut().filter(|doing| doing.number == number);
                 if let Some(doing) = doing {
                     doing.progress = progress;
                 }
             }
-            Came::Done(ended) => {
+            ServerAnswer::Done(ended) => {
                 self.doing.take_if(|doing| doing.number == number);
                 let is_bad = ended.is_err();
                 self.tell(ended.unwrap_or_else(|why| why), is_bad);
@@ -137,7 +137,7 @@ impl Model {
     /// Begins `act` and returns the request for it.
     pub(in super::super) fn begin(&mut self, act: Act) -> (u64, ServerRequest) {
         self.numbers += 1;
-        self.doing = Some(Doing {
+        self.doing = Some(RunningAction {
             number: self.numbers,
             what: act.short(),
             progress: String::new(),

@@ -6,7 +6,7 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Clear, Paragraph};
 
 use super::parts::{fit, wrapped};
-use crate::commands::top::asking::Asking;
+use crate::commands::top::asking::Prompt;
 use crate::commands::top::model::Model;
 use crate::commands::top::theme::Theme;
 use sluicegate::operator::text::plain;
@@ -23,12 +23,12 @@ const BORDER: ratatui::symbols::border::Set = ratatui::symbols::border::Set {
     horizontal_bottom: "-",
 };
 
-pub fn draw(frame: &mut Frame, area: Rect, (asking, model): (&Asking, &Model), theme: Theme) {
+pub fn draw(frame: &mut Frame, area: Rect, (asking, model): (&Prompt, &Model), theme: Theme) {
     let wide = area.width.min(100);
     let inner = usize::from(wide.saturating_sub(4));
     let mut lines: Vec<Line> = Vec::new();
     let keys = match asking {
-        Asking::Sure(act) => {
+        Prompt::Sure(act) => {
             lines.extend(
                 wrapped(&act.in_words(), inner, 0)
                     .into_iter()
@@ -37,7 +37,7 @@ pub fn draw(frame: &mut Frame, area: Rect, (asking, model): (&Asking, &Model), t
             lines.push(Line::styled("Do it? (y/N)", theme.head()));
             " y does it, any other key does not "
         }
-        Asking::Line { step, text, wrong } => {
+        Prompt::Line { step, text, wrong } => {
             let config = &model.pipeline().config;
             lines.extend(
                 wrapped(&step.in_words(config), inner, 0)

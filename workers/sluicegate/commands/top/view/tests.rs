@@ -6,7 +6,7 @@ use ratatui::style::Color;
 
 use super::*;
 use crate::commands::top::beds::{HOSTILE, NOW, answer, model, picture, pipelines, stopped, types};
-use crate::commands::top::model::Came;
+use crate::commands::top::model::ServerAnswer;
 use sluicegate::rules::report::view::Sort;
 
 mod beside;
@@ -115,8 +115,8 @@ pipelines:
 ";
     let mut model = Model::new(pipelines(yaml), Sort::Waiting, NOW);
     let due = model.due();
-    model.came(due[0].0, Came::Overview(0, Ok(picture())));
-    model.came(due[1].0, Came::Overview(1, Err("away".to_owned())));
+    model.came(due[0].0, ServerAnswer::Overview(0, Ok(picture())));
+    model.came(due[1].0, ServerAnswer::Overview(1, Err("away".to_owned())));
     types(&mut model, "]");
     has(
         &shows(&model, (80, 24)),
@@ -249,7 +249,7 @@ fn a_tenants_page() {
             let mut glance = crate::commands::top::beds::glance();
             glance.suspended_until_ms = NOW + 3_600_000;
             glance.suspended_by = "an operator\u{7}".to_owned();
-            model.came(number, Came::Glance(Ok(glance)));
+            model.came(number, ServerAnswer::Glance(Ok(glance)));
         }
     }
     has(
@@ -378,8 +378,8 @@ fn what_stops_all_and_what_does_not_answer_is_above_each_view() {
         );
         for (number, _) in due {
             let away = "refused\u{1b}".to_owned();
-            model.came(number, Came::Overview(0, Err(away.clone())));
-            model.came(number, Came::Glance(Err(away)));
+            model.came(number, ServerAnswer::Overview(0, Err(away.clone())));
+            model.came(number, ServerAnswer::Glance(Err(away)));
         }
         model.at_time(NOW + 9_000);
         has(
@@ -393,7 +393,7 @@ fn what_stops_all_and_what_does_not_answer_is_above_each_view() {
     types(&mut model, "4");
     for (number, request) in model.due() {
         if let crate::commands::top::model::ServerRequest::Letters(_) = request {
-            model.came(number, Came::Letters(0, Err("closed".to_owned())));
+            model.came(number, ServerAnswer::Letters(0, Err("closed".to_owned())));
         }
     }
     has(
@@ -410,8 +410,14 @@ fn what_was_done_is_told_below() {
     let mut model = at("2", picture);
     let asked = types(&mut model, "ry");
     has(&shows(&model, (80, 24)), &["resuming acme (now)"]);
-    model.came(asked[0].0, Came::Progress("3 so far\u{1b}".to_owned()));
-    model.came(asked[0].0, Came::Done(Err("Redis is away".to_owned())));
+    model.came(
+        asked[0].0,
+        ServerAnswer::Progress("3 so far\u{1b}".to_owned()),
+    );
+    model.came(
+        asked[0].0,
+        ServerAnswer::Done(Err("Redis is away".to_owned())),
+    );
     has(&shows(&model, (80, 24)), &["NOT DONE: Redis is away"]);
 }
 
