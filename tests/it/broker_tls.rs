@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use kit::papers::Papers;
+use kit::certificates::TestCertificates;
 use kit::servers::{Rabbit, free_port, unique};
 use sluicegate::broker::amqp::Client;
 use sluicegate::broker::{BrokerError, Outgoing};
@@ -21,7 +21,7 @@ pub struct Listening {
 
 impl Listening {
     /// Starts it with `server.pem` of `papers` and `more` lines of rabbitmq.conf.
-    pub async fn start(papers: &Papers, more: &[&str]) -> Self {
+    pub async fn start(papers: &TestCertificates, more: &[&str]) -> Self {
         let port = free_port();
         let setting =
             |name: &str, file: &str| format!("ssl_options.{name} = {}", papers.inside(file));
@@ -71,7 +71,7 @@ async fn refusal(amqp: &Amqp) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn amqps_trusts_the_authority_that_it_is_told_and_no_other_name() {
-    let (papers, other) = (Papers::new(), Papers::called("another"));
+    let (papers, other) = (TestCertificates::new(), TestCertificates::called("another"));
     papers.issue("server", &["localhost"]);
     let rabbit = Listening::start(&papers, &[]).await;
 
@@ -113,7 +113,7 @@ async fn amqps_trusts_the_authority_that_it_is_told_and_no_other_name() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rabbitmq_that_wants_certificates_takes_those_of_its_authority_alone() {
-    let (papers, foreign) = (Papers::new(), Papers::called("another"));
+    let (papers, foreign) = (TestCertificates::new(), TestCertificates::called("another"));
     papers.issue("server", &["localhost"]);
     papers.issue("client", &["worker"]);
     foreign.issue("client", &["worker"]);

@@ -4,8 +4,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use kit::api::{Api, ApiBehavior, Reply};
+use kit::certificates::TestCertificates;
 use kit::connect::ConnectProxy;
-use kit::papers::Papers;
 use kit::proxy::{Proxy, Transfers};
 use kit::servers::{Rabbit, shared_rabbit, shared_redis};
 use kit::{Bed, jobs, until};
@@ -106,7 +106,7 @@ async fn a_distant_redis_costs_calls_and_no_warning() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tls_is_measured_apart_with_and_without_a_proxy() {
-    let papers = Papers::new();
+    let papers = TestCertificates::new();
     let api = Api::with(ApiBehavior::https(&papers, &["h2", "http/1.1"])).await;
     let trusted = papers.keys(Some("ca.pem"), None);
     let yaml = bed().yaml(LIMITS, &api.url(), &trusted);
@@ -131,7 +131,7 @@ async fn tls_is_measured_apart_with_and_without_a_proxy() {
     assert_eq!(api.count(), 0);
 
     // This certificate is not signed by a trusted authority.
-    let strangers = Papers::new();
+    let strangers = TestCertificates::new();
     let other = strangers.keys(Some("ca.pem"), None);
     let out = sluicegate(&bed().yaml(LIMITS, &api.url(), &other), &["check"])
         .exited(0)

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use kit::certificates::TestCertificates;
 use kit::gate::conformance::conforms;
 use kit::gate::{FRESH, LONG, LimitedGate, ask, limit, started};
-use kit::papers::Papers;
 use kit::redis_topologies::{address, port, shared_cluster};
 use kit::servers::{Redis, unique};
 use kit::sources::documented_rule;
@@ -182,7 +182,7 @@ async fn a_missing_right_is_named() {
 }
 
 /// Starts a Redis with TLS on the third of its ports that requires a certificate of `papers`.
-pub fn server(papers: &Papers, name: &str, more: &[&str]) -> Redis {
+pub fn server(papers: &TestCertificates, name: &str, more: &[&str]) -> Redis {
     let setting = |key: &str, file: &str| format!("{key} {}", papers.path(file).display());
     let settings = [
         setting("tls-cert-file", &format!("{name}.pem")),
@@ -197,7 +197,7 @@ pub fn server(papers: &Papers, name: &str, more: &[&str]) -> Redis {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tls_is_with_our_ca_the_right_host_and_our_certificate_alone() {
-    let (papers, foreign) = (Papers::new(), Papers::new());
+    let (papers, foreign) = (TestCertificates::new(), TestCertificates::new());
     papers.issue("server", &["localhost"]);
     papers.issue("client", &["worker"]);
     foreign.issue("client", &["worker"]);
@@ -252,7 +252,7 @@ async fn tls_is_with_our_ca_the_right_host_and_our_certificate_alone() {
 
 #[test]
 fn certificates_are_for_the_servers_with_tls_alone() {
-    let papers = Papers::new();
+    let papers = TestCertificates::new();
     papers.issue("client", &["worker"]);
     let ours = papers.keys(Some("ca.pem"), Some("client"));
     for keys in [
@@ -266,7 +266,7 @@ fn certificates_are_for_the_servers_with_tls_alone() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_nodes_of_a_cluster_are_reached_by_tls_too() {
-    let papers = Papers::new();
+    let papers = TestCertificates::new();
     papers.issue("server", &["localhost", "127.0.0.1"]);
     papers.issue("client", &["worker"]);
     let redis = server(

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use kit::certificates::TestCertificates;
 use kit::connect::ConnectProxy;
-use kit::papers::Papers;
 use kit::redis_topologies::port;
 use kit::servers::{Rabbit, shared_rabbit, shared_redis, unique};
 use rustix::process::{Pid, Signal, kill_process};
@@ -58,7 +58,7 @@ impl Secrets {
     }
 
     /// Adds the private key in the PEM file, as text and as bytes.
-    fn add_key(&mut self, what: &str, papers: &Papers, name: &str) {
+    fn add_key(&mut self, what: &str, papers: &TestCertificates, name: &str) {
         let pem = papers.read(&format!("{name}.key"));
         let line = pem.lines().nth(1).expect("a line of base64");
         self.add(what, line.as_bytes());
@@ -267,7 +267,7 @@ const API: [&str; 9] = [
 #[tokio::test(flavor = "multi_thread")]
 async fn no_output_of_a_run_holds_a_secret() {
     let mut secrets = Secrets::default();
-    let papers = Papers::new();
+    let papers = TestCertificates::new();
     for name in ["server", "amqp", "redis", "http"] {
         papers.issue(name, &["localhost", "127.0.0.1"]);
     }

@@ -4,8 +4,8 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use kit::api::{Api, Reply};
+use kit::certificates::TestCertificates;
 use kit::collector::{Collector, Span};
-use kit::papers::Papers;
 use kit::process::Process;
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, job, jobs, until};
@@ -237,7 +237,7 @@ async fn a_collector_that_hangs_or_refuses_costs_spans_and_no_job() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_forwarded_job_has_the_context_and_a_collector_may_want_tls() {
-    let papers = Papers::new();
+    let papers = TestCertificates::new();
     let collector = Collector::over_tls(&papers).await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
     let work = format!("{}-work", bed.name);

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use kit::api::{Api, ApiBehavior};
+use kit::certificates::TestCertificates;
 use kit::connect::ConnectProxy;
-use kit::papers::Papers;
 use kit::process::Process;
 use kit::servers::{shared_rabbit, shared_redis, unique};
 use kit::{Bed, MS, until};
@@ -35,7 +35,7 @@ fn said(api: &Api) -> Vec<(String, String)> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_go_where_their_jobs_say_and_a_job_that_does_not_say_is_a_dead_letter() {
-    let papers = Papers::new();
+    let papers = TestCertificates::new();
     for version in ["http/1.1", "h2"] {
         let api = Api::with(ApiBehavior::https(&papers, &[version])).await;
         let name = unique("calls");

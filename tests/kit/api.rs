@@ -23,9 +23,9 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_rustls::TlsAcceptor;
 
 use super::door::Door;
+use super::freezable_stream::{FreezableStream, Stillness};
 use super::proxy::Range;
-use super::still::{FreezableStream, Stillness};
-use crate::papers::Papers;
+use crate::certificates::TestCertificates;
 
 /// A call by the API's clock.
 #[derive(Debug, Clone)]
@@ -107,7 +107,7 @@ pub struct ApiBehavior {
 
 impl ApiBehavior {
     /// TLS with a certificate of `papers`. Offers these protocols: `h2`, `http/1.1`.
-    pub fn https(papers: &Papers, protocols: &[&str]) -> Self {
+    pub fn https(papers: &TestCertificates, protocols: &[&str]) -> Self {
         papers.issue("api", &["127.0.0.1"]);
         Self {
             tls: Some(papers.acceptor_with("api", None, protocols)),
@@ -384,7 +384,7 @@ mod tests {
 
     #[tokio::test]
     async fn it_speaks_http_2_to_who_asks_for_it_and_closes_what_is_idle() {
-        let papers = Papers::new();
+        let papers = TestCertificates::new();
         let mut manner = ApiBehavior::https(&papers, &["h2", "http/1.1"]);
         manner.idle = Some(Duration::from_millis(50));
         let api = Api::with(manner).await;

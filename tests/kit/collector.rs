@@ -17,7 +17,7 @@ use prost::Message;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
-use crate::papers::Papers;
+use crate::certificates::TestCertificates;
 
 /// A span as text.
 #[derive(Debug, Clone)]
@@ -108,7 +108,7 @@ impl Collector {
     }
 
     /// Starts it over TLS, with a certificate of `papers`.
-    pub async fn over_tls(papers: &Papers) -> Self {
+    pub async fn over_tls(papers: &TestCertificates) -> Self {
         papers.issue("collector", &["127.0.0.1"]);
         Self::with(Some(papers.acceptor("collector", None))).await
     }

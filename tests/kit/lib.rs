@@ -3,12 +3,13 @@
 
 pub mod api;
 mod bed;
+pub mod certificates;
 pub mod collector;
 pub mod connect;
 pub mod counts;
 pub mod door;
+pub mod freezable_stream;
 pub mod gate;
-pub mod papers;
 pub mod process;
 pub mod prometheus;
 pub mod proxy;
@@ -17,7 +18,6 @@ pub mod redis_topologies;
 pub mod servers;
 pub mod settings;
 pub mod sources;
-pub mod still;
 pub mod usage;
 
 use std::path::Path;

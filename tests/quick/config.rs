@@ -662,7 +662,7 @@ fn a_prefix_may_have_a_hash_tag() {
 
 #[test]
 fn files_of_certificates_are_checked_for_each_server() {
-    let papers = kit::papers::Papers::new();
+    let papers = kit::certificates::TestCertificates::new();
     papers.issue("mine", &["worker"]);
     papers.issue("another", &["worker"]);
     papers.write("text.pem", "nothing");

@@ -1,6 +1,6 @@
 //! `dispatch.http`: the method, placeholders, and forwarded headers.
 
-use kit::papers::Papers;
+use kit::certificates::TestCertificates;
 use sluicegate::config::{Config, Fields, Method, TenantField};
 use sluicegate::rules::job::call::{Part, Place, Source};
 
@@ -263,7 +263,7 @@ fn an_access_token_needs_a_client_and_is_the_only_authorization() {
         assert!(http.oauth2.expect("it is set").is_by_tenant(), "{oauth2}");
     }
     // Only the token's URL needs the TLS files here.
-    let papers = Papers::new();
+    let papers = TestCertificates::new();
     let ca = papers.path("ca.pem").display().to_string();
     parse(&format!("url: 'http://h/', ca-file: '{ca}'")).expect_err("there is no TLS");
     parse(&format!(

@@ -1,6 +1,6 @@
 //! The API's end of HTTP/2 connections, frame by frame.
 
-use kit::papers::Papers;
+use kit::certificates::TestCertificates;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
@@ -39,12 +39,12 @@ const EARLY_HINTS: &[u8] = b"\x08\x03103";
 pub struct Api {
     listener: TcpListener,
     tls: TlsAcceptor,
-    papers: Papers,
+    papers: TestCertificates,
 }
 
 impl Api {
     pub async fn start() -> Self {
-        let papers = Papers::new();
+        let papers = TestCertificates::new();
         papers.issue("api", &["127.0.0.1"]);
         Self {
             listener: TcpListener::bind("127.0.0.1:0").await.expect("a free port"),

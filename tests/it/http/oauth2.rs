@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 
-use kit::papers::Papers;
+use kit::certificates::TestCertificates;
 use sluicegate::config::{ClientAuth, OAuth2, Secret, SecretUrl};
 use sluicegate::handler::PreparingHandler;
 use tokio::time::Instant;
@@ -283,7 +283,7 @@ async fn nothing_shows_the_token_or_the_clients_secret() {
 
 #[tokio::test]
 async fn tokens_come_over_tls_from_who_is_trusted_alone() {
-    let (ours, theirs) = (Papers::new(), Papers::new());
+    let (ours, theirs) = (TestCertificates::new(), TestCertificates::new());
     for (papers, is_trusted) in [(&ours, true), (&theirs, false)] {
         papers.issue("server", &["127.0.0.1"]);
         let manner = DownstreamBehavior {

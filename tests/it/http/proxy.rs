@@ -2,8 +2,8 @@
 
 use hyper::Version;
 use kit::api::{Api, ApiBehavior};
+use kit::certificates::TestCertificates;
 use kit::connect::ConnectProxy;
-use kit::papers::Papers;
 use sluicegate::config::SecretUrl;
 
 use super::*;
@@ -23,7 +23,7 @@ const BASIC: &str = "Basic dXM6cEBzcw==";
 
 #[tokio::test]
 async fn calls_go_through_a_tunnel_with_and_without_tls() {
-    let papers = Papers::new();
+    let papers = TestCertificates::new();
     for (manner, version) in [
         (ApiBehavior::default(), Version::HTTP_11),
         (ApiBehavior::https(&papers, &["http/1.1"]), Version::HTTP_11),
@@ -55,7 +55,7 @@ async fn calls_go_through_a_tunnel_with_and_without_tls() {
 /// The API may receive bytes much later than the proxy's machine acknowledges them.
 #[tokio::test]
 async fn through_a_proxy_no_arrival_is_reported_and_without_one_it_is() {
-    let papers = Papers::new();
+    let papers = TestCertificates::new();
     for manner in [ApiBehavior::default(), ApiBehavior::https(&papers, &["h2"])] {
         let (api, proxy) = (Api::with(manner).await, ConnectProxy::start(None).await);
         let http = Http {

@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use futures_util::poll;
 use hyper::Version;
 use kit::api::{self, Reply};
-use kit::papers::Papers;
+use kit::certificates::TestCertificates;
 use sluicegate::handler::{Fate, LateEnd, PreparingHandler, Trouble};
 use tokio::join;
 
@@ -75,7 +75,7 @@ async fn given_up(attempt: impl Future<Output = Attempt>) -> LateEnd {
 
 #[tokio::test]
 async fn calls_share_a_connection_to_a_server_that_offers_http_2() {
-    let papers = Papers::new();
+    let papers = TestCertificates::new();
     let api = api::Api::with(api::ApiBehavior::https(&papers, &["h2", "http/1.1"])).await;
     api.answers(|_| Reply::ok().after(Duration::from_millis(5)));
     let url = api.url().replace("//", "//joe:s3cr%40t@") + "orders?key=k";
@@ -126,7 +126,7 @@ async fn calls_share_a_connection_to_a_server_that_offers_http_2() {
 async fn a_server_that_offers_http_1_1_alone_gets_that_and_so_does_who_wants_it() {
     let protocols = [&["http/1.1"][..], &[], &["h2", "http/1.1"]];
     for (protocols, http2) in protocols.into_iter().zip([true, true, false]) {
-        let papers = Papers::new();
+        let papers = TestCertificates::new();
         let api = api::Api::with(api::ApiBehavior::https(&papers, protocols)).await;
         let http = Http {
             tls: papers.trusted(),
@@ -533,7 +533,7 @@ async fn a_flood_of_frames_is_left() {
 
 #[tokio::test]
 async fn a_server_that_wants_a_certificate_says_so_with_http_2_too() {
-    let papers = Papers::new();
+    let papers = TestCertificates::new();
     papers.issue("api", &["127.0.0.1"]);
     let manner = api::ApiBehavior {
         tls: Some(papers.acceptor_with("api", Some(&papers), &["h2"])),

@@ -1,6 +1,6 @@
 //! APIs with TLS.
 
-use kit::papers::Papers;
+use kit::certificates::TestCertificates;
 use sluicegate::config::Tls;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -10,7 +10,7 @@ use super::downstream::DownstreamBehavior;
 use super::*;
 
 /// Returns a server at 127.0.0.1 with a certificate for `host`.
-fn server(papers: &Papers, host: &str) -> TlsAcceptor {
+fn server(papers: &TestCertificates, host: &str) -> TlsAcceptor {
     papers.issue("server", &[host]);
     papers.acceptor("server", None)
 }
@@ -36,7 +36,7 @@ async fn downstream(tls: TlsAcceptor, set_up: Option<watch::Receiver<bool>>) -> 
 
 #[tokio::test]
 async fn a_ca_that_was_named_is_trusted() {
-    let ca = Papers::called("ours");
+    let ca = TestCertificates::called("ours");
     let downstream = downstream(server(&ca, "127.0.0.1"), None).await;
     let handler = handler_with(ca.trusted(), &downstream, LONG);
     for _ in 0..10 {
@@ -48,8 +48,11 @@ async fn a_ca_that_was_named_is_trusted() {
 
 #[tokio::test]
 async fn nobody_else_is_trusted() {
-    let ca = Papers::called("ours");
-    let (other, same_name) = (Papers::called("other"), Papers::called("ours"));
+    let ca = TestCertificates::called("ours");
+    let (other, same_name) = (
+        TestCertificates::called("other"),
+        TestCertificates::called("ours"),
+    );
     for (server, part) in [
         (server(&ca, "api.example"), "not valid for name"),
         (server(&ca, "127.0.0.2"), "not valid for name"),
@@ -76,7 +79,7 @@ async fn nobody_else_is_trusted() {
 
 #[tokio::test]
 async fn what_is_wrong_with_a_certificate_is_said_with_what_to_do() {
-    let ca = Papers::called("ours");
+    let ca = TestCertificates::called("ours");
     ca.issue_itself("authority");
     ca.issue_expired("expired", "127.0.0.1");
     for (shown, advice) in [
@@ -96,7 +99,7 @@ async fn what_is_wrong_with_a_certificate_is_said_with_what_to_do() {
 /// The guard's promise: a request is sent only with a valid permit, however long the setup took.
 #[tokio::test]
 async fn a_permit_that_runs_out_during_set_up_sends_nothing() {
-    let ca = Papers::called("ours");
+    let ca = TestCertificates::called("ours");
     let (go_on, set_up) = watch::channel(false);
     let downstream = downstream(server(&ca, "127.0.0.1"), Some(set_up)).await;
     let hour = Duration::from_secs(3600);
@@ -120,7 +123,7 @@ async fn a_permit_that_runs_out_during_set_up_sends_nothing() {
 
 #[tokio::test]
 async fn a_set_up_without_an_end_is_a_failure() {
-    let ca = Papers::called("ours");
+    let ca = TestCertificates::called("ours");
     let (_never, set_up) = watch::channel(false);
     let downstream = downstream(server(&ca, "127.0.0.1"), Some(set_up)).await;
     let handler = handler_with(ca.trusted(), &downstream, Duration::from_millis(300));
@@ -133,7 +136,7 @@ async fn a_set_up_without_an_end_is_a_failure() {
 
 #[tokio::test]
 async fn a_downstream_that_wants_certificates_takes_those_of_its_authority_alone() {
-    let (ca, foreign) = (Papers::new(), Papers::new());
+    let (ca, foreign) = (TestCertificates::new(), TestCertificates::new());
     ca.issue("server", &["127.0.0.1"]);
     ca.issue("client", &["worker"]);
     foreign.issue("client", &["worker"]);
@@ -175,7 +178,7 @@ async fn a_downstream_that_wants_certificates_takes_those_of_its_authority_alone
 fn unusable_certificates_say_what_is_wrong() {
     let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
     let cut = "-----BEGIN CERTIFICATE-----\nAAAA\n";
-    let papers = Papers::new();
+    let papers = TestCertificates::new();
     for pem in ["", "no certificate", broken, cut] {
         papers.write("ca.pem", pem);
         let http = Http {

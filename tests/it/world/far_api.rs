@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hyper::Version;
 use kit::api::{Api, ApiBehavior};
-use kit::papers::Papers;
+use kit::certificates::TestCertificates;
 use kit::proxy::{Proxy, Transfers};
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, MS, SECOND, counts, jobs, until};
@@ -98,7 +98,7 @@ async fn quota_used(protocols: &[&str], version: Version) {
     let begun = Instant::now();
     loop {
         assert!(begun.elapsed() < 300 * SECOND, "the purse was always empty");
-        let papers = Papers::new();
+        let papers = TestCertificates::new();
         let api = Api::with(ApiBehavior::https(&papers, protocols)).await;
         let proxy = Proxy::start(api.door.address, Transfers::round_trip(60 * MS), 1).await;
         let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
@@ -135,7 +135,7 @@ async fn the_quota_of_an_https_api_60_ms_away_is_used() {
 /// closes idle connections, and so does the worker between bursts. Returns the number of
 /// connections in each burst.
 async fn bursts(protocols: &[&str], version: Version) -> Vec<usize> {
-    let papers = Papers::new();
+    let papers = TestCertificates::new();
     let mut manner = ApiBehavior::https(&papers, protocols);
     manner.idle = Some(SECOND);
     let api = Api::with(manner).await;

@@ -15,7 +15,7 @@ mod throttle_scope;
 
 use hyper::Version;
 use kit::api::{Api, ApiBehavior, Reply};
-use kit::papers::Papers;
+use kit::certificates::TestCertificates;
 use kit::proxy::{Proxy, Transfer, Transfers};
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, MS, SECOND, counts, job, jobs, until};
@@ -25,7 +25,7 @@ use crate::PROGRAM;
 /// Tests the kit itself: a small scenario with everything at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_meets_an_https_api_behind_a_bad_way() {
-    let papers = Papers::new();
+    let papers = TestCertificates::new();
     let mut manner = ApiBehavior::https(&papers, &["http/1.1"]);
     manner.idle = Some(300 * MS);
     let api = Api::with(manner).await;

@@ -17,20 +17,20 @@ use tempfile::TempDir;
 use tokio_rustls::TlsAcceptor;
 
 /// A temporary folder with `ca.pem` of an authority and the certificates it issued.
-pub struct Papers {
+pub struct TestCertificates {
     folder: TempDir,
     /// The root of RabbitMQ's file tree, if not empty.
     tree: PathBuf,
     ca: CertifiedIssuer<'static, KeyPair>,
 }
 
-impl Default for Papers {
+impl Default for TestCertificates {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Papers {
+impl TestCertificates {
     pub fn new() -> Self {
         // Differs from the names it signs, since otherwise their certificates would look
         // self-signed.
@@ -154,7 +154,7 @@ impl Papers {
         self.acceptor_with(name, clients, &[])
     }
 
-    /// Like [`Papers::acceptor`], offering these protocols (ALPN).
+    /// Like [`TestCertificates::acceptor`], offering these protocols (ALPN).
     pub fn acceptor_with(
         &self,
         name: &str,
