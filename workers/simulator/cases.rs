@@ -3,8 +3,8 @@
 
 mod file;
 mod judge;
+mod keys;
 mod sections;
-mod written;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use sluicegate::config::Config;
 
 pub use self::file::{CasesError, MAX_FILE_BYTES, read, read_with};
-use self::written::Expectations;
+use self::keys::Expectations;
 use crate::api::ApiModel;
 use crate::jobs::SimulatedJob;
 use crate::run::{RunProgress, RunSetup, simulate};

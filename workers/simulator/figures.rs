@@ -1,9 +1,9 @@
 //! The figures of a run, simulated or live: its duration, the used part of the limits, the waits,
 //! and the fullest window.
 
-mod left;
 mod quota;
 mod series;
+mod unfinished;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use std::sync::Arc;
 use serde::Serialize;
 use sluicegate::rules::policy::Policy;
 
-pub use self::left::{Reason, UnfinishedSummary};
 use self::quota::{MeasuredQuota, MeasuredQuotas};
 pub use self::series::RunInterval;
+pub use self::unfinished::{Reason, UnfinishedSummary};
 use crate::history::RunHistory;
 use crate::jobs::SimulatedJob;
 

@@ -2,7 +2,7 @@
 
 mod deletion;
 pub mod rude;
-mod struck;
+mod worker_faults;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -347,7 +347,7 @@ fn how(fault: &ScheduledFault) -> (Option<usize>, String) {
             format!("{MAX} to {OTHER_MAX} for {}", seconds(Duration::MAX)),
         ),
         FaultKind::WorkerClock => {
-            let by = struck::off(fault);
+            let by = worker_faults::off(fault);
             (one, format!("by {by} s, for {}", seconds(Duration::MAX)))
         }
         FaultKind::KillAtGate

@@ -15,13 +15,13 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{HeaderMap, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use kit::still::{FreezableStream, Stillness};
+use kit::freezable_stream::{FreezableStream, Stillness};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
-use trial::apart::SeparateServer;
+use trial::separate_server::SeparateServer;
 
 use crate::bed::rude::{RUDE, WAYS};
 use crate::history::{DownstreamAnswer, EventKind, History, JobId};

@@ -11,8 +11,8 @@ use serde_saphyr::{MessageFormatter as _, Spanned, UserMessageFormatter};
 use sluicegate::config::{Config, ConfigErrors, Origin, Pipelines};
 
 use super::Case;
+use super::keys::{File, WrittenApi, WrittenCase, WrittenJob};
 use super::sections::{CaseConfig, Json};
-use super::written::{File, WrittenApi, WrittenCase, WrittenJob};
 use crate::api::ApiModel;
 use crate::forms::MAX_ROUND_TRIP;
 use crate::jobs::{SimulatedJob, sort_by};

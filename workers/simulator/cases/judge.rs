@@ -1,7 +1,7 @@
 //! Compares the result of a case with its expectations.
 
 use super::Case;
-use super::written::Time;
+use super::keys::Time;
 use crate::figures::Figures;
 use crate::history::RunHistory;
 use crate::jobs::SimulatedJob;

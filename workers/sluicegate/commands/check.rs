@@ -2,7 +2,7 @@
 
 mod destination;
 mod findings;
-mod measured;
+mod measurements;
 mod servers;
 
 use std::io::Write;
@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use super::progress::Progress;
 use super::{Failure, count, limits, per_pipeline, print_json};
 use findings::{Findings, Severity};
-use measured::{MeasurementTerms, Measurements};
+use measurements::{MeasurementTerms, Measurements};
 use servers::{api, descriptors, rabbitmq, redis};
 
 /// Timeout for all questions to one server together.

@@ -5,10 +5,10 @@
 //! draws the state. `servers` does the I/O with servers, and `screen` with the terminal. `file`
 //! watches the configuration.
 
-mod act;
-mod asking;
+mod action;
 mod clock;
 mod cursor;
+mod dialogs;
 mod file;
 mod keys;
 mod model;

@@ -12,7 +12,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use tokio::net::TcpSocket;
-use trial::apart::SeparateServer;
+use trial::separate_server::SeparateServer;
 
 use super::answers::words_of;
 use super::ledger::{Arrival, ArrivalLedger, TenantProgress};

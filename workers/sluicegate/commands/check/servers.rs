@@ -20,7 +20,7 @@ use sluicegate::rules::tenant::Tenant;
 
 use super::destination;
 use super::findings::{Findings, Severity};
-use super::measured::{ApiConnection, MeasurementTerms, Measurements, Times};
+use super::measurements::{ApiConnection, MeasurementTerms, Measurements, Times};
 use crate::commands::recovery::Recovery;
 use crate::commands::{count, gate};
 

@@ -5,8 +5,8 @@ use sluicegate::gate::Change;
 use sluicegate::rules::report::view::Sort;
 use sluicegate::rules::tenant::Tenant;
 
-use super::act::{Act, LetterSelection};
-use super::asking::{LimitChange, Next, Prompt};
+use super::action::{Act, LetterSelection};
+use super::dialogs::{LimitChange, Next, Prompt};
 use super::model::{Model, ServerRequest, TenantPage, TopView, VIEWS};
 use super::query::QueryState;
 

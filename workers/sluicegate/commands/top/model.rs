@@ -1,8 +1,8 @@
 //! The state of the screen, and its reaction to keys, answers and time. Without I/O or a clock:
 //! requests to servers are returned.
 
-mod listed;
 mod questions;
+mod rows;
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use sluicegate::operator::overview::Overview;
 use sluicegate::rules::report::view::Sort;
 use sluicegate::rules::tenant::Tenant;
 
-use super::asking::Prompt;
 use super::cursor::Cursor;
+use super::dialogs::Prompt;
 use super::file::Read;
 use super::query::QueryState;
-pub use listed::ListedLimit;
 pub use questions::{ServerAnswer, ServerRequest};
+pub use rows::ListedLimit;
 
 /// How long the result of an action is shown, in milliseconds.
 const TOLD_MS: u64 = 30_000;

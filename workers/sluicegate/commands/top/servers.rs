@@ -23,7 +23,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::Sender;
 use tokio::time::{Instant, timeout};
 
-use super::act::{Act, LetterSelection};
+use super::action::{Act, LetterSelection};
 use super::model::{ServerAnswer, ServerRequest};
 use crate::commands::Failure;
 use crate::commands::audit::written;

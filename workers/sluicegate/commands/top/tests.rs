@@ -4,9 +4,9 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use sluicegate::gate::Change;
 use sluicegate::rules::report::view::Sort;
 
-use super::act::{Act, LetterSelection};
-use super::asking::Prompt;
+use super::action::{Act, LetterSelection};
 use super::beds::{HOSTILE, NOW, answer, letters, model, picture, pipelines, press, tenant, types};
+use super::dialogs::Prompt;
 use super::model::{Model, ServerAnswer, ServerRequest, TopView};
 
 fn kinds(model: &mut Model) -> Vec<ServerRequest> {

@@ -6,7 +6,7 @@ use sluicegate::operator::overview::{Overview, TenantSelection};
 use sluicegate::rules::tenant::Tenant;
 
 use super::{Model, RunningAction, TopView};
-use crate::commands::top::act::Act;
+use crate::commands::top::action::Act;
 use crate::commands::top::cursor::Cursor;
 
 /// Interval at which workers report, in milliseconds.

@@ -6,7 +6,7 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Clear, Paragraph};
 
 use super::parts::{fit, wrapped};
-use crate::commands::top::asking::Prompt;
+use crate::commands::top::dialogs::Prompt;
 use crate::commands::top::model::Model;
 use crate::commands::top::theme::Theme;
 use sluicegate::operator::text::plain;

@@ -9,7 +9,7 @@ use sluicegate::operator::trials::Trial;
 use sluicegate::rules::limit::{MAX_REQUESTS, ceil_ms};
 use sluicegate::rules::tenant::Tenant;
 
-use super::act::Act;
+use super::action::Act;
 use super::view::parts::NAME;
 
 /// The default duration.
